@@ -1,0 +1,26 @@
+default_scope = 'mmairl'
+
+default_hooks = dict(
+    runtime_info=dict(type='RuntimeInfoHook'),
+    timer=dict(type='IterTimerHook'),
+    logger=dict(type='LoggerHook', interval=50),
+    param_scheduler=dict(type='ParamSchedulerHook'),
+    checkpoint=dict(type='CheckpointHook', interval=10, max_keep_ckpts=3, backend_args=dict(backend='atomic')),
+    sampler_seed=dict(type='DistSamplerSeedHook'),
+    preflight=dict(type='PreflightHook'),
+    momentum=dict(type='MomentumHook', base=0.99, schedule='cosine'),
+    queue=dict(type='QueueHook'),
+    unreadable=dict(type='UnreadableHook'),
+    progress=dict(type='ProgressHook'),
+)
+env_cfg = dict(cudnn_benchmark=True, mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0), dist_cfg=dict(backend='nccl'))
+model_wrapper_cfg = dict(type='mmairl.DistributedModel')
+# Each process augments with random numbers of its own; the weights are broadcast from the first.
+randomness = dict(seed=None, diff_rank_seed=True)
+
+visualizer = dict(
+    type='Visualizer', vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')], name='visualizer'
+)
+log_level = 'INFO'
+load_from = None
+resume = False

@@ -1,0 +1,181 @@
+"""Shapes: a procedurally drawn data set that needs no download and whose classes cannot be read off raw pixels.
+
+An image is confetti: copies of ONE kind of shape, each with its own place, angle, size and colour, on a background
+whose colour wanders. The kind is the only thing that two crops of an image share, so a network that must tell which
+crops belong together has to learn shape; colour, position and single pixels say nothing about the label.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmairl.data import shape_kinds
+from mmairl.data.views import ViewDataset
+from mmairl.errors import UserError
+from mmairl.registry import DATASETS
+
+SPLITS = ('train', 'val')
+KINDS = tuple(shape_kinds.KINDS.items())
+CELLS = 3  # copies stand near the middles of a CELLS x CELLS lattice that is itself shifted at random
+PATCHES = 4  # the background interpolates this many random colours per side
+RADIUS = (0.11, 0.17)  # of the image's side
+CONTRAST = (0.25, 0.6)  # luminance of a copy against the background behind it, darker or brighter
+NOISE = 0.03
+LUMA = np.array([0.2989, 0.587, 0.114], np.float32)
+CHUNK = 256  # images drawn at once; keeps the working set in the processor's cache
+
+
+@DATASETS.register_module()
+class Shapes(ViewDataset):
+    """`count` images of `size` pixels; image i depends on (seed, split, i) only, and its kind is i modulo their number.
+
+    >>> Shapes('val', count=1200)[0]['inputs'][0].shape
+    torch.Size([3, 48, 48])
+    """
+
+    def __init__(
+        self,
+        split: str = 'train',
+        count: int = 12_000,
+        size: int = 48,
+        seed: int = 0,
+        views: Sequence[Sequence[dict]] | None = None,
+    ) -> None:
+        super().__init__(views)
+        if split not in SPLITS:
+            raise UserError(f"Shapes has no split '{split}'; use 'train' or 'val'.")
+        self.classes = [name for name, _ in KINDS]
+        self.labels = torch.arange(count) % len(KINDS)
+        self.images = cached(split, count, size, seed)
+
+    def raw(self, index: int) -> Tensor:
+        return torch.from_numpy(np.array(self.images[index]))
+
+
+def cached(split: str, count: int, size: int, seed: int) -> np.ndarray:
+    """The images from the user's cache, drawn and put there when missing or broken."""
+    path = cache_folder() / f'{split}-{count}-{size}-{seed}-{drawing_version()}.npy'
+    try:
+        images = np.load(path, mmap_mode='r')
+        if images.shape == (count, 3, size, size) and images.dtype == np.uint8:
+            return images
+    except (OSError, ValueError, EOFError):
+        pass
+    images = draw(split, range(count), size, seed)
+    store(images, path)
+    return images
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmairl' / 'shapes'
+
+
+def drawing_version() -> str:
+    """A digest of the drawing code, so that a change of it never meets images drawn before."""
+    code = Path(__file__).read_bytes() + Path(shape_kinds.__file__).read_bytes()
+    return hashlib.sha256(code).hexdigest()[:8]
+
+
+def store(images: np.ndarray, path: Path) -> None:
+    """Write the cache whole or not at all; a disk that cannot be written only costs the next run its drawing."""
+    beside = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            beside = file.name
+            np.save(file, images)
+        os.replace(beside, path)
+    except OSError:
+        if beside:
+            Path(beside).unlink(missing_ok=True)
+
+
+def draw(split: str, indices: Sequence[int], size: int, seed: int) -> np.ndarray:
+    """The images with these indices, (N, 3, size, size) uint8."""
+    images = np.empty((len(indices), 3, size, size), np.uint8)
+    for start in range(0, len(indices), CHUNK):
+        some = indices[start : start + CHUNK]
+        scenes = [Scene(np.random.default_rng((seed, SPLITS.index(split), i)), size) for i in some]
+        images[start : start + CHUNK] = render(scenes, np.array(some) % len(KINDS), size)
+    return images
+
+
+class Scene:
+    """All that is random in one image, drawn from its own generator; lengths are fractions of the image's side."""
+
+    def __init__(self, random: np.random.Generator, size: int) -> None:
+        copies = (CELLS + 1) ** 2  # one row and column more than fit: the shift moves them partly out
+        lattice = np.stack(np.meshgrid(np.arange(CELLS + 1), np.arange(CELLS + 1)), -1).reshape(copies, 2)
+        self.background = random.random((3, PATCHES, PATCHES), np.float32)
+        self.centre = (lattice + random.random(2) - 0.5 + random.uniform(-0.2, 0.2, (copies, 2))) / CELLS
+        self.radius = random.uniform(*RADIUS, copies)
+        self.angle = random.uniform(0, 2 * np.pi, copies)
+        self.colour = random.random((copies, 3), np.float32)
+        self.contrast = random.uniform(*CONTRAST, copies) * random.choice([-1, 1], copies)
+        self.noise = random.standard_normal((3, size, size), np.float32)
+
+
+def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
+    """Paint the copies one after the other, the n-th copies of all images at once, each in a patch around its centre."""
+    stacked = {key: np.stack([getattr(scene, key) for scene in scenes]) for key in vars(scenes[0])}
+    reach = int(np.ceil(RADIUS[1] * size * 1.15)) + 1
+    margin = 2 * reach + size // CELLS  # copies may lie partly or wholly outside the image
+    canvas = np.pad(
+        background(stacked['background'], size), [(0, 0), (0, 0), (margin, margin), (margin, margin)], 'edge'
+    )
+    for copy in range(stacked['radius'].shape[1]):
+        placed = {key: stacked[key][:, copy] for key in ('centre', 'radius', 'angle', 'colour', 'contrast')}
+        paint(canvas, kinds, placed, size, reach, margin)
+    images = canvas[:, :, margin : margin + size, margin : margin + size] + NOISE * stacked['noise']
+    return (images.clip(0, 1) * 255).round().astype(np.uint8)
+
+
+def background(colours: np.ndarray, size: int) -> np.ndarray:
+    """(N, 3, PATCHES, PATCHES) random colours, smoothly interpolated to (N, 3, size, size)."""
+    at = np.linspace(0, PATCHES - 1, size)
+    weights = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(PATCHES))).astype(np.float32)
+    return weights @ colours @ weights.T
+
+
+def paint(
+    canvas: np.ndarray, kinds: np.ndarray, placed: dict[str, np.ndarray], size: int, reach: int, margin: int
+) -> None:
+    """Blend one copy into each image of the canvas, in place; its edge is one pixel soft."""
+    centre = placed['centre'] * size + margin
+    corner = np.floor(centre).astype(int) - reach
+    offsets = np.arange(2 * reach + 1)
+    image = np.arange(len(canvas))[:, None, None]
+    columns, rows = (corner[:, axis, None] + offsets for axis in (0, 1))
+    dx, dy = ((at + 0.5 - centre[:, axis, None]).astype(np.float32) for axis, at in ((0, columns), (1, rows)))
+    cover = coverage(kinds, dx, dy, placed['radius'] * size, placed['angle'])
+
+    where = (image[..., None], np.arange(3)[:, None, None], rows[:, None, :, None], columns[:, None, None, :])
+    behind = canvas[where]
+    colour = contrasting(placed['colour'], behind[:, :, reach, reach], placed['contrast'])
+    canvas[where] = behind + cover[:, None] * (colour[:, :, None, None] - behind)
+
+
+def coverage(kinds: np.ndarray, dx: np.ndarray, dy: np.ndarray, radius: np.ndarray, angle: np.ndarray) -> np.ndarray:
+    """(N, P, P) share of each pixel that the turned and scaled shape covers; dx, dy are pixels from its centre."""
+    cos, sin, radius = (value.astype(np.float32)[:, None, None] for value in (np.cos(angle), np.sin(angle), radius))
+    x = (dx[:, None, :] * cos + dy[:, :, None] * sin) / radius
+    y = (dy[:, :, None] * cos - dx[:, None, :] * sin) / radius
+    distance = np.empty_like(x)
+    for kind, (_, shape) in enumerate(KINDS):
+        these = kinds == kind
+        distance[these] = shape(x[these], y[these])
+    return (0.5 - distance * radius).clip(0, 1)
+
+
+def contrasting(colour: np.ndarray, behind: np.ndarray, contrast: np.ndarray) -> np.ndarray:
+    """The colours moved to a luminance that differs from what is behind by `contrast`, or by its opposite if that fits."""
+    ground = behind @ LUMA
+    fits = (ground + contrast > 0.02) & (ground + contrast < 0.98)
+    wanted = (ground + np.where(fits, contrast, -contrast)).clip(0.02, 0.98)
+    return (colour + (wanted - colour @ LUMA)[:, None]).clip(0, 1).astype(np.float32)

@@ -1,0 +1,46 @@
+"""A data set of views: each image is read once, then each view's own pipeline changes it."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from mmairl.registry import TRANSFORMS
+
+Pipeline = list[Callable[[Tensor], Tensor]]
+
+
+def build_views(views: Sequence[Sequence[dict]] | None) -> list[Pipeline]:
+    """One list of transforms per view from its configs; no views mean one empty pipeline, the image as it is."""
+    return [[TRANSFORMS.build(step) for step in steps] for steps in (views or [[]])]
+
+
+class ViewDataset(Dataset):
+    """Base of the data sets: a child sets `labels` (-1 where unknown) and `classes`, and defines `raw`."""
+
+    labels: Tensor
+    classes: list[str]
+
+    def __init__(self, views: Sequence[Sequence[dict]] | None) -> None:
+        self.views = build_views(views)
+
+    def raw(self, index: int) -> Tensor:
+        """The image as stored: uint8, channels first."""
+        raise NotImplementedError
+
+    def load(self, index: int) -> tuple[Tensor, int]:
+        """The image to show for `index`, and the index it really has; they differ where a file cannot be read."""
+        return self.raw(index), index
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict:
+        image, index = self.load(index)
+        inputs = []
+        for pipeline in self.views:
+            view = image
+            for transform in pipeline:
+                view = transform(view)
+            inputs.append(view)
+        return dict(inputs=inputs, data_samples=dict(label=int(self.labels[index]), index=index))

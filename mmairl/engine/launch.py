@@ -1,0 +1,160 @@
+"""From a config to a finished run: `train` is what tools/train.py, the demo and the tests all call."""
+
+import difflib
+import functools
+import importlib
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.dist import get_world_size
+from mmengine.logging import print_log
+from mmengine.registry import init_default_scope
+from mmengine.runner import Runner, find_latest_checkpoint
+
+from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
+from mmairl.engine.distributed import start_processes
+from mmairl.errors import UserError
+
+# How mmengine begins the message of whatever a registered class raised.
+BUILT = re.compile(r'class `(\w+)` in (\S+)\.py: ')
+# The top-level keys that mmengine's runner or this package reads; others are the config author's own variables.
+KNOWN = (
+    'model work_dir train_dataloader val_dataloader test_dataloader train_cfg val_cfg test_cfg auto_scale_lr '
+    'optim_wrapper param_scheduler val_evaluator test_evaluator default_hooks custom_hooks data_preprocessor '
+    'load_from resume launcher env_cfg log_processor log_level visualizer default_scope randomness '
+    'experiment_name model_wrapper_cfg custom_imports total_batch_size evaluation'
+).split()
+
+
+def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
+    """Print a UserError as one line and leave with exit code 2; MMAIRL_TRACEBACK=1 shows where it was raised."""
+
+    @functools.wraps(main)
+    def run() -> None:
+        try:
+            main()
+        except UserError as error:
+            if os.environ.get('MMAIRL_TRACEBACK'):
+                raise
+            print(f'error: {error}', file=sys.stderr)
+            sys.exit(2)
+
+    return run
+
+
+def register() -> None:
+    """Make `mmairl` the scope in which types are looked up."""
+    init_default_scope('mmairl')
+
+
+def load_config(path: str, options: dict | None = None) -> Config:
+    """The config with `--cfg-options` merged in; a misspelt key is an error, not a key that nothing reads."""
+    if not Path(path).is_file():
+        raise UserError(f'there is no config at {path}; see configs/ for those that come with mmairl')
+    try:
+        cfg = Config.fromfile(path)
+    except (SyntaxError, NameError, KeyError, TypeError, FileNotFoundError, AttributeError) as error:
+        raise UserError(f'the config {path} cannot be read: {error}') from error
+    for key in options or {}:
+        name = key.split('.')[0]
+        if name not in cfg and name not in KNOWN:
+            raise UserError(f"--cfg-options {key}: the config has no '{name}'{_closest(name, KNOWN)}")
+    try:
+        cfg.merge_from_dict(options or {})
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise UserError(f'--cfg-options do not fit the config {path}: {error}') from error
+    for name in cfg:
+        if name not in KNOWN and _closest(name, KNOWN):
+            raise UserError(f"the config {path} sets '{name}', which nothing reads{_closest(name, KNOWN)}")
+    return cfg
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    return f"; did you mean '{close[0]}'?" if close else ''
+
+
+def share_batch(cfg: Config, processes: int) -> None:
+    """Divide `total_batch_size`, what the paper's schedule is tied to, among processes and accumulated steps.
+
+    A `train_dataloader.batch_size` that is set is what OpenMMLab's users mean by it, a process's share, and wins.
+    """
+    total, steps = cfg.get('total_batch_size'), cfg.optim_wrapper.get('accumulative_counts', 1)
+    if cfg.train_dataloader.get('batch_size') is not None:
+        cfg.total_batch_size = cfg.train_dataloader.batch_size * processes * steps
+        return
+    if total is None:
+        raise UserError('the config sets no batch; set total_batch_size, or train_dataloader.batch_size for one process')
+    if total < 1 or total % (processes * steps):
+        times = f'{processes} processes' + (f' x {steps} accumulated steps' if steps > 1 else '')
+        raise UserError(f'total_batch_size={total} cannot be divided among {times}; change one to divide the other')
+    cfg.train_dataloader.batch_size = total // (processes * steps)
+
+
+def train(cfg: Config, launcher: str = 'none') -> Runner:
+    """Train what the config says, with all that can be checked beforehand checked before the first step."""
+    register()
+    trust_mmengine_checkpoints()
+    start_processes(launcher)
+    cfg.launcher = launcher
+    share_batch(cfg, get_world_size())
+    _check_checkpoint(cfg)
+    with explained():
+        runner = build(cfg)
+    runner.train()
+    return runner
+
+
+def build(cfg: Config) -> Runner:
+    """The runner with everything that a config names already built, so that mistakes in it show here."""
+    runner = Runner.from_cfg(cfg)
+    print_log(
+        f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {get_world_size()} processes '
+        f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps',
+        logger='current',
+    )
+    _ = runner.train_loop
+    runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
+    return runner
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn what mmengine's registries raise about a config into one sentence; other errors stay as they are."""
+    try:
+        yield
+    except Exception as error:
+        text, built = str(error.args[0] if error.args else error), None
+        while prefix := BUILT.match(text):  # one for each level of nesting; the last is where it went wrong
+            built, text = prefix, text[prefix.end() :]
+        if isinstance(error, UserError):
+            raise UserError(text) from error
+        if built and (unknown := re.search(r"unexpected keyword argument '(\w+)'", text)):
+            raise UserError(f"{built[1]} has no key '{unknown[1]}'{_meant_by(built, unknown[1])}") from error
+        if built and isinstance(error, TypeError):
+            raise UserError(f'{built[1]} cannot be built from the config: {text}') from error
+        if isinstance(error, KeyError) and (missing := re.match(r'(\S+) is not in the (\S+) registry', text)):
+            raise UserError(f"the config names '{missing[1]}', which is not a registered {missing[2]}; check its type") from error
+        raise
+
+
+def _meant_by(built: re.Match, key: str) -> str:
+    owner = getattr(importlib.import_module(built[2].replace('/', '.')), built[1])
+    return _closest(key, list(inspect.signature(owner.__init__).parameters)[1:])
+
+
+def _check_checkpoint(cfg: Config) -> None:
+    """Read the checkpoint that a run starts from before mmengine does, which would fail with a traceback."""
+    path = cfg.get('load_from') or (find_latest_checkpoint(cfg.work_dir) if cfg.get('resume') else None)
+    if path is None:
+        return
+    checkpoint = load_checkpoint(path)
+    lacking = [part for part in ('meta', 'state_dict', 'optimizer') if part not in checkpoint]
+    if cfg.get('resume') and lacking:
+        raise UserError(f'{path} cannot be resumed from: it holds no {lacking[0]}; give a training checkpoint')

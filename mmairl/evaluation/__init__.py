@@ -1,0 +1,1 @@
+"""Measuring a frozen backbone: features, k-NN, linear probe; reads checkpoints and knows nothing of training."""

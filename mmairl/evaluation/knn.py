@@ -1,0 +1,66 @@
+"""k nearest neighbours by cosine similarity: exact, in blocks, so that memory does not grow with the bank."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmairl.errors import UserError
+from mmairl.evaluation.features import Features
+
+TEMPERATURE = 0.07
+QUERY_BLOCK, BANK_BLOCK = 2048, 65536
+
+
+@torch.inference_mode()
+def nearest(
+    query: Tensor, bank: Tensor, k: int, device: str | torch.device = 'cpu', bank_block: int = BANK_BLOCK
+) -> tuple[Tensor, Tensor]:
+    """Cosine similarities and bank positions, both (N, k), of the k rows of `bank` nearest to each row of `query`."""
+    found = [_nearest_of_block(block.to(device), bank, k, bank_block) for block in query.split(QUERY_BLOCK)]
+    similarity, position = (torch.cat(parts) for parts in zip(*found))
+    return similarity, position
+
+
+def _nearest_of_block(query: Tensor, bank: Tensor, k: int, bank_block: int) -> tuple[Tensor, Tensor]:
+    """The running best k over the bank's blocks: what falls out of a block's best k can never come back."""
+    query = F.normalize(query)
+    best_similarity = query.new_empty(len(query), 0)
+    best_position = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
+    for start in range(0, len(bank), bank_block):
+        similarity = query @ F.normalize(bank[start : start + bank_block].to(query.device)).T
+        top, position = similarity.topk(min(k, similarity.shape[1]))
+        candidates = torch.cat([best_similarity, top], dim=1)
+        positions = torch.cat([best_position, position + start], dim=1)
+        best_similarity, keep = candidates.topk(min(k, candidates.shape[1]))
+        best_position = positions.gather(1, keep)
+    return best_similarity.cpu(), best_position.cpu()
+
+
+def vote(similarity: Tensor, labels: Tensor, classes: int, temperature: float = TEMPERATURE) -> Tensor:
+    """Class scores (N, classes): each neighbour gives its class the weight exp(similarity / temperature)."""
+    scores = torch.zeros(len(similarity), classes, dtype=torch.float64)
+    return scores.scatter_add_(1, labels, (similarity.double() / temperature).exp())
+
+
+def knn_accuracy(
+    train: Features,
+    test: Features,
+    ks: Sequence[int] = (20, 200),
+    temperature: float = TEMPERATURE,
+    device: str | torch.device = 'cpu',
+) -> dict[int, float]:
+    """Top-1 accuracy in percent on `test` for each k, the neighbours searched once for the largest.
+
+    >>> here = Features(torch.eye(3), torch.tensor([0, 1, 2]))
+    >>> knn_accuracy(here, here, ks=[1])
+    {1: 100.0}
+    """
+    if min(ks) < 1 or max(ks) > len(train.x):
+        raise UserError(f'k must lie between 1 and the {len(train.x)} training images, not {list(ks)}; change --k')
+    similarity, position = nearest(test.x, train.x, max(ks), device)
+    labels = train.y[position]
+    classes = int(train.y.max()) + 1
+    predictions = {k: vote(similarity[:, :k], labels[:, :k], classes, temperature).argmax(1) for k in ks}
+    return {k: 100 * (predicted == test.y).float().mean().item() for k, predicted in predictions.items()}

@@ -1,0 +1,9 @@
+"""Hooks: what happens between steps."""
+
+from mmairl.hooks.momentum import MomentumHook
+from mmairl.hooks.preflight import PreflightHook
+from mmairl.hooks.progress import ProgressHook
+from mmairl.hooks.queue import QueueHook
+from mmairl.hooks.unreadable import UnreadableHook
+
+__all__ = ['MomentumHook', 'PreflightHook', 'ProgressHook', 'QueueHook', 'UnreadableHook']

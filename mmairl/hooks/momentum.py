@@ -1,0 +1,47 @@
+"""The teacher's momentum, and the one place where the teacher moves."""
+
+import math
+
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+
+from mmairl.errors import UserError
+from mmairl.registry import HOOKS
+
+
+def momentum_at(step: int, steps: int, base: float, schedule: str) -> float:
+    """m(k) = 1 - (1 - m0) (cos(pi k / K) + 1) / 2, or m0 throughout.
+
+    >>> momentum_at(0, 100, 0.99, 'cosine'), momentum_at(100, 100, 0.99, 'cosine')
+    (0.99, 1.0)
+    """
+    if schedule == 'constant':
+        return base
+    return 1 - (1 - base) * (math.cos(math.pi * step / steps) + 1) / 2
+
+
+@HOOKS.register_module()
+class MomentumHook(Hook):
+    """Moves the teacher after each optimizer step k = 1..K, at a momentum that is constant or ascends to 1.
+
+    The step is counted from the iteration alone, so that a resumed run continues where it was, and under
+    accumulation the teacher moves once per optimizer step.
+    """
+
+    def __init__(self, base: float = 0.99, schedule: str = 'cosine') -> None:
+        if schedule not in ('cosine', 'constant'):
+            raise UserError(f"MomentumHook.schedule='{schedule}' is not known; say cosine or constant")
+        if not 0 <= base <= 1:
+            raise UserError(f'MomentumHook.base={base} is not a momentum; set it between 0 and 1')
+        self.base, self.schedule = base, schedule
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        if not runner.optim_wrapper.should_update():
+            return
+        every = runner.optim_wrapper._accumulative_counts
+        step, steps = math.ceil((runner.iter + 1) / every), math.ceil(runner.max_iters / every)
+        momentum = momentum_at(step, steps, self.base, self.schedule)
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model.teacher.follow(model, momentum)
+        runner.message_hub.update_scalar('train/momentum', momentum)

@@ -1,0 +1,71 @@
+"""What can be known to be wrong before the first step, said before the first step."""
+
+from mmengine.dist import get_world_size
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+from torch import nn
+
+from mmairl.errors import UserError
+from mmairl.hooks.queue import QueueHook
+from mmairl.models.sync_bn import SyncBN
+from mmairl.registry import HOOKS
+
+
+@HOOKS.register_module()
+class PreflightHook(Hook):
+    """Refuses a run that could only fail later or, worse, train something else in silence."""
+
+    priority = 'HIGHEST'
+
+    def before_train(self, runner: Runner) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        batch = runner.train_dataloader.batch_size or runner.train_dataloader.batch_sampler.batch_size
+        total = batch * get_world_size() * runner.optim_wrapper._accumulative_counts
+        _check_data(runner, batch)
+        _check_norm(model, batch)
+        queue = getattr(model, 'queue', None)
+        if queue is not None:
+            _check_queue(runner, queue.length, total)
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        """A checkpoint fits key by key and shape by shape, or is refused: mmengine would load what happens to fit."""
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        ours, theirs = model.state_dict(), checkpoint.get('state_dict', {})
+        differing = [key for key in ours if key in theirs and ours[key].shape != theirs[key].shape]
+        missing, extra = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
+        if differing:
+            key = differing[0]
+            raise UserError(
+                f'the checkpoint is of another architecture: {key} is {tuple(theirs[key].shape)} there and '
+                f'{tuple(ours[key].shape)} in the config ({len(differing)} such tensors); use the config it was trained with'
+            )
+        if missing or extra:
+            raise UserError(
+                f'the checkpoint does not fit the config: {len(missing)} tensors are missing (such as {missing[:1]}) and '
+                f'{len(extra)} are not in the network (such as {extra[:1]}); use the config it was trained with'
+            )
+
+
+def _check_data(runner: Runner, batch: int) -> None:
+    if len(runner.train_dataloader) == 0:
+        raise UserError(
+            f'the training set holds {len(runner.train_dataloader.dataset)} images, fewer than one batch of {batch} on '
+            f'each of {get_world_size()} processes; lower total_batch_size'
+        )
+
+
+def _check_norm(model: nn.Module, batch: int) -> None:
+    norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    joined = all(isinstance(layer, SyncBN) for layer in norms)
+    if norms and batch * (get_world_size() if joined else 1) == 1:
+        raise UserError('a batch of one has no batch statistics, and the network has batch norm; raise total_batch_size')
+
+
+def _check_queue(runner: Runner, length: int, total: int) -> None:
+    if length < total:
+        raise UserError(
+            f'the queue holds {length} keys and one step brings {total}; raise model.queue.length or lower total_batch_size'
+        )
+    if not any(isinstance(hook, QueueHook) for hook in runner.hooks):
+        raise UserError("the network has a queue that nothing fills; set default_hooks.queue=dict(type='QueueHook')")

@@ -1,0 +1,62 @@
+"""A live line of how the run is doing."""
+
+import logging
+import sys
+from typing import TextIO
+
+from mmengine.dist import is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from mmairl.registry import HOOKS
+
+SHOWN = {'loss': '.3f', 'instance_accuracy': '.1%', 'lr': '.4f', 'momentum': '.5f'}
+
+
+@HOOKS.register_module()
+class ProgressHook(Hook):
+    """A progress bar with loss, instance accuracy, learning rate, momentum and time left.
+
+    Values are read every `interval` iterations only, since reading them waits for the device.
+    """
+
+    priority = 'VERY_LOW'
+
+    def __init__(self, interval: int = 10) -> None:
+        self.interval = interval
+        self.progress: Progress | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        if not is_main_process():
+            return
+        columns = [TextColumn('[bold]pre-training'), BarColumn(20), MofNCompleteColumn(), TextColumn('{task.description}')]
+        self.progress = Progress(*columns, TimeElapsedColumn(), TextColumn('left'), TimeRemainingColumn())
+        self.task = self.progress.add_task('', total=runner.max_iters, completed=runner.iter)
+        self.progress.start()
+        self._log_to(runner, sys.stdout)  # rich has put a proxy there that prints above the bar
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        if self.progress is None or not (self.every_n_train_iters(runner, self.interval) or self._last(runner)):
+            return
+        scalars = runner.message_hub.log_scalars
+        shown = [
+            f'{name.replace("instance_accuracy", "acc")} {scalars[f"train/{name}"].current():{form}}'
+            for name, form in SHOWN.items()
+            if f'train/{name}' in scalars
+        ]
+        self.progress.update(self.task, completed=runner.iter + 1, description='  '.join(shown))
+
+    def _last(self, runner: Runner) -> bool:
+        return runner.iter + 1 == runner.max_iters
+
+    def after_run(self, runner: Runner) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None
+            self._log_to(runner, sys.stdout)
+
+    def _log_to(self, runner: Runner, stream: TextIO) -> None:
+        for handler in runner.logger.handlers:
+            if type(handler) is logging.StreamHandler:
+                handler.setStream(stream)

@@ -1,0 +1,49 @@
+"""Heads: unit queries and keys of an image's views, by view, to a loss."""
+
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+
+from mmairl.errors import UserError
+from mmairl.registry import MODELS
+
+
+class PairwiseHead(nn.Module):
+    """The loss of every (query, key) pair of two different views, summed over the pairs.
+
+    With two views and a symmetric network that is both directions; with one query it is one direction.
+    """
+
+    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+        pairs = [self.pair(q[i], k[j], negatives) for i, j in product(q, k) if i != j]
+        terms = {name: torch.stack([pair[name] for pair in pairs]) for name in pairs[0]}
+        return {name: term.sum() if name == 'loss' else term.mean() for name, term in terms.items()}
+
+    def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+
+@MODELS.register_module()
+class ContrastiveHead(PairwiseHead):
+    """InfoNCE against a queue of negatives: -log e^(q.k+/t) / (e^(q.k+/t) + sum_n e^(q.n/t)), averaged over the batch.
+
+    Also reports the instance accuracy: how often the positive is nearer than every negative.
+    """
+
+    def __init__(self, temperature: float = 0.2) -> None:
+        super().__init__()
+        if temperature <= 0:
+            raise UserError(f'temperature={temperature} would divide by zero or flip the loss; set a positive one')
+        self.temperature = temperature
+
+    def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
+        if negatives is None:
+            raise UserError('the contrastive head wants negatives and the network has no queue; set model.queue')
+        positive = (q * k).sum(dim=1) / self.temperature
+        # autocast would make this one product half precision; the softmax then runs on float32 all the same
+        negative = (q @ negatives.T).to(positive.dtype) / self.temperature
+        # log(e^p + sum e^n) - p, without a concatenated copy of the logits
+        loss = torch.logaddexp(positive, negative.logsumexp(dim=1)) - positive
+        nearer = (positive.unsqueeze(1) > negative).all(dim=1)
+        return dict(loss=loss.mean(), instance_accuracy=nearer.float().mean())

@@ -1,0 +1,48 @@
+"""The teacher: an average of the student that gradients never reach."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+
+def _single_tensor_average(teacher: list[Tensor], student: list[Tensor], momentum: float) -> None:
+    """T <- m T + (1 - m) S, one tensor after the other: the plain twin that the tests hold the fast one to."""
+    for t, s in zip(teacher, student):
+        t.mul_(momentum).add_(s, alpha=1 - momentum)
+
+
+def _multi_tensor_average(teacher: list[Tensor], student: list[Tensor], momentum: float) -> None:
+    """T <- T + (1 - m) (S - T) over all tensors in one call, in place."""
+    torch._foreach_lerp_(teacher, student, 1 - momentum)
+
+
+class Teacher(nn.Module):
+    """Copies of the student's parts without gradient, moved towards the student after each optimizer step.
+
+    Parameters are averaged; batch-norm statistics are the teacher's own, since it runs in training mode.
+    The average is kept in float32: 1 - m falls to 1e-6, which half precision rounds away.
+    """
+
+    def __init__(self, backbone: nn.Module, projector: nn.Module, predictor: nn.Module | None) -> None:
+        super().__init__()
+        self.backbone = copy.deepcopy(backbone)
+        self.projector = copy.deepcopy(projector)
+        self.predictor = copy.deepcopy(predictor)
+        self.requires_grad_(False)
+
+    def init_weights(self) -> None:
+        """Leave the weights alone: the network copies the student here once the student is initialised."""
+
+    @torch.no_grad()
+    def copy_from(self, student: nn.Module) -> None:
+        """Start as the student is, statistics included."""
+        for part in ('backbone', 'projector', 'predictor'):
+            if getattr(self, part) is not None:
+                getattr(self, part).load_state_dict(getattr(student, part).state_dict())
+
+    @torch.no_grad()
+    def follow(self, student: nn.Module, momentum: float) -> None:
+        """T <- m T + (1 - m) S."""
+        names, own = zip(*self.named_parameters())
+        _multi_tensor_average(list(own), [student.get_parameter(name) for name in names], momentum)

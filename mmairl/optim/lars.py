@@ -1,0 +1,128 @@
+"""LARS as the papers' systems use it: SGD with momentum whose rate is set anew for each weight tensor.
+
+For a weight w with gradient g::
+
+    local = eta |w| / (|g| + wd |w|)       (1 where either norm is 0)
+    v    <- mu v + lr local (g + wd w)
+    w    <- w - v
+
+The learning rate stands inside the momentum buffer; torch's SGD and mmpretrain's LARS have it outside, which
+differs as soon as it changes, in warm-up and under a cosine. Groups with ``adapt=False`` (normalisation layers
+and biases) take local = 1 and wd = 0.
+"""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from mmairl.errors import UserError
+from mmairl.registry import OPTIMIZERS
+
+
+@OPTIMIZERS.register_module()
+class LARS(Optimizer):
+    """Layer-wise adaptive rate scaling; a group may say ``adapt=False``, and adapts otherwise.
+
+    On a CPU the plain loop steps, which keeps a tensor in the cache through its few passes; elsewhere the
+    multi-tensor form, which launches few kernels and never waits for the device.
+
+    Example:
+        >>> optimizer = LARS([dict(params=[weight]), dict(params=[bias], adapt=False)], lr=4.8, weight_decay=1e-6)
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict],
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        eta: float = 0.001,
+    ) -> None:
+        if lr < 0 or weight_decay < 0 or not 0 <= momentum < 1 or eta <= 0:
+            raise UserError(
+                'LARS needs lr >= 0, 0 <= momentum < 1, weight_decay >= 0 and eta > 0, '
+                f'but got lr={lr}, momentum={momentum}, weight_decay={weight_decay}, eta={eta}.'
+            )
+        super().__init__(
+            params, {'lr': lr, 'momentum': momentum, 'weight_decay': weight_decay, 'eta': eta, 'adapt': True}
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Move every parameter that has a gradient; a closure, if given, computes the loss first."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [param for param in group['params'] if param.grad is not None]
+            if params:
+                update = _single_tensor_lars if params[0].device.type == 'cpu' else _multi_tensor_lars
+                hyper = {key: group[key] for key in ('lr', 'momentum', 'weight_decay', 'eta', 'adapt')}
+                update(params, [param.grad for param in params], self._momentum_buffers(params), **hyper)
+        return loss
+
+    def _momentum_buffers(self, params: list[Tensor]) -> list[Tensor]:
+        """Each parameter's v, which starts at zero."""
+        for param in params:
+            if not self.state[param]:
+                self.state[param]['momentum_buffer'] = torch.zeros_like(param)
+        return [self.state[param]['momentum_buffer'] for param in params]
+
+
+def _single_tensor_lars(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    eta: float,
+    adapt: bool,
+) -> None:
+    """The rule, tensor by tensor; it reads two norms back to the host for each."""
+    for param, grad, buffer in zip(params, grads, buffers):
+        rate, decay = lr, 0.0
+        if adapt:
+            decay = weight_decay
+            param_norm, grad_norm = param.norm().item(), grad.norm().item()
+            if param_norm > 0 and grad_norm > 0:
+                rate = lr * eta * param_norm / (grad_norm + decay * param_norm)
+        buffer.mul_(momentum).add_(grad, alpha=rate)
+        if decay:
+            buffer.add_(param, alpha=rate * decay)
+        param.sub_(buffer)
+
+
+def _multi_tensor_lars(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    eta: float,
+    adapt: bool,
+) -> None:
+    """The rule over all tensors at once; the norms stay on the device."""
+    torch._foreach_mul_(buffers, momentum)
+    if adapt:
+        local = _trust_ratios(params, grads, weight_decay, eta)
+        updates = torch._foreach_add(grads, params, alpha=weight_decay)
+        torch._foreach_mul_(updates, list((lr * local).unbind()))
+        torch._foreach_add_(buffers, updates)
+    else:
+        torch._foreach_add_(buffers, grads, alpha=lr)
+    torch._foreach_sub_(params, buffers)
+
+
+def _trust_ratios(params: list[Tensor], grads: list[Tensor], weight_decay: float, eta: float) -> Tensor:
+    """One ``eta |w| / (|g| + wd |w|)`` per tensor, 1 where either norm is 0."""
+    param_norms = torch.stack(torch._foreach_norm(params))
+    grad_norms = torch.stack(torch._foreach_norm(grads))
+    ratios = eta * param_norms / (grad_norms + weight_decay * param_norms)
+    return torch.where((param_norms > 0) & (grad_norms > 0), ratios, 1.0)

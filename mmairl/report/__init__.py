@@ -1,0 +1,1 @@
+"""Showing what was measured: tables, figures and one self-contained page."""

@@ -1,0 +1,96 @@
+"""The demo: pre-train, measure beside the baselines, and leave a page to look at."""
+
+import platform
+import time
+from pathlib import Path
+
+import torch
+from mmengine import Config
+from mmengine.runner import find_latest_checkpoint
+from rich.console import Console
+from torch.utils.data import Dataset
+
+from mmairl.engine.launch import train
+from mmairl.evaluation.features import Features
+from mmairl.evaluation.protocol import Result, evaluation_data, features_of, measure, name_of, subject_backbone
+from mmairl.report import sections
+from mmairl.report.page import Page
+from mmairl.report.table import terminal_table
+
+K = 20
+SCORE = f'k-NN, k = {K}'
+
+
+def run_demo(cfg: Config, seed: int, device: str = 'cpu') -> Path:
+    """Pre-train `cfg` from `seed`, measure the student and two baselines, and return the page's path."""
+    console = Console()
+    cfg.randomness = {**cfg.get('randomness', {}), 'seed': seed}
+    console.print(f'[bold]1/3[/] pre-training, seed {seed}')
+    start = time.perf_counter()
+    train(cfg)
+    trained_in = time.perf_counter() - start
+
+    console.print('[bold]2/3[/] measuring the features')
+    data = evaluation_data(cfg)
+    results, features = measure_subjects(cfg, data, find_latest_checkpoint(cfg.work_dir), seed, device)
+    console.print(terminal_table(results, f'top-1 in percent on {len(data[1])} test images'))
+    console.print(verdict(results))
+
+    console.print('[bold]3/3[/] drawing the page')
+    page = draw(cfg, data, results, features, seed, trained_in)
+    return page.write(Path(cfg.work_dir) / 'report.html')
+
+
+def measure_subjects(
+    cfg: Config, data: tuple[Dataset, Dataset], checkpoint: str, seed: int, device: str
+) -> tuple[list[Result], dict[str, tuple[Features, ...]]]:
+    """k-NN and linear scores of raw pixels, the untrained network and the student, and the features of each."""
+    results, kept = [], {}
+    for subject in ('pixels', 'random', checkpoint):
+        start = time.perf_counter()
+        features = features_of(cfg, subject_backbone(cfg, subject, seed=seed), data, device)
+        scores = {}
+        for protocol in ('knn', 'linear'):
+            scores |= measure(protocol, *features, ks=[K], device=device)[0]
+        name = 'trained student' if subject == checkpoint else name_of(subject, 'student')
+        results.append(Result(name, scores, time.perf_counter() - start))
+        kept[name] = features
+    return results, kept
+
+
+def verdict(results: list[Result]) -> str:
+    """What the demo shows, in a sentence with the numbers as they came out."""
+    *baselines, student = results
+    better = max(baselines, key=lambda result: result.scores[SCORE])
+    ratio = student.scores[SCORE] / max(better.scores[SCORE], 1e-9)
+    return (
+        f'With {K} nearest neighbours the trained student is right on {student.scores[SCORE]:.1f} % of the test '
+        f'images, {ratio:.1f} times the {better.scores[SCORE]:.1f} % of the better baseline ({better.subject}).'
+    )
+
+
+def draw(
+    cfg: Config,
+    data: tuple[Dataset, Dataset],
+    results: list[Result],
+    features: dict[str, tuple[Features, ...]],
+    seed: int,
+    trained_in: float,
+) -> Page:
+    """The page of one demo run."""
+    train_set, test_set = data
+    lead = f'A small network looked at {len(train_set):,} images without a single label. {verdict(results)}'
+    page = Page('What a network learns without labels', lead)
+    sections.add_results(page, results)
+    sections.add_views(page, cfg, seed)
+    maps = {result.subject: features[result.subject][1] for result in (results[0], results[-1])}
+    sections.add_maps(page, maps, test_set.classes, seed)
+    train_features, test_features = features[results[-1].subject]
+    sections.add_neighbours(page, (train_set, train_features), (test_set, test_features))
+    sections.add_curves(page, cfg.work_dir)
+    return page.add(
+        'How was this made?',
+        f'MoCo v2+ by {Path(cfg.filename).name}, seed {seed}: {trained_in / 60:.1f} minutes of pre-training on '
+        f'{torch.get_num_threads()} threads ({platform.machine()}, torch {torch.__version__}). '
+        'Neither the seed nor the checkpoint was chosen by its result.',
+    )

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Makes .venv when it is missing and installs into it:
+#   core  pre-training, k-NN and linear evaluation; nothing is compiled
+#   full  core, plus mmcv with ops, mmdet, mmsegmentation, deepspeed and the test tools
+# Idempotent: a stamp in .venv holds the hash of the requirements, and a second call returns at once.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+what=${1:?usage: requirements/install.sh core|full}
+stack=${STACK:-openmmlab}
+say() { printf '\033[1m[setup]\033[0m %s\n' "$*"; }
+
+[[ $what == core || $what == full ]] || { echo "error: '$what' is not a set-up; say core or full" >&2; exit 2; }
+[[ -f requirements/$stack.txt ]] || { echo "error: STACK=$stack is not known; say openmmlab or onedl" >&2; exit 2; }
+hash=$(cat requirements/*.txt setup.py "$0" | sha256sum | cut -c1-16)
+stamp=.venv/.installed
+[[ -f $stamp ]] && read -r have_what have_stack have_hash <"$stamp" || have_what= have_stack= have_hash=
+if [[ $have_stack == "$stack" && $have_hash == "$hash" && ( $have_what == full || $have_what == "$what" ) ]]; then
+    exit 0
+fi
+
+if [[ ! -x .venv/bin/python ]]; then
+    say "making .venv with $(${PYTHON:-python3} --version)"
+    ${PYTHON:-python3} -m venv .venv
+fi
+pip() { .venv/bin/python -m pip --disable-pip-version-check -q "$@"; }
+install() { pip install -c requirements/constraints.txt "$@"; }
+
+# mmcv ships as source only: build it once per user, python, torch and mmcv version (about 8 minutes on 2 cores).
+mmcv_wheel() {
+    local version cache built
+    version=$(sed -n 's/^mmcv==//p' requirements/constraints.txt)
+    cache=${XDG_CACHE_HOME:-$HOME/.cache}/mmairl/wheels/$(.venv/bin/python -c \
+        "import sys, torch; print(f'py{sys.version_info[0]}{sys.version_info[1]}-torch{torch.__version__}-mmcv$version')")
+    if ! ls "$cache"/mmcv-*.whl >/dev/null 2>&1; then
+        say "building mmcv $version with its ops, once for this user: about 8 minutes on 2 cores" >&2
+        built=$(mktemp -d)
+        # Beside a mmcv-lite already installed, pip would call mmcv satisfied only by name, so no --upgrade is needed.
+        MMCV_WITH_OPS=1 pip wheel --no-deps --no-build-isolation --no-binary mmcv -w "$built" "mmcv==$version" >&2
+        mkdir -p "$cache" && mv "$built"/mmcv-*.whl "$cache"/ && rm -rf "$built"
+    fi
+    ls "$cache"/mmcv-*.whl
+}
+
+say "installing core ($stack stack): torch, torchvision, mmengine, mmcv, mmpretrain"
+install setuptools wheel ninja
+install -r requirements/runtime.txt
+platform=requirements/$stack.txt
+if [[ $stack == openmmlab && ( $what == full || $have_what == full ) ]]; then
+    say 'installing mmcv with compiled ops in place of mmcv-lite'
+    wheel=$(mmcv_wheel)
+    pip uninstall -y mmcv-lite 2>/dev/null || true
+    install -r <(grep -v '^mmcv-lite' "$platform") "$wheel"
+    what=full
+else
+    install -r "$platform"
+fi
+if [[ $what == full ]]; then
+    say 'installing mmdet, mmsegmentation, deepspeed and the test tools'
+    [[ $stack == openmmlab ]] && install -r requirements/transfer.txt || install onedl-mmdetection onedl-mmsegmentation
+    install --no-build-isolation -r requirements/deepspeed.txt
+    install -r requirements/tests.txt
+fi
+install --no-build-isolation --no-deps -e .
+echo "$what $stack $hash" >"$stamp"
+say "ready: .venv ($what)"

@@ -1,0 +1,53 @@
+"""What the tests share: the real config at toy size, on views that are fixed tensors."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from mmairl.engine.launch import register
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / 'tests'))
+
+
+@pytest.fixture(autouse=True)
+def _scope() -> None:
+    register()
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def toy_config(tmp_path: Path) -> Callable[..., Config]:
+    """Configs of this repository made small: `toy_config('mocov2plus_r50_200e.py', steps=3)`."""
+    import toy
+
+    def make(name: str = 'mocov2plus_r50_200e.py', **options) -> Config:
+        return toy.config(name, work_dir=str(tmp_path / 'run'), **options)
+
+    return make
+
+
+@pytest.fixture
+def run_processes() -> Callable[..., subprocess.CompletedProcess]:
+    """Run a script of the tests as N processes under torchrun, as tools/dist_train.sh does."""
+
+    def run(processes: int, script: Path | str, *args: object) -> subprocess.CompletedProcess:
+        command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={processes}']
+        path = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])
+        done = subprocess.run(
+            [*command, str(script), *map(str, args)],
+            env={**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+        return done
+
+    return run

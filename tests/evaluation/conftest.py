@@ -1,0 +1,64 @@
+"""A narrow ResNet's config, a training-shaped checkpoint of it, and a tiny labelled data set."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine import Config
+from torch.utils.data import Dataset
+
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.registry import DATASETS
+
+
+@DATASETS.register_module(force=True)
+class Noise(Dataset):
+    """`count` images of noise, brighter by class."""
+
+    classes = ('dark', 'mid', 'bright')
+
+    def __init__(self, count: int = 45, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.labels = torch.arange(count) % 3
+        noise = torch.randint(0, 60, (count, 3, 32, 32), generator=generator)
+        self.images = (noise + 80 * self.labels.view(-1, 1, 1, 1)).byte()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict:
+        return {'inputs': [self.images[index]], 'data_samples': {'label': int(self.labels[index]), 'index': index}}
+
+
+CONFIG = """
+model = dict(
+    type='Siamese',
+    backbone=dict(type='mmpretrain.ResNet', depth=18, base_channels=8, stem_channels=8, init_cfg=dict(type='Pretrained', checkpoint='nowhere')),
+    data_preprocessor=dict(type='ViewPreprocessor', mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3)),
+)
+evaluation = dict(train=dict(type='Noise'), test=dict(type='Noise', count=30, seed=1), batch_size=16)
+"""  # noqa: E501
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    file = tmp_path / 'tiny.py'
+    file.write_text(CONFIG)
+    return file
+
+
+@pytest.fixture
+def cfg(config_file: Path) -> Config:
+    return Config.fromfile(config_file)
+
+
+@pytest.fixture
+def checkpoint(cfg: Config, tmp_path: Path) -> Path:
+    """Student and teacher with different weights, as a training run leaves them."""
+    student, teacher = (load_backbone(cfg, seed=seed).state_dict() for seed in (1, 2))
+    weights = {f'backbone.{key}': value for key, value in student.items()}
+    weights |= {f'teacher.backbone.{key}': value for key, value in teacher.items()}
+    weights['projector.fc.weight'] = torch.zeros(3, 3)
+    file = tmp_path / 'epoch_3.pth'
+    torch.save({'meta': {'epoch': 3}, 'state_dict': weights}, file)
+    return file

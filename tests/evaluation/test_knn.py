@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.neighbors import KNeighborsClassifier
+
+from mmairl.errors import UserError
+from mmairl.evaluation import knn
+from mmairl.evaluation.features import Features
+
+
+@pytest.fixture(scope='module')
+def digits() -> tuple[Features, Features]:
+    x, y = load_digits(return_X_y=True)
+    # Centred, since a cosine between pixels that are all positive hardly tells anything apart.
+    x, y = torch.tensor(x - x.mean(axis=0), dtype=torch.float32), torch.tensor(y)
+    return Features(x[:1200], y[:1200]), Features(x[1200:], y[1200:])
+
+
+@pytest.mark.parametrize('k', [1, 20, 200])
+def test_accuracy_equals_scikit_learns(digits, k):
+    train, test = digits
+    # scikit-learn measures 1 - cosine; the votes are exp(cosine / temperature).
+    reference = KNeighborsClassifier(
+        k, metric='cosine', algorithm='brute', weights=lambda distance: np.exp((1 - distance) / 0.07)
+    ).fit(train.x.double().numpy(), train.y)
+    expected = 100 * reference.score(test.x.double().numpy(), test.y)
+    assert knn.knn_accuracy(train, test, [k])[k] == pytest.approx(expected, abs=1e-4)
+
+
+def test_blocks_give_what_the_whole_similarity_matrix_gives(digits, monkeypatch):
+    train, test = digits
+    monkeypatch.setattr(knn, 'QUERY_BLOCK', 100)
+    similarity, position = knn.nearest(test.x, train.x, 50, bank_block=37)
+    unit = [part.x.double().numpy() / np.linalg.norm(part.x.double(), axis=1, keepdims=True) for part in (test, train)]
+    whole = unit[0] @ unit[1].T
+    np.testing.assert_allclose(similarity, -np.sort(-whole, axis=1)[:, :50], atol=1e-5)
+    np.testing.assert_allclose(np.take_along_axis(whole, position.numpy(), axis=1), similarity, atol=1e-5)
+    assert all(len(set(row)) == 50 for row in position.tolist())
+
+
+def test_a_near_neighbour_outvotes_two_far_ones():
+    scores = knn.vote(torch.tensor([[0.9, 0.8, 0.8]]), torch.tensor([[1, 0, 0]]), classes=3)
+    np.testing.assert_allclose(scores[0], [2 * np.exp(0.8 / 0.07), np.exp(0.9 / 0.07), 0])
+    assert scores.argmax() == 1
+
+
+def test_more_neighbours_than_images_is_one_sentence(digits):
+    with pytest.raises(UserError, match='between 1 and the 1200 training images'):
+        knn.knn_accuracy(*digits, ks=[20, 5000])

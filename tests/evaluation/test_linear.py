@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+from mmairl.errors import UserError
+from mmairl.evaluation.features import Features
+from mmairl.evaluation.linear import fit, linear_probe, split_by_class, standard
+
+
+@pytest.fixture(scope='module')
+def digits() -> tuple[Features, Features]:
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+    return Features(x[:1200], y[:1200]), Features(x[1200:], y[1200:])
+
+
+@pytest.mark.parametrize('strength', [1e-1, 1e-3])
+def test_coefficients_equal_scikit_learns(digits, strength):
+    train, _ = digits
+    mean, std = standard(train.x)
+    x = (train.x - mean) / std
+    weight = fit(x, train.y, 10, strength)
+    reference = LogisticRegression(C=1 / (len(x) * strength), tol=1e-10, max_iter=5000).fit(x.double().numpy(), train.y)
+    np.testing.assert_allclose(weight[:, :-1], reference.coef_, atol=1e-3)
+    # The bias is only known up to a constant, which no probability sees.
+    np.testing.assert_allclose(
+        weight[:, -1] - weight[:, -1].mean(), reference.intercept_ - reference.intercept_.mean(), atol=1e-3
+    )
+
+
+def test_strength_is_chosen_on_held_out_training_images_and_refitted_on_all(digits):
+    train, test = digits
+    probe = linear_probe(train, test)
+    assert probe.held_out[probe.strength] == max(probe.held_out.values())
+    x_mean, x_std = train.x.numpy().mean(0), train.x.numpy().std(0, ddof=1)
+    x_std[x_std < 1e-6] = 1
+    reference = LogisticRegression(C=1 / (len(train.x) * probe.strength), tol=1e-8, max_iter=5000)
+    reference.fit((train.x.numpy() - x_mean) / x_std, train.y)
+    assert probe.accuracy == pytest.approx(100 * reference.score((test.x.numpy() - x_mean) / x_std, test.y), abs=0.2)
+
+
+def test_test_labels_do_not_touch_the_choice_and_runs_repeat(digits):
+    train, test = digits
+    shuffled = Features(test.x, test.y.flip(0))
+    one, same, other = linear_probe(train, test), linear_probe(train, test), linear_probe(train, shuffled)
+    assert one == same
+    assert (one.strength, one.held_out) == (other.strength, other.held_out)
+
+
+def test_split_covers_every_image_once_and_holds_a_fifth_of_each_class():
+    y = torch.tensor([0] * 50 + [1] * 10 + [2] * 2)[torch.randperm(62)]
+    fit_part, held_part = split_by_class(y)
+    assert sorted([*fit_part.tolist(), *held_part.tolist()]) == list(range(62))
+    assert y[held_part].bincount().tolist() == [10, 2, 1]
+
+
+def test_a_constant_dimension_does_no_harm(digits):
+    train, test = digits
+    wider = [Features(torch.cat([part.x, torch.full((len(part.x), 1), 3.0)], dim=1), part.y) for part in (train, test)]
+    assert linear_probe(*wider).accuracy == pytest.approx(linear_probe(*digits).accuracy, abs=0.2)
+
+
+def test_a_class_of_one_image_is_one_sentence():
+    lonely = Features(torch.randn(5, 2), torch.tensor([0, 0, 1, 1, 2]))
+    with pytest.raises(UserError, match='class 2 has one training image'):
+        linear_probe(lonely, lonely)

@@ -1,0 +1,64 @@
+"""The losses against plain float64 re-derivations, value and gradient."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmairl.errors import UserError
+from mmairl.models.heads import ContrastiveHead
+
+
+def unit(rows: int, dim: int = 6) -> Tensor:
+    return F.normalize(torch.randn(rows, dim, dtype=torch.float64), dim=1)
+
+
+def info_nce(query: Tensor, key: Tensor, bank: Tensor, temperature: float) -> Tensor:
+    """Eq. 1 as printed, one sample after the other."""
+    total = torch.zeros((), dtype=torch.float64)
+    for q, k in zip(query, key):
+        top = torch.exp(q @ k / temperature)
+        total = total - torch.log(top / (top + sum(torch.exp(q @ n / temperature) for n in bank)))
+    return total / len(query)
+
+
+@pytest.mark.parametrize('temperature', [0.07, 0.2, 1.0])
+@pytest.mark.parametrize('batch,negatives', [(1, 1), (4, 9), (5, 3)])
+def test_info_nce_and_its_gradient_equal_the_printed_formula(temperature, batch, negatives):
+    q = [unit(batch).requires_grad_() for _ in range(2)]
+    k, bank = [unit(batch) for _ in range(2)], unit(negatives)
+    expected = info_nce(q[0], k[1], bank, temperature) + info_nce(q[1], k[0], bank, temperature)
+    wanted = torch.autograd.grad(expected, q)
+    found = ContrastiveHead(temperature)(dict(enumerate(q)), dict(enumerate(k)), bank)
+    torch.testing.assert_close(found['loss'], expected, atol=1e-12, rtol=1e-12)
+    for got, want in zip(torch.autograd.grad(found['loss'], q), wanted):
+        torch.testing.assert_close(got, want, atol=1e-12, rtol=1e-12)
+
+
+def test_one_direction_is_the_first_view_against_the_second():
+    q, k, bank = unit(4), unit(4), unit(9)
+    found = ContrastiveHead(0.2)({0: q}, {1: k}, bank)['loss']
+    torch.testing.assert_close(found, info_nce(q, k, bank, 0.2))
+
+
+def test_large_logits_do_not_overflow():
+    q = unit(4).float()
+    assert torch.isfinite(ContrastiveHead(1e-3)({0: q}, {1: q}, q.flip(0))['loss'])
+
+
+def test_instance_accuracy_counts_positives_nearer_than_every_negative():
+    axes = torch.eye(3)
+    found = ContrastiveHead(0.2)({0: axes[:2]}, {1: axes[[0, 2]]}, axes[1:2])
+    assert found['instance_accuracy'] == 0.5
+
+
+def test_without_stored_keys_there_is_nothing_to_push_away():
+    q = unit(3).requires_grad_()
+    found = ContrastiveHead(0.2)({0: q}, {1: unit(3)}, torch.empty(0, 6, dtype=torch.float64))
+    found['loss'].backward()
+    assert found['loss'] == 0 and not q.grad.any()
+
+
+def test_a_contrastive_head_without_a_queue_says_so():
+    with pytest.raises(UserError, match='no queue'):
+        ContrastiveHead(0.2)({0: unit(2)}, {1: unit(2)}, None)

@@ -1,0 +1,51 @@
+"""The queue against a list."""
+
+import pytest
+import torch
+
+from mmairl.errors import UserError
+from mmairl.models.queue import KeyQueue
+
+
+@pytest.mark.parametrize('batch', [1, 3, 4, 7, 10])
+def test_it_keeps_the_newest_keys_in_order_at_any_batch_size(batch):
+    queue, kept = KeyQueue(10, 2), []
+    kept += list(queue.vectors.clone())
+    for _ in range(9):
+        keys = torch.randn(batch, 2)
+        queue.enqueue(keys)
+        kept = (kept + list(keys))[-10:]
+        assert torch.equal(queue.vectors.roll(-queue.position, 0), torch.stack(kept))
+
+
+def test_it_starts_as_unit_noise():
+    torch.testing.assert_close(KeyQueue(50, 8).negatives().norm(dim=1), torch.ones(50))
+
+
+def test_started_empty_it_offers_real_keys_only():
+    queue = KeyQueue(4, 2, start='empty')
+    assert len(queue.negatives()) == 0
+    keys = torch.randn(3, 2)
+    queue.enqueue(keys)
+    assert torch.equal(queue.negatives(), keys)
+    queue.enqueue(keys)
+    assert len(queue.negatives()) == 4
+
+
+def test_position_and_fill_are_saved_and_loaded():
+    queue, again = KeyQueue(5, 2, start='empty'), KeyQueue(5, 2, start='empty')
+    queue.enqueue(torch.randn(3, 2))
+    again.load_state_dict(queue.state_dict())
+    assert (again.position, again.filled) == (3, 3)
+    assert torch.equal(again.negatives(), queue.negatives())
+
+
+def test_more_keys_than_it_holds_are_refused():
+    with pytest.raises(UserError, match='raise model.queue.length'):
+        KeyQueue(4, 2).enqueue(torch.randn(5, 2))
+
+
+@pytest.mark.parametrize('wrong', [dict(length=0), dict(length=4, start='full')])
+def test_a_wrong_setting_is_one_sentence(wrong):
+    with pytest.raises(UserError, match='queue'):
+        KeyQueue(dim=2, **wrong)

@@ -1,0 +1,136 @@
+"""LARS in its wrapper: precision, accumulation, clipping, scheduling and resumption on a CPU."""
+
+import copy
+import math
+
+import pytest
+import torch
+from mmengine.optim import CosineAnnealingLR
+from torch import nn
+
+from mmairl.errors import UserError
+from mmairl.optim import LARS, LARSOptimWrapper, adapted_and_excluded
+
+HYPER = {'lr': 1.0, 'momentum': 0.9, 'weight_decay': 1e-3}
+
+
+def network() -> nn.Module:
+    """Linear, norm, linear: both groups are there."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def wrap(model: nn.Module, **kwargs) -> LARSOptimWrapper:
+    return LARSOptimWrapper(optimizer=LARS(adapted_and_excluded(model), **HYPER), **kwargs)
+
+
+def train(model: nn.Module, wrapper: LARSOptimWrapper, batches: list[torch.Tensor]) -> list[torch.dtype]:
+    """One update call per batch, as mmengine's ``train_step`` makes it; the dtypes of the outputs."""
+    dtypes = []
+    for batch in batches:
+        with wrapper.optim_context(model):
+            output = model(batch)
+            dtypes.append(output.dtype)
+            loss = output.float().square().mean()
+        wrapper.update_params(loss)
+    return dtypes
+
+
+def batches(count: int, size: int = 4) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(size, 6, generator=generator) for _ in range(count)]
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_full_precision_equals_the_bare_optimizer():
+    model, bare = network(), network()
+    assert train(model, wrap(model), batches(3)) == [torch.float32] * 3
+    optimizer = LARS(adapted_and_excluded(bare), **HYPER)
+    for batch in batches(3):
+        optimizer.zero_grad()
+        bare(batch).square().mean().backward()
+        optimizer.step()
+    assert torch.equal(weights(model), weights(bare))
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_autocast_computes_in_its_dtype_and_keeps_float32_weights(dtype):
+    model, exact = network(), network()
+    wrapper = wrap(model, dtype=dtype)
+    assert wrapper.loss_scaler.is_enabled() == (dtype == 'float16')
+    assert train(model, wrapper, batches(5)) == [getattr(torch, dtype)] * 5
+    train(exact, wrap(exact), batches(5))
+    state = wrapper.optimizer.state.values()
+    assert all(t.dtype == torch.float32 for t in [*model.parameters(), *(s['momentum_buffer'] for s in state)])
+    assert not torch.equal(weights(model), weights(network()))
+    torch.testing.assert_close(weights(model), weights(exact), rtol=0.02, atol=0.02)
+
+
+def test_an_overflow_in_float16_skips_the_step():
+    model = network()
+    wrapper = wrap(model, dtype='float16')
+    train(model, wrapper, batches(1))
+    before, scale = weights(model), wrapper.loss_scaler.get_scale()
+    train(model, wrapper, [torch.full((4, 6), float('inf'))])
+    assert torch.equal(weights(model), before) and wrapper.loss_scaler.get_scale() == scale / 2
+
+
+def test_accumulation_steps_once_with_the_mean_gradient():
+    model, whole = network(), network()
+    wrapper, small = wrap(model, accumulative_counts=4), batches(4)
+    train(model, wrapper, small[:3])
+    assert torch.equal(weights(model), weights(whole))
+    train(model, wrapper, small[3:])
+    train(whole, wrap(whole), [torch.cat(small)])
+    torch.testing.assert_close(weights(model), weights(whole), rtol=1e-6, atol=1e-6)
+
+
+def test_clipping_bounds_the_gradient_that_lars_sees():
+    """The trust ratio cancels a gradient's scale, so it is the excluded group's step that shows the bound."""
+    model, free = network(), network()
+    clipped, start = wrap(model, clip_grad={'max_norm': 1e-3}), weights(model)
+    train(model, clipped, batches(1))
+    train(free, wrap(free), batches(1))
+    excluded = clipped.optimizer.param_groups[1]['params']
+    steps = torch.cat([clipped.optimizer.state[p]['momentum_buffer'].flatten() for p in excluded])
+    assert 0 < steps.norm() <= 1e-3 * 1.001 < (weights(free) - start).norm()
+
+
+def test_a_scheduler_moves_the_rate_of_both_groups():
+    model = network()
+    wrapper = wrap(model)
+    scheduler = CosineAnnealingLR(wrapper, T_max=4, by_epoch=False)
+    rates = []
+    for batch in batches(4):
+        train(model, wrapper, [batch])
+        rates.append([group['lr'] for group in wrapper.optimizer.param_groups])
+        scheduler.step()
+    expected = [(1 + math.cos(math.pi * step / 4)) / 2 for step in range(4)]
+    assert rates == [[pytest.approx(lr)] * 2 for lr in expected]
+
+
+@pytest.mark.parametrize('dtype', [None, 'bfloat16', 'float16'])
+def test_a_resumed_run_goes_on_as_if_never_stopped(tmp_path, dtype):
+    model, data = network(), batches(4)
+    wrapper = wrap(model, dtype=dtype)
+    train(model, wrapper, data[:2])
+    torch.save(wrapper.state_dict(), tmp_path / 'optimizer.pth')
+    resumed = copy.deepcopy(model)
+    other = wrap(resumed, dtype=dtype)
+    other.load_state_dict(torch.load(tmp_path / 'optimizer.pth', weights_only=True))
+    train(model, wrapper, data[2:])
+    train(resumed, other, data[2:])
+    assert torch.equal(weights(model), weights(resumed))
+
+
+def test_lars_over_one_group_is_refused():
+    with pytest.raises(UserError, match='two groups'):
+        LARSOptimWrapper(optimizer=LARS(network().parameters(), lr=0.1))
+
+
+def test_an_unknown_dtype_is_refused():
+    with pytest.raises(UserError, match="'int8'"):
+        wrap(network(), dtype='int8')

@@ -1,0 +1,58 @@
+"""The repository's configs at toy size: the same network and recipe, ResNet-18, fixed random views, few steps."""
+
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from torch.utils.data import Dataset
+
+from mmairl.registry import DATASETS
+
+CONFIGS = Path(__file__).parent.parent / 'configs'
+
+
+@DATASETS.register_module(force=True)
+class FixedViews(Dataset):
+    """`count` images of two random views each; the same numbers every time."""
+
+    def __init__(self, count: int = 32, size: int = 32, views: int = 2, dtype: str = 'float32') -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.images = torch.randn(count, views, 3, size, size, generator=generator, dtype=getattr(torch, dtype))
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> dict:
+        return dict(inputs=list(self.images[index]), data_samples=dict(label=index % 4, index=index))
+
+
+def config(
+    name: str, work_dir: str, steps: int = 3, batch: int = 8, queue: int = 20, dtype: str = 'float32', **options
+) -> Config:
+    cfg = Config.fromfile(CONFIGS / name)
+    cfg.model.backbone.depth = 18
+    cfg.model.projector.update(in_channels=512, hidden_channels=64, out_channels=16)
+    if cfg.model.get('predictor'):
+        cfg.model.predictor.update(in_channels=16, hidden_channels=64, out_channels=16)
+    if cfg.model.get('queue'):
+        cfg.model.queue.length = queue
+    cfg.model.data_preprocessor = dict(type='BaseDataPreprocessor')
+    cfg.train_dataloader = dict(
+        num_workers=0,
+        drop_last=True,
+        sampler=dict(type='DefaultSampler', shuffle=False),
+        collate_fn=dict(type='default_collate'),
+        dataset=dict(type='FixedViews', count=steps * batch, dtype=dtype),
+    )
+    cfg.total_batch_size = batch
+    cfg.optim_wrapper.optimizer.lr *= batch / 1024  # the recipes' own linear rule
+    cfg.train_cfg = dict(by_epoch=False, max_iters=steps)
+    cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=0, end=steps)]
+    cfg.default_hooks.checkpoint = dict(type='CheckpointHook', by_epoch=False, interval=1, backend_args=dict(backend='atomic'))
+    cfg.default_hooks.pop('progress')
+    cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
+    cfg.work_dir = work_dir
+    cfg.randomness.seed = 3
+    cfg.env_cfg.mp_cfg.mp_start_method = 'fork'
+    cfg.merge_from_dict(options)
+    return cfg

@@ -1,0 +1,33 @@
+"""Pre-train a small network without labels, measure it, and leave a page to look at: python tools/demo.py."""
+
+import argparse
+import secrets
+
+from mmengine import DictAction
+
+from mmairl.engine.launch import load_config, one_sentence_errors, register
+from mmairl.report.demo import run_demo
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--config', default='configs/demo/mocov2plus_shapes.py')
+    parser.add_argument('--seed', type=int, help='by default another one every time, which is printed')
+    parser.add_argument('--work-dir', default='work_dirs/demo')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='overrides, as k=v')
+    return parser.parse_args()
+
+
+@one_sentence_errors
+def main() -> None:
+    args = parse_args()
+    register()
+    cfg = load_config(args.config, args.cfg_options)
+    cfg.work_dir = args.work_dir
+    seed = secrets.randbelow(2**31) if args.seed is None else args.seed
+    page = run_demo(cfg, seed)
+    print(f'the page: {page.resolve()}')
+
+
+if __name__ == '__main__':
+    main()

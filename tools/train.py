@@ -1,0 +1,53 @@
+"""Pre-train from a config: python tools/train.py configs/mocov2plus_r50_200e.py [--work-dir D] [--resume] ..."""
+
+import argparse
+import os
+from pathlib import Path
+
+from mmengine.config import Config, DictAction
+
+from mmairl.engine.launch import load_config, one_sentence_errors, train
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('config', help='a config file, such as configs/mocov2plus_r50_200e.py')
+    parser.add_argument('--work-dir', help='where logs and checkpoints go (default: work_dirs/<config name>)')
+    parser.add_argument(
+        '--resume', nargs='?', const='auto', help='go on from CHECKPOINT, or without one from the newest in the work dir'
+    )
+    parser.add_argument('--amp', action='store_true', help='mixed precision')
+    parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate to the actual batch')
+    parser.add_argument('--seed', type=int, help='the seed; a CPU run with one repeats bit for bit')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='override config keys, as key=value')
+    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+    args = parser.parse_args()
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    return args
+
+
+def apply(args: argparse.Namespace, cfg: Config) -> None:
+    """What the flags mean in terms of the config."""
+    cfg.work_dir = args.work_dir or cfg.get('work_dir') or f'work_dirs/{Path(args.config).stem}'
+    if args.resume:
+        cfg.resume, cfg.load_from = True, None if args.resume == 'auto' else args.resume
+    if args.amp:
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    if args.auto_scale_lr:
+        cfg.auto_scale_lr.enable = True
+    if args.seed is not None:
+        cfg.randomness.seed = args.seed
+
+
+@one_sentence_errors
+def main() -> None:
+    args = parse()
+    cfg = load_config(args.config, args.cfg_options)
+    apply(args, cfg)
+    train(cfg, args.launcher)
+
+
+if __name__ == '__main__':
+    main()
