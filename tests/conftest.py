@@ -28,7 +28,7 @@ def toy_config(tmp_path: Path) -> Callable[..., Config]:
     import toy
 
     def make(name: str = 'mocov2plus_r50_200e.py', **options) -> Config:
-        return toy.config(name, work_dir=str(tmp_path / 'run'), **options)
+        return toy.config(name, **{'work_dir': str(tmp_path / 'run'), **options})
 
     return make
 

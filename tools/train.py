@@ -4,6 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
+import torch
 from mmengine.config import Config, DictAction
 
 from mmairl.engine.launch import load_config, one_sentence_errors, train
@@ -14,7 +15,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument('config', help='a config file, such as configs/mocov2plus_r50_200e.py')
     parser.add_argument('--work-dir', help='where logs and checkpoints go (default: work_dirs/<config name>)')
     parser.add_argument(
-        '--resume', nargs='?', const='auto', help='go on from CHECKPOINT, or without one from the newest in the work dir'
+        '--resume',
+        nargs='?',
+        const='auto',
+        help='go on from CHECKPOINT, or without one from the newest in the work dir',
     )
     parser.add_argument('--amp', action='store_true', help='mixed precision')
     parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate to the actual batch')
@@ -33,8 +37,10 @@ def apply(args: argparse.Namespace, cfg: Config) -> None:
     if args.resume:
         cfg.resume, cfg.load_from = True, None if args.resume == 'auto' else args.resume
     if args.amp:
-        cfg.optim_wrapper.type = 'AmpOptimWrapper'
-        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+        if cfg.optim_wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
+            cfg.optim_wrapper.type = 'AutocastOptimWrapper'
+        bfloat16 = not torch.cuda.is_available() or torch.cuda.is_bf16_supported()
+        cfg.optim_wrapper.dtype = 'bfloat16' if bfloat16 else 'float16'
     if args.auto_scale_lr:
         cfg.auto_scale_lr.enable = True
     if args.seed is not None:

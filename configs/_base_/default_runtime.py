@@ -13,13 +13,17 @@ default_hooks = dict(
     unreadable=dict(type='UnreadableHook'),
     progress=dict(type='ProgressHook'),
 )
-env_cfg = dict(cudnn_benchmark=True, mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0), dist_cfg=dict(backend='nccl'))
+env_cfg = dict(
+    cudnn_benchmark=True, mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0), dist_cfg=dict(backend='nccl')
+)
 model_wrapper_cfg = dict(type='mmairl.DistributedModel')
 # Each process augments with random numbers of its own; the weights are broadcast from the first.
 randomness = dict(seed=None, diff_rank_seed=True)
 
 visualizer = dict(
-    type='Visualizer', vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')], name='visualizer'
+    type='Visualizer',
+    vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')],
+    name='visualizer',
 )
 log_level = 'INFO'
 load_from = None

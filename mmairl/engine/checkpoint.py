@@ -60,7 +60,9 @@ def load_checkpoint(path: str | Path, map_location: str = 'cpu') -> dict[str, An
     except (pickle.UnpicklingError, RuntimeError, EOFError, zipfile.BadZipFile, ValueError, KeyError, OSError) as error:
         raise UserError(f'{path} {_what_is_wrong(path, error)}') from error
     if not isinstance(loaded, dict):
-        raise UserError(f'{path} holds a {type(loaded).__name__}, not a checkpoint dictionary; give a training checkpoint')
+        raise UserError(
+            f'{path} holds a {type(loaded).__name__}, not a checkpoint dictionary; give a training checkpoint'
+        )
     return loaded
 
 
@@ -80,7 +82,9 @@ def _what_is_wrong(path: Path, error: Exception) -> str:
 def state_dict_of(checkpoint: dict[str, Any]) -> 'OrderedDict[str, torch.Tensor]':
     """The weights of a checkpoint, with or without the `state_dict` envelope and DDP's `module.` prefix."""
     weights = checkpoint.get('state_dict', checkpoint)
-    tensors = ((key.removeprefix('module.'), value) for key, value in weights.items() if isinstance(value, torch.Tensor))
+    tensors = (
+        (key.removeprefix('module.'), value) for key, value in weights.items() if isinstance(value, torch.Tensor)
+    )
     return OrderedDict(tensors)
 
 
@@ -92,5 +96,7 @@ def part_weights(checkpoint: dict[str, Any], part: str, path: str | Path = 'the 
     weights = state_dict_of(checkpoint)
     found = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
     if not found:
-        raise UserError(f"{path} holds no {part} backbone (no key starts with '{prefix}'); its keys look like {list(weights)[:3]}")
+        raise UserError(
+            f"{path} holds no {part} backbone (no key starts with '{prefix}'); its keys look like {list(weights)[:3]}"
+        )
     return found

@@ -2,7 +2,6 @@
 
 import difflib
 import functools
-import importlib
 import inspect
 import os
 import re
@@ -17,19 +16,45 @@ from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner, find_latest_checkpoint
 
+from mmairl import registry
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
 
-# How mmengine begins the message of whatever a registered class raised.
-BUILT = re.compile(r'class `(\w+)` in (\S+)\.py: ')
+WRONG_CALL = re.compile(r"(\w+)\.__init__\(\) (missing .+|got an unexpected keyword argument '(\w+)')")
 # The top-level keys that mmengine's runner or this package reads; others are the config author's own variables.
-KNOWN = (
-    'model work_dir train_dataloader val_dataloader test_dataloader train_cfg val_cfg test_cfg auto_scale_lr '
-    'optim_wrapper param_scheduler val_evaluator test_evaluator default_hooks custom_hooks data_preprocessor '
-    'load_from resume launcher env_cfg log_processor log_level visualizer default_scope randomness '
-    'experiment_name model_wrapper_cfg custom_imports total_batch_size evaluation'
-).split()
+KNOWN = [
+    'model',
+    'work_dir',
+    'train_dataloader',
+    'val_dataloader',
+    'test_dataloader',
+    'train_cfg',
+    'val_cfg',
+    'test_cfg',
+    'auto_scale_lr',
+    'optim_wrapper',
+    'param_scheduler',
+    'val_evaluator',
+    'test_evaluator',
+    'default_hooks',
+    'custom_hooks',
+    'data_preprocessor',
+    'load_from',
+    'resume',
+    'launcher',
+    'env_cfg',
+    'log_processor',
+    'log_level',
+    'visualizer',
+    'default_scope',
+    'randomness',
+    'experiment_name',
+    'model_wrapper_cfg',
+    'custom_imports',
+    'total_batch_size',
+    'evaluation',
+]
 
 
 def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
@@ -90,7 +115,9 @@ def share_batch(cfg: Config, processes: int) -> None:
         cfg.total_batch_size = cfg.train_dataloader.batch_size * processes * steps
         return
     if total is None:
-        raise UserError('the config sets no batch; set total_batch_size, or train_dataloader.batch_size for one process')
+        raise UserError(
+            'the config sets no batch; set total_batch_size, or train_dataloader.batch_size for one process'
+        )
     if total < 1 or total % (processes * steps):
         times = f'{processes} processes' + (f' x {steps} accumulated steps' if steps > 1 else '')
         raise UserError(f'total_batch_size={total} cannot be divided among {times}; change one to divide the other')
@@ -126,27 +153,28 @@ def build(cfg: Config) -> Runner:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn what mmengine's registries raise about a config into one sentence; other errors stay as they are."""
+    """Turn what Python and mmengine say about a wrong config key or type into one sentence; other errors pass."""
     try:
         yield
-    except Exception as error:
-        text, built = str(error.args[0] if error.args else error), None
-        while prefix := BUILT.match(text):  # one for each level of nesting; the last is where it went wrong
-            built, text = prefix, text[prefix.end() :]
-        if isinstance(error, UserError):
-            raise UserError(text) from error
-        if built and (unknown := re.search(r"unexpected keyword argument '(\w+)'", text)):
-            raise UserError(f"{built[1]} has no key '{unknown[1]}'{_meant_by(built, unknown[1])}") from error
-        if built and isinstance(error, TypeError):
-            raise UserError(f'{built[1]} cannot be built from the config: {text}') from error
-        if isinstance(error, KeyError) and (missing := re.match(r'(\S+) is not in the (\S+) registry', text)):
-            raise UserError(f"the config names '{missing[1]}', which is not a registered {missing[2]}; check its type") from error
-        raise
+    except TypeError as error:
+        if not (wrong := WRONG_CALL.search(str(error))):
+            raise
+        owner, unknown = wrong[1], wrong[3]
+        if unknown is None:
+            raise UserError(f'{owner} in the config lacks a key: {wrong[2]}') from error
+        raise UserError(f"{owner} has no key '{unknown}'{_closest(unknown, _keys_of(owner))}") from error
+    except KeyError as error:
+        if not (wrong := re.match(r'(\S+) is not in the (\S+) registry', str(error.args[0]))):
+            raise
+        raise UserError(
+            f"the config names '{wrong[1]}', which is not a registered {wrong[2]}; check its type"
+        ) from error
 
 
-def _meant_by(built: re.Match, key: str) -> str:
-    owner = getattr(importlib.import_module(built[2].replace('/', '.')), built[1])
-    return _closest(key, list(inspect.signature(owner.__init__).parameters)[1:])
+def _keys_of(owner: str) -> list[str]:
+    """The config keys of a registered class."""
+    found = (box.get(owner) for box in vars(registry).values() if isinstance(box, registry.parent.Registry))
+    return [key for kind in found if kind is not None for key in inspect.signature(kind).parameters]
 
 
 def _check_checkpoint(cfg: Config) -> None:

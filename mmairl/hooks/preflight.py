@@ -38,12 +38,12 @@ class PreflightHook(Hook):
             key = differing[0]
             raise UserError(
                 f'the checkpoint is of another architecture: {key} is {tuple(theirs[key].shape)} there and '
-                f'{tuple(ours[key].shape)} in the config ({len(differing)} such tensors); use the config it was trained with'
+                f'{tuple(ours[key].shape)} in the config ({len(differing)} such tensors); use the config that made it'
             )
         if missing or extra:
             raise UserError(
-                f'the checkpoint does not fit the config: {len(missing)} tensors are missing (such as {missing[:1]}) and '
-                f'{len(extra)} are not in the network (such as {extra[:1]}); use the config it was trained with'
+                f'the checkpoint does not fit the config: {len(missing)} tensors are missing ({missing[:1]}) and '
+                f'{len(extra)} are not in the network ({extra[:1]}); use the config that made it'
             )
 
 
@@ -59,13 +59,16 @@ def _check_norm(model: nn.Module, batch: int) -> None:
     norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     joined = all(isinstance(layer, SyncBN) for layer in norms)
     if norms and batch * (get_world_size() if joined else 1) == 1:
-        raise UserError('a batch of one has no batch statistics, and the network has batch norm; raise total_batch_size')
+        raise UserError(
+            'a batch of one has no batch statistics, and the network has batch norm; raise total_batch_size'
+        )
 
 
 def _check_queue(runner: Runner, length: int, total: int) -> None:
     if length < total:
         raise UserError(
-            f'the queue holds {length} keys and one step brings {total}; raise model.queue.length or lower total_batch_size'
+            f'the queue holds {length} keys and one step brings {total}; '
+            'raise model.queue.length or lower total_batch_size'
         )
     if not any(isinstance(hook, QueueHook) for hook in runner.hooks):
         raise UserError("the network has a queue that nothing fills; set default_hooks.queue=dict(type='QueueHook')")

@@ -30,7 +30,12 @@ class ProgressHook(Hook):
     def before_train(self, runner: Runner) -> None:
         if not is_main_process():
             return
-        columns = [TextColumn('[bold]pre-training'), BarColumn(20), MofNCompleteColumn(), TextColumn('{task.description}')]
+        columns = [
+            TextColumn('[bold]pre-training'),
+            BarColumn(20),
+            MofNCompleteColumn(),
+            TextColumn('{task.description}'),
+        ]
         self.progress = Progress(*columns, TimeElapsedColumn(), TextColumn('left'), TimeRemainingColumn())
         self.task = self.progress.add_task('', total=runner.max_iters, completed=runner.iter)
         self.progress.start()

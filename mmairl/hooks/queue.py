@@ -3,23 +3,14 @@
 import random
 
 import torch
-import torch.distributed as dist
-from mmengine.dist import broadcast, get_world_size
+from mmengine.dist import broadcast
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor
 
+from mmairl.models.gather import gather
 from mmairl.registry import HOOKS
-
-
-def gather(keys: Tensor) -> Tensor:
-    """The keys of all processes in rank order, by one collective."""
-    if get_world_size() == 1:
-        return keys
-    everyone = keys.new_empty(get_world_size() * len(keys), *keys.shape[1:])
-    dist.all_gather_into_tensor(everyone, keys.contiguous())
-    return everyone
 
 
 @HOOKS.register_module()

@@ -4,11 +4,12 @@ from mmairl.models.platform import import_mmpretrain
 
 import_mmpretrain()
 
-from mmairl.models.heads import ContrastiveHead  # noqa: E402
+from mmairl.models.heads import ContrastiveHead, RegressionHead  # noqa: E402
 from mmairl.models.necks import MLPNeck  # noqa: E402
 from mmairl.models.queue import KeyQueue  # noqa: E402
+from mmairl.models.shuffle_bn import SplitBN  # noqa: E402
 from mmairl.models.siamese import Siamese  # noqa: E402
 from mmairl.models.sync_bn import SyncBN  # noqa: E402
 from mmairl.models.teacher import Teacher  # noqa: E402
 
-__all__ = ['ContrastiveHead', 'KeyQueue', 'MLPNeck', 'Siamese', 'SyncBN', 'Teacher']
+__all__ = ['ContrastiveHead', 'KeyQueue', 'MLPNeck', 'RegressionHead', 'Siamese', 'SplitBN', 'SyncBN', 'Teacher']

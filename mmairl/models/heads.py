@@ -47,3 +47,12 @@ class ContrastiveHead(PairwiseHead):
         loss = torch.logaddexp(positive, negative.logsumexp(dim=1)) - positive
         nearer = (positive.unsqueeze(1) > negative).all(dim=1)
         return dict(loss=loss.mean(), instance_accuracy=nearer.float().mean())
+
+
+@MODELS.register_module()
+class RegressionHead(PairwiseHead):
+    """BYOL's loss, the squared distance of unit vectors: 2 - 2 q.k, averaged over the batch; no negatives."""
+
+    def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
+        similarity = (q * k).sum(dim=1).mean()
+        return dict(loss=2 - 2 * similarity, similarity=similarity.detach())

@@ -1,7 +1,8 @@
-"""LARS, how it groups a model's parameters, and the wrapper that steps it."""
+"""Optimizers, how they group a model's parameters, and the wrappers that step them."""
 
+from mmairl.optim.autocast import AutocastOptimWrapper
 from mmairl.optim.constructor import LARSOptimWrapperConstructor, adapted_and_excluded
 from mmairl.optim.lars import LARS
 from mmairl.optim.wrapper import LARSOptimWrapper
 
-__all__ = ['LARS', 'LARSOptimWrapper', 'LARSOptimWrapperConstructor', 'adapted_and_excluded']
+__all__ = ['LARS', 'AutocastOptimWrapper', 'LARSOptimWrapper', 'LARSOptimWrapperConstructor', 'adapted_and_excluded']

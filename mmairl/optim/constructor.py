@@ -55,4 +55,9 @@ class LARSOptimWrapperConstructor(DefaultOptimWrapperConstructor):
         if isinstance(kind, str):
             with OPTIMIZERS.switch_scope_and_registry(None) as registry:
                 kind = registry.get(kind)
+            if kind is None:
+                raise UserError(
+                    f"the config names the optimizer '{self.optimizer_cfg['type']}', which is not a registered one; "
+                    'check optim_wrapper.optimizer.type'
+                )
         return kind is LARS

@@ -13,7 +13,9 @@ from mmairl.hooks.momentum import MomentumHook, momentum_at
 @pytest.mark.parametrize('base', [0.99, 0.996])
 def test_the_curve_is_the_closed_form(base):
     for k in range(101):
-        assert momentum_at(k, 100, base, 'cosine') == pytest.approx(1 - (1 - base) * math.cos(math.pi * k / 200) ** 2, abs=1e-12)
+        assert momentum_at(k, 100, base, 'cosine') == pytest.approx(
+            1 - (1 - base) * math.cos(math.pi * k / 200) ** 2, abs=1e-12
+        )
     assert momentum_at(57, 100, base, 'constant') == base
 
 
@@ -24,10 +26,8 @@ def test_a_run_logs_the_curve_and_ends_at_one(toy_config):
 
 
 def test_a_resumed_run_goes_on_along_the_curve(toy_config):
-    launch.train(toy_config(steps=4))
-    again = toy_config(steps=4, load_from=None, resume=True)
-    (last := next(iter(__import__('pathlib').Path(again.work_dir).glob('iter_4.pth')))).unlink()
-    again.load_from = str(last).replace('iter_4', 'iter_2')
+    work_dir = launch.train(toy_config(steps=4)).work_dir
+    again = toy_config(steps=4, resume=True, load_from=f'{work_dir}/iter_2.pth')
     runner = launch.train(again)
     logged, _ = runner.message_hub.get_scalar('train/momentum').data
     assert list(logged[-2:]) == pytest.approx([1 - 0.005 * (1 + math.cos(math.pi * k / 4)) for k in (3, 4)])

@@ -8,7 +8,11 @@ from mmairl.models.teacher import Teacher, _multi_tensor_average, _single_tensor
 
 
 def student() -> nn.Module:
-    parts = dict(backbone=nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), projector=nn.Linear(4, 2), predictor=nn.Linear(2, 2))
+    parts = dict(
+        backbone=nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)),
+        projector=nn.Linear(4, 2),
+        predictor=nn.Linear(2, 2),
+    )
     return nn.ModuleDict(parts)
 
 

@@ -1,0 +1,37 @@
+"""Rows of all processes by one collective, with and without a gradient."""
+
+import torch
+import torch.distributed as dist
+from mmengine.dist import get_rank, get_world_size
+from torch import Tensor
+
+
+def gather(rows: Tensor) -> Tensor:
+    """The rows of all processes in rank order, without gradient."""
+    if get_world_size() == 1:
+        return rows
+    everyone = rows.new_empty(get_world_size() * len(rows), *rows.shape[1:])
+    dist.all_gather_into_tensor(everyone, rows.contiguous())
+    return everyone
+
+
+class _GatherWithGradient(torch.autograd.Function):
+    """Gather forward; backward, every process's gradient of these rows is summed."""
+
+    @staticmethod
+    def forward(ctx, rows: Tensor) -> Tensor:
+        return gather(rows)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        total = grad.contiguous().clone()
+        dist.all_reduce(total)
+        return total.chunk(get_world_size())[get_rank()]
+
+
+def gather_with_gradient(rows: Tensor) -> Tensor:
+    """The rows of all processes in rank order; gradients go back to the process that each row came from.
+
+    With a loss that is a mean over the process's own rows, DDP's average of the gradients is that of the whole batch.
+    """
+    return rows if get_world_size() == 1 else _GatherWithGradient.apply(rows)

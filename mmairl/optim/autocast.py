@@ -1,0 +1,49 @@
+"""Mixed precision wherever the run is, GPU or CPU, as one key of the optim wrapper."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from mmengine.optim import AmpOptimWrapper, OptimWrapper
+from torch import nn
+from torch.optim import Optimizer
+
+from mmairl.errors import UserError
+from mmairl.registry import OPTIM_WRAPPERS
+
+
+@OPTIM_WRAPPERS.register_module()
+class AutocastOptimWrapper(AmpOptimWrapper):
+    """Steps in full precision, or under autocast to ``dtype``; weights and momentum stay in float32.
+
+    mmengine's AMP wrapper refuses a CPU and scales the loss for bfloat16 too, which needs none; so its set-up is
+    replaced, and float16 alone is scaled. Accumulation and clipping are mmengine's.
+
+    Example:
+        >>> optimizer = dict(type='SGD', lr=0.12, momentum=0.9, weight_decay=1e-4)
+        >>> optim_wrapper = dict(type='AutocastOptimWrapper', optimizer=optimizer, dtype='bfloat16')
+    """
+
+    valid_dtypes = ('float16', 'bfloat16')
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        dtype: str | None = None,
+        accumulative_counts: int = 1,
+        clip_grad: dict | None = None,
+    ) -> None:
+        if dtype not in (None, *self.valid_dtypes):
+            raise UserError(f'optim_wrapper.dtype={dtype!r} is not known; set None or one of {self.valid_dtypes}')
+        OptimWrapper.__init__(self, optimizer, accumulative_counts, clip_grad)
+        self.device_type = optimizer.param_groups[0]['params'][0].device.type
+        self.cast_dtype = getattr(torch, dtype) if dtype else None
+        self.loss_scaler = torch.amp.GradScaler(self.device_type, enabled=dtype == 'float16')
+        self._scale_update_param = None
+
+    @contextmanager
+    def optim_context(self, model: nn.Module) -> Iterator[None]:
+        """The forward pass's context: autocast where a dtype is set, no gradient exchange while accumulating."""
+        cast = torch.autocast(self.device_type, self.cast_dtype, enabled=self.cast_dtype is not None)
+        with OptimWrapper.optim_context(self, model), cast:
+            yield

@@ -1,0 +1,116 @@
+"""Starting runs: repeats, resumes, shares of the batch, and one sentence for each mistake."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from mmairl.engine import launch
+from mmairl.errors import UserError
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+
+
+def weights(runner) -> dict[str, torch.Tensor]:
+    return runner.model.state_dict()
+
+
+def test_a_seed_repeats_bit_for_bit(toy_config):
+    first, again = (weights(launch.train(toy_config())) for _ in range(2))
+    other = weights(launch.train(toy_config(**{'randomness.seed': 4})))
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not torch.equal(first['backbone.conv1.weight'], other['backbone.conv1.weight'])
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(toy_config, tmp_path):
+    whole = weights(launch.train(toy_config(steps=4, work_dir=str(tmp_path / 'whole'))))
+    cfg = toy_config(steps=4)
+    launch.train(cfg)
+    (Path(cfg.work_dir) / 'last_checkpoint').write_text(str(Path(cfg.work_dir) / 'iter_2.pth'))
+    runner = launch.train(toy_config(steps=4, resume=True))
+    assert runner.iter == 4
+    assert all(torch.equal(value, whole[key]) for key, value in weights(runner).items())
+
+
+@pytest.mark.parametrize('total,processes,steps,share', [(1024, 8, 1, 128), (1024, 4, 2, 128), (8, 1, 1, 8)])
+def test_the_total_batch_is_shared(total, processes, steps, share):
+    cfg = Config(dict(total_batch_size=total, train_dataloader=dict(), optim_wrapper=dict(accumulative_counts=steps)))
+    launch.share_batch(cfg, processes)
+    assert cfg.train_dataloader.batch_size == share and cfg.total_batch_size == total
+
+
+def test_a_batch_of_ones_own_wins_as_openmmlab_users_expect():
+    cfg = Config(dict(total_batch_size=1024, train_dataloader=dict(batch_size=32), optim_wrapper=dict()))
+    launch.share_batch(cfg, 2)
+    assert cfg.train_dataloader.batch_size == 32 and cfg.total_batch_size == 64
+
+
+def test_a_batch_that_cannot_be_shared_is_refused():
+    cfg = Config(dict(total_batch_size=10, train_dataloader=dict(), optim_wrapper=dict()))
+    with pytest.raises(UserError, match='10 cannot be divided among 3 processes'):
+        launch.share_batch(cfg, 3)
+
+
+MISTAKES = {
+    'a queue smaller than the batch': (dict(queue=4), 'holds 4 keys and one step brings 8'),
+    'a batch of one with batch norm': (dict(batch=1), 'batch of one'),
+    'fewer images than a batch': ({'train_dataloader.dataset.count': 5}, 'fewer than one batch of 8'),
+    'an unknown key': ({'model.projectr': dict(type='MLPNeck')}, "no key 'projectr'; did you mean 'projector'"),
+    'an unknown type': ({'model.head.type': 'ContrastivHead'}, "'ContrastivHead', which is not a registered"),
+    'a misspelt option of a part': ({'model.head.temprature': 1.0}, "did you mean 'temperature'"),
+    'a wrong value': ({'model.head.temperature': 0.0}, 'temperature=0.0'),
+    'a checkpoint that is not there': (dict(load_from='gone.pth', resume=True), 'no checkpoint at gone.pth'),
+    'an unknown optimizer': ({'optim_wrapper.optimizer.type': 'SDG'}, "'SDG', which is not a registered"),
+    'a part that lacks a key': (
+        {'model.queue': dict(type='KeyQueue', _delete_=True)},
+        'KeyQueue in the config lacks a key',
+    ),
+}
+
+
+@pytest.mark.parametrize('mistake', MISTAKES)
+def test_a_mistake_is_one_sentence_before_the_first_step(toy_config, mistake):
+    options, sentence = MISTAKES[mistake]
+    cfg = toy_config(**options)
+    with pytest.raises(UserError) as caught:
+        launch.train(cfg)
+    assert sentence in str(caught.value) and '\n' not in str(caught.value)
+    assert not list(Path(cfg.work_dir).rglob('*.pth'))
+
+
+def test_a_queue_without_its_hook_is_refused(toy_config):
+    cfg = toy_config()
+    cfg.default_hooks.pop('queue')
+    with pytest.raises(UserError, match='nothing fills'):
+        launch.train(cfg)
+
+
+def test_another_architecture_is_refused_on_resume(toy_config):
+    launch.train(toy_config(steps=1))
+    with pytest.raises(
+        UserError, match=r'another architecture: projector.mlp.3.weight is \(16, 64\) there and \(8, 64\)'
+    ):
+        launch.train(toy_config(resume=True, **{'model.projector.out_channels': 8, 'model.predictor': None}))
+
+
+def test_weights_alone_cannot_be_resumed_from(toy_config, tmp_path):
+    torch.save(dict(state_dict={}), tmp_path / 'bare.pth')
+    with pytest.raises(UserError, match='holds no meta'):
+        launch.train(toy_config(resume=True, load_from=str(tmp_path / 'bare.pth')))
+
+
+def test_misspelt_options_and_configs_are_found():
+    path = str(CONFIGS / 'mocov2plus_r50_200e.py')
+    with pytest.raises(UserError, match="no 'optim_wraper'; did you mean 'optim_wrapper'"):
+        launch.load_config(path, {'optim_wraper.optimizer.lr': 1})
+    with pytest.raises(UserError, match='no config at'):
+        launch.load_config('configs/none.py')
+    assert launch.load_config(path, {'optim_wrapper.optimizer.lr': 1}).optim_wrapper.optimizer.lr == 1
+
+
+def test_a_missing_data_set_names_the_folder_and_the_remedy(toy_config, tmp_path):
+    cfg = toy_config()
+    cfg.train_dataloader.dataset = dict(type='ImageFolder', root=str(tmp_path / 'imagenet'), views=[[], []])
+    with pytest.raises(UserError, match='imagenet'):
+        launch.train(cfg)
