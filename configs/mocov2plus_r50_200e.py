@@ -1,7 +1,3 @@
-# MoCo v2+ (ECCV 2022, Fig. 1c): SyncBN, a predictor on the student, ascending momentum, symmetric InfoNCE.
-_base_ = [
-    '_base_/models/siamese_r50.py',
-    '_base_/datasets/imagenet_mocov2.py',
-    '_base_/schedules/sgd_200e.py',
-    '_base_/default_runtime.py',
-]
+# + symmetric loss = MoCo v2+ (Fig. 1c; Fig. 2, fifth bar).
+_base_ = 'mocov2_syncbn_predictor_momentum_r50_200e.py'
+model = dict(symmetric=True)

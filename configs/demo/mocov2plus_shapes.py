@@ -1,24 +1,43 @@
-# MoCo v2+ on Shapes in a few minutes on a laptop: the full-size network's recipe with everything made small.
-_base_ = [
-    '../_base_/models/siamese_r50.py',
-    '../_base_/datasets/shapes.py',
-    '../_base_/default_runtime.py',
+# MoCo v2+ on Shapes in a few minutes on a laptop: the full-size recipe with the network, the queue and the time made small.
+_base_ = '../mocov2plus_r50_200e.py'
+# Small crops seldom overlap: what two views share is the kind of shape, not a corner of the background.
+view = [
+    dict(type='RandomResizedCrop', size=32, scale=(0.15, 0.5)),
+    dict(type='RandomFlip', p=0.5),
+    dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
+    dict(type='RandomGrayscale', p=0.2),
 ]
 model = dict(
     backbone=dict(depth=18, stem_channels=16, base_channels=16),
     projector=dict(in_channels=128, hidden_channels=256, out_channels=64),
     predictor=dict(in_channels=64, hidden_channels=256, out_channels=64),
-    queue=dict(length=4096),
-    data_preprocessor=dict(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), views=[{{_base_.view}}, {{_base_.view}}]),
+    queue=dict(length=1024),
+    # The views are made of the whole batch at once, in the process that trains.
+    data_preprocessor=dict(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), views=[view, view], channels_last=True),
 )
+train_dataloader = dict(
+    _delete_=True,
+    num_workers=0,
+    drop_last=True,
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    collate_fn=dict(type='default_collate'),
+    dataset=dict(type='Shapes', split='train', count=12000, size=48),
+)
+evaluation = dict(
+    _delete_=True,
+    train=dict(type='Shapes', split='train', count=12000, size=48),
+    test=dict(type='Shapes', split='val', count=2400, size=48),
+    batch_size=500,
+)
+total_batch_size = 256
 epochs = 30
-optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1, momentum=0.9, weight_decay=1e-4))
+optim_wrapper = dict(optimizer=dict(lr=0.1))
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=2, convert_to_iter_based=True),
     dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=2, end=epochs, convert_to_iter_based=True),
 ]
 train_cfg = dict(by_epoch=True, max_epochs=epochs)
-auto_scale_lr = dict(base_batch_size=256, enable=False)
-# A short run starts from a faster teacher than a long one.
-default_hooks = dict(momentum=dict(base=0.97), checkpoint=dict(interval=epochs))
+auto_scale_lr = dict(base_batch_size=256)
+# A short run wants a faster teacher to start from.
+default_hooks = dict(momentum=dict(base=0.9), checkpoint=dict(interval=epochs))
 log_level = 'WARNING'

@@ -1,0 +1,3 @@
+# BYOL, augmentation ablation (Fig. 5): without solarization, blur and grey.
+_base_ = '../byol_r50_200e.py'
+train_dataloader = dict(dataset=dict(views=[{{_base_.crop_to_jitter}}, {{_base_.crop_to_jitter}}]))

@@ -1,0 +1,3 @@
+# BYOL with SGD (Tab. 2): MoCo v2+ with complex augmentation, and a regression to the teacher in place of negatives.
+_base_ = 'mocov2plus_complexaug_r50_200e.py'
+model = dict(head=dict(_delete_=True, type='RegressionHead'), queue=None)

@@ -1,0 +1,7 @@
+# + asymmetric predictor (Fig. 2, third bar).
+_base_ = 'mocov2_syncbn_r50_200e.py'
+model = dict(
+    predictor=dict(
+        type='MLPNeck', in_channels=256, hidden_channels=4096, out_channels=256, norm_cfg=dict(type='SyncBN')
+    )
+)

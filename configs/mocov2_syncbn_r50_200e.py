@@ -1,0 +1,8 @@
+# + SyncBN (Fig. 2, second bar): in the backbone, and in the hidden layer of BYOL's wider projector.
+_base_ = 'mocov2_r50_200e.py'
+norm = dict(type='SyncBN')
+model = dict(
+    backbone=dict(norm_cfg=dict(_delete_=True, **norm)),
+    projector=dict(hidden_channels=4096, out_channels=256, norm_cfg=norm),
+    shuffle_bn=False,
+)

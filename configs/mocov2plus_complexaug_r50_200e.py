@@ -1,0 +1,3 @@
+# + more complex augmentation (Fig. 2, last bar; Tab. 5): BYOL's, with solarization, for both views.
+_base_ = ['mocov2plus_r50_200e.py', '_base_/views/byol.py']
+train_dataloader = dict(dataset=dict(views=[{{_base_.symmetric_view}}, {{_base_.symmetric_view}}]))
