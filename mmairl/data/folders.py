@@ -119,7 +119,7 @@ def require_folder(root: str | Path, layout: str) -> None:
     if not Path(root).is_dir():
         raise UserError(
             f'The image folder {Path(root).resolve()} does not exist; set data_root in the config, or '
-            f'--cfg-options data_root=DIR, to a folder that holds {layout}.'
+            f'--cfg-options train_dataloader.dataset.root=DIR, to a folder that holds {layout}'
         )
 
 

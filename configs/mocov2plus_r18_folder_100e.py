@@ -1,0 +1,15 @@
+# MoCo v2+ on your own images: a folder of any depth, no labels needed. Set data_root, or
+# --cfg-options train_dataloader.dataset.root=/path/to/images
+_base_ = 'mocov2plus_r50_200e.py'
+model = dict(backbone=dict(depth=18), projector=dict(in_channels=512), queue=dict(length=16384))
+train_dataloader = dict(
+    dataset=dict(_delete_=True, type='UnlabelledFolder', root='data/images', views=[{{_base_.mocov2_view}}] * 2)
+)
+total_batch_size = 256
+optim_wrapper = dict(optimizer=dict(lr=0.03))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=1e-6 / 0.03, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=100, convert_to_iter_based=True),
+]
+train_cfg = dict(max_epochs=100)
+auto_scale_lr = dict(base_batch_size=256)

@@ -1,0 +1,1 @@
+"""From a set of configs to one table."""

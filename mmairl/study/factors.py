@@ -1,0 +1,84 @@
+"""What a config says about each factor of the papers, and what two configs differ in."""
+
+from collections.abc import Iterator
+
+from mmengine.config import Config
+
+LADDER = (
+    'mocov2',
+    'mocov2_syncbn',
+    'mocov2_syncbn_predictor',
+    'mocov2_syncbn_predictor_momentum',
+    'mocov2plus',
+    'mocov2plus_complexaug',
+)
+
+
+def changed(one: Config, two: Config) -> list[str]:
+    """The keys, as dotted paths, under which two resolved configs differ in what runs; variables of the files do not."""
+    return sorted(_differences(_runs(one), _runs(two), ''))
+
+
+def _runs(cfg: Config) -> dict:
+    used = (
+        'model',
+        'train_dataloader',
+        'optim_wrapper',
+        'param_scheduler',
+        'train_cfg',
+        'default_hooks',
+        'total_batch_size',
+    )
+    return {key: cfg.to_dict()[key] for key in used}
+
+
+def _differences(one: object, two: object, path: str) -> Iterator[str]:
+    if isinstance(one, dict) and isinstance(two, dict):
+        for key in one.keys() | two.keys():
+            yield from _differences(one.get(key), two.get(key), f'{path}.{key}'.lstrip('.'))
+    elif one != two:
+        yield path
+
+
+def factors_of(cfg: Config) -> dict[str, str]:
+    """The factors of the facts' table, in its words, read off a resolved config."""
+    model, momentum = cfg.model, cfg.default_hooks.momentum
+    hidden_norm = (model.projector.get('norm_cfg') or {}).get('type')
+    optimizer = cfg.optim_wrapper.optimizer
+    return {
+        'batch norm': _norm(model.backbone.norm_cfg.type, model.shuffle_bn)
+        + (f', {hidden_norm} in projector' if hidden_norm else ''),
+        'student predictor': 'yes' if model.get('predictor') else 'no',
+        'teacher predictor': 'yes' if model.teacher_predictor else 'no',
+        'momentum': f'{momentum.base} -> 1, cosine' if momentum.schedule == 'cosine' else f'constant {momentum.base}',
+        'loss': _loss(model),
+        'negatives': f'queue {model.queue.length}' if model.get('queue') else 'none',
+        'augmentation': ' | '.join(dict.fromkeys(map(_view, cfg.train_dataloader.dataset.views))),
+        'optimizer': f'{optimizer.type}, lr {optimizer.lr}, decay {optimizer.weight_decay}',
+    }
+
+
+def _norm(kind: str, shuffled: bool) -> str:
+    return 'ShuffleBN' if shuffled else kind
+
+
+def _loss(model: dict) -> str:
+    name = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}.get(model.head.type, model.head.type)
+    return f'{name}, {"both directions" if model.symmetric else "one direction"}'
+
+
+def _view(steps: list[dict]) -> str:
+    """A view's recipe in a line: each operation with the probability at which it acts."""
+    return ', '.join(_step(step) for step in steps)
+
+
+def _step(step: dict) -> str:
+    name = {
+        'RandomResizedCrop': 'crop',
+        'RandomFlip': 'flip',
+        'ColorJitter': 'jitter',
+        'RandomGrayscale': 'grey',
+        'GaussianBlur': 'blur',
+        'Solarize': 'solarize',
+    }.get(step['type'], step['type'])
+    return f'{name} {step["scale"][0]}' if name == 'crop' else f'{name} {step.get("p", 0.5)}'
