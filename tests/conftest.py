@@ -33,7 +33,7 @@ def toy_config(tmp_path: Path) -> Callable[..., Config]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope='session')
 def run_processes() -> Callable[..., subprocess.CompletedProcess]:
     """Run a script of the tests as N processes under torchrun, as tools/dist_train.sh does."""
 

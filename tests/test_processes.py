@@ -2,16 +2,26 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 SCRIPT = Path(__file__).parent / 'two_processes.py'
+# ShuffleBN's parts differ with the number of processes, by design: MoCo v2 is not among them.
+NAMES = ['mocov2_syncbn', 'mocov2plus', 'smocov2plus', 'byol', 'mocov2plus_lars', 'byol_lars']
 
 
-def test_two_processes_equal_one_with_the_joined_batch(run_processes, tmp_path):
-    """SyncBN, gradients, teacher and queue: float64, so that what differs is arithmetic and not rounding."""
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory, run_processes):
+    folder = tmp_path_factory.mktemp('processes')
     for count, launcher in ((1, 'none'), (2, 'pytorch')):
-        run_processes(count, SCRIPT, launcher, tmp_path / f'{count}.pth', tmp_path / f'run{count}')
-    one, two = (torch.load(tmp_path / f'{count}.pth', weights_only=True) for count in (1, 2))
+        run_processes(count, SCRIPT, launcher, folder / f'{count}.pth', folder / f'run{count}', *NAMES)
+    return [torch.load(folder / f'{count}.pth', weights_only=True) for count in (1, 2)]
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_two_processes_equal_one_with_the_joined_batch(trained, name):
+    """SyncBN, gradients, teacher and queue: float64, so that what differs is arithmetic and not rounding."""
+    one, two = (saved[name] for saved in trained)
     assert two['wrapped'] and not one['wrapped']
     for key, value in one['weights'].items():
         other = two['weights'][key]

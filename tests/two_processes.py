@@ -2,17 +2,20 @@
 
 import sys
 
-import torch
 import toy
+import torch
 
 from mmairl.engine import launch
 
 if __name__ == '__main__':
-    launcher, out, work_dir = sys.argv[1:4]
+    launcher, out, work_dir, *names = sys.argv[1:]
     launch.register()
-    cfg = toy.config('mocov2plus_r50_200e.py', work_dir, steps=3, batch=8, queue=16, dtype='float64')
     torch.set_default_dtype(torch.float64)
-    runner = launch.train(cfg, launcher)
-    if runner.rank == 0:
+    saved = {}
+    for name in names:
+        cfg = toy.config(f'{name}_r50_200e.py', f'{work_dir}/{name}', steps=3, batch=8, queue=16, dtype='float64')
+        runner = launch.train(cfg, launcher)
         model = getattr(runner.model, 'module', runner.model)
-        torch.save(dict(weights=model.state_dict(), wrapped=model is not runner.model), out)
+        saved[name] = dict(weights=model.state_dict(), wrapped=model is not runner.model)
+    if runner.rank == 0:
+        torch.save(saved, out)

@@ -32,6 +32,11 @@ class ViewDataset(Dataset):
         """The image to show for `index`, and the index it really has; they differ where a file cannot be read."""
         return self.raw(index), index
 
+    @property
+    def metainfo(self) -> dict[str, list[str]]:
+        """What mmengine writes into a checkpoint about its data."""
+        return dict(classes=self.classes)
+
     def __len__(self) -> int:
         return len(self.labels)
 

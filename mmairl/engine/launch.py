@@ -3,6 +3,7 @@
 import difflib
 import functools
 import inspect
+import logging
 import os
 import re
 import sys
@@ -141,6 +142,7 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
 def build(cfg: Config) -> Runner:
     """The runner with everything that a config names already built, so that mistakes in it show here."""
     runner = Runner.from_cfg(cfg)
+    runner.logger.addFilter(_about_this_run)
     print_log(
         f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {get_world_size()} processes '
         f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps',
@@ -149,6 +151,11 @@ def build(cfg: Config) -> Runner:
     _ = runner.train_loop
     runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
     return runner
+
+
+def _about_this_run(record: logging.LogRecord) -> bool:
+    """Keep out what mmengine says about its own file client at every checkpoint, whatever the user does."""
+    return not any(name in record.getMessage() for name in ('"FileClient" will be', '"HardDiskBackend" is the alias'))
 
 
 @contextmanager

@@ -7,11 +7,17 @@ from typing import TextIO
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mmairl.registry import HOOKS
 
-SHOWN = {'loss': '.3f', 'instance_accuracy': '.1%', 'lr': '.4f', 'momentum': '.5f'}
+# What is shown, how it is called in little space, and how it is written.
+SHOWN = {
+    'loss': ('loss', '.3f'),
+    'instance_accuracy': ('acc', '.1%'),
+    'lr': ('lr', '.4f'),
+    'momentum': ('m', '.5f'),
+}
 
 
 @HOOKS.register_module()
@@ -30,13 +36,13 @@ class ProgressHook(Hook):
     def before_train(self, runner: Runner) -> None:
         if not is_main_process():
             return
+        # 80 columns are enough for all of it
         columns = [
-            TextColumn('[bold]pre-training'),
-            BarColumn(20),
-            MofNCompleteColumn(),
-            TextColumn('{task.description}'),
+            BarColumn(12),
+            TextColumn('{task.percentage:>3.0f}%  {task.description}  left'),
+            TimeRemainingColumn(),
         ]
-        self.progress = Progress(*columns, TimeElapsedColumn(), TextColumn('left'), TimeRemainingColumn())
+        self.progress = Progress(*columns)
         self.task = self.progress.add_task('', total=runner.max_iters, completed=runner.iter)
         self.progress.start()
         self._log_to(runner, sys.stdout)  # rich has put a proxy there that prints above the bar
@@ -46,8 +52,8 @@ class ProgressHook(Hook):
             return
         scalars = runner.message_hub.log_scalars
         shown = [
-            f'{name.replace("instance_accuracy", "acc")} {scalars[f"train/{name}"].current():{form}}'
-            for name, form in SHOWN.items()
+            f'{short} {scalars[f"train/{name}"].current():{form}}'
+            for name, (short, form) in SHOWN.items()
             if f'train/{name}' in scalars
         ]
         self.progress.update(self.task, completed=runner.iter + 1, description='  '.join(shown))
