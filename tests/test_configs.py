@@ -1,11 +1,12 @@
 """The configs: every one builds, and neighbours on the ladder differ in one factor."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 
-from mmairl.study.factors import LADDER, changed, factors_of
+from mmairl.study.factors import LADDER, changed, factors_of, markdown
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
 
@@ -45,6 +46,44 @@ def test_neighbours_differ_in_one_factor(pair):
 
 
 def test_the_ladder_is_a_chain_of_inheritance():
-    for below, above in zip(LADDER, LADDER[1:]):
+    for below, above in pairwise(LADDER):
         text = (CONFIGS / f'{above}_r50_200e.py').read_text()
         assert f'{below}_r50_200e.py' in text, f'{above} does not inherit from {below}'
+
+
+def test_the_table_of_the_docs_is_the_configs():
+    page = CONFIGS.parent / 'docs' / 'frameworks.md'
+    assert page.read_text() == markdown(CONFIGS), 'run: python tools/factors.py > docs/frameworks.md'
+
+
+def test_the_factors_are_those_of_the_papers_table():
+    """Facts, section 1, row by row; written down here by hand."""
+    shown = {name: factors_of(load(name)) for name in ('mocov2', *(pair[1] for pair in RUNGS))}
+    for name, factors in shown.items():
+        assert factors['student predictor'] == ('no' if name in ('mocov2', 'mocov2_syncbn') else 'yes')
+        assert factors['teacher predictor'] == ('yes' if name == 'smocov2plus' else 'no')
+        assert factors['negatives'] == ('none' if name.startswith('byol') else 'queue 65536')
+        early = name in ('mocov2', 'mocov2_syncbn', 'mocov2_syncbn_predictor')
+        assert factors['momentum'] == ('constant 0.999' if early else '0.99 -> 1, cosine')
+        one_way = early or name == 'mocov2_syncbn_predictor_momentum'
+        kind = '2 - 2 cos' if name.startswith('byol') else 'InfoNCE'
+        assert factors['loss'] == f'{kind}, {"one direction" if one_way else "both directions"}'
+        assert factors['batch norm'] == ('ShuffleBN' if name == 'mocov2' else 'SyncBN, SyncBN in projector')
+        lars = name.endswith('_lars')
+        assert factors['optimizer'] == ('LARS, lr 1.2, decay 1e-06' if lars else 'SGD, lr 0.12, decay 0.0001')
+        assert ('solarize' in factors['augmentation']) == (name.startswith('byol') or name.endswith('complexaug'))
+
+
+def every_config() -> list[Path]:
+    return sorted(path for path in CONFIGS.rglob('*.py') if '_base_' not in path.parts)
+
+
+@pytest.mark.parametrize('path', every_config(), ids=lambda path: path.relative_to(CONFIGS).as_posix())
+def test_every_config_resolves_within_the_house_rules(path):
+    cfg = Config.fromfile(path)
+    assert cfg.default_scope == 'mmairl'
+    if 'optimizer' in cfg.get('optim_wrapper', {}) and cfg.get('param_scheduler'):
+        warm_up, cosine = cfg.param_scheduler[0], cfg.param_scheduler[-1]
+        assert warm_up.get('end') == cosine.begin, 'the cosine begins where the warm-up ends'
+        length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
+        assert cosine.end == length, 'the cosine ends with the run'

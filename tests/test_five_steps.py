@@ -141,7 +141,7 @@ def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
             ours = plain.build(trained, prefix).state_dict()
             for key, value in net.state_dict().items():
                 # over virtual replicas, the running statistics are the parts' average and not the last part's
-                if plain.parts == 1 or 'running' not in key and 'tracked' not in key:
+                if plain.parts == 1 or ('running' not in key and 'tracked' not in key):
                     torch.testing.assert_close(ours[key], value, atol=tolerance, rtol=tolerance, msg=f'{prefix}{key}')
         assert not torch.equal(trained['backbone.conv1.weight'], start['backbone.conv1.weight'])
     finally:

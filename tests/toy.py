@@ -30,8 +30,10 @@ def config(
     name: str, work_dir: str, *, steps: int = 3, batch: int = 8, queue: int = 20, dtype: str = 'float32', **options
 ) -> Config:
     cfg = Config.fromfile(CONFIGS / name)
-    cfg.model.backbone.depth = 18
-    cfg.model.projector.update(in_channels=512, hidden_channels=64, out_channels=16)
+    cfg.model.backbone.update(depth=18, stem_channels=64, base_channels=64)
+    cfg.model.projector.update(in_channels=512, out_channels=16)
+    if cfg.model.projector.hidden_channels:
+        cfg.model.projector.hidden_channels = 64
     if cfg.model.get('predictor'):
         cfg.model.predictor.update(in_channels=16, hidden_channels=64, out_channels=16)
     if cfg.model.get('queue'):

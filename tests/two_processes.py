@@ -2,8 +2,8 @@
 
 import sys
 
-import toy
 import torch
+import toy
 
 from mmairl.engine import launch
 

@@ -8,6 +8,7 @@ import torch
 from mmengine.config import Config, DictAction
 
 from mmairl.engine.launch import load_config, one_sentence_errors, train
+from mmairl.engine.plan import follow, plan
 
 
 def parse() -> argparse.Namespace:
@@ -22,6 +23,12 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument('--amp', action='store_true', help='mixed precision')
     parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate to the actual batch')
+    parser.add_argument(
+        '--per-gpu', type=int, help='images a GPU holds at once; the rest of the total batch is accumulated'
+    )
+    parser.add_argument(
+        '--plan', type=int, metavar='GPUS', help='print how GPUS x --per-gpu keep the schedule, and leave'
+    )
     parser.add_argument('--seed', type=int, help='the seed; a CPU run with one repeats bit for bit')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='override config keys, as key=value')
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
@@ -52,6 +59,11 @@ def main() -> None:
     args = parse()
     cfg = load_config(args.config, args.cfg_options)
     apply(args, cfg)
+    if args.plan is not None:
+        print(plan(cfg, args.plan, args.per_gpu or cfg.total_batch_size // args.plan))
+        return
+    if args.per_gpu is not None:
+        follow(cfg, plan(cfg, int(os.environ.get('WORLD_SIZE', 1)), args.per_gpu))
     train(cfg, args.launcher)
 
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from mmairl.errors import UserError
 from mmairl.hooks.queue import QueueHook
+from mmairl.models.shuffle_bn import SplitBN
 from mmairl.models.sync_bn import SyncBN
 from mmairl.registry import HOOKS
 
@@ -24,6 +25,8 @@ class PreflightHook(Hook):
         total = batch * get_world_size() * runner.optim_wrapper._accumulative_counts
         _check_data(runner, batch)
         _check_norm(model, batch)
+        if getattr(model, 'shuffle_bn', False):
+            runner.logger.info(_shuffle_in_words(model))
         queue = getattr(model, 'queue', None)
         if queue is not None:
             _check_queue(runner, queue.length, total)
@@ -72,3 +75,10 @@ def _check_queue(runner: Runner, length: int, total: int) -> None:
         )
     if not any(isinstance(hook, QueueHook) for hook in runner.hooks):
         raise UserError("the network has a queue that nothing fills; set default_hooks.queue=dict(type='QueueHook')")
+
+
+def _shuffle_in_words(model: nn.Module) -> str:
+    parts = {max(1, layer.replicas // get_world_size()) for layer in model.modules() if isinstance(layer, SplitBN)} or {
+        1
+    }
+    return f'ShuffleBN: the key batch is permuted across {get_world_size()} processes of {max(parts)} virtual replicas each'

@@ -1,6 +1,7 @@
 """What a config says about each factor of the papers, and what two configs differ in."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from mmengine.config import Config
 
@@ -12,6 +13,22 @@ LADDER = (
     'mocov2plus',
     'mocov2plus_complexaug',
 )
+
+# Every framework of the paper and the one that it changes a factor of.
+BUILT_ON = {
+    **dict(zip(LADDER, (None, *LADDER))),
+    'smocov2plus': 'mocov2plus',
+    'byol': 'mocov2plus_complexaug',
+    'byol_asymmetric': 'byol',
+    'mocov2plus_lars': 'mocov2plus',
+    'byol_lars': 'byol',
+}
+HEADER = """# Frameworks and their factors
+
+Each row is a config, `configs/<name>_r50_200e.py`, that inherits from another and changes what is bold. The table is
+generated from the resolved configs by `python tools/factors.py > docs/frameworks.md`; a test keeps it so. An operation of an
+augmentation is followed by its probability, `crop` by the smallest area; views that differ are separated by a slash.
+"""
 
 
 def changed(one: Config, two: Config) -> list[str]:
@@ -53,7 +70,7 @@ def factors_of(cfg: Config) -> dict[str, str]:
         'momentum': f'{momentum.base} -> 1, cosine' if momentum.schedule == 'cosine' else f'constant {momentum.base}',
         'loss': _loss(model),
         'negatives': f'queue {model.queue.length}' if model.get('queue') else 'none',
-        'augmentation': ' | '.join(dict.fromkeys(map(_view, cfg.train_dataloader.dataset.views))),
+        'augmentation': ' / '.join(dict.fromkeys(map(_view, cfg.train_dataloader.dataset.views))),
         'optimizer': f'{optimizer.type}, lr {optimizer.lr}, decay {optimizer.weight_decay}',
     }
 
@@ -82,3 +99,17 @@ def _step(step: dict) -> str:
         'Solarize': 'solarize',
     }.get(step['type'], step['type'])
     return f'{name} {step["scale"][0]}' if name == 'crop' else f'{name} {step.get("p", 0.5)}'
+
+
+def markdown(configs: Path) -> str:
+    """The table framework x factor as a page, from the resolved configs; bold is what changes from the row it builds on."""
+    rows = {name: factors_of(Config.fromfile(configs / f'{name}_r50_200e.py')) for name in BUILT_ON}
+    names = list(next(iter(rows.values())))
+    lines = [HEADER, f'| framework | {" | ".join(names)} |', '|---' * (len(names) + 1) + '|']
+    for name, base in BUILT_ON.items():
+        cells = [
+            f'**{rows[name][key]}**' if base and rows[name][key] != rows[base][key] else rows[name][key]
+            for key in names
+        ]
+        lines.append(f'| `{name}` | {" | ".join(cells)} |')
+    return '\n'.join(lines) + '\n'

@@ -1,0 +1,6 @@
+# BYOL, ResNet-50 2x as wide (BYOL Tab. 1b).
+_base_ = 'byol_lars_r50_1000e.py'
+model = dict(
+    backbone=dict(stem_channels=128, base_channels=128),
+    projector=dict(in_channels=4096),
+)

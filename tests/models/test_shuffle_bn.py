@@ -1,0 +1,41 @@
+"""ShuffleBN and its virtual replicas."""
+
+import pytest
+import torch
+from torch import nn
+
+from mmairl.errors import UserError
+from mmairl.models.shuffle_bn import SplitBN, shuffle, unshuffle
+
+
+def test_a_batch_is_permuted_and_restored_exactly():
+    images = torch.randn(12, 3, 2, 2)
+    shuffled, order = shuffle(images)
+    assert not torch.equal(shuffled, images) and torch.equal(shuffled, images[order])
+    assert torch.equal(unshuffle(shuffled.flatten(1), order), images.flatten(1))
+
+
+@pytest.mark.parametrize('shape', [(8, 5), (8, 5, 3, 3)])
+def test_each_replica_has_statistics_of_its_own(shape):
+    x = torch.randn(shape, dtype=torch.float64)
+    split = SplitBN(5, replicas=4).double()
+    plain = (nn.BatchNorm1d if len(shape) == 2 else nn.BatchNorm2d)(5).double()
+    nn.init.uniform_(split.weight)
+    plain.weight.data.copy_(split.weight.data)
+    expected = torch.cat([plain(part) for part in x.chunk(4)])
+    torch.testing.assert_close(split(x), expected)
+    mean = torch.stack([part.transpose(0, 1).flatten(1).mean(1) for part in x.chunk(4)]).mean(0)
+    torch.testing.assert_close(split.running_mean, 0.1 * mean)
+
+
+def test_in_evaluation_it_is_plain_batch_norm():
+    split, plain = SplitBN(3).eval(), nn.BatchNorm2d(3).eval()
+    x = torch.randn(2, 3, 4, 4)
+    assert torch.equal(split(x), plain(x))
+
+
+def test_a_batch_that_cannot_be_split_is_one_sentence():
+    with pytest.raises(UserError, match='a batch of 6 cannot be split among 4'):
+        SplitBN(3, replicas=4)(torch.randn(6, 3, 2, 2))
+    with pytest.raises(UserError, match='replicas=0'):
+        SplitBN(3, replicas=0)

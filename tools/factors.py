@@ -1,0 +1,8 @@
+"""Print the table framework x factor, read off the configs: python tools/factors.py > docs/frameworks.md."""
+
+from pathlib import Path
+
+from mmairl.study.factors import markdown
+
+if __name__ == '__main__':
+    print(markdown(Path(__file__).parents[1] / 'configs'), end='')
