@@ -22,6 +22,7 @@ from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
 
+WORKER = 'mmairl.errors.UserError: '
 WRONG_CALL = re.compile(r"(\w+)\.__init__\(\) (missing .+|got an unexpected keyword argument '(\w+)')")
 # The top-level keys that mmengine's runner or this package reads; others are the config author's own variables.
 KNOWN = [
@@ -68,7 +69,8 @@ def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
         except UserError as error:
             if os.environ.get('MMAIRL_TRACEBACK'):
                 raise
-            print(f'error: {error}', file=sys.stderr)
+            # A data worker's error arrives as its whole traceback; its last line is the sentence.
+            print(f'error: {str(error).strip().splitlines()[-1].removeprefix(WORKER)}', file=sys.stderr)
             sys.exit(2)
 
     return run

@@ -71,7 +71,9 @@ def standard(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.mean(dim=0), torch.where(std > 1e-6, std, torch.ones_like(std))
 
 
-def fit(x: Tensor, y: Tensor, classes: int, strength: float, start: Tensor | None = None) -> Tensor:
+def fit(
+    x: Tensor, y: Tensor, classes: int, strength: float, start: Tensor | None = None, tolerance: float = 1e-5
+) -> Tensor:
     """Minimise mean cross-entropy + strength/2 |W|^2 by L-BFGS; returns (classes, D + 1), the bias in the last column.
 
     The bias is not penalised; scikit-learn's `C` is 1 / (N strength).
@@ -82,8 +84,8 @@ def fit(x: Tensor, y: Tensor, classes: int, strength: float, start: Tensor | Non
         [weight],
         max_iter=300,
         history_size=20,
-        tolerance_grad=1e-5,
-        tolerance_change=1e-9,
+        tolerance_grad=tolerance,
+        tolerance_change=1e-4 * tolerance,
         line_search_fn='strong_wolfe',
     )
 

@@ -114,3 +114,17 @@ def test_a_missing_data_set_names_the_folder_and_the_remedy(toy_config, tmp_path
     cfg.train_dataloader.dataset = dict(type='ImageFolder', root=str(tmp_path / 'imagenet'), views=[[], []])
     with pytest.raises(UserError, match='imagenet'):
         launch.train(cfg)
+
+
+def test_a_tool_prints_the_sentence_and_leaves_with_two(capsys, monkeypatch):
+    def main(message: str) -> None:
+        raise UserError(message)
+
+    from_worker = 'Caught UserError in DataLoader worker process 0.\nOriginal Traceback:\nmmairl.errors.UserError: mend it'
+    for message in ('mend it', from_worker):
+        with pytest.raises(SystemExit) as left:
+            launch.one_sentence_errors(lambda message=message: main(message))()
+        assert left.value.code == 2 and capsys.readouterr().err == 'error: mend it\n'
+    monkeypatch.setenv('MMAIRL_TRACEBACK', '1')
+    with pytest.raises(UserError):
+        launch.one_sentence_errors(lambda: main('mend it'))()

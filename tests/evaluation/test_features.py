@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from conftest import Noise
 from torch import nn
 
 from mmairl.errors import UserError
 from mmairl.evaluation.features import extract
+from mmairl.registry import DATASETS
 
+Noise = DATASETS.get('Noise')  # registered by this folder's conftest
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 

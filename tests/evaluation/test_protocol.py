@@ -57,6 +57,6 @@ def test_a_broken_checkpoint_leaves_no_json(tool, config_file, checkpoint, tmp_p
 
 
 def test_a_config_without_evaluation_data_is_one_sentence(cfg):
-    del cfg.evaluation
+    cfg.pop('evaluation')
     with pytest.raises(UserError, match='names no data to evaluate on'):
         evaluate(cfg, 'knn', 'pixels')

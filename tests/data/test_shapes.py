@@ -1,0 +1,65 @@
+"""Shapes and Digits: the same numbers every time, and labels that raw pixels do not give away."""
+
+import numpy as np
+import pytest
+import torch
+
+from mmairl.data import shapes
+from mmairl.data.digits import Digits
+from mmairl.data.shapes import Shapes
+from mmairl.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    return tmp_path / 'mmairl' / 'shapes'
+
+
+def test_an_image_depends_on_seed_split_and_index_alone():
+    few, many = Shapes('val', 12, 32).images, Shapes('val', 30, 32).images
+    assert np.array_equal(few, many[:12])
+    assert not np.array_equal(few, Shapes('train', 12, 32).images)
+    assert not np.array_equal(few, Shapes('val', 12, 32, seed=1).images)
+
+
+def test_items_have_the_shape_that_training_collates():
+    data = Shapes('train', 30, 40)
+    item = data[13]
+    assert len(data) == 30 and len(data.classes) >= 10
+    assert item['inputs'][0].shape == (3, 40, 40) and item['inputs'][0].dtype == torch.uint8
+    assert item['data_samples'] == dict(label=13 % len(data.classes), index=13)
+    assert data.labels.bincount().float().std() < 1, 'balanced'
+
+
+def test_a_cache_is_used_and_a_broken_one_redrawn(cache, monkeypatch):
+    drawn = np.array(Shapes('val', 12, 32).images)
+    (file,) = cache.iterdir()
+    monkeypatch.setattr(shapes, 'draw', lambda *args: pytest.fail('drawn again'))
+    assert np.array_equal(Shapes('val', 12, 32).images, drawn)
+    monkeypatch.undo()
+    monkeypatch.setenv('XDG_CACHE_HOME', str(cache.parent.parent))
+    file.write_bytes(file.read_bytes()[:200])
+    assert np.array_equal(Shapes('val', 12, 32).images, drawn)
+
+
+def test_raw_pixels_do_not_give_the_kind_away():
+    train, test = Shapes('train', 2400, 48), Shapes('val', 600, 48)
+    x, q = (torch.from_numpy(np.array(part.images)).flatten(1).float() / 255 for part in (train, test))
+    x, q = (torch.nn.functional.normalize(rows - rows.mean(1, keepdim=True), dim=1) for rows in (x, q))
+    votes = train.labels[(q @ x.T).topk(20).indices].mode(dim=1).values
+    chance = 1 / len(train.classes)
+    assert (votes == test.labels).float().mean() < 2 * chance
+
+
+def test_an_unknown_split_is_one_sentence():
+    with pytest.raises(UserError, match="no split 'test'"):
+        Shapes('test', 4)
+
+
+def test_digits_are_scikit_learns_and_split_class_by_class():
+    train, val = Digits('train', size=16), Digits('val', size=16)
+    assert len(train) + len(val) == 1797
+    assert (val.labels.bincount() / train.labels.bincount()).std() < 0.02
+    assert train.raw(0).shape == (3, 16, 16) and train.raw(0).dtype == torch.uint8
+    assert not torch.equal(Digits('val', size=16, seed=1).labels, val.labels)
