@@ -16,6 +16,7 @@ from mmairl.evaluation.features import Features
 # From strong to weak, so that each fit starts from the one before it.
 STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 HELD_OUT = 0.2
+SEARCH = 50  # iterations for a strength on trial, which starts from its neighbour's solution
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def linear_probe(
     x_fit, x_held = ((x[part] - mean) / std for part in (fit_part, held_part))
     weight, held_out = None, {}
     for strength in sorted(strengths, reverse=True):
-        weight = fit(x_fit, y[fit_part], classes, strength, start=weight)
+        weight = fit(x_fit, y[fit_part], classes, strength, weight, iterations=SEARCH)
         held_out[strength] = top1(x_held, y[held_part], weight)
     best = max(held_out, key=held_out.get)
     mean, std = standard(x)
@@ -72,7 +73,13 @@ def standard(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit(
-    x: Tensor, y: Tensor, classes: int, strength: float, start: Tensor | None = None, tolerance: float = 1e-5
+    x: Tensor,
+    y: Tensor,
+    classes: int,
+    strength: float,
+    start: Tensor | None = None,
+    tolerance: float = 1e-5,
+    iterations: int = 300,
 ) -> Tensor:
     """Minimise mean cross-entropy + strength/2 |W|^2 by L-BFGS; returns (classes, D + 1), the bias in the last column.
 
@@ -82,7 +89,7 @@ def fit(
     weight.requires_grad_()
     solver = torch.optim.LBFGS(
         [weight],
-        max_iter=300,
+        max_iter=iterations,
         history_size=20,
         tolerance_grad=tolerance,
         tolerance_change=1e-4 * tolerance,

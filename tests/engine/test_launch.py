@@ -120,7 +120,9 @@ def test_a_tool_prints_the_sentence_and_leaves_with_two(capsys, monkeypatch):
     def main(message: str) -> None:
         raise UserError(message)
 
-    from_worker = 'Caught UserError in DataLoader worker process 0.\nOriginal Traceback:\nmmairl.errors.UserError: mend it'
+    from_worker = (
+        'Caught UserError in DataLoader worker process 0.\nOriginal Traceback:\nmmairl.errors.UserError: mend it'
+    )
     for message in ('mend it', from_worker):
         with pytest.raises(SystemExit) as left:
             launch.one_sentence_errors(lambda message=message: main(message))()
