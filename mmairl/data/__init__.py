@@ -7,10 +7,13 @@ from mmairl.data.digits import Digits
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
 from mmairl.data.preprocess import ViewPreprocessor
 from mmairl.data.shapes import Shapes
+from mmairl.data.subset import ClassSubset
+from mmairl.data.taxonomy import Relabelled
 from mmairl.data.views import ViewDataset
 
 __all__ = [
     'CenterCrop',
+    'ClassSubset',
     'ColorJitter',
     'Digits',
     'GaussianBlur',
@@ -18,6 +21,7 @@ __all__ = [
     'RandomFlip',
     'RandomGrayscale',
     'RandomResizedCrop',
+    'Relabelled',
     'Resize',
     'Shapes',
     'Solarize',

@@ -1,9 +1,19 @@
 """Hooks: what happens between steps."""
 
 from mmairl.hooks.momentum import MomentumHook
+from mmairl.hooks.online_knn import OnlineKNNHook
 from mmairl.hooks.preflight import PreflightHook
+from mmairl.hooks.probe import OnlineProbeHook
 from mmairl.hooks.progress import ProgressHook
 from mmairl.hooks.queue import QueueHook
 from mmairl.hooks.unreadable import UnreadableHook
 
-__all__ = ['MomentumHook', 'PreflightHook', 'ProgressHook', 'QueueHook', 'UnreadableHook']
+__all__ = [
+    'MomentumHook',
+    'OnlineKNNHook',
+    'OnlineProbeHook',
+    'PreflightHook',
+    'ProgressHook',
+    'QueueHook',
+    'UnreadableHook',
+]

@@ -4,6 +4,7 @@ from mmairl.models.platform import import_mmpretrain
 
 import_mmpretrain()
 
+from mmairl.models.classifier import Classifier  # noqa: E402
 from mmairl.models.heads import ContrastiveHead, RegressionHead  # noqa: E402
 from mmairl.models.necks import MLPNeck  # noqa: E402
 from mmairl.models.queue import KeyQueue  # noqa: E402
@@ -14,6 +15,7 @@ from mmairl.models.sync_bn import SyncBN  # noqa: E402
 from mmairl.models.teacher import Teacher  # noqa: E402
 
 __all__ = [
+    'Classifier',
     'ContrastiveHead',
     'KeyQueue',
     'MLPNeck',

@@ -1,0 +1,18 @@
+# Supervised pre-training in the same runner (Tab. 6): crop and flip, batch 1024, 100 epochs.
+# The paper gives no rate for it; 0.1 per 256 images and decay 1e-4 are the usual ones of ImageNet training.
+_base_ = ['../mocov2plus_r50_200e.py', '../_base_/views/byol.py']
+model = dict(
+    _delete_=True,
+    type='Classifier',
+    backbone={{_base_.model.backbone}},
+    in_channels=2048,
+    classes=1000,
+    data_preprocessor={{_base_.model.data_preprocessor}},
+)
+train_dataloader = dict(dataset=dict(views=[{{_base_.crop_flip}}]))
+optim_wrapper = dict(optimizer=dict(lr=0.4))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=1e-6 / 0.4, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=100, convert_to_iter_based=True),
+]
+train_cfg = dict(max_epochs=100)

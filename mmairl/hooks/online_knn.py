@@ -1,0 +1,60 @@
+"""The k-NN accuracy of the student as it stands, every few epochs."""
+
+import copy
+
+import torch
+from mmengine.dist import barrier, is_main_process
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+
+from mmairl.errors import UserError
+from mmairl.evaluation.features import extract
+from mmairl.evaluation.knn import knn_accuracy
+from mmairl.registry import DATASETS, HOOKS
+
+
+@HOOKS.register_module()
+class OnlineKNNHook(Hook):
+    """Measures k-NN on `train` and `test` (the config's `evaluation` unless given) after every `interval` epochs.
+
+    The main process measures a copy of the backbone and the others wait. Training is the same to the last bit with it and
+    without: the student is not touched and the random state is restored.
+    """
+
+    priority = 'LOW'
+
+    def __init__(self, interval: int = 10, k: int = 20, train: dict | None = None, test: dict | None = None) -> None:
+        if interval < 1 or k < 1:
+            raise UserError(f'OnlineKNNHook wants an interval and a k of 1 or more, not {interval} and {k}')
+        self.interval, self.k, self.train, self.test = interval, k, train, test
+
+    def before_train(self, runner: Runner) -> None:
+        settings = runner.cfg.get('evaluation') or {}
+        train, test = self.train or settings.get('train'), self.test or settings.get('test')
+        if not train or not test:
+            raise UserError('the online k-NN has no data; set evaluation = dict(train=..., test=...) or its own two')
+        self.data = [DATASETS.build(train), DATASETS.build(test)] if is_main_process() else []
+
+    def after_train_epoch(self, runner: Runner) -> None:
+        if not self.every_n_epochs(runner, self.interval):
+            return
+        if is_main_process():
+            state = torch.get_rng_state()
+            accuracy = self._measure(runner)
+            torch.set_rng_state(state)
+            runner.visualizer.add_scalars({'knn_accuracy': accuracy}, step=runner.iter)
+            runner.message_hub.update_scalar('train/knn_accuracy', accuracy)
+            runner.logger.info(f'online k-NN, k = {self.k}: {accuracy:.1f} %')
+        barrier()
+
+    def _measure(self, runner: Runner) -> float:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        device = next(model.parameters()).device
+        normal = model.data_preprocessor
+        mean, std = (tuple(values.flatten().tolist()) for values in (normal.mean, normal.std))
+        backbone = copy.deepcopy(model.backbone)
+        backbone._forward_hooks.clear()  # another hook may listen to the student
+        train, test = (extract(backbone, part, mean, std, device=device) for part in self.data)
+        k = min(self.k, len(train.y))
+        return knn_accuracy(train, test, [k], device=device)[k]

@@ -1,0 +1,104 @@
+"""How good the features are while they are being learnt: a linear classifier beside pre-training."""
+
+import torch
+import torch.nn.functional as F
+from mmengine.dist import all_reduce, broadcast
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from mmairl.errors import UserError
+from mmairl.models.siamese import pooled
+from mmairl.registry import HOOKS
+
+
+@HOOKS.register_module()
+class OnlineProbeHook(Hook):
+    """Trains a linear classifier on the detached pooled features of the student's first view, with an SGD of its own.
+
+    The reference's rates: 30 with a tenth after 60 and 80 % of the run, or with LARS 0.2 along a cosine. The student gets
+    no gradient from it and is the same to the last bit without it. The state is saved and resumed with the run.
+
+    Args:
+        classes: how many the data set has; labels of -1 are left out.
+        lr: the probe's learning rate.
+        schedule: 'steps' or 'cosine'.
+    """
+
+    def __init__(self, classes: int, lr: float = 30.0, schedule: str = 'steps') -> None:
+        if classes < 2 or schedule not in ('steps', 'cosine'):
+            raise UserError(
+                f"OnlineProbeHook wants 2 classes or more and a schedule 'steps' or 'cosine', not {classes}, {schedule!r}"
+            )
+        self.classes, self.lr, self.schedule = classes, lr, schedule
+        self.probe: nn.Linear | None = None
+        self.resumed: dict | None = None
+
+    def before_train(self, runner: Runner) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        self.handle = model.backbone.register_forward_hook(self._keep)
+        self.features: Tensor | None = None
+
+    def _keep(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
+        """The first training-mode output of the step, which is the first view's."""
+        if self.features is None and module.training:
+            self.features = pooled(output).detach().float()
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None) -> None:
+        features, self.features = self.features, None
+        labels = (data_batch.get('data_samples') or {}).get('label')
+        if labels is None or bool((labels < 0).all()):
+            raise UserError('the online probe learns from labels and the training set has none; remove OnlineProbeHook')
+        if int(labels.max()) >= self.classes:
+            raise UserError(
+                f'the training set has label {int(labels.max())} and OnlineProbeHook {self.classes} classes'
+            )
+        if self.probe is None:
+            self._build(features)
+        known = labels >= 0
+        accuracy = self._step(features[known], labels[known].to(features.device), runner.iter / runner.max_iters)
+        runner.message_hub.update_scalar('train/probe_accuracy', accuracy)
+
+    def _build(self, features: Tensor) -> None:
+        """A small normal start, drawn without touching the run's own random numbers and the same in all processes."""
+        self.probe = nn.Linear(features.shape[1], self.classes, device='meta').to_empty(device=features.device)
+        start = torch.randn(self.probe.weight.shape, generator=torch.Generator().manual_seed(0))
+        self.probe.weight.data.copy_(0.01 * start)
+        self.probe.bias.data.zero_()
+        self.optimizer = torch.optim.SGD(self.probe.parameters(), lr=self.lr, momentum=0.9)
+        if self.resumed is not None:
+            self.probe.load_state_dict(self.resumed['probe'])
+            self.optimizer.load_state_dict(self.resumed['optimizer'])
+            self.resumed = None
+        for parameter in self.probe.parameters():
+            broadcast(parameter.data)
+
+    @torch.enable_grad()
+    def _step(self, features: Tensor, labels: Tensor, progress: float) -> Tensor:
+        self.optimizer.param_groups[0]['lr'] = self.lr_at(progress)
+        scores = self.probe(features)
+        gradients = torch.autograd.grad(F.cross_entropy(scores, labels), list(self.probe.parameters()))
+        for parameter, gradient in zip(self.probe.parameters(), gradients):
+            all_reduce(gradient, 'mean')
+            parameter.grad = gradient
+        self.optimizer.step()
+        accuracy = (scores.detach().argmax(dim=1) == labels).float().mean()
+        all_reduce(accuracy, 'mean')
+        return accuracy
+
+    def lr_at(self, progress: float) -> float:
+        """The rate when this part of the run is done."""
+        if self.schedule == 'cosine':
+            return self.lr * (1 + torch.cos(torch.tensor(torch.pi * progress)).item()) / 2
+        return self.lr * (0.01 if progress >= 0.8 else 0.1 if progress >= 0.6 else 1.0)
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if self.probe is not None:
+            checkpoint['online_probe'] = dict(probe=self.probe.state_dict(), optimizer=self.optimizer.state_dict())
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        self.resumed = checkpoint.get('online_probe')
+
+    def after_train(self, runner: Runner) -> None:
+        self.handle.remove()

@@ -1,0 +1,84 @@
+"""The probe and the k-NN beside pre-training: what they measure, and that the student does not notice them."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mmairl.engine import launch
+from mmairl.errors import UserError
+from mmairl.hooks.probe import OnlineProbeHook
+
+PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
+
+
+def trained(cfg) -> tuple:
+    runner = launch.train(cfg)
+    return runner, {key: value.clone() for key, value in runner.model.state_dict().items()}
+
+
+def test_the_student_is_the_same_to_the_last_bit_with_the_probe(toy_config, tmp_path):
+    _, without = trained(toy_config(work_dir=str(tmp_path / 'a')))
+    runner, with_it = trained(toy_config(work_dir=str(tmp_path / 'b'), custom_hooks=[PROBE]))
+    assert all(torch.equal(without[key], with_it[key]) for key in without)
+    assert 'train/probe_accuracy' in runner.message_hub.log_scalars
+
+
+def test_the_probe_is_plain_sgd_on_detached_features():
+    hook = OnlineProbeHook(classes=3, lr=0.7)
+    rows, labels = torch.randn(6, 5), torch.tensor([0, 1, 2, 0, 1, 2])
+    hook._build(rows)
+    weight, bias = (p.detach().clone().requires_grad_() for p in hook.probe.parameters())
+    speed = [torch.zeros_like(weight), torch.zeros_like(bias)]
+    for _ in range(4):
+        hook._step(rows, labels, 0.0)
+        gradients = torch.autograd.grad(F.cross_entropy(rows @ weight.T + bias, labels), [weight, bias])
+        for p, v, g in zip((weight, bias), speed, gradients):
+            v.mul_(0.9).add_(g)
+            p.data -= 0.7 * v
+    torch.testing.assert_close(hook.probe.weight, weight)
+    torch.testing.assert_close(hook.probe.bias, bias)
+
+
+def test_rates_follow_the_reference():
+    steps, cosine = OnlineProbeHook(3), OnlineProbeHook(3, lr=0.2, schedule='cosine')
+    assert [steps.lr_at(at) for at in (0, 0.59, 0.6, 0.8)] == pytest.approx([30, 30, 3, 0.3])
+    assert cosine.lr_at(0.25) == pytest.approx(0.1 * (1 + math.cos(math.pi / 4)))
+
+
+def test_the_probe_is_saved_and_resumed(toy_config, tmp_path):
+    whole, _ = trained(toy_config(steps=4, work_dir=str(tmp_path / 'a'), custom_hooks=[PROBE]))
+    cfg = toy_config(steps=4, work_dir=str(tmp_path / 'a'), custom_hooks=[PROBE], resume=True)
+    cfg.load_from = str(tmp_path / 'a' / 'iter_2.pth')
+    again, _ = trained(cfg)
+    one, two = (next(h for h in r.hooks if isinstance(h, OnlineProbeHook)).probe for r in (whole, again))
+    assert torch.equal(one.weight, two.weight) and one.weight.abs().max() > 0.1
+
+
+@pytest.mark.parametrize(
+    'wrong,sentence', [(dict(classes=1), '2 classes'), (dict(classes=3), 'label 3 and OnlineProbeHook 3')]
+)
+def test_a_wrong_number_of_classes_is_one_sentence(toy_config, wrong, sentence):
+    with pytest.raises(UserError, match=sentence):
+        launch.train(toy_config(custom_hooks=[{**PROBE, **wrong}]))
+
+
+def test_training_is_the_same_to_the_last_bit_with_the_online_knn(toy_config, tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+
+    def config(name: str, hooks: list):
+        cfg = toy_config(work_dir=str(tmp_path / name), custom_hooks=hooks)
+        cfg.train_cfg = dict(by_epoch=True, max_epochs=2)
+        normal = dict(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+        cfg.model.data_preprocessor = dict(type='ViewPreprocessor', **normal)
+        cfg.evaluation = {part: dict(type='Shapes', split=part, count=48, size=32) for part in ('train', 'val')}
+        cfg.evaluation.test = cfg.evaluation.pop('val')
+        cfg.default_hooks.checkpoint = dict(type='CheckpointHook', interval=2)
+        return cfg
+
+    _, without = trained(config('a', []))
+    runner, with_it = trained(config('b', [dict(type='OnlineKNNHook', interval=1, k=5)]))
+    assert all(torch.equal(without[key], with_it[key]) for key in without)
+    scores, _ = runner.message_hub.get_scalar('train/knn_accuracy').data
+    assert len(scores) == 2 and all(0 <= score <= 100 for score in scores)
