@@ -6,6 +6,7 @@ import torch
 from mmengine.config import Config
 from torch.utils.data import Dataset
 
+from mmairl.engine.launch import load_config
 from mmairl.registry import DATASETS
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
@@ -29,7 +30,8 @@ class FixedViews(Dataset):
 def config(
     name: str, work_dir: str, *, steps: int = 3, batch: int = 8, queue: int = 20, dtype: str = 'float32', **options
 ) -> Config:
-    cfg = Config.fromfile(CONFIGS / name)
+    cfg = load_config(str(CONFIGS / name))
+    views = len(cfg.train_dataloader.dataset.get('views') or [None, None])
     cfg.model.backbone.update(depth=18, stem_channels=64, base_channels=64)
     cfg.model.projector.update(in_channels=512, out_channels=16)
     if cfg.model.projector.hidden_channels:
@@ -44,7 +46,7 @@ def config(
         drop_last=True,
         sampler=dict(type='DefaultSampler', shuffle=False),
         collate_fn=dict(type='default_collate'),
-        dataset=dict(type='FixedViews', count=steps * batch, dtype=dtype),
+        dataset=dict(type='FixedViews', count=steps * batch, views=views, dtype=dtype),
     )
     cfg.total_batch_size = batch
     cfg.optim_wrapper.optimizer.lr *= batch / 1024  # the recipes' own linear rule

@@ -85,6 +85,9 @@ def load_config(path: str, options: dict | None = None) -> Config:
     """The config with `--cfg-options` merged in; a misspelt key is an error, not a key that nothing reads."""
     if not Path(path).is_file():
         raise UserError(f'there is no config at {path}; see configs/ for those that come with mmairl')
+    for folder in Path(path).resolve().parents:
+        if (folder / 'projects').is_dir() and str(folder) not in sys.path:
+            sys.path.append(str(folder))  # where a project's config imports its own parts from
     try:
         cfg = Config.fromfile(path)
     except (SyntaxError, NameError, KeyError, TypeError, FileNotFoundError, AttributeError) as error:

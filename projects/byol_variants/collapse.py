@@ -1,0 +1,67 @@
+"""Which variants collapse, shown on Shapes: python projects/byol_variants/collapse.py [--epochs 6].
+
+A collapsed network maps every image to one point: the standard deviation of its unit embeddings, over images, falls to 0.
+Spread evenly over the sphere, it is 1/sqrt(d) in every dimension; what is printed is relative to that.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from mmengine.runner import Runner
+from torch.utils.data import default_collate
+
+from mmairl.engine.launch import load_config, train
+from mmairl.models.siamese import project, unit
+from mmairl.registry import DATASETS
+
+ROOT = Path(__file__).parents[2]
+# predictor, target, beta, and whether BYOL's tables (top-1 of 0.1 to 0.3) say that it collapses
+VARIANTS = {
+    'BYOL': (True, 'teacher', 0.0, False),
+    'BYOL with negatives': (True, 'teacher', 1.0, False),
+    'no predictor, negatives': (False, 'teacher', 1.0, False),
+    'SimCLR': (False, 'student', 1.0, False),
+    'no target, negatives': (True, 'student', 1.0, False),
+    'no target (stop-gradient)': (True, 'stop_gradient', 0.0, True),
+    'no target (gradient through both)': (True, 'student', 0.0, True),
+    'no predictor (mean teacher)': (False, 'teacher', 0.0, True),
+    'neither': (False, 'student', 0.0, True),
+}
+
+
+def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Path):
+    cfg = load_config(str(ROOT / 'projects/byol_variants/configs/toy_shapes.py'))
+    cfg.model.target, cfg.model.head.beta = target, beta
+    if not predictor:
+        cfg.model.predictor = None
+    cfg.train_cfg.max_epochs = epochs
+    cfg.param_scheduler[1].end = epochs
+    cfg.work_dir, cfg.randomness.seed = str(work_dir), 0
+    return cfg
+
+
+@torch.no_grad()
+def spread(runner: Runner) -> float:
+    """Mean deviation of the unit projections of validation images, over 1/sqrt(d)."""
+    model = runner.model.eval()
+    data = DATASETS.build(dict(type='Shapes', split='val', count=512, size=48))
+    images = model.data_preprocessor(default_collate([data[i] for i in range(512)]))['inputs'][0]
+    z = unit(project(model, images))
+    return (z.std(dim=0).mean() * z.shape[1] ** 0.5).item()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--epochs', type=int, default=6)
+    parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/collapse'))
+    args = parser.parse_args()
+    print('| variant | predictor | target | beta | published | spread |\n|---|---|---|---|---|---|')
+    for name, (predictor, target, beta, collapses) in VARIANTS.items():
+        found = spread(train(variant(predictor, target, beta, args.epochs, args.work_dir / name.replace(' ', '_'))))
+        has, said = 'yes' if predictor else 'no', 'collapses' if collapses else 'learns'
+        print(f'| {name} | {has} | {target} | {beta:g} | {said} | {found:.3f} |', flush=True)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,15 @@
+# MSBReg's ablations: ResNet-18 on ImageNet-100, MLPs of 512 and 128, rate 0.4 x 512 / 256 x 4 = 3.2, 320 epochs.
+_base_ = 'msbreg_k4_r50_300e.py'
+model = dict(
+    backbone=dict(depth=18),
+    projector=dict(in_channels=512, hidden_channels=512, out_channels=128),
+    predictor=dict(in_channels=128, hidden_channels=512, out_channels=128),
+)
+train_dataloader = dict(dataset=dict(root='data/imagenet100/train'))
+evaluation = dict(train=dict(root='data/imagenet100/train'), test=dict(root='data/imagenet100/val'))
+optim_wrapper = dict(optimizer=dict(lr=3.2))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=1e-6 / 3.2, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=320, convert_to_iter_based=True),
+]
+train_cfg = dict(max_epochs=320)

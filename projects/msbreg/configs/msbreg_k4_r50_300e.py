@@ -1,0 +1,28 @@
+# MSBReg, K = 4, on ImageNet: LARS, batch 512, rate 0.15 x batch / 256 x K = 1.2, decay 1e-5, 300 epochs.
+_base_ = '../../../configs/byol_lars_r50_200e.py'
+custom_imports = dict(imports=['projects.msbreg.msbreg'], allow_failed_imports=False)
+# The supplement's Table 1: one recipe for every view; the blur's width and the crop's area are SimCLR's, which it follows.
+view = [
+    dict(type='RandomResizedCrop', size=224, scale=(0.08, 1.0)),
+    dict(type='RandomFlip', p=0.5),
+    dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1),
+    dict(type='RandomGrayscale', p=0.2),
+    dict(type='GaussianBlur', p=1.0, sigma=(0.1, 2.0)),
+    dict(type='Solarize', p=0.2, threshold=128),
+]
+model = dict(
+    head=dict(
+        type='RegularisedHead',
+        base=dict(type='CentroidHead', centroid='leave_one_out'),
+        terms=[dict(type='BrownianTerm', weight=0.5, per='image'), dict(type='SingularValueTerm', weight=0.004)],
+    )
+)
+total_batch_size = 512
+auto_scale_lr = dict(base_batch_size=512)
+train_dataloader = dict(dataset=dict(views=[view] * 4))
+optim_wrapper = dict(optimizer=dict(lr=1.2, weight_decay=1e-5))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=1e-6 / 1.2, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=300, convert_to_iter_based=True),
+]
+train_cfg = dict(max_epochs=300)

@@ -1,0 +1,104 @@
+"""MSBReg's loss terms: the centroid over K views, and two regularisers that any head can be given."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mmairl.errors import UserError
+from mmairl.models.gather import gather_with_gradient
+from mmairl.registry import MODELS
+
+
+@MODELS.register_module()
+class CentroidHead(nn.Module):
+    """Draws each view's prediction to the centre of the other views' targets: 2 mean_k (2 - 2 q_k . c_{-k}).
+
+    c_{-k} is the normalised mean of the teacher's z of all views but k; with K = 2 this is BYOL's symmetric loss. The
+    alternative `centroid='mean'` compares the two networks' normalised means over all views: 2 (2 - 2 q . z).
+    """
+
+    def __init__(self, centroid: str = 'leave_one_out') -> None:
+        super().__init__()
+        if centroid not in ('leave_one_out', 'mean'):
+            raise UserError(f"CentroidHead.centroid='{centroid}' is not known; say leave_one_out or mean")
+        self.centroid = centroid
+
+    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+        if len(q) < 2 or q.keys() != k.keys():
+            raise UserError(
+                f'CentroidHead wants K >= 2 views both ways and got {len(q)}; add views, set model.symmetric=True'
+            )
+        queries, keys = torch.stack(list(q.values())), torch.stack(list(k.values()))
+        if self.centroid == 'mean':
+            cosines = F.normalize(queries.mean(0), dim=1) * F.normalize(keys.mean(0), dim=1)
+        else:
+            cosines = queries * F.normalize(keys.sum(0) - keys, dim=2)
+        similarity = cosines.sum(-1).mean()
+        return dict(loss=2 * (2 - 2 * similarity), similarity=similarity.detach())
+
+
+@MODELS.register_module()
+class RegularisedHead(nn.Module):
+    """Any head, with terms on the student's embeddings added to its loss, each by its weight."""
+
+    def __init__(self, base: dict, terms: list[dict]) -> None:
+        super().__init__()
+        self.base = MODELS.build(base)
+        self.terms = nn.ModuleList(MODELS.build(term) for term in terms)
+
+    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+        found = self.base(q, k, negatives)
+        queries = torch.stack(list(q.values()))
+        for term in self.terms:
+            value = term(queries)
+            found['loss'] = found['loss'] + term.weight * value
+            found[term.name] = value.detach()
+        return found
+
+
+@MODELS.register_module()
+class SingularValueTerm(nn.Module):
+    """Spreads a view's embeddings over all dimensions: |Z^T Z / N - I|_F^2, averaged over the views.
+
+    Z is the batch of all processes, centred and scaled to unit variance in each dimension. With s the singular values of
+    Z / sqrt(N) this is sum (s^2 - 1)^2, so that no decomposition is needed.
+    """
+
+    name = 'singular'
+
+    def __init__(self, weight: float = 0.004) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, queries: Tensor) -> Tensor:
+        return torch.stack([self.of_view(gather_with_gradient(view)) for view in queries]).mean()
+
+    def of_view(self, z: Tensor) -> Tensor:
+        z = z - z.mean(dim=0)
+        z = z / (z.square().mean(dim=0) + 1e-8).sqrt()
+        correlation = z.T @ z / len(z)
+        return (correlation - torch.eye(len(correlation), device=z.device, dtype=z.dtype)).square().sum()
+
+
+@MODELS.register_module()
+class BrownianTerm(nn.Module):
+    """Pushes each embedding in a random direction, fresh every step: mean q . g with g uniform on the sphere.
+
+    Args:
+        weight: lambda_b.
+        per: one direction per 'image', shared by its views, per 'view' of each image, or per 'batch'.
+    """
+
+    name = 'brownian'
+
+    def __init__(self, weight: float = 0.5, per: str = 'image') -> None:
+        super().__init__()
+        if per not in ('image', 'view', 'batch'):
+            raise UserError(f"BrownianTerm.per='{per}' is not known; say image, view or batch")
+        self.weight, self.per = weight, per
+
+    def forward(self, queries: Tensor) -> Tensor:
+        views, images, width = queries.shape
+        shape = {'image': (1, images, width), 'view': (views, images, width), 'batch': (1, 1, width)}[self.per]
+        g = F.normalize(torch.randn(shape, device=queries.device, dtype=queries.dtype), dim=-1)
+        return (queries * g).sum(dim=-1).mean()
