@@ -46,6 +46,8 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
 @pytest.mark.parametrize('path', PRETRAINING, ids=short)
 def test_its_views_are_made(path):
     dataset = Config.fromfile(path).train_dataloader.dataset
+    while 'dataset' in dataset:  # a sample of classes, say, around the data set that makes the views
+        dataset = dataset.dataset
     if dataset.get('views') is None:
         pytest.skip('its views are made on the device')
     image = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8)
@@ -54,3 +56,11 @@ def test_its_views_are_made(path):
         for step in pipeline:
             view = step(view)
         assert view.shape == (3, 224, 224) and view.dtype == torch.uint8 and not torch.equal(view, image[:, :224, :224])
+
+
+def test_the_supervised_baseline_trains(toy_config):
+    runner = launch.train(toy_config('supervised/supervised_r50_100e.py', steps=3))
+    losses, _ = runner.message_hub.get_scalar('train/loss').data
+    assert len(losses) == 3 and all(math.isfinite(loss) for loss in losses)
+    keys = runner.model.state_dict().keys()
+    assert 'backbone.conv1.weight' in keys and not any(key.startswith('teacher') for key in keys)

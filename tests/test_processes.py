@@ -7,7 +7,9 @@ import torch
 
 SCRIPT = Path(__file__).parent / 'two_processes.py'
 # ShuffleBN's parts differ with the number of processes, by design: MoCo v2 is not among them.
-NAMES = ['mocov2_syncbn', 'mocov2plus', 'smocov2plus', 'byol', 'mocov2plus_lars', 'byol_lars']
+FRAMEWORKS = ('mocov2_syncbn', 'mocov2plus', 'smocov2plus', 'byol', 'mocov2plus_lars', 'byol_lars')
+NAMES = [f'{name}_r50_200e.py' for name in FRAMEWORKS]
+NAMES += ['../projects/byol_variants/configs/simclr_r50_300e.py', '../projects/msbreg/configs/msbreg_k2_r50_300e.py']
 
 
 @pytest.fixture(scope='module')
@@ -18,11 +20,12 @@ def trained(tmp_path_factory, run_processes):
     return [torch.load(folder / f'{count}.pth', weights_only=True) for count in (1, 2)]
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', NAMES, ids=lambda name: Path(name).stem)
 def test_two_processes_equal_one_with_the_joined_batch(trained, name):
     """SyncBN, gradients, teacher and queue: float64, so that what differs is arithmetic and not rounding."""
     one, two = (saved[name] for saved in trained)
     assert two['wrapped'] and not one['wrapped']
+    torch.testing.assert_close(two['probe'], one['probe'], atol=1e-5, rtol=1e-5)  # the probe is float32
     for key, value in one['weights'].items():
         other = two['weights'][key]
         if key == 'queue.vectors':  # the two processes' halves of a batch stand in another order

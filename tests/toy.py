@@ -33,8 +33,11 @@ def config(
     cfg = load_config(str(CONFIGS / name))
     views = len(cfg.train_dataloader.dataset.get('views') or [None, None])
     cfg.model.backbone.update(depth=18, stem_channels=64, base_channels=64)
-    cfg.model.projector.update(in_channels=512, out_channels=16)
-    if cfg.model.projector.hidden_channels:
+    if cfg.model.type == 'Classifier':
+        cfg.model.update(in_channels=512, classes=4)
+    else:
+        cfg.model.projector.update(in_channels=512, out_channels=16)
+    if cfg.model.get('projector', {}).get('hidden_channels'):
         cfg.model.projector.hidden_channels = 64
     if cfg.model.get('predictor'):
         cfg.model.predictor.update(in_channels=16, hidden_channels=64, out_channels=16)

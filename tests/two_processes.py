@@ -1,21 +1,42 @@
 """Run under torchrun by test_processes: train a toy config and let rank 0 save what came out."""
 
 import sys
+from pathlib import Path
 
 import torch
 import toy
+from mmengine.dist import get_rank, get_world_size
 
 from mmairl.engine import launch
+from mmairl.engine.distributed import start_processes
+from mmairl.hooks import OnlineProbeHook
+from mmairl.models.gather import gather
+from mmairl.models.shuffle_bn import shuffle, unshuffle
+
+
+def check_shuffle() -> None:
+    """ShuffleBN's permutation deals every image to one process, and the way back is exact."""
+    own = torch.arange(6) + 6 * get_rank()
+    dealt, order = shuffle(own)
+    assert gather(dealt).sort().values.equal(torch.arange(6 * get_world_size()))
+    assert unshuffle(dealt, order).equal(own)
+
 
 if __name__ == '__main__':
     launcher, out, work_dir, *names = sys.argv[1:]
     launch.register()
     torch.set_default_dtype(torch.float64)
+    start_processes(launcher)
+    check_shuffle()
     saved = {}
     for name in names:
-        cfg = toy.config(f'{name}_r50_200e.py', f'{work_dir}/{name}', steps=3, batch=8, queue=16, dtype='float64')
+        cfg = toy.config(name, f'{work_dir}/{Path(name).stem}', steps=3, batch=8, queue=16, dtype='float64')
+        if 'terms' in cfg.model.head:  # random directions are a process's own
+            cfg.model.head.terms = [term for term in cfg.model.head.terms if term.type != 'BrownianTerm']
+        cfg.custom_hooks = [dict(type='OnlineProbeHook', classes=4, lr=0.5)]
         runner = launch.train(cfg, launcher)
+        probe = next(hook.probe for hook in runner.hooks if isinstance(hook, OnlineProbeHook))
         model = getattr(runner.model, 'module', runner.model)
-        saved[name] = dict(weights=model.state_dict(), wrapped=model is not runner.model)
+        saved[name] = dict(weights=model.state_dict(), wrapped=model is not runner.model, probe=probe.weight.detach())
     if runner.rank == 0:
         torch.save(saved, out)

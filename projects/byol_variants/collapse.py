@@ -43,11 +43,11 @@ def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Pa
 
 @torch.no_grad()
 def spread(runner: Runner) -> float:
-    """Mean deviation of the unit projections of validation images, over 1/sqrt(d)."""
-    model = runner.model.eval()
+    """Mean deviation of the unit projections of unseen images, seen as in training, over 1/sqrt(d)."""
+    model = runner.model.train()
     data = DATASETS.build(dict(type='Shapes', split='val', count=512, size=48))
-    images = model.data_preprocessor(default_collate([data[i] for i in range(512)]))['inputs'][0]
-    z = unit(project(model, images))
+    views = model.data_preprocessor(default_collate([data[i] for i in range(512)]), training=True)['inputs']
+    z = unit(project(model, views[0]))
     return (z.std(dim=0).mean() * z.shape[1] ** 0.5).item()
 
 

@@ -1,5 +1,7 @@
 """mmpretrain's other backbones through the same key, and the supervised baseline."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from mmairl.errors import UserError
 from mmairl.models import Classifier
 from mmairl.registry import MODELS
 
+CONFIGS = Path(__file__).parents[2] / 'configs'
 BACKBONES = {
     'ViT': (
         dict(type='mmpretrain.VisionTransformer', arch='deit-tiny', img_size=32, patch_size=8, out_type='cls_token'),
@@ -51,3 +54,13 @@ def test_the_supervised_baseline_is_cross_entropy_on_pooled_features():
     torch.testing.assert_close(found['loss'], expected)
     with pytest.raises(UserError, match='wants labels'):
         model([images], None, mode='loss')
+
+
+@pytest.mark.parametrize('name', ['mocov2plus', 'byol'])
+def test_the_vit_examples_take_a_step(name):
+    cfg = launch.load_config(str(CONFIGS / f'vit/{name}_vit_s16_300e.py'))
+    cfg.model.backbone.arch = dict(embed_dims=384, num_layers=1, num_heads=6, feedforward_channels=64)
+    model = MODELS.build(cfg.model)
+    loss = model([torch.randn(2, 3, 224, 224) for _ in range(2)], mode='loss')['loss']
+    loss.backward()
+    assert torch.isfinite(loss) and model.backbone.cls_token.grad.abs().sum() > 0
