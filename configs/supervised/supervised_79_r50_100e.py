@@ -1,13 +1,4 @@
 # Supervised on ImageNet relabelled along WordNet (Tab. 6): 79 classes.
-# The taxonomy is a file of 'parent child' lines that you supply, such as ImageNet's wordnet.is_a.txt.
-_base_ = 'supervised_r50_100e.py'
+_base_ = 'supervised_10_r50_100e.py'
 model = dict(classes=79)
-train_dataloader = dict(
-    dataset=dict(
-        _delete_=True,
-        type='Relabelled',
-        dataset={{_base_.train_dataloader.dataset}},
-        taxonomy='data/imagenet/wordnet.is_a.txt',
-        groups=79,
-    )
-)
+train_dataloader = dict(dataset=dict(groups=79))

@@ -1,20 +1,3 @@
-# BYOL with a ViT-S/16: the backbone is one key. AdamW and its constants are MoCo v3's (1.5e-4 per 256 images, decay 0.1,
-# 40 epochs of warm-up); the rest is the ladder's.
-_base_ = '../byol_r50_200e.py'
-model = dict(
-    backbone=dict(
-        _delete_=True,
-        type='mmpretrain.VisionTransformer',
-        arch='deit-small',
-        img_size=224,
-        patch_size=16,
-        out_type='cls_token',
-    ),
-    projector=dict(in_channels=384),
-)
-optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr=6e-4, weight_decay=0.1))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 6e-4, by_epoch=True, begin=0, end=40, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=40, end=300, convert_to_iter_based=True),
-]
-train_cfg = dict(max_epochs=300)
+# BYOL with a ViT-S/16: MoCo v2+ with one, and a regression in place of negatives.
+_base_ = 'mocov2plus_vit_s16_300e.py'
+model = dict(head=dict(_delete_=True, type='RegressionHead'), queue=None)

@@ -3,6 +3,7 @@
 Evaluating the wrong network in silence is the field's classic error.
 """
 
+import logging
 from pathlib import Path
 
 import torch
@@ -50,7 +51,11 @@ def _random_backbone(cfg: Config, seed: int) -> nn.Module:
         torch.manual_seed(seed)
         backbone = _build(cfg)
         if hasattr(backbone, 'init_weights'):
-            backbone.init_weights()
+            logging.disable(logging.INFO)  # mmengine would print how each tensor was started
+            try:
+                backbone.init_weights()
+            finally:
+                logging.disable(logging.NOTSET)
     return backbone
 
 
