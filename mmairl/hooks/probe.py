@@ -43,7 +43,8 @@ class OnlineProbeHook(Hook):
     def _keep(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         """The first training-mode output of the step, which is the first view's."""
         if self.features is None and module.training:
-            self.features = pooled(output).detach().float()
+            features = pooled(output).detach()
+            self.features = features.to(torch.promote_types(features.dtype, torch.float32))
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None) -> None:
         features, self.features = self.features, None
@@ -62,7 +63,8 @@ class OnlineProbeHook(Hook):
 
     def _build(self, features: Tensor) -> None:
         """A small normal start, drawn without touching the run's own random numbers and the same in all processes."""
-        self.probe = nn.Linear(features.shape[1], self.classes, device='meta').to_empty(device=features.device)
+        self.probe = nn.Linear(features.shape[1], self.classes, device='meta', dtype=features.dtype)
+        self.probe.to_empty(device=features.device)
         start = torch.randn(self.probe.weight.shape, generator=torch.Generator().manual_seed(0))
         self.probe.weight.data.copy_(0.01 * start)
         self.probe.bias.data.zero_()
