@@ -1,12 +1,3 @@
-# BYOL on 20 % of ImageNet's classes (Fig. 8), for the iterations of 200 epochs on all of it: 200 x 1251.
-_base_ = '../byol_r50_200e.py'
-train_dataloader = dict(
-    dataset=dict(_delete_=True, type='ClassSubset', dataset={{_base_.train_dataloader.dataset}}, fraction=0.2, seed=0),
-    sampler=dict(type='InfiniteSampler'),
-)
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 0.12, by_epoch=False, begin=0, end=12510),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=12510, end=250200),
-]
-train_cfg = dict(_delete_=True, by_epoch=False, max_iters=250200)
-default_hooks = dict(checkpoint=dict(by_epoch=False, interval=12510))
+# BYOL on 20 % of ImageNet's classes (Fig. 8), for the same iterations.
+_base_ = 'byol_100pct_r50.py'
+train_dataloader = dict(dataset=dict(fraction=0.2))

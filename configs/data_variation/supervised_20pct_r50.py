@@ -1,13 +1,4 @@
-# Supervised on 20 % of ImageNet's classes (Fig. 8), for the iterations of 100 epochs on all of it: 100 x 1251.
-_base_ = '../supervised/supervised_r50_100e.py'
+# Supervised on 20 % of ImageNet's classes (Fig. 8), for the same iterations.
+_base_ = 'supervised_100pct_r50.py'
 model = dict(classes=200)
-train_dataloader = dict(
-    dataset=dict(_delete_=True, type='ClassSubset', dataset={{_base_.train_dataloader.dataset}}, fraction=0.2, seed=0),
-    sampler=dict(type='InfiniteSampler'),
-)
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 0.4, by_epoch=False, begin=0, end=12510),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=12510, end=125100),
-]
-train_cfg = dict(_delete_=True, by_epoch=False, max_iters=125100)
-default_hooks = dict(checkpoint=dict(by_epoch=False, interval=12510))
+train_dataloader = dict(dataset=dict(fraction=0.2))
