@@ -31,6 +31,8 @@ if __name__ == '__main__':
     saved = {}
     for name in names:
         cfg = toy.config(name, f'{work_dir}/{Path(name).stem}', steps=3, batch=8, queue=16, dtype='float64')
+        cfg.default_hooks.checkpoint.interval = 100  # none: what is compared is saved below
+        cfg.default_hooks.checkpoint.save_last = False
         if 'terms' in cfg.model.head:  # random directions are a process's own
             cfg.model.head.terms = [term for term in cfg.model.head.terms if term.type != 'BrownianTerm']
         cfg.custom_hooks = [dict(type='OnlineProbeHook', classes=4, lr=0.5)]
