@@ -1,5 +1,6 @@
 """The repository's configs at toy size: the same network and recipe, ResNet-18, fixed random views, few steps."""
 
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -9,6 +10,7 @@ from torch.utils.data import Dataset
 from mmairl.engine.launch import load_config
 from mmairl.registry import DATASETS
 
+RUNS = count()
 CONFIGS = Path(__file__).parent.parent / 'configs'
 
 
@@ -61,6 +63,8 @@ def config(
     cfg.default_hooks.pop('progress')
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
     cfg.work_dir = work_dir
+    # mmengine keeps one logger, hub and visualizer per name, and the default name is the second in which a run starts
+    cfg.experiment_name = f'toy{next(RUNS)}'
     cfg.randomness.seed = 3
     cfg.env_cfg.mp_cfg.mp_start_method = 'fork'
     cfg.merge_from_dict(options)

@@ -23,7 +23,6 @@ randomness = dict(seed=None, diff_rank_seed=True)
 visualizer = dict(
     type='Visualizer',
     vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')],
-    name='visualizer',
 )
 log_level = 'INFO'
 load_from = None

@@ -33,6 +33,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(toy_config, tmp_path):
     assert all(torch.equal(value, whole[key]) for key, value in weights(runner).items())
 
 
+def test_two_runs_in_one_process_log_each_into_their_own_folder(toy_config, tmp_path):
+    for name in ('a', 'b'):
+        launch.train(toy_config(steps=1, work_dir=str(tmp_path / name)))
+        assert list((tmp_path / name).rglob('vis_data/config.py'))
+
+
 @pytest.mark.parametrize('total,processes,steps,share', [(1024, 8, 1, 128), (1024, 4, 2, 128), (8, 1, 1, 8)])
 def test_the_total_batch_is_shared(total, processes, steps, share):
     cfg = Config(dict(total_batch_size=total, train_dataloader=dict(), optim_wrapper=dict(accumulative_counts=steps)))
