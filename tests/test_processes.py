@@ -25,6 +25,7 @@ def test_two_processes_equal_one_with_the_joined_batch(trained, name):
     """SyncBN, gradients, teacher and queue: float64, so that what differs is arithmetic and not rounding."""
     one, two = (saved[name] for saved in trained)
     assert two['wrapped'] and not one['wrapped']
+    assert one['knn'] == two['knn']
     torch.testing.assert_close(two['probe'], one['probe'], atol=1e-10, rtol=1e-10)
     for key, value in one['weights'].items():
         other = two['weights'][key]

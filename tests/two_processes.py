@@ -35,10 +35,25 @@ if __name__ == '__main__':
         cfg.default_hooks.checkpoint.save_last = False
         if 'terms' in cfg.model.head:  # random directions are a process's own
             cfg.model.head.terms = [term for term in cfg.model.head.terms if term.type != 'BrownianTerm']
-        cfg.custom_hooks = [dict(type='OnlineProbeHook', classes=4, lr=0.5)]
+        data = {
+            part: dict(type='Shapes', split='val', count=count, size=32)
+            for part, count in (('train', 49), ('test', 24))
+        }
+        cfg.custom_hooks = [
+            dict(type='OnlineProbeHook', classes=4, lr=0.5),
+            dict(type='OnlineKNNHook', interval=1, **data),
+        ]
+        cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
         runner = launch.train(cfg, launcher)
         probe = next(hook.probe for hook in runner.hooks if isinstance(hook, OnlineProbeHook))
+        if runner.rank == 0:
+            knn = runner.message_hub.get_scalar('train/knn_accuracy').current()
         model = getattr(runner.model, 'module', runner.model)
-        saved[name] = dict(weights=model.state_dict(), wrapped=model is not runner.model, probe=probe.weight.detach())
+        saved[name] = dict(
+            knn=float(knn) if runner.rank == 0 else None,
+            weights=model.state_dict(),
+            wrapped=model is not runner.model,
+            probe=probe.weight.detach(),
+        )
     if runner.rank == 0:
         torch.save(saved, out)

@@ -3,13 +3,14 @@
 import copy
 
 import torch
-from mmengine.dist import barrier, is_main_process
+from mmengine.dist import all_gather_object, barrier, get_rank, get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
+from torch.utils.data import Subset
 
 from mmairl.errors import UserError
-from mmairl.evaluation.features import extract
+from mmairl.evaluation.features import Features, extract
 from mmairl.evaluation.knn import knn_accuracy
 from mmairl.registry import DATASETS, HOOKS
 
@@ -18,8 +19,8 @@ from mmairl.registry import DATASETS, HOOKS
 class OnlineKNNHook(Hook):
     """Measures k-NN on `train` and `test` (the config's `evaluation` unless given) after every `interval` epochs.
 
-    The main process measures a copy of the backbone and the others wait. Training is the same to the last bit with it and
-    without: the student is not touched and the random state is restored.
+    Each process extracts its share of the features with a copy of the backbone, and the main one compares them. Training is
+    the same to the last bit with it and without: the student is not touched and the random state is restored.
     """
 
     priority = 'LOW'
@@ -34,27 +35,33 @@ class OnlineKNNHook(Hook):
         train, test = self.train or settings.get('train'), self.test or settings.get('test')
         if not train or not test:
             raise UserError('the online k-NN has no data; set evaluation = dict(train=..., test=...) or its own two')
-        self.data = [DATASETS.build(train), DATASETS.build(test)] if is_main_process() else []
+        self.data = [DATASETS.build(train), DATASETS.build(test)]
 
     def after_train_epoch(self, runner: Runner) -> None:
         if not self.every_n_epochs(runner, self.interval):
             return
+        state = torch.get_rng_state()
+        train, test = self._features(runner)
         if is_main_process():
-            state = torch.get_rng_state()
-            accuracy = self._measure(runner)
-            torch.set_rng_state(state)
+            k = min(self.k, len(train.y))
+            accuracy = knn_accuracy(train, test, [k], device=next(runner.model.parameters()).device)[k]
             runner.visualizer.add_scalars({'knn_accuracy': accuracy}, step=runner.iter)
             runner.message_hub.update_scalar('train/knn_accuracy', accuracy)
-            runner.logger.info(f'online k-NN, k = {self.k}: {accuracy:.1f} %')
+            runner.logger.info(f'online k-NN, k = {k}: {accuracy:.1f} %')
+        torch.set_rng_state(state)
         barrier()
 
-    def _measure(self, runner: Runner) -> float:
+    def _features(self, runner: Runner) -> list[Features]:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        device = next(model.parameters()).device
-        normal = model.data_preprocessor
-        mean, std = (tuple(values.flatten().tolist()) for values in (normal.mean, normal.std))
+        mean, std = (
+            values.flatten().tolist() for values in (model.data_preprocessor.mean, model.data_preprocessor.std)
+        )
         backbone = copy.deepcopy(model.backbone)
         backbone._forward_hooks.clear()  # another hook may listen to the student
-        train, test = (extract(backbone, part, mean, std, device=device) for part in self.data)
-        k = min(self.k, len(train.y))
-        return knn_accuracy(train, test, [k], device=device)[k]
+        found = []
+        for part in self.data:
+            share = Subset(part, range(get_rank(), len(part), get_world_size()))
+            own = extract(backbone, share, mean, std, device=next(model.parameters()).device)
+            shares = all_gather_object((own.x, own.y))
+            found.append(Features(*(torch.cat(rows) for rows in zip(*shares))))
+        return found
