@@ -8,10 +8,12 @@ import argparse
 from pathlib import Path
 
 import torch
+from mmengine.config import Config
 from mmengine.runner import Runner
 from torch.utils.data import default_collate
 
-from mmairl.engine.launch import load_config, train
+from mmairl.engine.launch import load_config, one_sentence_errors, train
+from mmairl.errors import UserError
 from mmairl.models.siamese import project, unit
 from mmairl.registry import DATASETS
 
@@ -30,11 +32,14 @@ VARIANTS = {
 }
 
 
-def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Path):
+def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Path) -> Config:
     cfg = load_config(str(ROOT / 'projects/byol_variants/configs/toy_shapes.py'))
     cfg.model.target, cfg.model.head.beta = target, beta
     if not predictor:
         cfg.model.predictor = None
+    warm_up = cfg.param_scheduler[0].end
+    if epochs <= warm_up:
+        raise UserError(f'--epochs {epochs} ends within the warm-up of {warm_up}; give {warm_up + 1} or more')
     cfg.train_cfg.max_epochs = epochs
     cfg.param_scheduler[1].end = epochs
     cfg.work_dir, cfg.randomness.seed = str(work_dir), 0
@@ -51,6 +56,7 @@ def spread(runner: Runner) -> float:
     return (z.std(dim=0).mean() * z.shape[1] ** 0.5).item()
 
 
+@one_sentence_errors
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--epochs', type=int, default=6)

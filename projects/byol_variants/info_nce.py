@@ -17,7 +17,8 @@ class InfoNCEHead(nn.Module):
         - beta 2 alpha / B sum_i ln( sum_{j != i} exp(S(v_i, v_j) / alpha) + sum_j exp(S(v_i, v'_j) / alpha) )
 
     S is the cosine of v_i's query and the other image's key. At beta = 0 a direction is BYOL's 2 - 2 cos less the
-    constant 2; at beta = 1 it is 2 alpha times SimCLR's NT-Xent at temperature alpha.
+    constant 2; at beta = 1 it is 2 alpha times SimCLR's NT-Xent at temperature alpha. Both directions summed, as here,
+    that is BYOL's loss less 4, and 4 alpha times NT-Xent's mean over the 2B rows.
     """
 
     def __init__(self, alpha: float = 0.1, beta: float = 1.0) -> None:
@@ -39,7 +40,8 @@ class InfoNCEHead(nn.Module):
         attraction = -2 * (query * other).sum(dim=1).mean()
         if self.beta == 0:
             return attraction
-        near, far = (query @ gather_with_gradient(keys).T / self.alpha for keys in (same, other))
+        # autocast would make the products half precision; the sums then run on float32 all the same
+        near, far = ((query @ gather_with_gradient(keys).T).to(query.dtype) / self.alpha for keys in (same, other))
         own = torch.arange(len(query), device=query.device)
         near = near.index_put((own, own + get_rank() * len(query)), near.new_tensor(float('-inf')))
         return attraction + self.beta * 2 * self.alpha * torch.cat([near, far], dim=1).logsumexp(dim=1).mean()

@@ -75,14 +75,16 @@ class SingularValueTerm(nn.Module):
 
     def of_view(self, z: Tensor) -> Tensor:
         z = z - z.mean(dim=0)
-        z = z / (z.square().mean(dim=0) + 1e-8).sqrt()
-        correlation = z.T @ z / len(z)
+        z = z / (len(z) * (z.square().mean(dim=0) + 1e-8)).sqrt()
+        correlation = (z.T @ z).to(z.dtype)  # autocast would make it half precision
         return (correlation - torch.eye(len(correlation), device=z.device, dtype=z.dtype)).square().sum()
 
 
 @MODELS.register_module()
 class BrownianTerm(nn.Module):
     """Pushes each embedding in a random direction, fresh every step: mean q . g with g uniform on the sphere.
+
+    Every process draws its own, so that no two processes' images share a direction.
 
     Args:
         weight: lambda_b.

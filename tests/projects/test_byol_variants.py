@@ -1,15 +1,34 @@
 """InfoNCE(alpha, beta) against the printed sum, and against the losses at its two ends."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
 from mmairl.models.heads import RegressionHead
+from mmairl.registry import MODELS
+from projects.byol_variants import collapse
 from projects.byol_variants.info_nce import InfoNCEHead
+
+CONFIGS = Path(__file__).parents[2] / 'projects/byol_variants/configs'
+# Tab. 5b: config -> predictor, target network, beta
+TABLE_5B = {
+    'byol': (True, True, 0),
+    'predictor_target_beta1': (True, True, 1),
+    'target_beta1': (False, True, 1),
+    'simclr': (False, False, 1),
+    'predictor_beta1': (True, False, 1),
+    'predictor_beta0': (True, False, 0),
+    'mean_teacher': (False, True, 0),
+    'neither_beta0': (False, False, 0),
+}
+# Tab. 5a: config -> the teacher's constant momentum
+TABLE_5A = {'target_fixed': 1.0, 'target_ema0999': 0.999, 'target_ema099': 0.99, 'target_ema09': 0.9}
 
 
 def units(count: int = 5) -> dict[int, Tensor]:
@@ -34,7 +53,8 @@ def test_loss_and_gradient_equal_the_printed_sum(alpha, beta):
     expected = -printed(q[0], k[0], k[1], alpha, beta) - printed(q[1], k[1], k[0], alpha, beta)
     found = InfoNCEHead(alpha, beta)(q, k, None)['loss']
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
-    for one, two in zip(torch.autograd.grad(found, list(q.values())), torch.autograd.grad(expected, list(q.values()))):
+    inputs = [*q.values(), *k.values()]
+    for one, two in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs)):
         torch.testing.assert_close(one, two, atol=1e-12, rtol=1e-12)
 
 
@@ -43,12 +63,75 @@ def test_without_negatives_it_is_byols_loss_less_a_constant():
     torch.testing.assert_close(InfoNCEHead(0.1, 0.0)(q, k, None)['loss'] + 4, RegressionHead()(q, k, None)['loss'])
 
 
-def test_with_all_negatives_it_is_two_alpha_times_nt_xent():
+def test_with_all_negatives_it_is_two_alpha_times_nt_xent_a_direction():
     z, alpha = units(), 0.5
     both = torch.cat([z[0], z[1]])
     logits = (both @ both.T / alpha).fill_diagonal_(-math.inf)
     nt_xent = F.cross_entropy(logits, torch.tensor([5, 6, 7, 8, 9, 0, 1, 2, 3, 4]))
-    torch.testing.assert_close(InfoNCEHead(alpha, 1.0)(z, z, None)['loss'], 2 * 2 * alpha * nt_xent)
+    found, expected = InfoNCEHead(alpha, 1.0)(z, z, None)['loss'], 2 * 2 * alpha * nt_xent
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(torch.autograd.grad(found, list(z.values())), torch.autograd.grad(expected, list(z.values()))):
+        torch.testing.assert_close(a, b)
+
+
+def test_with_neither_a_stop_gradient_halves_the_gradient_and_changes_nothing_else():
+    z = units()
+    through, stopped = (
+        torch.autograd.grad(InfoNCEHead(0.1, 0.0)(z, k, None)['loss'], list(z.values()))
+        for k in (z, {view: rows.detach() for view, rows in z.items()})
+    )
+    for a, b in zip(through, stopped):
+        torch.testing.assert_close(a, 2 * b)
+
+
+def test_a_stop_gradient_is_a_teacher_of_momentum_0(toy_config):
+    """Tab. 5a's last row: the student stands where a teacher copied from it at each step would."""
+    folder = '../projects/byol_variants/configs'
+    averaged, stopped = (
+        MODELS.build(toy_config(f'{folder}/{name}_r50_300e.py').model).double() for name in ('byol', 'predictor_beta0')
+    )
+    averaged.load_state_dict(stopped.state_dict(), strict=False)
+    averaged.teacher.copy_from(averaged)
+    views = list(torch.randn(2, 8, 3, 32, 32, dtype=torch.float64))
+    gradients = []
+    for model in (averaged, stopped):
+        loss = model(views, mode='loss')['loss']
+        gradients.append((loss.detach(), *torch.autograd.grad(loss, [model.get_parameter('projector.mlp.0.weight')])))
+    torch.testing.assert_close(*gradients)
+
+
+def test_half_precision_products_are_summed_in_float32():
+    q, k = ({view: rows.detach().float() for view, rows in units().items()} for _ in range(2))
+    exact = InfoNCEHead()(q, k, None)['loss']
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        rounded = InfoNCEHead()(q, k, None)['loss']
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, exact, atol=2e-2, rtol=0)
+
+
+@pytest.mark.parametrize('name', TABLE_5B)
+def test_a_config_is_its_row_of_table_5b(name):
+    model = load_config(str(CONFIGS / f'{name}_r50_300e.py')).model
+    assert (model.predictor is not None, model.target == 'teacher', model.head.beta) == TABLE_5B[name]
+    assert model.head.alpha == 0.1 and model.queue is None and model.symmetric
+
+
+@pytest.mark.parametrize('name', TABLE_5A)
+def test_a_config_is_its_row_of_table_5a(name):
+    cfg, base = (load_config(str(CONFIGS / f'{stem}_r50_300e.py')) for stem in (name, 'byol'))
+    momentum = cfg.default_hooks.momentum
+    assert (momentum.base, momentum.schedule) == (TABLE_5A[name], 'constant')
+    assert cfg.model == base.model and cfg.optim_wrapper == base.optim_wrapper
+
+
+def test_the_collapse_script_covers_table_5b():
+    rows = {(predictor, target == 'teacher', beta) for predictor, target, beta, _ in collapse.VARIANTS.values()}
+    assert rows == set(TABLE_5B.values())
+
+
+def test_a_collapse_run_within_the_warm_up_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match='warm-up'):
+        collapse.variant(True, 'teacher', 0.0, 2, tmp_path)
 
 
 @pytest.mark.parametrize('wrong', [dict(beta=-0.1), dict(beta=1.1), dict(alpha=0.0)])

@@ -1,13 +1,22 @@
 """MSBReg's terms against independent float64 arithmetic."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
 from mmairl.models.heads import ContrastiveHead, RegressionHead
+from mmairl.optim.constructor import adapted_and_excluded
+from mmairl.registry import MODELS
 from projects.msbreg.msbreg import BrownianTerm, CentroidHead, RegularisedHead, SingularValueTerm
+
+CONFIGS = Path(__file__).parents[2] / 'projects/msbreg/configs'
+# The supplement's Section 1.1: the base rate of each data set
+BASE_LR = {'r50': 0.15, 'in100': 0.4, 'stl10': 0.5}
 
 
 def units(views: int, count: int = 6, dim: int = 4) -> dict[int, Tensor]:
@@ -15,12 +24,17 @@ def units(views: int, count: int = 6, dim: int = 4) -> dict[int, Tensor]:
     return {view: row.requires_grad_() for view, row in rows.items()}
 
 
+def assert_same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float = 1e-12) -> None:
+    """The value and its gradient."""
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+    for a, b in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs)):
+        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+
 def test_two_views_are_byols_symmetric_loss():
     q, k = units(2), units(2)
     one, two = CentroidHead()(q, k, None)['loss'], RegressionHead()(q, k, None)['loss']
-    torch.testing.assert_close(one, two)
-    for a, b in zip(torch.autograd.grad(one, list(q.values())), torch.autograd.grad(two, list(q.values()))):
-        torch.testing.assert_close(a, b)
+    assert_same(one, two, list(q.values()))
 
 
 @pytest.mark.parametrize('views', [3, 4, 8])
@@ -30,24 +44,38 @@ def test_each_view_is_drawn_to_the_centre_of_the_others(views):
     for v in range(views):
         centre = sum(k[w] for w in range(views) if w != v) / (views - 1)
         total = total + sum(2 - 2 * (q[v][i] @ centre[i]) / centre[i].norm() for i in range(6)) / 6
-    torch.testing.assert_close(CentroidHead()(q, k, None)['loss'], 2 * total / views)
+    assert_same(CentroidHead()(q, k, None)['loss'], 2 * total / views, list(q.values()))
 
 
 def test_the_means_of_both_networks_can_be_compared_instead():
     q, k = units(3), units(3)
     a, b = (sum(rows.values()) / 3 for rows in (q, k))
     expected = torch.stack([2 * (2 - 2 * (x @ y) / (x.norm() * y.norm())) for x, y in zip(a, b)]).mean()
-    torch.testing.assert_close(CentroidHead('mean')(q, k, None)['loss'], expected)
+    assert_same(CentroidHead('mean')(q, k, None)['loss'], expected, list(q.values()))
 
 
 def test_the_singular_value_term_is_that_of_the_singular_values():
-    z = torch.randn(2, 20, 5, dtype=torch.float64)
+    z = torch.randn(2, 20, 5, dtype=torch.float64, requires_grad=True)
     expected = 0.0
     for view in z:
         standard = (view - view.mean(0)) / view.std(0, correction=0)
         values = torch.linalg.svdvals(standard / 20**0.5)
         expected = expected + ((values**2 - 1) ** 2).sum() / 2
-    torch.testing.assert_close(SingularValueTerm()(z), expected, atol=1e-6, rtol=1e-6)
+    assert_same(SingularValueTerm()(z), expected, [z], tolerance=1e-6)  # the term keeps 1e-8 under the root
+
+
+def test_a_collapsed_batch_has_a_finite_gradient():
+    z = torch.ones(1, 6, 4, requires_grad=True)
+    loss = SingularValueTerm()(z)
+    assert loss == 4 and torch.autograd.grad(loss, z)[0].isfinite().all()
+
+
+def test_half_precision_products_are_summed_in_float32():
+    z = torch.randn(1, 64, 8)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        rounded = SingularValueTerm()(z)
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, SingularValueTerm()(z), atol=5e-2, rtol=0)
 
 
 def test_an_even_spread_costs_nothing():
@@ -74,6 +102,28 @@ def test_terms_are_added_to_any_head_by_their_weights():
     found = head(q, k, bank)
     expected = ContrastiveHead(0.2)(q, k, bank)['loss'] + 0.5 * found['brownian'] + 0.004 * found['singular']
     torch.testing.assert_close(found['loss'], expected)
+
+
+@pytest.mark.parametrize('path', sorted(CONFIGS.glob('msbreg_*.py')), ids=lambda path: path.stem)
+def test_the_rate_grows_with_batch_and_views(path):
+    cfg = load_config(str(path))
+    base = next(rate for part, rate in BASE_LR.items() if f'_{part}_' in path.name)
+    lr, warm_up = base * cfg.total_batch_size / 256 * len(cfg.train_dataloader.dataset.views), cfg.param_scheduler[0]
+    assert cfg.optim_wrapper.optimizer.lr == pytest.approx(lr)
+    assert warm_up.start_factor * lr == pytest.approx(1e-6) and warm_up.end == 10
+    assert cfg.optim_wrapper.optimizer.weight_decay == 1e-5
+    assert cfg.auto_scale_lr.base_batch_size == cfg.total_batch_size
+    assert cfg.param_scheduler[1].end == cfg.train_cfg.max_epochs
+
+
+def test_layer_norm_takes_batch_norms_place_in_both_mlps():
+    model = load_config(str(CONFIGS / 'msbreg_k4_ln_r18_stl10_320e.py')).model
+    for part in (model.projector, model.predictor):
+        mlp = MODELS.build(part)
+        norms = [layer for layer in mlp.modules() if isinstance(layer, nn.LayerNorm)]
+        assert len(norms) == 1 and not any(isinstance(layer, nn.modules.batchnorm._NormBase) for layer in mlp.modules())
+        excluded = {id(param) for param in adapted_and_excluded(mlp)[1]['params']}
+        assert {id(norms[0].weight), id(norms[0].bias)} <= excluded, "LARS leaves them alone, as it does batch norm's"
 
 
 def test_wrong_settings_are_one_sentence():

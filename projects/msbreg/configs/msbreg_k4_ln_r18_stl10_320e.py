@@ -1,4 +1,4 @@
-# MSBReg without batch norm in its MLPs, on STL-10's images in folders: rate 0.5 x 512 / 256 x 4 = 4.
+# MSBReg without batch norm in its MLPs, on STL-10's images in folders, at Table 4's batch: 0.5 x 256 / 256 x 4 = 2.
 _base_ = 'msbreg_k4_r18_in100_320e.py'
 model = dict(
     projector=dict(norm_cfg=dict(_delete_=True, type='LN')),
@@ -9,9 +9,11 @@ model = dict(
 train_dataloader = dict(
     dataset=dict(_delete_=True, type='UnlabelledFolder', root='data/stl10/unlabeled', views=[{{_base_.view}}] * 4)
 )
-optim_wrapper = dict(optimizer=dict(lr=4.0))
+evaluation = dict(train=dict(root='data/stl10/train'), test=dict(root='data/stl10/test'))
+total_batch_size = 256
+auto_scale_lr = dict(base_batch_size=256)
+optim_wrapper = dict(optimizer=dict(lr=2.0))
 param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 4.0, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
+    dict(type='LinearLR', start_factor=1e-6 / 2.0, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
     dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=320, convert_to_iter_based=True),
 ]
-train_cfg = dict(max_epochs=320)
