@@ -1,4 +1,4 @@
-"""A short run of every config at toy size: the loss is finite, the weights move, the teacher follows, the checkpoint loads."""
+"""A short run of every config on Shapes at toy size: a finite loss, weights that move, a teacher that follows, a checkpoint."""
 
 import math
 import os
@@ -26,9 +26,18 @@ def short(path: Path) -> str:
     return os.path.relpath(path, CONFIGS)
 
 
+def on_shapes(cfg: Config) -> Config:
+    """Two steps' worth of drawn images in place of the toy config's noise, in as many views."""
+    views = cfg.train_dataloader.dataset.views
+    crop = [dict(type='RandomResizedCrop', size=32), dict(type='RandomFlip')]
+    cfg.train_dataloader.dataset = dict(type='Shapes', split='train', count=32, size=48, views=[crop] * views)
+    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    return cfg
+
+
 @pytest.mark.parametrize('path', [p for p in PRETRAINING if p.parent.name not in SAME_AT_TOY_SIZE], ids=short)
 def test_it_trains_and_its_checkpoint_loads(toy_config, path):
-    cfg = toy_config(short(path), steps=2, batch=16)
+    cfg = on_shapes(toy_config(short(path), steps=2, batch=16))
     runner = launch.train(cfg)
     assert math.isfinite(runner.message_hub.get_scalar('train/loss').current())
     first = torch.load(f'{runner.work_dir}/iter_1.pth', weights_only=True)['state_dict']
@@ -39,7 +48,7 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
         moved = any(not torch.equal(model.teacher.get_parameter(n), first[f'teacher.{n}']) for n in names)
         # an ascending teacher's last momentum is 1, and so is a fixed one's
         assert moved != (momentum.schedule == 'cosine' or momentum.base == 1)
-    resumed = toy_config(short(path), steps=2, batch=16, resume=True)
+    resumed = on_shapes(toy_config(short(path), steps=2, batch=16, resume=True))
     assert launch.train(resumed).iter == 2
 
 

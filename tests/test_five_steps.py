@@ -28,6 +28,7 @@ class Plain:
     bn: bool = True
     parts: int = 1
     bias: bool = True
+    linear: bool = False
     orders: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -47,6 +48,8 @@ class Plain:
         return net.train()
 
     def mlp(self, width: int) -> nn.Sequential:
+        if self.linear:
+            return nn.Sequential(nn.Linear(width, 16))
         middle = [nn.BatchNorm1d(64)] if self.bn else []
         return nn.Sequential(nn.Linear(width, 64), *middle, nn.ReLU(), nn.Linear(64, 16, bias=self.bias))
 
@@ -104,6 +107,7 @@ class Plain:
 
 
 FRAMEWORKS = {
+    'mocov1': dict(predictor=False, symmetric=False, ascending=False, linear=True, parts=2, temperature=0.07),
     'mocov2': dict(predictor=False, symmetric=False, ascending=False, bn=False, parts=2),
     'mocov2_syncbn': dict(predictor=False, symmetric=False, ascending=False),
     'mocov2_syncbn_predictor': dict(symmetric=False, ascending=False),

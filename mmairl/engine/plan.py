@@ -48,6 +48,8 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> Plan:
     steps, notes = total // once, []
     if steps > 1 and 'BN' in str(cfg.model.backbone.get('norm_cfg')):
         notes.append(f'batch statistics are over {once} images a step instead of {total}; nothing can make them equal')
+    if steps > 1 and 'queue' in cfg.model and cfg.model.queue is None:
+        notes.append('terms over the batch (negatives in it, its spread) see one accumulated step as well')
     first = cfg.param_scheduler[0]
     warm_up = (
         f'{first.end} {"epochs" if first.get("by_epoch", True) else "iterations"}'

@@ -76,7 +76,7 @@ class SingularValueTerm(nn.Module):
     def of_view(self, z: Tensor) -> Tensor:
         z = z - z.mean(dim=0)
         z = z / (len(z) * (z.square().mean(dim=0) + 1e-8)).sqrt()
-        correlation = (z.T @ z).to(z.dtype)  # autocast would make it half precision
+        correlation = z.T @ z  # scaled before the product, whose sums would leave float16 under autocast
         return (correlation - torch.eye(len(correlation), device=z.device, dtype=z.dtype)).square().sum()
 
 

@@ -70,12 +70,11 @@ def test_a_collapsed_batch_has_a_finite_gradient():
     assert loss == 4 and torch.autograd.grad(loss, z)[0].isfinite().all()
 
 
-def test_half_precision_products_are_summed_in_float32():
-    z = torch.randn(1, 64, 8)
-    with torch.autocast('cpu', dtype=torch.bfloat16):
+def test_a_large_batch_fits_into_half_precision():
+    z = torch.randn(1, 70000, 2)
+    with torch.autocast('cpu', dtype=torch.float16):
         rounded = SingularValueTerm()(z)
-    assert rounded.dtype == torch.float32
-    torch.testing.assert_close(rounded, SingularValueTerm()(z), atol=5e-2, rtol=0)
+    torch.testing.assert_close(rounded, SingularValueTerm()(z), atol=1e-2, rtol=0)
 
 
 def test_an_even_spread_costs_nothing():
