@@ -8,7 +8,7 @@ import toy
 from mmengine.dist import get_rank, get_world_size
 
 from mmairl.engine import launch
-from mmairl.engine.distributed import start_processes
+from mmairl.engine.distributed import start_processes, stop_processes
 from mmairl.hooks import OnlineProbeHook
 from mmairl.models.gather import gather
 from mmairl.models.shuffle_bn import shuffle, unshuffle
@@ -57,3 +57,4 @@ if __name__ == '__main__':
         )
     if runner.rank == 0:
         torch.save(saved, out)
+    stop_processes()

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from mmengine.config import Config, DictAction
 
+from mmairl.engine.distributed import stop_processes
 from mmairl.engine.launch import load_config, one_sentence_errors, train
 from mmairl.engine.plan import follow, plan
 
@@ -65,6 +66,7 @@ def main() -> None:
     if args.per_gpu is not None:
         follow(cfg, plan(cfg, int(os.environ.get('WORLD_SIZE', 1)), args.per_gpu))
     train(cfg, args.launcher)
+    stop_processes()
 
 
 if __name__ == '__main__':

@@ -25,6 +25,13 @@ def start_processes(launcher: str) -> None:
     dist.init_process_group('gloo')
 
 
+def stop_processes() -> None:
+    """Leave the process group together: gloo's threads abort a process that exits while they still run."""
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
 @MODEL_WRAPPERS.register_module()
 class DistributedModel(MMDistributedDataParallel):
     """mmengine's DDP, which names a GPU per process, without the name where there is no GPU.
