@@ -16,10 +16,15 @@ def build_views(views: Sequence[Sequence[dict]] | None) -> list[Pipeline]:
 
 
 class ViewDataset(Dataset):
-    """Base of the data sets: a child sets `labels` (-1 where unknown) and `classes`, and defines `raw`."""
+    """Base of the data sets: a child sets `labels` and `classes`, and defines `raw`.
+
+    `labels` is one class an image (-1 where unknown), or of shape (images, classes) where an image can be of several:
+    1 is of the class, 0 is not, -1 is not to be counted. `metric` is what the field scores the set by.
+    """
 
     labels: Tensor
     classes: list[str]
+    metric = 'top-1'
 
     def __init__(self, views: Sequence[Sequence[dict]] | None) -> None:
         self.views = build_views(views)
@@ -48,4 +53,5 @@ class ViewDataset(Dataset):
             for transform in pipeline:
                 view = transform(view)
             inputs.append(view)
-        return dict(inputs=inputs, data_samples=dict(label=int(self.labels[index]), index=index))
+        label = self.labels[index]
+        return dict(inputs=inputs, data_samples=dict(label=int(label) if label.ndim == 0 else label, index=index))
