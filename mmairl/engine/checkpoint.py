@@ -1,4 +1,4 @@
-"""Checkpoints from anywhere, read without running code from them, and the networks inside them by name.
+"""Checkpoints from anywhere, read without running code from them.
 
 ``torch.load(weights_only=True)`` runs no code but knows no mmengine class; the few that a training
 checkpoint holds (the log history) are allow-listed here by name, so that mmengine's own resume works too.
@@ -6,7 +6,6 @@ checkpoint holds (the log history) are allow-listed here by name, so that mmengi
 
 import pickle
 import zipfile
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ import torch
 from mmengine.logging import HistoryBuffer
 
 from mmairl.errors import UserError
-
-PREFIX = {'student': '', 'teacher': 'teacher.'}
 
 
 def _history_method(owner: type, name: str) -> Any:
@@ -77,26 +74,3 @@ def _what_is_wrong(path: Path, error: Exception) -> str:
     if head == b'PK\x03\x04':
         return 'is truncated or damaged; copy it again or use an earlier checkpoint'
     return 'is not a checkpoint that torch wrote; give a .pth file of weights'
-
-
-def state_dict_of(checkpoint: dict[str, Any]) -> 'OrderedDict[str, torch.Tensor]':
-    """The weights of a checkpoint, with or without the `state_dict` envelope and DDP's `module.` prefix."""
-    weights = checkpoint.get('state_dict', checkpoint)
-    tensors = (
-        (key.removeprefix('module.'), value) for key, value in weights.items() if isinstance(value, torch.Tensor)
-    )
-    return OrderedDict(tensors)
-
-
-def part_weights(checkpoint: dict[str, Any], part: str, path: str | Path = 'the checkpoint') -> dict[str, torch.Tensor]:
-    """The backbone's weights of the student or the teacher, with the prefix taken off."""
-    if part not in PREFIX:
-        raise UserError(f"part '{part}' is not in a checkpoint; say student or teacher")
-    prefix = f'{PREFIX[part]}backbone.'
-    weights = state_dict_of(checkpoint)
-    found = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
-    if not found:
-        raise UserError(
-            f"{path} holds no {part} backbone (no key starts with '{prefix}'); its keys look like {list(weights)[:3]}"
-        )
-    return found

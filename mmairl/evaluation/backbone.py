@@ -11,10 +11,10 @@ from mmengine import Config
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from mmairl.engine.checkpoint import load_checkpoint, part_weights
 from mmairl.errors import UserError
 from mmairl.models.platform import import_mmpretrain
 from mmairl.registry import MODELS
+from mmairl.weights.read import read_backbone
 
 
 def load_backbone(cfg: Config, checkpoint: str | Path | None = None, part: str = 'student', seed: int = 0) -> nn.Module:
@@ -27,11 +27,11 @@ def load_backbone(cfg: Config, checkpoint: str | Path | None = None, part: str =
         backbone = _random_backbone(cfg, seed)
         origin = f'random initialisation, seed {seed}'
     else:
-        weights = part_weights(load_checkpoint(checkpoint), part, checkpoint)
+        found = read_backbone(checkpoint, part)
         backbone = _build(cfg)
-        _require_same_keys(weights, backbone.state_dict(), checkpoint)
-        backbone.load_state_dict(weights)
-        origin = f'{part} of {checkpoint}, all {len(weights)} keys matched'
+        require_same_keys(found.weights, backbone.state_dict(), checkpoint)
+        backbone.load_state_dict(found.weights)
+        origin = f'{found}, all {len(found.weights)} keys matched'
     print_log(f'backbone under test: {origin}', logger='current')
     backbone.requires_grad_(False)
     backbone.eval()
@@ -59,7 +59,7 @@ def _random_backbone(cfg: Config, seed: int) -> nn.Module:
     return backbone
 
 
-def _require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: str | Path) -> None:
+def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: str | Path) -> None:
     """Refuse a checkpoint unless it and the network name the same tensors with the same shapes."""
     shapes = [key for key in here if key in there and here[key].shape != there[key].shape]
     missing = [key for key in here if key not in there]

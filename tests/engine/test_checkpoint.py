@@ -9,7 +9,7 @@ import torch
 from mmengine.logging import HistoryBuffer
 
 from mmairl.engine.atomic import replacing
-from mmairl.engine.checkpoint import load_checkpoint, part_weights, state_dict_of
+from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import UserError
 
 
@@ -65,17 +65,6 @@ def test_damaged_and_foreign_files_are_one_sentence(tmp_path):
     ).items():
         with pytest.raises(UserError, match=sentence):
             load_checkpoint(tmp_path / f'{name}.pth')
-
-
-def test_parts_are_found_by_name_with_the_prefix_taken_off():
-    weights = {'backbone.a': torch.ones(1), 'teacher.backbone.a': torch.zeros(1), 'projector.b': torch.ones(1)}
-    assert part_weights(dict(state_dict=weights), 'student') == {'a': weights['backbone.a']}
-    assert part_weights(weights, 'teacher') == {'a': weights['teacher.backbone.a']}
-    assert list(state_dict_of({'module.x': torch.ones(1)})) == ['x']
-    with pytest.raises(UserError, match='no teacher backbone'):
-        part_weights({'backbone.a': torch.ones(1)}, 'teacher')
-    with pytest.raises(UserError, match='say student or teacher'):
-        part_weights(weights, 'pupil')
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):

@@ -1,0 +1,81 @@
+"""A backbone written the way another project reads it; every file says where its weights came from."""
+
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mmairl.engine.atomic import replacing
+from mmairl.errors import UserError
+from mmairl.weights.layouts import OURS_TO_DETECTRON2, OURS_TO_TIMM, rename
+from mmairl.weights.read import ORIGIN, Backbone
+
+Weights = dict[str, Tensor]
+
+
+def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **record: object) -> None:
+    """Write `backbone` in the format `to`; `record` is added to what the file says of its origin.
+
+    >>> write_backbone(read_backbone('moco_v2.pth.tar'), 'moco_v2.pkl', to='detectron2')  # doctest: +SKIP
+    """
+    if to not in WRITERS:
+        raise UserError(f"there is no format '{to}' to write; say one of {', '.join(WRITERS)}")
+    origin = {
+        **backbone.origin,
+        'file': Path(backbone.path).name,
+        'format': backbone.source,
+        'part': backbone.part,
+        **record,
+    }
+    with replacing(path) as beside:
+        WRITERS[to]({key: value.contiguous() for key, value in backbone.weights.items()}, origin, beside)
+
+
+def _mmairl(weights: Weights, origin: dict, path: Path) -> None:
+    state = OrderedDict((f'backbone.{key}', value) for key, value in weights.items())
+    torch.save(dict(meta={ORIGIN: origin}, state_dict=state), path)
+
+
+def _plain(weights: Weights, origin: dict, path: Path) -> None:
+    """A bare dictionary of tensors, as torch's own models are released; the origin is an attribute of it."""
+    state = OrderedDict(weights)
+    vars(state)[ORIGIN] = origin
+    torch.save(state, path)
+
+
+def _timm(weights: Weights, origin: dict, path: Path) -> None:
+    is_vit = 'cls_token' in weights
+    _plain({rename(key, OURS_TO_TIMM) if is_vit else key: value for key, value in weights.items()}, origin, path)
+
+
+def _detectron2(weights: Weights, origin: dict, path: Path) -> None:
+    """detectron2's own names as NumPy arrays; `matching_heuristics` lets it find them in C4 and in FPN models."""
+    if 'conv1.weight' not in weights:
+        raise UserError('detectron2 has names for ResNets alone and this backbone is none; write another format')
+    arrays = {
+        rename(key, OURS_TO_DETECTRON2): value.numpy()
+        for key, value in weights.items()
+        if not key.endswith('num_batches_tracked')  # its BN layers have no such counter
+    }
+    with path.open('wb') as file:
+        pickle.dump(
+            {'model': arrays, '__author__': 'mmairl', 'matching_heuristics': True, 'meta': {ORIGIN: origin}}, file
+        )
+
+
+def _safetensors(weights: Weights, origin: dict, path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(weights, path, metadata={key: str(value) for key, value in origin.items()})
+
+
+WRITERS: dict[str, Callable[[Weights, dict, Path], None]] = {
+    'mmairl': _mmairl,
+    'torchvision': _plain,
+    'timm': _timm,
+    'detectron2': _detectron2,
+    'safetensors': _safetensors,
+}

@@ -1,0 +1,57 @@
+"""Change how a backbone is stored: tools/convert.py SRC DST --to {mmairl,torchvision,timm,detectron2,safetensors}."""
+
+import argparse
+
+from rich.console import Console
+from rich.table import Table
+
+from mmairl.engine.launch import one_sentence_errors
+from mmairl.weights.read import Backbone, read_backbone
+from mmairl.weights.write import WRITERS, write_backbone
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('src', help='a checkpoint of any known project, recognised by its keys')
+    parser.add_argument('dst')
+    parser.add_argument('--to', choices=list(WRITERS), default='mmairl')
+    parser.add_argument('--part', choices=['student', 'teacher'], default='student')
+    return parser.parse_args()
+
+
+def summary(backbone: Backbone) -> Table:
+    """How many keys kept their names, which got new ones and which were left behind, by the beginning of the name."""
+    changed = {old: new for old, new in backbone.renamed.items() if old != new}
+    table = Table(title=str(backbone), title_justify='left', show_header=False)
+    table.add_row('read', f'{len(backbone.renamed) + len(backbone.dropped)} tensors')
+    table.add_row('kept under their names', str(len(backbone.renamed) - len(changed)))
+    example = next(iter(changed.items()), None)
+    table.add_row('renamed', f'{len(changed)}' + (f', as {example[0]} → {example[1]}' if example else ''))
+    table.add_row('left behind', f'{len(backbone.dropped)}' + _groups(backbone.dropped))
+    counters = len(backbone.weights) - len(backbone.renamed)
+    if counters:
+        table.add_row('added', f'{counters} batch counters of 0, which this format does not store')
+    return table
+
+
+def _groups(keys: list[str]) -> str:
+    groups: dict[str, int] = {}
+    for key in keys:
+        name = key.rsplit('.', 1)[0].split('.')
+        head = '.'.join(name[:2])
+        groups[head] = groups.get(head, 0) + 1
+    shown = [f'{name}.* ({count})' for name, count in list(groups.items())[:6]]
+    return ': ' + ', '.join(shown) + (', ...' if len(groups) > 6 else '') if shown else ''
+
+
+@one_sentence_errors
+def main() -> None:
+    args = parse_args()
+    backbone = read_backbone(args.src, args.part)
+    Console().print(summary(backbone))
+    write_backbone(backbone, args.dst, args.to)
+    print(f'{args.dst} holds {len(backbone.weights)} tensors in the format {args.to}')
+
+
+if __name__ == '__main__':
+    main()
