@@ -13,8 +13,8 @@ from mmairl.evaluation.protocol import Result
 from mmairl.report.scalars import Curve
 from mmairl.report.table import columns
 
-# Stand-ins that matplotlib draws with and `svg` swaps for the page's variables.
-INK, QUIET, LINE, ACCENT, CARD = '#010101', '#020202', '#030303', '#040404', '#050505'
+# The page's light colours: right in a file of their own, and on a page `svg` swaps them for its variables.
+INK, QUIET, LINE, ACCENT, CARD = '#1d2433', '#667085', '#e3e1dc', '#2563c9', '#fffffe'
 VARIABLES = {INK: '--ink', QUIET: '--quiet', LINE: '--line', ACCENT: '--accent', CARD: '--card'}
 # Colours that keep apart on white and on near-black; markers tell apart what colour alone does not.
 CLASS_COLOURS = (

@@ -1,0 +1,110 @@
+"""NormRescale (Eq. 3): each weight of a LARS-trained network keeps its direction and takes an anchor's norm."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmairl.errors import UserError
+from mmairl.weights.norms import is_statistic
+
+STATISTICS = ('keep', 'rescale')
+PER = ('tensor', 'channel')
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was done to one tensor; `why` says what kept it as it was."""
+
+    name: str
+    norm: float
+    anchor: float | None
+    why: str = ''
+
+    @property
+    def ratio(self) -> float | None:
+        return self.anchor / self.norm if self.anchor is not None and self.norm and not self.why else None
+
+
+def normrescale(
+    weights: Mapping[str, Tensor],
+    anchor: Mapping[str, Tensor] | None = None,
+    constant: float | None = None,
+    per: str = 'tensor',
+    statistics: str = 'keep',
+) -> tuple[dict[str, Tensor], list[Row]]:
+    """Rescale every learnable tensor to the norm of the anchor's, or, without an anchor, by a constant factor.
+
+    `per='channel'` matches the norm of each output channel. `statistics='rescale'` treats a BN layer's running mean
+    and variance as weights too, as the paper's release did; counters are never touched.
+
+    >>> new, rows = normrescale({'w': torch.tensor([3.0, 4.0])}, {'w': torch.tensor([0.0, 1.0])})
+    >>> new['w'], rows[0].ratio
+    (tensor([0.6000, 0.8000]), 0.2)
+    """
+    _check(anchor, constant, per, statistics)
+    new, rows = {}, []
+    for key, weight in weights.items():
+        new[key] = weight
+        if key.endswith('num_batches_tracked') or (is_statistic(key) and statistics == 'keep'):
+            continue
+        norm, by_channel = weight.double().norm().item(), per == 'channel' and weight.ndim > 1
+        if anchor is None:
+            new[key] = (weight.double() * constant).to(weight.dtype)
+            rows.append(Row(key, norm, norm * constant, '' if norm else 'its norm is zero'))
+            continue
+        why = _why_not(weight, anchor.get(key))
+        rows.append(Row(key, norm, anchor[key].double().norm().item() if key in anchor else None, why))
+        if not why:
+            new[key] = _rescaled(weight, anchor[key], by_channel)
+    return new, rows
+
+
+def _check(anchor: Mapping | None, constant: float | None, per: str, statistics: str) -> None:
+    if (anchor is None) == (constant is None):
+        raise UserError('NormRescale takes its norms from an anchor or scales by a constant: give one of the two')
+    if constant is not None and not 0 < constant < float('inf'):
+        raise UserError(f'the constant of NormRescale is {constant}; give a positive number such as 0.1')
+    if per not in PER or statistics not in STATISTICS:
+        raise UserError(f"per='{per}', statistics='{statistics}' are not NormRescale's; say {PER} and {STATISTICS}")
+    if constant is not None and per == 'channel':
+        raise UserError('a constant factor is the same for every channel; per=channel goes with an anchor')
+
+
+def _why_not(weight: Tensor, anchor: Tensor | None) -> str:
+    if anchor is None:
+        return 'the anchor lacks it'
+    if anchor.shape != weight.shape:
+        return f'its shape {tuple(weight.shape)} differs from the anchor’s {tuple(anchor.shape)}'
+    if not weight.isfinite().all() or not anchor.isfinite().all():
+        return 'it or the anchor is not finite'
+    if not weight.any():
+        return 'its norm is zero'
+    return '' if anchor.any() else 'the anchor’s norm is zero'
+
+
+def _rescaled(weight: Tensor, anchor: Tensor, by_channel: bool) -> Tensor:
+    """w |a| / |w| in double precision, rounded once; a channel that is zero in either stays as it is."""
+    w, a = weight.double(), anchor.double()
+    if not by_channel:
+        return (w * (a.norm() / w.norm())).to(weight.dtype)
+    axes = tuple(range(1, w.ndim))
+    of_w, of_a = (torch.linalg.vector_norm(x, dim=axes, keepdim=True) for x in (w, a))
+    factor = torch.where((of_w > 0) & (of_a > 0), of_a / of_w.clamp_min(torch.finfo(torch.float64).tiny), 1.0)
+    return (w * factor).to(weight.dtype)
+
+
+def left_alone(rows: list[Row]) -> str:
+    """One sentence on the tensors that could not be rescaled, or nothing."""
+    skipped = [row for row in rows if row.why]
+    if not skipped:
+        return ''
+    reasons = Counter(row.why for row in skipped)
+    named = '; '.join(
+        f'{why}: {next(row.name for row in skipped if row.why == why)}'
+        + (f' and {count - 1} more' if count > 1 else '')
+        for why, count in reasons.items()
+    )
+    return f'{len(skipped)} of {len(rows)} tensors were left as they were ({named})'

@@ -1,0 +1,31 @@
+"""A backbone's start from a checkpoint of any project, all of it or nothing: init_cfg=dict(type='PretrainedBackbone', ...)."""
+
+from mmengine.logging import print_log
+from torch import Tensor, nn
+
+from mmairl.registry import WEIGHT_INITIALIZERS
+from mmairl.weights.fit import require_same_keys
+from mmairl.weights.read import read_backbone
+
+
+@WEIGHT_INITIALIZERS.register_module()
+class PretrainedBackbone:
+    """Where mmengine's `Pretrained` loads whatever happens to match, this loads every weight or refuses."""
+
+    def __init__(self, checkpoint: str, part: str = 'student') -> None:
+        self.checkpoint, self.part = checkpoint, part
+
+    def weights(self) -> tuple[dict[str, Tensor], str]:
+        """The weights to load, and a few words on what they are."""
+        found = read_backbone(self.checkpoint, self.part)
+        return found.weights, str(found)
+
+    def __call__(self, module: nn.Module) -> None:
+        weights, origin = self.weights()
+        require_same_keys(weights, module.state_dict(), self.checkpoint)
+        module.load_state_dict(weights)
+        if hasattr(module, 'zero_init_residual'):
+            module.zero_init_residual = (
+                False  # mmpretrain's ResNet would zero the last norms after any other initializer
+            )
+        print_log(f'backbone: {origin}, all {len(weights)} keys matched', logger='current')

@@ -1,0 +1,197 @@
+"""NormRescale: the anchor's norm, the source's direction, and nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from mmengine.model import initialize
+
+from mmairl.analysis.init import NormRescaled  # noqa: F401, registers it
+from mmairl.analysis.normrescale import left_alone, normrescale
+from mmairl.errors import UserError
+from mmairl.models.platform import import_mmpretrain
+from mmairl.registry import MODELS
+from mmairl.weights.norms import is_statistic
+from mmairl.weights.read import read_backbone
+
+TOOL = Path(__file__).parents[2] / 'tools' / 'normrescale.py'
+
+
+def weights(seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:
+    """A ResNet-18's with every tensor at random, biases and statistics too."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {
+        key: value for key, value in torchvision.models.resnet18().state_dict().items() if not key.startswith('fc')
+    }
+    return {
+        key: scale * torch.rand(value.shape, generator=generator).sub(0.3)
+        if value.is_floating_point()
+        else value + seed
+        for key, value in state.items()
+    }
+
+
+def cosine(a: torch.Tensor, b: torch.Tensor) -> float:
+    return torch.nn.functional.cosine_similarity(a.double().flatten(), b.double().flatten(), dim=0).item()
+
+
+def assert_rescaled(new: dict, source: dict, anchor: dict) -> None:
+    for key, value in new.items():
+        if is_statistic(key):
+            assert torch.equal(value, source[key]), key
+        else:
+            assert value.double().norm().item() == pytest.approx(anchor[key].double().norm().item(), rel=1e-6), key
+            assert cosine(value, source[key]) == pytest.approx(1, abs=1e-6), key
+            assert not torch.equal(value, source[key])
+
+
+def test_norms_are_the_anchors_and_directions_the_sources():
+    source, anchor = weights(1, scale=9), weights(2)
+    new, rows = normrescale(source, anchor)
+    assert new.keys() == source.keys()
+    assert_rescaled(new, source, anchor)
+    assert not left_alone(rows) and len(rows) == sum(not is_statistic(key) for key in source)
+
+
+def test_twice_is_once():
+    source, anchor = weights(1), weights(2)
+    once, _ = normrescale(source, anchor)
+    twice, _ = normrescale(once, anchor)
+    assert all(torch.allclose(twice[key].double(), once[key].double(), rtol=3e-7, atol=0) for key in once)
+
+
+def test_a_constant_scales_each_learnable_tensor():
+    source = weights(1)
+    new, rows = normrescale(source, constant=0.1)
+    for key, value in new.items():
+        wanted = source[key] if is_statistic(key) else (source[key].double() * 0.1).float()
+        assert torch.equal(value, wanted), key
+    assert rows[0].ratio == pytest.approx(0.1)
+
+
+def test_per_channel_matches_every_output_channel():
+    source, anchor = weights(1), weights(2)
+    source['conv1.weight'][3] = 0
+    new = normrescale(source, anchor, per='channel')[0]['conv1.weight'].double()
+    norms, wanted = new.flatten(1).norm(dim=1), anchor['conv1.weight'].double().flatten(1).norm(dim=1)
+    wanted[3] = 0
+    assert torch.allclose(norms, wanted, rtol=1e-6)
+
+
+def test_the_release_rescaled_running_statistics_too_and_counters_stay():
+    source, anchor = weights(1), weights(2)
+    new, _ = normrescale(source, anchor, statistics='rescale')
+    for key in source:
+        if 'running' in key:
+            assert new[key].double().norm().item() == pytest.approx(anchor[key].double().norm().item(), rel=1e-6)
+        if 'num_batches' in key:
+            assert torch.equal(new[key], source[key])
+
+
+def test_what_cannot_be_rescaled_is_named_with_its_reason():
+    source = dict(a=torch.ones(3), b=torch.ones(2), c=torch.zeros(2), d=torch.ones(2), e=torch.ones(2))
+    anchor = dict(b=torch.ones(3), c=torch.ones(2), d=torch.zeros(2), e=torch.full((2,), 2.0))
+    new, rows = normrescale(source, anchor)
+    assert all(torch.equal(new[key], source[key]) for key in 'abcd') and new['e'].tolist() == [2, 2]
+    sentence = left_alone(rows)
+    assert sentence.startswith('4 of 5 tensors')
+    for part in ('the anchor lacks it: a', 'differs', 'its norm is zero: c', 'norm is zero: d'):
+        assert part in sentence
+
+
+@pytest.mark.parametrize(
+    'arguments', [{}, dict(anchor={}, constant=0.1), dict(constant=-1.0), dict(constant=float('nan'))]
+)
+def test_an_anchor_or_a_positive_constant_is_wanted(arguments):
+    with pytest.raises(UserError):
+        normrescale(dict(a=torch.ones(2)), **arguments)
+
+
+def save_ours(path: Path, source: dict, **more) -> Path:
+    state = {f'backbone.{key}': value for key, value in source.items()}
+    state |= {f'teacher.backbone.{key}': value * 2 for key, value in source.items()}
+    state |= {'projector.0.weight': torch.randn(4, 4), 'queue.keys': torch.randn(8, 4)}
+    torch.save(dict(meta=dict(epoch=3), state_dict=state, optimizer=dict(state={0: torch.ones(2)}), **more), path)
+    return path
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, TOOL, *map(str, arguments)], capture_output=True, text=True)
+
+
+def test_the_tool_changes_the_student_and_nothing_else_of_a_whole_checkpoint(tmp_path):
+    source, anchor = weights(1, scale=9), weights(2)
+    lars = save_ours(tmp_path / 'lars.pth', source)
+    torch.save(dict(model={f'module.online_encoder.{k}': v for k, v in anchor.items()}), tmp_path / 'sgd.pth')
+    done = run(lars, tmp_path / 'out.pth', '--anchor', tmp_path / 'sgd.pth', '--strict')
+    assert done.returncode == 0, done.stderr
+    assert 'layer1.0.conv1.weight' in done.stdout
+    before, after = torch.load(lars), torch.load(tmp_path / 'out.pth')
+    assert after['state_dict'].keys() == before['state_dict'].keys()
+    assert_rescaled(read_backbone(tmp_path / 'out.pth').weights, source, anchor)
+    for key, value in before['state_dict'].items():
+        if not key.startswith('backbone.'):
+            assert torch.equal(after['state_dict'][key], value), key
+    assert torch.equal(after['optimizer']['state'][0], torch.ones(2)) and after['meta']['epoch'] == 3
+    assert 'sgd.pth' in after['meta']['mmairl_origin']['normrescale']
+    for kind in ('png', 'svg', 'csv'):
+        assert (tmp_path / f'out_norms.{kind}').stat().st_size > 500
+
+
+def test_the_tool_takes_teachers_and_other_formats_and_refuses_a_second_constant(tmp_path):
+    source = weights(1)
+    lars = save_ours(tmp_path / 'lars.pth', source)
+    assert run(lars, tmp_path / 'out.pth', '--constant', '0.1', '--part', 'teacher').returncode == 0
+    assert torch.load(tmp_path / 'out.pth')['state_dict'].keys() == {f'backbone.{key}' for key in source}
+    new = read_backbone(tmp_path / 'out.pth').weights['conv1.weight']
+    assert torch.allclose(new, source['conv1.weight'] * 0.2)
+    again = run(tmp_path / 'out.pth', tmp_path / 'twice.pth', '--constant', '0.1')
+    assert again.returncode == 2 and 'was rescaled before' in again.stderr and not (tmp_path / 'twice.pth').exists()
+
+
+def test_strict_refuses_an_anchor_of_another_network_and_writes_nothing(tmp_path):
+    lars = save_ours(tmp_path / 'lars.pth', weights(1))
+    torch.save({key: value for key, value in weights(2).items() if key != 'conv1.weight'} | {'conv1.weight': torch.ones(2)},
+               tmp_path / 'other.pth')  # fmt: skip
+    done = run(lars, tmp_path / 'out.pth', '--anchor', tmp_path / 'other.pth', '--strict')
+    assert done.returncode == 2 and '1 of 60 tensors' in done.stderr and not (tmp_path / 'out.pth').exists()
+    assert run(lars, tmp_path / 'out.pth', '--anchor', tmp_path / 'other.pth').returncode == 0
+
+
+def test_a_released_torchvision_model_is_an_anchor(tmp_path, monkeypatch):
+    from mmairl.analysis.anchors import anchor_from
+
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
+    name = Path(torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url).name
+    (tmp_path / 'checkpoints').mkdir()
+    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'checkpoints' / name)
+    assert anchor_from(kind='torchvision:resnet18').weights['conv1.weight'].shape == (64, 3, 7, 7)
+    with pytest.raises(UserError, match='not known'):
+        anchor_from(kind='torchvision:resnet19')
+
+
+@pytest.mark.parametrize('zero_init_residual', [False, True])
+def test_as_an_init_cfg_the_backbone_starts_rescaled(tmp_path, zero_init_residual):
+    source, anchor = weights(1), weights(2)
+    lars = save_ours(tmp_path / 'lars.pth', source)
+    torch.save(anchor, tmp_path / 'anchor.pth')
+    import_mmpretrain()
+    init = dict(type='mmairl.NormRescaled', checkpoint=str(lars), anchor=str(tmp_path / 'anchor.pth'))
+    settings = dict(type='mmpretrain.ResNet', depth=18, zero_init_residual=zero_init_residual)
+    backbone = MODELS.build(dict(**settings, init_cfg=init))
+    backbone.init_weights()
+    assert_rescaled(backbone.state_dict(), source, anchor)
+
+
+def test_as_an_init_cfg_an_anchor_that_does_not_fit_is_refused(tmp_path):
+    lars = save_ours(tmp_path / 'lars.pth', weights(1))
+    torch.save({**weights(2), 'conv1.weight': torch.ones(3, 3)}, tmp_path / 'anchor.pth')
+    import_mmpretrain()
+    backbone = MODELS.build(dict(type='mmpretrain.ResNet', depth=18))
+    with pytest.raises(UserError, match='use an anchor of the same network'):
+        initialize(
+            backbone, dict(type='mmairl.NormRescaled', checkpoint=str(lars), anchor=str(tmp_path / 'anchor.pth'))
+        )

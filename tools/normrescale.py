@@ -1,0 +1,115 @@
+"""Give a LARS-trained backbone the norms of an anchor: tools/normrescale.py LARS_CKPT OUT --anchor CKPT (Eq. 3)."""
+
+import argparse
+from pathlib import Path
+
+import torch
+from mmengine.logging import print_log
+from rich.console import Console
+from rich.table import Table
+
+from mmairl.analysis.anchors import anchor_from
+from mmairl.analysis.normrescale import PER, STATISTICS, Row, left_alone, normrescale
+from mmairl.engine.atomic import replacing
+from mmairl.engine.launch import one_sentence_errors
+from mmairl.errors import UserError
+from mmairl.report.files import save_figure, save_table
+from mmairl.report.norm_figures import norm_lines
+from mmairl.weights.norms import looks_lars_trained, typical_growth, weight_norms
+from mmairl.weights.read import ORIGIN, Backbone, load_file, read_backbone
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('lars', metavar='LARS_CKPT', help='the checkpoint to rescale, of any known project')
+    parser.add_argument('out', help='the checkpoint to write; the table and the figure go beside it')
+    norms = parser.add_mutually_exclusive_group(required=True)
+    norms.add_argument('--anchor', metavar='CKPT', help='take the norms of this checkpoint')
+    norms.add_argument('--anchor-kind', metavar='torchvision:NAME', help='take those of a released supervised model')
+    norms.add_argument('--constant', type=float, help="no anchor: multiply by this; the paper's is 0.1")
+    parser.add_argument('--part', choices=['student', 'teacher'], default='student')
+    parser.add_argument('--anchor-part', choices=['student', 'teacher'], default='student')
+    parser.add_argument('--per', choices=PER, default='tensor', help='match norms per weight tensor or output channel')
+    parser.add_argument(
+        '--statistics',
+        choices=STATISTICS,
+        default='keep',
+        help="rescale: BN's running statistics too, as the release did",
+    )
+    parser.add_argument('--strict', action='store_true', help='refuse when a tensor cannot be rescaled')
+    return parser.parse_args()
+
+
+@one_sentence_errors
+def main() -> None:
+    args = parse_args()
+    source = read_backbone(args.lars, args.part)
+    if 'normrescale' in source.origin and args.constant:
+        raise UserError(f'{args.lars} was rescaled before ({source.origin["normrescale"]}); scale the original instead')
+    anchor = anchor_from(args.anchor, args.anchor_kind, args.anchor_part) if args.constant is None else None
+    names = anchor.weights if anchor else None
+    weights, rows = normrescale(source.weights, names, args.constant, args.per, args.statistics)
+    if all(row.why for row in rows):
+        raise UserError(f'no tensor of {args.lars} could be rescaled by {anchor}: {left_alone(rows)}')
+    skipped = left_alone(rows)
+    if skipped and args.strict:
+        raise UserError(f'{skipped}; nothing was written, leave out --strict to write it all the same')
+    write(args, source, weights, str(anchor or f'constant {args.constant}'))
+    Console().print(table(rows))
+    draw(args, source, weights, anchor, rows)
+    if skipped:
+        print_log(skipped, level=30)
+    if not looks_lars_trained(source.weights):
+        print_log(f'{args.lars} does not look LARS-trained: {growth_of(source.weights)}', level=30)
+    print(f'{args.out} holds {len(weights)} tensors, {sum(not row.why for row in rows)} of them rescaled')
+
+
+def growth_of(weights: dict) -> str:
+    ratio = typical_growth(weights)
+    return 'it has no 3x3 convolutions' if ratio is None else f'its 3x3 convolutions are at {ratio:.2f} of their start'
+
+
+def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str) -> None:
+    """A training checkpoint of ours keeps all it holds beside the student; of any other, the backbone is written."""
+    record = dict(file=Path(source.path).name, format=source.source, part=source.part)
+    record['normrescale'] = f'{anchor}, per {args.per}, statistics {args.statistics}'
+    state = {f'backbone.{key}': value for key, value in weights.items()}
+    loaded = load_file(args.lars)
+    if source.source.startswith('mmairl') and args.part == 'student':
+        loaded['state_dict'] = type(loaded['state_dict'])({**loaded['state_dict'], **state})
+        loaded['meta'] = {**loaded.get('meta', {}), ORIGIN: {**source.origin, **record}}
+    else:
+        loaded = dict(meta={ORIGIN: {**source.origin, **record}}, state_dict=state)
+    with replacing(args.out) as beside:
+        torch.save(loaded, beside)
+
+
+def table(rows: list[Row]) -> Table:
+    shown = Table(title='norms', title_justify='left')
+    shown.add_column('tensor', overflow='fold')
+    for name in ('before', 'anchor', 'ratio'):
+        shown.add_column(name, justify='right')
+    for row in rows:
+        ratio = f'{row.ratio:.4f}' if row.ratio is not None else f'[dim]{row.why}[/]'
+        shown.add_row(row.name, f'{row.norm:.4f}', '' if row.anchor is None else f'{row.anchor:.4f}', ratio)
+    return shown
+
+
+def draw(args: argparse.Namespace, source: Backbone, weights: dict, anchor: Backbone | None, rows: list[Row]) -> None:
+    """Fig. 3a of what came in, of the anchor and of what went out, with the table's numbers beside it."""
+    stem = Path(args.out).with_name(f'{Path(args.out).stem}_norms')
+    shown = {Path(args.lars).name: source.weights} | ({Path(anchor.path).name: anchor.weights} if anchor else {})
+    shown[f'{Path(args.out).name} (rescaled)'] = weights
+    lines = {name: weight_norms(tensors, kernel=3) for name, tensors in shown.items()}
+    if any(lines.values()):
+        save_figure(norm_lines(lines, 'norms of the 3x3 convolutions'), stem)
+    save_table(
+        ('tensor', 'before', 'anchor', 'ratio', 'left alone because'),
+        [(row.name, row.norm, row.anchor, row.ratio, row.why) for row in rows],
+        stem,
+    )
+    print(f'figure and table: {stem}.png, .svg, .csv')
+
+
+if __name__ == '__main__':
+    main()
