@@ -5,6 +5,7 @@ import math
 import torch
 import torchvision.transforms.v2.functional as F
 from torch import Tensor
+from torchvision.transforms.v2 import InterpolationMode
 
 from mmairl.data.augment import Augmentation, Params, uniform
 from mmairl.registry import TRANSFORMS
@@ -94,14 +95,14 @@ class RandomFlip(Augmentation):
 class Resize:
     """Bring the shorter side to `size`, antialiased."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, interpolation: str = 'bilinear') -> None:
+        self.size, self.interpolation = size, InterpolationMode(interpolation)
 
     def __call__(self, image: Tensor) -> Tensor:
-        return F.resize(image, [self.size], antialias=True)
+        return F.resize(image, [self.size], self.interpolation, antialias=True)
 
     def batch(self, images: Tensor) -> Tensor:
-        return self(images)
+        return self(images).clamp_(0, 1)  # bicubic overshoots
 
 
 @TRANSFORMS.register_module()

@@ -29,7 +29,7 @@ class FileDataset(ViewDataset):
         self,
         root: str | Path,
         files: list[str],
-        labels: list[int],
+        labels: list[int] | list[list[int]],
         views: Sequence[Sequence[dict]] | None,
         max_unreadable: float,
     ) -> None:

@@ -24,10 +24,14 @@ class ClassSubset(Dataset):
                 'set a fraction in (0, 1] that keeps one or more'
             )
         order = torch.randperm(len(self.dataset.classes), generator=torch.Generator().manual_seed(seed))
-        self.kept = order[:count].sort().values
-        self.classes = [self.dataset.classes[label] for label in self.kept]
-        self.indices = torch.isin(self.dataset.labels, self.kept).nonzero().squeeze(1)
-        self.labels = torch.searchsorted(self.kept, self.dataset.labels[self.indices])
+        self._keep(order[:count].sort().values)
+
+    def _keep(self, labels: Tensor) -> None:
+        """Be the images of these classes, in ascending order."""
+        self.kept, self.metric = labels, self.dataset.metric
+        self.classes = [self.dataset.classes[label] for label in labels]
+        self.indices = torch.isin(self.dataset.labels, labels).nonzero().squeeze(1)
+        self.labels = torch.searchsorted(labels, self.dataset.labels[self.indices])
 
     @property
     def metainfo(self) -> dict[str, list[str]]:
@@ -40,9 +44,13 @@ class ClassSubset(Dataset):
         return self.dataset.raw(int(self.indices[index]))
 
     def __getitem__(self, index: int) -> dict:
-        item = self.dataset[int(self.indices[index])]
-        label = int(torch.searchsorted(self.kept, torch.tensor(item['data_samples']['label'])))
-        return dict(inputs=item['inputs'], data_samples=dict(label=label, index=index))
+        for step in range(len(self)):  # an unreadable file may have given way to an image of another class
+            item = self.dataset[int(self.indices[(index + step) % len(self)])]
+            label = item['data_samples']['label']
+            if (self.kept == label).any():
+                label = int(torch.searchsorted(self.kept, torch.tensor(label)))
+                return dict(inputs=item['inputs'], data_samples=dict(label=label, index=index))
+        raise UserError(f'none of the {len(self)} images of the kept classes can be read; check the data set')
 
     def unreadable_files(self) -> list[str]:
         return self.dataset.unreadable_files() if hasattr(self.dataset, 'unreadable_files') else []

@@ -75,6 +75,7 @@ class Relabelled(Dataset):
 
     def __init__(self, dataset: dict, taxonomy: str, groups: int | str) -> None:
         self.dataset = DATASETS.build(dataset)
+        self.metric = self.dataset.metric
         parents, names = read_tree(taxonomy), self.dataset.classes
         if groups == 'artifact':
             merged = ['artifact' if ARTIFACT in ancestors(name, parents) else 'not artifact' for name in names]

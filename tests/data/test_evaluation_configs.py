@@ -1,0 +1,61 @@
+"""The fragments of evaluation data: whole, apart, and accepted by the data sets that they name."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+from mmairl.data.splits import SPLITS
+from mmairl.data.views import build_views
+from mmairl.registry import DATASETS
+
+FOLDER = Path(__file__).parents[2] / 'configs' / '_base_' / 'evaluation'
+# BYOL's transfer table, and the metric of each set in it
+TWELVE = {
+    'birdsnap': 'top-1',
+    'caltech101': 'mean per class',
+    'cifar10': 'top-1',
+    'cifar100': 'top-1',
+    'dtd': 'top-1',
+    'fgvc_aircraft': 'mean per class',
+    'flowers102': 'mean per class',
+    'food101': 'top-1',
+    'oxford_iiit_pet': 'mean per class',
+    'stanford_cars': 'top-1',
+    'sun397': 'top-1',
+    'voc2007': '11-point mAP',
+}
+FRAGMENTS = {path.stem: path for path in sorted(FOLDER.glob('*.py'))}
+
+
+def kinds(settings: dict) -> list[tuple[type, dict]]:
+    """The data set of a part, and the one inside it."""
+    arguments = {key: value for key, value in settings.items() if key != 'type'}
+    inside = kinds(settings['dataset']) if 'dataset' in settings else []
+    return [(DATASETS.get(settings['type']), arguments), *inside]
+
+
+@pytest.mark.parametrize('name', FRAGMENTS)
+def test_each_part_is_accepted_by_its_data_set_and_is_another_one(name):
+    evaluation = Config.fromfile(FRAGMENTS[name]).evaluation.to_dict()
+    assert evaluation.pop('batch_size') == 256
+    assert {'train', 'test'} <= set(evaluation) <= {'train', 'val', 'test'}
+    for settings in evaluation.values():
+        for kind, arguments in kinds(settings):
+            inspect.signature(kind).bind(**arguments)
+            build_views(arguments.get('views'))
+            assert arguments.get('split', 'train') in getattr(kind, 'splits', SPLITS)
+    parts = list(evaluation.values())
+    assert all(one != other for i, one in enumerate(parts) for other in parts[:i])
+
+
+@pytest.mark.parametrize('name', TWELVE)
+def test_the_sets_of_the_transfer_table_have_three_parts_at_224_pixels_and_the_tables_metric(name):
+    cfg = Config.fromfile(FRAGMENTS[name])
+    for part in ('train', 'val', 'test'):
+        ((kind, arguments),) = kinds(cfg.evaluation[part].to_dict())
+        assert kind.metric == TWELVE[name] and arguments['split'] == part
+        resize, crop = arguments['views'][0]
+        assert resize == dict(type='Resize', size=224, interpolation='bicubic')
+        assert crop == dict(type='CenterCrop', size=224)
