@@ -27,7 +27,7 @@ LEAVES = ['cat', 'cup', 'husky', 'poodle', 'taxi']
 
 @DATASETS.register_module(force=True)
 class Leaves(torch.utils.data.Dataset):
-    classes = LEAVES
+    classes, metric = LEAVES, 'top-1'
 
     def __init__(self) -> None:
         self.labels = torch.arange(10) % 5
