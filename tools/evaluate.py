@@ -1,4 +1,8 @@
-"""Measure a frozen backbone: tools/evaluate.py {knn,linear} CONFIG CKPT, or --init {random,pixels} for a baseline."""
+"""Measure a network: tools/evaluate.py {knn,linear,logreg,svm,finetune} CONFIG CKPT, or --init {random,pixels}.
+
+CONFIG is the one it was pre-trained by, or one of configs/evaluation for another data set. CKPT is of any known project, or a
+released model such as torchvision:resnet50.
+"""
 
 import argparse
 import dataclasses
@@ -6,35 +10,53 @@ import json
 from pathlib import Path
 
 from mmengine import DictAction
+from mmengine.dist import is_main_process
 from rich.console import Console
 
 from mmairl.engine.atomic import replacing
+from mmairl.engine.distributed import stop_processes
 from mmairl.engine.launch import explained, load_config, one_sentence_errors, register
 from mmairl.errors import UserError
-from mmairl.evaluation.protocol import BASELINES, default_device, evaluate
+from mmairl.evaluation.knn import TEMPERATURE
+from mmairl.evaluation.protocol import BASELINES, BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
+from mmairl.report.evaluation import write_page
 from mmairl.report.table import terminal_table
+from mmairl.weights.released import is_released
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('protocol', choices=['knn', 'linear'])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('protocol', choices=[*ON_FEATURES, *BY_TRAINING])
     parser.add_argument('config')
-    parser.add_argument('checkpoint', nargs='?', help='a training checkpoint; or give --init')
+    parser.add_argument('checkpoint', nargs='?', help='the checkpoint to measure; or give --init')
     parser.add_argument('--init', choices=BASELINES, help='measure a baseline in place of a checkpoint')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
-    parser.add_argument('--k', type=int, nargs='+', default=[20, 200], help='numbers of neighbours for knn')
-    parser.add_argument('--device', default=default_device())
+    parser.add_argument('--k', type=int, nargs='+', default=[20, 200], help='knn: numbers of neighbours')
+    parser.add_argument('--temperature', type=float, default=TEMPERATURE, help='knn: of the votes')
+    parser.add_argument('--recipe', help='linear, finetune: one of configs/_base_/recipes, or the path of a config')
+    parser.add_argument(
+        '--sweep', action='store_true', help='linear: many rates and decays in one pass, the best tested'
+    )
+    parser.add_argument('--low-shot', action='store_true', help='svm: with few positive images a class, too')
+    parser.add_argument('--work-dir', type=Path, help='linear, finetune: where the run lives, and is resumed from')
+    parser.add_argument('--cache', type=Path, default=Path('work_dirs/features'), help='where features are kept')
+    parser.add_argument('--no-cache', action='store_true', help='keep no features')
+    parser.add_argument('--device', default=default_device(), help='knn, logreg, svm: what features are computed on')
     parser.add_argument('--workers', type=int, default=0, help='processes that load images')
     parser.add_argument('--out', type=Path, help='JSON to write; by default beside the checkpoint')
+    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='overrides, as k=v')
     return parser.parse_args()
 
 
 def default_out(args: argparse.Namespace) -> Path:
-    if args.init:
-        return Path('work_dirs') / Path(args.config).stem / f'{args.init}_{args.protocol}.json'
+    """CKPT_PART_PROTOCOL.json beside the checkpoint; another data set than the pre-training's is named, too."""
+    data = f'_{Path(args.config).stem}' if Path(args.config).parent.name == 'evaluation' else ''
+    if args.init or is_released(args.checkpoint):
+        subject = args.init or args.checkpoint.replace(':', '_')
+        return Path('work_dirs') / Path(args.config).stem / f'{subject}_{args.protocol}.json'
     checkpoint = Path(args.checkpoint)
-    return checkpoint.with_name(f'{checkpoint.stem}_{args.part}_{args.protocol}.json')
+    return checkpoint.with_name(f'{checkpoint.stem}_{args.part}_{args.protocol}{data}.json')
 
 
 @one_sentence_errors
@@ -44,22 +66,32 @@ def main() -> None:
         raise UserError('give either a checkpoint or --init random / --init pixels, not both and not neither')
     register()
     cfg = load_config(args.config, args.cfg_options)
-    with explained():
-        result = evaluate(
-            cfg, args.protocol, args.init or args.checkpoint, args.part, args.k, args.device, args.workers
-        )
-    record = dict(
-        protocol=args.protocol,
-        config=args.config,
-        checkpoint=args.checkpoint,
-        part=args.part,
-        **dataclasses.asdict(result),
-    )
     out = args.out or default_out(args)
+    settings = Settings(
+        ks=args.k,
+        temperature=args.temperature,
+        device=args.device,
+        workers=args.workers,
+        cache=None if args.no_cache else args.cache,
+        recipe=args.recipe,
+        sweep=args.sweep,
+        low_shot=args.low_shot,
+        work_dir=args.work_dir or out.with_suffix(''),
+        launcher=args.launcher,
+    )
+    with explained():
+        result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings)
+    if is_main_process():
+        write(args, result, out)
+    stop_processes()
+
+
+def write(args: argparse.Namespace, result, out: Path) -> None:
+    record = dict(protocol=args.protocol, config=args.config, checkpoint=args.checkpoint, part=args.part)
     with replacing(out) as beside:
-        beside.write_text(json.dumps(record, indent=2) + '\n')
-    Console().print(terminal_table([result], f'top-1 in percent, {Path(args.config).stem}'))
-    print(f'written to {out}')
+        beside.write_text(json.dumps({**record, **dataclasses.asdict(result)}, indent=2) + '\n')
+    Console().print(terminal_table([result], f'in percent, {Path(args.config).stem}'))
+    print(f'written to {out}, and with what else was measured there to {write_page(out.parent)}')
 
 
 if __name__ == '__main__':

@@ -8,7 +8,6 @@ from mmengine.logging import print_log
 from rich.console import Console
 from rich.table import Table
 
-from mmairl.analysis.anchors import anchor_from
 from mmairl.analysis.normrescale import PER, STATISTICS, Row, left_alone, normrescale
 from mmairl.engine.atomic import replacing
 from mmairl.engine.launch import one_sentence_errors
@@ -46,7 +45,7 @@ def main() -> None:
     source = read_backbone(args.lars, args.part)
     if 'normrescale' in source.origin and args.constant:
         raise UserError(f'{args.lars} was rescaled before ({source.origin["normrescale"]}); scale the original instead')
-    anchor = anchor_from(args.anchor, args.anchor_kind, args.anchor_part) if args.constant is None else None
+    anchor = read_backbone(args.anchor or args.anchor_kind, args.anchor_part) if args.constant is None else None
     names = anchor.weights if anchor else None
     weights, rows = normrescale(source.weights, names, args.constant, args.per, args.statistics)
     if all(row.why for row in rows):

@@ -42,3 +42,4 @@ auto_scale_lr = dict(base_batch_size=256)
 # A short run wants a faster teacher to start from.
 default_hooks = dict(momentum=dict(base=0.9), checkpoint=dict(interval=epochs))
 log_level = 'WARNING'
+recipes = dict(linear='linear_shapes_20e', finetune='finetune_shapes')

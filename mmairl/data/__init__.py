@@ -8,7 +8,10 @@ from mmairl.data.color import ColorJitter, RandomGrayscale, Solarize
 from mmairl.data.crop import CenterCrop, RandomFlip, RandomResizedCrop, Resize
 from mmairl.data.digits import Digits
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
+from mmairl.data.listed import ListedSubset
+from mmairl.data.long_tail import LongTailed
 from mmairl.data.named_classes import NamedClasses
+from mmairl.data.part import Part
 from mmairl.data.places import INaturalist2018, Places205
 from mmairl.data.preprocess import ViewPreprocessor
 from mmairl.data.shapes import Shapes
@@ -38,8 +41,11 @@ __all__ = [
     'GaussianBlur',
     'INaturalist2018',
     'ImageFolder',
+    'ListedSubset',
+    'LongTailed',
     'NamedClasses',
     'OxfordIIITPet',
+    'Part',
     'Places205',
     'RandomFlip',
     'RandomGrayscale',

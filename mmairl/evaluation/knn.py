@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from mmengine.dist import all_reduce, get_rank, get_world_size
 from torch import Tensor
 
 from mmairl.errors import UserError
@@ -53,14 +54,22 @@ def knn_accuracy(
 ) -> dict[int, float]:
     """Top-1 accuracy in percent on `test` for each k, the neighbours searched once for the largest.
 
+    Each process searches for its share of the test images.
+
     >>> here = Features(torch.eye(3), torch.tensor([0, 1, 2]))
     >>> knn_accuracy(here, here, ks=[1])
     {1: 100.0}
     """
     if min(ks) < 1 or max(ks) > len(train.x):
         raise UserError(f'k must lie between 1 and the {len(train.x)} training images, not {list(ks)}; change --k')
-    similarity, position = nearest(test.x, train.x, max(ks), device)
-    labels = train.y[position]
-    classes = int(train.y.max()) + 1
-    predictions = {k: vote(similarity[:, :k], labels[:, :k], classes, temperature).argmax(1) for k in ks}
-    return {k: 100 * (predicted == test.y).float().mean().item() for k, predicted in predictions.items()}
+    if not temperature > 0:
+        raise UserError(f'the temperature of the votes is {temperature}; give a positive one, such as {TEMPERATURE}')
+    if train.y.ndim == 2:
+        raise UserError('k-NN votes for one class an image and these images have several; measure svm or logreg')
+    share = slice(get_rank(), None, get_world_size())
+    similarity, position = nearest(test.x[share], train.x, max(ks), device)
+    labels, classes = train.y[position], int(train.y.max()) + 1
+    votes = (vote(similarity[:, :k], labels[:, :k], classes, temperature).argmax(1) for k in ks)
+    right = torch.stack([(predicted == test.y[share]).sum() for predicted in votes])
+    all_reduce(right)
+    return {k: 100 * count / len(test.y) for k, count in zip(ks, right.tolist())}

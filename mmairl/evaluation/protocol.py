@@ -1,23 +1,36 @@
 """One measurement, start to end: who is measured (a checkpoint or a baseline), on what, by which protocol."""
 
+import dataclasses
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from mmengine import Config
+from mmengine.dist import barrier, broadcast_object_list, is_main_process
 from torch import nn
 from torch.utils.data import Dataset
 
+from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.features import Features, extract
-from mmairl.evaluation.knn import knn_accuracy
-from mmairl.evaluation.linear import linear_probe
+from mmairl.evaluation.compose import recipe_of
+from mmairl.evaluation.features import Extraction, Features, extract
+from mmairl.evaluation.knn import TEMPERATURE, knn_accuracy
+from mmairl.evaluation.logreg import QUICK, STRENGTHS, logistic_regression
+from mmairl.evaluation.store import stored
+from mmairl.evaluation.svm import low_shot, svm
+from mmairl.evaluation.training import train_and_test
 from mmairl.registry import DATASETS
 
+Answer = TypeVar('Answer')
 BASELINES = ('random', 'pixels')
+ON_FEATURES = ('knn', 'logreg', 'svm')
+BY_TRAINING = ('linear', 'finetune')
 
 
 @dataclass(frozen=True)
@@ -30,15 +43,101 @@ class Result:
     details: dict = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How to measure, beyond the protocol's name; a command line's options."""
+
+    ks: Sequence[int] = (20, 200)
+    temperature: float = TEMPERATURE
+    device: str = 'cpu'
+    workers: int = 0
+    cache: Path | None = None
+    recipe: str | None = None
+    sweep: bool = False
+    low_shot: bool = False
+    work_dir: Path = Path('work_dirs/evaluation')
+    launcher: str = 'none'
+
+
 def default_device() -> str:
     return 'cuda' if torch.cuda.is_available() else 'cpu'
 
 
-def evaluation_data(cfg: Config) -> tuple[Dataset, Dataset]:
-    """The labelled training and test sets that the config names for evaluation."""
+def evaluate(
+    cfg: Config, protocol: str, subject: str | Path, part: str = 'student', settings: Settings | None = None
+) -> Result:
+    """Measure one subject by one protocol.
+
+    >>> evaluate(cfg, 'knn', 'work_dirs/demo/epoch_10.pth').scores  # doctest: +SKIP
+    {'k-NN, k = 20': 71.3, 'k-NN, k = 200': 69.8}
+    """
+    settings, start = settings or Settings(), time.perf_counter()
+    start_processes(settings.launcher)
+    measured = _by_training if protocol in BY_TRAINING else _on_features
+    scores, details = measured(cfg, protocol, subject, part, settings)
+    return Result(name_of(subject, part), scores, time.perf_counter() - start, details)
+
+
+def _by_training(
+    cfg: Config, protocol: str, subject: str | Path, part: str, settings: Settings
+) -> tuple[dict[str, float], dict]:
+    require_data(cfg)
+    recipe = recipe_of(cfg, protocol, settings.recipe)
+    if subject == 'pixels':
+        cfg = _without_network(cfg)
+    start = None
+    if subject not in BASELINES:
+        start = dict(type='PretrainedBackbone', checkpoint=str(subject), part=part)
+    scores, details = train_and_test(
+        cfg, recipe, start, settings.work_dir, settings.sweep, settings.workers, settings.launcher
+    )
+    return {f'{protocol}, {name}': value for name, value in scores.items()}, {
+        'recipe': Path(recipe.filename).stem,
+        'work_dir': str(settings.work_dir),
+        **details,
+    }
+
+
+def _without_network(cfg: Config) -> Config:
+    """The config with an image's pixels in place of the network's features."""
+    cfg = cfg.copy()
+    image = DATASETS.build(cfg.evaluation.test)[0]['inputs'][0]
+    cfg.model.backbone, cfg.model.in_channels = dict(type='Pixels'), image.numel()
+    return cfg
+
+
+def _on_features(
+    cfg: Config, protocol: str, subject: str | Path, part: str, settings: Settings
+) -> tuple[dict[str, float], dict]:
+    """Features of training, test and, where a strength is to be chosen, validation images; then the protocol."""
+    names = ['train', 'test']
+    if protocol == 'logreg' and 'val' in require_data(cfg):
+        names.append('val')
+    backbone = subject_backbone(cfg, subject, part)
+    # Without a store the processes still share one, for as long as it takes.
+    with nullcontext(settings.cache) if settings.cache else tempfile.TemporaryDirectory() as root:
+        shared = [root]
+        broadcast_object_list(shared)
+        features = stored_features(cfg, backbone, names, Path(shared[0]), settings)
+        train, test = features['train'], features['test']
+        metric = getattr(DATASETS.get(cfg.evaluation.test.type), 'metric', 'top-1')
+        scores, details = measure(protocol, train, test, settings, features.get('val'), metric)
+        sizes = {'train_images': len(train.x), 'test_images': len(test.x), 'dimensions': train.x.shape[1]}
+        barrier()
+    return scores, {**sizes, **details}
+
+
+def require_data(cfg: Config) -> dict:
+    """The config's evaluation settings, which name a training and a test set."""
     settings = cfg.get('evaluation')
     if not settings or 'train' not in settings or 'test' not in settings:
         raise UserError(f'{cfg.filename} names no data to evaluate on; add evaluation = dict(train=..., test=...)')
+    return settings
+
+
+def evaluation_data(cfg: Config) -> tuple[Dataset, Dataset]:
+    """The labelled training and test sets that the config names for evaluation."""
+    settings = require_data(cfg)
     return DATASETS.build(settings.train), DATASETS.build(settings.test)
 
 
@@ -49,45 +148,87 @@ def subject_backbone(cfg: Config, subject: str | Path, part: str = 'student', se
     return load_backbone(cfg, None if subject == 'random' else subject, part, seed)
 
 
-def features_of(
-    cfg: Config, backbone: nn.Module | None, data: Sequence[Dataset], device: str, workers: int = 0
-) -> tuple[Features, ...]:
-    """Features of each data set, normalised as in the config's training."""
+def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:
+    """How this config's images become features: normalised as in its training."""
     normal = cfg.model.data_preprocessor
-    batch_size = cfg.evaluation.get('batch_size', 256)
-    return tuple(extract(backbone, part, normal.mean, normal.std, batch_size, device, workers) for part in data)
+    return Extraction(normal.mean, normal.std, cfg.evaluation.get('batch_size', 256), device, workers)
+
+
+def features_of(
+    cfg: Config, backbone: nn.Module | None, data: Sequence[Dataset], device: str = 'cpu', workers: int = 0
+) -> tuple[Features, ...]:
+    """Features of each data set, in memory."""
+    return tuple(extract(backbone, part, extraction(cfg, device, workers)) for part in data)
+
+
+def stored_features(
+    cfg: Config, backbone: nn.Module | None, names: Sequence[str], root: Path, settings: Settings
+) -> dict[str, Features]:
+    """Features of the named parts of the config's evaluation data, from the store below `root` where they are there."""
+    described = require_data(cfg)
+    how = extraction(cfg, settings.device, settings.workers)
+    return {
+        name: stored(root, backbone, DATASETS.build(described[name]), described[name].to_dict(), how) for name in names
+    }
 
 
 def measure(
-    protocol: str, train: Features, test: Features, ks: Sequence[int], device: str
+    protocol: str,
+    train: Features,
+    test: Features,
+    settings: Settings,
+    val: Features | None = None,
+    metric: str = 'top-1',
+    strengths: Sequence[float] = STRENGTHS,
 ) -> tuple[dict[str, float], dict]:
     """Scores in percent by name, and the details that the JSON keeps, of one protocol on given features."""
     if protocol == 'knn':
-        return {f'k-NN, k = {k}': score for k, score in knn_accuracy(train, test, ks, device=device).items()}, {}
-    probe = linear_probe(train, test, device=device)
-    return {'linear': probe.accuracy}, {'strength': probe.strength, 'held_out': probe.held_out}
+        found = knn_accuracy(train, test, settings.ks, settings.temperature, settings.device)
+        return {f'k-NN, k = {k}': score for k, score in found.items()}, {'temperature': settings.temperature}
+    return _on_main_process(lambda: _by_solver(protocol, train, test, settings, val, metric, strengths))
 
 
-def evaluate(
-    cfg: Config,
+def _by_solver(
     protocol: str,
-    subject: str | Path,
-    part: str = 'student',
-    ks: Sequence[int] = (20, 200),
-    device: str = 'cpu',
-    workers: int = 0,
-) -> Result:
-    """Measure one subject by one protocol, 'knn' or 'linear'.
+    train: Features,
+    test: Features,
+    settings: Settings,
+    val: Features | None,
+    metric: str,
+    strengths: Sequence[float],
+) -> tuple[dict[str, float], dict]:
+    if protocol == 'logreg':
+        found = logistic_regression(train, test, val, metric, strengths, settings.device)
+        scores = {f'logistic regression, {name}': score for name, score in found.scores.items()}
+        return scores, {'strength': found.strength, 'held_out': found.held_out}
+    jobs = max(1, settings.workers)
+    found = svm(train, test, jobs=jobs)
+    scores = {'SVM, mAP': found.map, 'SVM, mAP (11 points)': found.map11}
+    if found.accuracy is not None:
+        scores['SVM, top-1'] = found.accuracy
+    details = {'cost': found.cost, 'per_class': found.per_class}
+    if settings.low_shot:
+        details['low_shot'] = dataclasses.asdict(low_shot(train, test, jobs=jobs))
+    return scores, details
 
-    >>> evaluate(cfg, 'knn', 'work_dirs/demo/epoch_10.pth').scores  # doctest: +SKIP
-    {'k-NN, k = 20': 71.3, 'k-NN, k = 200': 69.8}
-    """
-    start = time.perf_counter()
-    backbone = subject_backbone(cfg, subject, part)
-    train, test = features_of(cfg, backbone, evaluation_data(cfg), device, workers)
-    scores, details = measure(protocol, train, test, ks, device)
-    sizes = {'train_images': len(train.x), 'test_images': len(test.x), 'dimensions': train.x.shape[1]}
-    return Result(name_of(subject, part), scores, time.perf_counter() - start, {**sizes, **details})
+
+def _on_main_process(compute: Callable[[], Answer]) -> Answer:
+    """Solvers run in one process, which tells the others what came out, or what went wrong."""
+    answer: list = [None, None]
+    if is_main_process():
+        try:
+            answer[0] = compute()
+        except UserError as error:
+            answer[1] = str(error)
+    broadcast_object_list(answer)
+    if answer[1] is not None:
+        raise UserError(answer[1])
+    return answer[0]
+
+
+def quick_logreg(train: Features, test: Features, device: str = 'cpu') -> float:
+    """Top-1 in percent by logistic regression over a few strengths, for a page that should not be waited for."""
+    return next(iter(logistic_regression(train, test, strengths=QUICK, device=device).scores.values()))
 
 
 def name_of(subject: str | Path, part: str) -> str:

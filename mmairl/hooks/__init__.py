@@ -1,5 +1,6 @@
 """Hooks: what happens between steps."""
 
+from mmairl.hooks.epoch_bn import EpochBatchNormHook
 from mmairl.hooks.momentum import MomentumHook
 from mmairl.hooks.online_knn import OnlineKNNHook
 from mmairl.hooks.preflight import PreflightHook
@@ -9,6 +10,7 @@ from mmairl.hooks.queue import QueueHook
 from mmairl.hooks.unreadable import UnreadableHook
 
 __all__ = [
+    'EpochBatchNormHook',
     'MomentumHook',
     'OnlineKNNHook',
     'OnlineProbeHook',

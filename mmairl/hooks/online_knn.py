@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from torch.utils.data import Subset
 
 from mmairl.errors import UserError
-from mmairl.evaluation.features import Features, extract
+from mmairl.evaluation.features import Extraction, Features, extract
 from mmairl.evaluation.knn import knn_accuracy
 from mmairl.registry import DATASETS, HOOKS
 
@@ -19,8 +19,8 @@ from mmairl.registry import DATASETS, HOOKS
 class OnlineKNNHook(Hook):
     """Measures k-NN on `train` and `test` (the config's `evaluation` unless given) after every `interval` epochs.
 
-    Each process extracts its share of the features with a copy of the backbone, and the main one compares them. Training is
-    the same to the last bit with it and without: the student is not touched and the random state is restored.
+    Each process extracts its share of the features with a copy of the backbone and searches for its share. Training is the
+    same to the last bit with it and without: the student is not touched and the random state is restored.
     """
 
     priority = 'LOW'
@@ -42,9 +42,9 @@ class OnlineKNNHook(Hook):
             return
         state = torch.get_rng_state()
         train, test = self._features(runner)
+        k = min(self.k, len(train.y))
+        accuracy = knn_accuracy(train, test, [k], device=next(runner.model.parameters()).device)[k]
         if is_main_process():
-            k = min(self.k, len(train.y))
-            accuracy = knn_accuracy(train, test, [k], device=next(runner.model.parameters()).device)[k]
             runner.visualizer.add_scalars({'knn_accuracy': accuracy}, step=runner.iter)
             runner.message_hub.update_scalar('train/knn_accuracy', accuracy)
             runner.logger.info(f'online k-NN, k = {k}: {accuracy:.1f} %')
@@ -61,7 +61,7 @@ class OnlineKNNHook(Hook):
         found = []
         for part in self.data:
             share = Subset(part, range(get_rank(), len(part), get_world_size()))
-            own = extract(backbone, share, mean, std, device=next(model.parameters()).device)
+            own = extract(backbone, share, Extraction(mean, std, device=next(model.parameters()).device))
             shares = all_gather_object((own.x, own.y))
             found.append(Features(*(torch.cat(rows) for rows in zip(*shares))))
         return found

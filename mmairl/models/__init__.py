@@ -4,7 +4,7 @@ from mmairl.models.platform import import_mmpretrain
 
 import_mmpretrain()
 
-from mmairl.models.classifier import Classifier  # noqa: E402
+from mmairl.models.classifier import Classifier, Pixels  # noqa: E402
 from mmairl.models.heads import ContrastiveHead, RegressionHead  # noqa: E402
 from mmairl.models.necks import MLPNeck  # noqa: E402
 from mmairl.models.queue import KeyQueue  # noqa: E402
@@ -19,6 +19,7 @@ __all__ = [
     'ContrastiveHead',
     'KeyQueue',
     'MLPNeck',
+    'Pixels',
     'RegressionHead',
     'ResNet',
     'Siamese',

@@ -2,7 +2,15 @@
 
 from mmairl.optim.autocast import AutocastOptimWrapper
 from mmairl.optim.constructor import LARSOptimWrapperConstructor, adapted_and_excluded
+from mmairl.optim.head_sgd import HeadSGD
 from mmairl.optim.lars import LARS
 from mmairl.optim.wrapper import LARSOptimWrapper
 
-__all__ = ['LARS', 'AutocastOptimWrapper', 'LARSOptimWrapper', 'LARSOptimWrapperConstructor', 'adapted_and_excluded']
+__all__ = [
+    'LARS',
+    'AutocastOptimWrapper',
+    'HeadSGD',
+    'LARSOptimWrapper',
+    'LARSOptimWrapperConstructor',
+    'adapted_and_excluded',
+]

@@ -12,7 +12,16 @@ from torch.utils.data import Dataset
 
 from mmairl.engine.launch import train
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.protocol import Result, evaluation_data, features_of, measure, name_of, subject_backbone
+from mmairl.evaluation.protocol import (
+    Result,
+    Settings,
+    evaluation_data,
+    features_of,
+    measure,
+    name_of,
+    quick_logreg,
+    subject_backbone,
+)
 from mmairl.report import sections
 from mmairl.report.page import Page
 from mmairl.report.table import terminal_table
@@ -49,9 +58,8 @@ def measure_subjects(
     for subject in ('pixels', 'random', checkpoint):
         start = time.perf_counter()
         features = features_of(cfg, subject_backbone(cfg, subject, seed=seed), data, device)
-        scores = {}
-        for protocol in ('knn', 'linear'):
-            scores |= measure(protocol, *features, ks=[K], device=device)[0]
+        scores = measure('knn', *features, Settings(ks=[K], device=device))[0]
+        scores['logistic regression'] = quick_logreg(*features, device)
         name = 'trained student' if subject == checkpoint else name_of(subject, 'student')
         results.append(Result(name, scores, time.perf_counter() - start))
         kept[name] = features

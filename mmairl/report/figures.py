@@ -75,7 +75,7 @@ def svg(figure: Figure, name: str) -> str:
     return text
 
 
-def _axes(width: float, height: float) -> Axes:
+def new_axes(width: float, height: float) -> Axes:
     # Not by pyplot, which keeps figures and a backend for the whole process.
     return Figure(figsize=(width, height)).subplots()
 
@@ -91,7 +91,7 @@ def _curve(name: str, steps: Sequence[int], values: Sequence[float]) -> str:
     if name == 'instance_accuracy':
         values = 100 * values
     with rc_context(STYLE):
-        axes = _axes(4.6, 2.5)
+        axes = new_axes(4.6, 2.5)
         axes.plot(steps, values, color=ACCENT)
         axes.set_title(CURVES[name])
         axes.set_xlabel('step')
@@ -104,7 +104,7 @@ def score_bars(results: Sequence[Result], title: str = '') -> str:
     """The results table as horizontal bars: one group per score, one bar per subject, the last subject in colour."""
     names = columns(results)
     with rc_context(STYLE):
-        axes = _axes(7.6, 0.5 + 0.42 * len(names) * (len(results) + 0.6))
+        axes = new_axes(7.6, 0.5 + 0.42 * len(names) * (len(results) + 0.6))
         for row, result in enumerate(results):
             shown = [
                 (g * (len(results) + 0.6) + row, result.scores[n]) for g, n in enumerate(names) if n in result.scores
@@ -128,7 +128,7 @@ def score_bars(results: Sequence[Result], title: str = '') -> str:
 def feature_map(points: np.ndarray, labels: np.ndarray, classes: Sequence[str], name: str, title: str) -> str:
     """Images as dots in two dimensions, coloured and marked by class; the legend is drawn beneath."""
     with rc_context(STYLE):
-        axes = _axes(4.6, 4.6)
+        axes = new_axes(4.6, 4.6)
         for label in range(len(classes)):
             here = labels == label
             axes.scatter(*points[here].T, s=11, linewidths=0, alpha=0.85, label=str(classes[label]), **look(label))

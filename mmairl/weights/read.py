@@ -13,6 +13,7 @@ from mmairl.errors import UserError
 from mmairl.weights.formats import Format, recognise
 from mmairl.weights.layouts import BACKBONE, rename, rules_to_ours
 from mmairl.weights.pickles import load_pickle
+from mmairl.weights.released import is_released, released_file
 
 # What a checkpoint wraps its weights in, from the outside in.
 ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_state', 'network')
@@ -110,8 +111,8 @@ def _flat(values: dict, prefix: str = '') -> list[tuple[str, Any]]:
 
 
 def load_file(path: str | Path) -> dict[str, Any]:
-    """The dictionary in a .pth, .pkl or .safetensors file, none of which may run code."""
-    path = Path(path)
+    """The dictionary in a .pth, .pkl or .safetensors file or a released model, none of which may run code."""
+    path = released_file(str(path)) if is_released(path) else Path(path)
     head = b''
     if path.is_file():
         with path.open('rb') as file:

@@ -162,15 +162,13 @@ def test_strict_refuses_an_anchor_of_another_network_and_writes_nothing(tmp_path
 
 
 def test_a_released_torchvision_model_is_an_anchor(tmp_path, monkeypatch):
-    from mmairl.analysis.anchors import anchor_from
-
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
     name = Path(torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url).name
     (tmp_path / 'checkpoints').mkdir()
     torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'checkpoints' / name)
-    assert anchor_from(kind='torchvision:resnet18').weights['conv1.weight'].shape == (64, 3, 7, 7)
-    with pytest.raises(UserError, match='not known'):
-        anchor_from(kind='torchvision:resnet19')
+    assert read_backbone('torchvision:resnet18').weights['conv1.weight'].shape == (64, 3, 7, 7)
+    with pytest.raises(UserError, match='not a released model'):
+        read_backbone('torchvision:resnet19')
 
 
 @pytest.mark.parametrize('zero_init_residual', [False, True])

@@ -15,9 +15,9 @@ from mmairl.registry import DATASETS
 class Noise(Dataset):
     """`count` images of noise, brighter by class."""
 
-    classes = ('dark', 'mid', 'bright')
+    classes, metric = ('dark', 'mid', 'bright'), 'top-1'
 
-    def __init__(self, count: int = 45, seed: int = 0) -> None:
+    def __init__(self, count: int = 45, seed: int = 0, views: list | None = None) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.labels = torch.arange(count) % 3
         noise = torch.randint(0, 60, (count, 3, 32, 32), generator=generator)

@@ -4,11 +4,12 @@ import torch
 from torch import nn
 
 from mmairl.errors import UserError
-from mmairl.evaluation.features import extract
+from mmairl.evaluation.features import Extraction, extract
 from mmairl.registry import DATASETS
 
 Noise = DATASETS.get('Noise')  # registered by this folder's conftest
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+HOW = Extraction(MEAN, STD)
 
 
 class Channels(nn.Module):
@@ -25,20 +26,20 @@ def normalised(dataset) -> np.ndarray:
 
 def test_features_are_the_last_map_averaged_over_space_in_order():
     dataset = Noise()
-    features = extract(Channels(), dataset, MEAN, STD, batch_size=7)
+    features = extract(Channels(), dataset, Extraction(MEAN, STD, batch_size=7))
     np.testing.assert_allclose(features.x, normalised(dataset).mean(axis=(2, 3)), atol=1e-5)
     assert features.x.dtype == torch.float32 and torch.equal(features.y, dataset.labels)
 
 
 def test_without_a_backbone_the_pixels_are_the_features():
     dataset = Noise()
-    np.testing.assert_allclose(extract(None, dataset, MEAN, STD).x, normalised(dataset).reshape(45, -1), atol=1e-5)
+    np.testing.assert_allclose(extract(None, dataset, HOW).x, normalised(dataset).reshape(45, -1), atol=1e-5)
 
 
 def test_batch_norm_uses_and_keeps_its_running_statistics():
     backbone = nn.Sequential(nn.BatchNorm2d(3))
-    whole = extract(backbone, Noise(), MEAN, STD, batch_size=45)
-    single = extract(backbone, Noise(), MEAN, STD, batch_size=1)
+    whole = extract(backbone, Noise(), Extraction(MEAN, STD, batch_size=45))
+    single = extract(backbone, Noise(), Extraction(MEAN, STD, batch_size=1))
     torch.testing.assert_close(whole.x, single.x)
     assert backbone[0].num_batches_tracked == 0
 
@@ -49,13 +50,13 @@ def test_nan_features_name_the_first_image():
             return images.mean((2, 3)).masked_fill(images.mean((1, 2, 3), keepdim=False)[:, None] > 0.5, torch.nan)
 
     with pytest.raises(UserError, match='15 of 45 images have NaN or infinite features, image 2 first'):
-        extract(Breaks(), Noise(), MEAN, STD)
+        extract(Breaks(), Noise(), HOW)
 
 
 def test_empty_and_unlabelled_data_are_one_sentence():
     with pytest.raises(UserError, match='empty'):
-        extract(None, Noise(0), MEAN, STD)
+        extract(None, Noise(0), HOW)
     unlabelled = Noise()
     unlabelled.labels = torch.full((45,), -1)
     with pytest.raises(UserError, match='without a label'):
-        extract(None, unlabelled, MEAN, STD)
+        extract(None, unlabelled, HOW)

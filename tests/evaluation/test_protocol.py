@@ -14,7 +14,9 @@ TOOL = Path(__file__).parents[2] / 'tools' / 'evaluate.py'
 
 
 @pytest.fixture
-def tool(monkeypatch):
+def tool(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # which is where it keeps features
+
     def run(*args) -> int:
         monkeypatch.setattr(sys, 'argv', [str(TOOL), *map(str, args)])
         try:
@@ -32,15 +34,15 @@ def test_tool_measures_the_named_part_and_writes_json_beside_the_checkpoint(tool
     train, test = features_of(cfg, load_backbone(cfg, seed=2), evaluation_data(cfg), 'cpu')
     reference = KNeighborsClassifier(3, metric='cosine', algorithm='brute').fit(train.x, train.y)
     assert record['scores']['k-NN, k = 3'] == pytest.approx(100 * reference.score(test.x, test.y), abs=1e-4)
-    assert record['details'] == {'train_images': 45, 'test_images': 30, 'dimensions': 64}
+    assert record['details'] == {'train_images': 45, 'test_images': 30, 'dimensions': 64, 'temperature': 0.07}
     assert 'teacher of epoch_3.pth' in capsys.readouterr().out
 
 
 def test_baselines_need_no_checkpoint(tool, config_file, tmp_path):
     for subject in ('pixels', 'random'):
         out = tmp_path / f'{subject}.json'
-        assert tool('linear', config_file, '--init', subject, '--out', out) == 0
-        assert json.loads(out.read_text())['scores']['linear'] == 100.0
+        assert tool('logreg', config_file, '--init', subject, '--out', out) == 0
+        assert json.loads(out.read_text())['scores']['logistic regression, top-1'] == 100.0
 
 
 @pytest.mark.parametrize('args', [[], ['{checkpoint}', '--init', 'random']])

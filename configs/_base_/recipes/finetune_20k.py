@@ -1,0 +1,18 @@
+# BYOL's fine-tuning on the transfer sets: 20 000 steps of batch 256, Nesterov; rate and decay from a grid on validation
+# images, the decay divided by the rate; then once more on train and val. BN's momentum follows the epoch's length.
+_base_ = '../default_runtime.py'
+model = dict(type='Classifier', backbone=dict(norm_cfg=dict(type='SyncBN'), norm_eval=False))
+train_view = [dict(type='RandomResizedCrop'), dict(type='RandomFlip', p=0.5)]
+total_batch_size = 256
+optim_wrapper = dict(
+    type='OptimWrapper', optimizer=dict(type='SGD', lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4)
+)
+param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=0, end=20000)]
+train_cfg = dict(by_epoch=False, max_iters=20000)
+default_hooks = dict(checkpoint=dict(by_epoch=False, interval=2000, max_keep_ckpts=1))
+custom_hooks = [dict(type='EpochBatchNormHook')]
+grid = dict(
+    lr=[1e-4, 10**-3.5, 1e-3, 10**-2.5, 1e-2, 10**-1.5, 1e-1],
+    weight_decay=[0.0, 1e-6, 10**-5.5, 1e-5, 10**-4.5, 1e-4, 10**-3.5, 1e-3],
+    divide_decay_by_lr=True,
+)

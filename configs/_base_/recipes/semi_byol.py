@@ -1,0 +1,4 @@
+# Semi-supervised learning by BYOL's protocol: the whole network; rate and number of epochs from a grid on held-out images.
+_base_ = 'semi_10pct.py'
+optim_wrapper = dict(optimizer=dict(lr=0.1), paramwise_cfg=None)
+grid = dict(lr=[0.005, 0.01, 0.02, 0.05, 0.1], epochs=[30, 50])

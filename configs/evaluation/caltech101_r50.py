@@ -1,0 +1,2 @@
+# Caltech-101, by every protocol of tools/evaluate.py.
+_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/caltech101.py']

@@ -1,0 +1,2 @@
+# CIFAR-10, by every protocol of tools/evaluate.py.
+_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/cifar10.py']

@@ -1,0 +1,2 @@
+# ImageNet-100, by every protocol of tools/evaluate.py.
+_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/imagenet100.py']

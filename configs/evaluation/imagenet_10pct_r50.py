@@ -1,0 +1,12 @@
+# 10 % of ImageNet's labels: SimCLR's list of file names, one a line, as 10percent.txt.
+# BYOL's protocol in place of MSBReg's: --recipe semi_byol.
+_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/imagenet.py']
+evaluation = dict(
+    train=dict(
+        _delete_=True,
+        type='ListedSubset',
+        dataset={{_base_.evaluation.train}},
+        list_file='data/imagenet/10percent.txt',
+    )
+)
+recipes = dict(finetune='semi_10pct')

@@ -1,0 +1,2 @@
+# Stanford Cars, by every protocol of tools/evaluate.py.
+_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/stanford_cars.py']

@@ -1,0 +1,2 @@
+# VOC 2007 classification, by every protocol of tools/evaluate.py.
+_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/voc2007.py']

@@ -1,0 +1,222 @@
+"""One linear SVM a class on frozen features, in full and with few positives (Goyal et al. 2019, VOC07).
+
+Scores are the average precision of scikit-learn; where Goyal's code interpolates it or counts an image that is
+'difficult' for a class as a negative in training, ours does neither.
+"""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from joblib import Parallel, delayed
+from mmengine.logging import print_log
+from rich.console import Console
+from rich.progress import track
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.svm import LinearSVC
+from torch import Tensor
+
+from mmairl.errors import UserError
+from mmairl.evaluation.features import Features
+from mmairl.evaluation.metrics import ap11, average_precision, require_labels, require_multi_labels, top1
+
+# The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Of equal costs the smallest is taken.
+COSTS = tuple(sorted([10.0**power for power in range(-7, 3)] + [2.0**power for power in range(-19, -3)]))
+SHOTS = (1, 2, 4, 8, 16, 32, 64, 96)
+LOW_SHOT_COST = 0.5  # fixed, for k positives are too few to choose by and the test set is not for choosing
+FOLDS = 3
+ITERATIONS = 2000
+
+
+@dataclass(frozen=True)
+class SVMResult:
+    """Test scores in percent: mAP, VOC2007's 11-point mAP, each class's AP; and the cost each class chose.
+
+    `accuracy` is that of the class with the highest decision value, None where an image can be of several.
+    """
+
+    map: float
+    map11: float
+    per_class: dict[int, float]
+    cost: dict[int, float]
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class LowShotResult:
+    """Mean and standard deviation over the samples of the test mAP in percent, by the number of positives a class."""
+
+    mean: dict[int, float]
+    std: dict[int, float]
+
+
+def svm(train: Features, test: Features, costs: Sequence[float] = COSTS, seed: int = 0, jobs: int = 1) -> SVMResult:
+    """Choose each class's cost by 3-fold average precision on the training images, fit on all, score on test.
+
+    >>> svm(train, test, jobs=16).per_class[14]  # doctest: +SKIP
+    """
+    train_labels, test_labels = label_matrices(train, test)
+    _require_folds(train_labels)
+    x, x_test, classes = unit(train.x), unit(test.x), train_labels.shape[1]
+    tasks = (delayed(_fit_class)(x, train_labels[:, label].numpy(), sorted(costs), seed) for label in range(classes))
+    fitted = list(_progress(Parallel(jobs, return_as='generator')(tasks), 'SVM', classes))
+    unfinished = [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]
+    if unfinished:
+        print_log(f'the SVMs of classes {unfinished} stopped at {ITERATIONS} iterations', logger='current')
+    decisions = torch.tensor(np.stack([model.decision_function(x_test) for model, _ in fitted], axis=1))
+    scores = {label: _scores(decisions[:, label], test_labels[:, label]) for label in _shown(test_labels)}
+    ap, eleven = (dict(zip(scores, each)) for each in zip(*scores.values()))
+    return SVMResult(
+        map=_mean(ap.values()),
+        map11=_mean(eleven.values()),
+        per_class=ap,
+        cost={label: cost for label, (_, cost) in enumerate(fitted)},
+        accuracy=100 * top1(decisions, test.y) if test.y.ndim == 1 else None,
+    )
+
+
+def low_shot(
+    train: Features,
+    test: Features,
+    shots: Sequence[int] = SHOTS,
+    samples: int = 5,
+    cost: float = LOW_SHOT_COST,
+    seed: int = 0,
+    jobs: int = 1,
+) -> LowShotResult:
+    """Train on k positives and (classes - 1) k negatives of each class, or all there are, in `samples` independent draws.
+
+    Within a draw the images of a smaller k are part of those of a larger one. A k that some class has too few positives
+    for is left out.
+    """
+    train_labels, test_labels = label_matrices(train, test)
+    shots, shown, others = _possible(shots, train_labels), _shown(test_labels), max(1, train_labels.shape[1] - 1)
+    x, x_test = unit(train.x), unit(test.x)
+    tasks = (
+        delayed(_ap_from)(rows, x, train_labels[:, label], x_test, test_labels[:, label], cost, seed)
+        for sample in range(samples)
+        for label in shown
+        for rows in draw(train_labels[:, label], shots, others, (seed, sample, label))
+    )
+    total = samples * len(shown) * len(shots)
+    found = list(_progress(Parallel(jobs, return_as='generator')(tasks), 'low-shot SVM', total))
+    maps = np.array(found).reshape(samples, len(shown), len(shots)).mean(axis=1)
+    return LowShotResult(dict(zip(shots, maps.mean(axis=0).tolist())), dict(zip(shots, maps.std(axis=0).tolist())))
+
+
+def draw(labels: Tensor, shots: Sequence[int], others: int, seed: tuple[int, ...]) -> list[np.ndarray]:
+    """Rows of k positives and `others` k negatives of a class, or all there are, for each k of `shots`."""
+    generator = np.random.default_rng(seed)
+    positive, negative = (generator.permutation(np.flatnonzero(labels == value)) for value in (1, 0))
+    return [np.concatenate([positive[:shot], negative[: others * shot]]) for shot in shots]
+
+
+def unit(x: Tensor) -> np.ndarray:
+    """Rows of length 1 in float64, which is what liblinear computes in."""
+    return torch.nn.functional.normalize(x.double()).numpy()
+
+
+def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
+    """Labels of shape (images, classes): 1, 0, or -1 where an image is not counted; single labels become one-vs-rest."""
+    if train.y.ndim != test.y.ndim:
+        raise UserError(
+            f'training labels have shape {tuple(train.y.shape)} and test labels {tuple(test.y.shape)}; '
+            'evaluate on two parts of one data set.'
+        )
+    if train.y.ndim == 1:
+        classes = int(train.y.max()) + 1
+        for part in (train, test):
+            require_labels(part.y, classes)
+        return tuple(torch.nn.functional.one_hot(part.y, classes) for part in (train, test))
+    for part in (train, test):
+        require_multi_labels(part.y, train.y.shape[1])
+    return train.y, test.y
+
+
+def _fit_class(x: np.ndarray, labels: np.ndarray, costs: Sequence[float], seed: int) -> tuple[LinearSVC, float]:
+    """The SVM of one class, and the cost it was given by cross-validation."""
+    x, y = x[labels != -1], sign(labels[labels != -1])
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', ConvergenceWarning)  # the largest costs reach the limit, as published
+        held_out = [
+            cross_val_score(classifier(cost, seed), x, y, cv=folds, scoring='average_precision').mean()
+            for cost in costs
+        ]
+        best = costs[int(np.argmax(held_out))]
+        return classifier(best, seed).fit(x, y), best
+
+
+def _ap_from(
+    rows: np.ndarray, x: np.ndarray, labels: Tensor, x_test: np.ndarray, test_labels: Tensor, cost: float, seed: int
+) -> float:
+    """Test AP in percent of one class, learnt from these rows of the training images."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', ConvergenceWarning)
+        model = classifier(cost, seed).fit(x[rows], sign(labels.numpy()[rows]))
+    return _scores(torch.tensor(model.decision_function(x_test)), test_labels)[0]
+
+
+def classifier(cost: float, seed: int) -> LinearSVC:
+    """Goyal's SVM, where positives weigh twice; solved in the dual when there are fewer images than features."""
+    return LinearSVC(C=cost, class_weight={1: 2, -1: 1}, max_iter=ITERATIONS, dual='auto', random_state=seed)
+
+
+def sign(labels: np.ndarray) -> np.ndarray:
+    return np.where(labels == 1, 1, -1)
+
+
+def _scores(decisions: Tensor, labels: Tensor) -> tuple[float, float]:
+    """AP and 11-point AP in percent over the images that count."""
+    counted = labels != -1
+    return tuple(100 * measure(decisions[counted], labels[counted]) for measure in (average_precision, ap11))
+
+
+def _require_folds(labels: Tensor) -> None:
+    for label, column in enumerate(labels.T):
+        for kind, value in (('of', 1), ('not of', 0)):
+            count = int((column == value).sum())
+            if count < FOLDS:
+                raise UserError(
+                    f'{count} training images are {kind} class {label}, and its SVM chooses the cost by {FOLDS} folds '
+                    f'with one in each; add images or leave the class out.'
+                )
+
+
+def _possible(shots: Sequence[int], labels: Tensor) -> list[int]:
+    """The numbers of positives that every class can supply."""
+    least, scarce = (found.item() for found in (labels == 1).sum(dim=0).min(dim=0))
+    possible = [shot for shot in shots if 1 <= shot <= least]
+    left_out = [shot for shot in shots if shot not in possible]
+    why = f'class {scarce} has {least} positive training images'
+    if not possible or not (labels == 0).any(dim=0).all():
+        raise UserError(
+            f'low-shot SVMs with {list(shots)} positives are not possible, where {why}; '
+            'give every class positive and negative images, or leave it out.'
+        )
+    if left_out:
+        print_log(f'low-shot SVMs with {left_out} positives are left out: {why}', logger='current')
+    return possible
+
+
+def _shown(labels: Tensor) -> list[int]:
+    """The classes with a test image; the others have no average precision, which is said."""
+    present = (labels == 1).any(dim=0)
+    absent = (~present).nonzero().squeeze(1).tolist()
+    if not present.any():
+        raise UserError('no test image is of any class; check the labels of the test data.')
+    if absent:
+        print_log(f'classes {absent} have no test image and are left out of the mean', logger='current')
+    return present.nonzero().squeeze(1).tolist()
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _progress(results: Iterable, label: str, total: int) -> Iterable:
+    console = Console(stderr=True)
+    return track(results, label, total, console=console, transient=True) if console.is_terminal else results

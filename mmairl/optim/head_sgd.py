@@ -1,0 +1,45 @@
+"""SGD over classifiers stacked in one tensor, each with a rate and a decay of its own, at the cost of one."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from mmairl.errors import UserError
+from mmairl.registry import OPTIMIZERS
+
+
+@OPTIMIZERS.register_module()
+class HeadSGD(torch.optim.SGD):
+    """A tensor's rows are len(rates) equal blocks; block i moves as under SGD with rate lr x rates[i] and decays[i].
+
+    SGD is linear in rate x (gradient + decay x weight), with momentum and Nesterov too, so that both are folded into the
+    gradient and one multi-tensor step serves all heads. The schedule acts on lr.
+    """
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float,
+        rates: Sequence[float],
+        decays: Sequence[float],
+        momentum: float = 0.9,
+        nesterov: bool = False,
+    ) -> None:
+        if len(rates) != len(decays):
+            raise UserError(f'HeadSGD has {len(rates)} rates and {len(decays)} decays; give each head one of each')
+        super().__init__(params, lr=lr, momentum=momentum, nesterov=nesterov)
+        self.rates, self.decays = torch.tensor(rates), torch.tensor(decays)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group['params']:
+                if param.grad is not None:
+                    self._fold(param)
+        return super().step(closure)
+
+    def _fold(self, param: Tensor) -> None:
+        rates, decays = (of.to(param, non_blocking=True)[:, None] for of in (self.rates, self.decays))
+        gradient, weight = param.grad.view(len(rates), -1), param.view(len(rates), -1)
+        gradient.add_(weight * decays).mul_(rates)

@@ -1,0 +1,152 @@
+"""Every score against scikit-learn, an independent loop or a case worked by hand."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, balanced_accuracy_score, top_k_accuracy_score
+
+from mmairl.errors import UserError
+from mmairl.evaluation.metrics import (
+    ap11,
+    average_precision,
+    mean_ap,
+    mean_per_class,
+    scores_of,
+    shot_report,
+    top1,
+    top5,
+)
+
+
+def drawn(images: int, classes: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(images, classes, generator=generator), torch.randint(classes, (images,), generator=generator)
+
+
+@pytest.mark.parametrize('classes', [3, 6, 40])
+def test_accuracies_equal_scikit_learns(classes):
+    scores, y = drawn(500, classes, seed=classes)
+    labels = range(classes)
+    assert top1(scores, y) == pytest.approx(top_k_accuracy_score(y, scores, k=1, labels=labels), abs=1e-12)
+    expected = top_k_accuracy_score(y, scores, k=5, labels=labels) if classes > 5 else 1
+    assert top5(scores, y) == pytest.approx(expected, abs=1e-12)
+    y[y == 1] = 2  # class 1 is absent and must not count as one that is always missed
+    assert mean_per_class(scores, y) == pytest.approx(balanced_accuracy_score(y, scores.argmax(1)), abs=1e-12)
+
+
+@pytest.mark.parametrize('values', [None, 7, 2, 1], ids=lambda values: f'{values or "no"} ties')
+@pytest.mark.parametrize('seed', range(5))
+def test_average_precision_equals_scikit_learns(values, seed):
+    scores, y = drawn(200, 2, seed)
+    scores = scores[:, 0] if values is None else (scores[:, 0] * 10).long() % values
+    assert average_precision(scores, y) == pytest.approx(average_precision_score(y, scores), abs=1e-12)
+
+
+def test_eleven_points_by_hand():
+    # Ranked: yes, no, yes, no, no, yes, no, yes. Recalls 1/4, 2/4, 3/4, 1 with precisions 1, 2/3, 3/6, 4/8.
+    y = torch.tensor([1, 0, 1, 0, 0, 1, 0, 1])
+    scores = torch.arange(8, 0, -1).float()
+    # recall 0, .1, .2: 1; .3, .4, .5: 2/3; .6, .7: 1/2; .8, .9, 1: 1/2
+    assert ap11(scores, y) == pytest.approx((3 * 1 + 3 * 2 / 3 + 5 * 1 / 2) / 11, abs=1e-12)
+
+
+def eleven_points(scores: list[float], y: list[int]) -> Fraction:
+    """The definition, threshold by threshold, in exact fractions."""
+    points = []
+    for threshold in set(scores):
+        taken = [label for score, label in zip(scores, y) if score >= threshold]
+        points.append((Fraction(sum(taken), sum(y)), Fraction(sum(taken), len(taken))))
+    best = [max(precision for recall, precision in points if recall >= Fraction(t, 10)) for t in range(11)]
+    return sum(best) / 11
+
+
+@pytest.mark.parametrize('positives', [1, 3, 10, 30])
+@pytest.mark.parametrize('ties', [False, True])
+def test_eleven_points_equal_a_plain_loop(positives, ties):
+    # Ten and thirty positives reach 0.3 and 0.7 exactly, where float thresholds go wrong.
+    scores, _ = drawn(60, 1, positives)
+    scores = scores.squeeze(1).mul(3).round() if ties else scores.squeeze(1)
+    y = (torch.arange(60) < positives).long()
+    assert ap11(scores, y) == pytest.approx(float(eleven_points(scores.tolist(), y.tolist())), abs=1e-12)
+
+
+def test_the_order_of_images_with_the_same_score_changes_nothing():
+    y, scores = torch.tensor([1, 0, 0, 1]), torch.ones(4)
+    assert ap11(scores, y) == ap11(scores, y.flip(0)) == average_precision(scores, y) == 0.5
+
+
+def multi_labels(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    scores, _ = drawn(120, 4, seed)
+    labels = torch.randint(-1, 2, (120, 4), generator=torch.Generator().manual_seed(seed + 1))
+    return scores, labels
+
+
+def test_mean_ap_leaves_difficult_images_out_class_by_class():
+    scores, labels = multi_labels()
+    plain, eleven = [], []
+    for label in range(4):
+        rows = [row for row in range(120) if labels[row, label] >= 0]
+        plain.append(average_precision_score(labels[rows, label], scores[rows, label]))
+        eleven.append(float(eleven_points(scores[rows, label].tolist(), labels[rows, label].tolist())))
+    assert mean_ap(scores, labels) == pytest.approx(np.mean(plain), abs=1e-12)
+    assert mean_ap(scores, labels, points=11) == pytest.approx(np.mean(eleven), abs=1e-12)
+    assert mean_ap(scores, labels.clamp(min=0)) != pytest.approx(np.mean(plain), abs=1e-3)
+    labels[:, 3] = 0
+    assert mean_ap(scores, labels) == pytest.approx(np.mean(plain[:3]), abs=1e-12)
+
+
+def test_shots_are_means_over_the_classes_of_a_group():
+    counts = torch.tensor([101, 500, 100, 20, 19, 0])
+    y = torch.tensor([0, 0, 0, 0, 1, 2, 2, 3, 4, 5])
+    predicted = torch.tensor([0, 0, 0, 9, 2, 2, 2, 1, 4, 0])
+    # many: 3/4 and 0/1; medium, which is 20 to 100: 2/2 and 0/1; few: 1/1 and 0/1
+    assert shot_report(predicted, y, counts) == {'many': 37.5, 'medium': 50.0, 'few': 50.0}
+    assert shot_report(predicted[:5], y[:5], counts) == {'many': 37.5}
+    with pytest.raises(UserError, match='label 5 is out of range'):
+        shot_report(predicted, y, counts[:5])
+
+
+def test_each_metric_has_its_names_in_percent():
+    scores, y = drawn(300, 6, seed=1)
+    assert scores_of('top-1', scores, y) == {'top-1': 100 * top1(scores, y), 'top-5': 100 * top5(scores, y)}
+    assert list(scores_of('top-1', scores[:, :5], y.clamp(max=4))) == ['top-1']
+    assert scores_of('mean per class', scores, y) == {'mean per class': 100 * mean_per_class(scores, y)}
+    scores, labels = multi_labels()
+    assert scores_of('11-point mAP', scores, labels) == {
+        'mAP (11 points)': 100 * mean_ap(scores, labels, 11),
+        'mAP': 100 * mean_ap(scores, labels),
+    }
+
+
+def test_a_perfect_ranking_scores_a_hundred():
+    assert scores_of('top-1', torch.eye(7), torch.arange(7)) == {'top-1': 100.0, 'top-5': 100.0}
+    assert scores_of('mean per class', torch.eye(3), torch.arange(3)) == {'mean per class': 100.0}
+    assert scores_of('11-point mAP', torch.eye(3), torch.eye(3).long()) == {'mAP (11 points)': 100.0, 'mAP': 100.0}
+
+
+@pytest.mark.parametrize(
+    'metric,labels,sentence',
+    [
+        ('top-1', torch.tensor([0, 3]), 'label 3 is out of range: the classifier has 3 classes, 0 to 2'),
+        ('mean per class', torch.tensor([0, -1]), 'label -1 is out of range'),
+        ('top-1', torch.zeros(2, 3), r'labels of shape \(2, 3\) are not one class an image'),
+        ('11-point mAP', torch.tensor([0, 1]), r'labels of shape \(2,\) do not say yes or no for each of 3 classes'),
+        ('11-point mAP', torch.zeros(2, 4), r'labels of shape \(2, 4\) do not'),
+        ('11-point mAP', torch.full((2, 3), 2), 'label 2 is out of range'),
+        ('11-point mAP', torch.zeros(2, 3), 'no image is of any class'),
+        ('accuracy', torch.tensor([0, 1]), "metric='accuracy' of the data set is not known"),
+    ],
+)
+def test_what_cannot_be_scored_is_one_sentence(metric, labels, sentence):
+    with pytest.raises(UserError, match=sentence):
+        scores_of(metric, torch.rand(2, 3), labels.long())
+
+
+def test_broken_scores_and_a_class_without_a_positive_are_one_sentence():
+    with pytest.raises(UserError, match='1 of 2 images have scores that are NaN'):
+        scores_of('top-1', torch.tensor([[0.0, float('nan')], [0.0, 1.0]]), torch.tensor([0, 1]))
+    for measure in (average_precision, ap11):
+        with pytest.raises(UserError, match='without a positive image has no average precision'):
+            measure(torch.rand(4), torch.zeros(4))

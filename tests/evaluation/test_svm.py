@@ -1,0 +1,206 @@
+"""The SVM protocol against scikit-learn called plainly, on handwritten digits."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.metrics import average_precision_score
+from sklearn.model_selection import StratifiedKFold
+from sklearn.svm import LinearSVC
+
+from mmairl.errors import UserError
+from mmairl.evaluation import svm as module
+from mmairl.evaluation.features import Features
+from mmairl.evaluation.metrics import mean_ap
+from mmairl.evaluation.svm import COSTS, LowShotResult, classifier, draw, low_shot, svm
+
+GRID = (0.01, 1.0, 0.1)
+pytestmark = pytest.mark.filterwarnings('ignore')
+
+
+@pytest.fixture(scope='module')
+def digits() -> tuple[Features, Features]:
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor(x - x.mean(axis=0), dtype=torch.float32), torch.tensor(y)
+    return Features(x[:600], y[:600]), Features(x[600:1000], y[600:1000])
+
+
+@pytest.fixture(scope='module')
+def kinds(digits) -> tuple[Features, Features]:
+    """Three classes that overlap (even, below five, divisible by three), with some images difficult for a class."""
+    return tuple(Features(part.x, multi_labels(part.y, seed)) for seed, part in enumerate(digits))
+
+
+def multi_labels(y: torch.Tensor, seed: int) -> torch.Tensor:
+    labels = torch.stack([y % 2 == 0, y < 5, y % 3 == 0], dim=1).long()
+    labels[torch.rand(labels.shape, generator=torch.Generator().manual_seed(seed)) < 0.1] = -1
+    return labels
+
+
+def plain(train: Features, test: Features, label: int, costs=GRID, seed: int = 0) -> tuple[float, float, np.ndarray]:
+    """AP, cost and decision values of one class, step by step."""
+    x, x_test = (part.x.double().numpy() for part in (train, test))
+    x, x_test = x / np.linalg.norm(x, axis=1)[:, None], x_test / np.linalg.norm(x_test, axis=1)[:, None]
+    rows, rows_test = (np.flatnonzero(part.y[:, label] >= 0) for part in (train, test))
+    y = 2 * train.y[rows, label].numpy() - 1
+
+    def fit(some, cost):
+        machine = LinearSVC(
+            penalty='l2', loss='squared_hinge', C=cost, class_weight={1: 2, -1: 1}, intercept_scaling=1.0,
+            max_iter=2000, dual=len(some) < x.shape[1], random_state=seed,
+        )  # fmt: skip
+        return machine.fit(x[rows][some], y[some])
+
+    held_out = {}
+    for cost in sorted(costs):
+        folds = StratifiedKFold(3, shuffle=True, random_state=seed).split(y, y)
+        held_out[cost] = np.mean([
+            average_precision_score(y[held], fit(some, cost).decision_function(x[rows][held])) for some, held in folds
+        ])  # fmt: skip
+    best = max(held_out, key=held_out.get)
+    decisions = fit(np.arange(len(rows)), best).decision_function(x_test)
+    return 100 * average_precision_score(test.y[rows_test, label] == 1, decisions[rows_test]), best, decisions
+
+
+def test_difficult_images_are_left_out_and_all_scores_equal_scikit_learns(kinds):
+    train, test = kinds
+    result = svm(train, test, GRID)
+    expected = [plain(train, test, label) for label in range(3)]
+    assert result.cost == {label: cost for label, (_, cost, _) in enumerate(expected)}
+    assert result.per_class == pytest.approx({label: ap for label, (ap, _, _) in enumerate(expected)}, abs=1e-9)
+    assert result.map == pytest.approx(np.mean([ap for ap, _, _ in expected]), abs=1e-9)
+    decisions = torch.tensor(np.stack([values for _, _, values in expected], axis=1))
+    assert result.map11 == pytest.approx(100 * mean_ap(decisions, test.y, points=11), abs=1e-9)
+    assert result.accuracy is None
+
+    counted = svm(Features(train.x, train.y.clamp(min=0)), test, GRID)
+    assert counted.map != result.map, 'a difficult image that trains as a negative gives another machine'
+
+
+def test_single_labels_are_one_against_the_rest(digits):
+    train, test = digits
+    result = svm(train, test, costs=[0.1])
+    whole = [Features(part.x, torch.nn.functional.one_hot(part.y, 10)) for part in digits]
+    expected = [plain(*whole, label, costs=[0.1]) for label in range(10)]
+    assert result.map == pytest.approx(np.mean([ap for ap, _, _ in expected]), abs=1e-9)
+    predicted = np.argmax([values for _, _, values in expected], axis=0)
+    assert result.accuracy == pytest.approx(100 * np.mean(predicted == test.y.numpy()), abs=1e-9)
+    assert result.accuracy > 80 and set(result.cost.values()) == {0.1}
+
+
+def test_more_features_than_images_are_solved_in_the_dual(kinds):
+    train, test = (Features(part.x[:50], part.y[:50]) for part in kinds)
+    result = svm(train, test, GRID)
+    for label in range(3):
+        ap, cost, _ = plain(train, test, label)
+        assert result.cost[label] == cost and result.per_class[label] == pytest.approx(ap, abs=1e-9)
+
+
+def test_scores_do_not_depend_on_the_length_of_features_or_on_jobs(kinds):
+    train, test = kinds
+    result = svm(train, test, GRID)
+    assert result == svm(train, test, GRID, jobs=2)
+    scaled = svm(*(Features(part.x * torch.rand(len(part.x), 1).add(0.5), part.y) for part in kinds), GRID)
+    assert scaled.map == pytest.approx(result.map, abs=1e-3)
+
+
+def test_the_grid_is_the_published_one():
+    assert len(COSTS) == 26 and list(COSTS) == sorted(COSTS)
+    assert {1e-7, 100.0, 2**-19, 2**-4} <= set(COSTS)
+
+
+def test_a_seed_decides_the_folds(kinds):
+    train, test = (Features(part.x[:100], part.y[:100]) for part in kinds)
+    fine = [0.1 * 1.2**step for step in range(20)]
+    costs = [tuple(svm(train, test, fine, seed).cost.values()) for seed in (0, 0, 1, 2, 3)]
+    assert costs[0] == costs[1] and len(set(costs)) > 1
+
+
+def test_classes_without_a_test_image_are_said_and_not_averaged(kinds, monkeypatch):
+    said = []
+    monkeypatch.setattr(module, 'print_log', lambda text, **_: said.append(text))
+    train, test = kinds
+    labels = test.y.clone()
+    labels[labels[:, 1] == 1, 1] = 0
+    whole, part = svm(train, test, [0.1]), svm(train, Features(test.x, labels), [0.1])
+    assert part.per_class == {label: whole.per_class[label] for label in (0, 2)} and len(part.cost) == 3
+    assert part.map == pytest.approx(np.mean(list(part.per_class.values())))
+    assert said == ['classes [1] have no test image and are left out of the mean']
+
+
+def test_low_shot_equals_plain_fits_on_the_drawn_images(kinds):
+    train, test = kinds
+    found = low_shot(train, test, shots=(2, 8), samples=2, cost=0.3, seed=5)
+    x, x_test = (torch.nn.functional.normalize(part.x.double()).numpy() for part in kinds)
+    for at, shot in enumerate((2, 8)):
+        maps = []
+        for sample in range(2):
+            aps = []
+            for label in range(3):
+                rows = draw(train.y[:, label], (2, 8), 2, (5, sample, label))[at]
+                machine = classifier(0.3, seed=5).fit(x[rows], np.where(train.y[rows, label] == 1, 1, -1))
+                counted = test.y[:, label].numpy() >= 0
+                values = machine.decision_function(x_test[counted])
+                aps.append(100 * average_precision_score(test.y[counted, label], values))
+            maps.append(np.mean(aps))
+        assert found.mean[shot] == pytest.approx(np.mean(maps), abs=1e-9)
+        assert found.std[shot] == pytest.approx(np.std(maps), abs=1e-9)
+
+
+def test_a_draw_has_k_positives_19_k_negatives_and_grows_by_adding():
+    labels = torch.tensor([1] * 10 + [0] * 100 + [-1] * 50)
+    rows = draw(labels, (1, 2, 4, 8), 19, (0, 0, 0))
+    counts = [((labels[some] == 1).sum().item(), (labels[some] == 0).sum().item()) for some in rows]
+    assert counts == [(1, 19), (2, 38), (4, 76), (8, 100)], 'the last has all the negatives that there are'
+    for small, large in pairwise(rows):
+        assert set(small) < set(large) and len(set(large)) == len(large)
+    assert not np.array_equal(rows[0], draw(labels, (1,), 19, (0, 1, 0))[0])
+
+
+def test_more_positives_score_higher(digits):
+    found = low_shot(*digits, shots=(1, 4, 16, 48), samples=3)
+    assert list(found.mean) == list(found.std) == [1, 4, 16, 48]
+    assert np.all(np.diff(list(found.mean.values())) > 2)
+    assert found.std[1] > found.std[48] > 0
+
+
+def test_a_seed_decides_the_drawn_images(digits):
+    results = [
+        low_shot(*digits, shots=(2,), samples=2, seed=seed, jobs=jobs) for seed, jobs in ((0, 1), (0, 2), (1, 1))
+    ]
+    assert results[0] == results[1] != results[2] and isinstance(results[0], LowShotResult)
+
+
+def test_shots_that_a_class_cannot_supply_are_left_out_and_said(digits, monkeypatch):
+    said = []
+    monkeypatch.setattr(module, 'print_log', lambda text, **_: said.append(text))
+    train, test = digits
+    kept = torch.cat([(train.y != 7).nonzero().flatten(), (train.y == 7).nonzero().flatten()[:5]])
+    train = Features(train.x[kept], train.y[kept])
+    assert list(low_shot(train, test, shots=(2, 5, 6, 96), samples=1).mean) == [2, 5]
+    assert said == ['low-shot SVMs with [6, 96] positives are left out: class 7 has 5 positive training images']
+    with pytest.raises(UserError, match=r'with \[6\] positives are not possible, where class 7 has 5 positive'):
+        low_shot(train, test, shots=(6,))
+
+
+@pytest.mark.parametrize('value,kind', [(1, 'of'), (0, 'not of')])
+@pytest.mark.parametrize('count', [0, 2])
+def test_a_class_too_small_for_the_folds_is_one_sentence(kinds, value, kind, count):
+    train, test = kinds
+    labels = train.y.clone()
+    labels[(labels[:, 2] == value).nonzero().flatten()[count:], 2] = 1 - value
+    with pytest.raises(UserError, match=f'^{count} training images are {kind} class 2, and its SVM .* by 3 folds'):
+        svm(Features(train.x, labels), test, GRID)
+
+
+def test_labels_that_do_not_fit_are_one_sentence(digits, kinds):
+    with pytest.raises(UserError, match='two parts of one data set'):
+        svm(digits[0], kinds[1])
+    with pytest.raises(UserError, match='label 10 is out of range'):
+        svm(digits[0], Features(digits[1].x, digits[1].y + 1))
+    with pytest.raises(UserError, match=r'\(400, 2\) do not say yes or no for each of 3 classes'):
+        svm(kinds[0], Features(kinds[1].x, kinds[1].y[:, :2]))
+    with pytest.raises(UserError, match='no test image is of any class'):
+        low_shot(kinds[0], Features(kinds[1].x, torch.zeros_like(kinds[1].y)), shots=(1,))
