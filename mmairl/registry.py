@@ -21,7 +21,7 @@ TRANSFORMS = _child(parent.TRANSFORMS, 'data')
 OPTIMIZERS = _child(parent.OPTIMIZERS, 'optim')
 OPTIM_WRAPPERS = _child(parent.OPTIM_WRAPPERS, 'optim')
 OPTIM_WRAPPER_CONSTRUCTORS = _child(parent.OPTIM_WRAPPER_CONSTRUCTORS, 'optim')
-METRICS = _child(parent.METRICS, 'evaluation.metric', 'transfer')
+METRICS = _child(parent.METRICS, 'evaluation.metric')
 WEIGHT_INITIALIZERS = _child(parent.WEIGHT_INITIALIZERS, 'weights.init', 'analysis.init')
 
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.

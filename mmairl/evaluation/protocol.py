@@ -23,7 +23,6 @@ from mmairl.evaluation.features import Extraction, Features, extract
 from mmairl.evaluation.knn import TEMPERATURE, knn_accuracy
 from mmairl.evaluation.logreg import QUICK, STRENGTHS, logistic_regression
 from mmairl.evaluation.store import stored
-from mmairl.evaluation.svm import low_shot, svm
 from mmairl.evaluation.training import train_and_test
 from mmairl.registry import DATASETS
 
@@ -201,6 +200,8 @@ def _by_solver(
         found = logistic_regression(train, test, val, metric, strengths, settings.device)
         scores = {f'logistic regression, {name}': score for name, score in found.scores.items()}
         return scores, {'strength': found.strength, 'held_out': found.held_out}
+    from mmairl.evaluation.svm import low_shot, svm  # scikit-learn takes a second, which k-NN need not pay
+
     jobs = max(1, settings.workers)
     found = svm(train, test, jobs=jobs)
     scores = {'SVM, mAP': found.map, 'SVM, mAP (11 points)': found.map11}

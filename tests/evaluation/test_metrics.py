@@ -52,6 +52,13 @@ def test_eleven_points_by_hand():
     assert ap11(scores, y) == pytest.approx((3 * 1 + 3 * 2 / 3 + 5 * 1 / 2) / 11, abs=1e-12)
 
 
+def test_a_recall_of_three_tenths_reaches_the_point_0_3():
+    # Three of ten found first, then ten others, then the rest: precision 1 at 0, .1, .2 and .3, then 10/20 at the end.
+    # In floats 3 * 0.1 is more than 3 / 10.
+    y = torch.tensor([1] * 3 + [0] * 10 + [1] * 7)
+    assert ap11(torch.arange(20, 0, -1).float(), y) == pytest.approx((4 * 1 + 7 * 10 / 20) / 11, abs=1e-12)
+
+
 def eleven_points(scores: list[float], y: list[int]) -> Fraction:
     """The definition, threshold by threshold, in exact fractions."""
     points = []
@@ -65,7 +72,6 @@ def eleven_points(scores: list[float], y: list[int]) -> Fraction:
 @pytest.mark.parametrize('positives', [1, 3, 10, 30])
 @pytest.mark.parametrize('ties', [False, True])
 def test_eleven_points_equal_a_plain_loop(positives, ties):
-    # Ten and thirty positives reach 0.3 and 0.7 exactly, where float thresholds go wrong.
     scores, _ = drawn(60, 1, positives)
     scores = scores.squeeze(1).mul(3).round() if ties else scores.squeeze(1)
     y = (torch.arange(60) < positives).long()

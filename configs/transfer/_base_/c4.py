@@ -1,0 +1,19 @@
+# A C4 detector that is trained from a pre-trained ResNet-50: layers 1 to 3 are the backbone, layer 4 is the shared head.
+# Both are given the same weights: tools/transfer.py does, and by hand it is --cfg-options
+# model.backbone.init_cfg.checkpoint=CKPT model.roi_head.shared_head.init_cfg.checkpoint=CKPT.
+_base_ = 'detection.py'
+
+c4 = dict(
+    data_preprocessor={{_base_.rgb}},
+    backbone={{_base_.trained_backbone}},
+    roi_head=dict(
+        shared_head=dict(
+            _delete_=True,
+            type='mmairl.Res5Head',
+            depth=50,
+            norm_cfg={{_base_.bn_over_processes}},
+            init_cfg=dict(type='Pretrained', checkpoint=None, prefix='backbone.layer4.'),
+        )
+    ),
+    train_cfg=dict(rpn=dict(allowed_border=-1)),  # mmdet's Mask R-CNN C4 alone drops anchors that cross the border
+)

@@ -1,0 +1,19 @@
+# COCO instance segmentation, 90k iterations at batch 16, short sides 640 to 800, on top of a model of mmdet's 1x schedule.
+# The warm-up over 1000 iterations is detectron2's, which the reference leaves as it is on COCO.
+coco_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True, poly2mask=False),
+    dict(type='RandomChoiceResize', scales=[(1333, side) for side in range(640, 801, 32)], keep_ratio=True),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PackDetInputs'),
+]
+coco_loader = dict(sampler=dict(type='InfiniteSampler'), dataset=dict(pipeline=coco_pipeline))
+coco_loop = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=90000, val_interval=90000)
+coco_steps = [
+    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=1000),
+    dict(type='MultiStepLR', by_epoch=False, begin=0, end=90000, milestones=[60000, 80000], gamma=0.1),
+]
+# As in detectron2, norms have no weight decay.
+coco_optimizer = dict(paramwise_cfg=dict(norm_decay_mult=0.0))
+coco_hooks = dict(checkpoint=dict(by_epoch=False, interval=5000, max_keep_ckpts=2, backend_args=dict(backend='atomic')))
+coco_log = dict(by_epoch=False)

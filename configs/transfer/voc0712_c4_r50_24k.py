@@ -1,0 +1,19 @@
+# VOC07+12 detection: Faster R-CNN, ResNet50-C4, all layers trained, 24k iterations on trainval2007+2012, test2007.
+# mmdet's config brings short sides 480 to 800 and the warm-up over 100 iterations. Its 'difficult' objects are not
+# trained on; detectron2's, on which the paper's numbers were made, are.
+_base_ = ['mmdet::pascal_voc/faster-rcnn_r50-caffe-c4_ms-18k_voc0712.py', '_base_/c4.py']
+
+model = {{_base_.c4}}
+
+train_cfg = dict(max_iters=24000, val_interval=24000)
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=100),
+    dict(type='MultiStepLR', by_epoch=False, begin=0, end=24000, milestones=[18000, 22000], gamma=0.1),
+]
+# As in detectron2, norms have no weight decay.
+optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.0))
+default_hooks = dict(checkpoint=dict(interval=3000, max_keep_ckpts=2, backend_args=dict(backend='atomic')))
+
+val_evaluator = dict(_delete_=True, type='mmairl.VOCDetectionMetric')
+test_evaluator = val_evaluator
+visualizer = {{_base_.scalars_and_images}}

@@ -1,0 +1,28 @@
+"""The fifth stage of a ResNet-C4 detector: pre-trained like the rest of the backbone, then normalised once more."""
+
+from mmcv.cnn import build_norm_layer
+from mmdet.models.backbones import ResNet
+from mmdet.models.roi_heads.shared_heads import ResLayer
+from torch import Tensor
+
+from mmairl.registry import MODELS
+
+
+@MODELS.register_module()
+class Res5Head(ResLayer):
+    """ResNet's `layer4` on every region, followed by a newly initialised batch norm and no ReLU, as in MoCo's detectors.
+
+    Self-supervised weights have another scale than supervised ones; the extra norm brings them to one. The layer has
+    torchvision's layout (stride in the 3x3), all of it is trained, and its norms use batch statistics. `init_cfg` is that
+    of `layer4` alone: `dict(type='Pretrained', checkpoint=CKPT, prefix='backbone.layer4.')`.
+    """
+
+    def __init__(self, depth: int = 50, norm_cfg: dict | None = None, init_cfg: dict | None = None) -> None:
+        norm_cfg = norm_cfg or dict(type='mmairl.SyncBN')
+        super().__init__(depth=depth, stage=3, stride=2, style='pytorch', norm_cfg=norm_cfg, norm_eval=False)
+        self.layer4.init_cfg = init_cfg
+        block, _ = ResNet.arch_settings[depth]
+        _, self.norm = build_norm_layer(norm_cfg, 512 * block.expansion)
+
+    def forward(self, regions: Tensor) -> Tensor:
+        return self.norm(super().forward(regions))

@@ -1,0 +1,43 @@
+"""Precise batch norm is the plain mean of the batches' statistics."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.model import BaseDataPreprocessor, BaseModel
+from mmengine.optim import OptimWrapper
+from torch import nn
+
+from mmairl.models.sync_bn import SyncBN
+from mmairl.transfer.precise_bn import measure
+
+
+class Detector(BaseModel):
+    """One norm; its loss forward, unlike its others, is what it is trained by."""
+
+    def __init__(self, norm: type[nn.Module]) -> None:
+        super().__init__(BaseDataPreprocessor())
+        self.norm = norm(4)
+
+    def forward(self, inputs: torch.Tensor, mode: str) -> dict:
+        assert mode == 'loss' and self.training and not torch.is_grad_enabled()
+        return dict(loss=self.norm(inputs).mean())
+
+
+def runner_of(model: nn.Module) -> SimpleNamespace:
+    return SimpleNamespace(model=model, optim_wrapper=OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1)))
+
+
+@pytest.mark.parametrize('norm', [nn.BatchNorm2d, SyncBN])
+def test_statistics_are_the_mean_over_batches_whatever_they_were(norm):
+    model = Detector(norm).double().train()
+    model.norm.running_mean.fill_(100.0)
+    model.norm.running_var.fill_(1e6)
+    batches = [torch.randn(size, 4, 3, 3, dtype=torch.float64) * size + size for size in (2, 3, 5, 4)]
+    measure(runner_of(model), iter([dict(inputs=batch) for batch in batches]))
+    means = torch.stack([batch.mean(dim=(0, 2, 3)) for batch in batches])
+    variances = torch.stack([batch.var(dim=(0, 2, 3), unbiased=True) for batch in batches])
+    torch.testing.assert_close(model.norm.running_mean, means.mean(dim=0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(model.norm.running_var, variances.mean(dim=0), rtol=1e-12, atol=1e-12)
+    assert model.norm.momentum == 0.1
+    assert model.norm.weight.grad is None and torch.equal(model.norm.weight, torch.ones(4, dtype=torch.float64))
