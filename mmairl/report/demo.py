@@ -94,7 +94,9 @@ def draw(
     maps = {result.subject: features[result.subject][1] for result in (results[0], results[-1])}
     sections.add_maps(page, maps, test_set.classes, seed)
     train_features, test_features = features[results[-1].subject]
-    sections.add_neighbours(page, (train_set, train_features), (test_set, test_features))
+    sections.add_neighbours(
+        page, (train_set.raw, train_features), (test_set.raw, test_features), test_set.classes
+    )
     sections.add_curves(page, cfg.work_dir)
     return page.add(
         'How was this made?',

@@ -1,6 +1,6 @@
 """The sections that pages are built of, each with one plain sentence for a reader who does not know the field."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from mmairl.report.scalars import read_scalars
 from mmairl.report.table import html_table
 
 MAPPED, NEIGHBOURS, QUERIES, PAIRS = 1000, 7, 8, 8
+METHODS = {'tsne': 't-SNE', 'umap': 'UMAP'}
 
 
 def add_results(page: Page, results: Sequence[Result]) -> None:
@@ -68,33 +69,45 @@ def augmented(cfg: Config, dataset: Dataset, chosen: Sequence[int]) -> tuple[Ten
     return first, second
 
 
-def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], seed: int) -> None:
+def add_maps(
+    page: Page, features: dict[str, Features], classes: Sequence[str], seed: int, method: str = 'tsne'
+) -> None:
     """A map for each entry of `features`, of the same images."""
     maps = []
     for number, (title, of) in enumerate(features.items()):
         chosen = np.random.default_rng(seed).permutation(len(of.x))[:MAPPED]
-        points = plane(of.x[chosen], seed)
+        points = plane(of.x[chosen], seed, method)
         maps.append(feature_map(points, of.y[chosen].numpy(), classes, f'map-{number}', title))
     page.add(
         'Which images does it find alike?',
         'Every dot is an image and its colour is its class; images that the features find alike lie near each other. '
         'Islands of one colour are classes that were discovered without a label.',
         f'<div class="plots">{"".join(maps)}</div>',
-        f't-SNE of {min(MAPPED, len(of.x))} test images. Distances between islands mean little.',
+        f'{METHODS[method]} of {min(MAPPED, len(of.x))} test images. Distances between islands mean little.',
     )
 
 
-def add_neighbours(page: Page, train: tuple[Dataset, Features], test: tuple[Dataset, Features]) -> None:
-    """The first test image of each class with its nearest training images."""
-    (train_set, bank), (test_set, query) = train, test
+Pictures = Callable[[int], Tensor]  # an image as stored, by its row in the features
+
+
+def add_neighbours(
+    page: Page,
+    train: tuple[Pictures, Features],
+    test: tuple[Pictures, Features],
+    classes: Sequence[str],
+    title: str = 'What lies nearest?',
+) -> None:
+    """The first test image of each class with its nearest training images, or nearest others of one and the same set."""
+    (train_picture, bank), (test_picture, query) = train, test
     firsts = [int((query.y == label).nonzero()[0]) for label in query.y.unique()[:QUERIES]]
-    _, positions = nearest(query.x[firsts], bank.x, NEIGHBOURS)
-    found = [[(train_set.raw(int(i)), int(bank.y[i])) for i in row] for row in positions]
+    itself = int(bank is query)
+    _, positions = nearest(query.x[firsts], bank.x, NEIGHBOURS + itself)
+    found = [[(train_picture(int(i)), int(bank.y[i])) for i in row] for row in positions[:, itself:]]
     page.add(
-        'What lies nearest?',
-        f'For the first test image of {len(firsts)} classes (left, not hand-picked), the {NEIGHBOURS} training images '
+        title,
+        f'For the first test image of {len(firsts)} classes (left, not hand-picked), the {NEIGHBOURS} other images '
         'with the most similar features.',
-        neighbour_rows([(test_set.raw(i), int(query.y[i])) for i in firsts], found, test_set.classes)
+        neighbour_rows([(test_picture(i), int(query.y[i])) for i in firsts], found, classes)
         + '<figcaption><span class="swatch right-swatch"></span>same class '
         '<span class="swatch wrong-swatch"></span>another class</figcaption>',
     )

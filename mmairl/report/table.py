@@ -1,6 +1,6 @@
 """The results table, once for the terminal and once for the page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from rich.table import Table
@@ -47,6 +47,16 @@ def html_table(results: Sequence[Result]) -> str:
         f'<div class=scroll><table><thead><tr><td></td>{head}<th class=quiet>time</th></tr></thead>'
         f'<tbody>{"".join(rows)}</tbody></table></div>'
     )
+
+
+def figures_table(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """A table of anything for a page, one named row each."""
+    head = ''.join(f'<th>{escape(name)}</th>' for name in columns)
+    body = ''.join(
+        f'<tr><th scope=row>{escape(name)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row)}</tr>'
+        for name, row in rows.items()
+    )
+    return f'<div class=scroll><table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def best_scores(results: Sequence[Result]) -> dict[str, float]:

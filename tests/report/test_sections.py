@@ -44,7 +44,7 @@ def whole_page(cfg, results, work_dir) -> str:
     sections.add_results(page, results)
     sections.add_views(page, cfg, seed=0)
     sections.add_maps(page, {'raw pixels': test, 'student': test}, data[1].classes, seed=0)
-    sections.add_neighbours(page, (data[0], train), (data[1], test))
+    sections.add_neighbours(page, (data[0].raw, train), (data[1].raw, test), data[1].classes)
     sections.add_curves(page, work_dir)
     return page.html()
 
@@ -86,6 +86,6 @@ def test_neighbours_are_framed_by_whether_they_are_right(cfg):
     wrong = type(train)(train.x, (train.y + 1) % 3)
     for bank, right_frames in ((train, 21), (wrong, 0)):
         page = Page('')
-        sections.add_neighbours(page, (data[0], bank), (data[1], test))
+        sections.add_neighbours(page, (data[0].raw, bank), (data[1].raw, test), data[1].classes)
         assert page.html().count('"picture right"') == right_frames
         assert page.html().count('"picture wrong"') == 21 - right_frames

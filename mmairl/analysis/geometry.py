@@ -1,0 +1,120 @@
+"""How embeddings lie on the sphere: alignment, uniformity, rank, spread, spectrum, and what leaves them where they are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+import torchvision.transforms.v2.functional as T
+from torch import Tensor
+
+from mmairl.errors import UserError
+
+BLOCK = 4096
+
+
+def alignment(first: Tensor, second: Tensor) -> float:
+    """Mean squared distance of the unit embeddings of two views of an image (Wang and Isola 2020); 0 is best."""
+    return (F.normalize(first.double()) - F.normalize(second.double())).square().sum(dim=1).mean().item()
+
+
+def uniformity(x: Tensor, t: float = 2.0) -> float:
+    """log mean exp(-t d^2) over pairs of different images; -2t at the least, reached far from one another, 0 when collapsed."""
+    x = F.normalize(x.double())
+    if len(x) < 2:
+        raise UserError('uniformity wants two images or more')
+    total = x.new_zeros(())
+    for block in x.split(BLOCK):
+        total += torch.exp(-t * (2 - 2 * block @ x.T).clamp_min(0)).sum()
+    pairs = len(x) * (len(x) - 1)
+    return ((total - len(x)) / pairs).clamp_min(torch.finfo(torch.float64).tiny).log().item()
+
+
+def singular_values(x: Tensor, centred: bool = False) -> Tensor:
+    """In descending order, from the smaller of the two Gram matrices in float64."""
+    x = x.double()
+    x = x - x.mean(dim=0) if centred else x
+    gram = x.T @ x if x.shape[0] >= x.shape[1] else x @ x.T
+    return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(0)
+
+
+def rankme(x: Tensor) -> float:
+    """exp of the entropy of the normalised singular values (Garrido et al. 2023): the number of dimensions in use.
+
+    >>> round(rankme(torch.eye(8)), 3)
+    8.0
+    """
+    share = singular_values(x) / singular_values(x).sum().clamp_min(torch.finfo(torch.float64).tiny)
+    return torch.exp(-(share * (share + 1e-12).log()).sum()).item()
+
+
+def spread(x: Tensor) -> float:
+    """The mean standard deviation of a unit embedding's coordinates over 1/sqrt(d): 1 when spread evenly, 0 when collapsed."""
+    return (F.normalize(x.double()).std(dim=0).mean() * x.shape[1] ** 0.5).item()
+
+
+def spectrum(x: Tensor) -> Tensor:
+    """The eigenvalues of the unit embeddings' covariance, descending, as fractions of their sum."""
+    values = singular_values(F.normalize(x.double()), centred=True).square()
+    return values / values.sum().clamp_min(torch.finfo(torch.float64).tiny)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """One network's figures, and the eigenvalues that the spectrum is drawn from."""
+
+    alignment: float
+    uniformity: float
+    rankme: float
+    spread: float
+    dimensions: int
+    images: int
+    spectrum: Tensor
+
+
+def geometry(x: Tensor, first: Tensor, second: Tensor) -> Geometry:
+    """From the embeddings of images as they are and of two augmented views of each."""
+    return Geometry(alignment(first, second), uniformity(x), rankme(x), spread(x), x.shape[1], len(x), spectrum(x))
+
+
+# Each change alone, from none (0) to strong (1), of images as floats in [0, 1].
+CHANGES: Mapping[str, Callable[[Tensor, float], Tensor]] = {
+    'crop': lambda x, s: _crop(x, s),
+    'flip': lambda x, s: x.flip(-1) if s else x,  # it has no strength
+    'brightness': lambda x, s: T.adjust_brightness(x, 1 + 0.8 * s),
+    'contrast': lambda x, s: T.adjust_contrast(x, 1 - 0.8 * s),
+    'saturation': lambda x, s: T.adjust_saturation(x, 1 - s),
+    'hue': lambda x, s: T.adjust_hue(x, 0.5 * s),
+    'blur': lambda x, s: T.gaussian_blur(x, _odd(x), sigma=2.0 * s) if s else x,
+    'solarize': lambda x, s: torch.where(x >= 1 - 0.9 * s, 1 - x, x) if s else x,
+    'rotation': lambda x, s: T.rotate(x, 90.0 * s, interpolation=T.InterpolationMode.BILINEAR) if s else x,
+}
+STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def _crop(images: Tensor, strength: float) -> Tensor:
+    """The middle of the image, down to a fifth of its area, at the size it had."""
+    size = list(images.shape[-2:])
+    side = (1 - 0.8 * strength) ** 0.5
+    return T.resize(T.center_crop(images, [max(1, round(side * n)) for n in size]), size, antialias=True)
+
+
+def _odd(images: Tensor) -> int:
+    return max(3, images.shape[-1] // 10 // 2 * 2 + 1)
+
+
+@torch.inference_mode()
+def invariance(
+    embed: Callable[[Tensor], Tensor], images: Tensor, strengths: Sequence[float] = STRENGTHS
+) -> dict[str, list[float]]:
+    """For each change alone, how much of the likeness to itself an image keeps as the change grows.
+
+    1 where the embedding does not notice, 0 where the changed image is no more like the image than another image is.
+    """
+    here = F.normalize(embed(images).double())
+    others = (here @ here.T).fill_diagonal_(0).sum() / (len(here) * (len(here) - 1))
+    kept = {}
+    for name, change in CHANGES.items():
+        there = (F.normalize(embed(change(images, strength).clamp(0, 1)).double()) for strength in strengths)
+        kept[name] = [(((here * x).sum(dim=1).mean() - others) / (1 - others)).item() for x in there]
+    return kept

@@ -1,0 +1,80 @@
+"""The images that networks are looked at with, and the networks themselves."""
+
+from collections.abc import Iterator
+
+import torch
+from mmengine import Config
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset, default_collate
+
+from mmairl.errors import UserError
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.registry import DATASETS, MODELS
+from mmairl.weights.architecture import resnet_of
+from mmairl.weights.read import read_backbone
+
+
+class Images:
+    """At most `count` test images of a config, evenly over the set, as normalised batches; each iteration is one pass."""
+
+    def __init__(self, cfg: Config, count: int, batch_size: int = 64, workers: int = 0, device: str = 'cpu') -> None:
+        if not cfg.get('evaluation'):
+            raise UserError(f'{cfg.filename} names no images to look at; add evaluation = dict(train=..., test=...)')
+        self.cfg, self.batch_size, self.workers, self.device = cfg, batch_size, workers, device
+        self.dataset: Dataset = DATASETS.build(cfg.evaluation.test)
+        chosen = torch.linspace(0, len(self.dataset) - 1, min(count, len(self.dataset))).long().unique()
+        self.subset = Subset(self.dataset, chosen.tolist())
+        normal = cfg.model.data_preprocessor
+        self.mean, self.std = (torch.tensor(list(v), device=device).view(-1, 1, 1) for v in (normal.mean, normal.std))
+
+    def __len__(self) -> int:
+        return len(self.subset)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self.normalise(images) for images in self.raw())
+
+    def raw(self) -> Iterator[Tensor]:
+        """Batches of floats in [0, 1] on the device."""
+        loader = DataLoader(self.subset, self.batch_size, num_workers=self.workers, collate_fn=_first_views)
+        return (images.to(self.device, non_blocking=True).float() / 255 for images in loader)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        return ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+
+    @property
+    def labels(self) -> Tensor:
+        return self.dataset.labels[self.subset.indices]
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self.dataset.classes)
+
+    def picture(self, index: int) -> Tensor:
+        """An image as stored, uint8."""
+        return self.dataset.raw(self.subset.indices[index])
+
+    def views(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Two augmented views of each image as the config's training makes them, normalised."""
+        preprocessor = MODELS.build(self.cfg.model.data_preprocessor).to(self.device)
+        described = self.cfg.train_dataloader.dataset
+        made_by_workers = described.get('views') is not None
+        dataset = self.subset
+        if made_by_workers:
+            test = DATASETS.build({**self.cfg.evaluation.test, 'views': described.views})
+            dataset = Subset(test, self.subset.indices)
+        loader = DataLoader(dataset, self.batch_size, num_workers=self.workers, collate_fn=default_collate)
+        for batch in loader:
+            first, second, *_ = preprocessor(batch, training=True)['inputs']
+            yield first, second
+
+    def network(self, checkpoint: str, part: str) -> nn.Module:
+        """The backbone of a checkpoint on the device: a ResNet of whatever size, or else the config's."""
+        weights = read_backbone(checkpoint, part).weights
+        cfg = self.cfg
+        if 'layer1.0.conv1.weight' in weights:
+            cfg = Config(dict(model=dict(backbone=resnet_of(weights, checkpoint))))
+        return load_backbone(cfg, checkpoint, part).to(self.device, memory_format=torch.channels_last)
+
+
+def _first_views(items: list[dict]) -> Tensor:
+    return torch.stack([item['inputs'][0] for item in items])

@@ -1,0 +1,150 @@
+"""CKA against dense computations in double precision, and against what is known of it."""
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+
+from mmairl.analysis.cka import full_cka, listening, network_cka, recalibrate, stage_cka
+from mmairl.analysis.hsic import FullCKA, MinibatchCKA, unbiased_hsic
+from mmairl.errors import UserError
+
+
+def dense_cka(x: np.ndarray, y: np.ndarray) -> float:
+    """Kornblith et al.'s formula in the features, with everything at once."""
+    x, y = x - x.mean(0), y - y.mean(0)
+    return np.linalg.norm(y.T @ x) ** 2 / (np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y))
+
+
+def looped_hsic(k: np.ndarray, l: np.ndarray) -> float:  # noqa: E741
+    """Song et al.'s unbiased estimate as its definition reads, over tuples of different images."""
+    n = len(k)
+    pairs = triples = quadruples = 0.0
+    for i in range(n):
+        for j in range(n):
+            for q in range(n):
+                for r in range(n):
+                    if len({i, j, q, r}) == 4:
+                        quadruples += k[i, j] * l[q, r]
+                if len({i, j, q}) == 3:
+                    triples += k[i, j] * l[i, q]
+            if i != j:
+                pairs += k[i, j] * l[i, j]
+    falling = [n * (n - 1), n * (n - 1) * (n - 2), n * (n - 1) * (n - 2) * (n - 3)]
+    return pairs / falling[0] - 2 * triples / falling[1] + quadruples / falling[2]
+
+
+@pytest.fixture
+def features() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 7, generator=generator) + 3
+    return x, x @ torch.randn(7, 5, generator=generator) + torch.randn(60, 5, generator=generator)
+
+
+def test_the_unbiased_estimate_is_the_sum_over_different_images():
+    generator = np.random.default_rng(0)
+    k, l = (a @ a.T for a in generator.normal(size=(2, 7, 3)))  # noqa: E741
+    assert unbiased_hsic(torch.tensor(k), torch.tensor(l)).item() == pytest.approx(looped_hsic(k, l), rel=1e-10)
+
+
+def test_streaming_over_any_batches_is_the_full_computation_when_biased(features):
+    x, y = features
+    for sizes in ([60], [10] * 6, [1] * 60, [31, 29]):
+        streamed = FullCKA(unbiased=False)
+        for a, b in zip(x.split(sizes), y.split(sizes)):
+            streamed.update(a, b)
+        assert streamed.value() == pytest.approx(dense_cka(x.double().numpy(), y.double().numpy()), rel=1e-9)
+
+
+def test_the_unbiased_form_from_moments_is_the_one_from_gram_matrices(features):
+    x, y = features
+    streamed = FullCKA()
+    for a, b in zip(x.split(13), y.split(13)):
+        streamed.update(a, b)
+    grams = [(of.double() @ of.double().T) for of in (x, y)]
+    cross, own = unbiased_hsic(*grams), [unbiased_hsic(gram, gram) for gram in grams]
+    assert streamed.value() == pytest.approx((cross / (own[0] * own[1]).sqrt()).item(), rel=1e-9)
+
+
+def test_one_batch_of_the_minibatch_form_is_the_unbiased_form(features):
+    x, y = features
+    one = MinibatchCKA()
+    one.update([x], [y])
+    full = FullCKA()
+    full.update(x, y)
+    assert one.value().item() == pytest.approx(full.value(), rel=1e-5)
+
+
+@pytest.mark.parametrize('make', [MinibatchCKA, FullCKA, lambda: FullCKA(unbiased=False)])
+def test_a_rotated_scaled_and_shifted_copy_is_the_same(make, features):
+    x, _ = features
+    rotation = torch.linalg.qr(torch.randn(7, 7))[0]
+    similarity = make()
+    for part in x.split(20):
+        copy = part @ rotation * 3 + 5
+        similarity.update(*((part, copy) if isinstance(similarity, FullCKA) else ([part], [copy])))
+    assert float(similarity.value()) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize('width', [16, 256, 4096])
+def test_independent_noise_is_near_zero_at_any_width_and_the_biased_estimate_is_not(width):
+    generator = torch.Generator().manual_seed(width)
+    similarity, biased = MinibatchCKA(), []
+    for _ in range(30):
+        a, b = torch.randn(2, 64, width, generator=generator)
+        similarity.update([a], [b])
+        biased.append(dense_cka(a.double().numpy(), b.double().numpy()))
+    assert abs(similarity.value().item()) < 0.02
+    assert width < 64 or np.mean(biased) > 0.7
+
+
+def test_features_that_do_not_vary_have_no_cka():
+    similarity = MinibatchCKA()
+    similarity.update([torch.ones(8, 3)], [torch.randn(8, 3)])
+    assert similarity.value().isnan().all()
+
+
+def test_too_few_images_are_one_sentence():
+    similarity = MinibatchCKA()
+    similarity.update([torch.randn(3, 2)], [torch.randn(3, 2)])
+    with pytest.raises(UserError, match='batches of 4 images'):
+        similarity.value()
+
+
+@pytest.fixture(scope='module')
+def networks():
+    torch.manual_seed(0)
+    return [torchvision.models.resnet18(num_classes=8).eval() for _ in range(2)]
+
+
+def test_stages_of_two_networks_are_compared_on_the_same_images(networks):
+    batches = list(torch.randn(3, 8, 3, 32, 32))
+    values, rows, columns = stage_cka(*networks, batches)
+    assert rows == columns == ['layer1', 'layer2', 'layer3', 'layer4', 'pooled']
+    expected = MinibatchCKA()
+    with listening(networks[0]) as a, listening(networks[1]) as b, torch.no_grad():
+        for images in batches:
+            networks[0](images), networks[1](images)
+            expected.update([a['layer2']], [b['layer4']])
+    assert values[1, 3].item() == pytest.approx(expected.value().item(), abs=1e-6)
+    own, *_ = stage_cka(networks[0], networks[0], batches)
+    assert torch.allclose(own.diagonal(), torch.ones(5, dtype=own.dtype)) and torch.allclose(own, own.T)
+    assert not networks[0]._forward_hooks
+
+
+def test_many_networks_are_compared_at_one_stage(networks):
+    batches = list(torch.randn(2, 8, 3, 32, 32))
+    values = network_cka([*networks, networks[0]], batches, stage='layer3')
+    assert values.shape == (3, 3) and values[0, 2].item() == pytest.approx(1)
+    assert values[0, 1].item() == pytest.approx(stage_cka(*networks, batches)[0][2, 2].item(), abs=1e-6)
+    assert 0 <= full_cka(*networks, batches) <= 1
+
+
+def test_recalibration_makes_eval_mode_see_the_statistics_of_the_images():
+    backbone = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4)).eval()
+    backbone[0].weight.data *= 50
+    images = torch.randn(4, 6, 3, 8, 8) * 2 + 1
+    recalibrate(backbone, images)
+    out = torch.cat([backbone(batch) for batch in images])
+    assert out.mean((0, 2, 3)).abs().max() < 1e-4 and (out.std((0, 2, 3)) - 1).abs().max() < 0.05
+    assert backbone[1].momentum == 0.1 and not backbone[1].training

@@ -1,0 +1,209 @@
+"""Linear evaluation and fine-tuning by composed runs: what is chosen by what, what resumes, what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine import Config
+
+from mmairl.data.views import ViewDataset
+from mmairl.engine.launch import load_config
+from mmairl.errors import UserError
+from mmairl.evaluation import training
+from mmairl.evaluation.compose import compose, recipe_of, sized, with_views
+from mmairl.evaluation.protocol import Settings, evaluate
+from mmairl.registry import DATASETS
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+
+
+@DATASETS.register_module(force=True)
+class Bright(ViewDataset):
+    """Three kinds of noise that brightness tells apart."""
+
+    classes = ['dark', 'mid', 'bright']
+
+    def __init__(self, count: int = 60, seed: int = 0, views: list | None = None) -> None:
+        super().__init__(views)
+        generator = torch.Generator().manual_seed(seed)
+        self.labels = torch.arange(count) % 3
+        self.images = (torch.randint(0, 60, (count, 3, 32, 32), generator=generator)
+                       + 80 * self.labels.view(-1, 1, 1, 1)).byte()  # fmt: skip
+
+    def raw(self, index: int) -> torch.Tensor:
+        return self.images[index]
+
+
+@pytest.fixture
+def cfg(tmp_path) -> Config:
+    file = tmp_path / 'tiny.py'
+    file.write_text(
+        """
+model = dict(
+    backbone=dict(type='mmpretrain.ResNet', depth=18, base_channels=8, stem_channels=8, norm_eval=False),
+    in_channels=64,
+    data_preprocessor=dict(type='ViewPreprocessor', mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3)),
+)
+evaluation = dict(train=dict(type='Bright'), test=dict(type='Bright', count=30, seed=1), batch_size=16)
+"""
+    )
+    return load_config(str(file))
+
+
+@pytest.fixture
+def recipe() -> Config:
+    recipe = load_config(str(CONFIGS / '_base_/recipes/linear_shapes_20e.py'))
+    recipe.total_batch_size, recipe.train_cfg.max_epochs, recipe.param_scheduler[0].end = 20, 3, 3
+    recipe.visualizer.vis_backends = [dict(type='LocalVisBackend')]
+    recipe.default_hooks.pop('progress')
+    recipe.default_hooks.checkpoint = dict(type='CheckpointHook', interval=1, max_keep_ckpts=1)
+    recipe.randomness.seed = 0
+    return recipe
+
+
+def run(cfg, recipe, folder, **more):
+    options = dict(start=None, work_dir=Path(folder), sweep=False, workers=0, launcher='none')
+    return training.train_and_test(cfg, recipe, **{**options, **more})
+
+
+def test_a_linear_run_learns_and_leaves_its_scores(cfg, recipe, tmp_path):
+    scores, _ = run(cfg, recipe, tmp_path / 'a')
+    assert scores['top-1'] > 60 and json.loads((tmp_path / 'a/scores.json').read_text()) == scores
+    before = torch.get_rng_state()
+    assert run(cfg, recipe, tmp_path / 'a')[0] == scores  # and is not run again
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_interrupted_run_goes_on_and_ends_the_same(cfg, recipe, tmp_path, monkeypatch):
+    whole, _ = run(cfg, recipe, tmp_path / 'whole')
+    from mmengine.hooks import CheckpointHook
+
+    after = CheckpointHook.after_train_epoch
+
+    def stop_after_the_second(hook, runner):
+        after(hook, runner)
+        if runner.epoch == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointHook, 'after_train_epoch', stop_after_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            run(cfg, recipe, tmp_path / 'cut')
+    assert not (tmp_path / 'cut/scores.json').exists()
+    started = []
+    train = training.train
+
+    def watched(cfg, launcher):
+        runner = train(cfg, launcher)
+        started.append(runner._resume)
+        return runner
+
+    monkeypatch.setattr(training, 'train', watched)
+    assert run(cfg, recipe, tmp_path / 'cut')[0].keys() == whole.keys()
+    assert started == [True]
+
+
+def test_another_evaluation_in_the_same_folder_is_refused(cfg, recipe, tmp_path):
+    run(cfg, recipe, tmp_path / 'a')
+    recipe.optim_wrapper.optimizer.lr = 1.0
+    with pytest.raises(UserError, match='holds another evaluation'):
+        run(cfg, recipe, tmp_path / 'a')
+
+
+def test_a_sweep_chooses_on_held_out_images_and_looks_at_the_test_set_once(cfg, recipe, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(training, 'run', lambda made, launcher: asked.append(made) or train_run(made, launcher))
+    recipe.sweep = dict(lr=[1e-6, 3.0], weight_decay=[0.0, 1e-4])
+    scores, chosen = run(cfg, recipe, tmp_path / 'a', sweep=True)
+    sweep, final = asked
+    assert sweep.model.heads == 4 and sweep.optim_wrapper.optimizer.rates == [1e-6, 1e-6, 3.0, 3.0]
+    assert sweep.test_dataloader.dataset.type == 'Part' and sweep.test_dataloader.dataset.held
+    assert final.test_dataloader.dataset.to_dict() == dict(type='Bright', count=30, seed=1)
+    assert final.optim_wrapper.optimizer.lr == chosen['lr'] == 3.0
+    assert len(chosen['held_out']) == 4 and scores['top-1'] > 60
+
+
+train_run = training.run
+
+
+def test_a_grid_is_searched_run_by_run_with_its_decay_divided_by_the_rate(cfg, recipe, tmp_path):
+    recipe.grid = dict(lr=[1e-7, 2.0], weight_decay=[0.0, 1e-3], divide_decay_by_lr=True)
+    names, made = zip(*training.points(recipe))
+    assert names == ('lr1e-07_weight_decay0', 'lr1e-07_weight_decay0.001', 'lr2_weight_decay0', 'lr2_weight_decay0.001')
+    assert made[3].optim_wrapper.optimizer.weight_decay == pytest.approx(5e-4)
+    recipe.grid = dict(lr=[1e-7, 2.0])
+    _, chosen = run(cfg, recipe, tmp_path / 'a')
+    assert chosen['chosen'] == 'lr2' and set(chosen['held_out']) == {'lr1e-07', 'lr2'}
+    assert {path.name for path in (tmp_path / 'a').iterdir()} == {'lr1e-07', 'lr2', 'test'}
+
+
+def test_fine_tuning_starts_from_the_checkpoint_and_moves_it(cfg, recipe, tmp_path, checkpoint):
+    recipe.model.frozen, recipe.optim_wrapper.optimizer.lr = False, 0.01
+    start = dict(type='PretrainedBackbone', checkpoint=str(checkpoint), part='teacher')
+    made = compose(cfg, recipe, cfg.evaluation.train, cfg.evaluation.test, start, tmp_path / 'a', workers=0)
+    runner = training.train(made)
+    teacher = torch.load(checkpoint)['state_dict']['teacher.backbone.conv1.weight']
+    moved = (runner.model.backbone.conv1.weight - teacher).norm() / teacher.norm()
+    assert 0 < moved < 0.5
+
+
+def test_a_checkpoint_of_another_network_is_refused_by_both_kinds_of_protocol(cfg, tmp_path, checkpoint):
+    cfg.model.backbone.base_channels = 16
+    settings = Settings(recipe='linear_shapes_20e', work_dir=tmp_path / 'a')
+    for protocol in ('knn', 'linear'):
+        with pytest.raises(UserError, match='another architecture'):
+            evaluate(cfg, protocol, checkpoint, settings=settings)
+
+
+def test_labels_out_of_range_are_one_sentence(cfg, recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(Bright, 'classes', ['dark', 'mid'])
+    with pytest.raises(UserError, match='Bright has the label 2 and 2 classes'):
+        run(cfg, recipe, tmp_path / 'a')
+
+
+def test_a_class_without_an_image_to_hold_out_is_one_sentence(cfg, recipe, tmp_path):
+    cfg.evaluation.train = dict(type='Bright', count=4)
+    with pytest.raises(UserError, match='class 1 has one training image'):
+        run(cfg, recipe, tmp_path / 'a', sweep=True)
+
+
+def test_refitting_takes_train_and_val_where_they_are_splits_of_one_set():
+    data = Config(
+        dict(
+            train=dict(type='DTD', root='d', split='train'),
+            val=dict(type='DTD', root='d', split='val'),
+            test=dict(type='DTD', root='d', split='test'),
+        )
+    )
+    assert training.refit(data) == dict(type='DTD', root='d', split='train+val')
+    assert training.held_out(data) == (data.train, data.val)
+
+
+def test_views_go_to_the_innermost_data_set_and_crops_to_the_test_images_size(cfg):
+    wrapped = dict(type='LongTailed', imbalance=10, dataset=dict(type='Bright', views=[]))
+    view = sized([dict(type='RandomResizedCrop'), dict(type='RandomFlip')], DATASETS.build(cfg.evaluation.test))
+    assert with_views(wrapped, [view])['dataset']['views'] == [
+        [dict(type='RandomResizedCrop', size=32), dict(type='RandomFlip')]
+    ]
+    assert wrapped['dataset']['views'] == []
+
+
+def test_the_papers_recipes_are_chosen_by_the_optimizer_of_the_pre_training():
+    sgd, lars = (load_config(str(CONFIGS / f'{name}_r50_200e.py')) for name in ('mocov2plus', 'byol_lars'))
+    assert recipe_of(sgd, 'linear').optim_wrapper.optimizer.lr == 30.0
+    assert recipe_of(lars, 'linear').optim_wrapper.optimizer.to_dict() == dict(
+        type='SGD', lr=0.8, momentum=0.9, weight_decay=0.0, nesterov=True
+    )
+    with pytest.raises(UserError, match="no recipe 'linear_adam'.*linear_sgd_100e"):
+        recipe_of(sgd, 'linear', 'linear_adam')
+
+
+@pytest.mark.parametrize('path', sorted((CONFIGS / 'evaluation').glob('*.py')), ids=lambda path: path.stem)
+def test_every_evaluation_config_has_recipes_a_network_and_data(path):
+    cfg = load_config(str(path))
+    assert {'train', 'test'} <= set(cfg.evaluation) and cfg.model.in_channels
+    for protocol in ('linear', 'finetune'):
+        recipe = recipe_of(cfg, protocol)
+        assert recipe.model.type == 'Classifier' and recipe.train_view and recipe.total_batch_size
+        assert bool(recipe.model.get('frozen')) == (protocol == 'linear' or 'semi_1pct' in recipe.filename)

@@ -1,0 +1,92 @@
+"""Many heads in one pass are the same heads one by one; a frozen backbone does not move; labels of several classes."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from mmairl.models import Classifier
+from mmairl.optim import HeadSGD
+from mmairl.registry import MODELS
+
+
+@MODELS.register_module(force=True)
+class TinyBackbone(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6)
+
+    def forward(self, images):
+        return self.bn(self.conv(images)).relu()
+
+
+def model(heads: int = 1, frozen: bool = True, classes: int = 4) -> Classifier:
+    torch.manual_seed(0)
+    return Classifier(dict(type='TinyBackbone'), in_channels=6, classes=classes, heads=heads, frozen=frozen).double()
+
+
+def batches(count: int = 12):
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        images = torch.randn(8, 3, 8, 8, generator=generator, dtype=torch.float64)
+        yield [images], dict(label=torch.randint(4, (8,), generator=generator))
+
+
+def train(network: Classifier, optimizer: torch.optim.Optimizer, schedule: list[float]) -> None:
+    network.train()
+    base = optimizer.param_groups[0]['lr']
+    for factor, (images, labels) in zip(schedule, batches()):
+        optimizer.param_groups[0]['lr'] = base * factor
+        optimizer.zero_grad()
+        network(images, labels, mode='loss')['loss'].backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize('nesterov', [False, True])
+def test_heads_side_by_side_are_the_heads_one_by_one(nesterov):
+    pairs = list(itertools.product([30.0, 1.0, 0.1], [0.0, 1e-2]))
+    rates, decays = zip(*pairs)
+    schedule = [1.0] * 6 + [0.1] * 6
+    together = model(heads=len(pairs))
+    trained = [parameter for parameter in together.parameters() if parameter.requires_grad]
+    train(together, HeadSGD(trained, lr=1.0, rates=rates, decays=decays, nesterov=nesterov), schedule)
+    for head, (rate, decay) in enumerate(pairs):
+        alone = model()
+        options = dict(lr=rate, momentum=0.9, weight_decay=decay, nesterov=nesterov)
+        train(alone, torch.optim.SGD(alone.fc.parameters(), **options), schedule)
+        block = slice(4 * head, 4 * head + 4)
+        torch.testing.assert_close(together.fc.weight[block], alone.fc.weight, rtol=1e-5, atol=1e-9)
+        torch.testing.assert_close(together.fc.bias[block], alone.fc.bias, rtol=1e-5, atol=1e-9)
+
+
+def test_a_frozen_backbone_keeps_weights_and_statistics_and_eval_mode():
+    network = model()
+    before = {key: value.clone() for key, value in network.backbone.state_dict().items()}
+    train(network, torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=1.0), [1.0] * 3)
+    assert all(torch.equal(value, before[key]) for key, value in network.backbone.state_dict().items())
+    assert network.training and not network.backbone.bn.training
+    thawed = model(frozen=False)
+    train(thawed, torch.optim.SGD(thawed.parameters(), lr=0.1), [1.0] * 3)
+    assert thawed.backbone.bn.num_batches_tracked == 3
+    assert not torch.equal(thawed.backbone.conv.weight, before['conv.weight'])
+
+
+def test_predictions_have_a_row_for_every_head():
+    images, labels = next(batches())
+    network = model(heads=3)
+    [found] = network(images, labels, mode='predict')
+    assert found['scores'].shape == (8, 3, 4) and found['label'] is labels['label']
+    torch.testing.assert_close(found['scores'][:, 0], found['scores'][:, 2])  # from one start
+
+
+def test_uncounted_labels_teach_nothing():
+    images, _ = next(batches())
+    labels = torch.randint(0, 2, (8, 4))
+    labels[:, 1] = -1
+    network = model()
+    network(images, dict(label=labels), mode='loss')['loss'].backward()
+    assert network.fc.weight.grad[1].abs().max() == 0 and network.fc.weight.grad[0].abs().max() > 0
+    scores = network(images, dict(label=labels), mode='predict')[0]['scores'][:, 0]
+    wanted = nn.functional.binary_cross_entropy_with_logits(scores[:, [0, 2, 3]], labels[:, [0, 2, 3]].float())
+    assert network(images, dict(label=labels), mode='loss')['loss'].item() == pytest.approx(wanted.item() * 3 / 4)

@@ -1,0 +1,96 @@
+"""Look into representations: tools/analyze.py {norms,cka,geometry} CKPT... [--config CONFIG] [--out DIR].
+
+norms     weight norms of each checkpoint (Fig. 3a), from the files alone
+cka       two checkpoints stage by stage (Fig. 3b), one checkpoint's student and teacher, or many as a heat map
+geometry  alignment, uniformity, rank, spectrum, a map, neighbours, and what each network has learned to ignore
+
+CONFIG names the images, as for tools/evaluate.py, and the network where it is no ResNet. A checkpoint is of any known project,
+or a released model such as torchvision:resnet50. Everything is saved as PNG, SVG and CSV, and as a page.
+"""
+
+import argparse
+from pathlib import Path
+
+from mmengine import Config, DictAction
+
+from mmairl.analysis.images import Images
+from mmairl.engine.launch import explained, load_config, one_sentence_errors, register
+from mmairl.errors import UserError
+from mmairl.evaluation.protocol import default_device
+from mmairl.report import analysis
+from mmairl.weights.read import read_backbone
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('instrument', choices=['norms', 'cka', 'geometry'])
+    parser.add_argument('checkpoints', nargs='+')
+    parser.add_argument('--config', help='cka, geometry: the images to look at, and their statistics')
+    parser.add_argument('--part', choices=['student', 'teacher'], default='student')
+    parser.add_argument('--out', type=Path, default=Path('work_dirs/analysis'))
+    parser.add_argument('--kernel', type=int, default=3, help='norms: of convolutions of this size')
+    parser.add_argument('--stage', default='pooled', help='cka of many checkpoints: the stage that is compared')
+    parser.add_argument(
+        '--full', action='store_true', help='cka of two: also over all images at once, biased, as published'
+    )
+    parser.add_argument(
+        '--recalibrate', action='store_true', help="cka, geometry: BN statistics anew, as NormRescale's output needs"
+    )
+    parser.add_argument(
+        '--map', choices=['tsne', 'umap', 'none'], default='tsne', help='geometry: the map of the features'
+    )
+    parser.add_argument('--images', type=int, default=5000, help='cka, geometry: at most this many test images')
+    parser.add_argument('--batch-size', type=int, default=64)
+    parser.add_argument('--workers', type=int, default=0)
+    parser.add_argument('--device', default=default_device())
+    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='overrides, as k=v')
+    return parser.parse_args()
+
+
+def images_of(args: argparse.Namespace) -> Images:
+    """The config's test images, batch by batch on the device."""
+    register()
+    cfg: Config = load_config(args.config, args.cfg_options)
+    return Images(cfg, args.images, args.batch_size, args.workers, args.device)
+
+
+@one_sentence_errors
+def main() -> None:
+    args = parse_args()
+    if args.instrument == 'norms':
+        networks = {name: read_backbone(path, args.part) for name, path in named(args.checkpoints).items()}
+        print(analysis.norms_page(networks, args.kernel, args.out))
+        return
+    if not args.config:
+        raise UserError(f'{args.instrument} looks at images: give --config, such as the one of the pre-training')
+    with explained():
+        images = images_of(args)
+        if args.instrument == 'cka':
+            print(analysis.cka_page(cka_subjects(args), images, args.stage, args.full, args.recalibrate, args.out))
+        else:
+            subjects = {name: (path, args.part) for name, path in named(args.checkpoints).items()}
+            print(analysis.geometry_page(subjects, images, args.map, args.recalibrate, args.out, args.seed))
+
+
+def cka_subjects(args: argparse.Namespace) -> dict[str, tuple[str, str]]:
+    """The networks to compare by name; of one checkpoint they are its student and its teacher."""
+    if len(args.checkpoints) == 1:
+        return {part: (args.checkpoints[0], part) for part in ('student', 'teacher')}
+    return {name: (path, args.part) for name, path in named(args.checkpoints).items()}
+
+
+def named(paths: list[str]) -> dict[str, str]:
+    """Each path under the shortest name that tells it from the others: a file's, or with the folder's before it."""
+    short = [Path(path).stem if not path.startswith('torchvision:') else path for path in paths]
+    if len(set(short)) < len(short):
+        short = [f'{Path(path).parent.name}/{name}' for path, name in zip(paths, short)]
+    if len(set(short)) < len(short):
+        short = list(paths)
+    if len(set(short)) < len(short):
+        raise UserError('a checkpoint is given twice; give each once')
+    return dict(zip(short, paths))
+
+
+if __name__ == '__main__':
+    main()
