@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.errors import UserError
 from mmairl.registry import HOOKS
+from mmairl.weights.norms import warning_before_fine_tuning
 
 PREFIX = {'student': '', 'teacher': 'teacher.'}
 UNUSED = 'num_batches_tracked'  # old checkpoints lack it, and no norm with a momentum reads it
@@ -71,6 +72,8 @@ class CheckPretrainedHook(Hook):
             weights = expected(name, init)
             _check_values(name, model.get_submodule(name).state_dict(), weights, init)
             matched.append(f'{name}: all {_count(model.get_submodule(name))} keys from {_origin(init)}')
+            if warning := warning_before_fine_tuning(weights, f'{name} ({_origin(init)})'):
+                runner.logger.warning(warning)
         runner.logger.info('; '.join([*matched, f'new: {", ".join(new_parts(model)) or "nothing"}']))
 
 

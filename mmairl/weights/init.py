@@ -1,10 +1,13 @@
 """A backbone's start from a checkpoint of any project, all of it or nothing: init_cfg=dict(type='PretrainedBackbone', ...)."""
 
+import logging
+
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from mmairl.registry import WEIGHT_INITIALIZERS
 from mmairl.weights.fit import require_same_keys
+from mmairl.weights.norms import warning_before_fine_tuning
 from mmairl.weights.read import read_backbone
 
 
@@ -29,3 +32,6 @@ class PretrainedBackbone:
                 False  # mmpretrain's ResNet would zero the last norms after any other initializer
             )
         print_log(f'backbone: {origin}, all {len(weights)} keys matched', logger='current')
+        will_learn = any(parameter.requires_grad for parameter in module.parameters())
+        if will_learn and (warning := warning_before_fine_tuning(weights, origin)):
+            print_log(warning, logger='current', level=logging.WARNING)

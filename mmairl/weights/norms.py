@@ -59,3 +59,14 @@ def looks_lars_trained(weights: Mapping[str, Tensor]) -> bool:
     """Whether the typical 3x3 convolution has outgrown its start by LARS_GROWTH, as SGD with L2 never lets it."""
     ratio = typical_growth(weights)
     return ratio is not None and ratio > LARS_GROWTH
+
+
+def warning_before_fine_tuning(weights: Mapping[str, Tensor], origin: str) -> str:
+    """One sentence for whoever is about to fine-tune weights that look LARS-trained, or nothing."""
+    if not looks_lars_trained(weights):
+        return ''
+    return (
+        f'{origin} looks LARS-trained: its 3x3 convolutions are {typical_growth(weights):.1f} times as long as at their '
+        "start, which SGD's fine-tuning recipes suffer from; rescale it by tools/normrescale.py or by "
+        "init_cfg=dict(type='mmairl.NormRescaled', checkpoint=..., anchor=...)"
+    )

@@ -1,0 +1,103 @@
+"""Two ways to do the same thing, timed in turn (A B A B), so that whatever else the machine does falls on both."""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison: `ours` and `peer` do the same work; `check` compares their results where they claim to be the same.
+
+    `images` is how many a call deals with, `memory` asks for the peak of each side too.
+    """
+
+    name: str
+    peer_name: str
+    ours: Work
+    peer: Work
+    check: Callable[[object, object], None] | None = None
+    images: int | None = None
+    memory: bool = False
+    aim: str = ''
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds a call (median and spread over the rounds) of each side, and the peer's over ours."""
+
+    name: str
+    peer_name: str
+    ours: float
+    peer: float
+    ours_spread: float
+    peer_spread: float
+    images_per_second: float | None
+    ours_bytes: int | None
+    peer_bytes: int | None
+    aim: str
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long as ours the peer takes."""
+        return self.peer / self.ours
+
+
+def compare(case: Case, rounds: int, device: str = 'cpu') -> Row:
+    """Run both sides once to warm up and to check them, then `rounds` times in turn."""
+    results = case.ours(), case.peer()
+    if case.check is not None:
+        case.check(*results)
+    del results
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for side, work in enumerate((case.ours, case.peer)):
+            seconds[side].append(timed(work, device))
+    peaks = [peak_bytes(work, device) if case.memory else None for work in (case.ours, case.peer)]
+    ours, peer = (statistics.median(times) for times in seconds)
+    spreads = [max(times) - min(times) for times in seconds]
+    speed = case.images / ours if case.images else None
+    return Row(case.name, case.peer_name, ours, peer, *spreads, speed, *peaks, case.aim)
+
+
+def timed(work: Work, device: str) -> float:
+    gc.collect()
+    _wait(device)
+    start = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def peak_bytes(work: Work, device: str) -> int | None:
+    """How much memory a call needs at its peak beyond what was held before; None where the system does not say."""
+    gc.collect()
+    if device == 'cuda':
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        work()
+        return torch.cuda.max_memory_allocated() - held
+    try:
+        Path('/proc/self/clear_refs').write_text('5')  # forget the highest mark so far
+        held = _resident('VmRSS')
+        work()
+        return _resident('VmHWM') - held
+    except OSError:
+        return None
+
+
+def _resident(field: str) -> int:
+    line = next(line for line in Path('/proc/self/status').read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def _wait(device: str) -> None:
+    if device == 'cuda':
+        torch.cuda.synchronize()

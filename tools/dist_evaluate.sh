@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# tools/dist_evaluate.sh N PROTOCOL CONFIG CKPT [evaluate.py's options]: N processes, on N GPUs or, without one, on the CPU.
+set -euo pipefail
+[[ $# -ge 3 ]] || { echo "usage: tools/dist_evaluate.sh N PROTOCOL CONFIG [CKPT] [options]" >&2; exit 2; }
+processes=$1
+shift
+here=$(cd "$(dirname "$0")/.." && pwd)
+python=${PYTHON:-$([[ -x $here/.venv/bin/python ]] && echo "$here/.venv/bin/python" || echo python)}
+PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m torch.distributed.run --standalone \
+    --nproc_per_node="$processes" "$here/tools/evaluate.py" "$@" --launcher pytorch
