@@ -22,7 +22,7 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10',
     packages=find_packages(include=['mmairl', 'mmairl.*']),
-    include_package_data=True,
+    package_data={'mmairl.study': ['*.yaml']},
     # The OpenMMLab platform comes in two stacks with the same import names, so neither is forced on the user.
     install_requires=requirements('runtime'),
     extras_require={

@@ -1,0 +1,109 @@
+"""The transfer tables' tasks: which config each is, what data it wants, and which of its scores the papers print."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmengine.config import Config
+
+from mmairl.errors import UserError
+
+
+@dataclass(frozen=True)
+class Task:
+    """A protocol of evaluate.py on ImageNet, or a detection or segmentation run.
+
+    `config` has a place for the depth; `data` are the paths that must be there; `scores` maps the paper's columns (or, where it
+    has none, a name) to what the run calls the score, which is a fraction when `fraction` is set.
+    """
+
+    config: str
+    data: tuple[str, ...]
+    scores: dict[str, str]
+    depths: tuple[int, ...] = (18, 50, 101)
+    protocol: str | None = None
+    fraction: bool = True
+
+
+VOC07, VOC12, COCO = 'data/VOCdevkit/VOC2007', 'data/VOCdevkit/VOC2012', 'data/coco/annotations'
+IMAGENET = ('data/imagenet/train', 'data/imagenet/val')
+VOC_SCORES = {name: f'pascal_voc/{name}' for name in ('AP', 'AP50', 'AP75')}
+
+
+def _voc(column: str) -> dict[str, str]:
+    return {f'{column}_ap50': 'pascal_voc/AP50', f'{column}_ap': 'pascal_voc/AP', f'{column}_ap75': 'pascal_voc/AP75'}
+
+
+def _coco(column: str) -> dict[str, str]:
+    return {f'{column}_box': 'coco/bbox_mAP', f'{column}_mask': 'coco/segm_mAP'}
+
+
+TASKS = {
+    'knn': Task(
+        'evaluation/imagenet_r{depth}', IMAGENET, {'knn20': 'k-NN, k = 20', 'knn200': 'k-NN, k = 200'}, protocol='knn'
+    ),
+    'linear': Task('evaluation/imagenet_r{depth}', IMAGENET, {'in1k': 'linear, top-1'}, protocol='linear'),
+    'voc07': Task('transfer/voc07_c4_r{depth}_9k', (VOC07,), _voc('voc07')),
+    'voc0712': Task('transfer/voc0712_c4_r{depth}_24k', (VOC07, VOC12), _voc('voc0712')),
+    'coco_c4': Task('transfer/coco_mask_rcnn_c4_r{depth}_90k', (COCO,), _coco('coco_c4'), depths=(50,)),
+    'coco_fpn': Task('transfer/coco_mask_rcnn_fpn_r{depth}_90k', (COCO,), _coco('coco_fpn'), depths=(50,)),
+    'cityscapes': Task(
+        'transfer/cityscapes_deeplabv3_r{depth}_40k',
+        ('data/cityscapes/leftImg8bit', 'data/cityscapes/gtFine'),
+        {'cityscapes_miou': 'mIoU'},
+        fraction=False,
+    ),
+    'voc2012_seg': Task(
+        'transfer/voc2012_fcn_r{depth}_30k',
+        (f'{VOC12}/SegmentationClass',),
+        {'voc2012_miou': 'mIoU'},
+        depths=(50,),
+        fraction=False,
+    ),
+    'nyuv2': Task(
+        'transfer/nyuv2_depth_r{depth}_7500',
+        ('data/nyu/images',),
+        {'nyuv2_rms': 'rms', 'nyuv2_rel': 'rel'},
+        depths=(50,),
+        fraction=False,
+    ),
+}
+SEGMENTATION = ('cityscapes', 'voc2012_seg', 'nyuv2')
+
+
+def lacking(task: Task, root: Path) -> list[Path]:
+    """The data that is not there."""
+    return [root / path for path in task.data if not (root / path).exists()]
+
+
+def config_of(name: str, depth: int, configs: Path) -> Path:
+    """The config of a task for a backbone of this depth."""
+    task = TASKS[name]
+    path = configs / f'{task.config.format(depth=depth)}.py'
+    if depth not in task.depths and task.protocol is None:
+        raise UserError(f'{name} has configs for ResNet-{task.depths}, not for ResNet-{depth}; leave the task out')
+    return path
+
+
+def require_platform(tasks: list[str]) -> None:
+    """mmdet and mmseg are there when a task needs them, before anything is run."""
+    of_mmseg = [name for name in tasks if name in SEGMENTATION]
+    of_mmdet = [name for name in tasks if TASKS[name].protocol is None and name not in SEGMENTATION]
+    for package, wanted in (('mmdet', of_mmdet), ('mmseg', of_mmseg)):
+        try:
+            if wanted:
+                __import__(package)
+        except ImportError as error:
+            raise UserError(
+                f'{wanted[0]} needs {package}, which cannot be imported ({error}); requirements/install.sh full installs it'
+            ) from error
+
+
+def for_processes(cfg: Config, processes: int) -> Config:
+    """The schedule's batch shared among the processes there are, in place of mmdet's 2 images on each of 8."""
+    total = cfg.total_batch_size
+    if total % processes:
+        raise UserError(
+            f'a batch of {total} cannot be shared among {processes} processes; take a number that divides it'
+        )
+    cfg.train_dataloader.batch_size = total // processes
+    return cfg

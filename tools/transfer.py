@@ -1,0 +1,78 @@
+"""One checkpoint through the transfer tables: tools/transfer.py CKPT [--tasks knn,linear,voc07,...] [--gpus 8].
+
+Tasks whose data is not there are named with where it was looked for. Called again, it goes on where it was. The table sets what
+was measured beside what the paper prints for one pre-training.
+"""
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from mmairl.engine.launch import one_sentence_errors, register
+from mmairl.errors import UserError
+from mmairl.report.files import save_table
+from mmairl.study.published import row
+from mmairl.transfer.run import Place, prepare, run_task
+from mmairl.transfer.tasks import TASKS, lacking, require_platform
+
+DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('checkpoint', help='of any known project')
+    parser.add_argument('--tasks', default=DEFAULT, help=f'some of {",".join(TASKS)}')
+    parser.add_argument('--part', choices=['student', 'teacher'], default='student')
+    parser.add_argument('--gpus', type=int, default=1, help='processes; without a GPU they run on the CPU')
+    parser.add_argument('--normrescale', metavar='ANCHOR', help='rescale the backbone by this checkpoint first')
+    parser.add_argument('--beside', default='mocov2plus_sgd', help="the paper's row (Tab. 1, 2) to set beside")
+    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/transfer/CKPT')
+    parser.add_argument('--data', type=Path, default=Path('.'), help='the folder that has data/')
+    return parser.parse_args()
+
+
+@one_sentence_errors
+def main() -> None:
+    args = parse_args()
+    register()
+    names, published = args.tasks.split(','), row(args.beside)
+    for name in names:
+        if name not in TASKS:
+            raise UserError(f"there is no task '{name}'; say some of {', '.join(TASKS)}")
+    absent = {name: paths for name in names if (paths := lacking(TASKS[name], args.data))}
+    for name, paths in absent.items():
+        print(f'{name}: left out, for {", ".join(str(path.absolute()) for path in paths)} is not there')
+    present = [name for name in names if name not in absent]
+    if not present:
+        raise UserError('no task has its data; see above where it was looked for, and give --data or link data/')
+    require_platform(present)
+    suffix = '_normrescale' if args.normrescale else ''
+    work_dir = args.work_dir or Path('work_dirs/transfer') / f'{Path(args.checkpoint).stem}_{args.part}{suffix}'
+    place = Place(Path(__file__).resolve().parents[1], args.data.absolute(), work_dir, args.gpus)
+    start, depth = prepare(args.checkpoint, args.part, args.normrescale, place)
+    measured: dict[str, float] = {}
+    for name in present:
+        measured |= run_task(name, start, depth, place)
+    columns = [column for name in names for column in TASKS[name].scores]
+    rows = [(column, measured.get(column), published.get(column)) for column in columns]
+    Console().print(table(rows, args.beside))
+    print(save_table(('column', 'measured', f'published, {args.beside}'), rows, work_dir / 'table'))
+
+
+def table(rows: list[tuple[str, float | None, float | None]], beside: str) -> Table:
+    """What was measured beside what was published; what is not there is blank."""
+    shown = Table(title='transfer, in percent')
+    shown.add_column('')
+    for name in ('measured', f'published, {beside}', 'difference'):
+        shown.add_column(name, justify='right')
+    for column, ours, theirs in rows:
+        both = ours is not None and theirs is not None
+        cells = ('' if value is None else f'{value:.1f}' for value in (ours, theirs, ours - theirs if both else None))
+        shown.add_row(column, *cells)
+    return shown
+
+
+if __name__ == '__main__':
+    main()
