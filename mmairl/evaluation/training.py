@@ -20,6 +20,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.compose import compose
 
 Scores = dict[str, float]
+RUNS = itertools.count()
 
 
 def train_and_test(
@@ -49,6 +50,8 @@ def run(cfg: Config, launcher: str) -> Scores:
         with replacing(asked) as beside:
             beside.write_text(wanted)
     cfg.resume = (folder / 'last_checkpoint').is_file()
+    # mmengine keeps one visualizer and log a name, and its own names differ by the second
+    cfg.experiment_name = f'{folder.name}_{next(RUNS)}'
     runner = train(cfg, launcher)
     scores = {name.removeprefix('/'): value for name, value in runner.test().items()}
     if is_main_process():

@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torchvision
 from sklearn.neighbors import KNeighborsClassifier
 
 from mmairl.errors import UserError
@@ -62,3 +64,35 @@ def test_a_config_without_evaluation_data_is_one_sentence(cfg):
     cfg.pop('evaluation')
     with pytest.raises(UserError, match='names no data to evaluate on'):
         evaluate(cfg, 'knn', 'pixels')
+
+
+def test_checkpoints_of_other_projects_and_released_models_are_measured_by_the_same_command(
+    tool, cfg, config_file, tmp_path, monkeypatch
+):
+    state = load_backbone(cfg, seed=2).state_dict()
+    own = tmp_path / 'own.pth'
+    torch.save(dict(state_dict={f'backbone.{key}': value for key, value in state.items()}), own)
+    torch.save(
+        dict(state_dict={f'module.encoder_q.{key}': value for key, value in state.items()}), tmp_path / 'moco.pth'
+    )
+    hub = tmp_path / 'checkpoints' / Path(torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url).name
+    hub.parent.mkdir()
+    torch.save({**state, 'fc.weight': torch.zeros(2, 64)}, hub)
+    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
+    found = []
+    for number, subject in enumerate((own, tmp_path / 'moco.pth', 'torchvision:resnet18')):
+        out = tmp_path / f'{number}.json'
+        assert tool('knn', config_file, subject, '--k', 3, '--out', out) == 0
+        found.append(json.loads(out.read_text())['scores'])
+    assert found[0] == found[1] == found[2]
+
+
+def test_features_are_extracted_once_for_all_protocols(tool, config_file, checkpoint, monkeypatch):
+    assert tool('knn', config_file, checkpoint, '--k', 3) == 0
+    monkeypatch.setattr('mmairl.evaluation.store._fill', lambda *_: pytest.fail('extracted again'))
+    assert tool('svm', config_file, checkpoint) == 0
+    assert tool('logreg', config_file, checkpoint) == 0
+    names = {path.stem for path in checkpoint.parent.glob('epoch_3_student_*.json')}
+    assert names == {'epoch_3_student_knn', 'epoch_3_student_svm', 'epoch_3_student_logreg'}
+    page = (checkpoint.parent / 'evaluation.html').read_text()
+    assert all(name in page for name in ('k-NN, k = 3', 'SVM, mAP', 'logistic regression, top-1'))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine import Config
+from mmengine.optim import build_optim_wrapper
 
 from mmairl.data.views import ViewDataset
 from mmairl.engine.launch import load_config
@@ -13,7 +14,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation import training
 from mmairl.evaluation.compose import compose, recipe_of, sized, with_views
 from mmairl.evaluation.protocol import Settings, evaluate
-from mmairl.registry import DATASETS
+from mmairl.registry import DATASETS, MODELS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
@@ -207,3 +208,15 @@ def test_every_evaluation_config_has_recipes_a_network_and_data(path):
         recipe = recipe_of(cfg, protocol)
         assert recipe.model.type == 'Classifier' and recipe.train_view and recipe.total_batch_size
         assert bool(recipe.model.get('frozen')) == (protocol == 'linear' or 'semi_1pct' in recipe.filename)
+
+
+def test_semi_supervised_fine_tuning_gives_the_backbone_a_rate_of_its_own(cfg, tmp_path):
+    recipe = recipe_of(cfg, 'finetune', 'semi_10pct')
+    recipe.total_batch_size = 20
+    made = compose(cfg, recipe, cfg.evaluation.train, cfg.evaluation.test, None, tmp_path / 'a', workers=0)
+    model = MODELS.build(made.model)
+    groups = build_optim_wrapper(model, made.optim_wrapper).optimizer.param_groups
+    rates = {name: group['lr'] for group, (name, _) in zip(groups, model.named_parameters())}
+    assert rates['backbone.conv1.weight'] == pytest.approx(2.5e-4) and rates['fc.weight'] == pytest.approx(0.25)
+    frozen = recipe_of(cfg, 'finetune', 'semi_1pct')
+    assert frozen.model.frozen and frozen.optim_wrapper.optimizer.lr == 2.0

@@ -50,7 +50,7 @@ def evaluate(files: Path, processes: int, protocol: str, *options: str) -> dict:
             out,
             '--no-cache',
             *options,
-        ],  # fmt: skip
+        ],
         env={**os.environ, 'OMP_NUM_THREADS': '1', 'PYTHON': os.sys.executable},
         cwd=files,
         capture_output=True,

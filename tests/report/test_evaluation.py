@@ -1,0 +1,53 @@
+"""The page of what was measured: one row a subject, one table a data set, one score against another."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from mmairl.report.evaluation import records_in, results, write_page
+
+TOOL = Path(__file__).parents[2] / 'tools/report.py'
+
+
+def leave(folder: Path, name: str, subject: str, scores: dict, config: str = 'configs/a.py', **details) -> None:
+    folder.mkdir(exist_ok=True)
+    record = dict(protocol='knn', config=config, subject=subject, scores=scores, seconds=1.0, details=details)
+    (folder / f'{name}.json').write_text(json.dumps(record))
+
+
+def test_scores_of_one_subject_share_a_row_and_data_sets_have_tables_of_their_own(tmp_path):
+    leave(tmp_path, '1', 'x', {'k-NN, k = 20': 50.0})
+    leave(tmp_path, '2', 'x', {'linear, top-1': 60.0})
+    leave(tmp_path, '3', 'y', {'k-NN, k = 20': 40.0})
+    leave(tmp_path, '4', 'x', {'linear, top-1': 70.0}, config='configs/evaluation/cifar10_r50.py')
+    (tmp_path / 'other.json').write_text('[1, 2]')
+    tables = results(records_in(tmp_path))
+    assert {name: [row.subject for row in rows] for name, rows in tables.items()} == {
+        'a': ['x', 'y'],
+        'cifar10_r50': ['x'],
+    }
+    assert tables['a'][0].scores == {'k-NN, k = 20': 50.0, 'linear, top-1': 60.0} and tables['a'][0].seconds == 2
+    page = write_page(tmp_path).read_text()
+    assert page.count('<table>') == 2 and '>70.0<' in page and '–' in page
+
+
+def test_few_labelled_images_are_drawn(tmp_path):
+    low_shot = dict(mean={'1': 10.0, '8': 30.0}, std={'1': 1.0, '8': 2.0})
+    leave(tmp_path, '1', 'x', {'SVM, mAP': 50.0}, low_shot=low_shot)
+    page = write_page(tmp_path).read_text()
+    assert 'few labelled images' in page and 'positive images a class' in page
+
+
+def test_one_score_against_another_over_checkpoints_with_their_correlation(tmp_path):
+    for i, (x, y) in enumerate([(60, 20), (65, 25), (70, 30)]):
+        leave(tmp_path / 'runs', f'{i}x', f'net{i}', {'linear, top-1': x})
+        leave(tmp_path / 'runs', f'{i}y', f'net{i}', {'finetune, top-1': y}, config='configs/evaluation/lt.py')
+    command = [sys.executable, TOOL, tmp_path / 'runs', '--out', tmp_path / 'page']
+    done = subprocess.run([*command, '--plot', 'linear, top-1', 'finetune, top-1'], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / 'page/evaluation.html').read_text()
+    assert re.search(r'correlation 1\.00 over 3 networks', page) and all(f'net{i}' in page for i in range(3))
+    done = subprocess.run([*command, '--plot', 'linear', 'top'], capture_output=True, text=True)
+    assert done.returncode == 2 and 'no result has the score' in done.stderr
