@@ -8,12 +8,14 @@ from mmairl.hooks.probe import OnlineProbeHook
 from mmairl.hooks.progress import ProgressHook
 from mmairl.hooks.queue import QueueHook
 from mmairl.hooks.unreadable import UnreadableHook
+from mmairl.transfer.precise_bn import PreciseBNHook
 
 __all__ = [
     'EpochBatchNormHook',
     'MomentumHook',
     'OnlineKNNHook',
     'OnlineProbeHook',
+    'PreciseBNHook',
     'PreflightHook',
     'ProgressHook',
     'QueueHook',

@@ -10,6 +10,8 @@ from mmengine.runner import find_latest_checkpoint
 from rich.console import Console
 from torch.utils.data import Dataset
 
+from mmairl.analysis.geometry import invariance
+from mmairl.analysis.images import Images
 from mmairl.engine.launch import train
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.protocol import (
@@ -23,10 +25,12 @@ from mmairl.evaluation.protocol import (
     subject_backbone,
 )
 from mmairl.report import sections
+from mmairl.report.analysis import add_invariance, embedding
 from mmairl.report.page import Page
 from mmairl.report.table import terminal_table
 
 K = 20
+LOOKED_AT = 256  # test images that each change alone is tried on
 SCORE = f'k-NN, k = {K}'
 
 
@@ -46,7 +50,9 @@ def run_demo(cfg: Config, seed: int, device: str = 'cpu') -> Path:
     console.print(verdict(results))
 
     console.print('[bold]3/3[/] drawing the page')
-    page = draw(cfg, data, results, features, seed, trained_in)
+    page = draw(cfg, data, results, features, seed)
+    add_invariance(page, invariances(cfg, find_latest_checkpoint(cfg.work_dir), seed, device))
+    how_it_was_made(page, cfg, seed, trained_in)
     return page.write(Path(cfg.work_dir) / 'report.html')
 
 
@@ -83,7 +89,6 @@ def draw(
     results: list[Result],
     features: dict[str, tuple[Features, ...]],
     seed: int,
-    trained_in: float,
 ) -> Page:
     """The page of one demo run."""
     train_set, test_set = data
@@ -94,11 +99,23 @@ def draw(
     maps = {result.subject: features[result.subject][1] for result in (results[0], results[-1])}
     sections.add_maps(page, maps, test_set.classes, seed)
     train_features, test_features = features[results[-1].subject]
-    sections.add_neighbours(
-        page, (train_set.raw, train_features), (test_set.raw, test_features), test_set.classes
-    )
+    sections.add_neighbours(page, (train_set.raw, train_features), (test_set.raw, test_features), test_set.classes)
     sections.add_curves(page, cfg.work_dir)
-    return page.add(
+    return page
+
+
+def invariances(cfg: Config, checkpoint: str, seed: int, device: str) -> dict[str, dict[str, list[float]]]:
+    """How far the untrained network and the student ignore each change of an image."""
+    images = Images(cfg, LOOKED_AT, device=device)
+    raw = torch.cat(list(images.raw()))
+    return {
+        name: invariance(embedding(subject_backbone(cfg, subject, seed=seed), images), raw)
+        for name, subject in (('random initialisation', 'random'), ('trained student', checkpoint))
+    }
+
+
+def how_it_was_made(page: Page, cfg: Config, seed: int, trained_in: float) -> None:
+    page.add(
         'How was this made?',
         f'MoCo v2+ by {Path(cfg.filename).name}, seed {seed}: {trained_in / 60:.1f} minutes of pre-training on '
         f'{torch.get_num_threads()} threads ({platform.machine()}, torch {torch.__version__}). '
