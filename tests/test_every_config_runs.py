@@ -14,11 +14,13 @@ from mmairl.engine import launch
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / 'configs'
 # The schedules, augmentations and sizes below are what toy size replaces; one config of each kind is enough for the run.
+TESTED_ELSEWHERE = ('evaluation', 'transfer')
 SAME_AT_TOY_SIZE = ('longer', 'augmentation', 'data_variation')
 PRETRAINING = sorted(
     path
     for path in [*CONFIGS.rglob('*.py'), *ROOT.glob('projects/*/configs/*.py')]
-    if '_base_' not in path.parts and 'vit' not in path.parts and launch.load_config(str(path)).model.type == 'Siamese'
+    if not {'_base_', 'vit', *TESTED_ELSEWHERE} & set(path.parts)
+    and launch.load_config(str(path)).model.type == 'Siamese'
 )
 
 
