@@ -37,6 +37,8 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--folder', type=Path, default=Path('work_dirs/mechanism'))
     parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2], help='of fine-tuning')
+    parser.add_argument('--rates', type=float, nargs='+', default=RATES)
+    parser.add_argument('--epochs', type=int, default=5, help='of fine-tuning, 9 steps each')
     parser.add_argument('--pretrain-seed', type=int, default=1)
     parser.add_argument('--workers', type=int, default=0)
     return parser.parse_args()
@@ -68,7 +70,11 @@ def fine_tuned(cfg: Config, name: str, start: dict | None, rate: float, seed: in
     """Test top-1 of one fine-tuning run."""
     recipe = copy.deepcopy(recipe_of(cfg, 'finetune'))
     recipe.optim_wrapper.optimizer.lr, recipe.randomness.seed = rate, seed
-    folder = args.folder / 'finetune' / name.replace(', ', '_').replace(' ', '_') / f'lr{rate:g}_seed{seed}'
+    recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = args.epochs
+    recipe.default_hooks.checkpoint.interval = args.epochs
+    folder = (
+        args.folder / f'finetune{args.epochs}' / name.replace(', ', '_').replace(' ', '_') / f'lr{rate:g}_seed{seed}'
+    )
     return train_and_test(cfg, recipe, start, folder, False, args.workers, 'none')[0]['top-1']
 
 
@@ -90,18 +96,18 @@ def main() -> None:
     cfg = load_config(str(ROOT / 'configs/evaluation/shapes_r18.py'))
     cfg.evaluation.train.count = LABELLED
     by_rate = {
-        name: {rate: [fine_tuned(cfg, name, start, rate, seed, args) for seed in args.seeds] for rate in RATES}
+        name: {rate: [fine_tuned(cfg, name, start, rate, seed, args) for seed in args.seeds] for rate in args.rates}
         for name, start in starts(sgd, lars).items()
     }
     rows = [[name, *(spread(runs) for runs in of.values())] for name, of in by_rate.items()]
-    show(f'fine-tuning on {LABELLED} labels: top-1, mean and deviation of {len(args.seeds)} seeds, by rate',
-         ['start', *(f'{rate:g}' for rate in RATES)], rows)  # fmt: skip
+    show(f'fine-tuning on {LABELLED} labels, {args.epochs} epochs: top-1 of {len(args.seeds)} seeds, by rate',
+         ['start', *(f'{rate:g}' for rate in args.rates)], rows)  # fmt: skip
     save_table(
         ('start', 'rate', *(f'seed {seed}' for seed in args.seeds)),
         [(name, rate, *runs) for name, of in by_rate.items() for rate, runs in of.items()],
-        args.folder / 'finetune',
+        args.folder / f'finetune{args.epochs}',
     )
-    best = max(RATES, key=lambda rate: statistics.mean(by_rate['SGD'][rate]))
+    best = max(args.rates, key=lambda rate: statistics.mean(by_rate['SGD'][rate]))
     print(f'at {best:g}, the rate that suits the SGD-trained network best:')
     for name, of in by_rate.items():
         print(f'  {name}: {spread(of[best])}')
