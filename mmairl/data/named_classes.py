@@ -25,7 +25,7 @@ class NamedClasses(ClassSubset):
                 f'{len(unknown)} of the {len(wanted)} names in {names} are no class of {dataset["type"]}, first '
                 f'{unknown[0]!r}; write them as the data set does, such as {self.dataset.classes[0]!r}.'
             )
-        self._keep(torch.tensor(sorted(self.dataset.classes.index(name) for name in wanted)))
+        self._keep_classes(torch.tensor(sorted(self.dataset.classes.index(name) for name in wanted)))
 
 
 def read_names(path: str | Path) -> list[str]:
