@@ -1,6 +1,7 @@
 """The page of everything that was measured in one folder: a table of all protocols, and one score against another."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,15 +27,32 @@ def records_in(*folders: str | Path) -> list[dict]:
 
 
 def results(records: Sequence[dict]) -> dict[str, list[Result]]:
-    """For each data set, named by its config, one row a subject with its scores by every protocol."""
-    tables: dict[str, dict[str, Result]] = {}
+    """For each data set, named by its config, one row a network with its scores by every protocol."""
+    names = row_names(records)
+    tables: dict[str, dict[tuple, Result]] = {}
     for record in records:
         rows = tables.setdefault(Path(record['config']).stem, {})
-        before = rows.get(record['subject'])
+        before = rows.get(network(record))
         scores = {**(before.scores if before else {}), **record['scores']}
         seconds = record['seconds'] + (before.seconds if before else 0)
-        rows[record['subject']] = Result(record['subject'], scores, seconds)
+        rows[network(record)] = Result(names[network(record)], scores, seconds)
     return {name: list(rows.values()) for name, rows in tables.items()}
+
+
+def network(record: dict) -> tuple:
+    """What tells networks apart: two files of one name in different folders are two."""
+    checkpoint = record['checkpoint']
+    return (str(Path(checkpoint).absolute()), record['part']) if checkpoint else (record['subject'],)
+
+
+def row_names(records: Sequence[dict]) -> dict[tuple, str]:
+    """Each network's subject, with its folder where two networks would be called the same."""
+    subjects = {network(record): record['subject'] for record in records}
+    called = Counter(subjects.values())
+    return {
+        key: name if called[name] == 1 else f'{key[1]} of {"/".join(Path(key[0]).parts[-2:])}'
+        for key, name in subjects.items()
+    }
 
 
 def write_page(folder: str | Path, plots: Sequence[tuple[str, str]] = (), more: Sequence[str | Path] = ()) -> Path:

@@ -11,9 +11,12 @@ from mmairl.report.evaluation import records_in, results, write_page
 TOOL = Path(__file__).parents[2] / 'tools/report.py'
 
 
-def leave(folder: Path, name: str, subject: str, scores: dict, config: str = 'configs/a.py', **details) -> None:
+def leave(
+    folder: Path, name: str, subject: str, scores: dict, config: str = 'configs/a.py', checkpoint=None, **details
+):
     folder.mkdir(exist_ok=True)
     record = dict(protocol='knn', config=config, subject=subject, scores=scores, seconds=1.0, details=details)
+    record |= dict(checkpoint=checkpoint, part='student')
     (folder / f'{name}.json').write_text(json.dumps(record))
 
 
@@ -51,3 +54,15 @@ def test_one_score_against_another_over_checkpoints_with_their_correlation(tmp_p
     assert re.search(r'correlation 1\.00 over 3 networks', page) and all(f'net{i}' in page for i in range(3))
     done = subprocess.run([*command, '--plot', 'linear', 'top'], capture_output=True, text=True)
     assert done.returncode == 2 and 'no result has the score' in done.stderr
+
+
+def test_files_of_one_name_in_two_folders_are_two_networks(tmp_path):
+    for number, run in enumerate(('sgd', 'lars')):
+        options = dict(checkpoint=f'work_dirs/{run}/epoch_60.pth')
+        leave(tmp_path, f'{run}1', 'student of epoch_60.pth', {'k-NN, k = 20': 90.0 - number}, **options)
+        leave(tmp_path, f'{run}2', 'student of epoch_60.pth', {'linear, top-1': 80.0 - number}, **options)
+    [rows] = results(records_in(tmp_path)).values()
+    assert {row.subject: row.scores for row in rows} == {
+        'student of sgd/epoch_60.pth': {'k-NN, k = 20': 90.0, 'linear, top-1': 80.0},
+        'student of lars/epoch_60.pth': {'k-NN, k = 20': 89.0, 'linear, top-1': 79.0},
+    }
