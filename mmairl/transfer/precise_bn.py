@@ -33,7 +33,9 @@ class PreciseBNHook(Hook):
 
     def after_train_iter(self, runner: Runner, *_: object, **__: object) -> None:
         evaluates = runner.val_loop is not None
-        if (evaluates and self.every_n_train_iters(runner, runner.train_loop.val_interval)) or self.is_last_train_iter(runner):
+        if (evaluates and self.every_n_train_iters(runner, runner.train_loop.val_interval)) or self.is_last_train_iter(
+            runner
+        ):
             with _same_randomness():
                 measure(runner, islice(_loader_beside(runner), self.batches))
 

@@ -62,7 +62,7 @@ TASKS = {
     'nyuv2': Task(
         'transfer/nyuv2_depth_r{depth}_7500',
         ('data/nyu/images',),
-        {'nyuv2_rms': 'rms', 'nyuv2_rel': 'rel'},
+        {'nyuv2_rms': 'rmse', 'nyuv2_rel': 'abs_rel', 'nyuv2_1.25': 'd1', 'nyuv2_1.25^2': 'd2', 'nyuv2_1.25^3': 'd3'},
         depths=(50,),
         fraction=False,
     ),

@@ -1,0 +1,44 @@
+# What the segmentation runs share: our parts beside mmseg's, batch norm over all GPUs, batch 16, and a plain ResNet.
+custom_imports = dict(
+    imports=['mmairl.engine.atomic', 'mmairl.transfer.depth', 'mmairl.transfer.loaded', 'mmairl.transfer.precise_bn'],
+    allow_failed_imports=False,
+)
+custom_hooks = [dict(type='mmairl.CheckPretrainedHook'), dict(type='mmairl.PreciseBNHook', batches=200)]
+
+# The schedules belong to this batch: 2 images on each of 8 GPUs.
+total_batch_size = 16
+model_wrapper_cfg = dict(type='mmairl.DistributedModel')
+
+bn_over_processes = dict(type='mmairl.SyncBN', requires_grad=True)
+# torchvision's layout and its stem of one 7x7 convolution: mmseg's own default, ResNetV1c, has a stem of three, into which
+# nothing of ours would be loaded. --cfg-options model.backbone.init_cfg.checkpoint=CKPT gives the weights.
+plain_resnet = dict(
+    _delete_=True,
+    type='ResNet',
+    depth=50,
+    num_stages=4,
+    out_indices=(0, 1, 2, 3),
+    strides=(1, 2, 1, 1),
+    dilations=(1, 1, 2, 4),
+    contract_dilation=True,
+    norm_cfg=bn_over_processes,
+    norm_eval=False,
+    style='pytorch',
+    init_cfg=dict(type='Pretrained', checkpoint=None, prefix='backbone.'),
+)
+# The same at stride 16: the last stage keeps its size by dilation.
+resnet_os16 = dict(plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2))
+# And as in classification, for a model that has no backbone yet.
+resnet_os32 = dict(plain_resnet, strides=(1, 2, 2, 2), dilations=(1, 1, 1, 1), contract_dilation=False)
+resnet_os32.pop('_delete_')
+saved = dict(
+    checkpoint=dict(
+        type='CheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2, backend_args=dict(backend='atomic')
+    )
+)
+# mmseg names its visualizer, so that a second run in one process would write into the first one's folder.
+scalars_and_images = dict(
+    _delete_=True,
+    type='SegLocalVisualizer',
+    vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')],
+)

@@ -1,0 +1,10 @@
+# Cityscapes as the paper's reference has it: stride 16 with multi-grid 1-2-4 in the last stage, 90k iterations. mmseg takes
+# the multi-grid for the dilations themselves, which are the grid times the stage's 2.
+_base_ = 'cityscapes_deeplabv3_r50_40k.py'
+
+model = dict(
+    backbone=dict(strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2), multi_grid=(2, 4, 8)),
+    decode_head=dict(dilations=(1, 6, 12, 18)),
+)
+param_scheduler = [dict(type='PolyLR', eta_min=1e-4, power=0.9, begin=0, end=90000, by_epoch=False)]
+train_cfg = dict(max_iters=90000, val_interval=90000)

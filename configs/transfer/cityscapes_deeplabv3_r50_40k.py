@@ -1,0 +1,12 @@
+# Cityscapes: DeepLab-v3, ResNet-50 at stride 8, all layers trained, 40k iterations at batch 16, tested on whole images.
+_base_ = ['mmseg::deeplabv3/deeplabv3_r50-d8_4xb2-40k_cityscapes-512x1024.py', '_base_/segmentation.py']
+
+model = dict(
+    pretrained=None,
+    backbone={{_base_.plain_resnet}},
+    decode_head=dict(norm_cfg={{_base_.bn_over_processes}}),
+    auxiliary_head=dict(norm_cfg={{_base_.bn_over_processes}}),
+)
+train_cfg = dict(val_interval=40000)
+default_hooks = {{_base_.saved}}
+visualizer = {{_base_.scalars_and_images}}

@@ -1,0 +1,48 @@
+# VOC2012 segmentation as in BYOL's Tab. 4a: conv5 with dilation 2 and stride 1, two 3x3 convolutions of 256 with dilation 6,
+# BN and ReLU, a 1x1 classifier; crops of 513. BYOL takes the best of five rates from 1e-3 to 1e-1; this is the middle one.
+_base_ = ['mmseg::fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py', '_base_/segmentation.py']
+
+crop_size = (513, 513)
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'),
+    dict(type='RandomResize', scale=(2048, 513), ratio_range=(0.5, 2.0), keep_ratio=True),
+    dict(type='RandomCrop', crop_size=crop_size),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='Pad', size=crop_size),
+    dict(type='PackSegInputs'),
+]
+model = dict(
+    pretrained=None,
+    data_preprocessor=dict(size=crop_size),
+    backbone={{_base_.resnet_os16}},
+    decode_head=dict(
+        num_convs=2,
+        channels=256,
+        dilation=6,
+        concat_input=False,
+        dropout_ratio=0.0,
+        norm_cfg={{_base_.bn_over_processes}},
+    ),
+    auxiliary_head=None,
+)
+train_dataloader = dict(
+    batch_size=2,
+    dataset=dict(
+        datasets=[
+            dict(
+                type='PascalVOCDataset',
+                data_root={{_base_.data_root}},
+                data_prefix=dict(img_path='JPEGImages', seg_map_path=f'SegmentationClass{extra}'),
+                ann_file=f'ImageSets/Segmentation/{names}.txt',
+                pipeline=train_pipeline,
+            )
+            for extra, names in (('', 'train'), ('Aug', 'aug'))
+        ]
+    ),
+)
+optim_wrapper = dict(optimizer=dict(lr=0.01, weight_decay=1e-4))
+param_scheduler = [dict(type='MultiStepLR', by_epoch=False, begin=0, end=30000, milestones=[21000, 27000], gamma=0.1)]
+train_cfg = dict(max_iters=30000, val_interval=30000)
+default_hooks = {{_base_.saved}}
+visualizer = {{_base_.scalars_and_images}}

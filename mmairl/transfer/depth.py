@@ -1,0 +1,112 @@
+"""What mmseg lacks for NYUv2 depth as BYOL measures it: Laina et al.'s up-projection, the reverse Huber loss, the views."""
+
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmcv.cnn import build_norm_layer
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+from torchvision.transforms.v2 import functional as T
+
+from mmairl.registry import MODELS, TRANSFORMS
+
+
+class UpProjection(nn.Module):
+    """Twice the size: zeros between the values, then a 5x5 and a 3x3 convolution beside a 5x5 shortcut (Laina et al. 2016)."""
+
+    def __init__(self, in_channels: int, out_channels: int, norm_cfg: dict) -> None:
+        super().__init__()
+
+        def norm() -> nn.Module:
+            return build_norm_layer(norm_cfg, out_channels)[1]
+
+        def convolution(inputs: int, kernel: int) -> nn.Conv2d:
+            return nn.Conv2d(inputs, out_channels, kernel, padding=kernel // 2, bias=False)
+
+        self.branch = nn.Sequential(
+            convolution(in_channels, 5), norm(), nn.ReLU(inplace=True), convolution(out_channels, 3), norm()
+        )
+        self.shortcut = nn.Sequential(convolution(in_channels, 5), norm())
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = unpool(x)
+        return F.relu(self.branch(x) + self.shortcut(x))
+
+
+def unpool(x: Tensor) -> Tensor:
+    """Each value becomes the upper left of a 2x2 square of zeros."""
+    out = x.new_zeros(*x.shape[:2], 2 * x.shape[2], 2 * x.shape[3])
+    out[:, :, ::2, ::2] = x
+    return out
+
+
+@MODELS.register_module()
+class UpProjectionHead(BaseModule):
+    """Depth in metres from the last stage's features: up-projections and a 3x3 convolution; for mmseg's DepthEstimator."""
+
+    num_classes = out_channels = 1
+    align_corners = False
+
+    def __init__(
+        self, in_channels: int, channels: tuple[int, ...], norm_cfg: dict | None = None, init_cfg: dict | None = None
+    ) -> None:
+        super().__init__(init_cfg)
+        norm_cfg = norm_cfg or dict(type='mmairl.SyncBN')
+        widths = (in_channels, *channels)
+        self.blocks = nn.Sequential(*(UpProjection(*pair, norm_cfg) for pair in pairwise(widths)))
+        self.depth = nn.Conv2d(channels[-1], 1, 3, padding=1)
+
+    def forward(self, features: tuple[Tensor, ...]) -> Tensor:
+        return self.depth(self.blocks(features[-1]))
+
+    def loss(self, features: tuple[Tensor, ...], samples: list, train_cfg: dict) -> dict[str, Tensor]:
+        truth = torch.stack([sample.gt_depth_map.data for sample in samples])
+        depth = F.interpolate(self(features), truth.shape[2:], mode='bilinear')
+        return dict(loss_depth=reverse_huber(depth, truth.to(depth)))
+
+    def predict(self, features: tuple[Tensor, ...], metas: list[dict], test_cfg: dict) -> Tensor:
+        """At the input's size, and above 0, since the metrics divide by it."""
+        depth = F.interpolate(self(features), metas[0]['img_shape'][:2], mode='bilinear')
+        return depth.clamp_min(1e-3)
+
+
+def reverse_huber(depth: Tensor, truth: Tensor) -> Tensor:
+    """berHu: |e| up to c = max |e| / 5 over the batch, (e^2 + c^2) / 2c beyond; pixels without a depth (0) do not count."""
+    error = (depth - truth)[truth > 0].abs()
+    if not len(error):
+        return depth.sum() * 0
+    c = (error.max() / 5).detach().clamp_min(1e-6)
+    return torch.where(error <= c, error, (error.square() + c.square()) / (2 * c)).mean()
+
+
+@TRANSFORMS.register_module()
+class NYUAugmentation:
+    """BYOL's views of an image with its depth: the middle `crop` (width, height), flip, grey, brightness, saturation, hue."""
+
+    def __init__(self, crop: tuple[int, int]) -> None:
+        self.crop = crop
+
+    def __call__(self, results: dict) -> dict:
+        image, depth = (self._centre(results[key]) for key in ('img', 'gt_depth_map'))
+        if np.random.rand() < 0.5:
+            image, depth = image[:, ::-1], depth[:, ::-1]
+        results['img'], results['gt_depth_map'] = self._coloured(image), np.ascontiguousarray(depth)
+        results['img_shape'] = results['img'].shape[:2]
+        return results
+
+    def _centre(self, array: np.ndarray) -> np.ndarray:
+        width, height = self.crop
+        top, left = (array.shape[0] - height) // 2, (array.shape[1] - width) // 2
+        return array[top : top + height, left : left + width]
+
+    def _coloured(self, image: np.ndarray) -> np.ndarray:
+        """Of an image as mmcv reads it, whose channels are blue, green, red."""
+        x = torch.from_numpy(image[:, :, ::-1].copy()).permute(2, 0, 1).float() / 255
+        x = (x + np.random.uniform(-0.1255, 0.1255)).clamp(0, 1)
+        x = T.adjust_saturation(x, np.random.uniform(0.5, 1.5))
+        x = T.adjust_hue(x, np.random.uniform(-0.2, 0.2))
+        if np.random.rand() < 0.3:
+            x = T.rgb_to_grayscale(x, num_output_channels=3)
+        return np.ascontiguousarray((x * 255).round().byte().permute(1, 2, 0).numpy()[:, :, ::-1])
