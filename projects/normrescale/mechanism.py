@@ -4,7 +4,7 @@ python projects/normrescale/mechanism.py [--folder work_dirs/mechanism]
 
 Pre-trains one network with SGD and one with LARS on Shapes (unless their checkpoints are in the folder), measures norms, CKA
 and k-NN, fine-tunes each, and the LARS one after NormRescale, at a grid of rates and several seeds, and prints what came out.
-Half an hour to an hour on two cores; what is finished is not done again.
+About twenty minutes on two cores; what is finished is not done again.
 """
 
 import argparse
