@@ -1,10 +1,14 @@
-"""Measure ours beside its peers in one process: tools/benchmark.py --suite {knn,linear,analysis,all} [--device cuda]."""
+"""Measure ours beside its peers in one process: tools/benchmark.py --suite {knn,linear,analysis,all} [--device cuda].
+
+--suite detection --checkpoint CKPT asks something else: whether a detector learns, on drawn images, from a ResNet-18 of ours.
+"""
 
 import argparse
 from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.table import Table
 
 from mmairl.benchmark.report import machine, terminal, write
 from mmairl.benchmark.suites import SUITES
@@ -15,12 +19,30 @@ from mmairl.errors import UserError
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--suite', choices=[*SUITES, 'all'], default='all')
+    parser.add_argument('--suite', choices=[*SUITES, 'all', 'detection'], default='all')
+    parser.add_argument('--checkpoint', help='detection: the ResNet-18 to start from')
+    parser.add_argument('--steps', type=int, default=300, help='detection: of training')
     parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
     parser.add_argument('--rounds', type=int, default=5, help='times that each side is run, in turn')
     parser.add_argument('--quick', action='store_true', help='tiny sizes, to see that it runs')
     parser.add_argument('--out', type=Path, help='OUT.json and OUT.md; by default work_dirs/benchmark/SUITE_DEVICE')
     return parser.parse_args()
+
+
+def detection(args: argparse.Namespace) -> None:
+    """AP as training goes, in the terminal and as CSV."""
+    from mmairl.benchmark.detection import learning_curve  # mmdet is optional
+    from mmairl.report.files import save_table
+
+    if not args.checkpoint:
+        raise UserError('--suite detection starts from a pre-trained ResNet-18; give --checkpoint')
+    out = args.out or Path('work_dirs/benchmark/detection')
+    curve = learning_curve(args.checkpoint, out.with_suffix(''), args.steps, max(1, args.steps // 3))
+    table = Table('iteration', 'AP', 'AP50', 'AP75')
+    for step, scores in curve.items():
+        table.add_row(str(step), *(f'{value:.1f}' for value in scores.values()))
+    Console().print(table)
+    print(save_table(('iteration', 'AP', 'AP50', 'AP75'), [(s, *v.values()) for s, v in curve.items()], out))
 
 
 @one_sentence_errors
@@ -29,6 +51,9 @@ def main() -> None:
     if args.device == 'cuda' and not torch.cuda.is_available():
         raise UserError('this machine has no GPU that torch can use; leave out --device cuda')
     register()
+    if args.suite == 'detection':
+        detection(args)
+        return
     console, rows = Console(), []
     console.print(machine(args.device))
     for name in SUITES if args.suite == 'all' else [args.suite]:

@@ -12,11 +12,11 @@ from mmengine.runner import Runner
 from PIL import Image
 from pycocotools.coco import COCO as COCO_API
 from torch import nn
-from transfer import generate
 
 from mmairl.engine import launch
 from mmairl.engine.launch import load_config
 from mmairl.registry import MODELS
+from mmairl.transfer import drawn as generate
 from mmairl.transfer.loaded import start_from
 
 RUNS = count()

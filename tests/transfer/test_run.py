@@ -11,11 +11,11 @@ import pytest
 import torch
 import torchvision
 import yaml
-from transfer import generate
 from transfer.test_detection_configs import VOC, _pretrain, small
 
 from mmairl.errors import UserError
 from mmairl.study.published import row, tables
+from mmairl.transfer import drawn as generate
 from mmairl.transfer import run as transfer_run
 from mmairl.transfer.run import Place, last_scalars, prepare, run_task
 from mmairl.transfer.tasks import TASKS, config_of, for_processes, lacking
