@@ -25,8 +25,9 @@ class NormRescaled(PretrainedBackbone):
         part: str = 'student',
         anchor_part: str = 'student',
         per: str = 'tensor',
+        prefix: str = '',
     ) -> None:
-        super().__init__(checkpoint, part)
+        super().__init__(checkpoint, part, prefix)
         self.anchor, self.anchor_part, self.constant, self.per = anchor, anchor_part, constant, per
 
     def weights(self) -> tuple[dict[str, Tensor], str]:

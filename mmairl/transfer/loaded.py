@@ -15,6 +15,7 @@ from mmairl.registry import HOOKS
 from mmairl.weights.norms import warning_before_fine_tuning
 
 PREFIX = {'student': '', 'teacher': 'teacher.'}
+SELF_CHECKING = ('PretrainedBackbone', 'NormRescaled')
 UNUSED = 'num_batches_tracked'  # old checkpoints lack it, and no norm with a momentum reads it
 
 
@@ -54,7 +55,7 @@ class CheckPretrainedHook(Hook):
         """Before mmengine reads the files: do they hold each weight, in its shape?"""
         trust_mmengine_checkpoints()
         model = _unwrapped(runner)
-        if not any(name.split('.')[0] == 'backbone' for name, _ in pretrained_parts(model)):
+        if not any(name.split('.')[0] == 'backbone' for name in filled_parts(model)):
             raise UserError(
                 "the backbone has no pre-trained weights: set model.backbone.init_cfg=dict(type='Pretrained', "
                 "checkpoint=..., prefix='backbone.'), or take CheckPretrainedHook out to train from random ones"
@@ -79,16 +80,28 @@ class CheckPretrainedHook(Hook):
 
 def pretrained_parts(model: nn.Module) -> list[tuple[str, dict]]:
     """The modules whose `init_cfg` is a checkpoint, by name."""
-    found = []
-    for name, module in model.named_modules():
-        inits = getattr(module, 'init_cfg', None) or []
-        found += [(name, init) for init in ([inits] if isinstance(inits, dict) else inits) if _is_pretrained(init)]
-    return found
+    return [(name, init) for name, module in model.named_modules() for init in _inits(module) if _is_pretrained(init)]
+
+
+def filled_parts(model: nn.Module) -> list[str]:
+    """The modules that start from a checkpoint, those too whose initializer of ours refuses by itself what does not fit."""
+    own = [
+        name
+        for name, module in model.named_modules()
+        for init in _inits(module)
+        if str(init.get('type')).removeprefix('mmairl.') in SELF_CHECKING
+    ]
+    return [name for name, _ in pretrained_parts(model)] + own
+
+
+def _inits(module: nn.Module) -> list[dict]:
+    inits = getattr(module, 'init_cfg', None) or []
+    return [inits] if isinstance(inits, dict) else list(inits)
 
 
 def new_parts(model: nn.Module) -> list[str]:
     """The outermost modules with weights that no checkpoint fills."""
-    filled = [name for name, _ in pretrained_parts(model)]
+    filled = filled_parts(model)
 
     def walk(module: nn.Module, path: str) -> Iterator[str]:
         for name, child in module.named_children():

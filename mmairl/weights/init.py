@@ -13,25 +13,31 @@ from mmairl.weights.read import read_backbone
 
 @WEIGHT_INITIALIZERS.register_module()
 class PretrainedBackbone:
-    """Where mmengine's `Pretrained` loads whatever happens to match, this loads every weight or refuses."""
+    """Where mmengine's `Pretrained` loads whatever happens to match, this loads every weight or refuses.
 
-    def __init__(self, checkpoint: str, part: str = 'student') -> None:
-        self.checkpoint, self.part = checkpoint, part
+    A module that ends before the last stage, as a C4 detector's backbone does, takes the stages that it has; `prefix` is
+    for one that is a single stage, such as 'layer4.' for the detector's head.
+    """
+
+    def __init__(self, checkpoint: str, part: str = 'student', prefix: str = '') -> None:
+        self.checkpoint, self.part, self.prefix = checkpoint, part, prefix
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
-        """The weights to load, and a few words on what they are."""
+        """The backbone's weights, and a few words on what they are."""
         found = read_backbone(self.checkpoint, self.part)
         return found.weights, str(found)
 
     def __call__(self, module: nn.Module) -> None:
-        weights, origin = self.weights()
+        whole, origin = self.weights()
+        stages = {key.split('.')[0] for key in module.state_dict()}
+        inside = {key.removeprefix(self.prefix): value for key, value in whole.items() if key.startswith(self.prefix)}
+        weights = {key: value for key, value in inside.items() if key.split('.')[0] in stages}
         require_same_keys(weights, module.state_dict(), self.checkpoint)
         module.load_state_dict(weights)
         if hasattr(module, 'zero_init_residual'):
-            module.zero_init_residual = (
-                False  # mmpretrain's ResNet would zero the last norms after any other initializer
-            )
-        print_log(f'backbone: {origin}, all {len(weights)} keys matched', logger='current')
+            # mmpretrain's ResNet would zero the last norms after any other initializer
+            module.zero_init_residual = False
+        print_log(f'{self.prefix or "backbone"}: {origin}, all {len(weights)} keys matched', logger='current')
         will_learn = any(parameter.requires_grad for parameter in module.parameters())
         if will_learn and (warning := warning_before_fine_tuning(weights, origin)):
             print_log(warning, logger='current', level=logging.WARNING)

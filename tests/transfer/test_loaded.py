@@ -23,7 +23,7 @@ NEW = 'new: rpn_head, roi_head.shared_head.norm, roi_head.bbox_head'
 def resnet(depth: int = 18) -> dict[str, Tensor]:
     weights = getattr(models, f'resnet{depth}')(weights=None).state_dict()
     return {
-        key: torch.randn_like(value) if value.is_floating_point() else value
+        key: 0.01 * torch.randn_like(value) if value.is_floating_point() else value
         for key, value in weights.items()
         if not key.startswith('fc.')
     }
@@ -150,3 +150,32 @@ def test_checkpoints_without_batch_counters_are_complete(siamese, saved):
 def test_a_part_is_student_or_teacher():
     with pytest.raises(UserError, match="part 'online' is not in a checkpoint"):
         start_from(load_config(CONFIG), 'x.pth', 'online')
+
+
+def test_a_lars_trained_checkpoint_is_rescaled_as_the_detector_is_made(tmp_path):
+    """By init_cfg alone, through the stages of the backbone and the head: no extra file, and nobody is warned."""
+    source, anchor = ({k: v * scale for k, v in resnet().items()} for scale in (30, 1))
+    torch.save(dict(state_dict={f'backbone.{k}': v for k, v in source.items()}), tmp_path / 'lars.pth')
+    torch.save(anchor, tmp_path / 'anchor.pth')
+    from mmdet.registry import MODELS
+
+    init_default_scope('mmdet')
+    cfg = load_config(CONFIG)
+    init = dict(
+        _delete_=True,
+        type='mmairl.NormRescaled',
+        checkpoint=str(tmp_path / 'lars.pth'),
+        anchor=str(tmp_path / 'anchor.pth'),
+    )
+    cfg.merge_from_dict({'model.backbone.init_cfg': init})
+    cfg.merge_from_dict({'model.roi_head.shared_head.init_cfg': dict(init, prefix='layer4.')})
+    model = MODELS.build(cfg.model)
+    hook, runner = CheckPretrainedHook(), runner_of(model)
+    hook.before_run(runner)
+    model.init_weights()
+    hook.before_train(runner)
+    parts = {'layer3.1.conv2.weight': model.backbone, 'layer4.1.conv2.weight': model.roi_head.shared_head}
+    for key, module in parts.items():
+        found = module.state_dict()[key]
+        assert found.norm().item() == pytest.approx(anchor[key].norm().item(), rel=1e-5)
+        assert torch.nn.functional.cosine_similarity(found.flatten(), source[key].flatten(), dim=0) > 1 - 1e-5
