@@ -9,6 +9,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import torch
 from mmengine import DictAction
 from mmengine.dist import is_main_process
 from rich.console import Console
@@ -42,7 +43,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--cache', type=Path, default=Path('work_dirs/features'), help='where features are kept')
     parser.add_argument('--no-cache', action='store_true', help='keep no features')
     parser.add_argument('--device', default=default_device(), help='knn, logreg, svm: what features are computed on')
-    parser.add_argument('--workers', type=int, default=0, help='processes that load images')
+    parser.add_argument(
+        '--workers', type=int, default=8 if torch.cuda.is_available() else 0, help='processes that load images'
+    )
     parser.add_argument('--out', type=Path, help='JSON to write; by default beside the checkpoint')
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='overrides, as k=v')
