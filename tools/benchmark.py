@@ -37,7 +37,7 @@ def detection(args: argparse.Namespace) -> None:
     if not args.checkpoint:
         raise UserError('--suite detection starts from a pre-trained ResNet-18; give --checkpoint')
     out = args.out or Path('work_dirs/benchmark/detection')
-    curve = learning_curve(args.checkpoint, out.with_suffix(''), args.steps, max(1, args.steps // 3))
+    curve = learning_curve(args.checkpoint, Path('work_dirs/benchmark/run'), args.steps, max(1, args.steps // 3))
     table = Table('iteration', 'AP', 'AP50', 'AP75')
     for step, scores in curve.items():
         table.add_row(str(step), *(f'{value:.1f}' for value in scores.values()))

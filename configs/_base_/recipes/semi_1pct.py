@@ -3,5 +3,7 @@
 _base_ = 'linear_sgd_100e.py'
 total_batch_size = 1024
 optim_wrapper = dict(optimizer=dict(lr=2.0, nesterov=True))
-param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=0, end=60, convert_to_iter_based=True)]
+param_scheduler = [
+    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=0, end=60, convert_to_iter_based=True)
+]
 train_cfg = dict(max_epochs=60)
