@@ -4,7 +4,7 @@ custom_imports = dict(
         'mmairl.engine.atomic',
         'mmairl.transfer.c4_head',
         'mmairl.transfer.loaded',
-        'mmairl.transfer.precise_bn',
+        'mmairl.hooks.precise_bn',
         'mmairl.transfer.voc_metric',
     ],
     allow_failed_imports=False,

@@ -8,8 +8,8 @@ from mmengine.model import BaseDataPreprocessor, BaseModel
 from mmengine.optim import OptimWrapper
 from torch import nn
 
+from mmairl.hooks.precise_bn import measure
 from mmairl.models.sync_bn import SyncBN
-from mmairl.transfer.precise_bn import measure
 
 
 class Detector(BaseModel):
