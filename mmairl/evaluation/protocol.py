@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from mmengine import Config
 from mmengine.dist import barrier, broadcast_object_list, is_main_process
+from mmengine.logging import print_log
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -25,6 +26,8 @@ from mmairl.evaluation.logreg import QUICK, STRENGTHS, logistic_regression
 from mmairl.evaluation.store import stored
 from mmairl.evaluation.training import train_and_test
 from mmairl.registry import DATASETS
+from mmairl.weights.norms import looks_lars_trained
+from mmairl.weights.read import read_backbone
 
 Answer = TypeVar('Answer')
 BASELINES = ('random', 'pixels')
@@ -81,7 +84,8 @@ def _by_training(
     cfg: Config, protocol: str, subject: str | Path, part: str, settings: Settings
 ) -> tuple[dict[str, float], dict]:
     require_data(cfg)
-    recipe = recipe_of(cfg, protocol, settings.recipe)
+    recipe = recipe_of(cfg, protocol, settings.recipe or _of_large_norms(cfg, protocol, subject, part))
+    print_log(f'{protocol} by the recipe {Path(recipe.filename).stem}', logger='current')
     if subject == 'pixels':
         cfg = _without_network(cfg)
     start = None
@@ -95,6 +99,14 @@ def _by_training(
         'work_dir': str(settings.work_dir),
         **details,
     }
+
+
+def _of_large_norms(cfg: Config, protocol: str, subject: str | Path, part: str) -> str | None:
+    """The linear recipe of LARS-trained networks where only the weights can tell, as in the configs of other data sets."""
+    told = 'optim_wrapper' in cfg or 'linear' in cfg.get('recipes', {})
+    if protocol != 'linear' or told or subject in BASELINES:
+        return None
+    return 'linear_lars_80e' if looks_lars_trained(read_backbone(subject, part).weights) else None
 
 
 def _without_network(cfg: Config) -> Config:

@@ -220,3 +220,19 @@ def test_semi_supervised_fine_tuning_gives_the_backbone_a_rate_of_its_own(cfg, t
     assert rates['backbone.conv1.weight'] == pytest.approx(2.5e-4) and rates['fc.weight'] == pytest.approx(0.25)
     frozen = recipe_of(cfg, 'finetune', 'semi_1pct')
     assert frozen.model.frozen and frozen.optim_wrapper.optimizer.lr == 2.0
+
+
+@pytest.mark.parametrize('scale, recipe', [(1, 'linear_sgd_100e'), (4, 'linear_lars_80e')])
+def test_weights_choose_the_linear_recipe_where_the_config_does_not_tell(
+    cfg, tmp_path, checkpoint, monkeypatch, scale, recipe
+):
+    saved = torch.load(checkpoint)
+    saved['state_dict'] = {k: scale * v if v.ndim == 4 else v for k, v in saved['state_dict'].items()}
+    torch.save(saved, checkpoint)
+    asked = []
+    monkeypatch.setattr(
+        'mmairl.evaluation.protocol.train_and_test', lambda c, r, *_: asked.append(r) or ({'top-1': 1.0}, {})
+    )
+    cfg._filename = str(CONFIGS / 'evaluation/shapes_r18.py')  # whose folder the recipes are looked for from
+    result = evaluate(cfg, 'linear', checkpoint, settings=Settings(work_dir=tmp_path / 'a'))
+    assert result.details['recipe'] == recipe == Path(asked[0].filename).stem
