@@ -27,9 +27,9 @@ def add_results(page: Page, results: Sequence[Result]) -> None:
     page.add(
         'How good are the features?',
         'Both tests ask whether images of one class lie close together: k-NN lets the nearest labelled images vote, '
-        'the linear probe draws straight borders between the classes. Pre-training never saw a label.',
+        'logistic regression draws straight borders between the classes. Pre-training never saw a label.',
         score_bars(results) + html_table(results),
-        'Top-1 accuracy in percent on images that neither pre-training nor the probe has seen.',
+        'Top-1 accuracy in percent on images that neither pre-training nor the tests have learnt from.',
     )
 
 
