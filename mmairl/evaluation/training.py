@@ -7,7 +7,7 @@ evaluation goes on where it was.
 import copy
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mmengine import Config
@@ -20,6 +20,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.compose import compose
 
 Scores = dict[str, float]
+Measure = Callable[..., Scores]  # of a recipe, training and test data, and the run's folder
 RUNS = itertools.count()
 
 
@@ -27,13 +28,16 @@ def train_and_test(
     cfg: Config, recipe: Config, start: dict | None, work_dir: Path, sweep: bool, workers: int, launcher: str
 ) -> tuple[Scores, dict]:
     """Scores on the test set, and what was chosen on the way to them."""
-    make = dict(cfg=cfg, recipe=recipe, start=start, workers=workers)
+
+    def measure(recipe: Config, train_data: dict, test_data: dict, name: str = '') -> Scores:
+        return run(compose(cfg, recipe, train_data, test_data, start, work_dir / name, workers), launcher)
+
     data = cfg.evaluation
     if sweep:
-        return _sweep(make, data, work_dir, launcher)
+        return _sweep(measure, recipe, data)
     if recipe.get('grid'):
-        return _search(make, data, work_dir, launcher)
-    return run(compose(**make, train=data.train, test=data.test, work_dir=work_dir), launcher), {}
+        return _search(measure, recipe, data)
+    return measure(recipe, data.train, data.test), {}
 
 
 def run(cfg: Config, launcher: str) -> Scores:
@@ -52,8 +56,8 @@ def run(cfg: Config, launcher: str) -> Scores:
     cfg.resume = (folder / 'last_checkpoint').is_file()
     # mmengine keeps one visualizer and log a name, and its own names differ by the second
     cfg.experiment_name = f'{folder.name}_{next(RUNS)}'
-    runner = train(cfg, launcher)
-    scores = {name.removeprefix('/'): value for name, value in runner.test().items()}
+    scores = train(cfg, launcher).test()
+    scores = {name.removeprefix('/'): value for name, value in scores.items()}
     if is_main_process():
         with replacing(done) as beside:
             beside.write_text(json.dumps(scores))
@@ -61,16 +65,16 @@ def run(cfg: Config, launcher: str) -> Scores:
     return scores
 
 
-def _sweep(make: dict, data: dict, work_dir: Path, launcher: str) -> tuple[Scores, dict]:
+def _sweep(measure: Measure, recipe: Config, data: dict) -> tuple[Scores, dict]:
     """Every pair of the recipe's rates and decays as a head of its own, in one pass; the best is then tested."""
-    pairs = list(itertools.product(*(make['recipe'].sweep[key] for key in ('lr', 'weight_decay'))))
-    optimizer = make['recipe'].optim_wrapper.optimizer
-    if optimizer.type != 'SGD' or not make['recipe'].model.get('frozen'):
+    optimizer = recipe.optim_wrapper.optimizer
+    if optimizer.type != 'SGD' or not recipe.model.get('frozen'):
         raise UserError('--sweep trains many heads on one frozen backbone by SGD; use a recipe for linear evaluation')
-    recipe = copy.deepcopy(make['recipe'])
-    recipe.model.heads = len(pairs)
+    pairs = list(itertools.product(recipe.sweep.lr, recipe.sweep.weight_decay))
     rates, decays = (list(column) for column in zip(*pairs))
-    recipe.optim_wrapper.optimizer = dict(
+    many = copy.deepcopy(recipe)
+    many.model.heads = len(pairs)
+    many.optim_wrapper.optimizer = dict(
         type='HeadSGD',
         lr=1.0,
         rates=rates,
@@ -78,31 +82,26 @@ def _sweep(make: dict, data: dict, work_dir: Path, launcher: str) -> tuple[Score
         momentum=optimizer.momentum,
         nesterov=optimizer.get('nesterov', False),
     )
-    fit, held = held_out(data)
-    on_held = run(compose(**{**make, 'recipe': recipe}, train=fit, test=held, work_dir=work_dir / 'sweep'), launcher)
+    on_held = measure(many, *held_out(data), 'sweep')
     name = first_score(on_held)
-    by_pair = {pair: on_held[f'{name}@{head}' if len(pairs) > 1 else name] for head, pair in enumerate(pairs)}
-    best = max(by_pair, key=by_pair.get)
-    chosen = copy.deepcopy(make['recipe'])
-    chosen.optim_wrapper.optimizer.update(lr=best[0], weight_decay=best[1])
-    scores = run(
-        compose(**{**make, 'recipe': chosen}, train=refit(data), test=data.test, work_dir=work_dir / 'test'), launcher
-    )
-    return scores, dict(lr=best[0], weight_decay=best[1], held_out=[dict(lr=lr, weight_decay=wd, score=score) for (lr, wd), score in by_pair.items()])  # fmt: skip  # noqa: E501
+    tried = [on_held[f'{name}@{head}' if len(pairs) > 1 else name] for head in range(len(pairs))]
+    rate, decay = pairs[tried.index(max(tried))]
+    chosen = copy.deepcopy(recipe)
+    chosen.optim_wrapper.optimizer.update(lr=rate, weight_decay=decay)
+    table = [dict(lr=lr, weight_decay=wd, score=score) for (lr, wd), score in zip(pairs, tried)]
+    return measure(chosen, refit(data), data.test, 'test'), dict(lr=rate, weight_decay=decay, held_out=table)
 
 
-def _search(make: dict, data: dict, work_dir: Path, launcher: str) -> tuple[Scores, dict]:
+def _search(measure: Measure, recipe: Config, data: dict) -> tuple[Scores, dict]:
     """The recipe once for every point of its grid on held-out images, then once more on all with the best."""
-    fit, held = held_out(data)
-    tried = []
-    for name, recipe in points(make['recipe']):
-        made = compose(**{**make, 'recipe': recipe}, train=fit, test=held, work_dir=work_dir / name)
-        scores = run(made, launcher)
-        tried.append((scores[first_score(scores)], name, recipe))
-        print_log(f'{name}: {tried[-1][0]:.2f} on held-out images', logger='current')
-    best = max(tried, key=lambda point: point[0])
-    made = compose(**{**make, 'recipe': best[2]}, train=refit(data), test=data.test, work_dir=work_dir / 'test')
-    return run(made, launcher), dict(chosen=best[1], held_out={name: score for score, name, _ in tried})
+    tried: dict[str, float] = {}
+    made = dict(points(recipe))
+    for name, point in made.items():
+        scores = measure(point, *held_out(data), name)
+        tried[name] = scores[first_score(scores)]
+        print_log(f'{name}: {tried[name]:.2f} on held-out images', logger='current')
+    best = max(tried, key=tried.get)
+    return measure(made[best], refit(data), data.test, 'test'), dict(chosen=best, held_out=tried)
 
 
 def points(recipe: Config) -> Iterator[tuple[str, Config]]:

@@ -64,31 +64,39 @@ def _verdict(backbone: Backbone) -> tuple[str, str]:
 def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: bool, out: Path) -> Path:
     """Two networks by stages, or more at one stage."""
     networks = _networks(subjects, images, anew)
-    page = Page(
-        'CKA', f'How alike what networks say of the same {len(images)} images is: 1 for the same, 0 for unrelated.'
-    )
-    names = list(networks)
-    if len(names) == 2:
-        a, b = networks.values()
-        values, rows, columns = stage_cka(a, b, _shown(images, 'CKA'))
-        page.add('Stage by stage', 'Each stage of one network with each of the other; equal stages lie on the diagonal.',
-                 svg(_save(heat_map(values, rows, columns, 'linear CKA', names), out / 'cka', rows, columns, values), 'cka'))  # fmt: skip  # noqa: E501
-        line = stage_lines({f'{names[0]} and {names[1]}': values.diagonal().tolist()}, rows, 'equal stages')
-        save_figure(line, out / 'cka_stages')
-        page.add('Equal stages', 'As in Fig. 3b of the paper.', svg(line, 'stages'))
-        _say(('stage', 'CKA'), {name: (f'{value:.4f}',) for name, value in zip(rows, values.diagonal().tolist())})
-        if full:
-            number = full_cka(a, b, _shown(images, 'CKA over all images'))
-            page.add('Pooled features, all images at once', f'The biased estimate, as papers report it: {number:.4f}.')
-            print(f'pooled features, all images at once, biased: {number:.4f}')
+    lead = f'How alike what networks say of the same {len(images)} images is: 1 for the same, 0 for unrelated.'
+    page = Page('CKA', lead)
+    if len(networks) == 2:
+        _compare_stages(page, networks, images, full, out)
     else:
-        values = network_cka(list(networks.values()), _shown(images, 'CKA'), stage)
-        figure = _save(
-            heat_map(values, names, names, f'linear CKA at {stage}', ('', '')), out / 'cka', names, names, values
-        )
-        page.add('Network by network', f'Each network with each other, at {stage}.', svg(figure, 'cka'))
-        _say(('network', *names), {name: [f'{v:.3f}' for v in row] for name, row in zip(names, values.tolist())})
+        _compare_networks(page, networks, images, stage, out)
     return page.write(out / 'cka.html')
+
+
+def _compare_stages(page: Page, networks: Mapping[str, nn.Module], images: Images, full: bool, out: Path) -> None:
+    (first, second), (a, b) = networks.keys(), networks.values()
+    values, rows, columns = stage_cka(a, b, _shown(images, 'CKA'))
+    figure = _save(heat_map(values, rows, columns, 'linear CKA', (first, second)), out / 'cka', rows, columns, values)
+    lead = 'Each stage of one network with each of the other; equal stages lie on the diagonal.'
+    page.add('Stage by stage', lead, svg(figure, 'cka'))
+    equal = values.diagonal().tolist()
+    line = stage_lines({f'{first} and {second}': equal}, rows, 'equal stages')
+    save_figure(line, out / 'cka_stages')
+    page.add('Equal stages', 'As in Fig. 3b of the paper.', svg(line, 'stages'))
+    _say(('stage', 'CKA'), {name: (f'{value:.4f}',) for name, value in zip(rows, equal)})
+    if full:
+        number = full_cka(a, b, _shown(images, 'CKA over all images'))
+        page.add('Pooled features, all images at once', f'The biased estimate, as papers report it: {number:.4f}.')
+        print(f'pooled features, all images at once, biased: {number:.4f}')
+
+
+def _compare_networks(page: Page, networks: Mapping[str, nn.Module], images: Images, stage: str, out: Path) -> None:
+    names = list(networks)
+    values = network_cka(list(networks.values()), _shown(images, 'CKA'), stage)
+    figure = heat_map(values, names, names, f'linear CKA at {stage}', ('', ''))
+    _save(figure, out / 'cka', names, names, values)
+    page.add('Network by network', f'Each network with each other, at {stage}.', svg(figure, 'cka'))
+    _say(('network', *names), {name: [f'{v:.3f}' for v in row] for name, row in zip(names, values.tolist())})
 
 
 def _save(figure, stem: Path, rows: list[str], columns: list[str], values: Tensor):

@@ -100,8 +100,8 @@ def main() -> None:
         for name, start in starts(sgd, lars).items()
     }
     rows = [[name, *(spread(runs) for runs in of.values())] for name, of in by_rate.items()]
-    show(f'fine-tuning on {LABELLED} labels, {args.epochs} epochs: top-1 of {len(args.seeds)} seeds, by rate',
-         ['start', *(f'{rate:g}' for rate in args.rates)], rows)  # fmt: skip
+    title = f'fine-tuning on {LABELLED} labels, {args.epochs} epochs: top-1 of {len(args.seeds)} seeds, by rate'
+    show(title, ['start', *(f'{rate:g}' for rate in args.rates)], rows)
     save_table(
         ('start', 'rate', *(f'seed {seed}' for seed in args.seeds)),
         [(name, rate, *runs) for name, of in by_rate.items() for rate, runs in of.items()],

@@ -154,8 +154,7 @@ def test_the_tool_takes_teachers_and_other_formats_and_refuses_a_second_constant
 
 def test_strict_refuses_an_anchor_of_another_network_and_writes_nothing(tmp_path):
     lars = save_ours(tmp_path / 'lars.pth', weights(1))
-    torch.save({key: value for key, value in weights(2).items() if key != 'conv1.weight'} | {'conv1.weight': torch.ones(2)},
-               tmp_path / 'other.pth')  # fmt: skip
+    torch.save({**weights(2), 'conv1.weight': torch.ones(2)}, tmp_path / 'other.pth')
     done = run(lars, tmp_path / 'out.pth', '--anchor', tmp_path / 'other.pth', '--strict')
     assert done.returncode == 2 and '1 of 60 tensors' in done.stderr and not (tmp_path / 'out.pth').exists()
     assert run(lars, tmp_path / 'out.pth', '--anchor', tmp_path / 'other.pth').returncode == 0

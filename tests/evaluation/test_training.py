@@ -29,8 +29,8 @@ class Bright(ViewDataset):
         super().__init__(views)
         generator = torch.Generator().manual_seed(seed)
         self.labels = torch.arange(count) % 3
-        self.images = (torch.randint(0, 60, (count, 3, 32, 32), generator=generator)
-                       + 80 * self.labels.view(-1, 1, 1, 1)).byte()  # fmt: skip
+        noise = torch.randint(0, 60, (count, 3, 32, 32), generator=generator)
+        self.images = (noise + 80 * self.labels.view(-1, 1, 1, 1)).byte()
 
     def raw(self, index: int) -> torch.Tensor:
         return self.images[index]
