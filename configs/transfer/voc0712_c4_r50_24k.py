@@ -17,3 +17,5 @@ default_hooks = dict(checkpoint=dict(interval=3000, max_keep_ckpts=2, backend_ar
 val_evaluator = dict(_delete_=True, type='mmairl.VOCDetectionMetric')
 test_evaluator = val_evaluator
 visualizer = {{_base_.scalars_and_images}}
+# Steps are iterations in the logs too.
+log_processor = dict(by_epoch=False)
