@@ -12,10 +12,12 @@ param_scheduler = [
 ]
 # As in detectron2, norms have no weight decay.
 optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.0))
-default_hooks = dict(checkpoint=dict(interval=3000, max_keep_ckpts=2, backend_args=dict(backend='atomic')))
+# Metrics are logged by iteration, too: by epoch they would all be at 0.
+default_hooks = dict(
+    logger=dict(log_metric_by_epoch=False),
+    checkpoint=dict(interval=3000, max_keep_ckpts=2, backend_args=dict(backend='atomic')),
+)
 
 val_evaluator = dict(_delete_=True, type='mmairl.VOCDetectionMetric')
 test_evaluator = val_evaluator
 visualizer = {{_base_.scalars_and_images}}
-# Steps are iterations in the logs too.
-log_processor = dict(by_epoch=False)

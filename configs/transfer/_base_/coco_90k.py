@@ -15,5 +15,8 @@ coco_steps = [
 ]
 # As in detectron2, norms have no weight decay.
 coco_optimizer = dict(paramwise_cfg=dict(norm_decay_mult=0.0))
-coco_hooks = dict(checkpoint=dict(by_epoch=False, interval=5000, max_keep_ckpts=2, backend_args=dict(backend='atomic')))
+coco_hooks = dict(
+    logger=dict(log_metric_by_epoch=False),
+    checkpoint=dict(by_epoch=False, interval=5000, max_keep_ckpts=2, backend_args=dict(backend='atomic')),
+)
 coco_log = dict(by_epoch=False)
