@@ -32,9 +32,10 @@ resnet_os16 = dict(plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2))
 resnet_os32 = dict(plain_resnet, strides=(1, 2, 2, 2), dilations=(1, 1, 1, 1), contract_dilation=False)
 resnet_os32.pop('_delete_')
 saved = dict(
+    logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
     checkpoint=dict(
         type='CheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2, backend_args=dict(backend='atomic')
-    )
+    ),
 )
 # mmseg names its visualizer, so that a second run in one process would write into the first one's folder.
 scalars_and_images = dict(
