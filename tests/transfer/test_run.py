@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torchvision
 import yaml
+from PIL import Image
 from transfer.test_detection_configs import VOC, _pretrain, small
 
 from mmairl.errors import UserError
@@ -136,3 +138,25 @@ def test_scalars_of_a_resumed_run_are_read_over_its_restarts(tmp_path):
             json.dumps(dict(loss=2.0)) + '\n' + json.dumps({'AP': value}) + '\n'
         )
     assert last_scalars(tmp_path) == dict(loss=2.0, AP=0.3)
+
+
+def test_protocols_on_imagenet_run_by_the_depth_of_the_checkpoint_and_end_in_the_table(tmp_path):
+    generator = np.random.default_rng(0)
+    for part, count in (('train', 50), ('val', 3)):
+        for label in range(4):
+            folder = tmp_path / 'data/imagenet' / part / f'n{label}'
+            folder.mkdir(parents=True)
+            for index in range(count):
+                pixels = np.clip(generator.normal(60 * label, 15, (32, 32, 3)), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f'{index}.png')
+    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'a.pth')
+    tool = [sys.executable, ROOT / 'tools/transfer.py', tmp_path / 'a.pth', '--tasks', 'knn,voc07', '--data', tmp_path]
+    done = subprocess.run(
+        tool, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, 'OMP_NUM_THREADS': '1'}
+    )
+    assert done.returncode == 0, done.stderr
+    assert 'voc07: left out' in done.stdout
+    lines = (tmp_path / 'work_dirs/transfer/a_student/table.csv').read_text().splitlines()
+    table = {line.split(',')[0]: line.split(',')[1:] for line in lines[1:]}
+    assert float(table['knn20'][0]) > 60 and table['knn20'][1] == ''  # chance is 25; the paper prints none
+    assert table['voc07_ap50'] == ['', '77.1']
