@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
+from mmairl.data.decode import MAX_PIXELS, decode
+from mmairl.data.reading import Reason, Unreadable
 from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
@@ -20,9 +21,9 @@ ALWAYS_ALLOWED = 10  # unreadable files, however small the data set
 class FileDataset(ViewDataset):
     """Images read from files, where an unreadable one is replaced by the next readable one and remembered.
 
-    `unreadable` is one flag per image in shared memory, so that what a worker process meets is known to the process
-    that owns the data set. `max_unreadable` is the fraction of the files above which the data are taken to be broken;
-    ten files are always forgiven, unless it is 0.
+    `unreadable` is one byte per image in shared memory, 0 or the Reason, so that what a worker process meets is known
+    to the process that owns the data set. `max_unreadable` is the fraction of the files above which the data are taken
+    to be broken; ten files are always forgiven, unless it is 0. An image of more than `max_pixels` is not decoded.
     """
 
     def __init__(
@@ -32,9 +33,10 @@ class FileDataset(ViewDataset):
         labels: list[int] | list[list[int]],
         views: Sequence[Sequence[dict]] | None,
         max_unreadable: float,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         super().__init__(views)
-        self.root = Path(root)
+        self.root, self.max_pixels = Path(root), max_pixels
         # One buffer of bytes, not a list: workers that touch a million str objects would each copy their pages.
         self.files = np.array([os.fsencode(file) for file in files])
         self.labels = torch.tensor(labels, dtype=torch.int64)
@@ -54,26 +56,30 @@ class FileDataset(ViewDataset):
             if self.unreadable[at]:
                 continue
             try:
-                return decode(self.path(at)), at
-            except MemoryError:
-                raise
-            except Exception:  # PIL raises a dozen kinds for broken files: OSError, SyntaxError, struct.error, ...
-                self.unreadable[at] = 1
+                return decode(self.path(at), self.root, self.max_pixels), at
+            except Unreadable as fault:
+                self.unreadable[at] = fault.reason
                 self._refuse_too_many()
         raise AssertionError('the limit is below the number of files, so one of them was readable')
 
     def _refuse_too_many(self) -> None:
-        files = self.unreadable_files()
-        if len(files) > self.allowed:
+        count = int(self.unreadable.count_nonzero())
+        if count > self.allowed:
+            first = [f'{file} ({reason})' for file, reason in list(self.unreadable_reasons().items())[:3]]
             raise UserError(
-                f'{len(files)} of the {len(self)} images in {self.root} cannot be read, more than the {self.allowed} '
-                f'that are allowed, first {", ".join(files[:3])}; mend or remove them, or raise max_unreadable of the '
+                f'{count} of the {len(self)} images in {self.root} cannot be read, more than the {self.allowed} '
+                f'that are allowed, first {", ".join(first)}; mend or remove them, or raise max_unreadable of the '
                 'data set.'
             )
 
     def unreadable_files(self) -> list[str]:
         """The files met so far, by any worker, that could not be read."""
-        return [str(self.path(index)) for index in self.unreadable.nonzero().squeeze(1).tolist()]
+        return list(self.unreadable_reasons())
+
+    def unreadable_reasons(self) -> dict[str, str]:
+        """Why each of these files could not be read: 'is empty'."""
+        met = self.unreadable.nonzero().squeeze(1).tolist()
+        return {str(self.path(index)): Reason(int(self.unreadable[index])).phrase for index in met}
 
 
 @DATASETS.register_module()
@@ -84,7 +90,11 @@ class ImageFolder(FileDataset):
     """
 
     def __init__(
-        self, root: str | Path, views: Sequence[Sequence[dict]] | None = None, max_unreadable: float = 0.01
+        self,
+        root: str | Path,
+        views: Sequence[Sequence[dict]] | None = None,
+        max_unreadable: float = 0.01,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         require_folder(root, 'one folder per class with its images inside')
         self.classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.')
@@ -94,7 +104,7 @@ class ImageFolder(FileDataset):
                 f'{Path(root).resolve()} holds no image in a class folder; ImageFolder wants {root}/CLASS/NAME.jpg (or '
                 f'{extensions()}), and images without classes go with type=UnlabelledFolder.'
             )
-        super().__init__(root, *map(list, zip(*found)), views, max_unreadable)
+        super().__init__(root, *map(list, zip(*found)), views, max_unreadable, max_pixels)
 
 
 @DATASETS.register_module()
@@ -102,7 +112,11 @@ class UnlabelledFolder(FileDataset):
     """Every image below `root`, at any depth, without labels: all that pre-training needs."""
 
     def __init__(
-        self, root: str | Path, views: Sequence[Sequence[dict]] | None = None, max_unreadable: float = 0.01
+        self,
+        root: str | Path,
+        views: Sequence[Sequence[dict]] | None = None,
+        max_unreadable: float = 0.01,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         require_folder(root, 'images at any depth')
         files = list(image_files(root))
@@ -112,7 +126,7 @@ class UnlabelledFolder(FileDataset):
                 'root of the data set (data_root) to the folder that has them.'
             )
         self.classes = []
-        super().__init__(root, files, [-1] * len(files), views, max_unreadable)
+        super().__init__(root, files, [-1] * len(files), views, max_unreadable, max_pixels)
 
 
 def require_folder(root: str | Path, layout: str) -> None:
@@ -134,10 +148,3 @@ def image_files(root: str | Path, below: str = '') -> Iterator[str]:
         for name in sorted(names):
             if name.lower().endswith(EXTENSIONS) and name[0] != '.':
                 yield os.path.relpath(os.path.join(folder, name), root)
-
-
-def decode(path: Path) -> Tensor:
-    """An image file as uint8 RGB, channels first, the right way up."""
-    with Image.open(path) as image:
-        pixels = np.array(ImageOps.exif_transpose(image).convert('RGB'))
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()

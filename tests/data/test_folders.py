@@ -56,13 +56,29 @@ def test_unreadable_images_are_replaced_counted_and_named(tmp_path, workers):
     reds = torch.cat([batch['inputs'][0][:, 0, 8, 8] for batch in batches]).tolist()
     assert reds == [6 if i in (4, 5) else i for i in range(30)]
     assert data.unreadable_files() == [str(tmp_path / '04.png'), str(tmp_path / '05.png')]
+    assert list(data.unreadable_reasons().values()) == ['is not recognised as an image'] * 2
+
+
+@pytest.mark.parametrize('kind', [ImageFolder, UnlabelledFolder])
+def test_an_image_above_max_pixels_or_gone_since_the_start_gives_way_to_the_next(tmp_path, kind):
+    files = [picture(tmp_path / 'class' / f'{i}.png', (i, 0, 0)) for i in range(4)]
+    Image.new('RGB', (30, 30)).save(files[1])
+    data = kind(tmp_path, max_pixels=600)
+    files[2].unlink()
+    assert data.load(1)[1] == 3 and int(data.raw(1)[0, 0, 0]) == 3
+    assert data.unreadable_reasons() == {
+        str(files[1]): 'is larger than max_pixels',
+        str(files[2]): 'has vanished',
+    }
 
 
 def test_too_many_unreadable_images_are_an_error_that_names_some(tmp_path):
     for i in range(30):
         (tmp_path / f'{i:02}.jpg').touch()
     picture(tmp_path / 'good.jpg')
-    with pytest.raises(UserError, match=r'11 of the 31 images .* cannot be read, more than the 10 .*00\.jpg'):
+    with pytest.raises(
+        UserError, match=r'11 of the 31 images .* cannot be read, more than the 10 .*00\.jpg \(is empty\)'
+    ):
         UnlabelledFolder(tmp_path, views=VIEW)[0]
 
 

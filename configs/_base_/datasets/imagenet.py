@@ -8,6 +8,7 @@ train_dataloader = dict(
     persistent_workers=True,
     pin_memory=True,
     drop_last=True,
+    timeout=600,  # seconds for a batch: a read that hangs for ever ends the run with a sentence
     sampler=dict(type='DefaultSampler', shuffle=True),
     collate_fn=dict(type='default_collate'),
     dataset=dict(type='ImageFolder', root=data_root + '/train'),

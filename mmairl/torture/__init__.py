@@ -1,0 +1,1 @@
+"""Tests that look for what nobody thought of: inputs drawn at random and broken on purpose."""

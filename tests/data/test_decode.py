@@ -1,0 +1,369 @@
+"""Every way in which a file can hold an image, or fail to, against what a viewer would show."""
+
+import io
+import itertools
+import struct
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmairl.data.decode import decode, decode_bytes
+from mmairl.data.folders import decode as decode_of_folders
+from mmairl.data.reading import Reason, Unreadable
+
+RANDOM = np.random.default_rng(0)
+COLOURS = RANDOM.integers(0, 256, (6, 10, 3), dtype=np.uint8)
+
+
+def encoded(image: Image.Image, kind: str, **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def pixels(data: bytes, **options) -> np.ndarray:
+    return decode_bytes(data, **options).permute(1, 2, 0).numpy()
+
+
+def reason(data: bytes, **options) -> Reason:
+    with pytest.raises(Unreadable) as caught:
+        decode_bytes(data, **options)
+    return caught.value.reason
+
+
+def near(found: np.ndarray, wanted: np.ndarray, levels: float) -> bool:
+    return found.shape == wanted.shape and np.abs(found - np.asarray(wanted, dtype=float)).max() <= levels
+
+
+# ---- what is as it seems
+
+
+@pytest.mark.parametrize('kind', ['PNG', 'BMP', 'TIFF', 'PPM', 'WEBP'])
+def test_lossless_colours_are_exact_whatever_the_file_is_called(tmp_path, kind):
+    (tmp_path / 'misnamed.jpg').write_bytes(encoded(Image.fromarray(COLOURS), kind, lossless=True))
+    found = decode(tmp_path / 'misnamed.jpg')
+    assert found.dtype == torch.uint8 and found.is_contiguous()
+    assert torch.equal(found, torch.from_numpy(COLOURS).permute(2, 0, 1))
+    assert decode_of_folders is decode
+
+
+def test_a_jpeg_is_what_pillow_decodes():
+    data = encoded(Image.fromarray(COLOURS).resize((200, 120)), 'JPEG')
+    assert np.array_equal(pixels(data), np.asarray(Image.open(io.BytesIO(data))))
+
+
+# ---- greys of more than 8 bits
+
+
+def sixteen_bits() -> tuple[np.ndarray, np.ndarray]:
+    """Greys, and round(255 v / 65535) in whole numbers, three times for the channels."""
+    grey = np.array([[0, 1, 128, 129, 255, 256], [257, 4095, 40_000, 65_278, 65_407, 65_535]], dtype=np.uint16)
+    wanted = [[(2 * 255 * int(value) + 65_535) // (2 * 65_535) for value in row] for row in grey]
+    return grey, np.stack([wanted] * 3, axis=2)
+
+
+@pytest.mark.parametrize('kind', ['PNG', 'TIFF', 'PPM'])
+def test_sixteen_bit_greys_are_scaled_not_clipped(kind):
+    grey, wanted = sixteen_bits()
+    assert np.array_equal(pixels(encoded(Image.fromarray(grey), kind)), wanted)
+
+
+def test_sixteen_bit_greys_with_the_high_byte_first():
+    grey, wanted = sixteen_bits()
+    data = encoded(Image.frombytes('I;16B', grey.shape[::-1], grey.astype('>u2').tobytes()), 'TIFF')
+    assert data[:2] == b'MM' and np.array_equal(pixels(data), wanted)
+
+
+@pytest.mark.parametrize('values, wanted', [
+    ([0.0, 0.25, 0.5, 1.0], [0, 64, 128, 255]),  # 63.75 and 127.5, which is rounded to the even one
+    ([0.0, 1.5, 99.6, 255.0], [0, 2, 100, 255]),
+    ([0.0, 257.0, 2570.0, 65535.0], [0, 1, 10, 255]),
+    ([-1.0, 0.0, 1.0, 3.0], [0, 64, 128, 255]),  # below 0: from the least to the greatest
+    ([0.0, 1e5, 1e6, 1e6], [0, 26, 255, 255]),
+    ([float('nan'), 0.5, float('inf'), float('-inf')], [0, 128, 255, 0]),
+    ([float('nan')] * 4, [0] * 4),
+    ([-3e38, 3e38, -3e38, 3e38], [0, 255, 0, 255]),
+    ([-5.0] * 4, [0] * 4),
+])  # fmt: skip
+def test_floating_point_greys_end_at_the_white_that_fits(values, wanted):
+    found = pixels(encoded(Image.fromarray(np.array([values], dtype=np.float32)), 'TIFF'))
+    assert found[0].tolist() == [[grey] * 3 for grey in wanted]
+
+
+def test_thirty_two_bit_integers_end_at_the_white_that_fits():
+    for values, wanted in (([0, 7, 255], [0, 7, 255]), ([0, 257, 65535], [0, 1, 255]), ([-8, 0, 9], [0, 120, 255])):
+        found = pixels(encoded(Image.fromarray(np.array([values], dtype=np.int32)), 'TIFF'))
+        assert found[0, :, 0].tolist() == wanted
+
+
+# ---- ink
+
+
+INKS = (200, 30, 90, 60)  # cyan, magenta, yellow, black; 0 is none
+
+
+def shown(inks: tuple[int, ...]) -> np.ndarray:
+    *colours, black = inks
+    return np.full((16, 16, 3), [(255 - colour) * (255 - black) / 255 for colour in colours])
+
+
+def inked_jpeg() -> bytes:
+    return encoded(Image.new('CMYK', (16, 16), INKS), 'JPEG', quality=100)
+
+
+def adobe(data: bytes) -> slice:
+    """Where the Adobe segment is."""
+    start = data.index(b'\xff\xee\x00\x0eAdobe')
+    return slice(start, start + 16)
+
+
+def test_the_inverted_inks_of_adobe_are_right():
+    assert near(pixels(inked_jpeg()), shown(INKS), 3)
+    assert near(pixels(encoded(Image.new('CMYK', (16, 16), INKS), 'TIFF')), shown(INKS), 1)
+
+
+def test_inks_without_the_adobe_marker_are_not_inverted():
+    data, at = inked_jpeg(), adobe(inked_jpeg())
+    plain = data[: at.start] + data[at.stop :]
+    assert near(pixels(plain), shown(tuple(255 - ink for ink in INKS)), 3)
+
+
+def test_inks_that_adobe_stored_as_luma_and_chroma():
+    data = bytearray(inked_jpeg())
+    data[adobe(data).stop - 1] = 2  # the samples now mean Y, Cb, Cr and K
+    y, cb, cr, k = (255 - ink for ink in INKS)
+    red, green, blue = y + 1.402 * (cr - 128), y - 0.344136 * (cb - 128) - 0.714136 * (cr - 128), y + 1.772 * (cb - 128)
+    stored = [255 - np.clip(channel, 0, 255) for channel in (red, green, blue)]
+    assert near(pixels(bytes(data)), np.full((16, 16, 3), [value * k / 255 for value in stored]), 3)
+
+
+# ---- transparency
+
+
+def on_white(colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    return (colour * (alpha / 255) + 255 * (1 - alpha / 255)).astype(float)
+
+
+@pytest.mark.parametrize('kind', ['PNG', 'TIFF'])
+def test_transparent_pixels_are_seen_on_white(kind):
+    values = RANDOM.integers(0, 256, (7, 9, 4), dtype=np.uint8)
+    values[0, :, 3], values[1, :, 3] = 0, 255
+    found = pixels(encoded(Image.fromarray(values), kind))
+    assert near(found, on_white(values[..., :3], values[..., 3:]), 1)
+    assert (found[0] == 255).all() and np.array_equal(found[1], values[1, :, :3])
+
+
+def test_transparent_greys_palettes_and_single_colours_are_seen_on_white():
+    grey_alpha = RANDOM.integers(0, 256, (7, 9, 2), dtype=np.uint8)
+    found = pixels(encoded(Image.fromarray(grey_alpha, 'LA'), 'PNG'))
+    assert near(found, on_white(np.repeat(grey_alpha[..., :1], 3, axis=2), grey_alpha[..., 1:]), 1)
+
+    palette = Image.new('P', (3, 1))
+    palette.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
+    palette.putdata([0, 1, 2])
+    for kind in ('PNG', 'GIF'):
+        assert pixels(encoded(palette, kind, transparency=1))[0].tolist() == [[10, 20, 30], [255] * 3, [70, 80, 90]]
+    alphas = pixels(encoded(palette, 'PNG', transparency=bytes([255, 0, 51])))[0]
+    assert alphas.tolist() == [[10, 20, 30], [255] * 3, [218, 220, 222]]
+
+    single = Image.fromarray(np.array([[[1, 2, 3], [4, 5, 6]]], dtype=np.uint8))
+    assert pixels(encoded(single, 'PNG', transparency=(1, 2, 3)))[0].tolist() == [[255] * 3, [4, 5, 6]]
+    assert pixels(encoded(single.convert('L'), 'PNG', transparency=2))[0].tolist() == [[255] * 3, [5] * 3]
+
+
+# ---- animations
+
+
+@pytest.mark.parametrize('kind', ['GIF', 'WEBP', 'PNG', 'TIFF'])
+def test_an_animation_is_its_first_frame(kind):
+    frames = [Image.new('RGB', (8, 6), colour) for colour in ('red', 'blue', 'lime')]
+    data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], lossless=True)
+    assert Image.open(io.BytesIO(data)).n_frames == 3
+    assert (pixels(data) == [255, 0, 0]).all() and pixels(data).shape == (6, 8, 3)
+
+
+# ---- the right way up
+
+# Which side of the picture the first stored row and the first stored column are, by the EXIF standard.
+SIDES = {
+    1: ('top', 'left'),
+    2: ('top', 'right'),
+    3: ('bottom', 'right'),
+    4: ('bottom', 'left'),
+    5: ('left', 'top'),
+    6: ('right', 'top'),
+    7: ('right', 'bottom'),
+    8: ('left', 'bottom'),
+}
+
+
+def stored_as(picture: np.ndarray, orientation: int) -> Image.Image:
+    """The picture as a camera held that way stores it, pixel by pixel from the standard's table."""
+    row_side, column_side = SIDES[orientation]
+    high, wide = picture.shape[:2]
+    rows, columns = (high, wide) if row_side in ('top', 'bottom') else (wide, high)
+    stored = np.zeros((rows, columns, 3), dtype=np.uint8)
+    for row, column in itertools.product(range(rows), range(columns)):
+        place = {row_side: row, column_side: column}
+        y = place['top'] if 'top' in place else high - 1 - place['bottom']
+        x = place['left'] if 'left' in place else wide - 1 - place['right']
+        stored[row, column] = picture[y, x]
+    return Image.fromarray(stored)
+
+
+def turned(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+@pytest.mark.parametrize('kind', ['PNG', 'WEBP', 'TIFF'])
+@pytest.mark.parametrize('orientation', SIDES)
+def test_every_orientation_is_undone(kind, orientation):
+    data = encoded(stored_as(COLOURS, orientation), kind, exif=turned(orientation), lossless=True)
+    assert np.array_equal(pixels(data), COLOURS)
+
+
+@pytest.mark.parametrize('orientation', SIDES)
+def test_every_orientation_of_a_jpeg_is_undone(orientation):
+    blocks = np.kron(RANDOM.integers(0, 256, (2, 3, 3), dtype=np.uint8), np.ones((16, 16, 1), dtype=np.uint8))
+    data = encoded(stored_as(blocks, orientation), 'JPEG', exif=turned(orientation), quality=100, subsampling=0)
+    assert near(pixels(data), blocks, 4)
+
+
+def test_a_turned_image_of_sixteen_bits_and_of_transparency():
+    grey, wanted = sixteen_bits()
+    data = encoded(Image.fromarray(grey), 'PNG', exif=turned(6))
+    assert np.array_equal(pixels(data), np.rot90(wanted, -1))
+
+
+@pytest.mark.parametrize(
+    'exif', [b'Exif\0\0', b'Exif\0\0II*\0', b'Exif\0\0MM\0*\xff\xff\xff\xff', b'Exif\0\0' + bytes(99)]
+)
+@pytest.mark.parametrize('kind', ['JPEG', 'PNG', 'WEBP'])
+def test_a_broken_exif_block_costs_the_turn_and_not_the_image(kind, exif):
+    image = Image.fromarray(COLOURS)
+    assert np.array_equal(
+        pixels(encoded(image, kind, exif=exif, lossless=True)), pixels(encoded(image, kind, lossless=True))
+    )
+
+
+@pytest.mark.parametrize('orientation', [0, 9, 65535])
+def test_an_orientation_that_does_not_exist_is_none(orientation):
+    assert np.array_equal(pixels(encoded(Image.fromarray(COLOURS), 'PNG', exif=turned(orientation))), COLOURS)
+
+
+# ---- what cannot be read
+
+
+@pytest.mark.parametrize('kind, wanted', [
+    ('JPEG', Reason.CUT_SHORT), ('PNG', Reason.CUT_SHORT), ('BMP', Reason.CUT_SHORT), ('GIF', Reason.CUT_SHORT),
+    ('TIFF', None), ('WEBP', None),
+])  # fmt: skip
+def test_half_a_file_is_no_image(kind, wanted):
+    data = encoded(Image.fromarray(RANDOM.integers(0, 256, (60, 60, 3), dtype=np.uint8)), kind)
+    found = reason(data[: len(data) // 2])
+    assert found is (wanted or found) and found is not Reason.TOO_LARGE
+
+
+@pytest.mark.parametrize('data', [b'hello', bytes(5000), b'<html>404</html>', b'\xff\xd8', b'\x89PNG\r\n\x1a\n'])
+def test_what_is_not_an_image_says_so(data):
+    assert reason(data) is Reason.NO_IMAGE
+
+
+def test_a_postscript_program_is_not_run_for_its_picture():
+    data = encoded(Image.fromarray(COLOURS), 'EPS')
+    assert Image.open(io.BytesIO(data)).format == 'EPS' and reason(data) is Reason.NO_IMAGE
+
+
+def test_an_image_without_pixels_is_broken():
+    data = bytearray(encoded(Image.new('RGB', (3, 3)), 'BMP'))
+    data[18:22] = bytes(4)
+    assert reason(bytes(data)) in (Reason.BROKEN, Reason.NO_IMAGE)
+
+
+# ---- bombs
+
+
+def bomb(kind: str) -> bytes:
+    """A small file whose header promises billions of pixels."""
+    data = bytearray(encoded(Image.new('RGB', (3, 3)), kind))
+    if kind == 'PNG':
+        data[16:24] = struct.pack('>II', 60_000, 60_000)
+        data[29:33] = struct.pack('>I', zlib.crc32(data[12:29]))
+    elif kind == 'JPEG':
+        at = data.index(b'\xff\xc0') + 5
+        data[at : at + 4] = struct.pack('>HH', 65_500, 65_500)
+    elif kind == 'GIF':
+        data[6:10] = struct.pack('<HH', 65_535, 65_535)
+    elif kind == 'BMP':
+        data[18:26] = struct.pack('<II', 100_000, 100_000)
+    elif kind == 'PPM':
+        data = bytearray(b'P6 100000 100000 255\n' + bytes(100))
+    return bytes(data)
+
+
+@pytest.mark.parametrize('kind', ['PNG', 'JPEG', 'GIF', 'BMP', 'PPM'])
+def test_a_decompression_bomb_is_refused_by_its_header(kind):
+    assert reason(bomb(kind)) is Reason.TOO_LARGE
+
+
+def test_a_bomb_is_refused_before_memory_is_taken(tmp_path):
+    files = [tmp_path / kind for kind in ('PNG', 'JPEG', 'GIF', 'BMP', 'PPM')]
+    for file in files:
+        file.write_bytes(bomb(file.name))
+    script = (
+        'import resource, sys\n'
+        'from pathlib import Path\n'
+        'from mmairl.data.decode import decode, formats\n'
+        'from mmairl.data.reading import Unreadable\n'
+        'formats()\n'
+        "taken = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        'resource.setrlimit(resource.RLIMIT_AS, (taken + 100 * 2**20,) * 2)\n'
+        'for file in sys.argv[1:]:\n'
+        '    try:\n'
+        '        decode(Path(file))\n'
+        '    except Unreadable as fault:\n'
+        '        print(fault.reason.name)\n'
+    )
+    done = subprocess.run([sys.executable, '-c', script, *map(str, files)], capture_output=True, text=True)
+    assert done.stdout.split() == ['TOO_LARGE'] * len(files), done.stderr
+
+
+def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
+    data = encoded(Image.fromarray(COLOURS), 'PNG')
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 7)  # another library's limit
+    assert np.array_equal(pixels(data, max_pixels=60), COLOURS)
+    assert reason(data, max_pixels=59) is Reason.TOO_LARGE
+    assert Image.MAX_IMAGE_PIXELS == 7
+
+
+def test_a_file_that_no_image_of_max_pixels_fills_is_not_read(tmp_path):
+    with open(tmp_path / 'huge.jpg', 'wb') as file:
+        file.truncate(2**40)  # a hole, which takes no disk
+    with pytest.raises(Unreadable) as caught:
+        decode(tmp_path / 'huge.jpg')
+    assert caught.value.reason is Reason.TOO_LARGE
+
+
+def test_decoding_says_nothing_by_itself(recwarn, caplog, capfd):
+    broken = bytearray(encoded(Image.fromarray(COLOURS), 'TIFF', compression='tiff_lzw'))
+    for at in range(8, 40):
+        broken[at] ^= 0x5A
+    reason(bytes(broken))
+    pixels(encoded(Image.new('P', (3, 1)), 'PNG', transparency=bytes([255, 0, 51])))
+    assert not recwarn.list and not caplog.records and capfd.readouterr() == ('', '')
+
+
+def test_a_machine_without_memory_is_not_the_fault_of_the_image(monkeypatch):
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr('mmairl.data.decode.as_rgb', fail)
+    with pytest.raises(MemoryError):
+        decode_bytes(encoded(Image.fromarray(COLOURS), 'PNG'))
