@@ -10,6 +10,7 @@ from mmengine.config import Config, DictAction
 from mmairl.engine.distributed import stop_processes
 from mmairl.engine.launch import load_config, one_sentence_errors, train
 from mmairl.engine.plan import follow, plan
+from mmairl.engine.safe_config import write_config
 
 
 def parse() -> argparse.Namespace:
@@ -32,6 +33,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument('--seed', type=int, help='the seed; a CPU run with one repeats bit for bit')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='override config keys, as key=value')
+    parser.add_argument(
+        '--dump-config', metavar='FILE', help='write the config with its bases and options as YAML or JSON, and leave'
+    )
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
     args = parser.parse_args()
@@ -42,6 +46,9 @@ def parse() -> argparse.Namespace:
 def apply(args: argparse.Namespace, cfg: Config) -> None:
     """What the flags mean in terms of the config."""
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or f'work_dirs/{Path(args.config).stem}'
+    restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)) + int(os.environ.get('SLURM_RESTART_COUNT', 0))
+    if restarts and not args.resume:
+        args.resume = 'auto'  # torchrun or Slurm has started the same command again
     if args.resume:
         cfg.resume, cfg.load_from = True, None if args.resume == 'auto' else args.resume
     if args.amp:
@@ -60,6 +67,9 @@ def main() -> None:
     args = parse()
     cfg = load_config(args.config, args.cfg_options)
     apply(args, cfg)
+    if args.dump_config:
+        write_config(cfg, args.dump_config)
+        return
     if args.plan is not None:
         print(plan(cfg, args.plan, args.per_gpu or cfg.total_batch_size // args.plan))
         return

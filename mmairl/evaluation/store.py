@@ -33,7 +33,19 @@ def stored(root: Path, backbone: nn.Module | None, dataset: Dataset, described: 
     entry = root / digest(backbone, dataset, described, how)
     if not _everywhere(entry.is_dir()):
         _fill(entry, backbone, dataset, how)
-    return Features(*(torch.from_numpy(np.load(entry / f'{name}.npy', mmap_mode='c')) for name in 'xy'))
+    return read_entry(entry)
+
+
+def read_entry(entry: Path) -> Features:
+    """The two arrays of an entry, which are plain numbers: NumPy refuses those that would have to be unpickled."""
+    try:
+        return Features(
+            *(torch.from_numpy(np.load(entry / f'{name}.npy', mmap_mode='c', allow_pickle=False)) for name in 'xy')
+        )
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise UserError(
+            f'the stored features in {entry} cannot be read ({error}); remove that folder to extract them again'
+        ) from error
 
 
 def digest(backbone: nn.Module | None, dataset: Dataset, described: dict, how: Extraction) -> str:

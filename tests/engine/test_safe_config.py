@@ -1,0 +1,282 @@
+"""YAML and JSON configs: what is refused, what is kept, and that a config of ours is the same written as one."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from mmengine.config import Config
+
+from mmairl.engine import launch, safe_config
+from mmairl.engine.launch import load_config
+from mmairl.engine.safe_config import read_config, require_safe, write_config
+from mmairl.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ['mocov2plus_r50_200e.py', 'byol_lars_r50_200e.py', 'demo/mocov2plus_shapes.py', 'evaluation/voc2007_r50.py']
+
+
+def config(folder: Path, values: dict | str, name: str = 'run.yaml') -> Path:
+    path = folder / name
+    path.write_text(values if isinstance(values, str) else json.dumps(values))
+    return path
+
+
+@pytest.fixture
+def canary(tmp_path) -> Path:
+    return tmp_path / 'canary'
+
+
+def refused(path: Path, canary: Path, match: str) -> None:
+    with pytest.raises(UserError, match=match) as caught:
+        require_safe(path)
+    assert '\n' not in str(caught.value) and not canary.exists()
+
+
+@pytest.mark.parametrize(
+    'tag,arguments',
+    [
+        ('object/apply:os.mkdir', '["{}"]'),
+        ('object/new:os.mkdir', '["{}"]'),
+        ('object/apply:subprocess.check_call', '[[touch, "{}"]]'),
+        ('name:os.mkdir', ''),
+        ('module:os', ''),
+    ],
+)
+def test_yaml_that_builds_an_object_is_refused(tmp_path, canary, tag, arguments):
+    path = config(tmp_path, f'work_dir: a\nmodel: !!python/{tag} {arguments.format(canary)}\n')
+    refused(path, canary, 'line 2, asks for a Python object')
+
+
+def test_the_loader_that_mmengine_uses_by_itself_would_have_run_it(tmp_path, canary):
+    path = config(tmp_path, f'model: !!python/object/apply:os.mkdir ["{canary}"]\n')
+    yaml.load(path.read_text(), Loader=yaml.UnsafeLoader)
+    assert canary.exists()
+
+
+@pytest.mark.parametrize('suffix', ['yaml', 'yml', 'json', 'YAML'])
+@pytest.mark.parametrize(
+    'name',
+    [
+        'subprocess.run',
+        'os.system',
+        'builtins.eval',
+        'torch.load',
+        'mmengine.load',  # unpickles a file or an address
+        'mmengine.import_modules_from_strings',
+        'mmengine.utils.import_modules_from_strings',
+        'mmcv.convert_video',  # puts its arguments into a shell command
+        'mmcv.video.processing.convert_video',
+        'mmairl.engine.checkpoint.load_checkpoint',
+        'antigravity',  # the platform would import it
+        '__import__("os").system("true")',  # mmcv evaluates the type of an nms
+    ],
+)
+def test_a_type_that_is_not_registered_is_refused(tmp_path, canary, name, suffix):
+    for values in (
+        dict(model=dict(type=name)),
+        dict(model=dict(type='Siamese', parts=[1, [dict(a=dict(type=name))]])),
+        dict(test_cfg=dict(nms=dict(type=name))),
+        dict(optim_wrapper=dict(constructor=name)),
+        dict(runner_type=name),
+        dict(custom_hooks=[dict(type='EMAHook', ema_type=name)]),
+    ):
+        refused(config(tmp_path, values, f'run.{suffix}'), canary, 'registered|imported and called')
+
+
+@pytest.mark.parametrize(
+    'values',
+    [
+        dict(custom_imports=dict(imports=['evil'])),
+        dict(custom_imports=dict(imports='evil')),
+        dict(custom_imports=dict(imports=['mmairl', 'evil'], allow_failed_imports=True)),
+        dict(custom_imports=['evil']),
+        dict(default_scope='evil'),
+        dict(model=dict(type='Siamese', _scope_='evil')),
+        dict(work_dir='{{ fileDirname }}/a'),
+        dict(model={'ty{{$X:pe}}': 'os.system'}),
+        dict(model=dict(type='{{_base_.x}}')),
+        dict(work_dir='{{$HOME:a}}'),
+        dict(backend_args=dict(backend='memcached', sys_path='evil')),
+        dict(a=dict(sys_path='evil')),
+        dict(pipeline=[dict(decode_backend='pickle')]),
+        dict(model=dict(trust_remote_code=True)),
+        dict(pipeline=[dict(dtype='float32) or print(1')]),
+        dict(collate_fn='os.system'),
+    ],
+)
+def test_other_ways_to_code_are_refused(tmp_path, canary, values, monkeypatch):
+    (tmp_path / 'evil.py').write_text(f'__import__("os").mkdir({str(canary)!r})')
+    monkeypatch.syspath_prepend(tmp_path)
+    refused(config(tmp_path, values), canary, 'config is data, only Python may do that')
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'mmdet.CameraMotionCompensation',
+        'mmdet.KnowledgeDistillationSingleStageDetector',
+        'mmdet.LAD',  # a child of the one above
+        'mmdet.OpenImagesDataset',
+        'RFSearchHook',
+    ],
+)
+def test_registered_classes_that_read_code_from_their_arguments_are_refused(tmp_path, canary, name):
+    pytest.importorskip('mmdet')
+    refused(config(tmp_path, dict(model=dict(type=name))), canary, 'as Python|unpickles')
+
+
+def test_a_python_base_is_followed_only_if_it_comes_with_mmairl(tmp_path, canary):
+    (tmp_path / 'configs').mkdir()
+    (tmp_path / 'configs' / 'evil.py').write_text(f'__import__("os").mkdir({str(canary)!r})')
+    (tmp_path / 'link.yaml').symlink_to(tmp_path / 'configs' / 'evil.py')
+    outside = os.path.relpath(tmp_path / 'configs' / 'evil.py', ROOT / 'configs')
+    for base in ('configs/evil.py', 'link.yaml', f'{ROOT}/configs/{outside}'):
+        refused(config(tmp_path, dict(_base_=[base])), canary, 'does not come with mmairl')
+        config(tmp_path, dict(_base_=base), 'between.json')
+        refused(config(tmp_path, dict(_base_='between.json')), canary, 'does not come with mmairl')
+    for base in ('mmdet::_base_/default_runtime.py', 'a.txt', 7, {}):
+        refused(config(tmp_path, dict(_base_=base)), canary, 'is not a path')
+    for name in ('run.yaml', 'gone.yaml', 'a' * 5000 + '.json', '\0.json'):
+        refused(config(tmp_path, dict(_base_=name)), canary, 'its own _base_|is not there')
+    cfg = read_config(config(tmp_path, dict(_base_=str(ROOT / 'configs/byol_r50_200e.py'), work_dir='here')))
+    assert cfg.work_dir == 'here' and cfg.model.type == 'Siamese'
+
+
+READS = 'import sys; from mmairl.engine.safe_config import read_config; print(read_config(sys.argv[1]).model.head.type)'
+
+
+def in_another_process(path: Path, cwd: Path) -> subprocess.CompletedProcess:
+    """In one that has imported nothing yet, where Python looks for modules in `cwd` first."""
+    command = [sys.executable, '-W', 'ignore', '-c', READS, str(path)]
+    return subprocess.run(command, cwd=cwd, env={**os.environ, 'OMP_NUM_THREADS': '1'}, capture_output=True, text=True)
+
+
+def test_a_base_among_the_projects_brings_its_parts(tmp_path):
+    base = ROOT / 'projects/msbreg/configs/msbreg_k4_r50_300e.py'
+    path = config(tmp_path, dict(_base_=str(base), model=dict(head=dict(type='RegularisedHead'))))
+    done = in_another_process(path, tmp_path)
+    assert done.stdout.split()[-1:] == ['RegularisedHead'], done.stderr
+
+
+def test_projects_in_the_working_directory_are_not_taken_for_those_of_mmairl(tmp_path, canary):
+    (tmp_path / 'projects' / 'msbreg').mkdir(parents=True)
+    for name in ('__init__.py', 'msbreg/__init__.py', 'msbreg/msbreg.py'):
+        (tmp_path / 'projects' / name).write_text(f'__import__("os").mkdir({str(canary)!r})')
+    path = config(tmp_path, dict(_base_=str(ROOT / 'projects/msbreg/configs/msbreg_k4_r50_300e.py')))
+    done = in_another_process(path, tmp_path)
+    assert 'do not come with mmairl' in done.stderr and not canary.exists()
+
+
+def test_random_configs_are_read_or_refused_in_a_sentence(tmp_path, canary):
+    draw = random.Random(0)
+    keys = [*safe_config.NAMES, *safe_config.FORBIDDEN, '_scope_', 'default_scope', '_delete_', '_base_', 'nms', 'keys']
+    keys += ['custom_imports', 'imports', 'model', 'a', 'filename', 'text', 'items', '_deprecation_', '', '0']
+    leaves = ['Siamese', 'SGD', 'mmdet.X', 'mmengine.load', 'os.system', '{{a}}', '', '.', 'a.', '.a', 'b.json', '\0']
+    leaves += [None, 0, 1.5, True, 'mmengine', 'mmpretrain.ResNet']
+    config(tmp_path, dict(model=dict(a=1)), 'b.json')
+
+    def drawn(depth: int) -> object:
+        kind = draw.random()
+        if depth == 0 or kind < 0.45:
+            return draw.choice(leaves)
+        if kind < 0.75:
+            return {draw.choice(keys): drawn(depth - 1) for _ in range(draw.randint(0, 4))}
+        return [drawn(depth - 1) for _ in range(draw.randint(0, 3))]
+
+    outcomes = []
+    for _ in range(1000):
+        values = {draw.choice(keys): drawn(3) for _ in range(draw.randint(0, 4))}
+        try:
+            read_config(config(tmp_path, values, draw.choice(['run.yaml', 'run.json'])))
+            outcomes.append('read')
+        except UserError as error:
+            assert '\n' not in str(error)
+            outcomes.append('refused')
+    assert min(outcomes.count('read'), outcomes.count('refused')) > 100
+
+
+@pytest.mark.parametrize(
+    'text',
+    ['a: [1', '[1, 2]', 'a.b: 1', '', '- a', '\xff\xfe', 'a: &a [*a, *a]', '1: 2', '\0', 'a: ' + '[' * 5000, '&a [*a]'],
+)
+def test_what_is_no_mapping_is_one_sentence(tmp_path, canary, text):
+    path = tmp_path / 'run.yaml'
+    path.write_text(text, 'latin1')
+    refused(path, canary, 'is not|larger or deeper')
+
+
+def test_a_file_that_refers_to_itself_a_billion_times_is_refused_at_once(tmp_path, canary):
+    lines = ['l0: &l0 [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]']
+    lines += [f'l{n}: &l{n} [{", ".join([f"*l{n - 1}"] * 10)}]' for n in range(1, 10)]
+    refused(config(tmp_path, '\n'.join(lines)), canary, 'larger or deeper')
+
+
+def test_bases_are_merged_as_mmengine_merges_them(tmp_path):
+    config(tmp_path, dict(a=dict(b=1, c=dict(d=2)), e=[1, 2]), 'one.json')
+    config(tmp_path, dict(f=dict(g=1)), 'two.yml')
+    own = dict(_base_=['one.json', 'two.yml'], a=dict(b=3, c=dict(_delete_=True, h=4)), e=[5], f=dict(g=2))
+    path = config(tmp_path, own)
+    assert read_config(path).to_dict() == dict(a=dict(b=3, c=dict(h=4)), e=[5], f=dict(g=2))
+    assert read_config(path).to_dict() == Config.fromfile(path).to_dict()
+    refused(config(tmp_path, dict(_base_=['one.json', 'one.json'])), tmp_path / 'none', 'both set a')
+
+
+def test_a_small_number_without_a_dot_is_a_number(tmp_path):
+    assert read_config(config(tmp_path, 'lr: 1e-3\nname: "1e-3"')).to_dict() == dict(lr=0.001, name='1e-3')
+
+
+@pytest.mark.parametrize('name', SHIPPED)
+def test_a_config_written_as_yaml_is_equal_and_as_json_but_for_its_tuples(tmp_path, name):
+    cfg = load_config(str(ROOT / 'configs' / name))
+    cfg.spans = dict(one=(1, 2, (3, [4])), text='1e-3', small=1e-5, yes='yes', none=None)
+    write_config(cfg, tmp_path / 'run.yaml')
+    assert read_config(tmp_path / 'run.yaml').to_dict() == cfg.to_dict()
+    write_config(cfg, tmp_path / 'run.json')
+    assert read_config(tmp_path / 'run.json').to_dict() == json.loads(json.dumps(cfg.to_dict()))
+
+
+def test_what_mmengine_dumps_as_yaml_is_read_again(tmp_path):
+    cfg = load_config(str(ROOT / 'configs' / SHIPPED[0]))
+    cfg.dump(tmp_path / 'run.yaml')
+    assert '!!python/tuple' in (tmp_path / 'run.yaml').read_text()
+    assert read_config(tmp_path / 'run.yaml').to_dict() == cfg.to_dict()
+
+
+def test_a_config_that_holds_an_object_cannot_be_written_as_data(tmp_path):
+    for value in (object(), Path('a'), {1, object()}):
+        for name in ('run.yaml', 'run.json'):
+            with pytest.raises(UserError, match='not plain data'):
+                write_config(Config(dict(a=dict(b=value))), tmp_path / name)
+    with pytest.raises(UserError, match='not to'):
+        write_config(Config(dict(a=1)), tmp_path / 'run.py')
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('suffix', ['yaml', 'json'])
+def test_the_same_training_comes_of_it(toy_config, tmp_path, suffix):
+    written = tmp_path / f'run.{suffix}'
+    cfg = toy_config(steps=2, work_dir=str(tmp_path / 'python'))
+    write_config(cfg, written)
+    again = read_config(written)
+    again.work_dir, again.experiment_name = str(tmp_path / 'data'), f'{cfg.experiment_name}_{suffix}'
+    one, other = (launch.train(made).model.state_dict() for made in (cfg, again))
+    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_the_values_that_run_are_those_that_were_checked(tmp_path, monkeypatch):
+    """One reading: a file that changes after it does not change the config."""
+    path = config(tmp_path, dict(work_dir='checked'))
+    check = safe_config._check
+
+    def and_swap(*arguments: object) -> None:
+        check(*arguments)
+        config(tmp_path, dict(work_dir='swapped'))
+
+    monkeypatch.setattr(safe_config, '_check', and_swap)
+    assert read_config(path).work_dir == 'checked'
