@@ -1,16 +1,23 @@
-"""One page of all that tools/evaluate.py left in some folders: tools/report.py FOLDER... [--plot X Y] [--out DIR]."""
+"""One page of all that tools/evaluate.py left in some folders, or of a training run's health.
+
+tools/report.py FOLDER... [--plot X Y] [--out DIR]
+tools/report.py health WORK_DIR [--out PAGE]
+"""
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmairl.engine.launch import one_sentence_errors
 from mmairl.errors import UserError
 from mmairl.report.evaluation import records_in, write_page
+from mmairl.report.health import write_health_page
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('folders', nargs='+')
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('folders', nargs='+', help="folders of results; or 'health' and a work dir")
     parser.add_argument(
         '--plot',
         nargs=2,
@@ -23,8 +30,15 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-@one_sentence_errors
-def main() -> None:
+def health(arguments: Sequence[str]) -> Path:
+    parser = argparse.ArgumentParser(prog='report.py health', description="The health page of a run's latest start.")
+    parser.add_argument('work_dir', help='of a training run with a HealthHook')
+    parser.add_argument('--out', help='the page (default: WORK_DIR/health.html)')
+    args = parser.parse_args(arguments)
+    return write_health_page(args.work_dir, args.out or Path(args.work_dir) / 'health.html')
+
+
+def evaluation() -> Path:
     args = parse_args()
     records = records_in(*args.folders)
     if not records:
@@ -33,7 +47,13 @@ def main() -> None:
     for name in {name for pair in args.plot for name in pair} - set(known):
         raise UserError(f"no result has the score '{name}'; there are {', '.join(known)}")
     Path(args.out).mkdir(parents=True, exist_ok=True)
-    print(write_page(args.out, args.plot, args.folders))
+    return write_page(args.out, args.plot, args.folders)
+
+
+@one_sentence_errors
+def main() -> None:
+    # a folder of this name is given as ./health
+    print(health(sys.argv[2:]) if sys.argv[1:2] == ['health'] else evaluation())
 
 
 if __name__ == '__main__':

@@ -9,15 +9,25 @@ Curve = tuple[list[int], list[float]]
 
 
 def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
-    """Every scalar of the latest run in `work_dir`, by name: its steps and values.
+    """Every scalar of the run in `work_dir`, resumed or not, by name: its steps and values.
 
     >>> steps, losses = read_scalars('work_dirs/demo')['loss']  # doctest: +SKIP
     """
     files = sorted(Path(work_dir).glob('*/vis_data/scalars.json'))
     if not files:
         raise UserError(f'there is no */vis_data/scalars.json under {work_dir}; give the work_dir of a training run')
-    curves: dict[str, Curve] = {}
-    for line in files[-1].read_text().splitlines():
+    curves: dict[str, dict[int, float]] = {}
+    for file in files:  # a run that was resumed has one for each start, and the later ones know better
+        for name, values in _curves(file).items():
+            kept = {step: value for step, value in curves.get(name, {}).items() if step < min(values)}
+            curves[name] = {**kept, **values}
+    return {name: (list(values), list(values.values())) for name, values in curves.items()}
+
+
+def _curves(file: Path) -> dict[str, dict[int, float]]:
+    """One start's values by name and step."""
+    curves: dict[str, dict[int, float]] = {}
+    for line in file.read_text().splitlines():
         try:
             record = json.loads(line)
         except json.JSONDecodeError:
@@ -25,7 +35,5 @@ def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
         step = record.pop('step', record.get('iter'))
         for name, value in record.items():
             if isinstance(value, int | float) and step is not None:
-                steps, values = curves.setdefault(name, ([], []))
-                steps.append(step)
-                values.append(value)
+                curves.setdefault(name, {})[step] = value
     return curves

@@ -1,0 +1,298 @@
+"""What the health hook measures, by closed forms and independent loops, and that training does not notice it."""
+
+import json
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from mmairl.analysis.geometry import rankme
+from mmairl.analysis.geometry import spread as geometry_spread
+from mmairl.engine import launch
+from mmairl.errors import UserError
+from mmairl.hooks import health
+from mmairl.hooks.health import HealthHook
+from mmairl.registry import MODELS
+
+HOOK = dict(type='HealthHook', interval=1)
+SIMCLR = '../projects/byol_variants/configs/simclr_r50_300e.py'
+
+
+def trained(cfg) -> tuple:
+    runner = launch.train(cfg)
+    state = {key: value.clone() for key, value in runner.model.state_dict().items() if isinstance(value, torch.Tensor)}
+    return runner, state, torch.get_rng_state()
+
+
+def measured(runner) -> dict[str, list[float]]:
+    found = runner.message_hub.log_scalars
+    prefix = 'health/'
+    return {name.removeprefix(prefix): value.data[0].tolist() for name, value in found.items() if prefix in name}
+
+
+def test_spread_is_one_on_orthogonal_directions_and_zero_on_one_point():
+    assert health.spread(torch.eye(8)).item() == pytest.approx(1)
+    assert health.spread(torch.ones(8, 4) / 2).item() == 0
+    rows = F.normalize(torch.randn(40, 6) + 1)
+    assert health.spread(rows).item() == pytest.approx(geometry_spread(rows), rel=1e-5)
+
+
+def test_rank_counts_orthogonal_directions_and_is_that_of_geometry():
+    assert health.effective_rank(torch.eye(9)[:, :5]).item() == pytest.approx(5)
+    assert health.effective_rank(torch.ones(9, 5)).item() == pytest.approx(1, abs=1e-6)
+    rows = torch.randn(30, 12)
+    assert health.effective_rank(rows).item() == pytest.approx(rankme(rows), rel=1e-9)
+
+
+def test_rank_of_rows_that_are_not_finite_is_no_number():
+    rows = torch.randn(20, 4)
+    rows[3, 2] = float('inf')
+    assert health.effective_rank(rows).isnan()
+
+
+def test_similarities_to_the_queue():
+    q = k = torch.eye(4)
+    queue = torch.cat([torch.eye(4)[:2], -torch.eye(4)[:2]])
+    found = health.read_back(health.similarities(q, k, queue))
+    assert found == dict(positive=1, negative=0, hardest_negative=0.5, contrast=1)
+
+
+def test_similarities_without_a_queue_leave_the_own_key_out():
+    q = F.normalize(torch.randn(5, 3, dtype=torch.float64))
+    k = F.normalize(torch.randn(5, 3, dtype=torch.float64))
+    found = health.read_back(health.similarities(q, k, None))
+    others = [[float(q[i] @ k[j]) for j in range(5) if j != i] for i in range(5)]
+    assert found['positive'] == pytest.approx(sum(float(q[i] @ k[i]) for i in range(5)) / 5)
+    assert found['negative'] == pytest.approx(sum(map(sum, others)) / 20)
+    assert found['hardest_negative'] == pytest.approx(sum(map(max, others)) / 5)
+    assert found['contrast'] == pytest.approx(found['positive'] - found['negative'])
+
+
+@pytest.mark.parametrize('images,negatives', [(1, None), (3, torch.zeros(0, 2))], ids=['one image', 'empty queue'])
+def test_without_a_negative_there_is_only_the_positive(images, negatives):
+    q = F.normalize(torch.randn(images, 2))
+    assert health.similarities(q, q, negatives).keys() == {'positive'}
+
+
+def test_teacher_distance_is_that_of_a_loop():
+    student = nn.ModuleDict(dict(a=nn.Linear(3, 4), b=nn.Linear(4, 2))).double()
+    teacher = nn.ModuleDict(dict(a=nn.Linear(3, 4))).double()  # no predictor: what it lacks does not count
+    apart = sum(float((t - s).square().sum()) for t, s in zip(teacher.a.parameters(), student.a.parameters()))
+    whole = sum(float(s.square().sum()) for s in student.a.parameters())
+    assert health.teacher_distance(teacher, student).item() == pytest.approx((apart / whole) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    'scale,fused', [(1.0, False), (8.0, False), (8.0, True)], ids=['plain', 'scaled', 'scaled, fused']
+)
+def test_gradients_and_updates_are_those_of_autograd_without_the_loss_scale(scale, fused):
+    model = nn.ModuleDict(dict(backbone=nn.Sequential(nn.Linear(3, 4)), projector=nn.Linear(4, 2))).double()
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused), health.Measurement()
+    handles = health._around_the_step(optimizer, model, found)
+    loss = model.projector(model.backbone(torch.randn(5, 3, dtype=torch.float64))).square().mean()
+    parts = {name: list(model[part].parameters()) for name, part in (('stem', 'backbone'), ('projector', 'projector'))}
+    before = {name: torch.cat([p.detach().flatten() for p in part]) for name, part in parts.items()}
+    gradients = {
+        name: torch.cat([g.flatten() for g in torch.autograd.grad(loss, part, retain_graph=True)])
+        for name, part in parts.items()
+    }
+    scaler = torch.amp.GradScaler('cpu', init_scale=scale)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    for name in parts:
+        change = torch.cat([p.detach().flatten() for p in parts[name]]) - before[name]
+        assert found.values[f'gradient_norm_{name}'].item() == pytest.approx(gradients[name].norm().item())
+        assert found.values[f'weight_norm_{name}'].item() == pytest.approx(before[name].norm().item())
+        ratio = (change.norm() / before[name].norm()).item()
+        assert found.values[f'update_ratio_{name}'].item() == pytest.approx(ratio)
+    total = torch.cat(list(gradients.values())).norm().item()
+    assert found.values['gradient_norm'].item() == pytest.approx(total)
+    assert found.values['update_ratio'] == max(found.values[f'update_ratio_{name}'] for name in parts)
+    assert len(handles) == 2 and not found.before
+
+
+def test_a_frozen_part_has_no_gradient_to_report():
+    model = nn.ModuleDict(dict(backbone=nn.Linear(3, 4).requires_grad_(False), fc=nn.Linear(4, 2)))
+    optimizer, found = torch.optim.SGD(model.fc.parameters(), lr=0.1), health.Measurement()
+    health._around_the_step(optimizer, model, found)
+    model.fc(model.backbone(torch.randn(5, 3))).sum().backward()
+    optimizer.step()
+    assert {'gradient_norm_fc', 'gradient_norm'} <= found.values.keys()
+    assert not any('stem' in name or 'top' in name for name in found.values)
+
+
+def test_a_resnet_falls_into_stem_and_layers(toy_config):
+    model = MODELS.build(toy_config('mocov2plus_r50_200e.py').model)
+    parts = health.stages(model)
+    assert list(parts) == ['stem', 'layer1', 'layer2', 'layer3', 'layer4', 'projector', 'predictor']
+    assert sum(map(len, parts.values())) == len([p for p in model.parameters() if p.requires_grad])
+    assert {id(p) for p in parts['layer3']} == {id(p) for p in model.backbone.layer3.parameters()}
+
+
+def test_a_vision_transformer_falls_into_stem_quarters_and_top():
+    vit = dict(type='mmpretrain.VisionTransformer', arch='deit-tiny', img_size=32, patch_size=16, out_type='cls_token')
+    backbone = MODELS.build(vit)
+    parts = health.stages(nn.ModuleDict(dict(backbone=backbone)))
+    assert list(parts) == ['stem', 'layers_0-2', 'layers_3-5', 'layers_6-8', 'layers_9-11', 'top']
+    assert sum(map(len, parts.values())) == len(list(backbone.parameters()))
+    assert {id(p) for p in parts['layers_3-5']} == {id(p) for p in backbone.layers[3:6].parameters()}
+
+
+@pytest.mark.parametrize('blocks', range(4, 30))
+def test_quarters_cover_every_block_once(blocks):
+    names = [health._quarter(block, blocks) for block in range(blocks)]
+    for name in set(names):
+        first, *last = map(int, name.split('-'))
+        assert [i for i, n in enumerate(names) if n == name] == list(range(first, (last or [first])[0] + 1))
+    assert len(set(names)) == 4
+
+
+@pytest.mark.parametrize('every,interval,steps', [(1, 5, [5, 10, 15]), (2, 5, [4, 10, 14]), (4, 2, [4, 8, 12, 16])])
+def test_the_step_of_each_multiple_of_the_interval_is_measured(every, interval, steps):
+    assert [i for i in range(1, 18) if health.due(i, every, interval)][: len(steps)] == steps
+
+
+CASES = {
+    'queue': dict(name='mocov2plus_r50_200e.py'),
+    'no queue': dict(name='byol_r50_200e.py'),
+    'student as target': dict(name=SIMCLR),
+    'stop gradient': dict(name=SIMCLR, **{'model.target': 'stop_gradient'}),
+    'lars': dict(name='byol_lars_r50_200e.py'),
+    'shuffle': dict(name='mocov2_r50_200e.py', batch=16),
+    'accumulation': {'name': 'mocov2plus_r50_200e.py', 'optim_wrapper.accumulative_counts': 2},
+    'bf16': {
+        'name': 'mocov2plus_r50_200e.py',
+        'optim_wrapper.type': 'AutocastOptimWrapper',
+        'optim_wrapper.dtype': 'bfloat16',
+    },
+    'views': dict(name='../projects/msbreg/configs/msbreg_k2_r50_300e.py'),
+}
+
+
+@pytest.mark.parametrize('case', CASES.values(), ids=CASES)
+def test_training_is_the_same_to_the_last_bit_with_it(toy_config, tmp_path, case):
+    """Weights, teacher, statistics, queue and the random state."""
+    options = dict(case, steps=4, **{'default_hooks.checkpoint.interval': 100})
+    _, without, drawn = trained(toy_config(**options, work_dir=str(tmp_path / 'a')))
+    runner, with_it, drawn_too = trained(toy_config(**options, work_dir=str(tmp_path / 'b'), custom_hooks=[HOOK]))
+    assert without.keys() == with_it.keys() and all(torch.equal(without[key], with_it[key]) for key in without)
+    assert torch.equal(drawn, drawn_too)
+    found = measured(runner)
+    assert len(found['spread_key']) == 4 // case.get('optim_wrapper.accumulative_counts', 1)
+    assert {'positive', 'negative', 'gradient_norm_layer1', 'update_ratio', 'data_share'} <= found.keys()
+    assert ('teacher_distance' in found) == (runner.model.teacher is not None)
+    assert ('queue_drift' in found) == (runner.model.queue is not None)
+    assert all(torch.isfinite(torch.tensor(values)).all() for values in found.values())
+
+
+def test_a_classifier_has_the_quantities_that_exist(toy_config):
+    runner, *_ = trained(toy_config('supervised/supervised_r50_100e.py', steps=2, batch=16, custom_hooks=[HOOK]))
+    found = measured(runner)
+    assert {'rank_features', 'gradient_norm_fc', 'weight_norm_layer4'} <= found.keys()
+    assert not {'spread_key', 'positive', 'teacher_distance', 'queue_steps'} & found.keys()
+
+
+def test_the_queue_is_renewed_in_its_length_over_the_keys_of_a_step(toy_config):
+    cfg = toy_config(steps=4, batch=8, queue=40, custom_hooks=[HOOK], **{'optim_wrapper.accumulative_counts': 2})
+    cfg.default_hooks.momentum = dict(type='MomentumHook', base=0.9, schedule='constant')
+    runner, *_ = trained(cfg)
+    found = measured(runner)
+    assert found['queue_steps'][-1] == 5  # 40 keys by 4 + 4 a step
+    assert found['queue_epochs'][-1] == pytest.approx(40 / 32)
+    assert found['queue_filled'] == [0.0, 8 / 40]  # before this step's own keys
+    assert found['queue_drift'][-1] == pytest.approx(5 * (1 - 0.9))
+
+
+def test_nothing_of_the_hook_stands_between_measured_steps(toy_config):
+    seen = []
+
+    class Look(HealthHook):
+        priority = 'NORMAL'
+
+        def before_train(self, runner) -> None: ...
+        def after_train_iter(self, runner, *_, **__) -> None: ...
+
+        def before_train_iter(self, runner, *_, **__) -> None:
+            optimizer = runner.optim_wrapper.optimizer
+            standing = [runner.model.backbone._forward_hooks, runner.model.head._forward_hooks]
+            standing += [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks]
+            seen.append([len(hooks) for hooks in standing])
+
+    cfg = toy_config(steps=5, custom_hooks=[dict(HOOK, interval=3)])
+    cfg.default_hooks.checkpoint.interval = 100
+    runner = launch.build(share(cfg))
+    runner.register_hook(Look())
+    runner.train()
+    assert [sum(counts) > 0 for counts in seen] == [False, False, True, False, False]
+    assert seen[2] == [1, 1, 1, 1]
+
+
+def share(cfg):
+    launch.share_batch(cfg, 1)
+    return cfg
+
+
+def test_a_quantity_warns_once_and_again_only_after_it_recovered(caplog):
+    hook, logger = HealthHook(), logging.getLogger('health-test')
+    with caplog.at_level(logging.WARNING, 'health-test'):
+        for step, value in enumerate([0.9, 0.05, 0.04, 0.3, 0.05, 0.8, 0.03]):
+            hook._tell(SimpleNamespace(logger=logger, iter=step), dict(spread_key=value))
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.split(': ')[0] for text in said] == [f'health, iteration {step}' for step in (2, 6, 7)]
+    assert 'collapse' in said[0] and '0.05' in said[0] and 'all clear' in said[1] and 'collapse' in said[2]
+
+
+def test_a_collapsed_run_is_named(toy_config, caplog):
+    """A network whose projector puts out one point: the keys' spread is 0 and the warning says collapse."""
+    cfg = toy_config('byol_r50_200e.py', steps=2, batch=16, custom_hooks=[HOOK])
+    runner = launch.build(share(cfg))
+    last = [layer for layer in runner.model.projector.modules() if isinstance(layer, nn.Linear)][-1]
+    nn.init.zeros_(last.weight)
+    nn.init.ones_(last.bias)
+    runner.model.init_weights = lambda: runner.model.teacher.copy_from(runner.model)
+    warnings = []
+    runner.logger.addFilter(lambda record: warnings.append(record.getMessage()) or True)
+    runner.train()
+    assert any('collapse: the standard deviation of the keys is 0 of' in text for text in warnings)
+    assert measured(runner)['contrast'][0] == pytest.approx(0, abs=1e-6)
+
+
+def test_an_interval_of_none_is_one_sentence():
+    with pytest.raises(UserError, match='interval=0 measures nothing'):
+        HealthHook(interval=0)
+
+
+SCRIPT = """
+import json, sys
+import torch
+import toy
+from mmairl.engine import launch
+from mmairl.engine.distributed import start_processes, stop_processes
+
+launcher, out, work_dir = sys.argv[1:]
+launch.register()
+torch.set_default_dtype(torch.float64)
+start_processes(launcher)
+cfg = toy.config('mocov2plus_r50_200e.py', work_dir, steps=3, batch=16, queue=32, dtype='float64')
+cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
+cfg.custom_hooks = [dict(type='HealthHook', interval=1)]
+runner = launch.train(cfg, launcher)
+if runner.rank == 0:
+    found = runner.message_hub.log_scalars
+    json.dump({k: v.data[0].tolist() for k, v in found.items() if 'health' in k and 'data' not in k}, open(out, 'w'))
+stop_processes()
+"""
+
+
+def test_two_processes_report_the_joined_batch(tmp_path, run_processes):
+    script = tmp_path / 'script.py'
+    script.write_text(SCRIPT)
+    for count, launcher in ((1, 'none'), (2, 'pytorch')):
+        run_processes(count, script, launcher, tmp_path / f'{count}.json', tmp_path / f'run{count}')
+    one, two = (json.loads((tmp_path / f'{count}.json').read_text()) for count in (1, 2))
+    assert one.keys() == two.keys() and len(one) > 20
+    for name, values in one.items():
+        assert two[name] == pytest.approx(values, rel=1e-6, abs=1e-9), name

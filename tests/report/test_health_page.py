@@ -1,0 +1,107 @@
+"""The health page: what it says, that it stands alone, and how tools/report.py reaches it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_sections import Outline
+
+from mmairl.engine import launch
+from mmairl.errors import UserError
+from mmairl.report.health import write_health_page
+from mmairl.report.style import STYLE
+
+TOOL = Path(__file__).parents[2] / 'tools' / 'report.py'
+
+
+def write_scalars(work_dir: Path, *records: dict) -> Path:
+    folder = work_dir / '20260101_000000' / 'vis_data'
+    folder.mkdir(parents=True)
+    folder.joinpath('scalars.json').write_text('\n'.join(map(json.dumps, records)))
+    return work_dir
+
+
+@pytest.fixture
+def work_dir(tmp_path) -> Path:
+    def record(step: int, spread: float) -> dict:
+        stages = {f'health_gradient_norm_{stage}': 0.1 * step for stage in ('stem', 'layer1', 'projector')}
+        return dict(
+            step=step, loss=3.0, probe_accuracy=0.1, health_spread_key=spread, health_contrast=0.05, health_positive=0.5,
+            health_gradient_norm=0.2 * step, **stages,
+        )  # fmt: skip
+
+    return write_scalars(tmp_path / 'run <1>', record(50, 0.9), record(100, 0.5), record(150, 0.02))
+
+
+def states(text: str) -> dict[str, str]:
+    """The word on each tile, by its label."""
+    found = re.findall(
+        r'class="vital \w+"><span class="state"><i aria-hidden="true">(.)</i> ([\w ]+)</span>([^<]+)<b>', text
+    )
+    assert {shape: word for shape, word, _ in found}.items() <= {
+        '■': 'bad',
+        '▲': 'watch',
+        '●': 'good',
+        '○': 'no range',
+    }.items()
+    return {label: word for _, word, label in found}
+
+
+def test_tiles_show_the_present_state_in_a_word_and_a_shape_the_worst_first(work_dir, tmp_path):
+    text = write_health_page(work_dir, tmp_path / 'page.html').read_text()
+    found = states(text)
+    assert list(found.items())[:2] == [('spread of the keys', 'bad'), ('own key nearer than others by', 'watch')]
+    assert found['similarity to the own key'] == 'good' and found['loss'] == 'no range'
+    assert 'standard deviation of the keys is 0.02 of' in text
+    assert 'At iteration 150: 1 bad, 1 to watch, 2 good.' in text
+
+
+def test_the_page_is_sound_and_self_contained(work_dir, tmp_path):
+    text = write_health_page(work_dir, tmp_path / 'page.html').read_text()
+    outline = Outline(text)
+    assert outline.open == []
+    assert outline.counts['svg'] == 6 + 1  # a curve a quantity, and the gradients by stage
+    assert 'Health of run &lt;1&gt;' in text and 'run <1>' not in text
+    assert not re.search(r'url\((?!#)|@import|<script|<link|https?://(?!www\.w3\.org)', text)
+    assert all(ref.startswith('#') for ref in outline.references)
+    assert len(outline.ids) == len(set(outline.ids))
+    for scheme in re.findall(r':root \{([^}]*)\}', STYLE):
+        assert set(re.findall(r'var\((--\w+)\)', text)) - {'--state'} <= set(re.findall(r'(--\w+):', scheme))
+
+
+def test_a_run_that_diverged_is_drawn_and_said(tmp_path):
+    records = [
+        dict(step=step, loss=value, health_teacher_distance=value) for step, value in ((1, 0.1), (2, float('nan')))
+    ]
+    text = write_health_page(write_scalars(tmp_path / 'run', *records), tmp_path / 'page.html').read_text()
+    assert states(text) == {'loss': 'bad', 'distance of the teacher': 'bad'}
+    assert 'the loss is nan: the run has diverged' in text
+
+
+def test_a_run_without_the_hook_is_one_sentence(tmp_path):
+    with pytest.raises(UserError, match='logged no health; set default_hooks.health'):
+        write_health_page(write_scalars(tmp_path / 'run', dict(step=1, loss=2.0)), tmp_path / 'page.html')
+
+
+def test_the_tool_writes_the_page_into_the_work_dir_and_its_first_use_still_works(work_dir):
+    def run(*arguments: object) -> subprocess.CompletedProcess:
+        return subprocess.run([sys.executable, TOOL, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+    assert run('health', work_dir).stdout.splitlines()[-1] == str(work_dir / 'health.html')
+    assert (work_dir / 'health.html').is_file()
+    nothing = run(work_dir)
+    assert nothing.returncode == 2 and 'measure something with tools/evaluate.py first' in nothing.stderr
+
+
+def test_the_page_of_a_real_run_has_every_section(toy_config, tmp_path):
+    cfg = toy_config(steps=3, batch=16, queue=32, custom_hooks=[dict(type='HealthHook', interval=1)])
+    cfg.default_hooks.logger.interval = 1
+    launch.train(cfg)
+    text = write_health_page(cfg.work_dir, tmp_path / 'page.html').read_text()
+    assert re.findall('<h2>([^<]+)</h2>', text) == [
+        'Now', 'Embeddings', 'Teacher and queue', 'Weights and gradients', 'Time and accuracy'
+    ]  # fmt: skip
+    assert Outline(text).counts['svg'] == len(states(text)) + 3  # by stage: gradients, weights, updates
