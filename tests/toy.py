@@ -57,9 +57,7 @@ def config(
     cfg.optim_wrapper.optimizer.lr *= batch / 1024  # the recipes' own linear rule
     cfg.train_cfg = dict(by_epoch=False, max_iters=steps)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=0, end=steps)]
-    cfg.default_hooks.checkpoint = dict(
-        type='CheckpointHook', by_epoch=False, interval=1, backend_args=dict(backend='atomic')
-    )
+    cfg.default_hooks.checkpoint = dict(type='CheckpointHook', by_epoch=False, interval=1)
     cfg.default_hooks.pop('progress')
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
     cfg.work_dir = work_dir

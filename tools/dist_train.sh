@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # tools/dist_train.sh CONFIG N [train.py's options]: N processes, on N GPUs or, where there is none, on the CPU.
+# MAX_RESTARTS=3 starts a run that lost a process, or was told to stop, again from its newest checkpoint.
 # Several machines: set NNODES, NODE_RANK, MASTER_ADDR and PORT on each, as in OpenMMLab.
 set -euo pipefail
 [[ $# -ge 2 ]] || { echo "usage: tools/dist_train.sh CONFIG N [options]" >&2; exit 2; }
@@ -15,4 +16,4 @@ else
         --master_port="${PORT:-29500}")
 fi
 PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m torch.distributed.run "${where[@]}" \
-    --nproc_per_node="$processes" "$here/tools/train.py" "$config" --launcher pytorch "$@"
+    --nproc_per_node="$processes" --max-restarts="${MAX_RESTARTS:-0}" "$here/tools/train.py" "$config" --launcher pytorch "$@"

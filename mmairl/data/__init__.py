@@ -14,6 +14,7 @@ from mmairl.data.named_classes import NamedClasses
 from mmairl.data.part import Part
 from mmairl.data.places import INaturalist2018, Places205
 from mmairl.data.preprocess import ViewPreprocessor
+from mmairl.data.sampler import ResumableSampler
 from mmairl.data.shapes import Shapes
 from mmairl.data.subset import ClassSubset
 from mmairl.data.sun397 import SUN397
@@ -52,6 +53,7 @@ __all__ = [
     'RandomResizedCrop',
     'Relabelled',
     'Resize',
+    'ResumableSampler',
     'Shapes',
     'Solarize',
     'StanfordCars',

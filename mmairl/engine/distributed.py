@@ -16,13 +16,31 @@ def start_processes(launcher: str) -> None:
 
     mmengine's own start calls `torch.cuda.set_device` and skips itself when a group is there already.
     """
-    if launcher == 'none' or torch.cuda.is_available() or dist.is_initialized():
+    restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
+    if launcher == 'none' or dist.is_initialized() or (torch.cuda.is_available() and not restarts):
         return
     if launcher == 'slurm':
         os.environ.setdefault('RANK', os.environ['SLURM_PROCID'])
         os.environ.setdefault('WORLD_SIZE', os.environ['SLURM_NTASKS'])
         os.environ.setdefault('LOCAL_RANK', os.environ['SLURM_LOCALID'])
-    dist.init_process_group('gloo')
+    if restarts:
+        _start_again(restarts)
+    else:
+        dist.init_process_group('gloo')
+
+
+def _start_again(restarts: int) -> None:
+    """Meet under names of this attempt: on one machine, torchrun's store still holds the addresses of the processes before."""
+    rank, world_size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+    store = dist.TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), world_size, is_master=False)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+    dist.init_process_group(
+        'nccl' if torch.cuda.is_available() else 'gloo',
+        store=dist.PrefixStore(f'attempt {restarts}', store),
+        rank=rank,
+        world_size=world_size,
+    )
 
 
 def stop_processes() -> None:

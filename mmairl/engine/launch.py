@@ -12,14 +12,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mmengine.config import Config
-from mmengine.dist import get_world_size
+from mmengine.dist import broadcast_object_list, get_world_size, is_main_process
 from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
-from mmengine.runner import Runner, find_latest_checkpoint
 
 from mmairl import registry
+from mmairl.data.workers import explain_worker_failure
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
-from mmairl.engine.distributed import start_processes
+from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.engine.newest import newest_checkpoint
+from mmairl.engine.plain_files import read_plain_files_only
+from mmairl.engine.preemption import REQUEUE, Preempted
+from mmairl.engine.runner import Runner
+from mmairl.engine.safe_config import is_data, read_config
 from mmairl.errors import UserError
 
 WORKER = 'mmairl.errors.UserError: '
@@ -60,17 +65,26 @@ KNOWN = [
 
 
 def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
-    """Print a UserError as one line and leave with exit code 2; MMAIRL_TRACEBACK=1 shows where it was raised."""
+    """Print a UserError as one line and leave with exit code 2; MMAIRL_TRACEBACK=1 shows where it was raised.
+
+    A run that was told to stop leaves with 75, which asks for another try.
+    """
 
     @functools.wraps(main)
     def run() -> None:
         try:
             main()
-        except UserError as error:
-            if os.environ.get('MMAIRL_TRACEBACK'):
+        except Preempted as stopped:
+            if is_main_process():
+                print(f'{stopped}; go on with --resume', file=sys.stderr)
+            stop_processes()
+            sys.exit(REQUEUE)
+        except Exception as error:
+            said = error if isinstance(error, UserError) else explain_worker_failure(error)
+            if said is None or os.environ.get('MMAIRL_TRACEBACK'):
                 raise
             # A data worker's error arrives as its whole traceback; its last line is the sentence.
-            print(f'error: {str(error).strip().splitlines()[-1].removeprefix(WORKER)}', file=sys.stderr)
+            print(f'error: {str(said).strip().splitlines()[-1].removeprefix(WORKER)}', file=sys.stderr)
             sys.exit(2)
 
     return run
@@ -85,11 +99,11 @@ def load_config(path: str, options: dict | None = None) -> Config:
     """The config with `--cfg-options` merged in; a misspelt key is an error, not a key that nothing reads."""
     if not Path(path).is_file():
         raise UserError(f'there is no config at {path}; see configs/ for those that come with mmairl')
-    for folder in Path(path).resolve().parents:
-        if (folder / 'projects').is_dir() and str(folder) not in sys.path:
-            sys.path.append(str(folder))  # where a project's config imports its own parts from
+    read_plain_files_only()  # a Python config may have a YAML base
     try:
-        cfg = Config.fromfile(path)
+        cfg = read_config(path) if is_data(path) else _run_config(path)
+    except UserError:
+        raise
     except (SyntaxError, NameError, KeyError, TypeError, FileNotFoundError, AttributeError) as error:
         raise UserError(f'the config {path} cannot be read: {error}') from error
     for key in options or {}:
@@ -104,6 +118,14 @@ def load_config(path: str, options: dict | None = None) -> Config:
         if name not in KNOWN and _closest(name, KNOWN):
             raise UserError(f"the config {path} sets '{name}', which nothing reads{_closest(name, KNOWN)}")
     return cfg
+
+
+def _run_config(path: str) -> Config:
+    """A Python config: code that runs, by OpenMMLab's design. A folder of YAML must not be able to bring such code."""
+    for folder in Path(path).resolve().parents:
+        if (folder / 'projects').is_dir() and str(folder) not in sys.path:
+            sys.path.append(str(folder))  # where a project's config imports its own parts from
+    return Config.fromfile(path)
 
 
 def _closest(name: str, known: Sequence[str]) -> str:
@@ -137,10 +159,16 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     start_processes(launcher)
     cfg.launcher = launcher
     share_batch(cfg, get_world_size())
-    _check_checkpoint(cfg)
+    if not cfg.train_dataloader.get('num_workers'):
+        cfg.train_dataloader.timeout = 0  # is for workers; torch refuses it without
+    _choose_checkpoint(cfg)
     with explained():
         runner = build(cfg)
-    runner.train()
+    try:
+        runner.train()
+    except BaseException:
+        runner.call_hook('after_run')  # the progress bar would hide what is said next
+        raise
     return runner
 
 
@@ -189,12 +217,19 @@ def _keys_of(owner: str) -> list[str]:
     return [key for kind in found if kind is not None for key in inspect.signature(kind).parameters]
 
 
-def _check_checkpoint(cfg: Config) -> None:
-    """Read the checkpoint that a run starts from before mmengine does, which would fail with a traceback."""
-    path = cfg.get('load_from') or (find_latest_checkpoint(cfg.work_dir) if cfg.get('resume') else None)
-    if path is None:
-        return
-    checkpoint = load_checkpoint(path)
-    lacking = [part for part in ('meta', 'state_dict', 'optimizer') if part not in checkpoint]
-    if cfg.get('resume') and lacking:
-        raise UserError(f'{path} cannot be resumed from: it holds no {lacking[0]}; give a training checkpoint')
+def _choose_checkpoint(cfg: Config) -> None:
+    """Settle what a run starts from before mmengine reads it, which would fail with a traceback."""
+    if cfg.get('resume') and not cfg.get('load_from'):
+        newest = [newest_checkpoint(cfg.work_dir) if is_main_process() else None]
+        broadcast_object_list(newest)
+        cfg.load_from = newest[0] and str(newest[0])
+        if cfg.load_from is None:
+            print_log(f'{cfg.work_dir} holds no checkpoint: starting from the beginning', logger='current')
+            cfg.resume = False
+    if cfg.get('load_from'):
+        checkpoint = load_checkpoint(cfg.load_from)
+        lacking = [part for part in ('meta', 'state_dict', 'optimizer') if part not in checkpoint]
+        if cfg.get('resume') and lacking:
+            raise UserError(
+                f'{cfg.load_from} cannot be resumed from: it holds no {lacking[0]}; give a training checkpoint'
+            )

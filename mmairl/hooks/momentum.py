@@ -38,7 +38,7 @@ class MomentumHook(Hook):
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        if model.teacher is None or not runner.optim_wrapper.should_update():
+        if model.teacher is None or not runner.optim_wrapper.stepped:
             return
         every = runner.optim_wrapper._accumulative_counts
         step, steps = math.ceil((runner.iter + 1) / every), math.ceil(runner.max_iters / every)

@@ -9,6 +9,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch.utils.data import Subset
 
+from mmairl.engine.randomness import same_randomness
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction, Features, extract
 from mmairl.evaluation.knn import knn_accuracy
@@ -40,15 +41,14 @@ class OnlineKNNHook(Hook):
     def after_train_epoch(self, runner: Runner) -> None:
         if not self.every_n_epochs(runner, self.interval):
             return
-        state = torch.get_rng_state()
-        train, test = self._features(runner)
+        with same_randomness():
+            train, test = self._features(runner)
         k = min(self.k, len(train.y))
         accuracy = knn_accuracy(train, test, [k], device=next(runner.model.parameters()).device)[k]
         if is_main_process():
             runner.visualizer.add_scalars({'knn_accuracy': accuracy}, step=runner.iter)
             runner.message_hub.update_scalar('train/knn_accuracy', accuracy)
             runner.logger.info(f'online k-NN, k = {k}: {accuracy:.1f} %')
-        torch.set_rng_state(state)
         barrier()
 
     def _features(self, runner: Runner) -> list[Features]:

@@ -1,11 +1,8 @@
 """Batch-norm statistics of the weights as they are, measured anew before they are evaluated and saved."""
 
-import random
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 
-import numpy as np
 import torch
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
@@ -13,6 +10,7 @@ from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
+from mmairl.engine.randomness import same_randomness
 from mmairl.registry import HOOKS
 
 
@@ -36,7 +34,7 @@ class PreciseBNHook(Hook):
         if (evaluates and self.every_n_train_iters(runner, runner.train_loop.val_interval)) or self.is_last_train_iter(
             runner
         ):
-            with _same_randomness():
+            with same_randomness():
                 measure(runner, islice(_loader_beside(runner), self.batches))
 
 
@@ -59,14 +57,3 @@ def _loader_beside(runner: Runner) -> DataLoader:
     """A second loader of the same training set: the one that trains keeps its place."""
     settings = {**runner.cfg.train_dataloader, 'dataset': runner.train_dataloader.dataset, 'persistent_workers': False}
     return runner.build_dataloader(settings, seed=runner.iter)
-
-
-@contextmanager
-def _same_randomness() -> Iterator[None]:
-    """What is drawn inside changes nothing that is drawn after."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
-        yield
-    random.setstate(of_python)
-    np.random.set_state(of_numpy)

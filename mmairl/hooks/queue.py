@@ -34,5 +34,6 @@ class QueueHook(Hook):
         view = random.Random(f'{self.seed}:{runner.iter}').choice(sorted(model.keys))
         self.pending.append(model.keys[view].detach())
         if runner.optim_wrapper.should_update():
-            model.queue.enqueue(gather(torch.cat(self.pending)))
-            self.pending.clear()
+            keys, self.pending = torch.cat(self.pending), []
+            if runner.optim_wrapper.finite:
+                model.queue.enqueue(gather(keys))

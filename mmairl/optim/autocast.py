@@ -5,19 +5,24 @@ from contextlib import contextmanager
 
 import torch
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mmairl.errors import UserError
+from mmairl.optim.finite import FiniteFlag
 from mmairl.registry import OPTIM_WRAPPERS
 
 
-@OPTIM_WRAPPERS.register_module()
+@OPTIM_WRAPPERS.register_module(name=['AutocastOptimWrapper', 'OptimWrapper'])
 class AutocastOptimWrapper(AmpOptimWrapper):
     """Steps in full precision, or under autocast to ``dtype``; weights and momentum stay in float32.
 
     mmengine's AMP wrapper refuses a CPU and scales the loss for bfloat16 too, which needs none; so its set-up is
     replaced, and float16 alone is scaled. Accumulation and clipping are mmengine's.
+
+    A step with a loss that is not finite, in any process, is not taken: its gradients are dropped. The device is not
+    waited for: whether the loss is finite is known once the forward pass is done, and read when the backward pass has been
+    queued behind it.
 
     Example:
         >>> optimizer = dict(type='SGD', lr=0.12, momentum=0.9, weight_decay=1e-4)
@@ -40,6 +45,24 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.cast_dtype = getattr(torch, dtype) if dtype else None
         self.loss_scaler = torch.amp.GradScaler(self.device_type, enabled=dtype == 'float16')
         self._scale_update_param = None
+        self.finite, self._seen = True, FiniteFlag()
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the last `update_params` moved the weights."""
+        return self.finite and self.should_update()
+
+    def update_params(self, loss: Tensor, step_kwargs: dict | None = None, zero_kwargs: dict | None = None) -> None:
+        self._seen.add(loss)
+        last = self.should_sync()  # of the batches whose gradients make up one step
+        if last:
+            self._seen.fetch()
+        self.backward(self.scale_loss(loss))
+        if last:
+            self.finite = self._seen.read()
+            if self.finite:
+                self.step(**(step_kwargs or {}))
+            self.zero_grad(**(zero_kwargs or {}))
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:

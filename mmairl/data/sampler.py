@@ -1,0 +1,72 @@
+"""The order in which images are seen: by seed and epoch alone, to be taken up anywhere by any number of processes."""
+
+import math
+from collections.abc import Iterator, Sized
+
+import torch
+from mmengine.dist import get_dist_info, sync_random_seed
+from torch.utils.data import Sampler
+
+from mmairl.registry import DATA_SAMPLERS
+
+
+class Drawn(int):
+    """An image's index, with the seed of what is drawn for it this time: its place in the epoch decides, not the worker."""
+
+    seed: int
+
+    def __new__(cls, index: int, seed: int) -> 'Drawn':
+        drawn = super().__new__(cls, index)
+        drawn.seed = seed
+        return drawn
+
+    def __getnewargs__(self) -> tuple[int, int]:
+        return int(self), self.seed
+
+
+@DATA_SAMPLERS.register_module(name=['ResumableSampler', 'DefaultSampler'])
+class ResumableSampler(Sampler):
+    """Each epoch a permutation of the data set, dealt in turn to the processes, from the `start`-th image on.
+
+    The permutation is mmengine's DefaultSampler's, whose name it takes in the scope mmairl; that one cannot begin inside an
+    epoch. With the total batch unchanged, the n-th batch is the same set of images however many processes share it.
+    """
+
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int | None = None, round_up: bool = True) -> None:
+        self.rank, self.world_size = get_dist_info()
+        self.dataset, self.shuffle, self.round_up = dataset, shuffle, round_up
+        self.seed = sync_random_seed() if seed is None else seed
+        self.epoch, self.start = 0, 0
+
+    @property
+    def total(self) -> int:
+        """The images of an epoch; rounded up, the first ones are seen twice so that every process has as many."""
+        count = len(self.dataset)
+        return math.ceil(count / self.world_size) * self.world_size if self.round_up else count
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Be about this epoch, of which all processes together have seen `start` images."""
+        self.epoch, self.start = epoch, start
+
+    def __iter__(self) -> Iterator[Drawn]:
+        order = self.order()
+        for place in range(self.start + self.rank, self.total, self.world_size):
+            yield Drawn(order[place % len(order)], self.seed_of(place))
+
+    def order(self) -> list[int]:
+        """This epoch's permutation."""
+        if not self.shuffle:
+            return list(range(len(self.dataset)))
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return torch.randperm(len(self.dataset), generator=generator).tolist()
+
+    def seed_of(self, place: int) -> int:
+        """32 well-mixed bits of (seed, epoch, place): neighbours must not draw alike (the finaliser of splitmix64)."""
+        bits = (self.seed * 0x9E3779B97F4A7C15 + self.epoch * 0xD1B54A32D192ED03 + place * 0x8CB92BA72F3D8DD7) % 2**64
+        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        bits = (bits ^ bits >> 27) * 0x94D049BB133111EB % 2**64
+        return (bits ^ bits >> 31) % 2**32
+
+    def __len__(self) -> int:
+        """This process's images in a whole epoch, wherever it starts: what schedules are made for."""
+        return len(range(self.rank, self.total, self.world_size))

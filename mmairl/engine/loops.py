@@ -1,0 +1,84 @@
+"""Training loops that begin where a checkpoint ends, inside an epoch too, without reading what has been seen."""
+
+from collections.abc import Iterator
+
+from mmengine.dist import get_world_size
+from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
+from torch import nn
+from torch.utils.data import DataLoader, Sampler
+
+from mmairl.data.sampler import ResumableSampler
+from mmairl.errors import UserError
+
+
+class EpochLoop(EpochBasedTrainLoop):
+    """mmengine's loop over epochs, of which the first may be one that was left in the middle."""
+
+    def run_epoch(self) -> None:
+        self.runner.call_hook('before_train_epoch')
+        self.runner.model.train()
+        done = self._iter - self._epoch * len(self.dataloader)
+        for place, batch in enumerate(batches(self.dataloader, self._epoch, done), done):
+            self.run_iter(place, batch)
+        self.runner.call_hook('after_train_epoch')
+        self._epoch += 1
+
+
+class IterLoop(IterBasedTrainLoop):
+    """mmengine's loop over iterations, which would read every image again that a resumed run has seen."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.dataloader._iterator = None  # mmengine has begun to read, at the start of the first epoch
+
+    def run(self) -> nn.Module:
+        self.runner.call_hook('before_train')
+        self.runner.call_hook('before_train_epoch')
+        for batch in endless(self.dataloader, self._iter):
+            if self._iter >= self._max_iters or self.stop_training:
+                break
+            self.runner.model.train()
+            self.run_iter(batch)
+            self._decide_current_val_interval()
+            if self._validates():
+                self.runner.val_loop.run()
+        self.runner.call_hook('after_train_epoch')
+        self.runner.call_hook('after_train')
+        return self.runner.model
+
+    def _validates(self) -> bool:
+        due = self._iter % self.val_interval == 0 or self._iter == self._max_iters
+        return self.runner.val_loop is not None and self._iter >= self.val_begin and due
+
+
+def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
+    """An epoch's batches after the first `done`, which are skipped as indices: none of their images is read."""
+    sampler = sampler_of(dataloader)
+    if isinstance(sampler, ResumableSampler):
+        sampler.set_epoch(epoch, done * images_per_step(dataloader))
+    elif done:
+        raise UserError(
+            f'{type(sampler).__name__} cannot begin inside an epoch, {done} iterations in; set '
+            "train_dataloader.sampler.type='ResumableSampler', or resume from a checkpoint of an epoch's end"
+        )
+    elif hasattr(sampler, 'set_epoch'):
+        sampler.set_epoch(epoch)
+    return iter(dataloader)
+
+
+def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
+    """The batches from this iteration on, epoch after epoch."""
+    epoch, done = divmod(iteration, len(dataloader))
+    while True:
+        yield from batches(dataloader, epoch, done)
+        epoch, done = epoch + 1, 0
+
+
+def sampler_of(dataloader: DataLoader) -> Sampler:
+    """The sampler of images, behind the one of batches where there is one."""
+    return getattr(dataloader.batch_sampler, 'sampler', dataloader.sampler)
+
+
+def images_per_step(dataloader: DataLoader) -> int:
+    """How many images one iteration of all processes takes from the data set."""
+    return (dataloader.batch_size or dataloader.batch_sampler.batch_size) * get_world_size()

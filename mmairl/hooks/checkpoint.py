@@ -1,0 +1,124 @@
+"""Checkpoints that an interrupted run goes on from as if nothing had happened."""
+
+from collections import deque
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.dist import all_gather_object, get_rank, get_world_size, is_main_process
+from mmengine.hooks import CheckpointHook as PlainCheckpointHook
+from mmengine.runner import Runner
+
+from mmairl.data.sampler import ResumableSampler
+from mmairl.engine.atomic import BackgroundWriter, full_disk_explained, replacing
+from mmairl.engine.loops import images_per_step, sampler_of
+from mmairl.engine.randomness import random_state, set_random_state
+from mmairl.errors import UserError
+from mmairl.registry import HOOKS
+
+
+@HOOKS.register_module()
+class CheckpointHook(PlainCheckpointHook):
+    """mmengine's hook of this name, for runs that must survive.
+
+    It adds every process's random state and the sampler's place, writes beside, flushes and renames, in the background while
+    training goes on, and removes an old checkpoint after the new one is there, not before. A checkpoint that falls between two
+    optimizer steps waits for the next one, since gradients half summed up are in no checkpoint. With `backend_args`, for stores
+    other than a disk, mmengine's own way is taken.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.writer = BackgroundWriter()
+        self.due: int | None = None
+        self.resumed: dict[str, Any] = {}
+
+    def before_train(self, runner: Runner) -> None:
+        super().before_train(runner)
+        self.kept = deque(runner.message_hub.get_info('kept_checkpoints', []))
+        if is_main_process():
+            for left_over in Path(self.out_dir).glob('.*.pth.*.tmp'):
+                left_over.unlink(missing_ok=True)
+        if len(self.resumed) == 2:
+            self._take_up(runner, **self.resumed)
+        elif runner.iter:
+            runner.logger.warning('the checkpoint holds no random state: the run goes on, but not as if uninterrupted')
+
+    def _take_up(self, runner: Runner, random_states: list[dict], place: dict[str, int]) -> None:
+        """Be at the same point of the same order of images, with the same random numbers to come."""
+        now = images_per_step(runner.train_dataloader)
+        if now != place['images_per_step']:
+            raise UserError(
+                f'the checkpoint was made with {place["images_per_step"]} images an iteration and this run has {now}; keep '
+                f'total_batch_size / accumulative_counts at {place["images_per_step"]}, with any number of processes'
+            )
+        sampler = sampler_of(runner.train_dataloader)
+        if isinstance(sampler, ResumableSampler) and 'seed' in place:
+            sampler.seed = place['seed']
+        if len(random_states) == get_world_size():
+            set_random_state(random_states[get_rank()])
+            return
+        runner.logger.warning(
+            f'resumed with {get_world_size()} processes after {len(random_states)}: batches and views are the same; what a '
+            'process draws for itself (the shuffle of ShuffleBN, views made on the device) and the last bits of sums are not'
+        )
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        self.writer.check()
+        if self.due is not None and runner.optim_wrapper.should_update():
+            self._save_checkpoint_with_step(runner, self.due, dict(epoch=runner.epoch, iter=runner.iter + 1))
+        super().after_train_iter(runner, batch_idx, data_batch, outputs)
+
+    def _save_checkpoint(self, runner: Runner) -> None:
+        if runner.optim_wrapper.should_update():
+            super()._save_checkpoint(runner)
+        else:
+            self.due = (runner.epoch if self.by_epoch else runner.iter) + 1
+
+    def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, int]) -> None:
+        self.due = None
+        if self.backend_args:
+            super()._save_checkpoint_with_step(runner, step, meta)
+        else:
+            self.save_as(runner, self.filename_tmpl.format(step), meta)
+
+    def save_as(self, runner: Runner, name: str, meta: dict[str, int]) -> Path:
+        """Begin to write a checkpoint under this name; all processes call it together."""
+        self.states = all_gather_object(random_state())
+        path = Path(self.out_dir) / name
+        self.last_ckpt = str(path)
+        self.kept = deque([*(other for other in self.kept if other != name), name])
+        too_many = len(self.kept) - self.max_keep_ckpts if self.max_keep_ckpts > 0 else 0
+        outdated = [self.kept.popleft() for _ in range(too_many)]
+        runner.message_hub.update_info('last_ckpt', self.last_ckpt)
+        runner.message_hub.update_info('kept_checkpoints', list(self.kept))
+        if is_main_process():
+            checkpoint = runner.snapshot(meta, self.save_optimizer, self.save_param_scheduler)
+            self.writer.start(partial(self._write, checkpoint, path, outdated))
+        return path
+
+    def _write(self, checkpoint: dict[str, Any], path: Path, outdated: list[str]) -> None:
+        with full_disk_explained(path), replacing(path) as beside:
+            torch.save(checkpoint, beside)
+        with replacing(path.with_name('last_checkpoint')) as beside:
+            beside.write_text(str(path))
+        for name in outdated:
+            path.with_name(name).unlink(missing_ok=True)
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        sampler = sampler_of(runner.train_dataloader)
+        place = dict(images_per_step=images_per_step(runner.train_dataloader))
+        if isinstance(sampler, ResumableSampler):
+            place['seed'] = sampler.seed
+        checkpoint.update(random_states=self.states, place=place)
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        self.resumed = {key: checkpoint[key] for key in ('random_states', 'place') if key in checkpoint}
+
+    def after_train(self, runner: Runner) -> None:
+        self.writer.finish()
+        super().after_train(runner)
+
+    def after_run(self, runner: Runner) -> None:
+        self.writer.finish()  # of a run that ended early, too

@@ -1,0 +1,71 @@
+"""A cluster takes its machine back: finish the step, write a checkpoint, leave with a code that brings the run back."""
+
+import signal
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+from mmengine.dist import get_world_size
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+
+from mmairl.engine.preemption import SIGNALS, Preempted
+from mmairl.errors import UserError
+from mmairl.hooks.checkpoint import CheckpointHook
+from mmairl.registry import HOOKS
+
+
+@HOOKS.register_module()
+class PreemptionHook(Hook):
+    """On SIGTERM or SIGUSR1, all processes stop after the same optimizer step and the run is written as `iter_N.pth`.
+
+    Each step's flags are added up over a gloo group while the next step runs, so that no device is waited for and no process
+    stops alone. Further signals change nothing: the file is finished.
+    """
+
+    priority = 'LOWEST'  # after the checkpoint hook
+
+    def __init__(self) -> None:
+        self.signalled = 0
+
+    def before_train(self, runner: Runner) -> None:
+        self.before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        self.group = dist.new_group(backend='gloo') if get_world_size() > 1 else None
+        self.asked: tuple[torch.Tensor, dist.Work] | None = None
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signalled = number
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        wanted = self._wanted()
+        if wanted and runner.optim_wrapper.should_update() and runner.iter + 1 < runner.max_iters:
+            self._leave(runner, wanted)
+
+    def _wanted(self) -> int:
+        """The signal that some process has had, known to all of them from the same step on."""
+        if self.group is None:
+            return self.signalled
+        known = 0
+        if self.asked is not None:
+            flag, work = self.asked
+            work.wait()
+            known = int(flag)
+        flag = torch.tensor(self.signalled)
+        self.asked = flag, dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group, async_op=True)
+        return known
+
+    def _leave(self, runner: Runner, number: int) -> None:
+        hook = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
+        if hook is None:
+            raise UserError('the run was told to stop and has no CheckpointHook to save itself with; it is lost')
+        steps = runner.iter + 1
+        path = hook.save_as(runner, f'iter_{steps}.pth', dict(epoch=runner.epoch, iter=steps))
+        hook.writer.finish()
+        self.after_train(runner)
+        raise Preempted(number, steps, path)
+
+    def after_train(self, runner: Runner) -> None:
+        if self.asked is not None:
+            self.asked[1].wait()
+        for number, handler in self.before.items():
+            signal.signal(number, handler)

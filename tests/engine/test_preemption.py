@@ -1,0 +1,99 @@
+"""A run that is told to stop saves itself and asks for another try."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import resuming
+
+from mmairl.engine.preemption import REQUEUE
+
+SCRIPT = Path(resuming.__file__)
+ROOT = SCRIPT.parents[1]
+ENVIRONMENT = {
+    **os.environ,
+    'PYTHONPATH': os.pathsep.join([str(ROOT), str(SCRIPT.parent)]),
+    'OMP_NUM_THREADS': '1',
+    'PYTHONUNBUFFERED': '1',
+}
+
+
+def start(*command: object) -> subprocess.Popen:
+    return subprocess.Popen(
+        list(map(str, command)), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def wait_for(process: subprocess.Popen, text: str) -> str:
+    """What the process has said when it says this."""
+    said = ''
+    for line in process.stdout:
+        said += line
+        if text in line:
+            return said
+    raise AssertionError(f'{text!r} was never said:\n{said}')
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_finishes_the_step_saves_and_asks_for_another_try(tmp_path, number):
+    """Sent to all processes of the job, data workers too, as a scheduler does, and twice."""
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), 'none', 'workers', str(tmp_path / 'run'), '0', 'new'],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    wait_for(process, '[2/5]')
+    os.killpg(process.pid, number)
+    time.sleep(0.02)
+    os.killpg(process.pid, number)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == REQUEUE, said
+    assert f'stopped by {signal.Signals(number).name} after' in said and 'Traceback' not in said
+    saved = Path((tmp_path / 'run' / 'last_checkpoint').read_text())
+    assert saved.name.startswith('iter_') and not list(saved.parent.glob('.*.tmp'))
+    if number == signal.SIGTERM:
+        whole = resuming.run(resuming.config('workers', str(tmp_path / 'whole')))
+        resumed = resuming.run(resuming.config('workers', str(tmp_path / 'run'), resume=True))
+        resuming.assert_the_same_run(whole, resumed)
+
+
+def test_under_accumulation_the_optimizer_step_is_finished_first(tmp_path):
+    process = start(sys.executable, SCRIPT, 'none', 'lars_accumulated', tmp_path / 'run', 0, 'new')
+    wait_for(process, '[ 5/10]')
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == REQUEUE, said
+    saved = Path((tmp_path / 'run' / 'last_checkpoint').read_text())
+    assert int(saved.stem.removeprefix('iter_')) % 2 == 0
+
+
+def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(tmp_path):
+    """torchrun then starts both again, and the run ends as one that nobody disturbed."""
+    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2', '--max-restarts=1']
+    script = tmp_path / 'script.py'
+    script.write_text(
+        'import os, sys\n'
+        "again = int(os.environ['TORCHELASTIC_RESTART_COUNT']) > 0\n"
+        "print('process', os.getpid(), flush=True)\n"
+        f"sys.argv = ['', 'pytorch', 'workers', {str(tmp_path / 'run')!r}, '0', 'resume' if again else 'new']\n"
+        'import resuming\n'
+        'resuming.main()\n'
+    )
+    process = start(*command, script)
+    said = wait_for(process, '[2/5]')
+    one = int(said.split('process ')[1].split()[0])
+    os.kill(one, signal.SIGUSR1)
+    rest, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said + rest
+    assert rest.count('stopped by SIGUSR1 after') == 1
+    run_whole = start(*command, SCRIPT, 'pytorch', 'workers', tmp_path / 'whole', 0, 'new')
+    assert run_whole.communicate(timeout=300) and run_whole.returncode == 0
+    ends = [Path((tmp_path / name / 'last_checkpoint').read_text()) for name in ('whole', 'run')]
+    resuming.assert_the_same_run(*ends)

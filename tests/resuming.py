@@ -1,0 +1,122 @@
+"""Runs that are left in the middle and gone on with, for the tests of resuming: small, but with workers and real views."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+import torch
+import toy
+from mmengine.config import Config
+from mmengine.hooks import Hook
+
+from mmairl.engine import launch
+from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.registry import HOOKS
+
+VIEW = [
+    dict(type='RandomResizedCrop', size=24, scale=(0.2, 1.0)),
+    dict(type='RandomFlip', p=0.5),
+    dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
+]
+# Recipes that draw where a resume could go wrong: views made by workers, views made of the batch, a shuffled teacher.
+CASES = {
+    'workers': dict(name='mocov2plus_r50_200e.py', workers=2),
+    'no_queue': dict(name='byol_r50_200e.py', workers=1),
+    'shuffle_bn': dict(name='mocov2_r50_200e.py', workers=0, replicas=4),
+    'lars_accumulated': dict(name='byol_lars_r50_200e.py', workers=0, accumulate=2),
+    'views_of_the_batch': dict(name='mocov2plus_lars_r50_200e.py', workers=0, in_batch=True),
+}
+
+
+class LeftInTheMiddle(Exception):
+    """What ends the interrupted run."""
+
+
+@HOOKS.register_module(force=True)
+class LeaveAt(Hook):
+    """Ends the run after an iteration, as abruptly as an error in it would."""
+
+    priority = 'LOWEST'
+
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        if runner.iter + 1 == self.iteration:
+            raise LeftInTheMiddle
+
+
+def config(case: str, work_dir: str, *, leave_at: int | None = None, resume: bool = False, batch: int = 8) -> Config:
+    """3 epochs of 5 steps; a checkpoint every 4 iterations, most of them inside an epoch."""
+    settings = {'workers': 0, 'accumulate': 1, 'in_batch': False, 'replicas': None, **CASES[case]}
+    steps = 5 * settings['accumulate']
+    cfg = toy.config(settings['name'], work_dir, batch=batch * settings['accumulate'])
+    cfg.model.backbone.update(stem_channels=8, base_channels=8)
+    cfg.model.projector.in_channels = 64
+    if settings['replicas']:
+        cfg.model.backbone.norm_cfg.replicas = settings['replicas']
+    views = None if settings['in_batch'] else [VIEW, VIEW]
+    cfg.model.data_preprocessor = dict(
+        type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3, views=[VIEW, VIEW] if settings['in_batch'] else None
+    )
+    cfg.train_dataloader = dict(
+        drop_last=True,
+        collate_fn=dict(type='default_collate'),
+        num_workers=settings['workers'],
+        persistent_workers=settings['workers'] > 0,
+        sampler=dict(type='DefaultSampler', shuffle=True),
+        dataset=dict(type='Shapes', split='train', count=steps * batch + 3, size=32, views=views),
+    )
+    cfg.optim_wrapper.accumulative_counts = settings['accumulate']
+    cfg.train_cfg = dict(by_epoch=True, max_epochs=3)
+    cfg.param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=3, convert_to_iter_based=True)]
+    cfg.default_hooks.checkpoint = dict(type='CheckpointHook', by_epoch=False, interval=4, max_keep_ckpts=9)
+    cfg.default_hooks.logger.interval = 1
+    cfg.custom_hooks = [dict(type='OnlineProbeHook', classes=12, lr=0.5)]
+    if leave_at is not None:
+        cfg.custom_hooks.append(dict(type='LeaveAt', iteration=leave_at))
+    cfg.resume = resume
+    return cfg
+
+
+def run(cfg: Config, launcher: str = 'none') -> Path:
+    """Train until the end or until left; where the last checkpoint is."""
+    with contextlib.suppress(LeftInTheMiddle):
+        launch.train(cfg, launcher)
+    return Path((Path(cfg.work_dir) / 'last_checkpoint').read_text())
+
+
+def differing(one: object, other: object, name: str) -> list[str]:
+    """Where two nested values differ in a bit."""
+    if isinstance(one, dict):
+        if one.keys() != other.keys():
+            return [name]
+        return [found for key in one for found in differing(one[key], other[key], f'{name}.{key}')]
+    if isinstance(one, list | tuple):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [found for place, pair in pairs for found in differing(*pair, f'{name}.{place}')]
+    same = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+    return [] if same else [name]
+
+
+def assert_the_same_run(one: Path, other: Path) -> None:
+    """Bit for bit: weights of both networks, statistics, queue, optimizer, schedules, probe, generators, losses logged."""
+    one, other = (launch.load_checkpoint(path) for path in (one, other))
+    assert one['meta']['iter'] == other['meta']['iter'] and one['meta']['epoch'] == other['meta']['epoch']
+    for part in ('state_dict', 'optimizer', 'param_schedulers', 'online_probe', 'random_states', 'place'):
+        assert differing(one[part], other[part], part) == []
+    logged = [saved['message_hub']['log_scalars']['train/loss'].data[0].tolist() for saved in (one, other)]
+    assert logged[0] == logged[1]
+
+
+@launch.one_sentence_errors
+def main() -> None:
+    launcher, case, work_dir, leave_at, resume = sys.argv[1:]
+    launch.register()
+    start_processes(launcher)
+    run(config(case, work_dir, leave_at=int(leave_at) or None, resume=resume == 'resume'), launcher)
+    stop_processes()
+
+
+if __name__ == '__main__':
+    main()
