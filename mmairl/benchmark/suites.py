@@ -9,6 +9,11 @@ from torch import Tensor
 
 from mmairl.analysis.cka import stage_cka
 from mmairl.analysis.normrescale import normrescale
+from mmairl.benchmark.augment import augment
+from mmairl.benchmark.loader import loader
+from mmairl.benchmark.loss import loss
+from mmairl.benchmark.optim import optim
+from mmairl.benchmark.teacher import teacher
 from mmairl.benchmark.timing import Case
 from mmairl.evaluation.knn import nearest
 from mmairl.models.classifier import Classifier
@@ -91,4 +96,13 @@ def analysis(device: str, quick: bool) -> Iterator[Case]:
     yield Case(f'weight norms of {make.__name__}', 'a plain loop', lambda: weight_norms(source), loop)
 
 
-SUITES: dict[str, Callable[[str, bool], Iterator[Case]]] = dict(knn=knn, linear=linear, analysis=analysis)
+SUITES: dict[str, Callable[[str, bool], Iterator[Case]]] = dict(
+    knn=knn,
+    linear=linear,
+    analysis=analysis,
+    loss=loss,
+    optim=optim,
+    teacher=teacher,
+    augment=augment,
+    loader=loader,
+)

@@ -11,6 +11,7 @@ from mmairl.data.folders import ImageFolder, UnlabelledFolder
 from mmairl.data.listed import ListedSubset
 from mmairl.data.long_tail import LongTailed
 from mmairl.data.named_classes import NamedClasses
+from mmairl.data.packed import Packed
 from mmairl.data.part import Part
 from mmairl.data.places import INaturalist2018, Places205
 from mmairl.data.preprocess import ViewPreprocessor
@@ -46,6 +47,7 @@ __all__ = [
     'LongTailed',
     'NamedClasses',
     'OxfordIIITPet',
+    'Packed',
     'Part',
     'Places205',
     'RandomFlip',

@@ -1,13 +1,12 @@
 """Where the view looks: crops, flips, and the fixed resizing of evaluation."""
 
-import math
-
+import numpy as np
 import torch
 import torchvision.transforms.v2.functional as F
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 
-from mmairl.data.augment import Augmentation, Params, uniform
+from mmairl.data.augment import Augmentation, Params, interleaved, put
 from mmairl.registry import TRANSFORMS
 
 ATTEMPTS = 10
@@ -27,20 +26,19 @@ class RandomResizedCrop(Augmentation):
         self.size, self.scale, self.ratio = size, tuple(scale), tuple(ratio)
 
     def draw(self, count: int, height: int, width: int) -> Params:
-        area = uniform(*self.scale, count, ATTEMPTS) * height * width
-        ratio = uniform(math.log(self.ratio[0]), math.log(self.ratio[1]), count, ATTEMPTS).exp()
-        heights, widths = (area / ratio).sqrt().round(), (area * ratio).sqrt().round()
+        # In numpy: for one image its calls take a fifth of the time of torch's.
+        chance = torch.rand(count, 2 * ATTEMPTS + 2, dtype=torch.float64).numpy()
+        area = between(*self.scale, chance[:, :ATTEMPTS]) * height * width
+        ratio = np.exp(between(*np.log(self.ratio), chance[:, ATTEMPTS:-2]))
+        heights, widths = np.rint(np.sqrt(area / ratio)), np.rint(np.sqrt(area * ratio))
         fits = (heights >= 1) & (heights <= height) & (widths >= 1) & (widths <= width)
-        first = fits.int().argmax(1, keepdim=True)  # the first attempt that fits
-        centre_height, centre_width = self._largest(height, width)
-        none = ~fits.any(1)
-        h = heights.gather(1, first).squeeze(1).masked_fill(none, centre_height)
-        w = widths.gather(1, first).squeeze(1).masked_fill(none, centre_width)
-        top = (torch.rand(count) * (height - h + 1)).floor().clamp(max=height - h)
-        left = (torch.rand(count) * (width - w + 1)).floor().clamp(max=width - w)
-        top = top.masked_fill(none, (height - centre_height) // 2)
-        left = left.masked_fill(none, (width - centre_width) // 2)
-        return dict(top=top, left=left, height=h, width=w)
+        first = np.arange(count), fits.argmax(1)  # the first attempt that fits
+        h, w = heights[first], widths[first]
+        top, left = np.floor(chance[:, -2] * (height - h + 1)), np.floor(chance[:, -1] * (width - w + 1))
+        if not (any_fits := fits.any(1)).all():
+            h[~any_fits], w[~any_fits] = centre = self._largest(height, width)
+            top[~any_fits], left[~any_fits] = (height - centre[0]) // 2, (width - centre[1]) // 2
+        return {key: torch.from_numpy(value) for key, value in dict(top=top, left=left, height=h, width=w).items()}
 
     def _largest(self, height: int, width: int) -> tuple[int, int]:
         """The largest centred box of an allowed aspect ratio: what is left when no attempt fits a very long image."""
@@ -51,16 +49,23 @@ class RandomResizedCrop(Augmentation):
         return height, width
 
     def single(self, image: Tensor, params: Params) -> Tensor:
-        box = [int(params[key]) for key in ('top', 'left', 'height', 'width')]
-        return F.resized_crop(image, *box, [self.size, self.size], antialias=True)
+        top, left, height, width = (int(params[key].item()) for key in ('top', 'left', 'height', 'width'))
+        box = image[:, top : top + height, left : left + width]
+        # torch resizes bytes twice as fast where a pixel's channels are neighbours.
+        box = torch.from_numpy(interleaved(box)).permute(2, 0, 1)
+        return torch.ops.aten._upsample_bilinear2d_aa(box[None], [self.size, self.size], False)[0]
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         count, channels, height, width = images.shape
-        params = {key: value.to(images.device, images.dtype) for key, value in params.items()}
+        params = {key: put(value.to(images.dtype), images) for key, value in params.items()}
         rows = filter_weights(params['top'], params['height'], height, self.size)
         columns = filter_weights(params['left'], params['width'], width, self.size)
         narrow = torch.bmm(images.reshape(count, channels * height, width), columns.transpose(1, 2))
         return torch.matmul(rows[:, None], narrow.view(count, channels, height, self.size))
+
+
+def between(low: float, high: float, chance: np.ndarray) -> np.ndarray:
+    return low + (high - low) * chance
 
 
 def filter_weights(start: Tensor, length: Tensor, source: int, target: int) -> Tensor:
@@ -88,7 +93,7 @@ class RandomFlip(Augmentation):
         return F.horizontal_flip(image) if params['on'] else image
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
-        return torch.where(params['on'].to(images.device).view(-1, 1, 1, 1), images.flip(-1), images)
+        return torch.where(put(params['on'], images).view(-1, 1, 1, 1), images.flip(-1), images)
 
 
 @TRANSFORMS.register_module()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmairl.data.decode import MAX_PIXELS, decode
 from mmairl.data.reading import Reason, Unreadable
+from mmairl.data.index import indexed
 from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
@@ -98,7 +99,8 @@ class ImageFolder(FileDataset):
     ) -> None:
         require_folder(root, 'one folder per class with its images inside')
         self.classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.')
-        found = [(file, label) for label, name in enumerate(self.classes) for file in image_files(root, name)]
+        labels = {name: label for label, name in enumerate(self.classes)}
+        found = [(file, labels[file.split(os.sep)[0]]) for file in indexed(root, EXTENSIONS) if os.sep in file]
         if not found:
             raise UserError(
                 f'{Path(root).resolve()} holds no image in a class folder; ImageFolder wants {root}/CLASS/NAME.jpg (or '
@@ -119,7 +121,7 @@ class UnlabelledFolder(FileDataset):
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         require_folder(root, 'images at any depth')
-        files = list(image_files(root))
+        files = indexed(root, EXTENSIONS)
         if not files:
             raise UserError(
                 f'{Path(root).resolve()} holds no image; put files ending in {extensions()} there or below, or set '

@@ -1,0 +1,189 @@
+"""A folder in one file: the same items, readable by others, refused when damaged."""
+
+import io
+import pickle
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from mmairl.data import packed
+from mmairl.data.folders import ImageFolder, UnlabelledFolder
+from mmairl.data.packed import Packed, pack
+from mmairl.data.reading import Reason
+from mmairl.errors import UserError
+from mmairl.registry import DATASETS
+
+VIEW = [dict(type='RandomResizedCrop', size=16), dict(type='RandomFlip')]
+TOOL = Path(__file__).parents[2] / 'tools/pack.py'
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Noise in three classes, in several formats, one file below a deep path of long names."""
+    generator = np.random.default_rng(0)
+    long = '/'.join(['n' * 60] * 4)
+    for name in ('ant/1.jpg', 'ant/2.png', f'bee/{long}/3.webp', 'bee/4.jpg', 'ç a/5.jpg'):
+        path = tmp_path / 'images' / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (20, 31, 3), np.uint8)).save(path)
+    return tmp_path / 'images'
+
+
+def make(folder: Path, workers: int = 0) -> Path:
+    out = folder.parent / 'images.tar'
+    list(pack(ImageFolder(folder), out, workers))
+    return out
+
+
+@pytest.mark.parametrize('workers', [0, 2])
+def test_its_items_are_those_of_the_folder(folder, workers):
+    plain = ImageFolder(folder, views=[VIEW, VIEW])
+    one = DATASETS.build(dict(type='Packed', root=str(make(folder, workers)), views=[VIEW, VIEW]))
+    assert one.classes == plain.classes == ['ant', 'bee', 'ç a'] and torch.equal(one.labels, plain.labels)
+    assert len(one) == len(plain) == 5
+    for i in range(5):
+        assert torch.equal(one.raw(i), plain.raw(i))
+        items = []
+        for dataset in (one, plain):
+            torch.manual_seed(i)
+            items.append(dataset[i])
+        assert all(torch.equal(*views) for views in zip(items[0]['inputs'], items[1]['inputs']))
+        assert items[0]['data_samples'] == items[1]['data_samples']
+
+
+def test_any_tar_program_gets_the_files_back(folder):
+    with tarfile.open(make(folder)) as archive:
+        names = [name for name in archive.getnames() if not name.startswith('.mmairl')]
+        assert names == [path.decode() for path in ImageFolder(folder).files.tolist()]
+        for name in names:
+            assert archive.extractfile(name).read() == (folder / name).read_bytes()
+
+
+def test_the_same_folder_makes_the_same_archive(folder):
+    first = make(folder).read_bytes()
+    assert make(folder).read_bytes() == first
+
+
+def test_images_without_classes_have_none(folder, tmp_path):
+    list(pack(UnlabelledFolder(folder), tmp_path / 'out.tar'))
+    data = Packed(tmp_path / 'out.tar')
+    assert data.classes == [] and data.labels.tolist() == [-1] * 5
+
+
+def test_workers_forked_and_started_anew_read_it(folder):
+    data = Packed(make(folder), views=[[dict(type='Resize', size=8), dict(type='CenterCrop', size=8)]])
+    expected = torch.stack([data[i]['inputs'][0] for i in range(5)])
+    for method in ('fork', 'spawn'):
+        loader = DataLoader(data, batch_size=5, num_workers=1, multiprocessing_context=method)
+        assert torch.equal(next(iter(loader))['inputs'][0], expected)
+    assert torch.equal(pickle.loads(pickle.dumps(data)).raw(3), data.raw(3))
+
+
+def test_an_unreadable_image_is_left_out_and_named(folder):
+    (folder / 'ant/2.png').write_bytes(b'no image')
+    (folder / 'bee/0.jpg').touch()
+    said = dict(pack(ImageFolder(folder), folder.parent / 'out.tar'))
+    assert {path: reason for path, reason in said.items() if reason} == {
+        'ant/2.png': Reason.NO_IMAGE.phrase,
+        'bee/0.jpg': Reason.EMPTY.phrase,
+    }
+    data = Packed(folder.parent / 'out.tar')
+    assert len(data) == 4 and data.labels.tolist() == [0, 1, 1, 2]
+
+
+def test_too_many_unreadable_images_leave_no_archive(folder):
+    (folder / 'ant/2.png').write_bytes(b'no image')
+    with pytest.raises(UserError, match=r'1 of the first 2 images .* cannot be read, ant/2.png is not'):
+        list(pack(ImageFolder(folder, max_unreadable=0), folder.parent / 'out.tar'))
+    assert [path.name for path in folder.parent.iterdir()] == ['images']
+
+
+def test_what_is_no_archive_of_ours_is_refused_in_a_sentence(folder, tmp_path):
+    with pytest.raises(UserError, match=r'does not exist; make it with tools/pack.py'):
+        Packed(tmp_path / 'none.tar')
+    with tarfile.open(tmp_path / 'other.tar', 'w') as archive:
+        archive.add(folder / 'ant/1.jpg', 'ant/1.jpg')
+    with pytest.raises(UserError, match=r'is no archive of tools/pack.py'):
+        Packed(tmp_path / 'other.tar')
+
+
+@pytest.mark.parametrize('keep', [0.3, 0.8, 0.97])
+def test_an_archive_that_is_cut_short_is_refused_in_a_sentence(folder, keep):
+    out = make(folder)
+    with tarfile.open(out) as archive:  # what follows the last member is filling
+        last = archive.getmember(packed.CONTENTS)
+    whole = out.read_bytes()
+    out.write_bytes(whole[: int(keep * (last.offset_data + last.size))])
+    with pytest.raises(UserError, match='cut short or damaged'):
+        Packed(out)
+
+
+def test_a_damaged_image_is_named(folder):
+    out = make(folder)
+    data = Packed(out)
+    with out.open('rb+') as file:
+        file.seek(int(data.starts[3]))
+        file.write(b'\0' * 100)
+    assert data.raw(2).shape == (3, 20, 31)
+    with pytest.raises(UserError, match=r'Image 3 of .*images.tar is not .*, so the archive is damaged'):
+        data.raw(3)
+
+
+def rewritten(out: Path, **changed: np.ndarray) -> None:
+    """The archive with another table of contents in the place of its own."""
+    table = packed.read_contents(out)
+    buffer = io.BytesIO()
+    np.savez(buffer, **{**table, **changed})
+    with tarfile.open(out) as archive:
+        start = archive.getmember(packed.CONTENTS).offset_data
+    out.write_bytes(out.read_bytes()[:start] + buffer.getvalue())
+
+
+def test_a_table_that_points_outside_of_the_archive_is_refused(folder):
+    out = make(folder)
+    for changed in (dict(starts=np.array([-1] * 5)), dict(sizes=np.array([2**40] * 5)), dict(labels=np.zeros(3, int))):
+        before = out.read_bytes()
+        rewritten(out, **changed)
+        with pytest.raises(UserError, match='cut short or damaged'):
+            Packed(out)
+        out.write_bytes(before)
+    assert len(Packed(out)) == 5
+
+
+def test_a_pickle_in_the_table_is_not_opened(folder):
+    out = make(folder)
+    rewritten(out, classes=np.array([dict()], object))
+    with pytest.raises(UserError, match='cut short or damaged'):
+        Packed(out)
+
+
+def test_a_file_system_that_fails_is_asked_again_and_then_named(folder, monkeypatch):
+    data, slept, answers = Packed(make(folder)), [], iter([OSError(116, 'stale'), b'bytes'])
+
+    def answer(*_: int) -> bytes:
+        if isinstance(said := next(answers), OSError):
+            raise said
+        return said
+
+    monkeypatch.setattr(packed.time, 'sleep', slept.append)
+    monkeypatch.setattr(packed.os, 'pread', answer)
+    assert data.read(0) == b'bytes' and slept == [packed.PAUSES[0]]
+    answers = iter([OSError(5, 'input/output')] * (len(packed.PAUSES) + 1))
+    with pytest.raises(UserError, match=r'file system of .*images.tar does not answer \(EIO\)'):
+        data.read(0)
+
+
+def test_the_command_packs_and_says_what_it_holds(folder):
+    out = folder.parent / 'out.tar'
+    command = [sys.executable, str(TOOL), str(folder), str(out), '--workers', '0']
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 'holds 5 images of 3 classes' in done.stdout and len(Packed(out)) == 5
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode != 0 and 'exists already' in again.stderr and 'Traceback' not in again.stderr
