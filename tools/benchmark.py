@@ -1,4 +1,4 @@
-"""Measure ours beside its peers in one process: tools/benchmark.py --suite {knn,linear,analysis,all} [--device cuda].
+"""Measure ours beside its peers in one process: tools/benchmark.py --suite NAME [--device cuda].
 
 --suite detection --checkpoint CKPT asks something else: whether a detector learns, on drawn images, from a ResNet-18 of ours.
 """
@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from mmairl.benchmark.limits import measure
 from mmairl.benchmark.report import machine, terminal, write
 from mmairl.benchmark.suites import SUITES
 from mmairl.benchmark.timing import compare
@@ -54,16 +55,16 @@ def main() -> None:
     if args.suite == 'detection':
         detection(args)
         return
-    console, rows = Console(), []
-    console.print(machine(args.device))
+    console, rows, limits = Console(), [], measure(args.device)
+    console.print(f'{machine(args.device)}; limits: {limits}')
     for name in SUITES if args.suite == 'all' else [args.suite]:
         for case in SUITES[name](args.device, args.quick):
             with console.status(f'{case.name}, against {case.peer_name}'):
                 rows.append(compare(case, args.rounds, args.device))
-    console.print(terminal(rows))
+    console.print(terminal(rows, limits))
     command = f'tools/benchmark.py --suite {args.suite} --device {args.device} --rounds {args.rounds}'
     out = args.out or Path('work_dirs/benchmark') / f'{args.suite}_{args.device}'
-    print(*write(rows, args.device, command + (' --quick' if args.quick else ''), out))
+    print(*write(rows, args.device, command + (' --quick' if args.quick else ''), out, limits))
 
 
 if __name__ == '__main__':

@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
+from mmairl.benchmark.limits import Limits
 from mmairl.benchmark.timing import Row
 from mmairl.engine.atomic import replacing
 
-COLUMNS = ('what', 'against', 'ours', 'theirs', 'ratio', 'spread', 'images/s', 'memory', 'aim')
+COLUMNS = ('what', 'against', 'ours', 'theirs', 'ratio', 'spread', 'images/s', 'memory', 'of the limit', 'aim')
 
 
 def machine(device: str) -> str:
@@ -29,7 +30,8 @@ def _processor() -> str:
     return next((line.split(':')[1].strip() for line in lines if line.startswith('model name')), platform.machine())
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: Row, limits: Limits | None = None) -> list[str]:
+    reached = limits.reached(row) if limits else None
     memory = '' if row.ours_bytes is None else f'{_size(row.ours_bytes)} / {_size(row.peer_bytes)}'
     return [
         row.name,
@@ -40,27 +42,35 @@ def cells(row: Row) -> list[str]:
         f'{100 * row.ours_spread / row.ours:.0f} % / {100 * row.peer_spread / row.peer:.0f} %',
         f'{row.images_per_second:.0f}' if row.images_per_second else '',
         memory,
+        '' if reached is None else f'{100 * reached:.0f} %',
         row.aim,
     ]
 
 
-def terminal(rows: Sequence[Row]) -> Table:
+def terminal(rows: Sequence[Row], limits: Limits | None = None) -> Table:
     table = Table(title='ratio: how many times as long as ours the other takes', title_justify='left')
     for name in COLUMNS:
-        table.add_column(name, justify='right' if name in COLUMNS[2:8] else 'left', overflow='fold')
+        table.add_column(name, justify='right' if name in COLUMNS[2:9] else 'left', overflow='fold')
     for row in rows:
-        table.add_row(*cells(row))
+        table.add_row(*cells(row, limits))
     return table
 
 
-def write(rows: Sequence[Row], device: str, command: str, out: str | Path) -> tuple[Path, Path]:
+def write(
+    rows: Sequence[Row], device: str, command: str, out: str | Path, limits: Limits | None = None
+) -> tuple[Path, Path]:
     """out.json and out.md."""
     record = dict(
-        machine=machine(device), command=command, rows=[{**dataclasses.asdict(r), 'ratio': r.ratio} for r in rows]
+        machine=machine(device),
+        limits=None if limits is None else dataclasses.asdict(limits),
+        command=command,
+        rows=[{**dataclasses.asdict(r), 'ratio': r.ratio, 'of_limit': limits and limits.reached(r)} for r in rows],
     )
     lines = ['| ' + ' | '.join(COLUMNS) + ' |', '|' + '---|' * len(COLUMNS)]
-    lines += ['| ' + ' | '.join(cells(row)) + ' |' for row in rows]
-    text = f'`{command}`\n\n{machine(device)}\n\n' + '\n'.join(lines) + '\n'
+    lines += ['| ' + ' | '.join(cells(row, limits)) + ' |' for row in rows]
+    paragraphs = [f'`{command}`', machine(device) + ('' if limits is None else f'; limits: {limits}'), '\n'.join(lines)]
+    paragraphs += dict.fromkeys(row.note for row in rows if row.note)
+    text = '\n\n'.join(paragraphs) + '\n'
     paths = Path(f'{out}.json'), Path(f'{out}.md')
     for path, content in zip(paths, (json.dumps(record, indent=2) + '\n', text)):
         with replacing(path) as beside:

@@ -17,7 +17,8 @@ Work = Callable[[], object]
 class Case:
     """One comparison: `ours` and `peer` do the same work; `check` compares their results where they claim to be the same.
 
-    `images` is how many a call deals with, `memory` asks for the peak of each side too.
+    `images` is how many a call deals with, `memory` asks for the peak of each side too. `flops` and `moved` are the
+    least arithmetic and the least bytes, read and written, that the work can do with; `note` goes below the table.
     """
 
     name: str
@@ -28,6 +29,9 @@ class Case:
     images: int | None = None
     memory: bool = False
     aim: str = ''
+    flops: float = 0
+    moved: float = 0
+    note: str = ''
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,9 @@ class Row:
     ours_bytes: int | None
     peer_bytes: int | None
     aim: str
+    flops: float = 0
+    moved: float = 0
+    note: str = ''
 
     @property
     def ratio(self) -> float:
@@ -65,7 +72,8 @@ def compare(case: Case, rounds: int, device: str = 'cpu') -> Row:
     ours, peer = (statistics.median(times) for times in seconds)
     spreads = [max(times) - min(times) for times in seconds]
     speed = case.images / ours if case.images else None
-    return Row(case.name, case.peer_name, ours, peer, *spreads, speed, *peaks, case.aim)
+    said = case.aim, case.flops, case.moved, case.note
+    return Row(case.name, case.peer_name, ours, peer, *spreads, speed, *peaks, *said)
 
 
 def timed(work: Work, device: str) -> float:

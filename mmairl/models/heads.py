@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
+from mmairl.models.contrast import info_nce
 from mmairl.registry import MODELS
 
 
@@ -40,12 +41,7 @@ class ContrastiveHead(PairwiseHead):
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
         if negatives is None:
             raise UserError('the contrastive head wants negatives and the network has no queue; set model.queue')
-        positive = (q * k).sum(dim=1) / self.temperature
-        # autocast would make this one product half precision; the softmax then runs on float32 all the same
-        negative = (q @ negatives.T).to(positive.dtype) / self.temperature
-        # log(e^p + sum e^n) - p, without a concatenated copy of the logits
-        loss = torch.logaddexp(positive, negative.logsumexp(dim=1)) - positive
-        nearer = (positive.unsqueeze(1) > negative).all(dim=1)
+        loss, nearer = info_nce(q, k, negatives, self.temperature)
         return dict(loss=loss.mean(), instance_accuracy=nearer.float().mean())
 
 

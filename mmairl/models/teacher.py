@@ -5,6 +5,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from mmairl.errors import UserError
+
 
 def _single_tensor_average(teacher: list[Tensor], student: list[Tensor], momentum: float) -> None:
     """T <- m T + (1 - m) S, one tensor after the other: the plain twin that the tests hold the fast one to."""
@@ -43,6 +45,11 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def follow(self, student: nn.Module, momentum: float) -> None:
-        """T <- m T + (1 - m) S."""
-        names, own = zip(*self.named_parameters())
-        _multi_tensor_average(list(own), [student.get_parameter(name) for name in names], momentum)
+        """T <- m T + (1 - m) S; paired by order, which a copy shares: names would cost a quarter of a step on a CPU."""
+        own, theirs = [], []
+        for part, copied in self.named_children():
+            own += copied.parameters()
+            theirs += getattr(student, part).parameters()
+        if len(own) != len(theirs):
+            raise UserError(f'the student has {len(theirs)} parameters where its teacher has {len(own)}; copy it anew')
+        _multi_tensor_average(own, theirs, momentum)

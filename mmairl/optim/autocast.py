@@ -60,7 +60,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.backward(self.scale_loss(loss))
         if last:
             self.finite = self._seen.read()
-            if self.finite:
+            if self.finite or self.loss_scaler.is_enabled():  # a scaler refuses such gradients itself, and scales less
                 self.step(**(step_kwargs or {}))
             self.zero_grad(**(zero_kwargs or {}))
 

@@ -6,8 +6,8 @@ For a weight w with gradient g::
     v    <- mu v + lr local (g + wd w)
     w    <- w - v
 
-The learning rate stands inside the momentum buffer; torch's SGD and mmpretrain's LARS have it outside, which
-differs as soon as it changes, in warm-up and under a cosine. Groups with ``adapt=False`` (normalisation layers
+The learning rate stands inside the momentum buffer; torch's SGD and lightly's LARS have it outside, which differs as
+soon as it changes, in warm-up and under a cosine. Groups with ``adapt=False`` (normalisation layers
 and biases) take local = 1 and wd = 0.
 """
 
@@ -25,8 +25,8 @@ from mmairl.registry import OPTIMIZERS
 class LARS(Optimizer):
     """Layer-wise adaptive rate scaling; a group may say ``adapt=False``, and adapts otherwise.
 
-    On a CPU the plain loop steps, which keeps a tensor in the cache through its few passes; elsewhere the
-    multi-tensor form, which launches few kernels and never waits for the device.
+    On a CPU the fused form steps, which goes over the memory once after the norms; elsewhere the multi-tensor form,
+    which launches few kernels and never waits for the device.
 
     Example:
         >>> optimizer = LARS([dict(params=[weight]), dict(params=[bias], adapt=False)], lr=4.8, weight_decay=1e-6)
@@ -59,7 +59,7 @@ class LARS(Optimizer):
         for group in self.param_groups:
             params = [param for param in group['params'] if param.grad is not None]
             if params:
-                update = _single_tensor_lars if params[0].device.type == 'cpu' else _multi_tensor_lars
+                update = _fused_lars if params[0].device.type == 'cpu' else _multi_tensor_lars
                 hyper = {key: group[key] for key in ('lr', 'momentum', 'weight_decay', 'eta', 'adapt')}
                 update(params, [param.grad for param in params], self._momentum_buffers(params), **hyper)
         return loss
@@ -83,18 +83,53 @@ def _single_tensor_lars(
     eta: float,
     adapt: bool,
 ) -> None:
-    """The rule, tensor by tensor; it reads two norms back to the host for each."""
+    """The rule as it is written, tensor by tensor: what the fast forms are held to."""
     for param, grad, buffer in zip(params, grads, buffers):
-        rate, decay = lr, 0.0
-        if adapt:
-            decay = weight_decay
-            param_norm, grad_norm = param.norm().item(), grad.norm().item()
-            if param_norm > 0 and grad_norm > 0:
-                rate = lr * eta * param_norm / (grad_norm + decay * param_norm)
+        rate, decay = _host_rate(param, grad, lr, weight_decay, eta) if adapt else (lr, 0.0)
         buffer.mul_(momentum).add_(grad, alpha=rate)
         if decay:
             buffer.add_(param, alpha=rate * decay)
         param.sub_(buffer)
+
+
+def _fused_lars(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    eta: float,
+    adapt: bool,
+) -> None:
+    """The rule by torch's fused SGD, v <- mu v + (1 - dampening) (g + wd p) and p <- p - v, at dampening = 1 - rate.
+
+    It takes raw memory, so tensors that lie in it differently go through the plain form.
+    """
+    common = dict(lr=1.0, momentum=momentum, nesterov=False, maximize=False, is_first_step=False)
+    for param, grad, buffer in zip(params, grads, buffers):
+        if not _lie_alike(param, grad, buffer):
+            hyper = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta, adapt=adapt)
+            _single_tensor_lars([param], [grad], [buffer], **hyper)
+            continue
+        rate, decay = _host_rate(param, grad, lr, weight_decay, eta) if adapt else (lr, 0.0)
+        torch._fused_sgd_([param], [grad], [buffer], weight_decay=decay, dampening=1 - rate, **common)
+
+
+def _host_rate(param: Tensor, grad: Tensor, lr: float, weight_decay: float, eta: float) -> tuple[float, float]:
+    """lr local and wd, with the two norms read back to the host."""
+    param_norm, grad_norm = param.norm().item(), grad.norm().item()
+    if param_norm == 0 or grad_norm == 0:
+        return lr, weight_decay
+    return lr * eta * param_norm / (grad_norm + weight_decay * param_norm), weight_decay
+
+
+def _lie_alike(*tensors: Tensor) -> bool:
+    """Whether the n-th element in memory is the same element of each: one type, one order of axes, no gaps."""
+    layouts = [(t.dtype, [(n, step) for n, step in zip(t.shape, t.stride()) if n > 1]) for t in tensors]
+    reach = 1 + sum((n - 1) * step for n, step in layouts[0][1])
+    return all(layout == layouts[0] for layout in layouts) and reach == tensors[0].numel()
 
 
 def _multi_tensor_lars(

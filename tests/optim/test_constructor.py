@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from mmengine.optim import OptimWrapper, build_optim_wrapper
+from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DefaultScope
 from mmpretrain.models import ResNet, VisionTransformer
 from torch import nn
 
 from mmairl.errors import UserError
-from mmairl.optim import LARS, LARSOptimWrapper, adapted_and_excluded
+from mmairl.optim import LARS, AutocastOptimWrapper, LARSOptimWrapper, adapted_and_excluded
 
 
 class Student(nn.Module):
@@ -77,11 +77,11 @@ def test_a_vits_tokens_count_as_weights_and_its_gains_do_not():
     assert {'ln1.weight', 'layers.0.ln1.bias', 'layers.0.attn.qkv.bias', 'layers.0.attn.gamma1.weight'} <= excluded
 
 
-@pytest.mark.parametrize('wrapper', ['LARSOptimWrapper', 'OptimWrapper'])
-def test_a_config_that_says_lars_gets_two_groups(scope, wrapper):
+@pytest.mark.parametrize('wrapper,kind', [('LARSOptimWrapper', LARSOptimWrapper), ('OptimWrapper', AutocastOptimWrapper)])
+def test_a_config_that_says_lars_gets_two_groups(scope, wrapper, kind):
     cfg = {'type': wrapper, 'optimizer': {'type': 'LARS', 'lr': 0.3, 'momentum': 0.9, 'weight_decay': 1e-6}}
     built = build_optim_wrapper(Student(), cfg)
-    assert type(built).__name__ == wrapper and isinstance(built.optimizer, LARS)
+    assert type(built) is kind and isinstance(built.optimizer, LARS)
     assert [(len(g['params']), g['adapt']) for g in built.optimizer.param_groups] == [(22, True), (44, False)]
     assert cfg['optimizer'] == {'type': 'LARS', 'lr': 0.3, 'momentum': 0.9, 'weight_decay': 1e-6}
 
@@ -97,7 +97,7 @@ def test_the_constructor_can_be_named_and_the_optimizer_given_as_a_class():
 
 def test_other_optimizers_are_built_as_mmengine_builds_them(scope):
     built = build_optim_wrapper(Student(), {'type': 'OptimWrapper', 'optimizer': {'type': 'SGD', 'lr': 0.03}})
-    assert type(built) is OptimWrapper and type(built.optimizer) is torch.optim.SGD
+    assert type(built) is AutocastOptimWrapper and type(built.optimizer) is torch.optim.SGD
     assert len(built.optimizer.param_groups) == 1
     theirs = build_optim_wrapper(
         Student(), {'type': 'OptimWrapper', 'optimizer': {'type': 'mmpretrain.LARS', 'lr': 0.3}}

@@ -1,0 +1,91 @@
+"""InfoNCE without its logits: the negatives pass by in chunks, and only a few numbers a query are kept.
+
+Of the logits x_n = q.n / t the loss wants log sum_n e^(x_n), and its gradient the mean negative under their softmax,
+d/dq = (1/t) sum_n p_n n. Both follow from a running maximum m: whenever it rises, the sums so far shrink by e^(m_old - m).
+One pass over the negatives therefore gives loss and gradient, where the logits as a whole would be written and read
+several times, at batch x queue numbers (64 MiB for 256 x 65 536) each time.
+"""
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+# Logits alive at a time. 8 MiB of float32 stay in the last-level cache between their passes, on a CPU as on a GPU,
+# and leave a GPU few launches: 8 chunks for 256 queries against 65 536 keys.
+CHUNK = 2**21
+
+
+def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """-log e^(q.k/t) / (e^(q.k/t) + sum_n e^(q.n/t)) of each query, and whether its positive is nearer than every negative.
+
+    Gradients reach whatever wants them. The sums run in float32 or better; the products with the negatives in the
+    precision of autocast or of the inputs.
+
+    Example:
+        >>> q, k, queue = (torch.nn.functional.normalize(torch.randn(n, 16), dim=1) for n in (8, 8, 100))
+        >>> loss, nearer = info_nce(q, k, queue, temperature=0.2)
+    """
+    product = _product_dtype(q, negatives)
+    scaled = q.to(torch.promote_types(q.dtype, torch.float32)) / temperature
+    positive = (scaled * k).sum(dim=1)
+    negative, nearest = _LogSumExp.apply(scaled, negatives, product)
+    return torch.logaddexp(positive, negative) - positive, positive.detach() > nearest
+
+
+def _product_dtype(q: Tensor, negatives: Tensor) -> torch.dtype:
+    """What a matrix product of the two would run in; autocast leaves float64 alone."""
+    device = q.device.type
+    if torch.is_autocast_enabled(device) and q.dtype != torch.float64:
+        return torch.get_autocast_dtype(device)
+    return torch.promote_types(q.dtype, negatives.dtype)
+
+
+class _LogSumExp(Function):
+    """log sum_n e^(q.n) and max_n q.n of each query; -inf and -inf where there are no negatives."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, q: Tensor, negatives: Tensor, product: torch.dtype) -> tuple[Tensor, Tensor]:
+        peak, total = q.new_full((len(q),), float('-inf')), q.new_zeros(len(q))
+        mean = torch.zeros_like(q) if ctx.needs_input_grad[0] else None
+        for chunk in _chunks(negatives, len(q)):
+            logits = _products(q, chunk, product)
+            higher = torch.maximum(peak, logits.amax(dim=1))
+            weights, shrink = logits.sub_(higher.unsqueeze(1)).exp_(), (peak - higher).exp()
+            total = total * shrink + weights.sum(dim=1)
+            if mean is not None:
+                mean = mean * shrink.unsqueeze(1) + _products(weights, chunk.T, product)
+            peak = higher
+        log_sum = peak + total.log()
+        if mean is not None:
+            mean /= total.clamp(min=1).unsqueeze(1)  # e^0 is among its terms, unless there are none
+        ctx.product = product
+        ctx.save_for_backward(mean, *((q, negatives, log_sum) if ctx.needs_input_grad[1] else ()))
+        ctx.mark_non_differentiable(peak)
+        return log_sum, peak
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        """To the queries by the mean that forward kept; to the negatives by their softmax, chunk after chunk again."""
+        mean, *saved = ctx.saved_tensors
+        to_q = None if mean is None else mean * grad.unsqueeze(1)
+        if not saved:
+            return to_q, None, None
+        q, negatives, log_sum = saved
+        to_negatives = torch.empty_like(negatives)
+        for chunk, out in zip(_chunks(negatives, len(q)), _chunks(to_negatives, len(q))):
+            weights = _products(q, chunk, ctx.product).sub_(log_sum.unsqueeze(1)).exp_().mul_(grad.unsqueeze(1))
+            out.copy_(_products(weights.T, q.T, ctx.product))
+        return to_q, to_negatives, None
+
+
+def _chunks(negatives: Tensor, queries: int) -> list[Tensor]:
+    """Views of at most CHUNK logits; none of no negatives."""
+    rows = max(1, CHUNK // max(1, queries))
+    return [negatives[start : start + rows] for start in range(0, len(negatives), rows)]
+
+
+def _products(left: Tensor, right: Tensor, product: torch.dtype) -> Tensor:
+    """left right^T, multiplied in one precision and handed back in left's, which is the one of the sums."""
+    return (left.to(product) @ right.to(product).T).to(left.dtype)

@@ -1,0 +1,201 @@
+"""InfoNCE in chunks against the whole logit matrix: value, gradients, precision, and what it keeps in memory."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mmairl.models import contrast
+from mmairl.models.contrast import info_nce
+
+
+def unit(rows: int, dim: int = 6, dtype: torch.dtype = torch.float64) -> Tensor:
+    return F.normalize(torch.randn(rows, dim, dtype=torch.float64), dim=1).to(dtype)
+
+
+def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    """As MoCo's release does: the positive in front of all negatives, cross entropy with class 0."""
+    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ negatives.T], dim=1) / temperature
+    labels = torch.zeros(len(q), dtype=torch.long, device=q.device)
+    return F.cross_entropy(logits.to(torch.promote_types(logits.dtype, torch.float32)), labels, reduction='none')
+
+
+@pytest.fixture(params=[1, 4, 12, 5 * 4, 2**21], ids='{} logits a chunk'.format)
+def chunked(request, monkeypatch):
+    """From one negative a chunk, over sizes that do not divide their number, to all in one."""
+    monkeypatch.setattr(contrast, 'CHUNK', request.param)
+
+
+@pytest.mark.parametrize('count', [1, 3, 11])
+def test_loss_and_every_gradient_equal_the_concatenated_form(chunked, count):
+    leaves = [t.requires_grad_() for t in (unit(4), unit(4), unit(count))]
+    weights = torch.randn(4, dtype=torch.float64)
+    wanted = concatenated(*leaves, 0.2)
+    found, _ = info_nce(*leaves, 0.2)
+    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
+    slopes = [torch.autograd.grad(loss @ weights, leaves) for loss in (found, wanted)]
+    for got, want in zip(*slopes):
+        torch.testing.assert_close(got, want, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize('needed', [(0,), (1,), (2,), (0, 2), (0, 1, 2)], ids=str)
+def test_gradients_equal_finite_differences_for_whatever_wants_them(monkeypatch, needed):
+    monkeypatch.setattr(contrast, 'CHUNK', 9)
+    leaves = [unit(3), unit(3), unit(8)]
+    for index in needed:
+        leaves[index].requires_grad_()
+    assert torch.autograd.gradcheck(lambda *all_three: info_nce(*all_three, 0.3)[0], leaves)
+
+
+def test_one_tensor_in_every_role_gets_the_sum_of_its_gradients(chunked):
+    """Negatives from the batch itself, as in SimCLR."""
+    batch = unit(5).requires_grad_()
+    losses = (form(batch, batch.flip(0), batch, 0.5) for form in (lambda *a: info_nce(*a)[0], concatenated))
+    got, want = (torch.autograd.grad(loss.sum(), batch)[0] for loss in losses)
+    torch.testing.assert_close(got, want, atol=1e-12, rtol=1e-12)
+
+
+def test_a_second_derivative_is_refused_and_not_wrong():
+    q = unit(3).requires_grad_()
+    (slope,) = torch.autograd.grad(info_nce(q, unit(3), unit(5), 0.2)[0].sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match='once_differentiable'):
+        slope.sum().backward()
+
+
+def test_float32_is_as_near_to_float64_as_the_concatenated_form(monkeypatch):
+    monkeypatch.setattr(contrast, 'CHUNK', 1000)
+    exact = [unit(16, 32), unit(16, 32), unit(5000, 32)]
+    errors = []
+    for form in (lambda *a: info_nce(*a)[0], concatenated):
+        q = exact[0].float().requires_grad_()
+        loss = form(q, exact[1].float(), exact[2].float(), 0.07)
+        (slope,) = torch.autograd.grad(loss.sum(), q)
+        wanted_q = exact[0].clone().requires_grad_()
+        wanted = concatenated(wanted_q, *exact[1:], 0.07)
+        (wanted_slope,) = torch.autograd.grad(wanted.sum(), wanted_q)
+        errors.append([(loss - wanted).abs().max().item(), (slope - wanted_slope).abs().max().item()])
+    for ours, theirs in zip(*errors):
+        assert ours <= 2 * theirs + 1e-6
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_under_autocast_only_the_products_are_in_low_precision(dtype):
+    q, k, negatives = unit(4, 32, torch.float32).requires_grad_(), unit(4, 32, torch.float32), unit(3000, 32)
+    seen = Seen()
+    with torch.autocast('cpu', dtype), seen:
+        loss, _ = info_nce(q, k, negatives.float(), 0.2)
+        loss.sum().backward()
+    assert loss.dtype == q.grad.dtype == torch.float32
+    assert seen.products == {dtype}
+    exact = q.detach().double().requires_grad_()
+    wanted = concatenated(exact, k.double(), negatives, 0.2)
+    wanted.sum().backward()
+    rounding = torch.finfo(dtype).eps / 0.2  # of one logit of norm 1 / t
+    torch.testing.assert_close(loss.double(), wanted, atol=rounding, rtol=0)
+    torch.testing.assert_close(q.grad.double(), exact.grad, atol=2 * rounding, rtol=0)
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_low_precision_inputs_are_summed_in_float32(dtype):
+    """2 000 equal terms: a sum in bfloat16 would stop growing at 256."""
+    q, negatives = unit(1, 4, dtype), torch.zeros(2000, 4, dtype=dtype)
+    loss, _ = info_nce(q, torch.zeros(1, 4, dtype=dtype), negatives, 0.2)
+    torch.testing.assert_close(loss, torch.tensor([2001.0]).log())
+
+
+def test_the_positive_has_to_be_nearer_than_every_negative_of_every_chunk(chunked):
+    q, k, negatives = unit(40, 3), unit(40, 3), unit(7, 3)
+    _, nearer = info_nce(q, k, negatives, 0.2)
+    wanted = torch.tensor([all((a @ b).item() > (a @ n).item() for n in negatives) for a, b in zip(q, k)])
+    assert torch.equal(nearer, wanted) and 0 < wanted.sum() < 40
+
+
+def test_no_negatives_give_no_loss_and_no_gradient(chunked):
+    leaves = [t.requires_grad_() for t in (unit(3), unit(3), unit(0))]
+    loss, nearer = info_nce(*leaves, 0.2)
+    loss.sum().backward()
+    assert not loss.any() and nearer.all() and not leaves[0].grad.any() and not leaves[1].grad.any()
+
+
+def test_large_logits_of_a_late_chunk_do_not_overflow(monkeypatch):
+    monkeypatch.setattr(contrast, 'CHUNK', 2)
+    q = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    negatives = torch.tensor([[-1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]])
+    loss, _ = info_nce(q, torch.tensor([[0.0, 1.0]]), negatives, 1e-3)
+    loss.sum().backward()
+    torch.testing.assert_close(loss.detach(), torch.tensor([1000.0]))
+    torch.testing.assert_close(q.grad, torch.tensor([[1000.0, -1000.0]]))
+
+
+def test_the_negatives_may_change_between_forward_and_backward():
+    q, negatives = unit(3).requires_grad_(), unit(9)
+    (wanted,) = torch.autograd.grad(concatenated(q, q.detach(), negatives, 0.2).sum(), q)
+    loss, _ = info_nce(q, q.detach(), negatives, 0.2)
+    negatives.zero_()
+    torch.testing.assert_close(torch.autograd.grad(loss.sum(), q)[0], wanted)
+
+
+class Seen(TorchDispatchMode):
+    """The operators that run, the largest result, and the most bytes of results alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names, self.products, self.largest, self.peak = set(), set(), 0, 0
+        self.alive: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        given = {StorageWeakRef(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and (storage := StorageWeakRef(tensor.untyped_storage())) not in given:
+                self.alive[storage] = tensor.untyped_storage().nbytes()
+                self.largest = max(self.largest, tensor.numel())
+        self.alive = {storage: size for storage, size in self.alive.items() if not storage.expired()}
+        self.peak = max(self.peak, sum(self.alive.values()))
+        self.names.add(func.overloadpacket.__name__)
+        if func.overloadpacket.__name__ == 'mm':
+            self.products.add(result.dtype)
+        return result
+
+
+def watched(form, *inputs: Tensor) -> Seen:
+    q = inputs[0].clone().requires_grad_()
+    with Seen() as seen:
+        form(q, *inputs[1:], 0.2).mean().backward()
+    return seen
+
+
+def test_no_logit_matrix_is_ever_made_and_the_peak_is_below_0_4_of_the_concatenated_form():
+    """At MoCo's queue of 65 536 and a batch of 256; the width has no part in it."""
+    inputs = unit(256, 8, torch.float32), unit(256, 8, torch.float32), unit(65536, 8, torch.float32)
+    ours, theirs = (watched(form, *inputs) for form in (lambda *a: info_nce(*a)[0], concatenated))
+    assert theirs.largest >= 256 * 65536, 'the counter sees the matrix where there is one'
+    assert ours.largest <= contrast.CHUNK and ours.peak <= 0.4 * theirs.peak
+
+
+def test_nothing_is_kept_for_backward_but_a_mean_a_query():
+    inputs = unit(16, 8, torch.float32).requires_grad_(), unit(16, 8, torch.float32), unit(5000, 8, torch.float32)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()), lambda _: None):
+        info_nce(*inputs, 0.2)
+    assert max(kept) == 16 * 8
+
+
+def test_no_step_waits_for_the_device():
+    seen = watched(lambda *a: info_nce(*a)[0], unit(4), unit(4), unit(9))
+    assert seen.names and not seen.names & {'_local_scalar_dense', 'nonzero', 'item', 'is_nonzero'}
+
+
+def test_it_compiles_without_a_graph_break(monkeypatch):
+    monkeypatch.setattr(contrast, 'CHUNK', 4 * 5)
+    compiled = torch.compile(info_nce, backend='aot_eager', fullgraph=True)
+    k, negatives, start = unit(4), unit(12), unit(4)
+    queries = [start.clone().requires_grad_() for _ in range(2)]
+    losses = [form(q, k, negatives, 0.2)[0] for form, q in zip((compiled, info_nce), queries)]
+    for loss in losses:
+        loss.sum().backward()
+    torch.testing.assert_close(*losses)
+    torch.testing.assert_close(queries[0].grad, queries[1].grad)
