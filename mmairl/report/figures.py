@@ -2,7 +2,10 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from statistics import mean, stdev
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib import rc_context
@@ -15,7 +18,15 @@ from mmairl.report.table import columns
 
 # The page's light colours: right in a file of their own, and on a page `svg` swaps them for its variables.
 INK, QUIET, LINE, ACCENT, CARD = '#1d2433', '#667085', '#e3e1dc', '#2563c9', '#fffffe'
-VARIABLES = {INK: '--ink', QUIET: '--quiet', LINE: '--line', ACCENT: '--accent', CARD: '--card'}
+PUBLISHED = '#96600f'  # what a paper printed, as opposed to what was measured here
+VARIABLES = {
+    INK: '--ink',
+    QUIET: '--quiet',
+    LINE: '--line',
+    ACCENT: '--accent',
+    CARD: '--card',
+    PUBLISHED: '--published',
+}
 # Colours that keep apart on white and on near-black; markers tell apart what colour alone does not.
 CLASS_COLOURS = (
     '#4e79d6', '#e8833a', '#2fa36b', '#d64f5c', '#9467c9', '#a6794f',
@@ -153,3 +164,125 @@ def look(label: int) -> dict[str, str]:
         'color': CLASS_COLOURS[label % len(CLASS_COLOURS)],
         'marker': MARKERS[(label + label // len(CLASS_COLOURS)) % len(MARKERS)],
     }
+
+
+class Point(NamedTuple):
+    """A row of a study in a figure: a value a seed, or the one that was published, or none."""
+
+    label: str
+    values: tuple[float, ...]
+    text: str  # the number as the table has it
+    group: str | None = None
+    x: float | None = None
+    cluster: object = None
+
+
+def study_bars(points: Sequence[Point], name: str, published: bool, start: float = 0.0) -> str:
+    """A bar a row from `start` to the mean, its label above it; spread and a dot a seed on top."""
+    clusters = [len(list(of)) for _, of in groupby(points, key=lambda point: point.cluster)]
+    gaps = np.repeat(np.arange(len(clusters)), clusters) * 0.45
+    colours = _group_colours(points, published)
+    with rc_context({**STYLE, 'text.parse_math': False, 'hatch.linewidth': 0.6}):
+        axes = new_axes(4.6, 0.55 + 0.46 * (len(points) + gaps[-1]))
+        for y, point in zip(np.arange(len(points)) + gaps, points):
+            label = point.label if len(point.label) < 43 else f'{point.label[:41]}…'
+            beside = axes.get_yaxis_transform()
+            written = {
+                'va': 'center',
+                'fontsize': 10,
+                'color': INK,
+                'bbox': {'facecolor': CARD, 'linewidth': 0, 'pad': 1.5},
+            }
+            axes.text(0, y - 0.36, label, transform=beside, **written)
+            axes.text(1, y - 0.36, point.text, transform=beside, ha='right', **written)
+            axes.vlines(start, y - 0.16, y + 0.28, color=QUIET, linewidth=1)
+            if point.values:
+                _study_bar(axes, y + 0.06, point, start, colours[point.group], published)
+        axes.set_ylim(len(points) + gaps[-1] - 0.55, -0.62)
+        axes.set_yticks([])
+        axes.use_sticky_edges = False  # or there is no margin where a bar starts, and marks are cut
+        axes.margins(x=0.06)
+        axes.grid(axis='y', visible=False)
+        axes.spines[:].set_visible(False)
+        axes.locator_params(axis='x', nbins=6)
+        return svg(axes.figure, name)
+
+
+def _study_bar(axes: Axes, y: float, point: Point, start: float, colour: str, published: bool) -> None:
+    look = (
+        {'facecolor': 'none', 'hatch': '////', 'edgecolor': colour} if published else {'color': colour, 'alpha': 0.75}
+    )
+    axes.barh(y, mean(point.values) - start, left=start, height=0.32, **look)
+    if published:  # a bar from where it starts has no length to see
+        axes.plot(mean(point.values), y, 'D', markersize=5, markerfacecolor=CARD, markeredgecolor=colour)
+        return
+    if len(point.values) > 1:
+        axes.errorbar(mean(point.values), y, xerr=stdev(point.values), color=INK, linewidth=1.2, capsize=3)
+    axes.plot(point.values, [y] * len(point.values), 'o', markersize=4.6, **_dot(INK))
+
+
+def _dot(colour: str) -> dict[str, object]:
+    return {'markerfacecolor': colour, 'markeredgecolor': CARD, 'markeredgewidth': 0.8, 'zorder': 3}
+
+
+def _group_colours(points: Sequence[Point], published: bool) -> dict[str | None, str]:
+    groups = dict.fromkeys(point.group for point in points if point.group is not None)
+    return {None: PUBLISHED if published else ACCENT, **dict(zip(groups, CLASS_COLOURS * len(groups)))}
+
+
+def study_lines(points: Sequence[Point], x_label: str, name: str, published: bool) -> str:
+    """Means over `x`, one line a group, with spread and a dot a seed; published lines are dashed and their dots hollow."""
+    placed = sorted((point for point in points if point.values and point.x is not None), key=lambda point: point.x)
+    colours = _group_colours(points, published)
+    with rc_context({**STYLE, 'text.parse_math': False}):
+        axes = new_axes(4.6, 3.1)
+        for group in dict.fromkeys(point.group for point in points):
+            _study_line(axes, [point for point in placed if point.group == group], colours[group], published)
+        _study_x(axes, sorted({point.x for point in points if point.x is not None}))
+        axes.set_xlabel(x_label)
+        axes.locator_params(axis='y', nbins=5)
+        if any(point.group for point in placed):
+            axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=2, fontsize=10, labelcolor=INK)
+        return svg(axes.figure, name)
+
+
+def _study_line(axes: Axes, points: Sequence[Point], colour: str, published: bool) -> None:
+    xs, means = [point.x for point in points], [mean(point.values) for point in points]
+    # A label that begins with an underscore would be left out of the legend.
+    label = (points[0].group or '') if points else ''
+    label = f'\u200b{label}'
+    if published:
+        look = {'marker': 'D', 'markersize': 5, 'markerfacecolor': CARD, 'linestyle': (0, (4, 2))}
+        axes.plot(xs, means, color=colour, label=label, linewidth=1.5, **look)
+        return
+    spreads = [stdev(point.values) if len(point.values) > 1 else 0 for point in points]
+    axes.errorbar(xs, means, yerr=spreads, color=colour, label=label, capsize=3, elinewidth=1.2)
+    dots = [(point.x, value) for point in points for value in point.values]
+    axes.plot(*zip(*dots), 'o', markersize=4.6, **_dot(colour)) if dots else None
+
+
+def _study_x(axes: Axes, ticks: Sequence[float]) -> None:
+    """A tick where there is a row, on a logarithmic axis where the rows are powers apart."""
+    if ticks and ticks[0] > 0 and ticks[-1] / ticks[0] > 8:
+        axes.set_xscale('log')
+        axes.minorticks_off()
+    axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
+
+
+def seed_curves(curves: Mapping[str, Mapping[int, Curve]], name: str) -> str:
+    """Loss and accuracies over the steps, one line a seed."""
+    figures = (_seeds(title, of, f'{name}-{number}') for number, (title, of) in enumerate(curves.items()))
+    return f'<div class="plots">{"".join(figures)}</div>'
+
+
+def _seeds(title: str, curves: Mapping[int, Curve], name: str) -> str:
+    with rc_context({**STYLE, 'text.parse_math': False}):
+        axes = new_axes(4.6, 2.5)
+        for number, (seed, (steps, values)) in enumerate(curves.items()):
+            axes.plot(
+                steps, values, color=CLASS_COLOURS[number % len(CLASS_COLOURS)], linewidth=1.4, label=f'seed {seed}'
+            )
+        axes.set(title=CURVES.get(title, title.replace('_', ' ')), xlabel='step')
+        axes.locator_params(nbins=5)
+        axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=4, fontsize=10, labelcolor=QUIET)
+        return svg(axes.figure, name)

@@ -1,0 +1,79 @@
+"""What a study's runs have left, as one record: the form that the page and the tables are made from."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from mmairl.engine.atomic import replacing
+from mmairl.study.guard import after, compare
+from mmairl.study.runs import Run
+from mmairl.study.scale import Scale
+from mmairl.study.spec import Row, Study
+
+
+def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequence[Run], out: Path) -> dict[str, Any]:
+    """The record of everything that is there, written to study.json."""
+    compared = compare(study, configs)
+    changed = {entry['row']: entry['found'] for entry in compared}
+    by_row = {row.name: [told(run, out) for run in runs if run.row is row] for row in study.rows}
+    finished = {name: [run for run in found if run['state'] == 'done'] for name, found in by_row.items()}
+    record = dict(
+        name=study.name,
+        title=study.title,
+        question=study.question,
+        paper={**study.paper, 'published': any(row.published for row in study.rows)},
+        scale=dict(name=scale.name, text=scale.text),
+        seeds=sorted({run.seed for run in runs}),
+        metrics=_metrics(finished),
+        published_metrics=[
+            dict(key=key, label=key) for key in dict.fromkeys(key for row in study.rows for key in row.published)
+        ],
+        figure=study.figure,
+        rows=[_row(row, changed.get(row.name, []), by_row[row.name]) for row in study.rows],
+        fairness=dict(before=compared, after=after(study, finished)),
+        reading=study.reading.get(scale.name, ''),
+    )
+    with replacing(out / 'study.json') as beside:
+        beside.write_text(json.dumps(record, indent=1))
+    return record
+
+
+def told(run: Run, out: Path) -> dict[str, Any]:
+    """A run as the page tells of it; what it has not done yet is missing."""
+    result, failed = run.folder / 'result.json', run.folder / 'failed.txt'
+    found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)), state='missing')
+    if result.is_file():
+        found.update(json.loads(result.read_text()), state='done')
+    elif failed.is_file():
+        found.update(state='failed', error=failed.read_text().removeprefix('error: '))
+    elif (run.folder / 'last_checkpoint').is_file():
+        found.update(state='running')
+    if (run.folder / 'asked' / 'config.yaml').is_file():
+        found['config_text'] = (run.folder / 'asked' / 'config.yaml').read_text()
+    return found
+
+
+def _metrics(finished: dict[str, list[dict[str, Any]]]) -> list[dict[str, str]]:
+    labels: dict[str, str] = {}
+    for runs in finished.values():
+        for run in runs:
+            labels.update({key: run['labels'].get(key, key) for key in run['scores']})
+    return [dict(key=key, label=label, unit='%') for key, label in labels.items()]
+
+
+def _row(row: Row, changed: list[str], runs: list[dict[str, Any]]) -> dict[str, Any]:
+    return dict(
+        name=row.name,
+        config=row.config,
+        on=row.against,
+        factor=row.factor,
+        declared=list(row.declares),
+        changed=changed,
+        group=row.group,
+        x=row.x,
+        published={key: value for key, value in row.published.items() if isinstance(value, int | float)},
+        runs=runs,
+    )

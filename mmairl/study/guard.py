@@ -1,0 +1,57 @@
+"""Fairness, made executable: two rows differ in what the study declares, and in nothing else."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mmengine.config import Config
+
+from mmairl.errors import UserError
+from mmairl.study.factors import changed
+from mmairl.study.spec import Study
+
+
+def compare(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
+    """Each row against the one that it builds on: what is declared to differ, what does, and what nobody declared."""
+    found = []
+    for row in study.rows:
+        if row.against is None:
+            continue
+        differing = changed(configs[row.against], configs[row.name])
+        undeclared = [key for key in differing if not any(_covers(prefix, key) for prefix in row.declares)]
+        found.append(
+            dict(row=row.name, on=row.against, declared=list(row.declares), found=differing, undeclared=undeclared)
+        )
+    return found
+
+
+def require_fair(compared: Sequence[dict[str, Any]]) -> None:
+    """Refuse a study with a difference that no row declares."""
+    unfair = [entry for entry in compared if entry['undeclared']]
+    if unfair:
+        entry = unfair[0]
+        raise UserError(
+            f"'{entry['row']}' differs from '{entry['on']}' in {', '.join(entry['undeclared'])}, which the study does not "
+            "declare; make the configs equal there, or add it to the row's `declares`"
+        )
+
+
+def _covers(prefix: str, key: str) -> bool:
+    return key == prefix or key.startswith(f'{prefix}.')
+
+
+def after(study: Study, results: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Whether the finished runs are comparable: as many images seen, measured alike, by the same code."""
+    questions = {
+        'images seen': 'images_seen',
+        'optimizer steps': 'steps',
+        'evaluation': 'evaluation',
+        'software': 'versions',
+        'code': 'git',
+    }
+    return [_equal(name, key, results) for name, key in questions.items()]
+
+
+def _equal(name: str, key: str, results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    values = {row: sorted({str(run[key]) for run in runs if key in run}) for row, runs in results.items()}
+    said = {row: ' / '.join(found) for row, found in values.items() if found}
+    return dict(check=name, equal=len(set(said.values())) <= 1, values=said)

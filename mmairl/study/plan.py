@@ -1,0 +1,53 @@
+"""What a study will cost: runs, hours and disk, known before the first of them starts."""
+
+from dataclasses import dataclass
+
+import torch
+from mmengine.config import Config
+
+from mmairl.registry import MODELS
+from mmairl.study.scale import Scale
+from mmairl.study.spec import Row, Study
+
+PLUS_PASSES = 8  # a MoCo v2+ step: two student passes of forward and backward (3 each) and two of the teacher
+BYTES = 4
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One run's."""
+
+    epochs: float  # of the scale's images, whatever part of them the row sees
+    hours: float  # on one device, at the scale's rate
+    gigabytes: float  # of checkpoints that are kept
+
+
+def costs(study: Study, configs: dict[str, Config], scale: Scale) -> dict[str, Cost]:
+    """By row; tasks after pre-training are not in it."""
+    return {row.name: cost(row, configs[row.name], scale) for row in study.rows}
+
+
+def cost(row: Row, cfg: Config, scale: Scale) -> Cost:
+    kept = cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1)
+    epochs = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size / scale.images
+    hours = epochs * scale.images / (scale.rate * PLUS_PASSES / passes(cfg)) / 3600
+    return Cost(epochs, hours, checkpoint_bytes(cfg) * max(1, kept) / 1e9)
+
+
+def passes(cfg: Config) -> int:
+    """Network passes an image, in forwards: a student's view costs three, a teacher's one."""
+    if cfg.model.type != 'Siamese':
+        return 3
+    views = len(cfg.model.data_preprocessor.get('views') or cfg.train_dataloader.dataset.get('views') or [0, 0])
+    taught = cfg.model.get('target', 'teacher') == 'teacher'
+    queries = views if cfg.model.symmetric or not taught else 1
+    keys = (views if cfg.model.symmetric else views - 1) if taught else 0
+    return 3 * queries + keys
+
+
+def checkpoint_bytes(cfg: Config) -> int:
+    """Weights, and the optimizer's momentum of those that are trained."""
+    model = MODELS.build(cfg.model.to_dict())
+    trained = sum(param.numel() for param in model.parameters() if param.requires_grad)
+    state = sum(value.numel() for value in model.state_dict().values() if isinstance(value, torch.Tensor))
+    return BYTES * (state + trained)

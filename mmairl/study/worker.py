@@ -1,0 +1,188 @@
+"""One run of a study: train (or go on), measure, and leave a result. python -m mmairl.study.worker FOLDER"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import time
+import warnings
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from mmengine.config import Config
+from mmengine.dist import get_world_size, is_main_process
+
+from mmairl.analysis.normrescale import normrescale
+from mmairl.engine.atomic import replacing
+from mmairl.engine.distributed import stop_processes
+from mmairl.engine.launch import load_config, one_sentence_errors, register, train
+from mmairl.errors import UserError
+from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
+from mmairl.report.scalars import read_scalars
+from mmairl.study.scale import home
+from mmairl.weights.read import read_backbone
+from mmairl.weights.write import write_backbone
+
+CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
+PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy')
+
+
+@one_sentence_errors
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('folder', type=Path, help='as tools/study.py lays it out: asked.json and asked/config.yaml')
+    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
+    parser.add_argument(
+        '--transfer', type=int, metavar='GPUS', help='the tasks of tools/transfer.py, each by so many GPUs'
+    )
+    args = parser.parse_args()
+    warnings.filterwarnings('ignore')
+    register()
+    try:
+        # One lock a process: with several, each has its own file, and two starts of one run still meet.
+        with FileLock(args.folder / f'.lock_{os.environ.get("RANK", 0)}', timeout=0):
+            if args.transfer is None:
+                run(args.folder, args.launcher)
+            else:
+                transfer(args.folder, args.transfer)
+    except Timeout as error:
+        raise UserError(f'{args.folder} is being worked on by another process; wait for it') from error
+    stop_processes()
+
+
+def run(folder: Path, launcher: str = 'none') -> None:
+    """Train what is not trained, measure what is not measured."""
+    asked = json.loads((folder / 'asked.json').read_text())
+    cfg = load_config(str(folder / 'asked' / 'config.yaml'))
+    cfg.work_dir, cfg.randomness.seed, cfg.resume = str(folder), asked['seed'], True
+    trained = folder / 'trained.json'
+    if 'rescaled' in asked and not trained.is_file():
+        rescale(folder, **asked['rescaled'])
+    elif not trained.is_file():
+        start = time.perf_counter()
+        runner = train(cfg, launcher)
+        record = dict(
+            seconds=time.perf_counter() - start,
+            steps=runner.max_iters // runner.optim_wrapper._accumulative_counts,
+            images_seen=runner.max_iters * runner.train_dataloader.batch_size * get_world_size(),
+        )
+        if is_main_process():
+            write(trained, record)
+    checkpoint = last_checkpoint(folder)
+    local = [task for task in asked['tasks'] if is_local(task)]
+    scores = {task: measure(task, cfg, checkpoint, folder, launcher) for task in local}
+    if is_main_process():
+        write(folder / 'result.json', {**json.loads(trained.read_text()), **describe(cfg, folder, checkpoint, scores)})
+
+
+def rescale(folder: Path, of: str, anchor: str | None = None, constant: float | None = None) -> None:
+    """The weights of another run, NormRescaled by a third's or by a constant; nothing is trained."""
+    start, source = time.perf_counter(), Path(of)
+    backbone = read_backbone(str(last_checkpoint(source)))
+    by = None if anchor is None else read_backbone(str(last_checkpoint(Path(anchor)))).weights
+    backbone.weights.update(normrescale(backbone.weights, by, constant)[0])
+    write_backbone(backbone, folder / 'rescaled.pth', 'mmairl')
+    (folder / 'last_checkpoint').write_text('rescaled.pth')
+    of_source = json.loads((source / 'trained.json').read_text())
+    write(folder / 'trained.json', {**of_source, 'seconds': time.perf_counter() - start})
+
+
+def transfer(folder: Path, gpus: int) -> None:
+    """The run's tasks on mmdet and mmseg, added to its result; each is resumed and kept in a folder of its own."""
+    from mmairl.transfer.run import Place, prepare, run_task  # needs the platforms
+
+    asked = json.loads((folder / 'asked.json').read_text())
+    result = json.loads((folder / 'result.json').read_text())
+    place = Place(home(), Path('.').absolute(), folder / 'transfer', gpus)
+    start, depth = prepare(str(folder / result['checkpoint']), 'student', None, place)
+    for task in asked['tasks']:
+        if not is_local(task) and task not in result['labels']:
+            scores = run_task(task, start, depth, place)
+            result['scores'].update(scores)
+            result['labels'].update({task: task, **{name: name for name in scores}})
+            write(folder / 'result.json', result)
+
+
+def last_checkpoint(folder: Path) -> Path:
+    return folder / Path((folder / 'last_checkpoint').read_text().strip()).name
+
+
+def measure(task: str, cfg: Config, checkpoint: Path, folder: Path, launcher: str) -> dict[str, float]:
+    """The task's scores by name; what has been measured is read. PROTOCOL@CONFIG measures on one of configs/evaluation."""
+    done, (protocol, _, elsewhere) = folder / f'{task}.json', task.partition('@')
+    if not done.is_file():
+        if elsewhere:
+            cfg = load_config(str(home() / 'configs' / 'evaluation' / f'{elsewhere}.py'))
+        settings = Settings(ks=[20], device=default_device(), work_dir=folder / task, launcher=launcher)
+        scores = evaluate(cfg, protocol, checkpoint, settings=settings).scores
+        if is_main_process():
+            write(done, scores)
+        return scores
+    return json.loads(done.read_text())
+
+
+def describe(cfg: Config, folder: Path, checkpoint: Path, scores: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """All that the page says of a run."""
+    return dict(
+        scores={task: next(iter(found.values())) for task, found in scores.items()},
+        labels={task: f'{next(iter(found))} {task.partition("@")[2]}'.strip() for task, found in scores.items()},
+        checkpoint=checkpoint.name,
+        sha256=hashlib.sha256(checkpoint.read_bytes()).hexdigest(),
+        git=git_state(),
+        versions=versions(),
+        hardware=hardware(),
+        evaluation=json.dumps(cfg.get('evaluation', {}).to_dict(), sort_keys=True, default=str),
+        curves=curves(folder),
+    )
+
+
+def curves(folder: Path) -> dict[str, Any]:
+    """What was logged along the way; a run without training has none."""
+    if not list(folder.glob('*/vis_data/scalars.json')):
+        return {}
+    return {name: curve for name, curve in read_scalars(folder).items() if name in CURVES}
+
+
+def git_state() -> str:
+    """The commit of the code and whether it was changed since, where it is a checkout."""
+    here = Path(__file__).parent
+    say = [
+        subprocess.run(['git', *command], cwd=here, capture_output=True, text=True, check=False).stdout.strip()
+        for command in (('rev-parse', '--short', 'HEAD'), ('status', '--porcelain', '--untracked-files=no'))
+    ]
+    return f'{say[0]}{" with changes" if say[1] else ""}' if say[0] else 'not a checkout'
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> str:
+    if torch.cuda.is_available():
+        return f'{get_world_size()} x {torch.cuda.get_device_name()}'
+    return f'CPU ({platform.machine()}), {get_world_size()} process(es) of {torch.get_num_threads()} thread(s)'
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    with replacing(path) as beside:
+        beside.write_text(json.dumps(record, indent=1))
+
+
+def is_local(task: str) -> bool:
+    """Whether a task is a protocol of tools/evaluate.py; the others are tools/transfer.py's."""
+    return task.partition('@')[0] in (*ON_FEATURES, *BY_TRAINING)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,142 @@
+"""Studies as YAML: what is read, what is refused, and that those that come with mmairl are fair."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mmairl.errors import UserError
+from mmairl.study.guard import after, compare, require_fair
+from mmairl.study.plan import passes
+from mmairl.study.published import tables
+from mmairl.study.scale import read_scale, resolve
+from mmairl.study.spec import read_study
+
+STUDIES = Path(__file__).parents[2] / 'configs' / 'studies'
+READY = sorted(path.stem for path in STUDIES.glob('*.yaml'))
+
+
+def written(folder: Path, **changes) -> Path:
+    """A study of two rows, changed."""
+    study = dict(
+        title='Two rows',
+        seeds=[0, 1],
+        rows=[
+            dict(name='one', config='mocov2plus_r50_200e.py'),
+            dict(name='two', config='mocov2plus_lars_r50_200e.py', declares=['optim_wrapper'], factor='LARS'),
+        ],
+    )
+    path = folder / 'two.yaml'
+    path.write_text(yaml.safe_dump({**study, **changes}))
+    return path
+
+
+@pytest.mark.parametrize('name', READY)
+def test_the_ready_studies_differ_only_in_what_they_declare(name):
+    study, scale = read_study(STUDIES / f'{name}.yaml'), read_scale('in1k')
+    compared = compare(study, {row.name: resolve(row, scale) for row in study.rows})
+    require_fair(compared)
+    trained = {row.name for row in study.rows if not row.rescaled}
+    assert all(entry['found'] for entry in compared if entry['row'] in trained), 'a row that changes nothing'
+
+
+@pytest.mark.parametrize('scale', ['demo', 'cifar', 'in100'])
+@pytest.mark.parametrize('name', ['ladder', 'crossover', 'asymmetry', 'normrescale'])
+def test_a_smaller_scale_keeps_the_factors_and_adds_none(name, scale):
+    study = read_study(STUDIES / f'{name}.yaml')
+    full, small = (
+        compare(study, {row.name: resolve(row, read_scale(at)) for row in study.rows}) for at in ('in1k', scale)
+    )
+    require_fair(small)
+    for one, other in zip(full, small):
+        parts = [
+            {'views' if 'views' in key else '.'.join(key.split('.')[:2]) for key in found['found']}
+            for found in (one, other)
+        ]
+        assert parts[0] == parts[1]
+
+
+def test_published_numbers_are_the_papers():
+    ladder = read_study(STUDIES / 'ladder.yaml')
+    assert ladder.row('MoCo v2').published['voc07_ap50'] == 76.5 and ladder.row('BYOL (SGD)').published == {}
+    rescaled = read_study(STUDIES / 'normrescale.yaml').row('NormRescale by BYOL (SGD)')
+    columns = tables()['revisit_airl']['table8_normrescale_anchors']['columns']
+    assert rescaled.published == dict(zip(columns, [76.6, 48.1, 51.6, 82.1, 56.7, 62.9]))
+    assert read_study(STUDIES / 'byol_target.yaml').row('momentum 0.99').published == {'top1': 72.5}
+    assert read_study(STUDIES / 'byol_variants.yaml').row('SimCLR').published['top1'] == 69.4
+
+
+def test_a_planted_difference_is_caught(tmp_path):
+    rows = [
+        dict(name='one', config='mocov2plus_r50_200e.py'),
+        dict(
+            name='two',
+            config='mocov2plus_lars_r50_200e.py',
+            declares=['optim_wrapper'],
+            options={'total_batch_size': 512, 'model.head.temperature': 0.1},
+        ),
+    ]
+    study = read_study(written(tmp_path, rows=rows))
+    compared = compare(study, {row.name: resolve(row, read_scale('in1k')) for row in study.rows})
+    assert compared[0]['undeclared'] == ['model.head.temperature', 'total_batch_size']
+    with pytest.raises(UserError, match="'two' differs from 'one' in model.head.temperature, total_batch_size"):
+        require_fair(compared)
+
+
+def test_a_prefix_declares_whole_keys_only(tmp_path):
+    rows = [
+        dict(name='one', config='mocov2plus_r50_200e.py'),
+        dict(name='two', config='mocov2plus_lars_r50_200e.py', declares=['optim']),
+    ]
+    study = read_study(written(tmp_path, rows=rows))
+    assert compare(study, {row.name: resolve(row, read_scale('in1k')) for row in study.rows})[0]['undeclared']
+
+
+def test_factors_are_crossed(tmp_path):
+    cross = dict(
+        config='mocov2plus_r50_200e.py',
+        factors=[
+            dict(name='loss', declares=['model.symmetric'], levels={'both': {}, 'one': {'model.symmetric': False}}),
+            dict(
+                name='momentum',
+                declares=['default_hooks.momentum'],
+                levels={'0.99': {}, '0.9': {'default_hooks.momentum.base': 0.9}},
+            ),
+        ],
+    )
+    path = tmp_path / 'crossed.yaml'
+    path.write_text(yaml.safe_dump(dict(title='Crossed', cross=cross), sort_keys=False))
+    study = read_study(path)
+    assert [row.name for row in study.rows] == ['both, 0.99', 'both, 0.9', 'one, 0.99', 'one, 0.9']
+    configs = {row.name: resolve(row, read_scale('in1k')) for row in study.rows}
+    require_fair(compare(study, configs))
+    assert [passes(cfg) for cfg in configs.values()] == [8, 8, 4, 4]
+
+
+@pytest.mark.parametrize(
+    'changes,sentence',
+    [
+        (dict(sheds=[1]), "has 'sheds', which nothing reads"),
+        (dict(rows=[dict(name='a')]), 'lacks a name or a config'),
+        (dict(rows=[dict(name='a', config='x'), dict(name='A', config='x')]), 'have the same name'),
+        (dict(rows=[dict(name='a', config='x', against='b')]), "builds on 'b', which is no row"),
+        (dict(rows=[dict(name='a', config='x', published='z')]), "names 'z', which the paper's table does not hold"),
+        (dict(paper=dict(table='revisit_airl.table9')), "no published table 'revisit_airl.table9'"),
+    ],
+)
+def test_what_is_wrong_with_a_study_is_one_sentence(tmp_path, changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        read_study(written(tmp_path, **changes))
+
+
+def test_runs_that_are_not_comparable_are_found_afterwards():
+    study = read_study(STUDIES / 'crossover.yaml')
+    alike = dict(images_seen=100, steps=10, evaluation='{}', versions={'torch': '2'}, git='abc')
+    found = after(study, {'one': [alike, alike], 'two': [{**alike, 'images_seen': 90}]})
+    assert {check['check']: check['equal'] for check in found} == {
+        'images seen': False,
+        'optimizer steps': True,
+        'evaluation': True,
+        'software': True,
+        'code': True,
+    }

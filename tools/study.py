@@ -1,0 +1,131 @@
+"""A study, from its YAML to its page: python tools/study.py configs/studies/ladder.yaml --scale demo
+
+Plans, trains and measures what is not there yet, and writes study.json, page.html, table.md and table.tex. What is finished
+is not done again, whenever and however often the study is interrupted.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from mmairl.engine.atomic import replacing
+from mmairl.engine.launch import one_sentence_errors, register
+from mmairl.errors import UserError
+from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES
+from mmairl.report.study import write_study_page
+from mmairl.report.study_tables import latex, markdown
+from mmairl.study.collect import collect
+from mmairl.study.guard import compare, require_fair
+from mmairl.study.plan import costs
+from mmairl.study.runs import Run, execute, lay_out, slurm_jobs
+from mmairl.study.scale import read_scale, resolve
+from mmairl.study.spec import Study, read_study
+from mmairl.study.worker import is_local
+from mmairl.transfer.tasks import TASKS
+
+CONSOLE = Console()
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('study', type=Path, help='such as configs/studies/ladder.yaml')
+    parser.add_argument('--scale', default='in1k', help='one of configs/studies/_scales: demo, cifar, in100, in1k')
+    parser.add_argument('--seeds', type=int, nargs='+', help="in place of the study's")
+    parser.add_argument('--tasks', nargs='+', help="in place of the study's")
+    parser.add_argument('--gpus', type=int, default=torch.cuda.device_count(), help='how many there are to use')
+    parser.add_argument('--per-run', type=int, default=1, metavar='N', help='GPUs (or CPU processes) of each run')
+    parser.add_argument('--jobs', type=int, help='runs beside each other (default: one for each --per-run GPUs)')
+    parser.add_argument('--slurm', metavar='PARTITION', help='write job scripts in place of running')
+    parser.add_argument('--out', type=Path, help='default: work_dirs/studies/STUDY_SCALE')
+    parser.add_argument('--dry-run', action='store_true', help='plan and check, and leave')
+    parser.add_argument('--collect', action='store_true', help='write the page of what is there, and leave')
+    return parser.parse_args()
+
+
+@one_sentence_errors
+def main() -> None:
+    args = parse_args()
+    register()
+    study, scale = read_study(args.study), read_scale(args.scale)
+    out = args.out or Path('work_dirs/studies') / f'{study.name}_{scale.name}'
+    seeds, tasks = args.seeds or scale.seeds or study.seeds, args.tasks or study.tasks.get(scale.name) or scale.tasks
+    require_known(tasks)
+    configs = {row.name: resolve(row, scale) for row in study.rows}
+    require_fair(compare(study, configs))
+    show_plan(study, configs, scale, len(seeds), jobs_of(args) * max(1, args.per_run))
+    if args.dry_run:
+        return
+    runs = lay_out(study, configs, seeds, tasks, out)
+    if args.slurm:
+        print(f'submit with: bash {slurm_jobs(runs, args.per_run, out, args.slurm)}')
+        return
+    if not args.collect:
+        todo = sum(not run.done for run in runs)
+        CONSOLE.print(f'{len(runs) - todo} of {len(runs)} runs are finished')
+        execute(runs, jobs_of(args), args.per_run, Tell(len(runs) - todo, len(runs)))
+    finish(collect(study, configs, scale, runs, out), out)
+    if failed := [run for run in runs if (run.folder / 'failed.txt').is_file() and not run.done]:
+        raise UserError(
+            f'{len(failed)} of {len(runs)} runs have failed, the first in {failed[0].folder} (see its log.txt)'
+        )
+
+
+def require_known(tasks: Sequence[str]) -> None:
+    for task in tasks:
+        if not is_local(task) and task not in TASKS:
+            known = ', '.join([*ON_FEATURES, *BY_TRAINING, *TASKS])
+            raise UserError(f"there is no task '{task}'; say some of {known}, or PROTOCOL@CONFIG of configs/evaluation")
+
+
+def jobs_of(args: argparse.Namespace) -> int:
+    """One run for each share of the GPUs; without any, one for each core that a run's processes leave."""
+    return args.jobs or max(1, (args.gpus or os.cpu_count() or 1) // args.per_run)
+
+
+class Tell:
+    """A line for each run that begins or ends."""
+
+    def __init__(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+
+    def __call__(self, run: Run, what: str) -> None:
+        self.done += what == 'done'
+        CONSOLE.print(
+            f'[{self.done}/{self.total}] {run.row.name}, seed {run.seed}: {what}', markup=False, highlight=False
+        )
+
+
+def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> None:
+    table = Table(title=f'{study.title}: {scale.text}', title_justify='left')
+    for name in ('row', 'changes', 'runs', 'epochs', 'device hours', 'GB'):
+        table.add_column(name, justify='left' if name in ('row', 'changes') else 'right')
+    found = costs(study, configs, scale)
+    for row in study.rows:
+        cost = found[row.name]
+        hours, size = cost.hours * seeds, cost.gigabytes * seeds
+        table.add_row(row.name, row.factor, str(seeds), f'{cost.epochs:g}', f'{hours:.2f}', f'{size:.2f}')
+    CONSOLE.print(table)
+    total = seeds * sum(cost.hours for cost in found.values())
+    size = seeds * sum(cost.gigabytes for cost in found.values())
+    CONSOLE.print(
+        f'pre-training takes about {total:.1f} device hours, {total / devices:.1f} h on {devices} of them, and {size:.1f} GB; '
+        f'at {scale.rate:g} images a second and device ({scale.rate_source})',
+        highlight=False,
+    )
+
+
+def finish(record: dict, out: Path) -> None:
+    for name, text in (('table.md', markdown(record)), ('table.tex', latex(record))):
+        with replacing(out / name) as beside:
+            beside.write_text(text)
+    print(markdown(record))
+    print(f'the page is {write_study_page(record, out / "page.html")}')
+
+
+if __name__ == '__main__':
+    main()
