@@ -4,7 +4,6 @@ import contextlib
 import sys
 from pathlib import Path
 
-import torch
 import toy
 from mmengine.config import Config
 from mmengine.hooks import Hook
@@ -12,6 +11,8 @@ from mmengine.hooks import Hook
 from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes, stop_processes
 from mmairl.registry import HOOKS
+from mmairl.torture.compare import different_runs
+from mmairl.torture.compare import differing as differing  # for the tests that compare states of their own
 
 VIEW = [
     dict(type='RandomResizedCrop', size=24, scale=(0.2, 1.0)),
@@ -86,27 +87,9 @@ def run(cfg: Config, launcher: str = 'none') -> Path:
     return Path((Path(cfg.work_dir) / 'last_checkpoint').read_text())
 
 
-def differing(one: object, other: object, name: str) -> list[str]:
-    """Where two nested values differ in a bit."""
-    if isinstance(one, dict):
-        if one.keys() != other.keys():
-            return [name]
-        return [found for key in one for found in differing(one[key], other[key], f'{name}.{key}')]
-    if isinstance(one, list | tuple):
-        pairs = enumerate(zip(one, other, strict=True))
-        return [found for place, pair in pairs for found in differing(*pair, f'{name}.{place}')]
-    same = torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-    return [] if same else [name]
-
-
 def assert_the_same_run(one: Path, other: Path) -> None:
     """Bit for bit: weights of both networks, statistics, queue, optimizer, schedules, probe, generators, losses logged."""
-    one, other = (launch.load_checkpoint(path) for path in (one, other))
-    assert one['meta']['iter'] == other['meta']['iter'] and one['meta']['epoch'] == other['meta']['epoch']
-    for part in ('state_dict', 'optimizer', 'param_schedulers', 'online_probe', 'random_states', 'place'):
-        assert differing(one[part], other[part], part) == []
-    logged = [saved['message_hub']['log_scalars']['train/loss'].data[0].tolist() for saved in (one, other)]
-    assert logged[0] == logged[1]
+    assert different_runs(one, other) == []
 
 
 @launch.one_sentence_errors

@@ -11,6 +11,8 @@ from mmengine.fileio import LocalBackend, register_backend
 
 from mmairl.errors import UserError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
@@ -58,13 +60,22 @@ def full_disk_explained(path: str | Path) -> Iterator[None]:
     """A full disk or quota as one sentence; the file that was being written is gone, older ones are as they were."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    except UserError:
+        raise
+    except Exception as error:  # torch's writer ends in a RuntimeError of its own, behind which the system's stands
+        if not any(isinstance(link, OSError) and link.errno in FULL for link in _links(error)):
             raise
         raise UserError(
             f'the disk is full: {path} could not be written, earlier checkpoints are whole; free some space and go on '
             'with --resume'
         ) from error
+
+
+def _links(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and what it was raised from or while handling."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class BackgroundWriter:

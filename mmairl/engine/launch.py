@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mmengine.config import Config
@@ -18,6 +18,7 @@ from mmengine.registry import init_default_scope
 
 from mmairl import registry
 from mmairl.data.workers import explain_worker_failure
+from mmairl.engine.atomic import full_disk_explained
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes, stop_processes
 from mmairl.engine.newest import newest_checkpoint
@@ -162,14 +163,22 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     if not cfg.train_dataloader.get('num_workers'):
         cfg.train_dataloader.timeout = 0  # is for workers; torch refuses it without
     _choose_checkpoint(cfg)
-    with explained():
-        runner = build(cfg)
-    try:
-        runner.train()
-    except BaseException:
-        runner.call_hook('after_run')  # the progress bar would hide what is said next
-        raise
+    with full_disk_explained(cfg.work_dir):
+        with explained():
+            runner = build(cfg)
+        try:
+            runner.train()
+        except BaseException:
+            _clear_up(runner)
+            raise
     return runner
+
+
+def _clear_up(runner: Runner) -> None:
+    """Let each hook end what it has begun: the progress bar, for one, would hide what is said next."""
+    for hook in runner.hooks:
+        with suppress(Exception):  # of writing to the same full disk; what ended the run is what is told
+            hook.after_run(runner)
 
 
 def build(cfg: Config) -> Runner:

@@ -1,14 +1,16 @@
 """Training loops that begin where a checkpoint ends, inside an epoch too, without reading what has been seen."""
 
+import logging
 from collections.abc import Iterator
+from itertools import islice
 
 from mmengine.dist import get_world_size
+from mmengine.logging import print_log
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
 from mmairl.data.sampler import ResumableSampler
-from mmairl.errors import UserError
 
 
 class EpochLoop(EpochBasedTrainLoop):
@@ -29,7 +31,8 @@ class IterLoop(IterBasedTrainLoop):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self.dataloader._iterator = None  # mmengine has begun to read, at the start of the first epoch
+        # mmengine has begun to read, at the start of the first epoch, with workers that would stay and wait to the end
+        self.dataloader_iterator = self.dataloader._iterator = None
 
     def run(self) -> nn.Module:
         self.runner.call_hook('before_train')
@@ -52,18 +55,20 @@ class IterLoop(IterBasedTrainLoop):
 
 
 def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
-    """An epoch's batches after the first `done`, which are skipped as indices: none of their images is read."""
+    """An epoch's batches after the first `done`, which are skipped as indices: none of their images is read.
+
+    Other samplers than ours begin at an epoch's start only; then what was seen is read again and dropped, as in mmengine.
+    """
     sampler = sampler_of(dataloader)
     if isinstance(sampler, ResumableSampler):
         sampler.set_epoch(epoch, done * images_per_step(dataloader))
-    elif done:
-        raise UserError(
-            f'{type(sampler).__name__} cannot begin inside an epoch, {done} iterations in; set '
-            "train_dataloader.sampler.type='ResumableSampler', or resume from a checkpoint of an epoch's end"
-        )
-    elif hasattr(sampler, 'set_epoch'):
+        return iter(dataloader)
+    if hasattr(sampler, 'set_epoch'):
         sampler.set_epoch(epoch)
-    return iter(dataloader)
+    if done:
+        said = f'{type(sampler).__name__} cannot begin inside an epoch: {done} batches are read again to get there'
+        print_log(said, logger='current', level=logging.WARNING)
+    return islice(dataloader, done, None)
 
 
 def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:

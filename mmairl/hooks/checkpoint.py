@@ -38,12 +38,18 @@ class CheckpointHook(PlainCheckpointHook):
         super().before_train(runner)
         self.kept = deque(runner.message_hub.get_info('kept_checkpoints', []))
         if is_main_process():
-            for left_over in Path(self.out_dir).glob('.*.pth.*.tmp'):
-                left_over.unlink(missing_ok=True)
+            self._clear_away(runner)
         if len(self.resumed) == 2:
             self._take_up(runner, **self.resumed)
         elif runner.iter:
             runner.logger.warning('the checkpoint holds no random state: the run goes on, but not as if uninterrupted')
+
+    def _clear_away(self, runner: Runner) -> None:
+        """What a killed process was writing, and what it would have removed next."""
+        folder, outdated = Path(self.out_dir), runner.message_hub.get_info('outdated_checkpoints', [])
+        left_over = [*folder.glob('.*.pth.*.tmp'), *folder.glob('.last_checkpoint.*.tmp')]
+        for path in [*left_over, *(folder / name for name in outdated)]:
+            path.unlink(missing_ok=True)
 
     def _take_up(self, runner: Runner, random_states: list[dict], place: dict[str, int]) -> None:
         """Be at the same point of the same order of images, with the same random numbers to come."""
@@ -93,16 +99,21 @@ class CheckpointHook(PlainCheckpointHook):
         outdated = [self.kept.popleft() for _ in range(too_many)]
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
         runner.message_hub.update_info('kept_checkpoints', list(self.kept))
+        runner.message_hub.update_info('outdated_checkpoints', outdated)
         if is_main_process():
             checkpoint = runner.snapshot(meta, self.save_optimizer, self.save_param_scheduler)
             self.writer.start(partial(self._write, checkpoint, path, outdated))
         return path
 
     def _write(self, checkpoint: dict[str, Any], path: Path, outdated: list[str]) -> None:
-        with full_disk_explained(path), replacing(path) as beside:
-            torch.save(checkpoint, beside)
-        with replacing(path.with_name('last_checkpoint')) as beside:
-            beside.write_text(str(path))
+        with full_disk_explained(path):
+            with (
+                replacing(path) as beside,
+                beside.open('wb') as file,
+            ):  # given a path, torch would not say what went wrong
+                torch.save(checkpoint, file)
+            with replacing(path.with_name('last_checkpoint')) as beside:
+                beside.write_text(str(path))
         for name in outdated:
             path.with_name(name).unlink(missing_ok=True)
 

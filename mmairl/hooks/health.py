@@ -34,6 +34,9 @@ class Measurement:
     values: dict[str, Tensor] = field(default_factory=dict)
 
 
+SETTLED = 1000  # iterations, or a tenth of a shorter run: an untrained network's embeddings look collapsed
+
+
 @HOOKS.register_module()
 class HealthHook(Hook):
     """Draws curves `health_...` every `interval` iterations; warns when a quantity turns bad, once until it is good again.
@@ -87,7 +90,8 @@ class HealthHook(Hook):
             runner.message_hub.update_scalar(f'health/{name}', value)
         # Curves, not words in the log's every line: there are three dozen.
         runner.visualizer.add_scalars({f'health_{name}': value for name, value in values.items()}, step=runner.iter + 1)
-        self._tell(runner, {**values, 'loss': runner.message_hub.get_scalar('train/loss').current()})
+        if runner.iter + 1 > min(SETTLED, runner.max_iters / 10):
+            self._tell(runner, {**values, 'loss': runner.message_hub.get_scalar('train/loss').current()})
 
     def _of_times(self, runner: Runner) -> dict[str, float]:
         """The share of the last steps' time that went by waiting for data; a run's first step, which starts it all, aside."""

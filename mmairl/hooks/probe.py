@@ -8,9 +8,12 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from mmairl.engine.history import record
 from mmairl.errors import UserError
 from mmairl.models.siamese import pooled
 from mmairl.registry import HOOKS
+
+UNKNOWN = -1  # the label of an image whose class is not known
 
 
 @HOOKS.register_module()
@@ -21,7 +24,7 @@ class OnlineProbeHook(Hook):
     no gradient from it and is the same to the last bit without it. The state is saved and resumed with the run.
 
     Args:
-        classes: how many the data set has; labels of -1 are left out.
+        classes: how many the data set has; negative labels are left out.
         lr: the probe's learning rate.
         schedule: 'steps' or 'cosine'.
     """
@@ -57,9 +60,9 @@ class OnlineProbeHook(Hook):
             )
         if self.probe is None:
             self._build(features)
-        known = labels >= 0
-        accuracy = self._step(features[known], labels[known].to(features.device), runner.iter / runner.max_iters)
-        runner.message_hub.update_scalar('train/probe_accuracy', accuracy)
+        labels = labels.clamp(min=UNKNOWN).to(features.device, non_blocking=True)
+        accuracy = self._step(features, labels, runner.iter / runner.max_iters)
+        record(runner.message_hub, 'train/probe_accuracy', accuracy)
 
     def _build(self, features: Tensor) -> None:
         """A small normal start, drawn without touching the run's own random numbers and the same in all processes."""
@@ -78,14 +81,16 @@ class OnlineProbeHook(Hook):
 
     @torch.enable_grad()
     def _step(self, features: Tensor, labels: Tensor, progress: float) -> Tensor:
+        """One step, and the accuracy before it; unknown labels count for nothing without being cut out, which would wait."""
         self.optimizer.param_groups[0]['lr'] = self.lr_at(progress)
         scores = self.probe(features)
-        gradients = torch.autograd.grad(F.cross_entropy(scores, labels), list(self.probe.parameters()))
+        loss = F.cross_entropy(scores, labels, ignore_index=UNKNOWN)
+        gradients = torch.autograd.grad(loss, list(self.probe.parameters()))
         for parameter, gradient in zip(self.probe.parameters(), gradients):
             all_reduce(gradient, 'mean')
             parameter.grad = gradient
         self.optimizer.step()
-        accuracy = (scores.detach().argmax(dim=1) == labels).float().mean()
+        accuracy = (scores.detach().argmax(dim=1) == labels).sum() / (labels != UNKNOWN).sum()
         all_reduce(accuracy, 'mean')
         return accuracy
 

@@ -327,7 +327,8 @@ def _run(study: Mapping, anchor: str, run: Mapping) -> str:
     facts = ''.join(f'<dt>{name}</dt><dd>{value}</dd>' for name, value in _facts(run, measured).items())
     state = f'<span class="{"quiet" if run["state"] == "done" else "bad"}">{escape(run["state"])}</span>'
     return (
-        f'<details class="run" id="{anchor}"><summary><b>seed {escape(str(run["seed"]))}</b> {state} {escape(summary)}</summary>'
+        f'<details class="run" id="{anchor}"><summary><b>seed {escape(str(run["seed"]))}</b> {state} '
+        f'{escape(summary)}</summary>'
         f'<dl>{facts}</dl>{text}</details>'
     )
 

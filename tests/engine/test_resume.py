@@ -141,10 +141,11 @@ def test_what_was_seen_is_not_read_again():
     assert len(dataset.read) == 12 and len(loader) == 10
 
 
-def test_a_sampler_that_cannot_begin_inside_an_epoch_says_so():
-    loader = torch.utils.data.DataLoader(Counting(), batch_size=4)
-    with pytest.raises(UserError, match='SequentialSampler cannot begin inside an epoch, 3 iterations in'):
-        batches(loader, epoch=0, done=3)
+def test_a_foreign_sampler_gets_there_by_reading_again():
+    dataset = Counting()
+    loader = torch.utils.data.DataLoader(dataset, batch_size=4)
+    assert [batch.tolist() for batch in batches(loader, epoch=0, done=8)] == [[32, 33, 34, 35], [36, 37, 38, 39]]
+    assert len(dataset.read) == 40
 
 
 def test_views_do_not_depend_on_the_number_of_workers(toy_config):
