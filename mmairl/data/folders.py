@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mmairl.data.decode import MAX_PIXELS, decode
-from mmairl.data.reading import Reason, Unreadable
 from mmairl.data.index import indexed
+from mmairl.data.reading import Reason, Unreadable
 from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS

@@ -21,6 +21,7 @@ from mmairl.data.workers import explain_worker_failure
 from mmairl.engine.atomic import full_disk_explained
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.engine.fast import settle
 from mmairl.engine.newest import newest_checkpoint
 from mmairl.engine.plain_files import read_plain_files_only
 from mmairl.engine.preemption import REQUEUE, Preempted
@@ -61,6 +62,7 @@ KNOWN = [
     'model_wrapper_cfg',
     'custom_imports',
     'total_batch_size',
+    'fast',
     'evaluation',
 ]
 
@@ -160,6 +162,7 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     start_processes(launcher)
     cfg.launcher = launcher
     share_batch(cfg, get_world_size())
+    settle(cfg)
     if not cfg.train_dataloader.get('num_workers'):
         cfg.train_dataloader.timeout = 0  # is for workers; torch refuses it without
     _choose_checkpoint(cfg)

@@ -10,11 +10,12 @@ import torch
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner as PlainRunner
 from mmengine.runner.base_loop import BaseLoop
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from mmairl.data.seeded import Seeded
+from mmairl.engine.fast import make_fast
 from mmairl.engine.loops import EpochLoop, IterLoop
 from mmairl.engine.preemption import deaf
 from mmairl.registry import DATASETS
@@ -46,6 +47,9 @@ class Runner(PlainRunner):
         loader.generator = torch.Generator()  # else each start of the workers draws from the run's own
         loader.worker_init_fn = partial(deaf, then=loader.worker_init_fn)
         return loader
+
+    def build_model(self, model: nn.Module | dict) -> nn.Module:
+        return make_fast(super().build_model(model), self.cfg.get('fast'))
 
     def snapshot(self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool) -> dict[str, Any]:
         """What mmengine writes into a checkpoint, copied to the host's memory: training may go on while it is written."""

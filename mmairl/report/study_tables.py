@@ -198,7 +198,7 @@ def markdown(study: Mapping) -> str:
         head += [f'{escape(column.label + unit)} ({WORDS[column.kind]})', *(['Δ'] * (column.kind != 'gap'))]
     body = [_line([escape(line.name), escape(line.factor), *_texts(line, found)]) for line in lines(study)]
     rule = '|---|---|' + '--:|' * (len(head) - 2)
-    notes = [f'- {escape(line.name)}, {escape(problem)}' for line in lines(study) for problem in line.problems]
+    notes = [f'- Row {escape(line.name)}, {escape(problem)}' for line in lines(study) for problem in line.problems]
     return '\n'.join([_line(head), rule, *body, '', LEGEND, *(['', *notes] if notes else [])]) + '\n'
 
 
@@ -222,7 +222,7 @@ def _markdown(text: str) -> str:
 
 LATEX = {
     '\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}',
-    '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"': r'\textquotedbl{}',
+    '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"': r'\textquotedbl{}', '[': '{[}',
     **{c: f'\\{c}' for c in '&%$#_{}'},
     '—': '---', '–': '--', '−': '$-$', '±': r'$\pm$', '×': r'$\times$', '→': r'$\rightarrow$', '·': r'$\cdot$',
     'Δ': r'$\Delta$', '√(s₁² + s₂²)': r'$\sqrt{s_1^2 + s_2^2}$',
@@ -237,7 +237,7 @@ def latex(study: Mapping) -> str:
         ' & '.join([_latex(line.name), _latex(line.factor), *_latex_cells(line, found)]) + r' \\'
         for line in lines(study)
     ]
-    notes = [f'{line.name}, {problem}.' for line in lines(study) for problem in line.problems]
+    notes = [f'Row {line.name}, {problem}.' for line in lines(study) for problem in line.problems]
     return '\n'.join([
         r'\begin{table}', r'\centering', r'\resizebox{\linewidth}{!}{%',
         rf'\begin{{tabular}}{{lp{{42mm}}{"r" * sum(wide)}}}', r'\toprule',

@@ -46,7 +46,7 @@ def _runs(cfg: Config) -> dict:
         'default_hooks',
         'total_batch_size',
     )
-    return {key: cfg.to_dict()[key] for key in used}
+    return {**{key: cfg.to_dict()[key] for key in used}, 'fast': cfg.to_dict().get('fast')}
 
 
 def _differences(one: object, two: object, path: str) -> Iterator[str]:

@@ -77,7 +77,9 @@ def test_a_vits_tokens_count_as_weights_and_its_gains_do_not():
     assert {'ln1.weight', 'layers.0.ln1.bias', 'layers.0.attn.qkv.bias', 'layers.0.attn.gamma1.weight'} <= excluded
 
 
-@pytest.mark.parametrize('wrapper,kind', [('LARSOptimWrapper', LARSOptimWrapper), ('OptimWrapper', AutocastOptimWrapper)])
+@pytest.mark.parametrize(
+    'wrapper,kind', [('LARSOptimWrapper', LARSOptimWrapper), ('OptimWrapper', AutocastOptimWrapper)]
+)
 def test_a_config_that_says_lars_gets_two_groups(scope, wrapper, kind):
     cfg = {'type': wrapper, 'optimizer': {'type': 'LARS', 'lr': 0.3, 'momentum': 0.9, 'weight_decay': 1e-6}}
     built = build_optim_wrapper(Student(), cfg)

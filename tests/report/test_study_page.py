@@ -332,6 +332,15 @@ def test_hostile_names_stay_text_in_latex():
     assert counts == {1 + 2 * 10}  # name, factor, and a number and a difference a column
 
 
+def test_a_row_that_begins_with_a_bracket_is_no_argument_of_the_line_break():
+    assert '\n{[}a] & ' in latex(tiny(**{'[a]': (70.0, 71.0)}))
+
+
+def test_a_row_that_begins_with_a_plus_is_no_list_within_the_list():
+    notes = [line for line in markdown(ladder()).splitlines() if line.startswith('- ')]
+    assert notes[0] == '- Row + ascending momentum, seed 1: has not run' and len(notes) == 2
+
+
 def body_rows(text: str) -> list[str]:
     return text[text.index(r'\midrule') : text.index(r'\bottomrule')].splitlines()[1:]
 
