@@ -49,7 +49,11 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         return FusedSyncBN.apply(x, self.weight, self.bias, *statistics, dist.group.WORLD, dist.get_world_size())
 
     def _synchronised(self, x: Tensor) -> Tensor:
-        """Two passes, mean then squared deviation: one pass of sums and squares cancels in float32."""
+        """Two passes, mean then squared deviation: one pass of sums and squares cancels in float32.
+
+        Statistics of half-precision activations are taken in float32, as the fused kernels do.
+        """
+        kind, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
         others = [axis for axis in range(x.ndim) if axis != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
         count = x.new_tensor([x.numel() // x.shape[1]])
@@ -61,4 +65,4 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance * (count / (count - 1)), self.momentum)
         scale = self.weight * torch.rsqrt(variance + self.eps)
-        return centred * scale.view(shape) + self.bias.view(shape)
+        return (centred * scale.view(shape) + self.bias.view(shape)).to(kind)
