@@ -1,5 +1,5 @@
 # `make demo` and `make test` are all that a fresh clone needs; each makes .venv when it is missing.
-.PHONY: demo test lint core full clean
+.PHONY: demo test lint docs core full clean
 
 demo: core
 	.venv/bin/python tools/demo.py
@@ -10,6 +10,15 @@ test: full lint
 lint: full
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+
+# The site, in an environment of its own, so that the pinned versions stay as they are: open build/site/index.html
+docs: build/docs-venv/.installed
+	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --strict
+
+build/docs-venv/.installed: requirements/docs.txt
+	$${PYTHON:-python3} -m venv build/docs-venv
+	build/docs-venv/bin/python -m pip --disable-pip-version-check -q install -r $<
+	touch $@
 
 core full:
 	@requirements/install.sh $@

@@ -1,3 +1,15 @@
 """mmairl: the fair benchmark of augmentation-invariant representation learning, as an OpenMMLab plugin."""
 
+try:
+    from mmairl.named import teach_mmengine
+except ModuleNotFoundError as missing:
+    if missing.name != 'mmengine':
+        raise
+    raise ImportError(
+        "mmairl runs on OpenMMLab, which is not installed; say: pip install 'mmairl[openmmlab]' "
+        '(or, for the maintained fork: pip install onedl-mmengine onedl-mmcv onedl-mmpretrain)'
+    ) from missing
+
 __version__ = '0.1.0'
+
+teach_mmengine()  # so that `_base_ = 'mmairl::mocov2plus_r50_200e.py'` is known; nothing else is done

@@ -1,0 +1,204 @@
+"""The wheel, installed where the checkout cannot be imported: what it holds, and configs inherited by name from it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+from mmengine.hub import get_config
+
+import mmairl
+from mmairl.engine.launch import load_config
+from mmairl.errors import UserError
+from mmairl.named import config_path
+
+ROOT = Path(__file__).parents[1]
+NOT_SOURCE = {'.git', '.venv', 'work_dirs', 'build', 'dist', 'data', 'shared'}
+
+
+def shell(*command: object, cwd: Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=env, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+@pytest.fixture(scope='module')
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, so that building leaves nothing in it; with what an earlier build may have left."""
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        top = NOT_SOURCE if Path(folder) == ROOT else set()
+        return {name for name in names if name in top or name == '__pycache__' or name.endswith('.egg-info')}
+
+    copy = tmp_path_factory.mktemp('source') / 'mmairl'
+    shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True)
+    for stale in ('build/lib/mmairl/removed.py', 'build/lib/mmairl/.mim/configs/removed.py'):
+        (copy / stale).parent.mkdir(parents=True, exist_ok=True)
+        (copy / stale).write_text('')
+    return copy
+
+
+@pytest.fixture(scope='module')
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp('wheel')
+    flags = ('--no-deps', '--no-build-isolation', '--no-index', '--disable-pip-version-check', '-q')
+    shell(sys.executable, '-m', 'pip', 'wheel', *flags, '-w', out, source, cwd=out)
+    return next(out.glob('mmairl-*.whl'))
+
+
+@pytest.fixture(scope='module')
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp('site')
+    flags = ('--no-deps', '--no-index', '--disable-pip-version-check', '-q')
+    shell(sys.executable, '-m', 'pip', 'install', *flags, '--target', target, wheel, cwd=target)
+    return target
+
+
+# The platform's packages are wanted and this checkout's editable install is not.
+BLOCKED = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if '__editable__' not in repr(finder)]
+sys.path[:] = [path for path in sys.path if path not in ({root!r}, {root!r} + '/tests')]
+"""
+
+
+def elsewhere(code: str, installed: Path, folder: Path) -> str:
+    """What a program prints that has the installed package and not the checkout."""
+    env = {**os.environ, 'PYTHONPATH': str(installed), 'OMP_NUM_THREADS': '1'}
+    said = shell(sys.executable, '-W', 'ignore', '-c', BLOCKED.format(root=str(ROOT)) + code, cwd=folder, env=env)
+    return said.strip().splitlines()[-1]
+
+
+def test_the_wheel_holds_all_of_the_package_and_nothing_that_was_removed(wheel):
+    held = set(zipfile.ZipFile(wheel).namelist())
+    package = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / 'mmairl').rglob('*')
+        if path.is_file() and '__pycache__' not in path.parts
+    }
+    beside = {f'mmairl/.mim/{path.relative_to(ROOT).as_posix()}' for path in shipped()}
+    assert {name for name in held if '.dist-info/' not in name} == package | beside
+    assert 'mmairl/study/published.yaml' in held and 'mmairl/.mim/model-index.yml' in held
+
+
+def shipped() -> list[Path]:
+    """What mim looks for: every file git would keep of configs, tools and projects."""
+    found = [path for name in ('configs', 'tools', 'projects') for path in (ROOT / name).rglob('*')]
+    return [ROOT / 'model-index.yml', *(path for path in found if path.is_file() and '__pycache__' not in path.parts)]
+
+
+def test_the_source_tree_gets_no_links_and_the_sdist_can_be_built_from(source, tmp_path):
+    shell(sys.executable, 'setup.py', '-q', 'sdist', '-d', tmp_path, cwd=source)
+    with tarfile.open(next(tmp_path.glob('*.tar.gz'))) as archive:
+        held = {name.partition('/')[2] for name in archive.getnames()}
+    assert {'setup.py', 'model-index.yml', 'requirements/runtime.txt', 'configs/metafile.yml'} <= held
+    assert {path.relative_to(ROOT).as_posix() for path in shipped()} <= held
+    assert not (source / 'mmairl' / '.mim').exists()
+
+
+def test_the_wheel_names_its_version_and_what_it_needs(installed):
+    lines = next(installed.glob('mmairl-*.dist-info/METADATA')).read_text().splitlines()
+    assert f'Version: {mmairl.__version__}' in lines
+    for name in ('torch', 'torchvision', 'numpy', 'scikit-learn', 'matplotlib', 'rich', 'filelock'):
+        assert any(line.startswith(f'Requires-Dist: {name}') and 'extra' not in line for line in lines), name
+    assert any(line.startswith('Requires-Dist: mmengine') and 'extra == "openmmlab"' in line for line in lines)
+
+
+def test_without_the_platform_the_import_says_what_to_install(installed, tmp_path):
+    code = """
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'mmengine':
+            raise ModuleNotFoundError("No module named 'mmengine'", name='mmengine')
+
+sys.meta_path.insert(0, Without())
+try:
+    import mmairl
+except ImportError as error:
+    print(error)
+"""
+    assert "say: pip install 'mmairl[openmmlab]'" in elsewhere(code, installed, tmp_path)
+
+
+@pytest.mark.parametrize('name', ['mocov2plus_r50_200e.py', 'longer/byol_lars_r50_300e.py'])
+def test_an_installed_config_is_inherited_by_name_as_in_the_checkout_by_path(installed, tmp_path, name):
+    (tmp_path / 'mine.py').write_text(f"_base_ = 'mmairl::{name}'\ntotal_batch_size = 512\n")
+    code = """
+import json
+import mmairl
+from mmengine.config import Config
+cfg = Config.fromfile('mine.py')
+print(json.dumps([mmairl.__file__, cfg.to_dict()]))
+"""
+    where, cfg = json.loads(elsewhere(code, installed, tmp_path))
+    assert Path(where).is_relative_to(installed)
+    expected = Config.fromfile(ROOT / 'configs' / name).to_dict() | {'total_batch_size': 512}
+    assert cfg == json.loads(json.dumps(expected))
+
+
+def test_an_installed_config_is_got_by_name_and_what_a_run_needs_is_there(installed, tmp_path):
+    """Of a project too, whose own modules are imported from the wheel; study, page and recipe are read as data."""
+    code = """
+import json
+import mmairl
+from mmengine.hub import get_config
+from mmairl.engine.launch import load_config
+from mmairl.named import home
+from mmairl.study.published import row
+from mmairl.study.spec import read_study
+cfg = get_config('mmairl::mocov2plus_r50_200e.py')
+study = read_study(home() / 'configs/studies/crossover.yaml')
+head = load_config(str(home() / 'projects/msbreg/configs/msbreg_k2_r50_300e.py')).model.head.type
+import projects.msbreg.msbreg
+print(json.dumps([cfg.total_batch_size, len(study.rows), row('byol_sgd')['in1k'], head, projects.msbreg.msbreg.__file__]))
+"""
+    batch, rows, top1, head, module = json.loads(elsewhere(code, installed, tmp_path))
+    assert (batch, rows, top1, head) == (1024, 4, 72.1, 'RegularisedHead')
+    assert Path(module).is_relative_to(installed / 'mmairl' / '.mim')
+
+
+def test_the_tools_of_the_wheel_run(installed, tmp_path):
+    """`mim run mmairl train` and its like start these files."""
+    (tmp_path / 'mine.py').write_text("_base_ = 'mmairl::mocov2plus_r50_200e.py'\n")
+    code = """
+import runpy
+from pathlib import Path
+import mmairl
+sys.argv = ['train.py', 'mine.py', '--plan', '4', '--per-gpu', '64']
+runpy.run_path(str(Path(mmairl.__file__).parent / '.mim/tools/train.py'), run_name='__main__')
+"""
+    assert '1024' in elsewhere(code, installed, tmp_path)
+
+
+@pytest.mark.parametrize('read', [Config.fromfile, lambda path: load_config(str(path))])
+def test_a_name_works_in_a_checkout_as_well(tmp_path, read):
+    mine = tmp_path / 'mine.py'
+    mine.write_text("_base_ = 'mmairl::byol_r50_200e.py'\n")
+    assert read(mine).to_dict() == Config.fromfile(ROOT / 'configs' / 'byol_r50_200e.py').to_dict()
+
+
+def test_get_config_gives_what_the_path_gives_and_leaves_other_packages_to_mmengine():
+    ours = get_config('mmairl::demo/mocov2plus_shapes.py')
+    assert ours.to_dict() == Config.fromfile(ROOT / 'configs' / 'demo' / 'mocov2plus_shapes.py').to_dict()
+    assert get_config('mmpretrain::byol/byol_resnet50_16xb256-coslr-200e_in1k.py').model.type == 'BYOL'
+    with pytest.raises(AssertionError, match='does not support'):
+        get_config('nobody::a/b.py')
+
+
+def test_a_misspelt_name_is_told_with_the_nearest(tmp_path):
+    with pytest.raises(UserError, match="did you mean 'mmairl::mocov2plus_r50_200e.py'"):
+        config_path('mmairl::mocov2plus_r50_20e.py')
+
+
+@pytest.mark.parametrize('name', ['mmairl::../setup.py', 'mmairl::../../etc/passwd', 'mmairl::/etc/passwd', 'mmairl::'])
+def test_a_name_leads_nowhere_else(name):
+    with pytest.raises(UserError, match='there is no config'):
+        config_path(name)
