@@ -1,10 +1,17 @@
 """A long run does not grow; the long form is tools/torture.py long."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from mmengine.hooks import Hook
 
 from mmairl.engine import history
+from mmairl.engine.launch import register
 from mmairl.registry import HOOKS
 from mmairl.torture import long_run
 from mmairl.torture.long_run import FAULTS, KIB_PER_1000_STEPS, Sample, judged
@@ -26,8 +33,22 @@ class KeepEverything(Hook):
             self.kept.append(open('/dev/null'))  # noqa: SIM115
 
 
-def run(tmp_path, monkeypatch, **keep) -> dict:
-    monkeypatch.setattr(history, 'KEPT', 100)  # values of each logged quantity, so that they are full after a fifth
+def run(folder: Path, **keep) -> dict:
+    """A short long run in a fresh process: in one that has freed much, a leak fills what was freed and does not show."""
+    done = subprocess.run(
+        [sys.executable, __file__, str(folder), json.dumps(keep)],
+        env={**os.environ, 'PYTHONPATH': str(Path(__file__).parents[2]), 'OMP_NUM_THREADS': '1'},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / 'found.json').read_text())
+
+
+def main() -> None:
+    folder, keep = Path(sys.argv[1]), json.loads(sys.argv[2])
+    history.KEPT = 100  # values of each logged quantity, so that they are full after a fifth
     config = long_run.config
 
     def with_a_leak(*args):
@@ -35,23 +56,24 @@ def run(tmp_path, monkeypatch, **keep) -> dict:
         cfg.custom_hooks.append(dict(type='KeepEverything', **keep))
         return cfg
 
-    monkeypatch.setattr(long_run, 'config', with_a_leak)
-    return long_run.long_run(STEPS, 0, tmp_path)
+    long_run.config = with_a_leak
+    register()
+    (folder / 'found.json').write_text(json.dumps(long_run.long_run(STEPS, 0, folder)))
 
 
-def test_a_run_keeps_its_memory_its_files_its_threads_and_its_workers(tmp_path, monkeypatch):
-    found = run(tmp_path, monkeypatch)
+def test_a_run_keeps_its_memory_its_files_its_threads_and_its_workers(tmp_path):
+    found = run(tmp_path)
     assert found['steps'] == STEPS and found['data workers'] == 1
     assert {name: found[name] for name in FAULTS} == dict.fromkeys(FAULTS, 0)
 
 
-def test_a_hook_that_keeps_a_tensor_a_step_is_found(tmp_path, monkeypatch):
-    found = run(tmp_path, monkeypatch, bytes=16 * 1024)
+def test_a_hook_that_keeps_a_tensor_a_step_is_found(tmp_path):
+    found = run(tmp_path, bytes=16 * 1024)
     assert found['memory grows'] and found['KiB gained per 1000 steps'] > 12_000
 
 
-def test_a_hook_that_opens_files_is_found(tmp_path, monkeypatch):
-    assert run(tmp_path, monkeypatch, files=True)['files grow']
+def test_a_hook_that_opens_files_is_found(tmp_path):
+    assert run(tmp_path, files=True)['files grow']
 
 
 def samples(kib_per_step: float, count: int = 20, every: int = 1000) -> list[Sample]:
@@ -76,3 +98,7 @@ def test_a_count_that_rises_is_found_and_one_that_comes_and_goes_is_not(what):
     for place, one in enumerate(made):
         setattr(one, what, 20 + place)
     assert judged(made, left_over=0)[f'{what} grow'] == 1
+
+
+if __name__ == '__main__':
+    main()
