@@ -1,5 +1,6 @@
 """A cluster takes its machine back: finish the step, write a checkpoint, leave with a code that brings the run back."""
 
+import os
 import signal
 from types import FrameType
 
@@ -29,11 +30,14 @@ class PreemptionHook(Hook):
         self.signalled = 0
 
     def before_train(self, runner: Runner) -> None:
+        self.process = os.getpid()
         self.before = {number: signal.signal(number, self._note) for number in SIGNALS}
         self.group = dist.new_group(backend='gloo') if get_world_size() > 1 else None
         self.asked: tuple[torch.Tensor, dist.Work] | None = None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self.process:  # a child that some library has forked, and whose end is now waited for
+            os._exit(128 + number)
         self.signalled = number
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:

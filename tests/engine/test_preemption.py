@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import resuming
 
+from mmairl.engine import launch
 from mmairl.engine.preemption import REQUEUE
 
 SCRIPT = Path(resuming.__file__)
@@ -97,3 +98,27 @@ def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(tmp_pat
     assert run_whole.communicate(timeout=300) and run_whole.returncode == 0
     ends = [Path((tmp_path / name / 'last_checkpoint').read_text()) for name in ('whole', 'run')]
     resuming.assert_the_same_run(*ends)
+
+
+def test_a_pool_that_a_library_forks_during_the_run_can_be_terminated(toy_config):
+    """mmdet scores VOC by such a pool: processes that heeded the run's handler would be waited for without end."""
+    import multiprocessing
+
+    from mmairl.hooks import PreemptionHook
+
+    runner = launch.build(_shared(toy_config(steps=1)))
+    hook = PreemptionHook()
+    hook.before_train(runner)
+    try:
+        pool = multiprocessing.get_context('fork').Pool(1)
+        assert pool.apply(os.getpid) != os.getpid()
+        pool.terminate()
+        assert not any(process.is_alive() for process in pool._pool)
+        assert hook.signalled == 0
+    finally:
+        hook.after_train(runner)
+
+
+def _shared(cfg):
+    launch.share_batch(cfg, 1)
+    return cfg
