@@ -1,14 +1,16 @@
 """What the tests share: the real config at toy size, on views that are fixed tensors."""
 
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.logging import MMLogger
 
 from mmairl.engine.launch import register
 
@@ -17,9 +19,19 @@ sys.path.insert(0, str(ROOT / 'tests'))
 
 
 @pytest.fixture(autouse=True)
-def _scope() -> None:
+def _scope() -> Iterator[None]:
     register()
     torch.manual_seed(0)
+    yield
+    close_logs()
+
+
+def close_logs() -> None:
+    """mmengine keeps the log of every run open until the process ends: a file each, of the 1024 that many systems allow."""
+    for logger in MMLogger._instance_dict.values():
+        for handler in [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)]:
+            handler.close()
+            logger.removeHandler(handler)
 
 
 @pytest.fixture

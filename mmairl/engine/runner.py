@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
 from mmairl.data.seeded import Seeded
-from mmairl.engine.fast import make_fast
+from mmairl.engine.fast import lay_out, make_fast
 from mmairl.engine.loops import EpochLoop, IterLoop
 from mmairl.engine.preemption import deaf
 from mmairl.registry import DATASETS
@@ -50,6 +50,12 @@ class Runner(PlainRunner):
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         return make_fast(super().build_model(model), self.cfg.get('fast'))
+
+    def _init_model_weights(self) -> None:
+        """In the default layout: random numbers are drawn in the order in which a weight lies in memory."""
+        self.model.to(memory_format=torch.contiguous_format)
+        super()._init_model_weights()
+        lay_out(self.model, self.cfg.get('fast'))
 
     def snapshot(self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool) -> dict[str, Any]:
         """What mmengine writes into a checkpoint, copied to the host's memory: training may go on while it is written."""
