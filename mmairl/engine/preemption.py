@@ -1,10 +1,12 @@
 """What a run is told when its machine is wanted for something else, and what it tells in return."""
 
+import functools
 import os
 import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 REQUEUE = 75  # EX_TEMPFAIL: try again later. Any code but 0 makes torchrun restart; this one is worth requeueing for.
@@ -15,6 +17,54 @@ class Preempted(Exception):
 
     def __init__(self, number: int, steps: int, path: Path) -> None:
         super().__init__(f'stopped by {signal.Signals(number).name} after {steps} iterations: {path} is written')
+
+
+class Listener:
+    """Calls a handler on each of SIGNALS, from `start` to `stop`; a child that a library forks meanwhile ends by them instead.
+
+    It would inherit the handler, and Python forgets a signal that comes before a child has set itself up: a pool that ends its
+    workers would wait for them for ever. So signals are held back while a fork goes on, and the child has the default again.
+    """
+
+    listening: 'Listener | None' = None
+
+    def __init__(self, handler: Callable[[int, FrameType | None], None]) -> None:
+        self.handler = handler
+
+    def start(self) -> None:
+        _watch_forks()
+        self.before = {number: signal.signal(number, self.handler) for number in SIGNALS}
+        Listener.listening = self
+
+    def stop(self) -> None:
+        Listener.listening = None
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def hold(self) -> None:
+        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+    def release(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+
+    def leave_child(self) -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        Listener.listening = None
+        self.release()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """For the rest of the process: Python has no way to take this back."""
+    if hasattr(os, 'register_at_fork'):
+        watch = {'before': 'hold', 'after_in_parent': 'release', 'after_in_child': 'leave_child'}
+        os.register_at_fork(**{when: functools.partial(_tell_listener, act) for when, act in watch.items()})
+
+
+def _tell_listener(act: str) -> None:
+    if Listener.listening is not None:
+        getattr(Listener.listening, act)()
 
 
 def deaf(worker: int, then: Callable[[int], None] | None) -> None:

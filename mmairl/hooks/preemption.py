@@ -1,7 +1,5 @@
 """A cluster takes its machine back: finish the step, write a checkpoint, leave with a code that brings the run back."""
 
-import os
-import signal
 from types import FrameType
 
 import torch
@@ -10,7 +8,7 @@ from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmairl.engine.preemption import SIGNALS, Preempted
+from mmairl.engine.preemption import Listener, Preempted
 from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import CheckpointHook
 from mmairl.registry import HOOKS
@@ -28,16 +26,14 @@ class PreemptionHook(Hook):
 
     def __init__(self) -> None:
         self.signalled = 0
+        self.listener = Listener(self._note)
 
     def before_train(self, runner: Runner) -> None:
-        self.process = os.getpid()
-        self.before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        self.listener.start()
         self.group = dist.new_group(backend='gloo') if get_world_size() > 1 else None
         self.asked: tuple[torch.Tensor, dist.Work] | None = None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self.process:  # a child that some library has forked, and whose end is now waited for
-            os._exit(128 + number)
         self.signalled = number
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
@@ -71,5 +67,4 @@ class PreemptionHook(Hook):
     def after_train(self, runner: Runner) -> None:
         if self.asked is not None:
             self.asked[1].wait()
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
+        self.listener.stop()
