@@ -178,6 +178,27 @@ runpy.run_path(str(Path(mmairl.__file__).parent / '.mim/tools/train.py'), run_na
     assert '1024' in elsewhere(code, installed, tmp_path)
 
 
+def test_a_config_that_is_data_trusts_what_the_wheel_holds_and_not_the_folder_beside_it(installed, tmp_path):
+    """site-packages may have a `configs` and a `projects` of anybody's."""
+    name = 'mmairl::projects/msbreg/configs/msbreg_k2_r50_300e.py'
+    (tmp_path / 'ours.yaml').write_text(f"_base_: '{name}'\ncustom_imports: {{imports: projects.msbreg.msbreg}}\n")
+    stranger = installed / 'configs' / 'stranger.py'
+    stranger.parent.mkdir(exist_ok=True)
+    stranger.write_text("raise SystemExit('this ran')\n")
+    (tmp_path / 'theirs.yaml').write_text(f"_base_: '{stranger}'\n")
+    code = """
+from mmairl.engine.launch import load_config
+from mmairl.errors import UserError
+found = load_config('ours.yaml').model.head.type, load_config('mmairl::mocov2plus_r50_200e.py').total_batch_size
+try:
+    load_config('theirs.yaml')
+except UserError as error:
+    print(*found, error)
+"""
+    said = elsewhere(code, installed, tmp_path)
+    assert said.startswith('RegularisedHead 1024') and 'does not come with mmairl' in said and 'this ran' not in said
+
+
 @pytest.mark.parametrize('read', [Config.fromfile, lambda path: load_config(str(path))])
 def test_a_name_works_in_a_checkout_as_well(tmp_path, read):
     mine = tmp_path / 'mine.py'

@@ -1,5 +1,6 @@
 """Measure ours beside its peers in one process: tools/benchmark.py --suite NAME [--device cuda].
 
+--suite scaling runs two processes, and prints what a written model says of many GPUs.
 --suite detection --checkpoint CKPT asks something else: whether a detector learns, on drawn images, from a ResNet-18 of ours.
 """
 
@@ -10,8 +11,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from mmairl.benchmark import cluster, scaling
 from mmairl.benchmark.limits import measure
-from mmairl.benchmark.report import machine, terminal, write
+from mmairl.benchmark.report import machine, save, terminal, write
 from mmairl.benchmark.suites import SUITES
 from mmairl.benchmark.timing import compare
 from mmairl.engine.launch import one_sentence_errors, register
@@ -20,7 +22,7 @@ from mmairl.errors import UserError
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--suite', choices=[*SUITES, 'all', 'detection'], default='all')
+    parser.add_argument('--suite', choices=[*SUITES, 'scaling', 'all', 'detection'], default='all')
     parser.add_argument('--checkpoint', help='detection: the ResNet-18 to start from')
     parser.add_argument('--steps', type=int, default=300, help='detection: of training')
     parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
@@ -46,14 +48,32 @@ def detection(args: argparse.Namespace) -> None:
     print(save_table(('iteration', 'AP', 'AP50', 'AP75'), [(s, *v.values()) for s, v in curve.items()], out))
 
 
+def two_processes(args: argparse.Namespace) -> None:
+    """One process against two, each on one thread; then the model of 8, 64 and 512 GPUs."""
+    command = f'tools/benchmark.py --suite scaling --rounds {args.rounds}' + (' --quick' if args.quick else '')
+    found = scaling.measure(args.rounds, steps=1 if args.quick else 5)
+    paragraphs = [
+        f'`{command}`',
+        machine('cpu'),
+        scaling.heading(),
+        scaling.table(found),
+        cluster.NOTE,
+        cluster.table(),
+    ]
+    print('\n\n'.join(paragraphs[2:]))
+    record = dict(machine=machine('cpu'), command=command, seconds=found, model=cluster.record())
+    print(*save(record, paragraphs, args.out or Path('work_dirs/benchmark/scaling_cpu')))
+
+
 @one_sentence_errors
 def main() -> None:
     args = parse_args()
     if args.device == 'cuda' and not torch.cuda.is_available():
         raise UserError('this machine has no GPU that torch can use; leave out --device cuda')
     register()
-    if args.suite == 'detection':
-        detection(args)
+    alone = dict(detection=detection, scaling=two_processes)  # which compare no two sides
+    if args.suite in alone:
+        alone[args.suite](args)
         return
     console, rows, limits = Console(), [], measure(args.device)
     console.print(f'{machine(args.device)}; limits: {limits}')

@@ -11,7 +11,7 @@ from mmairl.report.demo import run_demo
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--config', default='configs/demo/mocov2plus_shapes.py')
+    parser.add_argument('--config', default='mmairl::demo/mocov2plus_shapes.py')
     parser.add_argument('--seed', type=int, help='by default another one every time, which is printed')
     parser.add_argument('--work-dir', default='work_dirs/demo')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='overrides, as k=v')

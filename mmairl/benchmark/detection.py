@@ -10,7 +10,7 @@ from mmairl.engine.launch import load_config, train
 from mmairl.transfer.drawn import write_voc
 from mmairl.transfer.loaded import start_from
 
-CONFIG = Path(__file__).parents[2] / 'configs/transfer/voc07_c4_r18_9k.py'
+CONFIG = 'mmairl::transfer/voc07_c4_r18_9k.py'
 IMAGES = {'VOC2007': dict(trainval=120, test=40)}
 SIZE = (160, 128)
 
@@ -28,7 +28,7 @@ def learning_curve(checkpoint: str, folder: Path, steps: int, every: int) -> dic
 
 def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) -> Config:
     """The config of VOC07 with small images, few regions and few steps; everything else is as it is."""
-    cfg = start_from(load_config(str(CONFIG)), checkpoint)
+    cfg = start_from(load_config(CONFIG), checkpoint)
     for node in _dicts(cfg._cfg_dict):
         if node.get('type') == 'RandomChoiceResize':
             node.scales = [(400, side) for side in (96, 128, 160)]

@@ -70,9 +70,13 @@ def write(
     lines += ['| ' + ' | '.join(cells(row, limits)) + ' |' for row in rows]
     paragraphs = [f'`{command}`', machine(device) + ('' if limits is None else f'; limits: {limits}'), '\n'.join(lines)]
     paragraphs += dict.fromkeys(row.note for row in rows if row.note)
-    text = '\n\n'.join(paragraphs) + '\n'
+    return save(record, paragraphs, out)
+
+
+def save(record: dict, paragraphs: Sequence[str], out: str | Path) -> tuple[Path, Path]:
+    """out.json and out.md."""
     paths = Path(f'{out}.json'), Path(f'{out}.md')
-    for path, content in zip(paths, (json.dumps(record, indent=2) + '\n', text)):
+    for path, content in zip(paths, (json.dumps(record, indent=2) + '\n', '\n\n'.join(paragraphs) + '\n')):
         with replacing(path) as beside:
             beside.write_text(content)
     return paths

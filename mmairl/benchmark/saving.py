@@ -19,12 +19,12 @@ from mmairl.engine.distributed import stop_processes
 from mmairl.engine.runner import Runner
 from mmairl.hooks.checkpoint import CheckpointHook
 
-CONFIG = Path(__file__).parents[2] / 'configs/mocov2plus_r50_200e.py'
+CONFIG = 'mmairl::mocov2plus_r50_200e.py'
 
 
 def small_images(folder: Path) -> Runner:
     """The full-size network, optimizer and queue behind one step on tiny images: what they save is as large as ever."""
-    cfg = launch.load_config(str(CONFIG))
+    cfg = launch.load_config(CONFIG)
     cfg.train_dataloader = dict(
         num_workers=0,
         sampler=dict(type='DefaultSampler', shuffle=True),

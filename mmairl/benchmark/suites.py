@@ -13,6 +13,7 @@ from mmairl.benchmark.augment import augment
 from mmairl.benchmark.loader import loader
 from mmairl.benchmark.loss import loss
 from mmairl.benchmark.optim import optim
+from mmairl.benchmark.step import step
 from mmairl.benchmark.teacher import teacher
 from mmairl.benchmark.timing import Case
 from mmairl.evaluation.knn import nearest
@@ -105,4 +106,5 @@ SUITES: dict[str, Callable[[str, bool], Iterator[Case]]] = dict(
     teacher=teacher,
     augment=augment,
     loader=loader,
+    step=step,
 )

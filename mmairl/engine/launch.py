@@ -28,6 +28,7 @@ from mmairl.engine.preemption import REQUEUE, Preempted
 from mmairl.engine.runner import Runner
 from mmairl.engine.safe_config import is_data, read_config
 from mmairl.errors import UserError
+from mmairl.named import PREFIX, config_path
 
 WORKER = 'mmairl.errors.UserError: '
 WRONG_CALL = re.compile(r"(\w+)\.__init__\(\) (missing .+|got an unexpected keyword argument '(\w+)')")
@@ -99,7 +100,12 @@ def register() -> None:
 
 
 def load_config(path: str, options: dict | None = None) -> Config:
-    """The config with `--cfg-options` merged in; a misspelt key is an error, not a key that nothing reads."""
+    """The config with `--cfg-options` merged in; a misspelt key is an error, not a key that nothing reads.
+
+    `mmairl::NAME.py` is one that comes with mmairl, wherever that is installed.
+    """
+    if path.startswith(PREFIX):
+        path = str(config_path(path))
     if not Path(path).is_file():
         raise UserError(f'there is no config at {path}; see configs/ for those that come with mmairl')
     read_plain_files_only()  # a Python config may have a YAML base

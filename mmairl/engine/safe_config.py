@@ -25,6 +25,7 @@ from mmengine.utils import import_modules_from_strings
 from mmairl.engine.atomic import replacing
 from mmairl.engine.plain_files import PlainDumper, PlainLoader
 from mmairl.errors import UserError
+from mmairl.named import PREFIX, config_path, home
 
 SUFFIXES = ('.yml', '.yaml', '.json')
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -115,6 +116,8 @@ def _read(path: Path, above: tuple[Path, ...]) -> Config:
 
 
 def _base(path: Path, name: Any) -> Path:
+    if isinstance(name, str) and name.startswith(PREFIX):
+        return config_path(name)
     if not isinstance(name, str) or '::' in name or Path(name).suffix not in (*SUFFIXES, '.py'):
         raise UserError(f'the _base_ {name!r} of {path} is not a path to a .yaml, .json or .py config; give one')
     base = path.parent / name
@@ -127,14 +130,14 @@ def _base(path: Path, name: Any) -> Path:
 
 def _trusted(path: Path, user: Path) -> Config:
     """A Python base, which is run: one of those that come with mmairl and no other."""
-    roots = [PACKAGE.parent / 'configs', PACKAGE / '.mim' / 'configs', *PACKAGE.parent.glob('projects/*/configs')]
+    roots = [home() / 'configs', *home().glob('projects/*/configs')]
     if not any(path.is_relative_to(root.resolve()) for root in roots):
         raise UserError(
             f'{user} has the _base_ {path}, which is Python code and does not come with mmairl; '
             'give a base in YAML or JSON, or write the config in Python if you mean to run that code'
         )
-    if str(PACKAGE.parent) not in sys.path:
-        sys.path.append(str(PACKAGE.parent))  # where a project's config imports its own parts from
+    if str(home()) not in sys.path:
+        sys.path.append(str(home()))  # where a project's config imports its own parts from
     return Config.fromfile(path, import_custom_modules=False)
 
 
@@ -216,7 +219,8 @@ def _require_own(imports: Any, path: Path) -> None:
     names = [names] if isinstance(names, str) else names
     strings = isinstance(names, list) and all(isinstance(name, str) for name in names)
     tops = {name.partition('.')[0] for name in names} if strings else {None}
-    if not tops <= {'mmairl', 'projects'} or any(_folder(top) != PACKAGE.parent / top for top in tops):
+    ours = {'mmairl': PACKAGE, 'projects': home() / 'projects'}
+    if not tops <= ours.keys() or any(_folder(top) != ours[top] for top in tops):
         raise UserError(
             f'{path} sets custom_imports to {names or imports}, which are Python modules that do not come with mmairl; '
             'a YAML or JSON config is data, only Python may do that'

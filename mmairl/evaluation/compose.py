@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
+from mmairl.named import home
 from mmairl.registry import DATASETS
 
 RECIPES = dict(linear='linear_sgd_100e', finetune='finetune_20k')
@@ -37,11 +38,11 @@ def _file(name: str, cfg: Config) -> Path:
     if name.endswith('.py'):
         return Path(name)
     above = [folder / '_base_' / 'recipes' for folder in Path(cfg.filename).resolve().parents]
-    package = Path(__file__).parents[1]
-    places = [*above, package.parent / 'configs/_base_/recipes', package / '.mim/configs/_base_/recipes']
+    ours = home() / 'configs/_base_/recipes'
+    places = [*above, ours]
     found = next((place / f'{name}.py' for place in places if (place / f'{name}.py').is_file()), None)
     if found is None:
-        known = sorted(path.stem for place in places[-2:] for path in place.glob('*.py'))
+        known = sorted(path.stem for path in ours.glob('*.py'))
         raise UserError(f"there is no recipe '{name}'; say the path of a config or one of {', '.join(known)}")
     return found
 

@@ -10,15 +10,8 @@ from mmengine.config import Config
 
 from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
+from mmairl.named import home
 from mmairl.study.spec import Row
-
-# A checkout's configs lie beside the package, a wheel's inside of it.
-HOMES = [Path(__file__).parents[2], Path(__file__).parents[1] / '.mim']
-
-
-def home() -> Path:
-    """The folder whose `configs/` are ours."""
-    return next(folder for folder in HOMES if (folder / 'configs' / '_base_').is_dir())
 
 
 @dataclass(frozen=True)

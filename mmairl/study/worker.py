@@ -23,8 +23,8 @@ from mmairl.engine.distributed import stop_processes
 from mmairl.engine.launch import load_config, one_sentence_errors, register, train
 from mmairl.errors import UserError
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
+from mmairl.named import home
 from mmairl.report.scalars import read_scalars
-from mmairl.study.scale import home
 from mmairl.weights.read import read_backbone
 from mmairl.weights.write import write_backbone
 

@@ -11,8 +11,9 @@ from typing import IO
 from mmengine.config import Config
 
 from mmairl.engine.launch import load_config
+from mmairl.named import home
 
-ROOT = Path(__file__).parents[2]
+ROOT = home()
 EPOCH = 10  # iterations, so that epochs end between checkpoints and in the middle of them
 INTERVAL = 3  # iterations from one checkpoint to the next
 KEPT = 2  # checkpoints
@@ -48,7 +49,7 @@ def write_config(path: Path, steps: int, seed: int) -> Path:
 
 def small_config(batch: int, seed: int) -> Config:
     """The recipe with its default hooks and an online probe, on a network that takes milliseconds."""
-    cfg: Config = load_config(str(ROOT / 'configs/mocov2plus_r50_200e.py'))
+    cfg: Config = load_config('mmairl::mocov2plus_r50_200e.py')
     cfg.model.backbone.update(depth=18, stem_channels=8, base_channels=8)
     cfg.model.projector.update(in_channels=64, hidden_channels=32, out_channels=16)
     cfg.model.predictor.update(in_channels=16, hidden_channels=32, out_channels=16)
