@@ -4,8 +4,9 @@
 demo: core
 	.venv/bin/python tools/demo.py
 
+# Two workers of one thread each, a file at a time: half the time of one worker with two threads. A test that hangs is told, and where.
 test: full lint
-	.venv/bin/python -m pytest
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --timeout 900 --durations 20
 
 lint: full
 	.venv/bin/ruff check .

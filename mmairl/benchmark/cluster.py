@@ -15,9 +15,15 @@ without what several collectives take from each other: an upper bound of the eff
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from mmairl.errors import UserError
+
+NOTE = (
+    'What many GPUs would make of it is not measured but computed, by a written model of bytes, FLOPs and latencies '
+    '(`mmairl/benchmark/cluster.py`): ResNet-50 at 224 pixels on H200s, eight in a machine, 400 Gb/s a GPU between machines, '
+    'without stragglers. It is an upper bound of the efficiency.'
+)
 
 
 @dataclass(frozen=True)
@@ -122,14 +128,23 @@ def one_pass(size: float, gpus: int, machine: Machine) -> float:
     return (gpus - 1) / gpus * size / bandwidth + latency
 
 
-def table(work: Work | None = None, machine: Machine | None = None) -> str:
-    """Markdown: a batch of 128 a GPU and, in the last row, the benchmark's total batch of 1024 on 64."""
+def predictions(work: Work | None = None, machine: Machine | None = None) -> list[Step]:
+    """A batch of 128 a GPU and, at last, the benchmark's total batch of 1024 on 64."""
     work = work or Work()
     steps = [predict(gpus, work, machine) for gpus in (1, 8, 64, 512)]
-    steps.append(predict(64, replace(work, batch=1024 // 64), machine))
+    return [*steps, predict(64, replace(work, batch=1024 // 64), machine)]
+
+
+def record() -> list[dict]:
+    """The predictions as plain values."""
+    return [{**asdict(step), 'time': step.time, 'efficiency': step.efficiency} for step in predictions()]
+
+
+def table(work: Work | None = None, machine: Machine | None = None) -> str:
+    """The predictions as Markdown."""
     header = 'GPUs | batch a GPU | compute | gradients | SyncBN | keys | step | efficiency | images/s'
     lines = [f'| {header} |', '|' + '---|' * 9]
-    for step in steps:
+    for step in predictions(work, machine):
         parts = (step.compute, step.gradients, step.statistics, step.keys, step.time)
         times = ' | '.join(f'{1000 * seconds:.2f} ms' for seconds in parts)
         speed = f'{100 * step.efficiency:.0f} % | {step.images_per_second:.0f}'

@@ -1,6 +1,6 @@
 """What a second process brings, and where the rest goes: the machine, batch norm's exchange, DDP's settings.
 
-python -m mmairl.benchmark.scaling            (a row per way of running, each process on one thread)
+tools/benchmark.py --suite scaling: a row per way of running, each process on one thread.
 """
 
 import json
@@ -52,7 +52,7 @@ def measure(rounds: int = 3, steps: int = 3) -> dict[str, list[float]]:
 def _start(processes: int, steps: int) -> subprocess.Popen:
     several = ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={processes}'] if processes > 1 else []
     return subprocess.Popen(
-        [sys.executable, *several, '-m', 'mmairl.benchmark.scaling', '--work', str(steps)],
+        [sys.executable, *several, '-m', 'mmairl.benchmark.scaling', str(steps)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, 'OMP_NUM_THREADS': '1'},
@@ -122,8 +122,9 @@ def table(found: dict[str, list[float]]) -> str:
     return '\n'.join(lines)
 
 
-if __name__ == '__main__':
-    if '--work' in sys.argv:
-        work(int(sys.argv[-1]))
-    else:
-        print(f'MoCo v2+, {SIZE} a process\n\n{table(measure())}')
+def heading() -> str:
+    return f'A step of MoCo v2+, {SIZE} a process, one thread a process; the ways take turns.'
+
+
+if __name__ == '__main__':  # a process that `measure` has started
+    work(int(sys.argv[-1]))

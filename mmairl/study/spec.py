@@ -25,6 +25,7 @@ class Row:
     factor: str = ''  # what is changed, in words
     declares: tuple[str, ...] = ()  # the keys that may differ, as dotted prefixes
     published: dict[str, float] = field(default_factory=dict)
+    table: str = ''  # where that is printed
     group: str | None = None
     x: float | None = None
     rescaled: dict[str, Any] | None = (
@@ -68,9 +69,10 @@ def read_study(path: str | Path) -> Study:
         raise UserError(f'the study {path} wants a title and rows (or cross); see configs/studies/ladder.yaml')
     _known(found, KEYS, f'the study {path}')
     described = found.get('rows') or _crossed(found['cross'])
-    published = _published(found.get('paper', {}))
+    table = found.get('paper', {}).get('table', '')
+    _published(table)  # a wrong name is told also where no row uses it
     rows = tuple(
-        _row(row, described[place - 1]['name'] if place else None, published, path)
+        _row(row, described[place - 1]['name'] if place else None, table, path)
         for place, row in enumerate(described)
     )
     _check(rows, path)
@@ -87,11 +89,12 @@ def read_study(path: str | Path) -> Study:
     )
 
 
-def _row(row: dict, above: str | None, published: dict, path: Path) -> Row:
+def _row(row: dict, above: str | None, table: str, path: Path) -> Row:
     _known(row, ROW_KEYS, f"the row '{row.get('name')}' of {path}")
     if 'name' not in row or 'config' not in row:
         raise UserError(f'a row of {path} lacks a name or a config')
-    key = None if row.get('published') is None else str(row['published'])
+    table, key = _place(row.get('published'), table)
+    published = {} if key is None else _published(table)
     if key is not None and key not in published:
         raise UserError(f"the row '{row['name']}' of {path} names '{key}', which the paper's table does not hold")
     against = row.get('against', above) if row.get('declares') else row.get('against')
@@ -103,22 +106,31 @@ def _row(row: dict, above: str | None, published: dict, path: Path) -> Row:
         row.get('factor', ''),
         tuple(row.get('declares', ())),
         {} if key is None else published[key],
+        '' if key is None else table,
         row.get('group'),
         row.get('x'),
         row.get('rescaled'),
     )
 
 
-def _published(paper: dict) -> dict[str, dict[str, float]]:
+def _place(published: Any, table: str) -> tuple[str, str | None]:
+    """Table and row of what was published: a row of the study's own table, or TABLE/ROW."""
+    if published is None:
+        return table, None
+    other, _, key = str(published).rpartition('/')
+    return other or table, key
+
+
+def _published(name: str) -> dict[str, dict[str, float]]:
     """The rows of a published table as dictionaries, whether they are printed so, as lists under columns, or as one number."""
+    if not name:
+        return {}
     table, columns = tables(), ()
-    for part in filter(None, str(paper.get('table', '')).split('.')):
+    for part in name.split('.'):
         if not isinstance(table, dict) or part not in table:
-            raise UserError(f"there is no published table '{paper['table']}'; see mmairl/study/published.yaml")
+            raise UserError(f"there is no published table '{name}'; see mmairl/study/published.yaml")
         table = table[part]
         columns = table.get('columns', columns) if isinstance(table, dict) else columns
-    if 'table' not in paper:
-        return {}
     rows = enumerate(table) if isinstance(table, list) else table.items()
     return {str(name): _numbers(row, columns) for name, row in rows if name != 'columns'}
 

@@ -190,7 +190,7 @@ def _printed() -> Iterator[tuple[str, str, dict[str, float], str | None]]:
         for row in study.rows:
             if row.published and not row.rescaled and not row.options:
                 config = row.config if row.config.startswith('projects/') else f'configs/{row.config}'
-                yield config, _source(study.paper['table']), row.published, None
+                yield config, _source(row.table), row.published, None
     for config, table, name, dataset in ALSO:
         paper, part = table.split('.')
         row = tables()[paper][part][name]

@@ -58,7 +58,7 @@ def test_a_smaller_scale_keeps_the_factors_and_adds_none(name, scale):
 
 def test_published_numbers_are_the_papers():
     ladder = read_study(STUDIES / 'ladder.yaml')
-    assert ladder.row('MoCo v2').published['voc07_ap50'] == 76.5 and ladder.row('BYOL (SGD)').published == {}
+    assert ladder.row('MoCo v2').published['voc07_ap50'] == 76.5 and ladder.row('BYOL (SGD)').published['in1k'] == 72.1
     rescaled = read_study(STUDIES / 'normrescale.yaml').row('NormRescale by BYOL (SGD)')
     columns = tables()['revisit_airl']['table8_normrescale_anchors']['columns']
     assert rescaled.published == dict(zip(columns, [76.6, 48.1, 51.6, 82.1, 56.7, 62.9]))
