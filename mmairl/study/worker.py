@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import time
 import warnings
@@ -28,6 +29,7 @@ from mmairl.report.scalars import read_scalars
 from mmairl.weights.read import read_backbone
 from mmairl.weights.write import write_backbone
 
+FEATURES = 'features'  # of the protocols that share them, until all are measured
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
 PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy')
 
@@ -78,6 +80,7 @@ def run(folder: Path, launcher: str = 'none') -> None:
     scores = {task: measure(task, cfg, checkpoint, folder, launcher) for task in local}
     if is_main_process():
         write(folder / 'result.json', {**json.loads(trained.read_text()), **describe(cfg, folder, checkpoint, scores)})
+        shutil.rmtree(folder / FEATURES, ignore_errors=True)
 
 
 def rescale(folder: Path, of: str, anchor: str | None = None, constant: float | None = None) -> None:
@@ -118,7 +121,9 @@ def measure(task: str, cfg: Config, checkpoint: Path, folder: Path, launcher: st
     if not done.is_file():
         if elsewhere:
             cfg = load_config(str(home() / 'configs' / 'evaluation' / f'{elsewhere}.py'))
-        settings = Settings(ks=[20], device=default_device(), work_dir=folder / task, launcher=launcher)
+        settings = Settings(
+            ks=[20], device=default_device(), cache=folder / FEATURES, work_dir=folder / task, launcher=launcher
+        )
         scores = evaluate(cfg, protocol, checkpoint, settings=settings).scores
         if is_main_process():
             write(done, scores)
