@@ -12,6 +12,11 @@ from mmairl.registry import DATASETS
 
 RUNS = count()
 CONFIGS = Path(__file__).parent.parent / 'configs'
+# Both end in 512 features.
+SMALL_RESNET = dict(depth=18, stem_channels=64, base_channels=64)
+SMALL_VIT = dict(
+    arch=dict(embed_dims=512, num_layers=1, num_heads=8, feedforward_channels=64), img_size=32, patch_size=8
+)
 
 
 @DATASETS.register_module(force=True)
@@ -34,7 +39,7 @@ def config(
 ) -> Config:
     cfg = load_config(str(CONFIGS / name))
     views = len(cfg.train_dataloader.dataset.get('views') or [None, None])
-    cfg.model.backbone.update(depth=18, stem_channels=64, base_channels=64)
+    cfg.model.backbone.update(SMALL_VIT if 'VisionTransformer' in cfg.model.backbone.type else SMALL_RESNET)
     if cfg.model.type == 'Classifier':
         cfg.model.update(in_channels=512, classes=4)
     else:

@@ -1,6 +1,7 @@
 """Processes on GPUs or on CPUs, by the same code path."""
 
 import os
+import subprocess
 from collections.abc import Sequence
 
 import torch
@@ -23,6 +24,10 @@ def start_processes(launcher: str) -> None:
         os.environ.setdefault('RANK', os.environ['SLURM_PROCID'])
         os.environ.setdefault('WORLD_SIZE', os.environ['SLURM_NTASKS'])
         os.environ.setdefault('LOCAL_RANK', os.environ['SLURM_LOCALID'])
+        os.environ.setdefault('MASTER_PORT', '29500')
+        if 'MASTER_ADDR' not in os.environ:  # the first machine of the job, as mmengine finds it for GPUs
+            hosts = ['scontrol', 'show', 'hostname', os.environ['SLURM_NODELIST']]
+            os.environ['MASTER_ADDR'] = subprocess.check_output(hosts, text=True).split()[0]
     if restarts:
         _start_again(restarts)
     else:
