@@ -19,8 +19,7 @@ SAME_AT_TOY_SIZE = ('longer', 'augmentation', 'data_variation')
 PRETRAINING = sorted(
     path
     for path in [*CONFIGS.rglob('*.py'), *ROOT.glob('projects/*/configs/*.py')]
-    if not {'_base_', *TESTED_ELSEWHERE} & set(path.parts)
-    and launch.load_config(str(path)).model.type == 'Siamese'
+    if not {'_base_', *TESTED_ELSEWHERE} & set(path.parts) and launch.load_config(str(path)).model.type == 'Siamese'
 )
 
 
@@ -44,7 +43,9 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
     assert math.isfinite(runner.message_hub.get_scalar('train/loss').current())
     first = torch.load(f'{runner.work_dir}/iter_1.pth', weights_only=True)['state_dict']
     model, momentum = runner.model, cfg.default_hooks.momentum
-    stem = next(name for name, _ in model.named_parameters() if name.startswith('backbone.') and name.endswith('weight'))
+    stem = next(
+        name for name, _ in model.named_parameters() if name.startswith('backbone.') and name.endswith('weight')
+    )
     assert not torch.equal(model.state_dict()[stem], first[stem])
     if model.teacher is not None:
         names = [name for name, _ in model.teacher.named_parameters()]
