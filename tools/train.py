@@ -8,7 +8,7 @@ import torch
 from mmengine.config import Config, DictAction
 
 from mmairl.engine.distributed import stop_processes
-from mmairl.engine.launch import load_config, one_sentence_errors, train
+from mmairl.engine.launch import load_config, one_sentence_errors, strategy_named, train
 from mmairl.engine.plan import follow, plan
 from mmairl.engine.safe_config import write_config
 
@@ -24,6 +24,9 @@ def parse() -> argparse.Namespace:
         help='go on from CHECKPOINT, or without one from the newest in the work dir',
     )
     parser.add_argument('--amp', action='store_true', help='mixed precision')
+    parser.add_argument(
+        '--strategy', metavar='NAME', help='shard the run over its processes: zero1, zero2, zero3, zero2_offload, ...'
+    )
     parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate to the actual batch')
     parser.add_argument(
         '--per-gpu', type=int, help='images a GPU holds at once; the rest of the total batch is accumulated'
@@ -56,6 +59,8 @@ def apply(args: argparse.Namespace, cfg: Config) -> None:
             cfg.optim_wrapper.type = 'AutocastOptimWrapper'
         bfloat16 = not torch.cuda.is_available() or torch.cuda.is_bf16_supported()
         cfg.optim_wrapper.dtype = 'bfloat16' if bfloat16 else 'float16'
+    if args.strategy:
+        cfg.strategy = strategy_named(args.strategy)
     if args.auto_scale_lr:
         cfg.auto_scale_lr.enable = True
     if args.seed is not None:

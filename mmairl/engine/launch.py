@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mmengine.config import Config
+from mmengine.config import Config, ConfigDict
 from mmengine.dist import broadcast_object_list, get_world_size, is_main_process
 from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
@@ -25,10 +25,10 @@ from mmairl.engine.fast import settle
 from mmairl.engine.newest import newest_checkpoint
 from mmairl.engine.plain_files import read_plain_files_only
 from mmairl.engine.preemption import REQUEUE, Preempted
-from mmairl.engine.runner import Runner
+from mmairl.engine.runner import Runner, StrategyRunner
 from mmairl.engine.safe_config import is_data, read_config
 from mmairl.errors import UserError
-from mmairl.named import PREFIX, config_path
+from mmairl.named import PREFIX, config_path, home
 
 WORKER = 'mmairl.errors.UserError: '
 WRONG_CALL = re.compile(r"(\w+)\.__init__\(\) (missing .+|got an unexpected keyword argument '(\w+)')")
@@ -65,6 +65,7 @@ KNOWN = [
     'total_batch_size',
     'fast',
     'evaluation',
+    'strategy',
 ]
 
 
@@ -142,6 +143,14 @@ def _closest(name: str, known: Sequence[str]) -> str:
     return f"; did you mean '{close[0]}'?" if close else ''
 
 
+def strategy_named(name: str) -> ConfigDict:
+    """What `--strategy NAME` means: the strategy of `configs/_base_/strategies/NAME.py`."""
+    known = {path.stem: path for path in sorted((home() / 'configs' / '_base_' / 'strategies').glob('*.py'))}
+    if name not in known:
+        raise UserError(f"there is no strategy '{name}'{_closest(name, list(known))}; say one of {', '.join(known)}")
+    return Config.fromfile(known[name]).strategy
+
+
 def share_batch(cfg: Config, processes: int) -> None:
     """Divide `total_batch_size`, what the paper's schedule is tied to, among processes and accumulated steps.
 
@@ -161,7 +170,7 @@ def share_batch(cfg: Config, processes: int) -> None:
     cfg.train_dataloader.batch_size = total // (processes * steps)
 
 
-def train(cfg: Config, launcher: str = 'none') -> Runner:
+def train(cfg: Config, launcher: str = 'none') -> Runner | StrategyRunner:
     """Train what the config says, with all that can be checked beforehand checked before the first step."""
     register()
     trust_mmengine_checkpoints()
@@ -183,16 +192,17 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     return runner
 
 
-def _clear_up(runner: Runner) -> None:
+def _clear_up(runner: Runner | StrategyRunner) -> None:
     """Let each hook end what it has begun: the progress bar, for one, would hide what is said next."""
     for hook in runner.hooks:
         with suppress(Exception):  # of writing to the same full disk; what ended the run is what is told
             hook.after_run(runner)
 
 
-def build(cfg: Config) -> Runner:
+def build(cfg: Config) -> Runner | StrategyRunner:
     """The runner with everything that a config names already built, so that mistakes in it show here."""
-    runner = Runner.from_cfg(cfg)
+    kind = StrategyRunner if cfg.get('strategy') else Runner
+    runner = kind.from_cfg(cfg)
     runner.logger.addFilter(_about_this_run)
     print_log(
         f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {get_world_size()} processes '
@@ -200,7 +210,10 @@ def build(cfg: Config) -> Runner:
         logger='current',
     )
     _ = runner.train_loop
-    runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
+    if kind is StrategyRunner:
+        runner.prepare()
+    else:
+        runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
     return runner
 
 
@@ -245,6 +258,11 @@ def _choose_checkpoint(cfg: Config) -> None:
             print_log(f'{cfg.work_dir} holds no checkpoint: starting from the beginning', logger='current')
             cfg.resume = False
     if cfg.get('load_from'):
+        if Path(cfg.load_from).is_dir():
+            raise UserError(
+                f"{cfg.load_from} is a folder of shards, as mmengine's DeepSpeedStrategy writes them, which fit its processes "
+                'only; put it together with the zero_to_fp32.py in it and give the file as load_from, without resume'
+            )
         checkpoint = load_checkpoint(cfg.load_from)
         lacking = [part for part in ('meta', 'state_dict', 'optimizer') if part not in checkpoint]
         if cfg.get('resume') and lacking:

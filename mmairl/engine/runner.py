@@ -1,4 +1,4 @@
-"""mmengine's runner with loops that resume exactly and checkpoints that hold what that takes."""
+"""mmengine's runners with loops that resume exactly and checkpoints that hold what that takes."""
 
 import time
 from collections import OrderedDict
@@ -7,9 +7,15 @@ from typing import Any
 
 import mmengine
 import torch
+from mmengine._strategy import BaseStrategy
+from mmengine.dist import is_main_process
+from mmengine.fileio import join_path
 from mmengine.model import is_model_wrapper
+from mmengine.runner import FlexibleRunner
 from mmengine.runner import Runner as PlainRunner
 from mmengine.runner.base_loop import BaseLoop
+from mmengine.runner.checkpoint import save_checkpoint
+from mmengine.runner.utils import _get_batch_size
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
@@ -18,15 +24,17 @@ from mmairl.data.seeded import Seeded
 from mmairl.engine.fast import lay_out, make_fast
 from mmairl.engine.loops import EpochLoop, IterLoop
 from mmairl.engine.preemption import deaf
+from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 
 copied = partial(tree_map_only, Tensor, lambda tensor: tensor.detach().to('cpu', copy=True))
 
 
-class Runner(PlainRunner):
-    """Trains through `EpochLoop` or `IterLoop`, on images that draw their own random numbers.
+class ExactRun:
+    """What our runners have in common: loops, data and checkpoints.
 
-    A loop that a config names by its type is used as it is.
+    Trains through `EpochLoop` or `IterLoop`, on images that draw their own random numbers. A loop that a config names by its
+    type is used as it is.
     """
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
@@ -48,24 +56,19 @@ class Runner(PlainRunner):
         loader.worker_init_fn = partial(deaf, then=loader.worker_init_fn)
         return loader
 
-    def build_model(self, model: nn.Module | dict) -> nn.Module:
-        return make_fast(super().build_model(model), self.cfg.get('fast'))
+    def snapshot(self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool) -> dict[str, Any] | None:
+        """What mmengine writes into a checkpoint, copied to the host's memory: training may go on while it is written.
 
-    def _init_model_weights(self) -> None:
-        """In the default layout: random numbers are drawn in the order in which a weight lies in memory."""
-        self.model.to(memory_format=torch.contiguous_format)
-        super()._init_model_weights()
-        lay_out(self.model, self.cfg.get('fast'))
-
-    def snapshot(self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool) -> dict[str, Any]:
-        """What mmengine writes into a checkpoint, copied to the host's memory: training may go on while it is written."""
-        model = self.model.module if is_model_wrapper(self.model) else self.model
-        weights = model.state_dict()
+        All processes call it together, since each may hold a part; the first has the whole, the others None.
+        """
+        weights, optimizer = self._weights(), self._optimizer_state() if save_optimizer else None
+        if not is_main_process():
+            return None
         checkpoint = dict(meta={**meta, **self._origin()}, state_dict=OrderedDict(copied(dict(weights))))
         checkpoint['state_dict']._metadata = weights._metadata
         checkpoint['message_hub'] = self.message_hub.state_dict()
         if save_optimizer:
-            checkpoint['optimizer'] = copied(self.optim_wrapper.state_dict())
+            checkpoint['optimizer'] = copied(optimizer)
         if save_param_scheduler and self.param_schedulers is not None:
             checkpoint['param_schedulers'] = [copied(schedule.state_dict()) for schedule in self.param_schedulers]
         self.call_hook('before_save_checkpoint', checkpoint=checkpoint)
@@ -85,3 +88,97 @@ class Runner(PlainRunner):
     @cached_property
     def _config_text(self) -> str:
         return self.cfg.pretty_text  # formatting it takes longer than a step
+
+
+class Runner(ExactRun, PlainRunner):
+    """The runner of ordinary runs: one process, or several with the whole model each."""
+
+    def build_model(self, model: nn.Module | dict) -> nn.Module:
+        return make_fast(super().build_model(model), self.cfg.get('fast'))
+
+    def _init_model_weights(self) -> None:
+        """In the default layout: random numbers are drawn in the order in which a weight lies in memory."""
+        self.model.to(memory_format=torch.contiguous_format)
+        super()._init_model_weights()
+        lay_out(self.model, self.cfg.get('fast'))
+
+    def _weights(self) -> OrderedDict[str, Any]:
+        model = self.model.module if is_model_wrapper(self.model) else self.model
+        return model.state_dict()
+
+    def _optimizer_state(self) -> dict[str, Any]:
+        return self.optim_wrapper.state_dict()
+
+
+class StrategyRunner(ExactRun, FlexibleRunner):
+    """The runner of runs with a strategy, which builds model and optimizer and holds them in parts.
+
+    It differs from mmengine's where that differs from mmengine's own older runner: the network is built before the data, so
+    that the same seed draws the same weights, accumulation knows the run's last iteration, and hooks see every checkpoint.
+    """
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.model = make_fast(
+            self.strategy.build_model(self.model), self.strategy.without_compiling(self.cfg.get('fast'))
+        )
+
+    def build_strategy(self, strategy: dict, **kwargs) -> BaseStrategy:
+        from mmairl.engine.zero import ZeroStrategy  # wants DeepSpeed
+
+        if (kind := strategy.get('type')) not in ('ZeroStrategy', 'mmairl.ZeroStrategy', ZeroStrategy):
+            raise UserError(
+                f"strategy.type='{kind}' is not one that keeps LARS, the teacher and the queue right when it cuts the weights "
+                "up; set strategy=dict(type='ZeroStrategy', zero_optimization=dict(stage=2))"
+            )
+        return super().build_strategy(strategy, **kwargs)
+
+    @property
+    def _log_dir(self) -> str:
+        return self.log_dir  # by this name for mmengine's hooks
+
+    def prepare(self) -> None:
+        """Build all that the strategy builds, which `train` finds done."""
+        self.strategy.prepare(
+            self.model,
+            optim_wrapper=self.optim_wrapper,
+            param_scheduler=self.param_schedulers,
+            dispatch_kwargs=dict(
+                epoch_length=len(self.train_dataloader),
+                max_epochs=self.max_epochs,
+                max_iters=self.max_iters,
+                train_micro_batch_size_per_gpu=_get_batch_size(self.train_dataloader),
+            ),
+        )
+        self.model, self.optim_wrapper = self.strategy.model, self.strategy.optim_wrapper
+        self.param_schedulers = getattr(self.strategy, 'param_schedulers', None)
+
+    def load_or_resume(self) -> None:
+        super().load_or_resume()
+        self.optim_wrapper.initialize_count_status(self.model.module, self.iter, self.max_iters)
+
+    def save_checkpoint(
+        self,
+        out_dir: str,
+        filename: str,
+        *,
+        save_optimizer: bool = True,
+        save_param_scheduler: bool = True,
+        meta: dict[str, int] | None = None,
+        by_epoch: bool = True,
+        backend_args: dict | None = None,
+        **_: Any,
+    ) -> None:
+        """mmengine's way to a checkpoint, for stores other than a disk."""
+        place = dict(epoch=self.epoch + by_epoch, iter=self.iter + (not by_epoch))
+        checkpoint = self.snapshot({**(meta or {}), **place}, save_optimizer, save_param_scheduler)
+        if checkpoint is not None:
+            save_checkpoint(
+                checkpoint, join_path(out_dir, filename, backend_args=backend_args), backend_args=backend_args
+            )
+
+    def _weights(self) -> OrderedDict[str, Any]:
+        return self.strategy.weights.whole()
+
+    def _optimizer_state(self) -> dict[str, Any] | None:
+        return self.optim_wrapper.state_dict()

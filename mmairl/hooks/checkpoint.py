@@ -100,8 +100,8 @@ class CheckpointHook(PlainCheckpointHook):
         runner.message_hub.update_info('last_ckpt', self.last_ckpt)
         runner.message_hub.update_info('kept_checkpoints', list(self.kept))
         runner.message_hub.update_info('outdated_checkpoints', outdated)
+        checkpoint = runner.snapshot(meta, self.save_optimizer, self.save_param_scheduler)
         if is_main_process():
-            checkpoint = runner.snapshot(meta, self.save_optimizer, self.save_param_scheduler)
             self.writer.start(partial(self._write, checkpoint, path, outdated))
         return path
 

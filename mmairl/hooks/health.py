@@ -66,7 +66,10 @@ class HealthHook(Hook):
         found.handles += [model.backbone.register_forward_hook(_keep_features(found))]
         if isinstance(model, Siamese):
             found.handles += [model.head.register_forward_hook(_keep_embeddings(found))]
-        if is_main_process():
+        watch = getattr(runner.optim_wrapper, 'watch', None)
+        if watch is not None:  # where weights are in shards, each process measures its own
+            found.handles += watch(stages(model), model, found.values)
+        elif is_main_process():
             if getattr(model, 'teacher', None) is not None:
                 found.values['teacher_distance'] = teacher_distance(model.teacher, model)
             found.handles += _around_the_step(runner.optim_wrapper.optimizer, model, found)

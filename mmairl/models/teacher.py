@@ -1,6 +1,7 @@
 """The teacher: an average of the student that gradients never reach."""
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,8 @@ class Teacher(nn.Module):
     """Copies of the student's parts without gradient, moved towards the student after each optimizer step.
 
     Parameters are averaged; batch-norm statistics are the teacher's own, since it runs in training mode.
-    The average is kept in float32: 1 - m falls to 1e-6, which half precision rounds away.
+    The average is kept in float32: 1 - m falls to 1e-6, which half precision rounds away. An engine that keeps the
+    parameters elsewhere than in the modules sets `average` to its own.
     """
 
     def __init__(self, backbone: nn.Module, projector: nn.Module, predictor: nn.Module | None) -> None:
@@ -32,6 +34,7 @@ class Teacher(nn.Module):
         self.projector = copy.deepcopy(projector)
         self.predictor = copy.deepcopy(predictor)
         self.requires_grad_(False)
+        self.average: Callable[[list[Tensor], list[Tensor], float], None] = _multi_tensor_average
 
     def init_weights(self) -> None:
         """Leave the weights alone: the network copies the student here once the student is initialised."""
@@ -45,11 +48,15 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def follow(self, student: nn.Module, momentum: float) -> None:
-        """T <- m T + (1 - m) S; paired by order, which a copy shares: names would cost a quarter of a step on a CPU."""
+        """T <- m T + (1 - m) S."""
+        self.average(*self.pairs(student), momentum)
+
+    def pairs(self, student: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+        """Own parameters and theirs, paired by order, which a copy shares: names would cost a quarter of a step on a CPU."""
         own, theirs = [], []
         for part, copied in self.named_children():
             own += copied.parameters()
             theirs += getattr(student, part).parameters()
         if len(own) != len(theirs):
             raise UserError(f'the student has {len(theirs)} parameters where its teacher has {len(own)}; copy it anew')
-        _multi_tensor_average(own, theirs, momentum)
+        return own, theirs

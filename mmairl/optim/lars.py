@@ -26,7 +26,8 @@ class LARS(Optimizer):
     """Layer-wise adaptive rate scaling; a group may say ``adapt=False``, and adapts otherwise.
 
     On a CPU the fused form steps, which goes over the memory once after the norms; elsewhere the multi-tensor form,
-    which launches few kernels and never waits for the device.
+    which launches few kernels and never waits for the device. An engine that cuts the weights into shards sets `update`
+    to a form of its own, which joins the norms.
 
     Example:
         >>> optimizer = LARS([dict(params=[weight]), dict(params=[bias], adapt=False)], lr=4.8, weight_decay=1e-6)
@@ -48,6 +49,7 @@ class LARS(Optimizer):
         super().__init__(
             params, {'lr': lr, 'momentum': momentum, 'weight_decay': weight_decay, 'eta': eta, 'adapt': True}
         )
+        self.update: Callable[..., None] | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
@@ -59,7 +61,7 @@ class LARS(Optimizer):
         for group in self.param_groups:
             params = [param for param in group['params'] if param.grad is not None]
             if params:
-                update = _fused_lars if params[0].device.type == 'cpu' else _multi_tensor_lars
+                update = self.update or (_fused_lars if params[0].device.type == 'cpu' else _multi_tensor_lars)
                 hyper = {key: group[key] for key in ('lr', 'momentum', 'weight_decay', 'eta', 'adapt')}
                 update(params, [param.grad for param in params], self._momentum_buffers(params), **hyper)
         return loss
@@ -68,6 +70,10 @@ class LARS(Optimizer):
         """Each parameter's v, which starts at zero."""
         for param in params:
             if not self.state[param]:
+                if hasattr(param, 'device_mesh'):  # a DTensor, whose norm is its own part's
+                    raise UserError(
+                        'LARS asks for norms of whole layers, and FSDP gives it parts; use --strategy zero2 instead'
+                    )
                 self.state[param]['momentum_buffer'] = torch.zeros_like(param)
         return [self.state[param]['momentum_buffer'] for param in params]
 
@@ -142,11 +148,15 @@ def _multi_tensor_lars(
     weight_decay: float,
     eta: float,
     adapt: bool,
+    norms: Callable[[list[Tensor], list[Tensor]], tuple[Tensor, Tensor]] | None = None,
 ) -> None:
-    """The rule over all tensors at once; the norms stay on the device."""
+    """The rule over all tensors at once; the norms stay on the device. Of parts of tensors, `norms` knows the whole's."""
+    param_norms, grad_norms = (norms or _norms)(params, grads) if adapt else (None, None)
+    if not params:
+        return
     torch._foreach_mul_(buffers, momentum)
     if adapt:
-        local = _trust_ratios(params, grads, weight_decay, eta)
+        local = _trust_ratios(param_norms, grad_norms, weight_decay, eta)
         updates = torch._foreach_add(grads, params, alpha=weight_decay)
         torch._foreach_mul_(updates, list((lr * local).unbind()))
         torch._foreach_add_(buffers, updates)
@@ -155,9 +165,12 @@ def _multi_tensor_lars(
     torch._foreach_sub_(params, buffers)
 
 
-def _trust_ratios(params: list[Tensor], grads: list[Tensor], weight_decay: float, eta: float) -> Tensor:
+def _norms(params: list[Tensor], grads: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """|w| and |g|, one of each per tensor."""
+    return torch.stack(torch._foreach_norm(params)), torch.stack(torch._foreach_norm(grads))
+
+
+def _trust_ratios(param_norms: Tensor, grad_norms: Tensor, weight_decay: float, eta: float) -> Tensor:
     """One ``eta |w| / (|g| + wd |w|)`` per tensor, 1 where either norm is 0."""
-    param_norms = torch.stack(torch._foreach_norm(params))
-    grad_norms = torch.stack(torch._foreach_norm(grads))
     ratios = eta * param_norms / (grad_norms + weight_decay * param_norms)
     return torch.where((param_norms > 0) & (grad_norms > 0), ratios, 1.0)
