@@ -85,6 +85,7 @@ class CheckpointHook(PlainCheckpointHook):
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, int]) -> None:
         self.due = None
         if self.backend_args:
+            self.states = all_gather_object(random_state())
             super()._save_checkpoint_with_step(runner, step, meta)
         else:
             self.save_as(runner, self.filename_tmpl.format(step), meta)

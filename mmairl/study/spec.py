@@ -72,8 +72,7 @@ def read_study(path: str | Path) -> Study:
     table = found.get('paper', {}).get('table', '')
     _published(table)  # a wrong name is told also where no row uses it
     rows = tuple(
-        _row(row, described[place - 1]['name'] if place else None, table, path)
-        for place, row in enumerate(described)
+        _row(row, described[place - 1]['name'] if place else None, table, path) for place, row in enumerate(described)
     )
     _check(rows, path)
     return Study(

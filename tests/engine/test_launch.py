@@ -115,6 +115,15 @@ def test_misspelt_options_and_configs_are_found():
     assert launch.load_config(path, {'optim_wrapper.optimizer.lr': 1}).optim_wrapper.optimizer.lr == 1
 
 
+def test_a_checkpoint_written_through_mmengines_stores_holds_what_a_resume_takes(toy_config):
+    """`backend_args` takes mmengine's own way to write: to an object store, here to a folder."""
+    cfg = toy_config(steps=2)
+    cfg.default_hooks.checkpoint.update(backend_args=dict(backend='local'), interval=1)
+    launch.train(cfg)
+    saved = launch.load_checkpoint(Path(cfg.work_dir) / 'iter_2.pth')
+    assert len(saved['random_states']) == 1 and saved['place']['images_per_step'] == cfg.total_batch_size
+
+
 def test_a_missing_data_set_names_the_folder_and_the_remedy(toy_config, tmp_path):
     cfg = toy_config()
     cfg.train_dataloader.dataset = dict(type='ImageFolder', root=str(tmp_path / 'imagenet'), views=[[], []])
