@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from mmairl.engine.checkpoint import load_checkpoint
+
 ROOT = Path(__file__).parents[1]
 CONFIG = 'configs/demo/mocov2plus_shapes.py'
 SMALL = [
@@ -55,7 +57,7 @@ def ended_well(process: subprocess.Popen, log: Path) -> None:
 
 
 def weights(work_dir: Path) -> dict[str, torch.Tensor]:
-    return torch.load(work_dir / 'epoch_1.pth', weights_only=False)['state_dict']
+    return load_checkpoint(work_dir / 'epoch_1.pth')['state_dict']
 
 
 def test_two_machines_of_two_processes_equal_one_of_four(tmp_path):
