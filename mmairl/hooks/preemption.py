@@ -68,3 +68,6 @@ class PreemptionHook(Hook):
         if self.asked is not None:
             self.asked[1].wait()
         self.listener.stop()
+
+    def after_run(self, runner: Runner) -> None:
+        self.listener.stop()  # of a run that ended early, too

@@ -11,7 +11,7 @@ import pytest
 import resuming
 
 from mmairl.engine import launch
-from mmairl.engine.preemption import REQUEUE
+from mmairl.engine.preemption import REQUEUE, SIGNALS, Listener
 
 SCRIPT = Path(resuming.__file__)
 ROOT = SCRIPT.parents[1]
@@ -118,6 +118,22 @@ def test_a_pool_that_a_library_forks_during_the_run_can_be_terminated(toy_config
         assert hook.signalled == signal.SIGUSR1
     finally:
         hook.after_train(runner)
+
+
+def test_a_run_that_fails_leaves_the_signals_as_they_were(toy_config, tmp_path):
+    """Else the next run would give them back to the handler of one that is gone."""
+    before = [signal.getsignal(number) for number in SIGNALS]
+    cfg = toy_config(steps=3)
+    cfg.custom_hooks = [dict(type='LeaveAt', iteration=2)]
+    with pytest.raises(resuming.LeftInTheMiddle):
+        launch.train(cfg)
+    assert [signal.getsignal(number) for number in SIGNALS] == before and Listener.listening is None
+    left, other = Listener(print), Listener(print)
+    left.start()
+    other.start()
+    other.stop()
+    left.stop()
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
 def _shared(cfg):
