@@ -4,7 +4,7 @@
 demo: core
 	.venv/bin/python tools/demo.py
 
-# Two workers of one thread each, a file at a time: half the time of one worker with two threads. A test that hangs is told, and where.
+# Two workers of one thread each, a file at a time. A test that hangs is told, and where.
 test: full lint
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --timeout 900 --durations 20
 

@@ -11,13 +11,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from mmairl.benchmark import cluster, scaling
+from mmairl.benchmark import scaling
 from mmairl.benchmark.limits import measure
-from mmairl.benchmark.report import machine, save, terminal, write
+from mmairl.benchmark.report import machine, terminal, write
 from mmairl.benchmark.suites import SUITES
 from mmairl.benchmark.timing import compare
 from mmairl.engine.launch import one_sentence_errors, register
 from mmairl.errors import UserError
+
+DEFAULT = Path('work_dirs/benchmark')
 
 
 def parse_args() -> argparse.Namespace:
@@ -51,18 +53,7 @@ def detection(args: argparse.Namespace) -> None:
 def two_processes(args: argparse.Namespace) -> None:
     """One process against two, each on one thread; then the model of 8, 64 and 512 GPUs."""
     command = f'tools/benchmark.py --suite scaling --rounds {args.rounds}' + (' --quick' if args.quick else '')
-    found = scaling.measure(args.rounds, steps=1 if args.quick else 5)
-    paragraphs = [
-        f'`{command}`',
-        machine('cpu'),
-        scaling.heading(),
-        scaling.table(found),
-        cluster.NOTE,
-        cluster.table(),
-    ]
-    print('\n\n'.join(paragraphs[2:]))
-    record = dict(machine=machine('cpu'), command=command, seconds=found, model=cluster.record())
-    print(*save(record, paragraphs, args.out or Path('work_dirs/benchmark/scaling_cpu')))
+    print(*scaling.report(args.rounds, 1 if args.quick else 5, command, args.out or DEFAULT / 'scaling_cpu'))
 
 
 @one_sentence_errors
@@ -83,8 +74,11 @@ def main() -> None:
                 rows.append(compare(case, args.rounds, args.device))
     console.print(terminal(rows, limits))
     command = f'tools/benchmark.py --suite {args.suite} --device {args.device} --rounds {args.rounds}'
-    out = args.out or Path('work_dirs/benchmark') / f'{args.suite}_{args.device}'
+    out = args.out or DEFAULT / f'{args.suite}_{args.device}'
     print(*write(rows, args.device, command + (' --quick' if args.quick else ''), out, limits))
+    if args.suite == 'all':
+        args.out = out.with_name('scaling_cpu')
+        two_processes(args)
 
 
 if __name__ == '__main__':

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,8 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.model import BaseModel
 from mmengine.optim import build_optim_wrapper
 
+from mmairl.benchmark import cluster
+from mmairl.benchmark.report import machine, save
 from mmairl.benchmark.step import Size, quiet, siamese, training_loop
 from mmairl.engine.distributed import DistributedModel, start_processes, stop_processes
 from mmairl.engine.launch import register
@@ -122,8 +125,14 @@ def table(found: dict[str, list[float]]) -> str:
     return '\n'.join(lines)
 
 
-def heading() -> str:
-    return f'A step of MoCo v2+, {SIZE} a process, one thread a process; the ways take turns.'
+def report(rounds: int, steps: int, command: str, out: Path) -> tuple[Path, Path]:
+    """Measure, print, and write out.json and out.md, with the model of many GPUs below."""
+    found = measure(rounds, steps)
+    heading = f'A step of MoCo v2+, {SIZE} a process, one thread a process; the ways take turns.'
+    tables = [heading, table(found), cluster.NOTE, cluster.table()]
+    print('\n\n'.join(tables))
+    record = dict(machine=machine('cpu'), command=command, seconds=found, model=cluster.record())
+    return save(record, [f'`{command}`', machine('cpu'), *tables], out)
 
 
 if __name__ == '__main__':  # a process that `measure` has started

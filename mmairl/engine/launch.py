@@ -210,10 +210,7 @@ def build(cfg: Config) -> Runner | StrategyRunner:
         logger='current',
     )
     _ = runner.train_loop
-    if kind is StrategyRunner:
-        runner.prepare()
-    else:
-        runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
+    runner.prepare()
     return runner
 
 

@@ -35,16 +35,16 @@ class Listener:
         _watch_forks()
         if Listener.listening is not None:  # of a run that failed: its handler is not what to go back to
             Listener.listening.stop()
-        self.before = {number: signal.signal(number, self.handler) for number in SIGNALS}
         Listener.listening = self
+        self.before = {number: signal.signal(number, self.handler) for number in SIGNALS}
 
     def stop(self) -> None:
         """Go back to what was before; a second call does nothing."""
         if Listener.listening is not self:
             return
-        Listener.listening = None
         for number, handler in self.before.items():
             signal.signal(number, handler)
+        Listener.listening = None
 
     def hold(self) -> None:
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -102,6 +102,10 @@ class Runner(ExactRun, PlainRunner):
         super()._init_model_weights()
         lay_out(self.model, self.cfg.get('fast'))
 
+    def prepare(self) -> None:
+        """Build what is left to build, which `train` finds done."""
+        self.optim_wrapper = self.build_optim_wrapper(self.optim_wrapper)
+
     def _weights(self) -> OrderedDict[str, Any]:
         model = self.model.module if is_model_wrapper(self.model) else self.model
         return model.state_dict()

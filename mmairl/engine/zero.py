@@ -25,7 +25,7 @@ from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.zero_copy import PlainCopy
 from mmairl.engine.zero_health import ShardWatch
 from mmairl.engine.zero_lars import ShardedUpdate
-from mmairl.engine.zero_layout import Layout
+from mmairl.engine.zero_layout import BUCKET, Layout
 from mmairl.engine.zero_model import ZeroModel, normalise_in_float
 from mmairl.engine.zero_optim import ZeroOptimWrapper
 from mmairl.engine.zero_teacher import Masters, average_shards, partition_between_steps
@@ -40,7 +40,6 @@ with suppress(ImportError):
     import deepspeed
 
 HALF = {'bf16': torch.bfloat16, 'fp16': torch.float16}
-BUCKET = 50_000_000  # elements exchanged at once; DeepSpeed's 500 million are 2 GB of buffer
 
 
 @STRATEGIES.register_module()

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+BUCKET = 50_000_000  # elements that DeepSpeed exchanges at once; its own 500 million are 2 GB of buffer
 CHUNK = 1 << 26  # elements of a shard that are on their way to the first process at a time
 
 
