@@ -34,6 +34,14 @@ def close_logs() -> None:
             logger.removeHandler(handler)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tell a failure when it happens: a run that is ended from outside, or whose worker dies, never comes to its summary."""
+    if report.failed and 'PYTEST_XDIST_WORKER' not in os.environ:
+        crash = getattr(report.longrepr, 'reprcrash', None)
+        reason = ' '.join((crash.message if crash else report.longreprtext).split())
+        print(f'\nFAILED {report.nodeid} ({report.when}): {reason[:150]} ... {reason[150:][-250:]}', flush=True)
+
+
 @pytest.fixture
 def toy_config(tmp_path: Path) -> Callable[..., Config]:
     """Configs of this repository made small: `toy_config('mocov2plus_r50_200e.py', steps=3)`."""

@@ -53,7 +53,7 @@ def free_port() -> str:
 
 
 def ended_well(process: subprocess.Popen, log: Path) -> None:
-    assert process.wait(timeout=200) == 0, log.read_text()[-4000:]
+    assert process.wait(timeout=600) == 0, log.read_text()[-4000:]
 
 
 def weights(work_dir: Path) -> dict[str, torch.Tensor]:

@@ -35,5 +35,5 @@ def test_mmpretrain_imports_beside_a_transformers_that_it_does_not_know(tmp_path
         'Metadata-Version: 2.1\nName: pycocotools\nVersion: 2\n'
     )
     code = f'import sys; sys.path.insert(0, {str(tmp_path)!r}); import mmairl.models; print("fine")'
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=600)
     assert done.stdout.strip().endswith('fine'), done.stderr[-2000:]

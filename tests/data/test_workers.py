@@ -40,7 +40,7 @@ def fate(tmp_path, act: str, timeout: float = 60) -> str:
     """What is said of a worker that does this at one of its images."""
     (tmp_path / 'run.py').write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / 'run.py'), act, str(timeout), str(tmp_path / 'well')]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     kind, _, sentence = done.stdout.strip().partition(' | ')
     assert kind == 'RuntimeError' and '\n' not in sentence and sentence.endswith('.')

@@ -54,7 +54,7 @@ def test_a_signal_finishes_the_step_saves_and_asks_for_another_try(tmp_path, num
     os.killpg(process.pid, number)
     time.sleep(0.02)
     os.killpg(process.pid, number)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=600)
     assert process.returncode == REQUEUE, said
     assert f'stopped by {signal.Signals(number).name} after' in said and 'Traceback' not in said
     saved = Path((tmp_path / 'run' / 'last_checkpoint').read_text())
@@ -69,7 +69,7 @@ def test_under_accumulation_the_optimizer_step_is_finished_first(tmp_path):
     process = start(sys.executable, SCRIPT, 'none', 'lars_accumulated', tmp_path / 'run', 0, 'new')
     wait_for(process, '[ 5/10]')
     process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=600)
     assert process.returncode == REQUEUE, said
     saved = Path((tmp_path / 'run' / 'last_checkpoint').read_text())
     assert int(saved.stem.removeprefix('iter_')) % 2 == 0
@@ -91,11 +91,11 @@ def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(tmp_pat
     said = wait_for(process, '[2/5]')
     one = int(said.split('process ')[1].split()[0])
     os.kill(one, signal.SIGUSR1)
-    rest, _ = process.communicate(timeout=300)
+    rest, _ = process.communicate(timeout=600)
     assert process.returncode == 0, said + rest
     assert rest.count('stopped by SIGUSR1 after') == 1
     run_whole = start(*command, SCRIPT, 'pytorch', 'workers', tmp_path / 'whole', 0, 'new')
-    assert run_whole.communicate(timeout=300) and run_whole.returncode == 0
+    assert run_whole.communicate(timeout=600) and run_whole.returncode == 0
     ends = [Path((tmp_path / name / 'last_checkpoint').read_text()) for name in ('whole', 'run')]
     resuming.assert_the_same_run(*ends)
 

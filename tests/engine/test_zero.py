@@ -192,7 +192,7 @@ def test_a_killed_process_is_replaced_and_the_run_ends_as_one_that_nobody_touche
         env={**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     assert re.search(r'exitcode: -9', done.stderr)
@@ -209,7 +209,7 @@ def test_a_user_types_one_word(tmp_path):
         env={**os.environ, 'PYTHON': sys.executable, 'OMP_NUM_THREADS': '1'},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     weights = launch.load_checkpoint(tmp_path / 'epoch_1.pth')['state_dict']

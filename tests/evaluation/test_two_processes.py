@@ -55,7 +55,7 @@ def evaluate(files: Path, processes: int, protocol: str, *options: str) -> dict:
         cwd=files,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return json.loads(out.read_text())['scores']
@@ -80,6 +80,6 @@ def test_an_error_of_one_process_ends_all_with_its_sentence(files):
         cwd=files,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode != 0 and 'k must lie between 1 and the 101 training images' in done.stderr

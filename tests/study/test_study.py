@@ -77,7 +77,7 @@ def finished(command) -> tuple[Path, dict[Path, int]]:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     before = {path: path.stat().st_mtime_ns for path in out.glob('runs/*/*/result.json')}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return out, before
 
@@ -112,14 +112,14 @@ def test_another_config_under_the_same_folder_is_refused(finished, command):
     other = scale.with_name('other.yaml')
     other.write_text(yaml.safe_dump({**TOY, 'batch': 8}))
     changed = [str(other) if part == str(scale) else part for part in command]
-    done = subprocess.run(changed, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(changed, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and 'was begun with another config' in done.stderr
 
 
 def test_slurm_jobs_requeue_themselves_and_bash_reads_them(finished, command, tmp_path):
     environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
     fresh = [str(tmp_path) if part.endswith('/out') else part for part in command]
-    subprocess.run([*fresh, '--slurm', 'gpu'], env=environment, check=True, capture_output=True, timeout=120)
+    subprocess.run([*fresh, '--slurm', 'gpu'], env=environment, check=True, capture_output=True, timeout=600)
     jobs = sorted((tmp_path / 'jobs').glob('*.sh'))
     assert len(jobs) == 7
     for job in jobs:

@@ -40,7 +40,7 @@ def run(folder: Path, **keep) -> dict:
         env={**os.environ, 'PYTHONPATH': str(Path(__file__).parents[2]), 'OMP_NUM_THREADS': '1'},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return json.loads((folder / 'found.json').read_text())

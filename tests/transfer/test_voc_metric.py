@@ -1,8 +1,11 @@
 """AP on VOC beside a plain reading of VOC2007's protocol, and beside detections whose AP is known."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
+from mmdet.evaluation.functional import mean_ap
 from mmdet.structures import DetDataSample
 from mmengine.structures import InstanceData
 
@@ -122,3 +125,15 @@ def test_a_difficult_object_neither_helps_nor_hurts() -> None:
 
 def test_no_detections_are_no_error() -> None:
     assert measured([sample([(0, (0, 0, 9, 9), False)], [])])['pascal_voc/AP'] == 0
+
+
+def test_scoring_starts_no_processes(monkeypatch) -> None:
+    """mmdet's pool, one a threshold, is not always ended."""
+
+    def refused() -> int:
+        raise AssertionError('a process was forked')
+
+    monkeypatch.setattr(os, 'fork', refused)
+    pool = mean_ap.Pool
+    assert measured([sample(*image) for image in random_images(0)])['pascal_voc/AP'] > 0
+    assert mean_ap.Pool is pool, 'others keep what they had'
