@@ -8,7 +8,7 @@ With P GPUs, G of them in a machine, and L = ceil(log2 P) levels of a tree over 
     pass(n)     (P - 1) / P x n / bandwidth + the latency of L hops           (n bytes once around; the slowest link counts)
     gradients   2 pass(4 x parameters), of which as much is hidden as the overlap lasts
     statistics  SyncBN, which nothing hides: a pass a layer forward (all-gather) and two backward (all-reduce)
-    keys        pass(4 x batch x P x width)
+    keys        pass(4 x batch x P x width), in full: they travel while the next step begins, but SyncBN queues behind them
 
 This is the bandwidth of a ring and the latency of a tree, the better of NCCL's two in each term, without stragglers and
 without what several collectives take from each other: an upper bound of the efficiency, of the right order.

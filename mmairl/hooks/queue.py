@@ -9,13 +9,15 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmairl.models.gather import gather
+from mmairl.models.gather import gather_meanwhile
 from mmairl.registry import HOOKS
 
 
 @HOOKS.register_module()
 class QueueHook(Hook):
     """After each optimizer step, enqueues the teacher's keys of all processes; a network without a queue is left alone.
+
+    They travel while the next step's encoders run.
 
     With keys of several views, one view is drawn at random: from the seed and the step rather than from a
     generator's state, so that all processes and a resumed run draw the same.
@@ -36,4 +38,4 @@ class QueueHook(Hook):
         if runner.optim_wrapper.should_update():
             keys, self.pending = torch.cat(self.pending), []
             if runner.optim_wrapper.finite:
-                model.queue.enqueue(gather(keys))
+                model.queue.enqueue(*gather_meanwhile(keys))

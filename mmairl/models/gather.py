@@ -1,5 +1,7 @@
 """Rows of all processes by one collective, with and without a gradient."""
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from mmengine.dist import get_rank, get_world_size
@@ -8,11 +10,18 @@ from torch import Tensor
 
 def gather(rows: Tensor) -> Tensor:
     """The rows of all processes in rank order, without gradient."""
-    if get_world_size() == 1:
-        return rows
-    everyone = rows.new_empty(get_world_size() * len(rows), *rows.shape[1:])
-    dist.all_gather_into_tensor(everyone, rows.contiguous())
+    everyone, arrive = gather_meanwhile(rows)
+    if arrive is not None:
+        arrive()
     return everyone
+
+
+def gather_meanwhile(rows: Tensor) -> tuple[Tensor, Callable[[], object] | None]:
+    """Where the rows of all processes will be, and what waits until they are: None where there is nothing to wait for."""
+    if get_world_size() == 1:
+        return rows, None
+    everyone = rows.new_empty(get_world_size() * len(rows), *rows.shape[1:])
+    return everyone, dist.all_gather_into_tensor(everyone, rows.contiguous(), async_op=True).wait
 
 
 class _GatherWithGradient(torch.autograd.Function):

@@ -1,5 +1,7 @@
 """The queue of keys that serve as negatives."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,28 +28,50 @@ class KeyQueue(nn.Module):
             raise UserError(f'queue.length={length} holds nothing; set a positive length or model.queue=None')
         self.length, self.start = length, start
         self.position, self.filled = 0, 0
+        self.coming: tuple[Tensor, int, Callable[[], object]] | None = None
         self.register_buffer('vectors', F.normalize(torch.randn(length, dim), dim=1))
 
     def negatives(self) -> Tensor:
         """The keys as they stand; a later enqueue must not change them under the running step's backward."""
+        self.settle()
         return self.vectors[: self.filled] if self.start == 'empty' else self.vectors
 
-    @torch.no_grad()
-    def enqueue(self, keys: Tensor) -> None:
-        """Put the keys in order behind the newest one, over the oldest; wraps around at any batch size."""
+    def enqueue(self, keys: Tensor, arrive: Callable[[], object] | None = None) -> None:
+        """Put the keys in order behind the newest one, over the oldest; wraps around at any batch size.
+
+        With `arrive`, they are still on their way from other processes: it is called, and waits, when keys are next wanted,
+        which is after the encoders' next forward passes.
+        """
         if len(keys) > self.length:
             raise UserError(
                 f'{len(keys)} keys a step do not fit a queue of {self.length}; raise model.queue.length to the '
                 'total batch or more'
             )
-        until_end = min(len(keys), self.length - self.position)
-        self.vectors[self.position : self.position + until_end] = keys[:until_end]
-        self.vectors[: len(keys) - until_end] = keys[until_end:]
+        self.settle()
+        self.coming = keys, self.position, arrive or (lambda: None)
         self.position = (self.position + len(keys)) % self.length
         self.filled = min(self.filled + len(keys), self.length)
+        if arrive is None:
+            self.settle()
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Have in their places all keys that were enqueued."""
+        if self.coming is None:
+            return
+        (keys, start, arrive), self.coming = self.coming, None
+        arrive()
+        until_end = min(len(keys), self.length - start)
+        self.vectors[start : start + until_end] = keys[:until_end]
+        self.vectors[: len(keys) - until_end] = keys[until_end:]
+
+    def _save_to_state_dict(self, *args, **kwargs) -> None:
+        self.settle()
+        super()._save_to_state_dict(*args, **kwargs)
 
     def get_extra_state(self) -> Tensor:
         return torch.tensor([self.position, self.filled])
 
     def set_extra_state(self, state: Tensor) -> None:
+        self.coming = None
         self.position, self.filled = state.tolist()
