@@ -4,9 +4,9 @@
 demo: core
 	.venv/bin/python tools/demo.py
 
-# Two workers of one thread each, a file at a time. A test that hangs is told, and where.
+# Two workers of one thread each, a file at a time. A test that hangs is told, and where; a worker that dies ends the run.
 test: full lint
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --timeout 900 --durations 20
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 --timeout 900 --durations 20
 
 lint: full
 	.venv/bin/ruff check .

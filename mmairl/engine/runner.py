@@ -64,14 +64,17 @@ class ExactRun:
         weights, optimizer = self._weights(), self._optimizer_state() if save_optimizer else None
         if not is_main_process():
             return None
-        checkpoint = dict(meta={**meta, **self._origin()}, state_dict=OrderedDict(copied(dict(weights))))
-        checkpoint['state_dict']._metadata = weights._metadata
-        checkpoint['message_hub'] = self.message_hub.state_dict()
+        checkpoint = dict(
+            meta={**meta, **self._origin()}, state_dict=weights, message_hub=self.message_hub.state_dict()
+        )
         if save_optimizer:
-            checkpoint['optimizer'] = copied(optimizer)
+            checkpoint['optimizer'] = optimizer
         if save_param_scheduler and self.param_schedulers is not None:
-            checkpoint['param_schedulers'] = [copied(schedule.state_dict()) for schedule in self.param_schedulers]
+            checkpoint['param_schedulers'] = [schedule.state_dict() for schedule in self.param_schedulers]
         self.call_hook('before_save_checkpoint', checkpoint=checkpoint)
+        metadata = getattr(checkpoint['state_dict'], '_metadata', None)
+        checkpoint = copied(checkpoint)  # what hooks have added, too
+        checkpoint['state_dict']._metadata = metadata
         return checkpoint
 
     def _origin(self) -> dict[str, Any]:
@@ -128,7 +131,7 @@ class StrategyRunner(ExactRun, FlexibleRunner):
         )
 
     def build_strategy(self, strategy: dict, **kwargs) -> BaseStrategy:
-        from mmairl.engine.zero import ZeroStrategy  # wants DeepSpeed
+        from mmairl.zero.strategy import ZeroStrategy  # wants DeepSpeed
 
         if (kind := strategy.get('type')) not in ('ZeroStrategy', 'mmairl.ZeroStrategy', ZeroStrategy):
             raise UserError(

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._pytree import tree_leaves
 
 from mmairl.engine import launch
 from mmairl.errors import UserError
@@ -54,6 +55,22 @@ def test_the_probe_is_saved_and_resumed(toy_config, tmp_path):
     again, _ = trained(cfg)
     one, two = (next(h for h in r.hooks if isinstance(h, OnlineProbeHook)).probe for r in (whole, again))
     assert torch.equal(one.weight, two.weight) and one.weight.abs().max() > 0.1
+
+
+def test_what_is_saved_does_not_move_with_the_steps_that_follow(toy_config):
+    """It is written in the background: whatever a hook put in is as it was when the step ended."""
+    runner, _ = trained(toy_config(custom_hooks=[PROBE]))
+    probe = next(hook for hook in runner.hooks if isinstance(hook, OnlineProbeHook))
+    live = [
+        *runner.model.state_dict().values(),
+        *probe.probe.parameters(),
+        runner.message_hub.state_dict()['resumed_keys'],
+    ]
+    live += [value for state in probe.optimizer.state.values() for value in state.values()]
+    kept = tree_leaves(runner.snapshot({}, True, True), is_leaf=lambda found: any(found is one for one in live))
+    places = {one.data_ptr() for one in live if isinstance(one, torch.Tensor) and one.numel()}
+    assert len(kept) > 200 and not any(found is one for found in kept for one in live)
+    assert not places & {found.data_ptr() for found in kept if isinstance(found, torch.Tensor)}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """DeepSpeed's ZeRO for models that do not fit otherwise, through mmengine's strategies, with the same numbers as without.
 
 mmengine's DeepSpeedStrategy trains these methods wrong in silence: LARS sees shards for layers, a teacher under stage 3 never
-moves, and in half precision it rounds its steps away. `ZeroStrategy` mends that (zero_lars.py, zero_teacher.py), keeps the
+moves, and in half precision it rounds its steps away. `ZeroStrategy` mends that (lars.py, teacher.py), keeps the
 runs' hooks and checkpoints as they are, and starts on CPUs as well. A checkpoint is one file, the same as an ordinary run's:
 whole weights and whole optimizer state in float32, put together in the first process's memory. So it resumes in any number
 of processes, in any stage and in none, and every tool reads it; what it asks for is host memory on one machine.
@@ -22,19 +22,19 @@ from mmengine.dist import init_dist
 from torch import nn
 
 from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.engine.zero_copy import PlainCopy
-from mmairl.engine.zero_health import ShardWatch
-from mmairl.engine.zero_lars import ShardedUpdate
-from mmairl.engine.zero_layout import BUCKET, Layout
-from mmairl.engine.zero_model import ZeroModel, normalise_in_float
-from mmairl.engine.zero_optim import ZeroOptimWrapper
-from mmairl.engine.zero_teacher import Masters, average_shards, partition_between_steps
-from mmairl.engine.zero_weights import Weights
 from mmairl.errors import UserError
 from mmairl.models.teacher import Teacher
 from mmairl.optim.autocast import AutocastOptimWrapper
 from mmairl.optim.lars import LARS
 from mmairl.registry import STRATEGIES
+from mmairl.zero.copy import PlainCopy
+from mmairl.zero.health import ShardWatch
+from mmairl.zero.lars import ShardedUpdate
+from mmairl.zero.layout import BUCKET, Layout
+from mmairl.zero.model import ZeroModel, normalise_in_float
+from mmairl.zero.optim import ZeroOptimWrapper
+from mmairl.zero.teacher import Masters, average_shards, partition_between_steps
+from mmairl.zero.weights import Weights
 
 with suppress(ImportError):
     import deepspeed

@@ -241,9 +241,9 @@ def test_a_wrong_strategy_is_one_sentence(tmp_path, strategy, sentence):
 
 
 def test_a_missing_package_is_one_sentence(tmp_path, monkeypatch):
-    from mmairl.engine import zero
+    from mmairl.zero import strategy
 
-    monkeypatch.delattr(zero, 'deepspeed')
+    monkeypatch.delattr(strategy, 'deepspeed')
     with pytest.raises(UserError, match='wants DeepSpeed, which is not installed: pip install'):
         launch.train(script.config('byol', str(tmp_path), 'zero2'))
 
