@@ -1,4 +1,4 @@
-"""Run under torchrun by tests/engine/test_zero.py: the same runs under DDP and under ZeRO, and what came out of each."""
+"""Run under torchrun by tests/zero/test_zero.py: the same runs under DDP and under ZeRO, and what came out of each."""
 
 import contextlib
 import copy
