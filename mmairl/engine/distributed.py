@@ -9,7 +9,15 @@ import torch.distributed as dist
 from mmengine.model import MMDistributedDataParallel
 from torch import nn
 
+from mmairl.errors import UserError
 from mmairl.registry import MODEL_WRAPPERS
+
+# What a launcher tells each process, and the script that calls it.
+TOLD = {
+    'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'),
+    'slurm': ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID', 'SLURM_NODELIST'),
+}
+STARTED_BY = {'pytorch': 'tools/dist_train.sh or tools/dist_evaluate.sh', 'slurm': 'tools/slurm_train.sh'}
 
 
 def start_processes(launcher: str) -> None:
@@ -17,21 +25,36 @@ def start_processes(launcher: str) -> None:
 
     mmengine's own start calls `torch.cuda.set_device` and skips itself when a group is there already.
     """
+    if launcher == 'none' or dist.is_initialized():
+        return
+    if missing := [name for name in TOLD.get(launcher, ()) if name not in os.environ]:
+        raise UserError(
+            f'--launcher {launcher} wants {", ".join(missing)} in the environment; start with {STARTED_BY[launcher]}, '
+            'or leave --launcher out for one process'
+        )
     restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
-    if launcher == 'none' or dist.is_initialized() or (torch.cuda.is_available() and not restarts):
+    if torch.cuda.is_available() and not restarts:
         return
     if launcher == 'slurm':
-        os.environ.setdefault('RANK', os.environ['SLURM_PROCID'])
-        os.environ.setdefault('WORLD_SIZE', os.environ['SLURM_NTASKS'])
-        os.environ.setdefault('LOCAL_RANK', os.environ['SLURM_LOCALID'])
-        os.environ.setdefault('MASTER_PORT', '29500')
-        if 'MASTER_ADDR' not in os.environ:  # the first machine of the job, as mmengine finds it for GPUs
-            hosts = ['scontrol', 'show', 'hostname', os.environ['SLURM_NODELIST']]
-            os.environ['MASTER_ADDR'] = subprocess.check_output(hosts, text=True).split()[0]
+        _take_names_from_slurm()
     if restarts:
         _start_again(restarts)
     else:
         dist.init_process_group('gloo')
+
+
+def _take_names_from_slurm() -> None:
+    for name, slurms in (('RANK', 'PROCID'), ('WORLD_SIZE', 'NTASKS'), ('LOCAL_RANK', 'LOCALID')):
+        os.environ.setdefault(name, os.environ[f'SLURM_{slurms}'])
+    os.environ.setdefault('MASTER_PORT', '29500')
+    if 'MASTER_ADDR' not in os.environ:  # the first machine of the job, as mmengine finds it for GPUs
+        hosts = ['scontrol', 'show', 'hostname', os.environ['SLURM_NODELIST']]
+        try:
+            os.environ['MASTER_ADDR'] = subprocess.check_output(hosts, text=True).split()[0]
+        except FileNotFoundError:
+            raise UserError(
+                "Slurm's scontrol, which knows the first machine of the job, is not on the PATH; set MASTER_ADDR to its name"
+            ) from None
 
 
 def _start_again(restarts: int) -> None:
