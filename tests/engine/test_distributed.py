@@ -10,7 +10,7 @@ from mmairl.errors import UserError
 def test_a_launcher_that_was_named_and_did_not_start_the_process_is_one_sentence(monkeypatch, launcher, script):
     for name in TOLD[launcher]:
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UserError, match=f'--launcher {launcher} wants .* in the environment; start with {script} '):
+    with pytest.raises(UserError, match=f'--launcher {launcher} wants .* in the environment; start with {script}'):
         start_processes(launcher)
 
 
