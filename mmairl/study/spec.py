@@ -21,7 +21,7 @@ class Row:
     name: str
     config: str
     options: dict[str, Any] = field(default_factory=dict)  # overrides, as --cfg-options
-    against: str | None = None  # the row that it is compared with
+    against: str | None = None  # the row that it is compared with: none for the first, else the one above unless said
     factor: str = ''  # what is changed, in words
     declares: tuple[str, ...] = ()  # the keys that may differ, as dotted prefixes
     published: dict[str, float] = field(default_factory=dict)
@@ -96,12 +96,11 @@ def _row(row: dict, above: str | None, table: str, path: Path) -> Row:
     published = {} if key is None else _published(table)
     if key is not None and key not in published:
         raise UserError(f"the row '{row['name']}' of {path} names '{key}', which the paper's table does not hold")
-    against = row.get('against', above) if row.get('declares') else row.get('against')
     return Row(
         str(row['name']),
         row['config'],
         row.get('options', {}),
-        against,
+        row.get('against') or above,
         row.get('factor', ''),
         tuple(row.get('declares', ())),
         {} if key is None else published[key],

@@ -36,6 +36,7 @@ def test_the_ready_studies_differ_only_in_what_they_declare(name):
     study, scale = read_study(STUDIES / f'{name}.yaml'), read_scale('in1k')
     compared = compare(study, {row.name: resolve(row, scale) for row in study.rows})
     require_fair(compared)
+    assert len(compared) == len(study.rows) - 1, 'each row but the first is compared with one'
     trained = {row.name for row in study.rows if not row.rescaled}
     assert all(entry['found'] for entry in compared if entry['row'] in trained), 'a row that changes nothing'
 
@@ -81,6 +82,15 @@ def test_a_planted_difference_is_caught(tmp_path):
     assert compared[0]['undeclared'] == ['model.head.temperature', 'total_batch_size']
     with pytest.raises(UserError, match="'two' differs from 'one' in model.head.temperature, total_batch_size"):
         require_fair(compared)
+
+
+def test_no_row_but_the_first_escapes(tmp_path):
+    """Declaring nothing is declaring that nothing differs."""
+    rows = [dict(name='one', config='mocov2plus_r50_200e.py'), dict(name='two', config='mocov2plus_lars_r50_200e.py')]
+    for against in ({}, dict(against=None)):
+        study = read_study(written(tmp_path, rows=[rows[0], {**rows[1], **against}]))
+        with pytest.raises(UserError, match="'two' differs from 'one' in optim_wrapper"):
+            require_fair(compare(study, {row.name: resolve(row, read_scale('in1k')) for row in study.rows}))
 
 
 def test_a_prefix_declares_whole_keys_only(tmp_path):
