@@ -1,5 +1,6 @@
 """What the tests share: the real config at toy size, on views that are fixed tensors."""
 
+import gc
 import logging
 import os
 import subprocess
@@ -24,6 +25,13 @@ def _scope() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     close_logs()
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _let_go() -> Iterator[None]:
+    """Of the runs of a file, whose networks and data workers would stay until Python comes round to collecting them."""
+    yield
+    gc.collect()
 
 
 def close_logs() -> None:

@@ -3,9 +3,11 @@
 import os
 import subprocess
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from mmengine.dist import init_dist
 from mmengine.model import MMDistributedDataParallel
 from torch import nn
 
@@ -20,27 +22,37 @@ TOLD = {
 STARTED_BY = {'pytorch': 'tools/dist_train.sh or tools/dist_evaluate.sh', 'slurm': 'tools/slurm_train.sh'}
 
 
-def start_processes(launcher: str) -> None:
-    """Join the process group over gloo where there is no GPU; with GPUs mmengine does it.
+def start_processes(launcher: str, timeout: float | None = None) -> None:
+    """Join the process group, over NCCL with GPUs and over gloo without, before anything asks how many processes there are.
 
-    mmengine's own start calls `torch.cuda.set_device` and skips itself when a group is there already.
+    mmengine would do it when it builds a runner, after the batch has been divided; finding a group, it leaves it.
+
+    Args:
+        launcher: 'none', 'pytorch' or 'slurm'; others are mmengine's.
+        timeout: seconds that a process waits for the others in a collective; by default half an hour, on GPUs ten minutes.
     """
     if launcher == 'none' or dist.is_initialized():
         return
-    if missing := [name for name in TOLD.get(launcher, ()) if name not in os.environ]:
+    settings = {} if timeout is None else dict(timeout=timedelta(seconds=timeout))
+    if launcher not in TOLD:
+        init_dist(launcher, **settings)
+        return
+    if missing := [name for name in TOLD[launcher] if name not in os.environ]:
         raise UserError(
             f'--launcher {launcher} wants {", ".join(missing)} in the environment; start with {STARTED_BY[launcher]}, '
             'or leave --launcher out for one process'
         )
-    restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0))
-    if torch.cuda.is_available() and not restarts:
-        return
     if launcher == 'slurm':
         _take_names_from_slurm()
-    if restarts:
-        _start_again(restarts)
-    else:
-        dist.init_process_group('gloo')
+    backend = 'gloo'
+    if torch.cuda.is_available():
+        backend = 'nccl'
+        torch.cuda.set_device(
+            int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()
+        )  # a task may see its own GPU alone
+    if restarts := int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)):
+        settings.update(_names_of_attempt(restarts))
+    dist.init_process_group(backend, **settings)
 
 
 def _take_names_from_slurm() -> None:
@@ -57,18 +69,11 @@ def _take_names_from_slurm() -> None:
             ) from None
 
 
-def _start_again(restarts: int) -> None:
-    """Meet under names of this attempt: on one machine, torchrun's store still holds the addresses of the processes before."""
+def _names_of_attempt(restarts: int) -> dict:
+    """A meeting of this attempt's own: on one machine, torchrun's store still holds the addresses of the processes before."""
     rank, world_size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
     store = dist.TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), world_size, is_master=False)
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
-    dist.init_process_group(
-        'nccl' if torch.cuda.is_available() else 'gloo',
-        store=dist.PrefixStore(f'attempt {restarts}', store),
-        rank=rank,
-        world_size=world_size,
-    )
+    return dict(store=dist.PrefixStore(f'attempt {restarts}', store), rank=rank, world_size=world_size)
 
 
 def stop_processes() -> None:

@@ -174,7 +174,7 @@ def train(cfg: Config, launcher: str = 'none') -> Runner | StrategyRunner:
     """Train what the config says, with all that can be checked beforehand checked before the first step."""
     register()
     trust_mmengine_checkpoints()
-    start_processes(launcher)
+    start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
     cfg.launcher = launcher
     share_batch(cfg, get_world_size())
     settle(cfg)

@@ -168,6 +168,7 @@ class StrategyRunner(ExactRun, FlexibleRunner):
         self,
         out_dir: str,
         filename: str,
+        file_client_args: dict | None = None,
         *,
         save_optimizer: bool = True,
         save_param_scheduler: bool = True,

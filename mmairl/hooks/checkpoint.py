@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import all_gather_object, get_rank, get_world_size, is_main_process
+from mmengine.dist import all_gather_object, barrier, get_rank, get_world_size, is_main_process
 from mmengine.hooks import CheckpointHook as PlainCheckpointHook
 from mmengine.runner import Runner
 
@@ -32,22 +32,26 @@ class CheckpointHook(PlainCheckpointHook):
         super().__init__(*args, **kwargs)
         self.writer = BackgroundWriter()
         self.due: int | None = None
+        self.states: list[dict] = []  # no run goes on from what is saved before there are any: the best weights
         self.resumed: dict[str, Any] = {}
 
     def before_train(self, runner: Runner) -> None:
         super().before_train(runner)
+        self.note = Path(runner.work_dir) / 'last_checkpoint'  # where `--resume` looks, wherever checkpoints go
         self.kept = deque(runner.message_hub.get_info('kept_checkpoints', []))
         if is_main_process():
             self._clear_away(runner)
+        if not runner.iter:
+            return  # a run of its own, also where `load_from` alone has given it weights
         if len(self.resumed) == 2:
             self._take_up(runner, **self.resumed)
-        elif runner.iter:
+        else:
             runner.logger.warning('the checkpoint holds no random state: the run goes on, but not as if uninterrupted')
 
     def _clear_away(self, runner: Runner) -> None:
         """What a killed process was writing, and what it would have removed next."""
         folder, outdated = Path(self.out_dir), runner.message_hub.get_info('outdated_checkpoints', [])
-        left_over = [*folder.glob('.*.pth.*.tmp'), *folder.glob('.last_checkpoint.*.tmp')]
+        left_over = [*folder.glob('.*.pth.*.tmp'), *self.note.parent.glob('.last_checkpoint.*.tmp')]
         for path in [*left_over, *(folder / name for name in outdated)]:
             path.unlink(missing_ok=True)
 
@@ -113,7 +117,7 @@ class CheckpointHook(PlainCheckpointHook):
                 beside.open('wb') as file,
             ):  # given a path, torch would not say what went wrong
                 torch.save(checkpoint, file)
-            with replacing(path.with_name('last_checkpoint')) as beside:
+            with replacing(self.note) as beside:
                 beside.write_text(str(path))
         for name in outdated:
             path.with_name(name).unlink(missing_ok=True)
@@ -130,6 +134,7 @@ class CheckpointHook(PlainCheckpointHook):
 
     def after_train(self, runner: Runner) -> None:
         self.writer.finish()
+        barrier()  # whatever another process does next may read the last checkpoint
         super().after_train(runner)
 
     def after_run(self, runner: Runner) -> None:

@@ -25,7 +25,7 @@ class PreemptionHook(Hook):
     priority = 'LOWEST'  # after the checkpoint hook
 
     def __init__(self) -> None:
-        self.signalled = 0
+        self.signalled, self.leaving = 0, False
         self.listener = Listener(self._note)
 
     def before_train(self, runner: Runner) -> None:
@@ -61,13 +61,16 @@ class PreemptionHook(Hook):
         steps = runner.iter + 1
         path = hook.save_as(runner, f'iter_{steps}.pth', dict(epoch=runner.epoch, iter=steps))
         hook.writer.finish()
+        self.leaving = True
         self.after_train(runner)
         raise Preempted(number, steps, path)
 
     def after_train(self, runner: Runner) -> None:
         if self.asked is not None:
             self.asked[1].wait()
-        self.listener.stop()
+        self.after_run(runner)
 
     def after_run(self, runner: Runner) -> None:
-        self.listener.stop()  # of a run that ended early, too
+        """Also of a run that ended early; but on the way out a second signal must not end those who wait for the file."""
+        if not self.leaving:
+            self.listener.stop()

@@ -42,6 +42,8 @@ class OnlineProbeHook(Hook):
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         self.handle = model.backbone.register_forward_hook(self._keep)
         self.features: Tensor | None = None
+        if not runner.iter:
+            self.resumed = None  # of a run that `load_from` took weights from
 
     def _keep(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         """The first training-mode output of the step, which is the first view's."""
@@ -52,7 +54,7 @@ class OnlineProbeHook(Hook):
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None) -> None:
         features, self.features = self.features, None
         labels = (data_batch.get('data_samples') or {}).get('label')
-        if labels is None or bool((labels < 0).all()):
+        if labels is None or (self.probe is None and not _any_process(bool((labels >= 0).any()))):
             raise UserError('the online probe learns from labels and the training set has none; remove OnlineProbeHook')
         if int(labels.max()) >= self.classes:
             raise UserError(
@@ -84,13 +86,14 @@ class OnlineProbeHook(Hook):
         """One step, and the accuracy before it; unknown labels count for nothing without being cut out, which would wait."""
         self.optimizer.param_groups[0]['lr'] = self.lr_at(progress)
         scores = self.probe(features)
-        loss = F.cross_entropy(scores, labels, ignore_index=UNKNOWN)
+        known = (labels != UNKNOWN).sum().clamp(min=1)  # of a set that is labelled in part, a batch may have no label
+        loss = F.cross_entropy(scores, labels, ignore_index=UNKNOWN, reduction='sum') / known
         gradients = torch.autograd.grad(loss, list(self.probe.parameters()))
         for parameter, gradient in zip(self.probe.parameters(), gradients):
             all_reduce(gradient, 'mean')
             parameter.grad = gradient
         self.optimizer.step()
-        accuracy = (scores.detach().argmax(dim=1) == labels).sum() / (labels != UNKNOWN).sum()
+        accuracy = (scores.detach().argmax(dim=1) == labels).sum() / known
         all_reduce(accuracy, 'mean')
         return accuracy
 
@@ -109,3 +112,10 @@ class OnlineProbeHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         self.handle.remove()
+
+
+def _any_process(here: bool) -> bool:
+    """Whether it is so in any of the processes."""
+    found = torch.tensor(float(here))
+    all_reduce(found)
+    return bool(found)

@@ -1,6 +1,11 @@
 """What a process must be told before it can join the others."""
 
+import os
+from datetime import timedelta
+
 import pytest
+import torch
+import torch.distributed as dist
 
 from mmairl.engine.distributed import TOLD, start_processes
 from mmairl.errors import UserError
@@ -23,6 +28,40 @@ def test_slurm_without_its_tools_is_one_sentence(monkeypatch, tmp_path):
     monkeypatch.setenv('PATH', str(tmp_path))
     with pytest.raises(UserError, match='scontrol, .* is not on the PATH; set MASTER_ADDR'):
         start_processes('slurm')
+
+
+@pytest.fixture
+def joined(monkeypatch) -> dict:
+    """A machine of two GPUs, as far as one can tell without; what was asked of torch."""
+    asked = {}
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 2)
+    monkeypatch.setattr(torch.cuda, 'set_device', lambda device: asked.update(device=device))
+    monkeypatch.setattr(dist, 'init_process_group', lambda backend, **more: asked.update(backend=backend, **more))
+    monkeypatch.delenv('TORCHELASTIC_RESTART_COUNT', raising=False)
+    return asked
+
+
+def test_gpus_are_joined_before_anything_asks_how_many_there_are(monkeypatch, joined):
+    """mmengine joins them when it builds a runner: by then each process would have taken the whole batch."""
+    for name in TOLD['pytorch']:
+        monkeypatch.setenv(name, '1')
+    start_processes('pytorch')
+    assert joined == dict(device=1, backend='nccl')
+    start_processes('pytorch', timeout=90)
+    assert joined['timeout'] == timedelta(seconds=90)
+
+
+def test_a_task_of_slurm_that_sees_one_gpu_takes_it(monkeypatch, joined):
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
+    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_PORT'):
+        monkeypatch.setenv(name, '')  # so that what is set meanwhile is taken back
+        monkeypatch.delenv(name)
+    for name, value in zip(TOLD['slurm'], ('5', '8', '5', 'node[1-2]')):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv('MASTER_ADDR', 'node1')
+    start_processes('slurm')
+    assert joined == dict(device=0, backend='nccl') and os.environ['RANK'] == '5' and os.environ['WORLD_SIZE'] == '8'
 
 
 def test_one_process_needs_to_be_told_nothing(monkeypatch):

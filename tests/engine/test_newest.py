@@ -7,6 +7,7 @@ import pytest
 import resuming
 import torch
 
+from mmairl.engine import launch
 from mmairl.engine.newest import newest_checkpoint
 from mmairl.errors import UserError
 
@@ -45,6 +46,24 @@ def test_a_damaged_one_gives_way_to_the_one_before(folder):
     (folder / 'epoch_1.pth').write_bytes(b'')
     with pytest.raises(UserError, match='none of the 3 checkpoints in .* is whole'):
         newest_checkpoint(folder)
+
+
+def test_checkpoints_that_go_elsewhere_are_found_from_the_work_dir(tmp_path):
+    whole = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'whole')))
+    for resume, leave_at in ((False, 9), (True, None)):
+        cfg = resuming.config('views_of_the_batch', str(tmp_path / 'run'), leave_at=leave_at, resume=resume)
+        cfg.default_hooks.checkpoint.out_dir = str(tmp_path / 'elsewhere')
+        last = resuming.run(cfg)
+    assert last.parent == tmp_path / 'elsewhere' / 'run' and not list((tmp_path / 'run').glob('*.pth'))
+    resuming.assert_the_same_run(whole, last)
+
+
+def test_the_best_weights_may_be_saved_before_the_first_checkpoint(toy_config):
+    cfg = toy_config()
+    launch.share_batch(cfg, 1)
+    found = {}
+    launch.build(cfg).call_hook('before_save_checkpoint', checkpoint=found)
+    assert found['random_states'] == []
 
 
 def test_a_folder_without_any_starts_a_run(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import resuming
 
 from mmairl.engine import launch
-from mmairl.engine.preemption import REQUEUE, SIGNALS, Listener
+from mmairl.engine.preemption import REQUEUE, SIGNALS, Listener, Preempted
 from mmairl.hooks import PreemptionHook
 
 SCRIPT = Path(resuming.__file__)
@@ -120,6 +120,26 @@ def test_a_process_that_a_library_forks_during_the_run_ends_by_the_signal(toy_co
         assert hook.signalled == signal.SIGUSR1
     finally:
         hook.after_train(runner)
+
+
+def test_on_the_way_out_a_second_signal_changes_nothing(toy_config, monkeypatch):
+    """Other processes wait at a barrier while the first one writes; the tool leaves with its code soon after."""
+    before = [signal.getsignal(number) for number in SIGNALS]
+    _note = PreemptionHook.after_train_iter
+
+    def told(hook, runner, *args, **kwargs):
+        hook.signalled = signal.SIGUSR1
+        _note(hook, runner, *args, **kwargs)
+
+    monkeypatch.setattr(PreemptionHook, 'after_train_iter', told)
+    try:
+        with pytest.raises(Preempted, match='stopped by SIGUSR1 after 1 iterations'):
+            launch.train(toy_config(steps=3))
+        assert all(signal.getsignal(number) not in (signal.SIG_DFL, None) for number in SIGNALS)
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        Listener.listening.stop()
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
 def test_a_run_that_fails_leaves_the_signals_as_they_were(toy_config, tmp_path):

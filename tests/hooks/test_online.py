@@ -42,6 +42,16 @@ def test_the_probe_is_plain_sgd_on_detached_features():
     torch.testing.assert_close(hook.probe.bias, bias)
 
 
+def test_a_batch_without_a_label_moves_nothing():
+    """Of a set that is labelled in part."""
+    hook = OnlineProbeHook(classes=3, lr=0.7)
+    rows = torch.randn(6, 5)
+    hook._build(rows)
+    before = hook.probe.weight.clone()
+    assert hook._step(rows, torch.full((6,), -1), 0.0) == 0
+    assert torch.equal(hook.probe.weight, before)
+
+
 def test_rates_follow_the_reference():
     steps, cosine = OnlineProbeHook(3), OnlineProbeHook(3, lr=0.2, schedule='cosine')
     assert [steps.lr_at(at) for at in (0, 0.59, 0.6, 0.8)] == pytest.approx([30, 30, 3, 0.3])
