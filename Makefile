@@ -24,5 +24,6 @@ build/docs-venv/.installed: requirements/docs.txt
 core full:
 	@requirements/install.sh $@
 
+# Runs are not rubbish: work_dirs stays.
 clean:
-	rm -rf .venv work_dirs build *.egg-info
+	rm -rf .venv build *.egg-info

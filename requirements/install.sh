@@ -25,14 +25,14 @@ fi
 pip() { .venv/bin/python -m pip --disable-pip-version-check -q "$@"; }
 install() { pip install -c requirements/constraints.txt "$@"; }
 
-# mmcv ships as source only: build it once per user, python, torch and mmcv version (about 8 minutes on 2 cores).
+# mmcv ships as source only: build it once per user, python, torch and mmcv version (4 to 8 minutes on 2 cores).
 mmcv_wheel() {
     local version cache built
     version=$(sed -n 's/^mmcv==//p' requirements/constraints.txt)
     cache=${XDG_CACHE_HOME:-$HOME/.cache}/mmairl/wheels/$(.venv/bin/python -c \
         "import sys, torch; print(f'py{sys.version_info[0]}{sys.version_info[1]}-torch{torch.__version__}-mmcv$version')")
     if ! ls "$cache"/mmcv-*.whl >/dev/null 2>&1; then
-        say "building mmcv $version with its ops, once for this user: about 8 minutes on 2 cores" >&2
+        say "building mmcv $version with its ops, once for this user: 4 to 8 minutes on 2 cores" >&2
         built=$(mktemp -d)
         # Beside a mmcv-lite already installed, pip would call mmcv satisfied only by name, so no --upgrade is needed.
         MMCV_WITH_OPS=1 pip wheel --no-deps --no-build-isolation --no-binary mmcv -w "$built" "mmcv==$version" >&2

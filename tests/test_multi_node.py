@@ -95,7 +95,7 @@ def test_slurm_is_asked_for_a_task_a_gpu_and_the_tasks_are_one_run(tmp_path, slu
     ended_well(start(log, 'tools/slurm_train.sh', *words, **slurm, **settings), log)
     asked = Path(slurm['ASKED']).read_text().splitlines()
     expected = ['-p', 'PARTITION', '--job-name=name', '--gres=gpu:1', '--ntasks=2', '--ntasks-per-node=1']
-    expected += ['--cpus-per-task=3', '--kill-on-bad-exit=1', '--time=1:00', '--exclusive', 'python', '-u']
+    expected += ['--cpus-per-task=3', '--kill-on-bad-exit=1', '--time=1:00', '--exclusive', sys.executable, '-u']
     assert asked[: len(expected)] == expected
     script, config, *rest = asked[len(expected) :]
     assert Path(script) == ROOT / 'tools/train.py' and config == CONFIG

@@ -52,7 +52,7 @@ FILES = dict(
 )
 RUNS = {
     **dict.fromkeys(('mocov2plus', 'mocov2plus_lars', 'byol', 'byol_lars'), ('zero1', 'zero2', 'zero3')),
-    'adamw': ('zero1', 'zero2_offload', 'zero3'),
+    'adamw': ('zero1', 'zero1_offload', 'zero2_offload', 'zero3'),
     'msbreg': ('zero2', 'zero3_offload'),
     'poisoned': ('zero2', 'zero3'),
     'autocast': ('zero1', 'zero3'),

@@ -23,8 +23,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('lars', metavar='LARS_CKPT', help='the checkpoint to rescale, of any known project')
     parser.add_argument('out', help='the checkpoint to write; the table and the figure go beside it')
     norms = parser.add_mutually_exclusive_group(required=True)
-    norms.add_argument('--anchor', metavar='CKPT', help='take the norms of this checkpoint')
-    norms.add_argument('--anchor-kind', metavar='torchvision:NAME', help='take those of a released supervised model')
+    norms.add_argument('--anchor', metavar='CKPT', help='take the norms of this one, or of torchvision:NAME')
     norms.add_argument('--constant', type=float, help="no anchor: multiply by this; the paper's is 0.1")
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
     parser.add_argument('--anchor-part', choices=['student', 'teacher'], default='student')
@@ -45,7 +44,7 @@ def main() -> None:
     source = read_backbone(args.lars, args.part)
     if 'normrescale' in source.origin and args.constant:
         raise UserError(f'{args.lars} was rescaled before ({source.origin["normrescale"]}); scale the original instead')
-    anchor = read_backbone(args.anchor or args.anchor_kind, args.anchor_part) if args.constant is None else None
+    anchor = read_backbone(args.anchor, args.anchor_part) if args.constant is None else None
     names = anchor.weights if anchor else None
     weights, rows = normrescale(source.weights, names, args.constant, args.per, args.statistics)
     if all(row.why for row in rows):

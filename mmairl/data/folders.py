@@ -124,8 +124,8 @@ class UnlabelledFolder(FileDataset):
         files = indexed(root, EXTENSIONS)
         if not files:
             raise UserError(
-                f'{Path(root).resolve()} holds no image; put files ending in {extensions()} there or below, or set '
-                'root of the data set (data_root) to the folder that has them.'
+                f'{Path(root).resolve()} holds no image; put files ending in {extensions()} there or below, or '
+                'give the folder that has them as the root of the data set.'
             )
         self.classes = []
         super().__init__(root, files, [-1] * len(files), views, max_unreadable, max_pixels)
@@ -134,8 +134,8 @@ class UnlabelledFolder(FileDataset):
 def require_folder(root: str | Path, layout: str) -> None:
     if not Path(root).is_dir():
         raise UserError(
-            f'The image folder {Path(root).resolve()} does not exist; set data_root in the config, or '
-            f'--cfg-options train_dataloader.dataset.root=DIR, to a folder that holds {layout}'
+            f'The image folder {Path(root).resolve()} does not exist; give one that holds {layout}, by '
+            '--cfg-options train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR'
         )
 
 

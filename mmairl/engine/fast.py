@@ -1,12 +1,14 @@
 """How a step is made fast, in order. Each is one line of a config's `fast`, and none of them changes the method::
 
     fast = dict(
-        precision='bfloat16',  # products in half the width: 'float32' (as it is without), 'tf32', 'bfloat16' or 'float16'
+        precision='bfloat16',  # products in half the width; also 'float16', 'tf32', or 'float32': exact, no TF32
         channels_last=True,    # images and weights lie as the convolution kernels want them
         checkpointing=False,   # blocks are computed again in the backward pass: memory for a third more time
         compile=True,          # kernels fused by torch.compile; True, or its options
         fused=True,            # SGD or Adam in one pass over the memory
     )
+
+Without `precision` torch's own settings hold, which take TF32 for convolutions where the GPU has it, and not for products.
 
 `settle` is called on the config before anything is built from it, `make_fast` on the network before it is wrapped for
 several processes, since gradients are laid out like the weights. Batch-norm statistics, softmax, the teacher's average and
@@ -40,9 +42,10 @@ def settle(cfg: ConfigDict) -> None:
     if not wanted:
         return
     _check(wanted)
-    precision = wanted.get('precision', 'float32')
-    torch.set_float32_matmul_precision('high' if precision == 'tf32' else 'highest')
-    torch.backends.cudnn.allow_tf32 = precision != 'float32'
+    precision = wanted.get('precision')
+    if precision is not None:
+        torch.set_float32_matmul_precision('high' if precision == 'tf32' else 'highest')
+        torch.backends.cudnn.allow_tf32 = precision != 'float32'
     if precision in ('bfloat16', 'float16'):
         cfg.optim_wrapper.setdefault('dtype', precision)
     if wanted.get('fused') and cfg.optim_wrapper.optimizer.type in FUSED:

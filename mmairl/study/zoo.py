@@ -23,9 +23,10 @@ AIRL = 'Revisiting the Critical Factors of Augmentation-Invariant Representation
 BYOL = 'Bootstrap Your Own Latent: A New Approach to Self-Supervised Learning'
 MSBREG = 'An Embedding-Dynamic Approach to Self-supervised Learning'
 SHORT = {'revisit_airl': 'AIRL', 'byol': 'BYOL', 'msbreg': 'MSBReg, supplement'}
-# Where pre-training configs are; evaluation, transfer and the demo are no models of the zoo.
-FOLDERS = ('configs', *(f'configs/{name}' for name in ('architectures', 'augmentation', 'data_variation', 'longer')))
-FOLDERS += ('configs/supervised', 'configs/vit', 'projects/byol_variants/configs', 'projects/msbreg/configs')
+# Where pre-training configs are. Evaluation, transfer and the demo are no models of the zoo; configs/fast/ trains the same.
+FOLDERS = ('configs', *(f'configs/{name}' for name in ('architectures', 'augmentation', 'data_variation', 'large')))
+FOLDERS += ('configs/longer', 'configs/supervised', 'configs/vit')
+FOLDERS += ('projects/byol_variants/configs', 'projects/msbreg/configs')
 # A collection by the beginning of its configs' names; projects are collections of their own.
 COLLECTIONS = {
     'mocov1': ('MoCo v1', 'Momentum Contrast for Unsupervised Visual Representation Learning'),
@@ -76,12 +77,12 @@ ALSO = (
 )
 HEADER = """# Model zoo
 
-Every pre-training config, by what it trains. The numbers are **published**, each with the table that prints it (`AIRL` is
-*Revisiting the Critical Factors of Augmentation-Invariant Representation Learning*, `BYOL` and `MSBReg` those papers).
-Nothing was trained at this size here, so *measured* is blank and there are no weights to load. [Frameworks](frameworks.md)
-has what each config changes, and [reproducing the papers](reproduce.md) the commands. Top-1 is of linear evaluation on the
-data's own labels, VOC 07 is AP50, COCO C4 the box AP of Mask R-CNN, Cityscapes mIoU, all in percent; where tables print two
-numbers of one config, both are here.
+Every pre-training config but the demo's, and those of `configs/fast/`, which train the same, by what it trains. The numbers are
+**published**, each with the table that prints it (`AIRL` is *Revisiting the Critical Factors of Augmentation-Invariant
+Representation Learning*, `BYOL` and `MSBReg` those papers). Nothing was trained at this size here, so *measured* is blank and
+there are no weights to load. [Frameworks](frameworks.md) has what each config changes, and [reproducing the
+papers](reproduce.md) the commands. Top-1 is of linear evaluation on the data's own labels, VOC 07 is AP50, COCO C4 the box AP
+of Mask R-CNN, Cityscapes mIoU, all in percent; where tables print two numbers of one config, both are here.
 
 The page and the metafiles (`model-index.yml`) are written by `python -m mmairl.study.zoo` from the configs, the studies and
 `mmairl/study/published.yaml`; a test keeps them so. Any config is inherited by its name, wherever mmairl is installed:
@@ -111,9 +112,9 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """The file's, which tells configs apart; of a project's after the project's."""
+        """The file's, which tells configs apart, after the project's and after `large`, where one has a smaller sister's."""
         parts = Path(self.config).with_suffix('').parts
-        return parts[-1] if parts[0] == 'configs' else f'{parts[1]}_{parts[-1]}'
+        return f'{parts[1]}_{parts[-1]}' if parts[0] == 'projects' or parts[1] == 'large' else parts[-1]
 
 
 def entries() -> list[Entry]:

@@ -70,7 +70,8 @@ class ZeroStrategy(DeepSpeedStrategy):
             raise UserError(f'strategy.zero_optimization.stage={stage} is not one of ZeRO; set 1, 2 or 3')
         if 'deepspeed' not in globals():
             raise UserError(
-                "the strategy ZeroStrategy wants DeepSpeed, which is not installed: pip install 'mmairl[deepspeed]'"
+                'the strategy ZeroStrategy wants DeepSpeed, which is not installed: '
+                "pip install --no-build-isolation 'mmairl[deepspeed]', or make test in a checkout"
             )
         for part in ('offload_optimizer', 'offload_param'):
             if (zero_optimization.get(part) or {}).get('device') == 'nvme':
@@ -182,7 +183,7 @@ class ZeroStrategy(DeepSpeedStrategy):
             train_micro_batch_size_per_gpu=self.dispatch_kwargs['train_micro_batch_size_per_gpu'],
             gradient_accumulation_steps=built._accumulative_counts,
             gradient_clipping=max_norm(built.clip_grad_kwargs),
-            zero_allow_untested_optimizer=True,  # SGD and LARS are tested: tests/engine/test_zero.py
+            zero_allow_untested_optimizer=True,  # SGD and LARS are tested: tests/zero/test_zero.py
             zero_force_ds_cpu_optimizer=False,
             steps_per_print=10**12,
             **self.config,

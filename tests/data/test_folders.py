@@ -84,7 +84,7 @@ def test_too_many_unreadable_images_are_an_error_that_names_some(tmp_path):
 
 def test_missing_and_empty_folders_say_what_is_wanted(tmp_path):
     for kind in (ImageFolder, UnlabelledFolder):
-        with pytest.raises(UserError, match='does not exist; set data_root'):
+        with pytest.raises(UserError, match='does not exist; .* train_dataloader.dataset.root=DIR'):
             kind(tmp_path / 'gone')
         (tmp_path / 'notes').mkdir(exist_ok=True)
         (tmp_path / 'notes' / 'readme.txt').touch()

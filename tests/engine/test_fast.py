@@ -230,6 +230,13 @@ def test_float32_products_are_exact_unless_asked(precision, products, tf32):
     assert 'dtype' not in cfg.optim_wrapper
 
 
+def test_without_a_precision_products_and_convolutions_are_as_torch_has_them():
+    torch.set_float32_matmul_precision('medium')
+    torch.backends.cudnn.allow_tf32 = True
+    settled('mocov2plus_r50_200e.py', channels_last=True, fused=True)
+    assert torch.get_float32_matmul_precision() == 'medium' and torch.backends.cudnn.allow_tf32
+
+
 def test_without_fast_nothing_is_touched():
     cfg = Config.fromfile(CONFIGS / 'mocov2plus_r50_200e.py')
     before = cfg.pretty_text

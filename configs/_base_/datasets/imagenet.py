@@ -1,5 +1,4 @@
-# ImageNet at the benchmark's batch of 1024; the views come from _base_/views.
-data_root = 'data/imagenet'
+# ImageNet at the benchmark's batch of 1024; the views come from _base_/views. Elsewhere: set the three roots.
 test_view = [dict(type='Resize', size=256), dict(type='CenterCrop', size=224)]
 
 total_batch_size = 1024
@@ -11,10 +10,10 @@ train_dataloader = dict(
     timeout=600,  # seconds for a batch: a read that hangs for ever ends the run with a sentence
     sampler=dict(type='DefaultSampler', shuffle=True),
     collate_fn=dict(type='default_collate'),
-    dataset=dict(type='ImageFolder', root=data_root + '/train'),
+    dataset=dict(type='ImageFolder', root='data/imagenet/train'),
 )
 evaluation = dict(
-    train=dict(type='ImageFolder', root=data_root + '/train', views=[test_view]),
-    test=dict(type='ImageFolder', root=data_root + '/val', views=[test_view]),
+    train=dict(type='ImageFolder', root='data/imagenet/train', views=[test_view]),
+    test=dict(type='ImageFolder', root='data/imagenet/val', views=[test_view]),
     batch_size=256,
 )
