@@ -1,15 +1,18 @@
 """Several machines by the tools' own scripts: two launches that meet against one, and what Slurm is asked for."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.engine.newest import newest_checkpoint
 
 ROOT = Path(__file__).parents[1]
 CONFIG = 'configs/demo/mocov2plus_shapes.py'
@@ -72,6 +75,20 @@ def test_two_machines_of_two_processes_equal_one_of_four(tmp_path):
     one, two = weights(tmp_path / 'one'), weights(tmp_path / 'two')
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, atol=1e-6, rtol=0, msg=lambda text, key=key: f'{key}: {text}')
+
+
+def test_a_signal_to_the_launcher_stops_its_processes_which_save_themselves(tmp_path):
+    log = tmp_path / 'log'
+    environment = {'PYTHONUNBUFFERED': '1', 'MASTER_ADDR': '127.0.0.1'}
+    words = ('--cfg-options', *SMALL, 'train_cfg.max_epochs=200', 'default_hooks.logger.interval=1')
+    run = start(log, 'tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path / 'run', *words, **environment)
+    deadline = time.monotonic() + 300
+    while 'loss:' not in log.read_text() and run.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    run.send_signal(signal.SIGUSR1)
+    assert run.wait(timeout=300) == 1, log.read_text()[-4000:]
+    assert log.read_text().count('stopped by SIGUSR1 after') == 1
+    assert newest_checkpoint(tmp_path / 'run').name.startswith('iter_')
 
 
 @pytest.fixture

@@ -16,4 +16,5 @@ else
         --master_port="${PORT:-29500}")
 fi
 PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m torch.distributed.run "${where[@]}" \
-    --nproc_per_node="$processes" --max-restarts="${MAX_RESTARTS:-0}" "$here/tools/train.py" "$config" --launcher pytorch "$@"
+    --nproc_per_node="$processes" --max-restarts="${MAX_RESTARTS:-0}" \
+    --signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 "$here/tools/train.py" "$config" --launcher pytorch "$@"

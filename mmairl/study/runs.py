@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -14,11 +16,33 @@ import torch
 from mmengine.config import Config
 
 from mmairl.engine.atomic import replacing
-from mmairl.engine.preemption import REQUEUE
+from mmairl.engine.preemption import REQUEUE, SIGNALS
 from mmairl.engine.safe_config import write_config
 from mmairl.errors import UserError
 from mmairl.study.spec import Row, Study
+from mmairl.study.stopping import end_with_the_parent
 from mmairl.study.worker import is_local
+
+PASSED_ON = '--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1'
+GRACE = 120  # seconds to finish a step and save, as many as the Slurm jobs have
+# A signal's own number is the code while nobody listens, as between training and the last score.
+STOPPED = (REQUEUE, *(-number for number in SIGNALS))
+# torchrun leaves with 1 whatever its workers left with, and says which signal it had, or which code was the first.
+TORCHRUN_STOPPED = re.compile(rf'SignalException: Process \d+ got signal|Root Cause[^=]*exitcode +: {REQUEUE} ')
+# `wait` returns early when the trap has run, so it is asked again until the child is gone; bash keeps its code. A signal that
+# comes before there is a child, or between two of them, is heeded, too. torchrun's code says nothing: being told does.
+JOB = f"""\
+trap 'told=1; [[ -z $child ]] || kill -USR1 $child 2>/dev/null' USR1
+again() {{ scontrol requeue "$SLURM_JOB_ID"; exit; }}
+run() {{
+    [[ -z $told ]] || again
+    "$@" & child=$!
+    while kill -0 $child 2>/dev/null; do wait $child; done
+    wait $child; code=$?; child=
+    [[ $code -ne {REQUEUE} && ( -z $told || $code -eq 0 ) ]] || again
+    [[ $code -eq 0 ]] || exit "$code"
+}}
+child= told="""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,10 +104,17 @@ def lay_out(
     return runs
 
 
-def commands(run: Run, devices: int, scheduler: str = 'none') -> list[list[str]]:
-    """What trains and measures a run, and what transfers it."""
+def commands(run: Run, devices: int) -> list[list[str]]:
+    """What trains and measures a run, and what transfers it. torchrun would die of a signal that it is not told to pass on."""
     worker = ['-m', 'mmairl.study.worker', str(run.folder)]
-    several = ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={devices}', '--max-restarts=3']
+    several = [
+        '-m',
+        'torch.distributed.run',
+        '--standalone',
+        f'--nproc_per_node={devices}',
+        '--max-restarts=3',
+        PASSED_ON,
+    ]
     first = [sys.executable, *worker] if devices == 1 else [sys.executable, *several, *worker, '--launcher', 'pytorch']
     if all(is_local(task) for task in run.tasks):
         return [first]
@@ -96,52 +127,108 @@ def execute(runs: Sequence[Run], jobs: int, devices: int, told: Callable[[Run, s
     A run that was told to stop is left as it is: the next call goes on with it.
     """
     waiting, active = [run for run in runs if not run.done], {}
-    free = list(range(jobs))
+    shares = _shares(jobs, devices, needed=min(jobs, len(waiting)))
     try:
         while waiting or active:
-            for run in [run for run in waiting if run.ready][: len(free)]:
+            for run in [run for run in waiting if run.ready][: len(shares)]:
                 waiting.remove(run)
-                slot = free.pop(0)
-                active[run] = (slot, _start(run, slot, jobs, devices))
+                share = shares.pop(0)
+                active[run] = share, Work(run.folder, commands(run, devices), share)
                 told(run, 'running')
-            for run, (slot, process) in list(active.items()):
-                if process.poll() is not None:
+            for run, (share, work) in list(active.items()):
+                if (code := work.poll()) is not None:
                     del active[run]
-                    free.append(slot)
-                    told(run, _ended(run, process.returncode))
+                    shares.append(share)
+                    told(run, _ended(run, work, code))
             if not active and not any(run.ready for run in waiting):
                 break  # what is left needs a run that has failed
             time.sleep(0.2)
     finally:
-        for _, process in active.values():
-            process.terminate()  # each finishes its step and saves
-        for _, process in active.values():
+        _stop({run: work.process for run, (_, work) in active.items()}, told)
+
+
+def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
+    """For each of the runs beside each other: which GPUs, of those that are this process's to use, or how many cores."""
+    if not torch.cuda.is_available():
+        return [{'OMP_NUM_THREADS': str(max(1, (os.cpu_count() or 1) // (jobs * devices)))} for _ in range(jobs)]
+    count = torch.cuda.device_count()
+    if needed * devices > count:
+        raise UserError(
+            f'{needed} run(s) beside each other on {devices} GPU(s) each, and there are {count}; give fewer --jobs or --per-run'
+        )
+    listed = os.environ.get('CUDA_VISIBLE_DEVICES')  # by number or name, where they are not all of the machine's
+    own = listed.split(',') if listed else list(map(str, range(count)))
+    slots = range(0, min(jobs, count // devices) * devices, devices)
+    return [{'CUDA_VISIBLE_DEVICES': ','.join(own[slot : slot + devices])} for slot in slots]
+
+
+class Work:
+    """A run under way: its commands one after the other, said into its log.
+
+    Each is in a session of its own, where a Ctrl-C does not reach it: that would end it unsaved.
+    """
+
+    def __init__(self, folder: Path, commands: Sequence[Sequence[str]], share: dict[str, str]) -> None:
+        package = str(Path(__file__).parents[2])
+        path = os.pathsep.join([package, os.environ.get('PYTHONPATH', '')])
+        self.environment = {**os.environ, 'PYTHONPATH': path, **share}
+        self.log, self.left = folder / 'log.txt', list(commands)
+        self.begins = self.log.stat().st_size if self.log.is_file() else 0
+        self._next()
+
+    def _next(self) -> None:
+        with self.log.open('a') as log:
+            self.process = subprocess.Popen(
+                self.left.pop(0),
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_the_parent,  # a study that is killed can tell its runs nothing
+            )
+
+    def poll(self) -> int | None:
+        """The code of the last command, or of the one that failed; None as long as there is something to do."""
+        code = self.process.poll()
+        if code == 0 and self.left:
+            self._next()
+            return None
+        return code
+
+    @property
+    def said(self) -> str:
+        """What this start of the run has added to the log."""
+        with self.log.open('rb') as log:
+            log.seek(self.begins)
+            return log.read().decode(errors='replace')
+
+
+def _stop(processes: dict[Run, subprocess.Popen], told: Callable[[Run, str], None]) -> None:
+    """Each finishes its step, saves, and leaves; what has not left by then is ended with all that it has started.
+
+    The signal is for the one process that was started here, which tells its own: torchrun takes a second one amiss.
+    """
+    for process in processes.values():
+        process.terminate()
+    deadline = time.monotonic() + GRACE
+    for run in processes:
+        told(run, 'told to stop')
+    for process in processes.values():
+        try:
+            process.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
-def _start(run: Run, slot: int, jobs: int, devices: int) -> subprocess.Popen:
-    """The run's commands one after the other, in a process of its own, said into its log."""
-    package = str(Path(__file__).parents[2])
-    environment = {**os.environ, 'PYTHONPATH': os.pathsep.join([package, os.environ.get('PYTHONPATH', '')])}
-    if torch.cuda.is_available():
-        own = range(slot * devices, (slot + 1) * devices)
-        environment['CUDA_VISIBLE_DEVICES'] = ','.join(map(str, own))
-    else:
-        environment['OMP_NUM_THREADS'] = str(max(1, (os.cpu_count() or 1) // (jobs * devices)))
-    *first, last = (shlex.join(command) for command in commands(run, devices))
-    script = ' && '.join([*first, f'exec {last}'])  # a signal to the shell is then one to the run
-    with (run.folder / 'log.txt').open('a') as log:
-        return subprocess.Popen(['bash', '-c', script], env=environment, stdout=log, stderr=log)
-
-
-def _ended(run: Run, code: int) -> str:
+def _ended(run: Run, work: Work, code: int) -> str:
     failed = run.folder / 'failed.txt'
     if code == 0:
         failed.unlink(missing_ok=True)
         return 'done'
-    if code == REQUEUE:
+    if code in STOPPED or TORCHRUN_STOPPED.search(work.said):
         return 'stopped'
-    lines = [line for line in (run.folder / 'log.txt').read_text(errors='replace').splitlines() if line.strip()]
+    lines = [line for line in work.said.splitlines() if line.strip()]
     failed.write_text(lines[-1] if lines else f'exit code {code}')
     return f'failed: {failed.read_text()}'
 
@@ -173,7 +260,6 @@ def _job(run: Run, devices: int, partition: str) -> Iterator[str]:
     yield f'#SBATCH --output={run.folder.absolute()}/log.txt --open-mode=append'
     yield '#SBATCH --requeue --signal=B:USR1@120'
     yield f'cd {shlex.quote(os.getcwd())}'
+    yield JOB
     for command in commands(run, devices):
-        yield f'{shlex.join(command)} & child=$!'
-        yield "trap 'kill -USR1 $child' USR1; wait $child; code=$?; [[ $code -gt 128 ]] && { wait $child; code=$?; }"
-        yield f'[[ $code -eq {REQUEUE} ]] && {{ scontrol requeue "$SLURM_JOB_ID"; exit; }}; [[ $code -eq 0 ]] || exit "$code"'
+        yield f'run {shlex.join(command)}'

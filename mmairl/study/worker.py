@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 import warnings
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,13 @@ from mmairl.errors import UserError
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
 from mmairl.named import home
 from mmairl.report.scalars import read_scalars
+from mmairl.study.stopping import end_with_the_parent, passing_on
 from mmairl.weights.read import read_backbone
 from mmairl.weights.write import write_backbone
 
 FEATURES = 'features'  # of the protocols that share them, until all are measured
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
+PATIENCE = 60  # seconds to save, for one that was told to stop, before the next start of the same run gives up
 PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy')
 
 
@@ -44,14 +47,17 @@ def main() -> None:
     )
     args = parser.parse_args()
     warnings.filterwarnings('ignore')
+    if args.launcher == 'pytorch':
+        end_with_the_parent()  # torchrun, whose workers would go on without it
     register()
     try:
         # One lock a process: with several, each has its own file, and two starts of one run still meet.
-        with FileLock(args.folder / f'.lock_{os.environ.get("RANK", 0)}', timeout=0):
+        with FileLock(args.folder / f'.lock_{os.environ.get("RANK", 0)}', timeout=PATIENCE):
             if args.transfer is None:
                 run(args.folder, args.launcher)
             else:
-                transfer(args.folder, args.transfer)
+                with passing_on() as heed:
+                    transfer(args.folder, args.transfer, heed)
     except Timeout as error:
         raise UserError(f'{args.folder} is being worked on by another process; wait for it') from error
     stop_processes()
@@ -95,7 +101,7 @@ def rescale(folder: Path, of: str, anchor: str | None = None, constant: float | 
     write(folder / 'trained.json', {**of_source, 'seconds': time.perf_counter() - start})
 
 
-def transfer(folder: Path, gpus: int) -> None:
+def transfer(folder: Path, gpus: int, heed: Callable[[], None]) -> None:
     """The run's tasks on mmdet and mmseg, added to its result; each is resumed and kept in a folder of its own."""
     from mmairl.transfer.run import Place, prepare, run_task  # needs the platforms
 
@@ -105,6 +111,7 @@ def transfer(folder: Path, gpus: int) -> None:
     start, depth = prepare(str(folder / result['checkpoint']), 'student', None, place)
     for task in asked['tasks']:
         if not is_local(task) and task not in result['labels']:
+            heed()
             scores = run_task(task, start, depth, place)
             result['scores'].update(scores)
             result['labels'].update({task: task, **{name: name for name in scores}})

@@ -65,12 +65,15 @@ def command(tmp_path_factory) -> list[str]:
 
 @pytest.fixture(scope='module')
 def finished(command) -> tuple[Path, dict[Path, int]]:
-    """Killed after the first run and again with the second under way; the folder, and what was there by then."""
+    """Killed after the first run and with the second under way; the folder, and what was there by then.
+
+    That run is told by the kernel and may still be saving itself: the next start waits for it.
+    """
     out = Path(command[command.index('--out') + 1])
     environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
     process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
     begun = out / 'runs' / 'lars' / 'seed_0'
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while not list(begun.glob('*/vis_data/scalars.json')) and time.monotonic() < deadline:
         assert process.poll() is None
         time.sleep(0.05)
@@ -114,6 +117,33 @@ def test_another_config_under_the_same_folder_is_refused(finished, command):
     changed = [str(other) if part == str(scale) else part for part in command]
     done = subprocess.run(changed, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and 'was begun with another config' in done.stderr
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_a_study_that_is_stopped_saves_its_run_and_goes_on_where_it_was(command, tmp_path, number):
+    """A signal to its process group, as a terminal sends Ctrl-C."""
+    (tmp_path / 'study.yaml').write_text(yaml.safe_dump({**STUDY, 'seeds': [0], 'rows': STUDY['rows'][:1]}))
+    (tmp_path / 'toy.yaml').write_text(yaml.safe_dump({**TOY, 'epochs': 0.05}))
+    short = [*command[:2], str(tmp_path / 'study.yaml'), '--scale', str(tmp_path / 'toy.yaml')]
+    short += ['--out', str(tmp_path), '--jobs', '1', '--gpus', '0']
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    process = subprocess.Popen(short, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    run = tmp_path / 'runs' / 'sgd' / 'seed_0'
+    deadline = time.monotonic() + 600
+    while not list(run.glob('*/vis_data/scalars.json')) and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, number)
+    _, said = process.communicate(timeout=600)
+    assert (
+        process.returncode == 128 + number and said == 'the study was stopped; the same command goes on where it was\n'
+    )
+    saved = int(Path((run / 'last_checkpoint').read_text()).stem.removeprefix('iter_'))
+    assert saved < 40 and not (run / 'trained.json').exists()
+    done = subprocess.run(short, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and (run / 'result.json').is_file(), done.stdout + done.stderr
+    steps = [[json.loads(line)['step'] for line in path.open()] for path in sorted(run.glob('*/vis_data/scalars.json'))]
+    assert len(steps) == 2 and steps[0][-1] <= saved < steps[1][0]
 
 
 def test_slurm_jobs_requeue_themselves_and_bash_reads_them(finished, command, tmp_path):

@@ -1,0 +1,253 @@
+"""The runs of a study beside each other and as Slurm jobs, with small scripts in the place of what trains."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from mmairl.errors import UserError
+from mmairl.study import runs
+from mmairl.study.runs import Run, execute
+from mmairl.study.spec import Row
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
+# As much of a run as is asked of it here: it says that it trains, and saves itself when it is told to stop.
+TRAINS = """
+import os, signal, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+def save(number, frame):
+    (folder / 'saved').write_text(signal.Signals(number).name)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+(folder / 'training').write_text(str(os.getpid()))
+time.sleep(100)
+"""
+
+
+def python(text: str, *arguments: object) -> list[str]:
+    return [sys.executable, '-c', text, *map(str, arguments)]
+
+
+def run_in(folder: Path, tasks: Sequence[str] = ('knn',)) -> Run:
+    folder.mkdir(exist_ok=True)
+    return Run(Row(folder.name, 'mocov2plus_r50_200e.py'), 0, folder, tuple(tasks))
+
+
+def wait_for(condition, seconds: float = 100) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, 'waited in vain'
+        time.sleep(0.02)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or waits only for its parent, which may be a container's that never asks."""
+    status = Path(f'/proc/{pid}/status')
+    try:
+        return 'State:\tZ' in status.read_text()
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Run `scripts` in the place of the worker; what was told of each run."""
+
+    def run(all_of: Sequence[Run], *scripts: Sequence[str], jobs: int = 1, devices: int = 1) -> list[str]:
+        monkeypatch.setattr(runs, 'commands', lambda run, devices: [[*script, str(run.folder)] for script in scripts])
+        told = []
+        execute(all_of, jobs, devices, lambda run, what: told.append(what))
+        return told
+
+    return run
+
+
+TORCHRUN = [*['-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2'], runs.PASSED_ON]
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGUSR1])
+def test_torchrun_passes_the_signal_on_and_its_run_counts_as_stopped_not_failed(tmp_path, fake, number):
+    script = tmp_path / 'script.py'
+    script.write_text(
+        'import os, signal, sys, time\n'
+        'def save(number, frame):\n'
+        f'    open(os.path.join({str(tmp_path)!r}, "saved_" + os.environ["RANK"]), "w").write(str(number))\n'
+        '    sys.exit(75)\n'
+        f'signal.signal({int(number)}, save)\n'
+        'if os.environ["RANK"] == "0":\n'
+        '    time.sleep(1)\n'  # the other has begun to listen
+        f'    os.kill(os.getppid(), {int(number)})\n'
+        'time.sleep(100)\n'
+    )
+    run = run_in(tmp_path / 'run')
+    assert fake([run], [sys.executable, *TORCHRUN, str(script)]) == ['running', 'stopped']
+    assert [(tmp_path / f'saved_{rank}').read_text() for rank in (0, 1)] == [str(int(number))] * 2
+    assert not (run.folder / 'failed.txt').exists()
+
+
+def test_torchrun_whose_first_worker_left_to_be_tried_again_has_not_failed(tmp_path, fake):
+    script = tmp_path / 'script.py'
+    script.write_text('import sys; sys.exit(int(open(sys.argv[1] + "/code").read()))')
+    first, second = run_in(tmp_path / 'first'), run_in(tmp_path / 'second')
+    (first.folder / 'code').write_text('75')
+    (second.folder / 'code').write_text('3')
+    told = fake([first, second], [sys.executable, *TORCHRUN, str(script)])
+    assert told[:3] == ['running', 'stopped', 'running'] and told[3].startswith('failed: ')
+
+
+def test_a_run_that_a_signal_meets_while_it_measures_counts_as_stopped(tmp_path, fake):
+    killed = 'import os, sys; os.kill(os.getpid(), int({}))'
+    for number, what in ((signal.SIGTERM, 'stopped'), (signal.SIGKILL, 'failed: exit code -9')):
+        assert fake([run_in(tmp_path)], python(killed.format(int(number)))) == ['running', what]
+
+
+def test_the_commands_of_a_run_follow_one_another_until_one_fails(tmp_path, fake):
+    says = [
+        python(f'print({word!r}); raise SystemExit({code})') for word, code in (('one', 0), ('two', 3), ('three', 0))
+    ]
+    run = run_in(tmp_path)
+    assert fake([run], *says) == ['running', 'failed: two'] and (tmp_path / 'log.txt').read_text() == 'one\ntwo\n'
+    assert fake([run], *says[::2]) == ['running', 'done'] and not (tmp_path / 'failed.txt').exists()
+
+
+@pytest.mark.parametrize('listed, expected', [
+    ('4,5,6,7', ['4,5', '6,7']), ('GPU-8f,GPU-1c,GPU-33,GPU-20', ['GPU-8f,GPU-1c', 'GPU-33,GPU-20']), (None, ['0,1', '2,3']),
+])  # fmt: skip
+def test_the_gpus_of_the_runs_are_those_that_the_study_may_use(tmp_path, fake, monkeypatch, listed, expected):
+    monkeypatch.setattr('torch.cuda.is_available', lambda: True)
+    monkeypatch.setattr('torch.cuda.device_count', lambda: 4)
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    if listed is not None:
+        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
+    both = [run_in(tmp_path / name) for name in ('one', 'two')]
+    fake(both, python('import os; print(os.environ["CUDA_VISIBLE_DEVICES"])'), jobs=2, devices=2)
+    assert [(run.folder / 'log.txt').read_text().strip() for run in both] == expected
+    with pytest.raises(UserError, match='2 run.s. beside each other on 3 GPU.s. each, and there are 4'):
+        fake(both, python(''), jobs=2, devices=3)
+
+
+def test_a_study_that_is_stopped_waits_for_its_runs_to_save_and_kills_what_will_not(tmp_path, monkeypatch):
+    """The second has a child, as a transfer has its tool, and neither heeds the signal."""
+    good, deaf = run_in(tmp_path / 'good'), run_in(tmp_path / 'deaf')
+    slow = TRAINS.replace('    (folder', '    time.sleep(1)\n    (folder')
+    unheard = (
+        'import os, signal, sys, time\n'
+        'signal.signal(signal.SIGTERM, signal.SIG_IGN)\n'
+        'if child := os.fork():\n'
+        '    open(sys.argv[1] + "/training", "w").write(str(child))\n'
+        'time.sleep(100)\n'
+    )
+    scripts = {good: python(slow, good.folder), deaf: python(unheard, deaf.folder)}
+    monkeypatch.setattr(runs, 'commands', lambda run, devices: [scripts[run]])
+    monkeypatch.setattr(runs, 'GRACE', 4)
+    told = []
+
+    def interrupt(run: Run, what: str) -> None:
+        told.append((run, what))
+        if told == [(good, 'running'), (deaf, 'running')]:
+            wait_for(lambda: all((one.folder / 'training').is_file() for one in (good, deaf)))
+            time.sleep(0.5)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute([good, deaf], 2, 1, interrupt)
+    assert (good.folder / 'saved').read_text() == 'SIGTERM' and told[2:] == [
+        (good, 'told to stop'),
+        (deaf, 'told to stop'),
+    ]
+    wait_for(lambda: ended(int((deaf.folder / 'training').read_text())), 10)
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='only there a process can ask to be told of the end of its parent')
+def test_the_runs_of_a_study_that_is_killed_save_themselves(tmp_path):
+    """Which is not in a position to tell them, and a session of their own keeps off what ends with its terminal."""
+    study = (
+        'import sys\nfrom pathlib import Path\nfrom mmairl.study.runs import Work\n'
+        'work = Work(Path(sys.argv[1]), [[sys.executable, "-c", sys.argv[2], sys.argv[1]]], {})\nwork.process.wait()\n'
+    )
+    process = subprocess.Popen(python(study, tmp_path, TRAINS), env=ENVIRONMENT, start_new_session=True)
+    wait_for((tmp_path / 'training').is_file)
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_for((tmp_path / 'saved').is_file, 20)
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGUSR1])
+def test_a_transfer_that_is_told_to_stop_tells_its_tool_and_waits_for_it(tmp_path, number):
+    transfer = (
+        'import subprocess, sys\nfrom mmairl.errors import UserError\nfrom mmairl.study.stopping import passing_on\n'
+        'with passing_on():\n'
+        '    if subprocess.run([sys.executable, "-c", sys.argv[2], sys.argv[1]]).returncode:\n'
+        '        raise UserError("the tool has failed")\n'
+    )
+    slow = TRAINS.replace('    (folder', '    time.sleep(1)\n    (folder')
+    process = subprocess.Popen(python(transfer, tmp_path, slow), env=ENVIRONMENT)
+    wait_for((tmp_path / 'training').is_file)
+    time.sleep(0.2)
+    process.send_signal(number)
+    assert process.wait(60) == 75 and (tmp_path / 'saved').read_text() == 'SIGTERM'
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A Slurm job of commands that are bash, and what it asked of Slurm; `told` sends it the signal once `ready` is there."""
+    folder, stubs, asked = tmp_path / 'run', tmp_path / 'bin', tmp_path / 'asked'
+    run = run_in(folder)
+    stubs.mkdir()
+    (stubs / 'scontrol').write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
+    (stubs / 'scontrol').chmod(0o755)
+
+    def start(*commands: str, told: bool = False) -> tuple[int, str]:
+        monkeypatch.setattr(runs, 'commands', lambda run, devices: [['bash', '-c', command] for command in commands])
+        script = tmp_path / 'job.sh'
+        script.write_text('\n'.join(runs._job(run, 2, 'gpu')) + '\n')
+        environment = {**os.environ, 'PATH': f'{stubs}:{os.environ["PATH"]}', 'SLURM_JOB_ID': '17', 'AT': str(tmp_path)}
+        process = subprocess.Popen(['bash', str(script)], env=environment)
+        if told:
+            wait_for((tmp_path / 'ready').is_file)
+            process.send_signal(signal.SIGUSR1)
+        return process.wait(60), asked.read_text() if asked.is_file() else ''
+
+    return start
+
+
+@pytest.mark.parametrize('commands, expected', [
+    (['exit 0'], (0, '')),
+    (['exit 75'], (0, 'requeue 17\n')),
+    (['exit 1', 'echo > $AT/second'], (1, '')),
+    (['kill -KILL $$', 'echo > $AT/second'], (137, '')),
+    (['exit 0', 'exit 75'], (0, 'requeue 17\n')),
+])  # fmt: skip
+def test_a_slurm_job_asks_for_its_place_again_when_its_run_does(job, tmp_path, commands, expected):
+    assert job(*commands) == expected and not (tmp_path / 'second').exists()
+
+
+LISTENS = "trap 'echo > $AT/saved; sleep 0.5; exit {}' USR1; echo > $AT/ready; for i in {{1..600}}; do sleep 0.1; done"
+
+
+@pytest.mark.parametrize('commands, requeued', [
+    ([LISTENS.format(1)], True),  # as torchrun, whatever its workers left with
+    ([LISTENS.format(75)], True),
+    (["echo > $AT/ready; exec sleep 60"], True),  # nobody listens: torchrun before its workers are there
+    ([LISTENS.format(0)], False),  # it was in its last step
+    ([LISTENS.format(0), 'echo > $AT/second'], True),
+])  # fmt: skip
+def test_a_slurm_job_that_is_told_to_stop_asks_for_its_place_again_unless_its_run_is_done(
+    job, tmp_path, commands, requeued
+):
+    assert job(*commands, told=True) == (0, 'requeue 17\n' if requeued else '')
+    assert (tmp_path / 'saved').is_file() == ('USR1' in commands[0]) and not (tmp_path / 'second').exists()
+
+
+def test_what_slurm_runs_passes_its_signal_on_to_the_processes(tmp_path):
+    assert '=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 -m mmairl.study.worker' in '\n'.join(
+        runs._job(run_in(tmp_path), 2, 'gpu')
+    )
