@@ -2,7 +2,6 @@
 _base_ = '../mocov2plus_r50_200e.py'
 train_dataloader = dict(
     dataset=dict(_delete_=True, type='ClassSubset', dataset={{_base_.train_dataloader.dataset}}, fraction=1.0, seed=0),
-    sampler=dict(type='InfiniteSampler'),
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=1e-6 / 0.12, by_epoch=False, begin=0, end=12510),

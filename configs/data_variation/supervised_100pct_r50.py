@@ -3,7 +3,6 @@ _base_ = '../supervised/supervised_r50_100e.py'
 model = dict(classes=1000)
 train_dataloader = dict(
     dataset=dict(_delete_=True, type='ClassSubset', dataset={{_base_.train_dataloader.dataset}}, fraction=1.0, seed=0),
-    sampler=dict(type='InfiniteSampler'),
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=1e-6 / 0.4, by_epoch=False, begin=0, end=12510),

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,18 @@ class Seeded(Dataset):
         self.dataset = dataset
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """What a loader asks for: a batch; the generators of the process are as before when it is done."""
-        with same_randomness():
+        """What a loader asks for: a batch; seeded, it leaves the generators of the process as they were.
+
+        Other samplers' indices carry no seed: put back, the generators would draw the same views for every batch.
+        """
+        with same_randomness() if any(seed_of(index) is not None for index in indices) else nullcontext():
             return [self._drawn(index) for index in indices]
 
     def __getitem__(self, index: int) -> Any:
         return self.__getitems__([index])[0]
 
     def _drawn(self, index: int) -> Any:
-        if (seed := getattr(index, 'seed', None)) is not None:
+        if (seed := seed_of(index)) is not None:
             # torch.manual_seed would also queue a call for a GPU that a worker never starts, at every image
             torch.default_generator.manual_seed(seed)
             np.random.seed(seed)
@@ -45,3 +49,8 @@ class Seeded(Dataset):
         if name == 'dataset':  # not there yet while being unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
+
+
+def seed_of(index: int) -> int | None:
+    """What `Drawn` adds to an index."""
+    return getattr(index, 'seed', None)

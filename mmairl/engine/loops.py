@@ -6,11 +6,12 @@ from itertools import islice
 
 from mmengine.dist import get_world_size
 from mmengine.logging import print_log
-from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
+from mmengine.runner import EpochBasedTrainLoop, FlexibleRunner, IterBasedTrainLoop, Runner
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
 from mmairl.data.sampler import ResumableSampler
+from mmairl.errors import UserError
 
 
 class EpochLoop(EpochBasedTrainLoop):
@@ -29,10 +30,12 @@ class EpochLoop(EpochBasedTrainLoop):
 class IterLoop(IterBasedTrainLoop):
     """mmengine's loop over iterations, which would read every image again that a resumed run has seen."""
 
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        # mmengine has begun to read, at the start of the first epoch, with workers that would stay and wait to the end
-        self.dataloader_iterator = self.dataloader._iterator = None
+    def __init__(self, runner: Runner | FlexibleRunner, dataloader: DataLoader, *args, **kwargs) -> None:
+        # mmengine begins to read here, at the start of the first epoch: a loader without workers or the run's sampler takes
+        # that, since samplers that are one stream, as mmengine's InfiniteSampler, end when a reader of them is dropped
+        idle = DataLoader(dataloader.dataset, generator=dataloader.generator)
+        super().__init__(runner, idle, *args, **kwargs)
+        self.dataloader, self.dataloader_iterator = dataloader, None
 
     def run(self) -> nn.Module:
         self.runner.call_hook('before_train')
@@ -75,7 +78,15 @@ def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
     """The batches from this iteration on, epoch after epoch."""
     epoch, done = divmod(iteration, len(dataloader))
     while True:
-        yield from batches(dataloader, epoch, done)
+        empty = not done
+        for batch in batches(dataloader, epoch, done):
+            empty = False
+            yield batch
+        if empty:  # and would be for ever
+            raise UserError(
+                f'{type(sampler_of(dataloader)).__name__} gives no batch in epoch {epoch + 1}, so that training cannot go on; '
+                "set train_dataloader.sampler=dict(type='DefaultSampler', shuffle=True)"
+            )
         epoch, done = epoch + 1, 0
 
 

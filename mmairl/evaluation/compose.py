@@ -61,7 +61,7 @@ def compose(
     made.train_dataloader = dict(
         **loader,
         drop_last=len(labelled) >= made.total_batch_size,
-        sampler=dict(type='DefaultSampler' if made.train_cfg.by_epoch else 'InfiniteSampler', shuffle=True),
+        sampler=dict(type='DefaultSampler', shuffle=True),
         dataset=with_views(train, [view]),
     )
     made.test_dataloader = dict(

@@ -1,7 +1,8 @@
 """Features on disk, extracted once by all processes together and read by every protocol.
 
 An entry's name is a digest of the weights, of how images are prepared and of the data, so that a change of any is another
-entry. It is filled under another name and renamed when it is whole, so that a killed run leaves no half entry.
+entry. It is filled under another name and renamed when it is whole, so that a killed run leaves no half entry; of several
+runs that want it at the same time one fills it, and the others wait and read.
 """
 
 import contextlib
@@ -9,20 +10,26 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import numpy as np
 import torch
 import torchvision
+from filelock import BaseFileLock, FileLock, Timeout
 from mmengine.dist import barrier, broadcast_object_list, get_rank, get_world_size, is_main_process
+from mmengine.logging import print_log
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
+from mmairl.engine.atomic import FULL
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction, Features, require_sound
 
 LAYOUT = 1  # of an entry; raise it when what is stored changes
+PATIENCE = 10.0  # seconds between two words of the main process while it waits for another run
+ELSEWHERE = 'name another folder (tools/evaluate.py --cache)'
 SAMPLED = 64  # images whose pixels are part of the data's digest, beside every file's name, size and time
 
 
@@ -32,7 +39,9 @@ def stored(root: Path, backbone: nn.Module | None, dataset: Dataset, described: 
         raise UserError(f'no images to evaluate: {described} is empty; check the evaluation data in the config')
     entry = root / digest(backbone, dataset, described, how)
     if not _everywhere(entry.is_dir()):
-        _fill(entry, backbone, dataset, how)
+        with _alone(entry):
+            if not _everywhere(entry.is_dir()):  # nor has the run that was waited for filled it
+                _fill(entry, backbone, dataset, how)
     return read_entry(entry)
 
 
@@ -85,6 +94,37 @@ def _everywhere(here: bool) -> bool:
     return answer[0]
 
 
+@contextlib.contextmanager
+def _alone(entry: Path) -> Iterator[None]:
+    """One run at a time fills an entry; the system frees the lock of one that is killed.
+
+    Only the main process holds it. While it waits it tells the others so, whose patience with it has an end.
+    """
+    lock = FileLock(entry.with_name(f'.{entry.name}.lock'))
+    try:
+        for tries in count():
+            if _everywhere(is_main_process() and _locked(lock)):
+                break
+            if not tries:
+                print_log(f'another run extracts the same features into {entry}: waiting for it', logger='current')
+        yield
+    finally:
+        lock.release()
+
+
+def _locked(lock: BaseFileLock) -> bool:
+    """Whether the lock was got within some seconds."""
+    path = Path(lock.lock_file)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=PATIENCE)
+    except Timeout:
+        return False
+    except OSError as error:
+        raise UserError(f'features cannot be stored in {path.parent} ({error}); {ELSEWHERE}') from error
+    return True
+
+
 def _fill(entry: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> None:
     """Each process extracts a contiguous share of the images into the same two files."""
     name = [f'.{entry.name}.{os.getpid()}.part']
@@ -92,7 +132,9 @@ def _fill(entry: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
     beside = entry.with_name(name[0])
     try:
         if is_main_process():
-            for left in entry.parent.glob(f'.{entry.name}.*.part'):  # of a run that was killed
+            for left in entry.parent.glob(
+                f'.{entry.name}.*.part'
+            ):  # of a run that was killed: one that lives has the lock
                 shutil.rmtree(left)
             beside.mkdir(parents=True)
         barrier()
@@ -101,8 +143,12 @@ def _fill(entry: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
         if is_main_process():
             os.replace(beside, entry)
         barrier()
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(beside, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise UserError(
+                f'the disk is full: features could not be stored in {entry.parent}; free some space or {ELSEWHERE}'
+            ) from error
         raise
 
 
@@ -114,6 +160,8 @@ def _write_share(folder: Path, backbone: nn.Module | None, dataset: Dataset, how
         require_sound(Features(x, y), first_image=at)
         if not files:
             files = _open(folder, len(dataset), x, y)
+            for file in files:
+                _take_room(file, at, end)
         for file, values in zip(files, (x, y)):
             file[at : at + len(values)] = values.numpy()
         at += len(x)
@@ -133,3 +181,16 @@ def _open(folder: Path, count: int, x: Tensor, y: Tensor) -> list[np.ndarray]:
         own.unlink()
         opened.append(np.lib.format.open_memmap(path, 'r+'))
     return opened
+
+
+def _take_room(file: np.memmap, at: int, end: int) -> None:
+    """Have the disk set these rows aside: one that fills up below a mapped file kills the process without a word."""
+    if not hasattr(os, 'posix_fallocate'):
+        return
+    row = file.strides[0]
+    with open(file.filename, 'rb+') as opened:
+        try:
+            os.posix_fallocate(opened.fileno(), file.offset + at * row, (end - at) * row)
+        except OSError as error:
+            if error.errno in FULL:  # some file systems cannot set room aside
+                raise

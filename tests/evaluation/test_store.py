@@ -1,10 +1,15 @@
 """Features on disk: found again, missed when anything changed, whole or not there, and the same by two processes."""
 
+import errno
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+import storing
 import torch
 from PIL import Image
 from torch import nn
@@ -14,6 +19,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation import store
 from mmairl.evaluation.features import Extraction, extract
 from mmairl.evaluation.store import digest, stored
+from mmairl.torture.disk import TmpFs, small_disk
 
 HOW = Extraction((0.5, 0.5, 0.5), (0.25, 0.25, 0.25), batch_size=4)
 VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
@@ -35,6 +41,11 @@ def described(folder, view=VIEW) -> dict:
 
 def dataset(folder, view=VIEW) -> ImageFolder:
     return ImageFolder(folder, views=view)
+
+
+def names(root: Path) -> list[str]:
+    """What a store holds, but for its locks, which stay and are empty."""
+    return [path.name for path in root.iterdir() if path.suffix != '.lock' or path.stat().st_size]
 
 
 def backbone(seed: int = 0) -> nn.Module:
@@ -85,12 +96,12 @@ def test_an_interrupted_extraction_leaves_nothing_and_the_next_one_works(folder,
         patched.setattr(Extraction, 'batches', break_off)
         with pytest.raises(KeyboardInterrupt):
             stored(tmp_path / 'f', backbone(), dataset(folder), described(folder), HOW)
-    assert list((tmp_path / 'f').iterdir()) == []
+    assert names(tmp_path / 'f') == []
     # what a killed process leaves is not taken for an entry, and is cleared away
     name = digest(backbone(), dataset(folder), described(folder), HOW)
     (tmp_path / 'f' / f'.{name}.1.part').mkdir()
     stored(tmp_path / 'f', backbone(), dataset(folder), described(folder), HOW)
-    assert [path.name for path in (tmp_path / 'f').iterdir()] == [name]
+    assert names(tmp_path / 'f') == [name]
 
 
 def test_nan_features_are_refused_with_the_images_index_and_not_stored(folder, tmp_path):
@@ -102,4 +113,104 @@ def test_nan_features_are_refused_with_the_images_index_and_not_stored(folder, t
 
     with pytest.raises(UserError, match='NaN or infinite features, image 3 first'):
         stored(tmp_path / 'f', Breaks(), dataset(folder), described(folder), HOW)
-    assert list((tmp_path / 'f').iterdir()) == []
+    assert names(tmp_path / 'f') == []
+
+
+def start(root: Path, *args: object) -> subprocess.Popen:
+    command = [sys.executable, storing.__file__, str(root), *map(str, args)]
+    return subprocess.Popen(command, env={**os.environ, 'OMP_NUM_THREADS': '1'}, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize('processes', [1, 2])
+def test_of_two_runs_at_once_one_extracts_and_the_other_waits_for_it_and_reads(tmp_path, run_processes, processes):
+    """The second, of one process or two, comes while the first extracts, and stays well until that has gone on."""
+    first = start(tmp_path / 'f', 'first', tmp_path / 'go')
+    storing.wait_for(tmp_path / 'first.extracts')
+    let_go = subprocess.Popen([sys.executable, '-c', LET_GO, str(tmp_path / 'second.starts'), str(tmp_path / 'go')])
+    run_processes(processes, storing.__file__, tmp_path / 'f', 'second')
+    _, said = first.communicate(timeout=120)
+    assert first.returncode == 0 and let_go.wait() == 0, said
+    assert not (tmp_path / 'second.extracts').exists()
+    wanted = extract(storing.Waits(tmp_path / 'here.extracts'), storing.Ramp(), storing.HOW)
+    for name in ('first.0', *(f'second.{rank}' for rank in range(processes))):
+        x, y = torch.load(tmp_path / f'{name}.pth')
+        assert torch.equal(x, wanted.x) and torch.equal(y, wanted.y)
+    assert len(names(tmp_path / 'f')) == 1
+
+
+LET_GO = """
+import sys, time
+from pathlib import Path
+seen, go = map(Path, sys.argv[1:])
+while not seen.exists():
+    time.sleep(0.01)
+time.sleep(2)  # in which the second run looks, and with its patience of 0.2 s waits several times
+go.touch()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_run_that_is_killed_while_it_extracts_keeps_nobody_waiting(tmp_path):
+    killed = start(tmp_path / 'f', 'killed', tmp_path / 'never')
+    storing.wait_for(tmp_path / 'killed.extracts')
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert len(names(tmp_path / 'f')) == 1  # what it has begun
+    assert len(storing.features(tmp_path / 'f', 'next').x) == 10
+    assert not any(name.endswith('.part') for name in names(tmp_path / 'f'))
+
+
+def test_a_store_that_cannot_be_locked_is_one_sentence(tmp_path):
+    (tmp_path / 'f').write_text('a file')
+    with pytest.raises(UserError, match='features cannot be stored in .*f .*name another folder'):
+        storing.features(tmp_path / 'f', 'here')
+
+
+def test_no_room_for_all_features_is_one_sentence_before_any_is_written(tmp_path, monkeypatch):
+    asked = []
+
+    def full(_: int, offset: int, length: int) -> None:
+        asked.append((offset % 64, length))
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(os, 'posix_fallocate', full)
+    with pytest.raises(
+        UserError, match='the disk is full: features could not be stored in .*; free some space or name'
+    ):
+        storing.features(tmp_path / 'f', 'here')
+    assert asked == [(0, 10 * 3 * 4)] and names(tmp_path / 'f') == []
+
+
+def test_a_file_system_that_sets_no_room_aside_is_written_to_all_the_same(tmp_path, monkeypatch):
+    def cannot(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, 'Operation not supported')
+
+    monkeypatch.setattr(os, 'posix_fallocate', cannot)
+    assert len(storing.features(tmp_path / 'f', 'here').x) == 10
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+import storing
+from mmairl.engine.launch import one_sentence_errors
+storing.Waits.forward = lambda self, images: images.mean((2, 3)).repeat(1, 300_000)  # 36 MB, of 24
+one_sentence_errors(lambda: storing.features(Path(sys.argv[1]), 'here'))()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_disk_that_is_full_ends_a_run_in_a_sentence_and_not_by_a_signal(tmp_path):
+    with small_disk(tmp_path / 'disk') as disk:
+        if not isinstance(disk, TmpFs):
+            pytest.skip('only root can mount a file system')
+        path = os.pathsep.join([str(Path(storing.__file__).parent), str(Path(__file__).parents[2])])
+        done = subprocess.run(
+            [sys.executable, '-c', FULL_DISK, str(disk.folder / 'f')],
+            env={**os.environ, 'PYTHONPATH': path},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2 and done.stderr.startswith('error: the disk is full: features could not'), done
+        assert names(disk.folder / 'f') == []

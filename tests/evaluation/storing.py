@@ -1,0 +1,66 @@
+"""A run that stores features, for tests that start several: storing.py ROOT NAME [FILE_TO_WAIT_FOR]."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.evaluation import store
+from mmairl.evaluation.features import Extraction, Features
+
+HOW = Extraction((0.5,) * 3, (0.25,) * 3, batch_size=4)
+
+
+class Ramp(Dataset):
+    """Ten images, each of one brightness."""
+
+    labels = torch.arange(10) % 3
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> dict:
+        return dict(inputs=[torch.full((3, 4, 4), index)], data_samples=dict(label=int(self.labels[index])))
+
+
+class Waits(nn.Module):
+    """Tells that it was asked, and goes on once a file is there."""
+
+    def __init__(self, told: Path, waited_for: Path | None = None) -> None:
+        super().__init__()
+        self.told, self.waited_for = told, waited_for
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.told.touch()
+        wait_for(self.waited_for)
+        return images
+
+
+def wait_for(file: Path | None, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while file is not None and not file.exists():
+        assert time.monotonic() < end, f'{file} did not come'
+        time.sleep(0.01)
+
+
+def features(root: Path, name: str, waited_for: Path | None = None) -> Features:
+    return store.stored(root, Waits(root.parent / f'{name}.extracts', waited_for), Ramp(), dict(type='Ramp'), HOW)
+
+
+def main() -> None:
+    root, name, *waited_for = Path(sys.argv[1]), sys.argv[2], *map(Path, sys.argv[3:])
+    start_processes('pytorch' if 'RANK' in os.environ else 'none')
+    store.PATIENCE = 0.2
+    (root.parent / f'{name}.starts').touch()
+    found = features(root, name, *waited_for)
+    torch.save((found.x, found.y), root.parent / f'{name}.{os.environ.get("RANK", 0)}.pth')
+    stop_processes()
+
+
+if __name__ == '__main__':
+    main()
