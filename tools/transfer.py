@@ -23,7 +23,7 @@ DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('checkpoint', help='of any known project')
-    parser.add_argument('--tasks', default=DEFAULT, help=f'some of {",".join(TASKS)}')
+    parser.add_argument('--tasks', help=f'some of {",".join(TASKS)} (default: {DEFAULT})')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
     parser.add_argument('--gpus', type=int, default=1, help='processes; without a GPU they run on the CPU')
     parser.add_argument('--normrescale', metavar='ANCHOR', help='rescale the backbone by this checkpoint first')
@@ -37,7 +37,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     register()
-    names, published = args.tasks.split(','), row(args.beside)
+    names, published = tasks_of(args), row(args.beside)
     for name in names:
         if name not in TASKS:
             raise UserError(f"there is no task '{name}'; say some of {', '.join(TASKS)}")
@@ -59,6 +59,17 @@ def main() -> None:
     rows = [(column, measured.get(column), published.get(column)) for column in columns]
     Console().print(table(rows, args.beside))
     print(save_table(('column', 'measured', f'published, {args.beside}'), rows, work_dir / 'table'))
+
+
+def tasks_of(args: argparse.Namespace) -> list[str]:
+    """Those asked for; a rescaled network has old batch statistics until it is trained, so none that measures it as it is."""
+    names = (args.tasks or DEFAULT).split(',')
+    frozen = [name for name in names if name in TASKS and TASKS[name].protocol] if args.normrescale else []
+    if frozen and args.tasks:
+        raise UserError(
+            f'{", ".join(frozen)} would measure a rescaled network with the batch statistics of before; leave it out of --tasks'
+        )
+    return [name for name in names if name not in frozen]
 
 
 def table(rows: list[tuple[str, float | None, float | None]], beside: str) -> Table:

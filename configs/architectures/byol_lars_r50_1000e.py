@@ -1,5 +1,5 @@
 # BYOL as its paper trains it (Tab. 1a): 1000 epochs at batch 4096, 0.2 per 256 images, decay 1.5e-6, m0 0.996,
-# the asymmetric pair of views.
+# the asymmetric pair of views. Crops are resized bilinearly, as everywhere here; BYOL's were bicubic.
 _base_ = '../byol_asymmetric_r50_200e.py'
 total_batch_size = 4096
 optim_wrapper = dict(

@@ -5,3 +5,4 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=300, convert_to_iter_based=True),
 ]
 train_cfg = dict(max_epochs=300)
+default_hooks = dict(checkpoint=dict(interval=50, max_keep_ckpts=-1))  # Fig. 7: every 50 epochs

@@ -1,5 +1,6 @@
 # VOC2012 segmentation as in BYOL's Tab. 4a: conv5 with dilation 2 and stride 1, two 3x3 convolutions of 256 with dilation 6,
 # BN and ReLU, a 1x1 classifier; crops of 513. BYOL takes the best of five rates from 1e-3 to 1e-1; this is the middle one.
+# The scales 0.5 to 2 are of a short side of 513, as is usual, and not of the image's own, 375 for most.
 _base_ = ['mmseg::fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py', '_base_/segmentation.py']
 
 crop_size = (513, 513)

@@ -36,9 +36,15 @@ class Extraction:
         self, backbone: nn.Module | None, dataset: Dataset, label: str = 'features'
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Features and labels batch by batch, in order; without a backbone the normalised pixels are the features."""
-        mean_c11, std_c11 = (torch.tensor(list(v), device=self.device).view(-1, 1, 1) for v in (self.mean, self.std))
         if backbone is not None:
             backbone.to(self.device, memory_format=torch.channels_last).eval()
+        for images, y in self.images(dataset, label):
+            x = images.flatten(1) if backbone is None else pooled(backbone(images))
+            yield x.float().cpu(), y
+
+    def images(self, dataset: Dataset, label: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """What a network is given, batch by batch, with the labels."""
+        mean_c11, std_c11 = (torch.tensor(list(v), device=self.device).view(-1, 1, 1) for v in (self.mean, self.std))
         loader = DataLoader(
             dataset,
             self.batch_size,
@@ -48,11 +54,7 @@ class Extraction:
         )
         for images, y in _progress(loader, label):
             images = (images.to(self.device, non_blocking=True).float() / 255 - mean_c11) / std_c11
-            if backbone is None:
-                x = images.flatten(1)
-            else:
-                x = pooled(backbone(images.contiguous(memory_format=torch.channels_last)))
-            yield x.float().cpu(), y
+            yield images.contiguous(memory_format=torch.channels_last), y
 
 
 def extract(backbone: nn.Module | None, dataset: Dataset, how: Extraction, label: str = 'features') -> Features:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 from mmengine import Config
+from mmengine.config import ConfigDict
 from mmengine.dist import barrier, broadcast_object_list, is_main_process
 from mmengine.logging import print_log
 from torch import nn
@@ -24,7 +25,7 @@ from mmairl.evaluation.features import Extraction, Features, extract
 from mmairl.evaluation.knn import TEMPERATURE, knn_accuracy
 from mmairl.evaluation.logreg import QUICK, STRENGTHS, logistic_regression
 from mmairl.evaluation.store import stored
-from mmairl.evaluation.training import train_and_test
+from mmairl.evaluation.training import refit, train_and_test
 from mmairl.registry import DATASETS
 from mmairl.weights.norms import looks_lars_trained
 from mmairl.weights.read import read_backbone
@@ -121,15 +122,19 @@ def _on_features(
     cfg: Config, protocol: str, subject: str | Path, part: str, settings: Settings
 ) -> tuple[dict[str, float], dict]:
     """Features of training, test and, where a strength is to be chosen, validation images; then the protocol."""
-    names = ['train', 'test']
-    if protocol == 'logreg' and 'val' in require_data(cfg):
-        names.append('val')
+    described = require_data(cfg)
+    parts = {
+        'train': refit(described),
+        'test': described.test,
+    }  # nothing is chosen by k-NN, nor by the SVM outside of training
+    if protocol == 'logreg' and 'val' in described:
+        parts |= {'train': described.train, 'val': described.val}
     backbone = subject_backbone(cfg, subject, part)
     # Without a store the processes still share one, for as long as it takes.
     with nullcontext(settings.cache) if settings.cache else tempfile.TemporaryDirectory() as root:
         shared = [root]
         broadcast_object_list(shared)
-        features = stored_features(cfg, backbone, names, Path(shared[0]), settings)
+        features = stored_features(cfg, backbone, parts, Path(shared[0]), settings)
         train, test = features['train'], features['test']
         metric = getattr(DATASETS.get(cfg.evaluation.test.type), 'metric', 'top-1')
         scores, details = measure(protocol, train, test, settings, features.get('val'), metric)
@@ -173,13 +178,13 @@ def features_of(
 
 
 def stored_features(
-    cfg: Config, backbone: nn.Module | None, names: Sequence[str], root: Path, settings: Settings
+    cfg: Config, backbone: nn.Module | None, parts: dict[str, dict], root: Path, settings: Settings
 ) -> dict[str, Features]:
-    """Features of the named parts of the config's evaluation data, from the store below `root` where they are there."""
-    described = require_data(cfg)
+    """Features of each part of the evaluation data, from the store below `root` where they are there."""
     how = extraction(cfg, settings.device, settings.workers)
     return {
-        name: stored(root, backbone, DATASETS.build(described[name]), described[name].to_dict(), how) for name in names
+        name: stored(root, backbone, DATASETS.build(data), ConfigDict(data).to_dict(), how)
+        for name, data in parts.items()
     }
 
 

@@ -37,7 +37,7 @@ def train_and_test(
         return _sweep(measure, recipe, data)
     if recipe.get('grid'):
         return _search(measure, recipe, data)
-    return measure(recipe, data.train, data.test), {}
+    return measure(recipe, refit(data), data.test), {}
 
 
 def run(cfg: Config, launcher: str) -> Scores:
@@ -129,7 +129,7 @@ def held_out(data: dict) -> tuple[dict, dict]:
 
 
 def refit(data: dict) -> dict:
-    """What the chosen setting learns from: training and validation images together where they are splits of one set."""
+    """What is tested learns from training and validation images together, where they are splits of one set."""
     if 'val' in data and data.train.get('split') == 'train' and data.val.get('split') == 'val':
         return with_split(data.train, 'train+val')
     return data.train

@@ -46,7 +46,9 @@ def _runs(cfg: Config) -> dict:
         'default_hooks',
         'total_batch_size',
     )
-    return {**{key: cfg.to_dict()[key] for key in used}, 'fast': cfg.to_dict().get('fast')}
+    found = cfg.to_dict()
+    hooks = {name: hook for name, hook in found['default_hooks'].items() if name not in ('checkpoint', 'logger')}
+    return {**{key: found[key] for key in used}, 'default_hooks': hooks, 'fast': found.get('fast')}
 
 
 def _differences(one: object, two: object, path: str) -> Iterator[str]:

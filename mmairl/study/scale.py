@@ -13,6 +13,8 @@ from mmairl.errors import UserError
 from mmairl.named import home
 from mmairl.study.spec import Row
 
+USUAL_BATCH = 1024  # of the papers' configs, but for BYOL's own, MSBReg's and the supervised ones
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -95,11 +97,12 @@ def _narrow(cfg: Config, scale: Scale) -> None:
 
 def _shorten(cfg: Config, scale: Scale) -> None:
     """Fewer epochs, and what belongs to that: the warm-up, the rates, the teacher's memory, the checkpoints."""
-    if scale.batch:
+    optimizer, momentum = cfg.optim_wrapper.optimizer, cfg.default_hooks.get('momentum')
+    if scale.batch:  # a rate belongs to a batch, and the scale's factors to the usual one
+        optimizer.lr *= USUAL_BATCH / cfg.total_batch_size
         cfg.total_batch_size = scale.batch
     if scale.epochs != 1:
         _rescale_schedule(cfg, scale)
-    optimizer, momentum = cfg.optim_wrapper.optimizer, cfg.default_hooks.get('momentum')
     optimizer.lr *= scale.lr.get(optimizer.type, 1.0)
     if momentum:
         momentum.base = round(1 - (1 - momentum.base) * scale.teacher, 10)

@@ -18,19 +18,24 @@ import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
+from torch.utils.data import Subset
 
+from mmairl.analysis.cka import recalibrate
 from mmairl.analysis.normrescale import normrescale
 from mmairl.engine.atomic import replacing
 from mmairl.engine.distributed import stop_processes
 from mmairl.engine.launch import load_config, one_sentence_errors, register, train
 from mmairl.errors import UserError
-from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate, extraction
 from mmairl.named import home
+from mmairl.registry import DATASETS
 from mmairl.report.scalars import read_scalars
 from mmairl.study.stopping import end_with_the_parent, passing_on
 from mmairl.weights.read import read_backbone
 from mmairl.weights.write import write_backbone
 
+STATISTICS = 200  # batches that batch norm's statistics are measured on, as many as PreciseBN takes
 FEATURES = 'features'  # of the protocols that share them, until all are measured
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
 PATIENCE = 60  # seconds to save, for one that was told to stop, before the next start of the same run gives up
@@ -70,7 +75,7 @@ def run(folder: Path, launcher: str = 'none') -> None:
     cfg.work_dir, cfg.randomness.seed, cfg.resume = str(folder), asked['seed'], True
     trained = folder / 'trained.json'
     if 'rescaled' in asked and not trained.is_file():
-        rescale(folder, **asked['rescaled'])
+        rescale(cfg, folder, **asked['rescaled'])
     elif not trained.is_file():
         start = time.perf_counter()
         runner = train(cfg, launcher)
@@ -89,12 +94,21 @@ def run(folder: Path, launcher: str = 'none') -> None:
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
 
 
-def rescale(folder: Path, of: str, anchor: str | None = None, constant: float | None = None) -> None:
-    """The weights of another run, NormRescaled by a third's or by a constant; nothing is trained."""
+def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, constant: float | None = None) -> None:
+    """The weights of another run, NormRescaled by a third's or by a constant; nothing is trained.
+
+    Its batch statistics are measured anew, for the old ones belong to the activations before and k-NN would be at chance.
+    """
     start, source = time.perf_counter(), Path(of)
     backbone = read_backbone(str(last_checkpoint(source)))
     by = None if anchor is None else read_backbone(str(last_checkpoint(Path(anchor)))).weights
     backbone.weights.update(normrescale(backbone.weights, by, constant)[0])
+    write_backbone(backbone, folder / 'rescaled.pth', 'mmairl')
+    network, how = load_backbone(cfg, folder / 'rescaled.pth'), extraction(cfg, default_device())
+    data = DATASETS.build(cfg.evaluation.train)
+    some = Subset(data, range(0, len(data), max(1, len(data) // (STATISTICS * how.batch_size))))
+    recalibrate(network.to(how.device), (images for images, _ in how.images(some, 'batch statistics')))
+    backbone.weights.update(network.cpu().state_dict())
     write_backbone(backbone, folder / 'rescaled.pth', 'mmairl')
     (folder / 'last_checkpoint').write_text('rescaled.pth')
     of_source = json.loads((source / 'trained.json').read_text())

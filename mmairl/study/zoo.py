@@ -58,6 +58,7 @@ COLUMNS = {
 NO_SCORES = ('asymmetric', 'alignment', 'uniformity', 'predictor', 'target', 'beta')
 # Published rows that no study asks for: config, table, row, and the data set where it is not ImageNet.
 ALSO = (
+    ('configs/byol_lars_r50_200e.py', 'revisit_airl.table1_ladder', 'byol', None),
     *(
         (f'configs/architectures/byol_lars_{short}_1000e.py', 'byol.table1_linear_in1k', row, None)
         for short, row in (

@@ -10,7 +10,8 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.protocol import evaluate, evaluation_data, features_of
+from mmairl.evaluation.protocol import Settings, evaluate, evaluation_data, features_of
+from mmairl.registry import DATASETS
 
 TOOL = Path(__file__).parents[2] / 'tools' / 'evaluate.py'
 
@@ -38,6 +39,22 @@ def test_tool_measures_the_named_part_and_writes_json_beside_the_checkpoint(tool
     assert record['scores']['k-NN, k = 3'] == pytest.approx(100 * reference.score(test.x, test.y), abs=1e-4)
     assert record['details'] == {'train_images': 45, 'test_images': 30, 'dimensions': 64, 'temperature': 0.07}
     assert 'teacher of epoch_3.pth' in capsys.readouterr().out
+
+
+@DATASETS.register_module(force=True)
+class Parted(DATASETS.get('Noise')):
+    """Noise with a validation split of its own."""
+
+    def __init__(self, split: str = 'train', views: list | None = None) -> None:
+        super().__init__({'train': 30, 'val': 12, 'train+val': 42}[split])
+
+
+@pytest.mark.parametrize('protocol, images', [('knn', 42), ('svm', 42), ('logreg', 30)])
+def test_training_and_validation_images_serve_where_nothing_is_chosen_on_the_latter(cfg, tmp_path, protocol, images):
+    """Of VOC07, for one, the SVM's protocol takes both; logistic regression chooses its strength first, and then refits."""
+    cfg.evaluation.update(train=dict(type='Parted', split='train'), val=dict(type='Parted', split='val'))
+    result = evaluate(cfg, protocol, 'pixels', settings=Settings(ks=(3,), cache=tmp_path))
+    assert result.details['train_images'] == images
 
 
 def test_baselines_need_no_checkpoint(tool, config_file, tmp_path):

@@ -57,6 +57,25 @@ def test_a_smaller_scale_keeps_the_factors_and_adds_none(name, scale):
         assert parts[0] == parts[1]
 
 
+def test_a_smaller_batch_is_the_usual_one_in_parts():
+    """As BYOL's Fig. 3a: the gradient is averaged over N steps, and the rate stays."""
+    study = read_study(STUDIES / 'batch_size.yaml')
+    for scale in ('in1k', 'in100'):
+        for row in study.rows:
+            cfg = resolve(row, read_scale(scale))
+            parts = cfg.optim_wrapper.get('accumulative_counts', 1)
+            assert parts == 4096 / row.x and cfg.total_batch_size == (4096 if scale == 'in1k' else 256)
+
+
+@pytest.mark.parametrize('name', ['byol_variants', 'msbreg', 'ladder', 'taxonomies'])
+def test_a_scale_with_another_batch_has_the_rate_that_belongs_to_it(name):
+    """Rates are linear in the batch, whichever a config begins with."""
+    for row in read_study(STUDIES / f'{name}.yaml').rows:
+        full, small = (resolve(row, read_scale(scale)) for scale in ('in1k', 'in100'))
+        rates = [cfg.optim_wrapper.optimizer.lr / cfg.total_batch_size for cfg in (full, small)]
+        assert rates[0] == pytest.approx(rates[1]), row.name
+
+
 def test_published_numbers_are_the_papers():
     ladder = read_study(STUDIES / 'ladder.yaml')
     assert ladder.row('MoCo v2').published['voc07_ap50'] == 76.5 and ladder.row('BYOL (SGD)').published['in1k'] == 72.1

@@ -9,7 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+
+from mmairl.weights.read import read_backbone
 
 ROOT = Path(__file__).parents[2]
 TOY = dict(
@@ -107,6 +110,23 @@ def test_every_number_leads_back_to_its_run(finished):
     page = (out / 'page.html').read_text()
     assert 'LARS' in page and 'http' not in page.replace('http://www.w3.org', '')
     assert '72.0' in (out / 'table.md').read_text() and '\\toprule' in (out / 'table.tex').read_text()
+
+
+def test_a_rescaled_network_has_fresh_statistics(finished):
+    """Those of before belong to activations of another length, and its features would be the same for all images."""
+    out, _ = finished
+    for seed in ('seed_0', 'seed_1'):
+        weights, before = (
+            read_backbone(str(out / 'runs' / row / seed / name)).weights
+            for row, name in (('rescaled', 'rescaled.pth'), ('lars', last_name(out / 'runs/lars' / seed)))
+        )
+        for key in ('layer1.0.bn1.running_mean', 'layer1.0.bn1.running_var'):
+            assert not torch.equal(weights[key], before[key])
+        assert torch.isfinite(weights['bn1.running_var']).all()
+
+
+def last_name(folder: Path) -> str:
+    return Path((folder / 'last_checkpoint').read_text().strip()).name
 
 
 def test_another_config_under_the_same_folder_is_refused(finished, command):

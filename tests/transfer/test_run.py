@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,22 @@ def test_the_command_says_what_is_absent_and_where_it_looked(tmp_path):
     assert done.stderr.strip().splitlines()[-1].startswith('error: no task has its data')
     done = subprocess.run([*command, '--tasks', 'voc08'], capture_output=True, text=True)
     assert done.returncode == 2 and "no task 'voc08'" in done.stderr
+
+
+def test_a_rescaled_network_is_not_measured_with_the_statistics_of_before(monkeypatch):
+    tasks_of, parse_args = (
+        runpy.run_path(str(ROOT / 'tools/transfer.py'))[name] for name in ('tasks_of', 'parse_args')
+    )
+
+    def asked(*args: str) -> list[str]:
+        monkeypatch.setattr(sys, 'argv', ['transfer.py', 'a.pth', *args])
+        return tasks_of(parse_args())
+
+    assert {'knn', 'linear', 'voc07'} <= set(asked())
+    assert 'voc07' in asked('--normrescale', 'b.pth') and not {'knn', 'linear'} & set(asked('--normrescale', 'b.pth'))
+    assert asked('--tasks', 'voc07', '--normrescale', 'b.pth') == ['voc07']
+    with pytest.raises(UserError, match='knn would measure a rescaled network with the batch statistics of before'):
+        asked('--tasks', 'knn,voc07', '--normrescale', 'b.pth')
 
 
 def test_scalars_of_a_resumed_run_are_read_over_its_restarts(tmp_path):

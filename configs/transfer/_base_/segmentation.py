@@ -27,7 +27,7 @@ plain_resnet = dict(
     init_cfg=dict(type='Pretrained', checkpoint=None, prefix='backbone.'),
 )
 # The same at stride 16: the last stage keeps its size by dilation.
-resnet_os16 = dict(plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2))
+resnet_os16 = dict(plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2), contract_dilation=False)
 # And as in classification, for a model that has no backbone yet.
 resnet_os32 = dict(plain_resnet, strides=(1, 2, 2, 2), dilations=(1, 1, 1, 1), contract_dilation=False)
 resnet_os32.pop('_delete_')
