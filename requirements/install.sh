@@ -25,12 +25,13 @@ fi
 pip() { .venv/bin/python -m pip --disable-pip-version-check -q "$@"; }
 install() { pip install -c requirements/constraints.txt "$@"; }
 
-# mmcv ships as source only: build it once per user, python, torch and mmcv version (4 to 8 minutes on 2 cores).
+# mmcv ships as source only: build it once per user, python, torch and mmcv version (4 to 8 minutes on 2 cores). Where there is no
+# GPU its operations for GPUs are left out, so a home that several machines share has a wheel for each kind.
 mmcv_wheel() {
     local version cache built
     version=$(sed -n 's/^mmcv==//p' requirements/constraints.txt)
     cache=${XDG_CACHE_HOME:-$HOME/.cache}/mmairl/wheels/$(.venv/bin/python -c \
-        "import sys, torch; print(f'py{sys.version_info[0]}{sys.version_info[1]}-torch{torch.__version__}-mmcv$version')")
+        "import sys, torch; print(f'py{sys.version_info[0]}{sys.version_info[1]}-torch{torch.__version__}-mmcv$version' + '-cuda' * torch.cuda.is_available())")
     if ! ls "$cache"/mmcv-*.whl >/dev/null 2>&1; then
         say "building mmcv $version with its ops, once for this user: 4 to 8 minutes on 2 cores" >&2
         built=$(mktemp -d)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config, DictAction
+from mmengine.dist import get_world_size
 
 from mmairl.engine.distributed import stop_processes
-from mmairl.engine.launch import load_config, one_sentence_errors, strategy_named, train
+from mmairl.engine.launch import join, load_config, one_sentence_errors, strategy_named, train
 from mmairl.engine.plan import follow, plan
 from mmairl.engine.safe_config import write_config
 
@@ -40,9 +41,10 @@ def parse() -> argparse.Namespace:
         '--dump-config', metavar='FILE', help='write the config with its bases and options as YAML or JSON, and leave'
     )
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+    parser.add_argument('--local_rank', '--local-rank', type=int, help='which old launchers say; others set LOCAL_RANK')
     args = parser.parse_args()
-    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    if args.local_rank is not None:
+        os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     return args
 
 
@@ -57,7 +59,7 @@ def apply(args: argparse.Namespace, cfg: Config) -> None:
     if args.amp:
         if cfg.optim_wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
             cfg.optim_wrapper.type = 'AutocastOptimWrapper'
-        bfloat16 = not torch.cuda.is_available() or torch.cuda.is_bf16_supported()
+        bfloat16 = not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
         cfg.optim_wrapper.dtype = 'bfloat16' if bfloat16 else 'float16'
     if args.strategy:
         cfg.strategy = strategy_named(args.strategy)
@@ -79,7 +81,8 @@ def main() -> None:
         print(plan(cfg, args.plan, args.per_gpu or cfg.total_batch_size // args.plan))
         return
     if args.per_gpu is not None:
-        follow(cfg, plan(cfg, int(os.environ.get('WORLD_SIZE', 1)), args.per_gpu))
+        join(cfg, args.launcher)
+        follow(cfg, plan(cfg, get_world_size(), args.per_gpu))
     train(cfg, args.launcher)
     stop_processes()
 

@@ -46,7 +46,7 @@ class MinibatchCKA:
         """(sets of a, sets of b), 1 for features equal but for rotation and scale."""
         if not isinstance(self.cross, Tensor):
             raise UserError(f'CKA wants batches of {SMALLEST} images or more and saw none; raise the batch size')
-        return ratio(self.cross, *self.own)
+        return ratio(self.cross, *self.own).cpu()
 
 
 def gram_matrices(features: Sequence[Tensor]) -> Tensor:

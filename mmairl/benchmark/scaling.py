@@ -58,7 +58,7 @@ def _start(processes: int, steps: int) -> subprocess.Popen:
         [sys.executable, *several, '-m', 'mmairl.benchmark.scaling', str(steps)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, 'OMP_NUM_THREADS': '1'},
+        env={**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''},  # what is measured is cores
     )
 
 

@@ -47,17 +47,26 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     backend = 'gloo'
     if torch.cuda.is_available():
         backend = 'nccl'
-        torch.cuda.set_device(
-            int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()
-        )  # a task may see its own GPU alone
+        _take_gpu()
     if restarts := int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)):
         settings.update(_names_of_attempt(restarts))
     dist.init_process_group(backend, **settings)
 
 
+def _take_gpu() -> None:
+    """The GPU of this process's number on the machine, or the only one that a task of Slurm may see."""
+    number, count = int(os.environ['LOCAL_RANK']), torch.cuda.device_count()
+    if number >= count > 1:
+        raise UserError(
+            f'process {number} of this machine, counted from 0, finds {count} GPUs; start as many as there are'
+        )
+    os.environ['LOCAL_RANK'] = str(min(number, count - 1))  # which mmengine and DeepSpeed take for the GPU's number
+    torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+
+
 def _take_names_from_slurm() -> None:
     for name, slurms in (('RANK', 'PROCID'), ('WORLD_SIZE', 'NTASKS'), ('LOCAL_RANK', 'LOCALID')):
-        os.environ.setdefault(name, os.environ[f'SLURM_{slurms}'])
+        os.environ[name] = os.environ[f'SLURM_{slurms}']
     os.environ.setdefault('MASTER_PORT', '29500')
     if 'MASTER_ADDR' not in os.environ:  # the first machine of the job, as mmengine finds it for GPUs
         hosts = ['scontrol', 'show', 'hostname', os.environ['SLURM_NODELIST']]

@@ -14,7 +14,8 @@ Without `precision` torch's own settings hold, which take TF32 for convolutions 
 several processes, since gradients are laid out like the weights. Batch-norm statistics, softmax, the teacher's average and
 the queue stay in float32 throughout. What needs no switch: views augmented in batches (data/augment.py), teacher and LARS in
 multi-tensor steps (models/teacher.py, optim/lars.py), InfoNCE without its logits (models/contrast.py), gradients exchanged
-during the backward pass (engine/distributed.py), a loop that never waits for the device (engine/history.py, optim/finite.py).
+during the backward pass (engine/distributed.py), a loop that never waits for the device (engine/history.py,
+optim/finite.py; on several GPUs torch's SyncBN does, in every layer).
 """
 
 import copy

@@ -170,11 +170,16 @@ def share_batch(cfg: Config, processes: int) -> None:
     cfg.train_dataloader.batch_size = total // (processes * steps)
 
 
+def join(cfg: Config, launcher: str) -> None:
+    """Be one of the processes that the launcher has started; a second call does nothing."""
+    start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
+
+
 def train(cfg: Config, launcher: str = 'none') -> Runner | StrategyRunner:
     """Train what the config says, with all that can be checked beforehand checked before the first step."""
     register()
     trust_mmengine_checkpoints()
-    start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
+    join(cfg, launcher)
     cfg.launcher = launcher
     share_batch(cfg, get_world_size())
     settle(cfg)

@@ -105,6 +105,10 @@ class Runner(ExactRun, PlainRunner):
         super()._init_model_weights()
         lay_out(self.model, self.cfg.get('fast'))
 
+    def resume(self, filename: str, *args, map_location: str = 'cpu', **kwargs) -> None:
+        """From the host's memory: a GPU has no room for a second copy, and counts of steps belong where torch puts them."""
+        super().resume(filename, *args, map_location=map_location, **kwargs)
+
     def prepare(self) -> None:
         """Build what is left to build, which `train` finds done."""
         self.optim_wrapper = self.build_optim_wrapper(self.optim_wrapper)

@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 from mmengine import Config
 from mmengine.config import ConfigDict
 from mmengine.dist import barrier, broadcast_object_list, is_main_process
@@ -231,14 +233,18 @@ def _by_solver(
 
 
 def _on_main_process(compute: Callable[[], Answer]) -> Answer:
-    """Solvers run in one process, which tells the others what came out, or what went wrong."""
+    """Solvers run in one process, which tells the others what came out, or what went wrong; they wait for a day at most."""
+    several = dist.is_available() and dist.is_initialized()
+    group = dist.new_group(backend='gloo', timeout=timedelta(days=1)) if several else None
     answer: list = [None, None]
     if is_main_process():
         try:
             answer[0] = compute()
         except UserError as error:
             answer[1] = str(error)
-    broadcast_object_list(answer)
+    if several:
+        dist.broadcast_object_list(answer, src=0, group=group)
+        dist.destroy_process_group(group)
     if answer[1] is not None:
         raise UserError(answer[1])
     return answer[0]

@@ -211,10 +211,11 @@ def _of_queue(runner: Runner, queue: nn.Module, batch: int) -> dict[str, float]:
 
 
 def read_back(values: dict[str, Tensor]) -> dict[str, float]:
-    """All numbers in one copy from the device."""
+    """All numbers in one copy from the device; offloaded shards have theirs on the host."""
     if not values:
         return {}
-    return dict(zip(values, torch.stack([value.double() for value in values.values()]).tolist()))
+    device = max((value.device for value in values.values()), key=lambda device: device.type != 'cpu')
+    return dict(zip(values, torch.stack([value.to(device, torch.float64) for value in values.values()]).tolist()))
 
 
 def spread(embeddings: Tensor) -> Tensor:

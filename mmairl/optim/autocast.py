@@ -45,12 +45,17 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.cast_dtype = getattr(torch, dtype) if dtype else None
         self.loss_scaler = torch.amp.GradScaler(self.device_type, enabled=dtype == 'float16')
         self._scale_update_param = None
-        self.finite, self._seen = True, FiniteFlag()
+        self.finite, self._moved, self._seen = True, True, FiniteFlag()
+        if self.loss_scaler.is_enabled():  # it leaves steps out by itself, for gradients that overflow
+            optimizer.register_step_post_hook(self._note_step)
+
+    def _note_step(self, *_: object) -> None:
+        self._moved = True
 
     @property
     def stepped(self) -> bool:
         """Whether the last `update_params` moved the weights."""
-        return self.finite and self.should_update()
+        return self.finite and self._moved and self.should_update()
 
     def update_params(self, loss: Tensor, step_kwargs: dict | None = None, zero_kwargs: dict | None = None) -> None:
         self._seen.add(loss)
@@ -59,10 +64,19 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             self._seen.fetch()
         self.backward(self.scale_loss(loss))
         if last:
-            self.finite = self._seen.read()
+            self.finite, self._moved = self._seen.read(), not self.loss_scaler.is_enabled()
             if self.finite or self.loss_scaler.is_enabled():  # a scaler refuses such gradients itself, and scales less
                 self.step(**(step_kwargs or {}))
             self.zero_grad(**(zero_kwargs or {}))
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Go on from a checkpoint; momenta come to lie in memory as their weights do, which fused steps go by."""
+        super().load_state_dict(state_dict)
+        for parameter, state in self.optimizer.state.items():
+            for name, value in state.items():
+                of_elements = isinstance(value, Tensor) and value.shape == parameter.shape
+                if of_elements and value.stride() != parameter.stride():
+                    state[name] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
     @contextmanager
     def optim_context(self, model: nn.Module) -> Iterator[None]:

@@ -82,7 +82,8 @@ class ZeroOptimWrapper(AutocastOptimWrapper):
         found = dict(state=dict(sorted(state.items())), param_groups=self.numbering.groups_of(self.optimizer))
         found['loss_scaler'] = {}
         if self.engine.fp16_enabled():
-            found['zero_loss_scaler'] = {key: getattr(self.engine.optimizer.loss_scaler, key) for key in SCALER}
+            scaler = self.engine.optimizer.loss_scaler  # one that does not adapt has fewer
+            found['zero_loss_scaler'] = {key: getattr(scaler, key) for key in SCALER if hasattr(scaler, key)}
         if self.base_param_settings is not None:
             found['base_param_settings'] = self.base_param_settings
         return found
@@ -100,13 +101,15 @@ class ZeroOptimWrapper(AutocastOptimWrapper):
             setattr(self.engine.optimizer.loss_scaler, key, value)
 
     def _shard_of(self, number: int, shard: Tensor, states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        found = {}
+        found, fused = {}, any(group.get('fused') or group.get('capturable') for group in self.optimizer.param_groups)
         for name, one in next(filter(None, states), {}).items():
             if isinstance(one, Tensor) and one.dim() > 0:
                 found[name] = torch.zeros_like(shard, requires_grad=False)
                 self.layout.fill(number, found[name], [state.get(name) for state in states])
-            elif one is not None:
-                found[name] = one.clone() if isinstance(one, Tensor) else one
+            elif one is not None:  # a count of steps, which fused steps want on the device
+                found[name] = (
+                    one.to(shard.device if fused else one.device, copy=True) if isinstance(one, Tensor) else one
+                )
         return found
 
 

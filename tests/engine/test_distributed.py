@@ -62,6 +62,25 @@ def test_a_task_of_slurm_that_sees_one_gpu_takes_it(monkeypatch, joined):
     monkeypatch.setenv('MASTER_ADDR', 'node1')
     start_processes('slurm')
     assert joined == dict(device=0, backend='nccl') and os.environ['RANK'] == '5' and os.environ['WORLD_SIZE'] == '8'
+    assert os.environ['LOCAL_RANK'] == '0', 'mmengine and DeepSpeed take it for the number of the GPU'
+
+
+def test_slurm_says_which_gpu_and_not_what_was_there_before(monkeypatch, joined):
+    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
+        monkeypatch.setenv(name, '0')
+    for name, value in zip(TOLD['slurm'], ('1', '2', '1', 'node1')):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv('MASTER_ADDR', 'node1')
+    monkeypatch.setenv('MASTER_PORT', '1')
+    start_processes('slurm')
+    assert joined['device'] == 1
+
+
+def test_more_processes_than_gpus_are_one_sentence(monkeypatch, joined):
+    for name in TOLD['pytorch']:
+        monkeypatch.setenv(name, '2')
+    with pytest.raises(UserError, match='process 2 of this machine, counted from 0, finds 2 GPUs'):
+        start_processes('pytorch')
 
 
 def test_one_process_needs_to_be_told_nothing(monkeypatch):

@@ -9,7 +9,7 @@ from mmengine.optim import CosineAnnealingLR
 from torch import nn
 
 from mmairl.errors import UserError
-from mmairl.optim import LARS, LARSOptimWrapper, adapted_and_excluded
+from mmairl.optim import LARS, AutocastOptimWrapper, LARSOptimWrapper, adapted_and_excluded
 
 HYPER = {'lr': 1.0, 'momentum': 0.9, 'weight_decay': 1e-3}
 
@@ -76,6 +76,41 @@ def test_an_overflow_in_float16_skips_the_step():
     before, scale = weights(model), wrapper.loss_scaler.get_scale()
     train(model, wrapper, [torch.full((4, 6), float('inf'))])
     assert torch.equal(weights(model), before) and wrapper.loss_scaler.get_scale() == scale / 2
+
+
+def test_a_step_that_the_scaler_leaves_out_is_none_for_the_teacher():
+    """The loss is finite, its scaled gradients are not."""
+    wrapper = wrap(model := network(), dtype='float16')
+    wrapper.loss_scaler = torch.amp.GradScaler('cpu', init_scale=3e38)
+    before = weights(model)
+    train(model, wrapper, batches(1))
+    assert wrapper.finite and not wrapper.stepped and torch.equal(weights(model), before)
+    wrapper.loss_scaler = torch.amp.GradScaler('cpu', init_scale=8.0)
+    train(model, wrapper, batches(1))
+    assert wrapper.stepped and not torch.equal(weights(model), before)
+
+
+def test_a_momentum_that_lies_otherwise_in_memory_is_laid_out_as_its_weight():
+    """ZeRO's checkpoints and runs in another layout have such; a fused step goes through memory in one order for all."""
+
+    def run(state: dict | None, layout: torch.memory_format, fused: bool, steps: int) -> tuple[dict, torch.Tensor]:
+        torch.manual_seed(0)
+        conv = nn.Conv2d(4, 6, 3).to(memory_format=layout)
+        wrapper = AutocastOptimWrapper(torch.optim.SGD(conv.parameters(), lr=0.1, momentum=0.9, fused=fused))
+        if state is not None:
+            conv.load_state_dict(state['weights'])
+            wrapper.load_state_dict(state['optimizer'])
+            saved = wrapper.optimizer.state[conv.weight]['momentum_buffer']
+            assert saved.stride() == conv.weight.stride()
+        for step in range(steps):
+            images = torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(step + 10 * (state is not None)))
+            wrapper.update_params(conv(images).square().mean())
+        return dict(weights=conv.state_dict(), optimizer=wrapper.state_dict()), conv.weight.detach().clone()
+
+    begun, _ = run(None, torch.contiguous_format, fused=False, steps=2)
+    _, plain = run(copy.deepcopy(begun), torch.contiguous_format, fused=False, steps=2)
+    _, fused = run(copy.deepcopy(begun), torch.channels_last, fused=True, steps=2)
+    torch.testing.assert_close(fused, plain, rtol=0, atol=1e-6)
 
 
 def test_accumulation_steps_once_with_the_mean_gradient():
