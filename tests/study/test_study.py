@@ -147,7 +147,16 @@ def test_a_study_that_is_stopped_saves_its_run_and_goes_on_where_it_was(command,
     short = [*command[:2], str(tmp_path / 'study.yaml'), '--scale', str(tmp_path / 'toy.yaml')]
     short += ['--out', str(tmp_path), '--jobs', '1', '--gpus', '0']
     environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    process = subprocess.Popen(short, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        short,
+        env=environment,
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        ),  # a shell's background job ignores it
+    )
     run = tmp_path / 'runs' / 'sgd' / 'seed_0'
     deadline = time.monotonic() + 600
     while not list(run.glob('*/vis_data/scalars.json')) and time.monotonic() < deadline:
