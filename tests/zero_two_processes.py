@@ -1,4 +1,4 @@
-"""Run under torchrun by tests/zero/test_zero.py: the same runs under DDP and under ZeRO, and what came out of each."""
+"""Run under torchrun by tests/engine/test_zero.py: the same runs under DDP and under ZeRO, and what came out of each."""
 
 import contextlib
 import copy
@@ -136,7 +136,7 @@ def equal_runs(work_dir: str) -> dict:
         for strategy in (None, *strategies):
             runner = launch.train(config(case, f'{work_dir}/{case}_{strategy}', strategy), 'pytorch')
             found[f'{case}/{strategy}'] = outcome(runner)
-    with mock.patch('mmairl.zero.strategy.ShardedUpdate', lambda layout: None):  # LARS as it is, on shards
+    with mock.patch('mmairl.engine.zero.strategy.ShardedUpdate', lambda layout: None):  # LARS as it is, on shards
         found['mocov2plus_lars/naive'] = outcome(
             launch.train(config('mocov2plus_lars', f'{work_dir}/naive', 'zero2'), 'pytorch')
         )

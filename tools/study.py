@@ -6,12 +6,8 @@ is not done again, whenever and however often the study is interrupted.
 
 import argparse
 import os
-import signal
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 import torch
 from rich.console import Console
@@ -29,6 +25,7 @@ from mmairl.study.plan import costs
 from mmairl.study.runs import Run, execute, lay_out, slurm_jobs
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Study, read_study
+from mmairl.study.stopping import stoppable
 from mmairl.study.worker import is_local
 from mmairl.transfer.tasks import TASKS
 
@@ -90,29 +87,6 @@ def require_known(tasks: Sequence[str]) -> None:
 def jobs_of(args: argparse.Namespace) -> int:
     """One run for each share of the GPUs; without any, one for each core that a run's processes leave."""
     return args.jobs or max(1, (args.gpus or os.cpu_count() or 1) // args.per_run)
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the study as Ctrl-C does: its runs are told, and save themselves."""
-    caught = [signal.SIGINT]
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # schedulers repeat themselves, and the runs are being waited for
-        caught[0] = signal.Signals(number)
-        raise KeyboardInterrupt
-
-    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
-    for number in numbers:  # but not under nohup
-        signal.signal(number, stop)
-    try:
-        yield
-    except KeyboardInterrupt:
-        print('the study was stopped; the same command goes on where it was', file=sys.stderr)
-        sys.exit(128 + caught[0])
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
 
 
 class Tell:

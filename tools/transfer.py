@@ -15,9 +15,7 @@ from mmairl.errors import UserError
 from mmairl.report.files import save_table
 from mmairl.study.published import row
 from mmairl.transfer.run import Place, prepare, run_task
-from mmairl.transfer.tasks import TASKS, lacking, require_platform
-
-DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
+from mmairl.transfer.tasks import DEFAULT, TASKS, chosen, lacking, require_platform
 
 
 def parse_args() -> argparse.Namespace:
@@ -37,10 +35,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     register()
-    names, published = tasks_of(args), row(args.beside)
-    for name in names:
-        if name not in TASKS:
-            raise UserError(f"there is no task '{name}'; say some of {', '.join(TASKS)}")
+    names, published = chosen(args.tasks, rescaled=args.normrescale is not None), row(args.beside)
     absent = {name: paths for name in names if (paths := lacking(TASKS[name], args.data))}
     for name, paths in absent.items():
         print(f'{name}: left out, for {", ".join(str(path.absolute()) for path in paths)} is not there')
@@ -59,17 +54,6 @@ def main() -> None:
     rows = [(column, measured.get(column), published.get(column)) for column in columns]
     Console().print(table(rows, args.beside))
     print(save_table(('column', 'measured', f'published, {args.beside}'), rows, work_dir / 'table'))
-
-
-def tasks_of(args: argparse.Namespace) -> list[str]:
-    """Those asked for; a rescaled network has old batch statistics until it is trained, so none that measures it as it is."""
-    names = (args.tasks or DEFAULT).split(',')
-    frozen = [name for name in names if name in TASKS and TASKS[name].protocol] if args.normrescale else []
-    if frozen and args.tasks:
-        raise UserError(
-            f'{", ".join(frozen)} would measure a rescaled network with the batch statistics of before; leave it out of --tasks'
-        )
-    return [name for name in names if name not in frozen]
 
 
 def table(rows: list[tuple[str, float | None, float | None]], beside: str) -> Table:

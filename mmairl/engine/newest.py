@@ -18,7 +18,7 @@ def newest_checkpoint(work_dir: str | Path) -> Path | None:
     note = work_dir / 'last_checkpoint'
     named = Path(note.read_text().strip()) if note.is_file() else None
     folder = work_dir
-    if named is not None and named.parent.is_dir() and not any(work_dir.glob('*.pth')):
+    if named is not None and len(named.parts) > 1 and named.parent.is_dir() and not any(work_dir.glob('*.pth')):
         folder = named.parent  # default_hooks.checkpoint.out_dir; a folder that was moved has its checkpoints with it
     found = [path for path in folder.glob('*.pth') if not path.name.startswith('best_')]
     last = None if named is None else folder / named.name

@@ -125,10 +125,8 @@ def _on_features(
 ) -> tuple[dict[str, float], dict]:
     """Features of training, test and, where a strength is to be chosen, validation images; then the protocol."""
     described = require_data(cfg)
-    parts = {
-        'train': refit(described),
-        'test': described.test,
-    }  # nothing is chosen by k-NN, nor by the SVM outside of training
+    # Nothing is chosen by k-NN, nor by the SVM outside of its training images.
+    parts = {'train': refit(described), 'test': described.test}
     if protocol == 'logreg' and 'val' in described:
         parts |= {'train': described.train, 'val': described.val}
     backbone = subject_backbone(cfg, subject, part)

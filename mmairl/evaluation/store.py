@@ -132,9 +132,8 @@ def _fill(entry: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
     beside = entry.with_name(name[0])
     try:
         if is_main_process():
-            for left in entry.parent.glob(
-                f'.{entry.name}.*.part'
-            ):  # of a run that was killed: one that lives has the lock
+            # Of a run that was killed: one that lives has the lock.
+            for left in entry.parent.glob(f'.{entry.name}.*.part'):
                 shutil.rmtree(left)
             beside.mkdir(parents=True)
         barrier()

@@ -45,17 +45,17 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.cast_dtype = getattr(torch, dtype) if dtype else None
         self.loss_scaler = torch.amp.GradScaler(self.device_type, enabled=dtype == 'float16')
         self._scale_update_param = None
-        self.finite, self._moved, self._seen = True, True, FiniteFlag()
+        self.finite, self._applied, self._seen = True, True, FiniteFlag()
         if self.loss_scaler.is_enabled():  # it leaves steps out by itself, for gradients that overflow
             optimizer.register_step_post_hook(self._note_step)
 
     def _note_step(self, *_: object) -> None:
-        self._moved = True
+        self._applied = True
 
     @property
     def stepped(self) -> bool:
         """Whether the last `update_params` moved the weights."""
-        return self.finite and self._moved and self.should_update()
+        return self.finite and self._applied and self.should_update()
 
     def update_params(self, loss: Tensor, step_kwargs: dict | None = None, zero_kwargs: dict | None = None) -> None:
         self._seen.add(loss)
@@ -64,7 +64,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             self._seen.fetch()
         self.backward(self.scale_loss(loss))
         if last:
-            self.finite, self._moved = self._seen.read(), not self.loss_scaler.is_enabled()
+            self.finite, self._applied = self._seen.read(), not self.loss_scaler.is_enabled()
             if self.finite or self.loss_scaler.is_enabled():  # a scaler refuses such gradients itself, and scales less
                 self.step(**(step_kwargs or {}))
             self.zero_grad(**(zero_kwargs or {}))

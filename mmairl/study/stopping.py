@@ -1,4 +1,4 @@
-"""How a run of a study ends with what has started it, and has what it has started end with it."""
+"""How a study is stopped: it tells its runs, a run ends with what has started it, and what it has started ends with it."""
 
 import ctypes
 import os
@@ -51,3 +51,26 @@ def passing_on() -> Iterator[Callable[[], None]]:
     except UserError:
         heed()  # the tool has "failed" because it was told to stop
         raise
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the study as Ctrl-C does: its runs are told, and save themselves."""
+    caught = [signal.SIGINT]
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # schedulers repeat themselves, and the runs are being waited for
+        caught[0] = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in numbers:  # but not under nohup
+        signal.signal(number, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print('the study was stopped; the same command goes on where it was', file=sys.stderr)
+        sys.exit(128 + caught[0])
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)

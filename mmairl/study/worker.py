@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -103,8 +104,10 @@ def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, const
     backbone = read_backbone(str(last_checkpoint(source)))
     by = None if anchor is None else read_backbone(str(last_checkpoint(Path(anchor)))).weights
     backbone.weights.update(normrescale(backbone.weights, by, constant)[0])
-    write_backbone(backbone, folder / 'rescaled.pth', 'mmairl')
-    network, how = load_backbone(cfg, folder / 'rescaled.pth'), extraction(cfg, default_device())
+    with tempfile.TemporaryDirectory() as beside:  # each process's own: what has the name must be whole in all of them
+        write_backbone(backbone, (path := Path(beside) / 'rescaled.pth'), 'mmairl')
+        network = load_backbone(cfg, path)
+    how = extraction(cfg, default_device())
     data = DATASETS.build(cfg.evaluation.train)
     some = Subset(data, range(0, len(data), max(1, len(data) // (STATISTICS * how.batch_size))))
     recalibrate(network.to(how.device), (images for images, _ in how.images(some, 'batch statistics')))

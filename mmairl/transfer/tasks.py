@@ -38,6 +38,7 @@ def _coco(column: str) -> dict[str, str]:
     return {f'{column}_box': 'coco/bbox_mAP', f'{column}_mask': 'coco/segm_mAP'}
 
 
+DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
 TASKS = {
     'knn': Task(
         'evaluation/imagenet_r{depth}', IMAGENET, {'knn20': 'k-NN, k = 20', 'knn200': 'k-NN, k = 200'}, protocol='knn'
@@ -83,6 +84,23 @@ def config_of(name: str, depth: int, configs: Path) -> Path:
     if depth not in task.depths and task.protocol is None:
         raise UserError(f'{name} has configs for ResNet-{task.depths}, not for ResNet-{depth}; leave the task out')
     return path
+
+
+def chosen(asked: str | None, rescaled: bool = False) -> list[str]:
+    """The tasks to run: those named, or all of the paper's.
+
+    A rescaled network has old batch statistics until it is trained, so that it is not measured as it is.
+    """
+    names = (asked or DEFAULT).split(',')
+    for name in names:
+        if name not in TASKS:
+            raise UserError(f"there is no task '{name}'; say some of {', '.join(TASKS)}")
+    frozen = [name for name in names if TASKS[name].protocol] if rescaled else []
+    if frozen and asked:
+        raise UserError(
+            f'{", ".join(frozen)} would measure a rescaled network with the batch statistics of before; leave it out of --tasks'
+        )
+    return [name for name in names if name not in frozen]
 
 
 def require_platform(tasks: list[str]) -> None:

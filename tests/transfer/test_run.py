@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,7 @@ from mmairl.study.published import row, tables
 from mmairl.transfer import drawn as generate
 from mmairl.transfer import run as transfer_run
 from mmairl.transfer.run import Place, last_scalars, prepare, run_task
-from mmairl.transfer.tasks import TASKS, config_of, for_processes, lacking
+from mmairl.transfer.tasks import TASKS, chosen, config_of, for_processes, lacking
 from mmairl.weights.read import read_backbone
 
 ROOT = Path(__file__).parents[2]
@@ -132,20 +131,12 @@ def test_the_command_says_what_is_absent_and_where_it_looked(tmp_path):
     assert done.returncode == 2 and "no task 'voc08'" in done.stderr
 
 
-def test_a_rescaled_network_is_not_measured_with_the_statistics_of_before(monkeypatch):
-    tasks_of, parse_args = (
-        runpy.run_path(str(ROOT / 'tools/transfer.py'))[name] for name in ('tasks_of', 'parse_args')
-    )
-
-    def asked(*args: str) -> list[str]:
-        monkeypatch.setattr(sys, 'argv', ['transfer.py', 'a.pth', *args])
-        return tasks_of(parse_args())
-
-    assert {'knn', 'linear', 'voc07'} <= set(asked())
-    assert 'voc07' in asked('--normrescale', 'b.pth') and not {'knn', 'linear'} & set(asked('--normrescale', 'b.pth'))
-    assert asked('--tasks', 'voc07', '--normrescale', 'b.pth') == ['voc07']
+def test_a_rescaled_network_is_not_measured_with_the_statistics_of_before():
+    assert {'knn', 'linear', 'voc07'} <= set(chosen(None))
+    assert 'voc07' in chosen(None, rescaled=True) and not {'knn', 'linear'} & set(chosen(None, rescaled=True))
+    assert chosen('voc07', rescaled=True) == ['voc07'] and chosen('knn,voc07') == ['knn', 'voc07']
     with pytest.raises(UserError, match='knn would measure a rescaled network with the batch statistics of before'):
-        asked('--tasks', 'knn,voc07', '--normrescale', 'b.pth')
+        chosen('knn,voc07', rescaled=True)
 
 
 def test_scalars_of_a_resumed_run_are_read_over_its_restarts(tmp_path):

@@ -241,7 +241,7 @@ def test_a_wrong_strategy_is_one_sentence(tmp_path, strategy, sentence):
 
 
 def test_a_missing_package_is_one_sentence(tmp_path, monkeypatch):
-    from mmairl.zero import strategy
+    from mmairl.engine.zero import strategy
 
     monkeypatch.delattr(strategy, 'deepspeed')
     with pytest.raises(UserError, match='wants DeepSpeed, which is not installed: pip install'):

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from mmairl.engine.zero.layout import Layout, Piece
 from mmairl.optim.lars import _multi_tensor_lars
-from mmairl.zero.layout import Layout, Piece
 
 
 class ShardedUpdate:

@@ -9,8 +9,8 @@ from mmengine.dist import broadcast
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from mmairl.zero.layout import Layout, own_part, shape_of, to_first
-from mmairl.zero.teacher import Masters
+from mmairl.engine.zero.layout import Layout, own_part, shape_of, to_first
+from mmairl.engine.zero.teacher import Masters
 
 
 class Weights:

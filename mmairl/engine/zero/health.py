@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from mmairl.engine.zero.layout import Layout, own_part
+from mmairl.engine.zero.teacher import Masters
 from mmairl.models.teacher import Teacher
-from mmairl.zero.layout import Layout, own_part
-from mmairl.zero.teacher import Masters
 
 
 class ShardWatch:

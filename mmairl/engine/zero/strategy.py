@@ -22,19 +22,19 @@ from mmengine.dist import init_dist
 from torch import nn
 
 from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.engine.zero.copy import PlainCopy
+from mmairl.engine.zero.health import ShardWatch
+from mmairl.engine.zero.lars import ShardedUpdate
+from mmairl.engine.zero.layout import BUCKET, Layout
+from mmairl.engine.zero.model import ZeroModel, normalise_in_float
+from mmairl.engine.zero.optim import ZeroOptimWrapper
+from mmairl.engine.zero.teacher import Masters, average_shards, partition_between_steps
+from mmairl.engine.zero.weights import Weights
 from mmairl.errors import UserError
 from mmairl.models.teacher import Teacher
 from mmairl.optim.autocast import AutocastOptimWrapper
 from mmairl.optim.lars import LARS
 from mmairl.registry import STRATEGIES
-from mmairl.zero.copy import PlainCopy
-from mmairl.zero.health import ShardWatch
-from mmairl.zero.lars import ShardedUpdate
-from mmairl.zero.layout import BUCKET, Layout
-from mmairl.zero.model import ZeroModel, normalise_in_float
-from mmairl.zero.optim import ZeroOptimWrapper
-from mmairl.zero.teacher import Masters, average_shards, partition_between_steps
-from mmairl.zero.weights import Weights
 
 with suppress(ImportError):
     import deepspeed
@@ -183,7 +183,7 @@ class ZeroStrategy(DeepSpeedStrategy):
             train_micro_batch_size_per_gpu=self.dispatch_kwargs['train_micro_batch_size_per_gpu'],
             gradient_accumulation_steps=built._accumulative_counts,
             gradient_clipping=max_norm(built.clip_grad_kwargs),
-            zero_allow_untested_optimizer=True,  # SGD and LARS are tested: tests/zero/test_zero.py
+            zero_allow_untested_optimizer=True,  # SGD and LARS are tested: tests/engine/test_zero.py
             zero_force_ds_cpu_optimizer=False,
             steps_per_print=10**12,
             **self.config,
