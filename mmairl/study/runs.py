@@ -30,19 +30,21 @@ STOPPED = (REQUEUE, *(-number for number in SIGNALS))
 # torchrun leaves with 1 whatever its workers left with, and says which signal it had, or which code was the first.
 TORCHRUN_STOPPED = re.compile(rf'SignalException: Process \d+ got signal|Root Cause[^=]*exitcode +: {REQUEUE} ')
 # `wait` returns early when the trap has run, so it is asked again until the child is gone; bash keeps its code. A signal that
-# comes before there is a child, or between two of them, is heeded, too. torchrun's code says nothing: being told does.
+# comes before there is a child, before its number is known, or between two of them, is heeded, too. torchrun's code says
+# nothing: being told does.
 JOB = f"""\
-trap 'told=1; [[ -z $child ]] || kill -USR1 $child 2>/dev/null' USR1
+trap 'told=1; pass' USR1
+pass() {{ [[ -z $told || -z $child || -n $passed ]] || {{ passed=1; kill -USR1 $child 2>/dev/null; }}; }}
 again() {{ scontrol requeue "$SLURM_JOB_ID"; exit; }}
 run() {{
     [[ -z $told ]] || again
-    "$@" & child=$!
+    "$@" & child=$!; pass
     while kill -0 $child 2>/dev/null; do wait $child; done
     wait $child; code=$?; child=
     [[ $code -ne {REQUEUE} && ( -z $told || $code -eq 0 ) ]] || again
     [[ $code -eq 0 ]] || exit "$code"
 }}
-child= told="""
+child= told= passed="""
 
 
 @dataclass(frozen=True, eq=False)

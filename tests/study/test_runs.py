@@ -247,6 +247,13 @@ def test_a_slurm_job_that_is_told_to_stop_asks_for_its_place_again_unless_its_ru
     assert (tmp_path / 'saved').is_file() == ('USR1' in commands[0]) and not (tmp_path / 'second').exists()
 
 
+def test_a_slurm_job_that_is_told_while_it_starts_its_run_passes_that_on(job):
+    """As soon as there is a child, whose number the script may not have yet: often enough in fifty times."""
+    at_once = "trap 'exit 75' USR1; kill -USR1 $PPID; for i in {1..100}; do sleep 0.1; done"
+    for times in range(1, 51):  # one that is not told ends by itself, and well
+        assert job(at_once) == (0, 'requeue 17\n' * times)
+
+
 def test_what_slurm_runs_passes_its_signal_on_to_the_processes(tmp_path):
     assert '=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 -m mmairl.study.worker' in '\n'.join(
         runs._job(run_in(tmp_path), 2, 'gpu')
