@@ -1,7 +1,7 @@
 """mmairl: the fair benchmark of augmentation-invariant representation learning, as an OpenMMLab plugin."""
 
 try:
-    from mmairl.named import teach_mmengine
+    from mmairl.configs import teach_mmengine
 except ModuleNotFoundError as missing:
     if missing.name != 'mmengine':
         raise

@@ -11,8 +11,8 @@ from mmengine.hooks import Hook
 from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes, stop_processes
 from mmairl.registry import HOOKS
-from mmairl.torture.compare import different_runs
-from mmairl.torture.compare import differing as differing  # for the tests that compare states of their own
+from projects.faults.compare import different_runs
+from projects.faults.compare import differing as differing  # for the tests that compare states of their own
 
 VIEW = [
     dict(type='RandomResizedCrop', size=24, scale=(0.2, 1.0)),

@@ -16,7 +16,7 @@ from mmengine.hub import get_config
 import mmairl
 from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
-from mmairl.named import config_path
+from mmairl.configs import config_path
 
 ROOT = Path(__file__).parents[1]
 NOT_SOURCE = {'.git', '.venv', 'work_dirs', 'build', 'dist', 'data', 'shared'}
@@ -151,7 +151,7 @@ import json
 import mmairl
 from mmengine.hub import get_config
 from mmairl.engine.launch import load_config
-from mmairl.named import home
+from mmairl.configs import home
 from mmairl.study.published import row
 from mmairl.study.spec import read_study
 cfg = get_config('mmairl::mocov2plus_r50_200e.py')

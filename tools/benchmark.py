@@ -5,17 +5,19 @@
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from mmairl.benchmark import scaling
-from mmairl.benchmark.limits import measure
-from mmairl.benchmark.report import machine, terminal, write
-from mmairl.benchmark.suites import SUITES
-from mmairl.benchmark.timing import compare
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
+from projects.benchmark import scaling
+from projects.benchmark.limits import measure
+from projects.benchmark.report import machine, terminal, write
+from projects.benchmark.suites import SUITES
+from projects.benchmark.timing import compare
 from mmairl.engine.launch import one_sentence_errors, register
 from mmairl.errors import UserError
 
@@ -36,7 +38,7 @@ def parse_args() -> argparse.Namespace:
 
 def detection(args: argparse.Namespace) -> None:
     """AP as training goes, in the terminal and as CSV."""
-    from mmairl.benchmark.detection import learning_curve  # mmdet is optional
+    from projects.benchmark.detection import learning_curve  # mmdet is optional
     from mmairl.report.files import save_table
 
     if not args.checkpoint:

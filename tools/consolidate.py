@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from mmairl.engine.consolidate import consolidate
+from mmairl.sharding.consolidate import consolidate
 from mmairl.engine.launch import one_sentence_errors
 
 

@@ -14,7 +14,7 @@ from mmengine import DictAction
 from mmengine.dist import is_main_process
 from rich.console import Console
 
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.engine.distributed import stop_processes
 from mmairl.engine.launch import explained, load_config, one_sentence_errors, register
 from mmairl.errors import UserError

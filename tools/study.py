@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.engine.launch import one_sentence_errors, register
 from mmairl.errors import UserError
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES

@@ -20,7 +20,8 @@ from rich.table import Table
 
 from mmairl.engine.launch import one_sentence_errors, register
 from mmairl.errors import UserError
-from mmairl.torture import checkpoints, disk, images, kills, long_run
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
+from projects.faults import checkpoints, disk, images, kills, long_run
 
 Counts = dict[str, int | float]
 # What is done, how often by default, and which counts must be 0.

@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.errors import UserError
 
 KEPT_FROM = 20_000  # files; fewer are listed in no time

@@ -21,7 +21,7 @@ from mmairl.data.decode import BYTES_PER_PIXEL, MAX_PIXELS, decode_bytes
 from mmairl.data.folders import FileDataset
 from mmairl.data.reading import PAUSES, Unreadable, name, read_file
 from mmairl.data.views import ViewDataset
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 

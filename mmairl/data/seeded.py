@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from mmairl.engine.randomness import same_randomness
+from mmairl.randomness import same_randomness
 
 
 class Seeded(Dataset):

@@ -1,6 +1,6 @@
 """How a run is started, wrapped, saved and trusted."""
 
-from mmairl.engine.atomic import AtomicBackend
+from mmairl.files import AtomicBackend
 from mmairl.engine.distributed import DistributedModel
 
 __all__ = ['AtomicBackend', 'DistributedModel']

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from mmairl.engine.fast import make_fast, settle
 from mmairl.engine.launch import load_config, one_sentence_errors, register
 from mmairl.engine.plan import plan
-from mmairl.engine.zero.layout import BUCKET
+from mmairl.sharding.layout import BUCKET
 from mmairl.errors import UserError
 from mmairl.models.teacher import Teacher
 from mmairl.registry import MODELS

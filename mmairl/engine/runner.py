@@ -135,7 +135,7 @@ class StrategyRunner(ExactRun, FlexibleRunner):
         )
 
     def build_strategy(self, strategy: dict, **kwargs) -> BaseStrategy:
-        from mmairl.engine.zero.strategy import ZeroStrategy  # wants DeepSpeed
+        from mmairl.sharding.strategy import ZeroStrategy  # wants DeepSpeed
 
         if (kind := strategy.get('type')) not in ('ZeroStrategy', 'mmairl.ZeroStrategy', ZeroStrategy):
             raise UserError(

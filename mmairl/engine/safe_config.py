@@ -22,10 +22,10 @@ from mmengine.config.config import RESERVED_KEYS
 from mmengine.registry import Registry
 from mmengine.utils import import_modules_from_strings
 
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.engine.plain_files import PlainDumper, PlainLoader
 from mmairl.errors import UserError
-from mmairl.named import PREFIX, config_path, home
+from mmairl.configs import PREFIX, config_path, home
 
 SUFFIXES = ('.yml', '.yaml', '.json')
 PACKAGE = Path(__file__).resolve().parent.parent

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
-from mmairl.named import home
+from mmairl.configs import home
 from mmairl.registry import DATASETS
 
 RECIPES = dict(linear='linear_sgd_100e', finetune='finetune_20k')

@@ -23,7 +23,7 @@ from mmengine.logging import print_log
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
-from mmairl.engine.atomic import FULL
+from mmairl.files import FULL
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction, Features, require_sound
 

@@ -14,7 +14,7 @@ from mmengine import Config
 from mmengine.dist import barrier, is_main_process
 from mmengine.logging import print_log
 
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.engine.launch import train
 from mmairl.errors import UserError
 from mmairl.evaluation.compose import compose

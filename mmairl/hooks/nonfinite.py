@@ -11,7 +11,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.errors import UserError
 from mmairl.registry import HOOKS
 

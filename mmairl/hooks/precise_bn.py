@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mmairl.engine.randomness import same_randomness
+from mmairl.randomness import same_randomness
 from mmairl.registry import HOOKS
 
 

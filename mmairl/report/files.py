@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.report.figures import STYLE
 
 

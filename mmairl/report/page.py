@@ -3,7 +3,7 @@
 from html import escape
 from pathlib import Path
 
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.report.style import STYLE
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.study.guard import after, compare
 from mmairl.study.runs import Run
 from mmairl.study.scale import Scale

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.engine.preemption import REQUEUE, SIGNALS
 from mmairl.engine.safe_config import write_config
 from mmairl.errors import UserError

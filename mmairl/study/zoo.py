@@ -15,7 +15,7 @@ import yaml
 from mmengine.config import Config
 
 from mmairl.engine.launch import load_config
-from mmairl.named import home
+from mmairl.configs import home
 from mmairl.study.published import tables
 from mmairl.study.spec import read_study
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from mmengine.logging import HistoryBuffer
 
-from mmairl.engine.atomic import replacing
+from mmairl.files import replacing
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import UserError
 

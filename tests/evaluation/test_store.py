@@ -19,7 +19,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation import store
 from mmairl.evaluation.features import Extraction, extract
 from mmairl.evaluation.store import digest, stored
-from mmairl.torture.disk import TmpFs, small_disk
+from projects.faults.disk import TmpFs, small_disk
 
 HOW = Extraction((0.5, 0.5, 0.5), (0.25, 0.25, 0.25), batch_size=4)
 VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]

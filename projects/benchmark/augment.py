@@ -1,0 +1,186 @@
+"""Two views of an image: ours on one core and batched on the device, beside the pipelines that people use."""
+
+import random
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+
+import cv2
+import numpy as np
+import torch
+from PIL import Image, ImageFilter
+from torch import Tensor
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from projects.benchmark.timing import Case
+from mmairl.data.preprocess import ViewPreprocessor
+from mmairl.data.views import build_views
+
+Views = Callable[[], object]
+SIZE = (375, 500)  # height and width of a typical photograph of ImageNet
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# MoCo v2's views, as configs/_base_/views/{mocov2,on_device}.py have them.
+CROP = [dict(type='RandomResizedCrop', size=224, scale=(0.2, 1.0))]
+REST = [
+    dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
+    dict(type='RandomGrayscale', p=0.2),
+    dict(type='GaussianBlur', p=0.5, sigma=(0.1, 2.0)),
+    dict(type='RandomFlip', p=0.5),
+]
+WORKER_NOTE = (
+    "In a worker: MoCo v2's views from a decoded image to bytes, on one thread. The draws of two sides differ, so a check "
+    "sees only that both make two views of 224; tests/data/test_augment.py holds each operation to torchvision's."
+)
+DEVICE_NOTE = (
+    'On the device: jitter, grey, blur, flip and normalisation of two batches of crops in float32; the worker form leaves '
+    'out the normalisation.'
+)
+
+
+def augment(device: str, quick: bool) -> Iterator[Case]:
+    """MoCo v2's two views: by a worker on one core, and of a batch of crops on the device."""
+    count = 2 if quick else 64
+    photographs = [photograph(seed) for seed in range(min(count, 8))] * max(1, count // 8)
+    ours = seeded(lambda: [views(image) for image in images])
+    images, views = [tensor(pixels) for pixels in photographs], worker_views([*CROP, *REST])
+    name = f'two views of {count} images of 500 x 375, in a worker'
+    for peer_name, peer in worker_peers(photographs).items():
+        yield Case(name, peer_name, ours, seeded(peer), same_shapes, count, aim='>= 1.5', note=WORKER_NOTE)
+
+    batch = 4 if quick else 64
+    crops = [torch.stack([tensor(photograph(seed)[:224, :224]) for seed in range(batch)]).to(device)] * 2
+    augmented = on_device(crops, device)
+    name = f'two views of a batch of {batch} crops of 224, on the device'
+    rest = worker_views(REST)
+    one_by_one = seeded(lambda: [rest(image) for image in crops[0].cpu()])
+    one_name = 'the worker form, one by one on a core'
+    yield Case(name, one_name, augmented, one_by_one, images=batch, note=DEVICE_NOTE)
+    if find_spec('kornia'):
+        yield Case(name, 'kornia', augmented, seeded(kornia_views(crops)), images=batch)
+
+
+def photograph(seed: int) -> np.ndarray:
+    """Smooth colours with some noise, HWC: what a decoder gives, and about as large as a JPEG of ImageNet."""
+    generator = np.random.default_rng(seed)
+    smooth = cv2.resize(generator.random((12, 16, 3), np.float32), SIZE[::-1], interpolation=cv2.INTER_CUBIC)
+    return (255 * (smooth + generator.normal(0, 0.06, smooth.shape)).clip(0, 1)).astype(np.uint8)
+
+
+def tensor(pixels: np.ndarray) -> Tensor:
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def seeded(work: Views) -> Views:
+    """The same draws at every call, so that a round differs from the next by the machine alone."""
+
+    def repeated() -> object:
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(0)
+        return work()
+
+    return repeated
+
+
+def worker_views(view: list[dict]) -> Callable[[Tensor], list[Tensor]]:
+    pipelines = build_views([view, view])
+
+    def make(image: Tensor) -> list[Tensor]:
+        made = []
+        for pipeline in pipelines:
+            changed = image
+            for transform in pipeline:
+                changed = transform(changed)
+            made.append(changed)
+        return made
+
+    return make
+
+
+def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:
+    """What others do in a worker: each from the form that its own decoder gives to the bytes of two views."""
+    pil, tensors = [Image.fromarray(pixels) for pixels in photographs], [tensor(pixels) for pixels in photographs]
+    released, batched = torchvision_released(), torchvision_v2()
+    return {
+        'mmpretrain': mmpretrain_views([pixels[..., ::-1].copy() for pixels in photographs]),
+        'torchvision on PIL, as MoCo v2 was released': lambda: [[released(image) for _ in '12'] for image in pil],
+        'torchvision v2 on tensors': lambda: [[batched(image) for _ in '12'] for image in tensors],
+    }
+
+
+def torchvision_released() -> v1.Compose:
+    """The release's main_moco.py up to ToTensor and Normalize, which ours does on the device."""
+    return v1.Compose(
+        [
+            v1.RandomResizedCrop(224, scale=(0.2, 1.0)),
+            v1.RandomApply([v1.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+            v1.RandomGrayscale(p=0.2),
+            v1.RandomApply([pil_blur], p=0.5),
+            v1.RandomHorizontalFlip(),
+            v1.PILToTensor(),
+        ]
+    )
+
+
+def pil_blur(image: Image.Image) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(0.1, 2.0)))
+
+
+def torchvision_v2() -> v2.Compose:
+    return v2.Compose(
+        [
+            v2.RandomResizedCrop(224, scale=(0.2, 1.0), antialias=True),
+            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+            v2.RandomGrayscale(p=0.2),
+            v2.RandomApply([v2.GaussianBlur(23, (0.1, 2.0))], p=0.5),
+            v2.RandomHorizontalFlip(),
+        ]
+    )
+
+
+def mmpretrain_views(photographs: list[np.ndarray]) -> Views:
+    """The train_pipeline of mmpretrain's imagenet_bs32_mocov2.py after LoadImageFromFile."""
+    import mmpretrain.datasets  # noqa: F401  it registers the transforms
+    from mmengine.registry import DefaultScope
+    from mmpretrain.registry import TRANSFORMS
+
+    jitter = dict(type='ColorJitter', brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+    grey = dict(type='RandomGrayscale', prob=0.2, keep_channels=True, channel_weights=(0.114, 0.587, 0.2989))
+    view = [
+        dict(type='RandomResizedCrop', scale=224, crop_ratio_range=(0.2, 1.0), backend='pillow'),
+        dict(type='RandomApply', transforms=[jitter], prob=0.8),
+        grey,
+        dict(type='GaussianBlur', magnitude_range=(0.1, 2.0), magnitude_std='inf', prob=0.5),
+        dict(type='RandomFlip', prob=0.5),
+    ]
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        steps = [dict(type='MultiView', num_views=2, transforms=[view]), dict(type='PackInputs')]
+        both, pack = (TRANSFORMS.build(step) for step in steps)
+    return lambda: [
+        pack(both(dict(img=pixels, img_shape=pixels.shape[:2], ori_shape=pixels.shape[:2])))['inputs']
+        for pixels in photographs
+    ]
+
+
+def on_device(crops: list[Tensor], device: str) -> Views:
+    preprocessor = ViewPreprocessor(MEAN, STD, views=[REST, REST]).to(device)
+    return seeded(lambda: preprocessor(dict(inputs=crops), training=True)['inputs'])
+
+
+def kornia_views(crops: list[Tensor]) -> Views:
+    """The same operations in kornia, whose jitter takes one order for the whole batch."""
+    import kornia.augmentation as K
+
+    rest = K.AugmentationSequential(
+        K.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+        K.RandomGrayscale(p=0.2),
+        K.RandomGaussianBlur((23, 23), (0.1, 2.0), p=0.5),
+        K.RandomHorizontalFlip(p=0.5),
+        K.Normalize(torch.tensor(MEAN), torch.tensor(STD)),
+    )
+    return lambda: [rest(batch.float() / 255) for batch in crops]
+
+
+def same_shapes(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> None:
+    """Their draws differ, so that much can be checked here; each operation is tested against torchvision's."""
+    for side in (ours, theirs):
+        assert all(view.shape == (3, 224, 224) and view.dtype == torch.uint8 for pair in side for view in pair)

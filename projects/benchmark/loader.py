@@ -1,0 +1,131 @@
+"""From the disk to a batch of views: decoding, reading, and the whole loader."""
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import cv2
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+from torchvision import datasets
+from torchvision.io import decode_jpeg
+
+from projects.benchmark.augment import CROP, REST, photograph, seeded, torchvision_released
+from projects.benchmark.timing import Case
+from mmairl.data.decode import decode_bytes
+from mmairl.data.folders import ImageFolder
+from mmairl.data.packed import Packed, pack
+
+NOTE = (
+    "The files are in the system's cache, on a disk of the machine's own. One packed file is meant for network disks, "
+    'where every file that is opened costs an answer of the server; that is not measured here.'
+)
+BATCH = 32
+QUALITY = 90
+
+
+def loader(device: str, quick: bool) -> Iterator[Case]:
+    """JPEGs of ImageNet's size, drawn into a temporary folder; all of it runs on the CPU."""
+    count, workers = (64, (0, 1)) if quick else (512, (0, 1, 2))
+    with TemporaryDirectory() as folder:
+        root, archive = Path(folder) / 'images', Path(folder) / 'images.tar'
+        files = write(root, count)
+        yield from decoding([path.read_bytes() for path in files[:64]])
+        for _ in pack(ImageFolder(root), archive):
+            pass
+        view = [*CROP, *REST]
+        ours, packed = ImageFolder(root, views=[view, view]), Packed(archive, views=[view, view])
+        yield reading(ours, packed)
+        for number in workers:
+            name = f'loader with two views, {number} workers'
+            mine = epoch(ours, number)
+            yield Case(name, 'torchvision on PIL, as released', mine, epoch(Released(root), number), images=count)
+            yield Case(name, 'ours from one packed file', mine, epoch(packed, number), same_batches, count)
+
+
+def write(root: Path, count: int) -> list[Path]:
+    """Drawn photographs of about 85 kB in eight classes."""
+    files = []
+    for number in range(count):
+        files.append(root / f'class{number % 8}' / f'{number}.jpg')
+        files[-1].parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photograph(number)).save(files[-1], quality=QUALITY)
+    return files
+
+
+def decoding(files: list[bytes]) -> Iterator[Case]:
+    name = f'decode {len(files)} JPEGs of 500 x 375'
+    ours = lambda: [decode_bytes(data) for data in files]  # noqa: E731
+    yield Case(name, 'Pillow alone', ours, lambda: [with_pillow(data) for data in files], same_pixels, len(files))
+    arrays = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
+    yield Case(name, 'torchvision.io', ours, lambda: [decode_jpeg(data) for data in arrays], same_pixels, len(files))
+    yield Case(name, 'OpenCV', ours, lambda: [with_opencv(data) for data in files], images=len(files))
+
+
+def with_pillow(data: bytes) -> Tensor:
+    return torch.from_numpy(np.array(Image.open(io.BytesIO(data)).convert('RGB'))).permute(2, 0, 1)
+
+
+def with_opencv(data: bytes) -> np.ndarray:
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+
+
+def reading(files: ImageFolder, packed: Packed) -> Case:
+    """In a random order, out of the system's cache: what a disk adds to this differs from disk to disk."""
+    order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0)).tolist()
+
+    def check(ours: list[bytes], theirs: list[bytes]) -> None:
+        assert ours == theirs
+
+    return Case(
+        f'read {len(order)} files at random',
+        'one packed file',
+        lambda: [files.path(index).read_bytes() for index in order],
+        lambda: [packed.read(index) for index in order],
+        check,
+        len(order),
+        note=NOTE,
+    )
+
+
+class Released(Dataset):
+    """MoCo v2's release: torchvision's folder, two crops by PIL."""
+
+    def __init__(self, root: Path) -> None:
+        self.files, self.view = datasets.ImageFolder(str(root)), torchvision_released()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> list[Tensor]:
+        image = self.files[index][0]
+        return [self.view(image), self.view(image)]
+
+
+def epoch(dataset: Dataset, workers: int) -> Callable[[], object]:
+    """All batches; the workers stay from call to call, as they do from epoch to epoch."""
+    batches = DataLoader(
+        dataset, BATCH, num_workers=workers, persistent_workers=workers > 0, collate_fn=default_collate
+    )
+
+    def run() -> object:
+        last = None
+        for last in batches:  # noqa: B007
+            pass
+        return last
+
+    return seeded(run)
+
+
+def same_pixels(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))
+
+
+def same_batches(ours: dict, theirs: dict) -> None:
+    """The same images in the same order; in a worker the draws of a second call are others."""
+    assert torch.equal(ours['data_samples']['label'], theirs['data_samples']['label'])
+    assert [view.shape for view in ours['inputs']] == [view.shape for view in theirs['inputs']]

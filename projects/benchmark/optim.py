@@ -1,0 +1,67 @@
+"""A step of LARS on a ResNet-50's parameters, beside those of mmpretrain and lightly."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+
+import torch
+import torchvision
+from torch import Tensor
+from torch.optim import Optimizer
+
+from projects.benchmark.timing import Case
+from mmairl.optim.lars import LARS
+
+HYPER = dict(lr=0.2, momentum=0.9, weight_decay=1e-6)
+NOTE = (
+    'Limit: weights, gradients and momenta read once, weights and momenta written. After one step from zero momenta '
+    'all three agree; lightly then differs under a changing rate, which it keeps outside the momentum. On a GPU, '
+    "mmpretrain's reads two norms a weight back to the host, one after the other (108 waits a step of a ResNet-50), and "
+    'lightly compares two with zero. Normalisation layers and biases are excluded: mmpretrain wants both '
+    '`lars_exclude=True` and `weight_decay=0` for that, and with the first alone decays them all the same.'
+)
+
+
+def optim(device: str, quick: bool) -> Iterator[Case]:
+    """Ours against mmpretrain's, and against lightly's where that is installed."""
+    from mmpretrain.engine.optimizers import LARS as PretrainLARS
+
+    make = torchvision.models.resnet18 if quick else torchvision.models.resnet50
+    excluded = dict(lars_exclude=True, weight_decay=0.0)
+    yield _case(make, device, "mmpretrain's LARS", PretrainLARS, excluded)
+    if importlib.util.find_spec('lightly') is None:
+        print("lightly's LARS is left out; `pip install --no-deps lightly` adds it")
+        return
+    from lightly.utils.lars import LARS as LightlyLARS
+
+    yield _case(make, device, "lightly's LARS", LightlyLARS, dict(weight_decay=0.0))
+
+
+def _case(make: Callable, device: str, peer_name: str, peer: type[Optimizer], excluded: dict) -> Case:
+    torch.manual_seed(0)
+    weights = [weight.detach().to(device) for weight in make().parameters()]
+    grads = [1e-3 * torch.randn_like(weight) for weight in weights]
+    size = sum(weight.nbytes for weight in weights)
+    ours, theirs = _step(LARS, weights, grads, dict(adapt=False)), _step(peer, weights, grads, excluded)
+    name = f'LARS step, {make.__name__}'
+    return Case(name, peer_name, ours, theirs, _same, aim='>= 1', moved=5 * size, note=NOTE)
+
+
+def _step(
+    kind: type[Optimizer], weights: list[Tensor], grads: list[Tensor], excluded: dict
+) -> Callable[[], list[Tensor]]:
+    """A step on copies of its own, with whatever makes this optimizer leave vectors alone."""
+    own = [weight.clone().requires_grad_() for weight in weights]
+    for weight, grad in zip(own, grads):
+        weight.grad = grad.clone()
+    adapted, vectors = ([w for w in own if (w.ndim > 1) == wanted] for wanted in (True, False))
+    optimizer = kind([dict(params=adapted), dict(params=vectors, **excluded)], **HYPER)
+
+    def step() -> list[Tensor]:
+        optimizer.step()
+        return [weight.detach() for weight in own]
+
+    return step
+
+
+def _same(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    torch.testing.assert_close(ours, theirs, atol=1e-7, rtol=1e-5)

@@ -1,0 +1,90 @@
+"""What was measured, as a table for the terminal, as Markdown for the docs and as JSON."""
+
+import dataclasses
+import json
+import platform
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import torch
+from rich.table import Table
+
+from projects.benchmark.limits import Limits
+from projects.benchmark.timing import Row
+from mmairl.files import replacing
+
+COLUMNS = ('what', 'against', 'ours', 'theirs', 'ratio', 'spread', 'images/s', 'memory', 'of the limit', 'aim')
+
+
+def machine(device: str) -> str:
+    """The hardware and the versions that the numbers belong to."""
+    name = torch.cuda.get_device_name() if device == 'cuda' else _processor()
+    threads = '' if device == 'cuda' else f', {torch.get_num_threads()} threads'
+    return f'{name}{threads}; torch {torch.__version__}, Python {platform.python_version()}; {date.today()}'
+
+
+def _processor() -> str:
+    path = Path('/proc/cpuinfo')
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return next((line.split(':')[1].strip() for line in lines if line.startswith('model name')), platform.machine())
+
+
+def cells(row: Row, limits: Limits | None = None) -> list[str]:
+    reached = limits.reached(row) if limits else None
+    memory = '' if row.ours_bytes is None else f'{_size(row.ours_bytes)} / {_size(row.peer_bytes)}'
+    return [
+        row.name,
+        row.peer_name,
+        _time(row.ours),
+        _time(row.peer),
+        f'{row.ratio:.2f}',
+        f'{100 * row.ours_spread / row.ours:.0f} % / {100 * row.peer_spread / row.peer:.0f} %',
+        f'{row.images_per_second:.0f}' if row.images_per_second else '',
+        memory,
+        '' if reached is None else f'{100 * reached:.0f} %',
+        row.aim,
+    ]
+
+
+def terminal(rows: Sequence[Row], limits: Limits | None = None) -> Table:
+    table = Table(title='ratio: how many times as long as ours the other takes', title_justify='left')
+    for name in COLUMNS:
+        table.add_column(name, justify='right' if name in COLUMNS[2:9] else 'left', overflow='fold')
+    for row in rows:
+        table.add_row(*cells(row, limits))
+    return table
+
+
+def write(
+    rows: Sequence[Row], device: str, command: str, out: str | Path, limits: Limits | None = None
+) -> tuple[Path, Path]:
+    """out.json and out.md."""
+    record = dict(
+        machine=machine(device),
+        limits=None if limits is None else dataclasses.asdict(limits),
+        command=command,
+        rows=[{**dataclasses.asdict(r), 'ratio': r.ratio, 'of_limit': limits and limits.reached(r)} for r in rows],
+    )
+    lines = ['| ' + ' | '.join(COLUMNS) + ' |', '|' + '---|' * len(COLUMNS)]
+    lines += ['| ' + ' | '.join(cells(row, limits)) + ' |' for row in rows]
+    paragraphs = [f'`{command}`', machine(device) + ('' if limits is None else f'; limits: {limits}'), '\n'.join(lines)]
+    paragraphs += dict.fromkeys(row.note for row in rows if row.note)
+    return save(record, paragraphs, out)
+
+
+def save(record: dict, paragraphs: Sequence[str], out: str | Path) -> tuple[Path, Path]:
+    """out.json and out.md."""
+    paths = Path(f'{out}.json'), Path(f'{out}.md')
+    for path, content in zip(paths, (json.dumps(record, indent=2) + '\n', '\n\n'.join(paragraphs) + '\n')):
+        with replacing(path) as beside:
+            beside.write_text(content)
+    return paths
+
+
+def _time(seconds: float) -> str:
+    return f'{seconds:.2f} s' if seconds >= 1 else f'{1000 * seconds:.3g} ms'
+
+
+def _size(count: int | None) -> str:
+    return '–' if count is None else f'{count / 2**30:.2f} GiB' if count >= 2**28 else f'{count / 2**20:.0f} MiB'

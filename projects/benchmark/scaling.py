@@ -1,0 +1,139 @@
+"""What a second process brings, and where the rest goes: the machine, batch norm's exchange, DDP's settings.
+
+tools/benchmark.py --suite scaling: a row per way of running, each process on one thread.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from mmengine.dist import get_rank, get_world_size
+from mmengine.model import BaseModel
+from mmengine.optim import build_optim_wrapper
+
+from projects.benchmark import cluster
+from projects.benchmark.report import machine, save
+from projects.benchmark.step import Size, quiet, siamese, training_loop
+from mmairl.engine.distributed import DistributedModel, start_processes, stop_processes
+from mmairl.engine.launch import register
+from mmairl.hooks.momentum import MomentumHook
+from mmairl.hooks.nonfinite import NonFiniteHook
+from mmairl.hooks.queue import QueueHook
+from mmairl.hooks.runtime_info import RuntimeInfoHook
+
+SIZE = Size(depth=18, image=64, batch=32, features=512, hidden=512, queue=4096)
+ANSWER = 'seconds a step: '
+ALONE, TOGETHER = 'one process', 'two that know nothing of each other'
+# What the processes of one run are compared in: batch norm's kind, and DDP's settings; none of these means no DDP.
+SEVERAL = {
+    'two, DDP, a batch norm each': ('BN', {}),
+    'two, DDP, SyncBN': ('SyncBN', {}),
+    'two, DDP, SyncBN, gradients copied into buckets': ('SyncBN', dict(gradient_as_bucket_view=False)),
+    'two, DDP, SyncBN, static graph': ('SyncBN', dict(static_graph=True)),
+}
+
+
+def measure(rounds: int = 3, steps: int = 3) -> dict[str, list[float]]:
+    """Seconds a step of each way to run, by round; the ways take turns, so that what else the machine does falls on all."""
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        alone = _read([_start(1, steps)])
+        both = _read([_start(1, steps), _start(1, steps)])
+        joined = _read([_start(2, steps)])
+        for name, seconds in {ALONE: alone[ALONE], TOGETHER: both[ALONE], **joined}.items():
+            found.setdefault(name, []).append(seconds)
+    return found
+
+
+def _start(processes: int, steps: int) -> subprocess.Popen:
+    several = ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={processes}'] if processes > 1 else []
+    return subprocess.Popen(
+        [sys.executable, *several, '-m', 'projects.benchmark.scaling', str(steps)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''},  # what is measured is cores
+    )
+
+
+def _read(runs: Sequence[subprocess.Popen]) -> dict[str, float]:
+    """What each run printed, among the platform's log; the slower one where two ran at once."""
+    answers = [json.loads(run.communicate()[0].split(ANSWER)[1].splitlines()[0]) for run in runs]
+    return {name: max(answer[name] for answer in answers) for name in answers[0]}
+
+
+def work(steps: int) -> None:
+    """One process of a run: the median seconds of a step in each way, the slowest process's, printed by the first."""
+    register()
+    torch.set_num_threads(1)
+    several = int(os.environ.get('WORLD_SIZE', 1)) > 1
+    if several:
+        start_processes('pytorch')
+    ways = {name: _stepper(*how) for name, how in SEVERAL.items()} if several else {ALONE: _stepper('BN', None)}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(steps + 1):
+        for name, step in ways.items():
+            times[name].append(_seconds(step))
+    if get_rank() == 0:
+        print('\n' + ANSWER + json.dumps({name: statistics.median(seconds[1:]) for name, seconds in times.items()}))
+    stop_processes()
+
+
+def _stepper(norm: str, settings: dict | None) -> Callable[[], object]:
+    """A training step of MoCo v2+ with the hooks that act in each, in DDP if there are settings for it."""
+    model: BaseModel = siamese(SIZE, 'mocov2plus', norm)
+    if settings is not None:
+        model = DistributedModel(model, **settings)
+    optimizer = dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4)
+    with quiet():
+        wrapper = build_optim_wrapper(model, dict(type='OptimWrapper', optimizer=optimizer))
+    generator = torch.Generator().manual_seed(get_rank())
+    shape = (2, SIZE.batch, 3, SIZE.image, SIZE.image)
+    views = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    batch = dict(inputs=list(views), data_samples={})
+    return training_loop(model, wrapper, batch, [RuntimeInfoHook(), NonFiniteHook(), MomentumHook(), QueueHook()])
+
+
+def _seconds(step: Callable[[], object]) -> float:
+    if get_world_size() > 1:
+        dist.barrier()
+    start = time.perf_counter()
+    step()
+    took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+    if get_world_size() > 1:
+        dist.all_reduce(took, dist.ReduceOp.MAX)
+    return took.item()
+
+
+def table(found: dict[str, list[float]]) -> str:
+    """Markdown: the median over the rounds, its spread, and the share of one process's speed that each of two keeps."""
+    alone = statistics.median(found[ALONE])
+    lines = ['| way | a step | spread | images/s in all | efficiency |', '|' + '---|' * 5]
+    for name, seconds in found.items():
+        median, processes = statistics.median(seconds), 1 if name == ALONE else 2
+        spread = 100 * (max(seconds) - min(seconds)) / median
+        speed = processes * SIZE.batch / median
+        lines.append(
+            f'| {name} | {1000 * median:.0f} ms | {spread:.0f} % | {speed:.0f} | {100 * alone / median:.0f} % |'
+        )
+    return '\n'.join(lines)
+
+
+def report(rounds: int, steps: int, command: str, out: Path) -> tuple[Path, Path]:
+    """Measure, print, and write out.json and out.md, with the model of many GPUs below."""
+    found = measure(rounds, steps)
+    heading = f'A step of MoCo v2+, {SIZE} a process, one thread a process; the ways take turns.'
+    tables = [heading, table(found), cluster.NOTE, cluster.table()]
+    print('\n\n'.join(tables))
+    record = dict(machine=machine('cpu'), command=command, seconds=found, model=cluster.record())
+    return save(record, [f'`{command}`', machine('cpu'), *tables], out)
+
+
+if __name__ == '__main__':  # a process that `measure` has started
+    work(int(sys.argv[-1]))

@@ -1,0 +1,59 @@
+"""The teacher's average over a ResNet-50, beside those of mmengine and mmpretrain."""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+import torchvision
+from mmengine.logging import MessageHub
+from mmengine.model import BaseAveragedModel, ExponentialMovingAverage
+from torch import Tensor, nn
+
+from projects.benchmark.timing import Case
+from mmairl.models.teacher import Teacher
+
+STEP = 0.01  # 1 - momentum
+NOTE = (
+    "Limit: teacher and student read once, the teacher written. The platform's two also overwrite the batch-norm "
+    "statistics, with the student's (`update_buffers=False`) or with an average of them, where the teacher's own are "
+    'wanted; and they test a step counter that lives on the device. CosineEMA takes two passes over the memory in place '
+    'of one, and for each tensor looks up the length of training and computes its cosine from that counter: on a GPU, a '
+    'wait for each.'
+)
+
+
+def teacher(device: str, quick: bool) -> Iterator[Case]:
+    """Ours against mmengine's ExponentialMovingAverage and mmpretrain's CosineEMA, both at the same rate."""
+    from mmpretrain.models.utils import CosineEMA
+
+    MessageHub.get_current_instance().update_info('max_iters', 1000)
+    make = torchvision.models.resnet18 if quick else torchvision.models.resnet50
+    yield _case(make, device, "mmengine's EMA", '>= 1.5', lambda net: ExponentialMovingAverage(net, STEP))
+    yield _case(make, device, "mmpretrain's CosineEMA", '', lambda net: CosineEMA(net, STEP, end_momentum=STEP))
+
+
+def _case(
+    make: Callable, device: str, peer_name: str, aim: str, average: Callable[[nn.Module], BaseAveragedModel]
+) -> Case:
+    torch.manual_seed(0)
+    student = nn.ModuleDict(dict(backbone=make(), projector=nn.Linear(8, 8))).to(device)
+    own, peer = Teacher(student['backbone'], student['projector'], None), average(copy.deepcopy(student))
+    peer.update_parameters(student)  # its first call copies
+    with torch.no_grad():
+        for parameter in student.parameters():
+            parameter.add_(1.0)
+
+    def ours() -> list[Tensor]:
+        own.follow(student, 1 - STEP)
+        return list(own.parameters())
+
+    def theirs() -> list[Tensor]:
+        peer.update_parameters(student)
+        return list(peer.module.parameters())
+
+    size = sum(parameter.nbytes for parameter in own.parameters())
+    return Case(f'teacher update, {make.__name__}', peer_name, ours, theirs, _same, aim=aim, moved=3 * size, note=NOTE)
+
+
+def _same(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)

@@ -1,0 +1,133 @@
+"""A run of very many very small steps: does the process grow, and does it keep what it should give back?
+
+>>> long_run(20_000, seed=0, folder=Path('/tmp/long'))['KiB gained per 1000 steps']  # doctest: +SKIP
+"""
+
+import multiprocessing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from mmairl.engine import launch
+from mmairl.registry import HOOKS, MODELS
+from projects.faults.small_run import VIEW, small_config
+
+FAULTS = ('memory grows', 'files grow', 'threads grow', 'workers grow', 'left-over files')
+SAMPLES = 20
+SETTLED = 4  # samples until caches, pools and the histories of the log are full
+BATCH = 16  # the fewest that the health of a run is measured with
+# A scalar tensor that is kept takes half a KiB, and one per step would be 500 here. What does grow is bounded: the health's
+# curves, written every 50 steps, gain some 30 until they are 2000 values long.
+KIB_PER_1000_STEPS = 128
+# The allocator's own doing, which does not go on: pages that it keeps for later, whatever the length of the run.
+KIB_OF_THE_ALLOCATOR = 2048
+
+
+def long_run(count: int, seed: int, folder: Path) -> dict[str, int | float]:
+    """Train `count` steps of a few ms in this process, with all default hooks, a probe, a queue, a worker and checkpoints."""
+    runner = launch.train(config(count, seed, folder))
+    samples = next(hook for hook in runner.hooks if isinstance(hook, SampleHook)).samples
+    return judged(samples, len(list(folder.glob('.*.tmp'))))
+
+
+def config(count: int, seed: int, folder: Path) -> Config:
+    cfg = small_config(BATCH, seed)
+    cfg.model.backbone = dict(type='TwoLayers', channels=8)
+    cfg.model.projector.in_channels = cfg.model.predictor.out_channels = 16
+    cfg.train_dataloader = dict(
+        num_workers=1,
+        persistent_workers=False,  # so that workers come and go with every epoch
+        drop_last=True,
+        sampler=dict(type='DefaultSampler', shuffle=True),
+        collate_fn=dict(type='default_collate'),
+        dataset=dict(type='Shapes', split='train', count=100 * BATCH, size=16),
+    )
+    cfg.model.data_preprocessor.views = [[dict(step, size=12) if 'size' in step else step for step in VIEW[:2]]] * 2
+    cfg.train_cfg = dict(by_epoch=False, max_iters=count)
+    cfg.param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=False, begin=0, end=count)]
+    cfg.default_hooks.checkpoint.update(by_epoch=False, interval=max(1, count // 100), max_keep_ckpts=2)
+    cfg.custom_hooks.append(dict(type='SampleHook', interval=max(1, count // SAMPLES)))
+    cfg.log_level = 'WARNING'
+    cfg.work_dir = str(folder)
+    return cfg
+
+
+@MODELS.register_module()
+class TwoLayers(nn.Module):
+    """The smallest backbone that has a batch norm: a step of it is the machinery around it."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        layers = [(3, channels), (channels, 2 * channels)]
+        self.layers = nn.Sequential(
+            *(
+                nn.Sequential(nn.Conv2d(*sizes, 3, stride=2, bias=False), nn.BatchNorm2d(sizes[1]), nn.ReLU())
+                for sizes in layers
+            )
+        )
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        return (self.layers(images),)
+
+
+@dataclass
+class Sample:
+    """What the process holds after a step."""
+
+    step: int
+    kib: int
+    files: int
+    threads: int
+    workers: int
+
+
+@HOOKS.register_module()
+class SampleHook(Hook):
+    """Looks at the process every `interval` steps, as the system sees it."""
+
+    priority = 'LOWEST'
+
+    def __init__(self, interval: int) -> None:
+        self.interval = interval
+        self.samples: list[Sample] = []
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        if self.every_n_train_iters(runner, self.interval):
+            self.samples.append(sample(runner.iter + 1))
+
+
+def sample(step: int) -> Sample:
+    """Resident memory, open files, threads and data workers, from Linux's own books."""
+    status = dict(line.split(':', 1) for line in Path('/proc/self/status').read_text().splitlines())
+    files, workers = list(Path('/proc/self/fd').iterdir()), multiprocessing.active_children()
+    return Sample(step, int(status['VmRSS'].split()[0]), len(files), int(status['Threads']), len(workers))
+
+
+def judged(samples: list[Sample], left_over: int) -> dict[str, int | float]:
+    """The slope of the memory behind the first samples, and whether any count was higher all through the later half."""
+    settled = samples[SETTLED:]
+    early, late = settled[: len(settled) // 2], settled[len(settled) // 2 :]
+    thousands = (settled[-1].step - settled[0].step) / 1000
+    slope = float(np.polyfit([one.step / 1000 for one in settled], [one.kib for one in settled], 1)[0])
+    limit = KIB_PER_1000_STEPS + KIB_OF_THE_ALLOCATOR / thousands
+    found = {
+        'steps': samples[-1].step,
+        'MiB at first': samples[0].kib // 1024,
+        'MiB at the end': samples[-1].kib // 1024,
+        'KiB gained per 1000 steps': round(slope, 1),
+        'KiB that 1000 steps may gain': round(limit, 1),
+        'open files': max(one.files for one in settled),
+        'threads': max(one.threads for one in settled),
+        'data workers': max(one.workers for one in settled),
+        'memory grows': int(slope > limit),
+    }
+    for name in ('files', 'threads', 'workers'):
+        # Batches on their way from a worker come and go; what is kept is there at every later look.
+        before, after = ([getattr(one, name) for one in part] for part in (early, late))
+        found[f'{name} grow'] = int(min(after) > max(before))
+    return {**found, 'left-over files': left_over}

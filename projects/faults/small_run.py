@@ -1,0 +1,92 @@
+"""The run that faults are tried on: MoCo v2+ as its config has it, made small, and started as a user starts it."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+from mmengine.config import Config
+
+from mmairl.engine.launch import load_config
+from mmairl.configs import home
+
+ROOT = home()
+EPOCH = 10  # iterations, so that epochs end between checkpoints and in the middle of them
+INTERVAL = 3  # iterations from one checkpoint to the next
+KEPT = 2  # checkpoints
+VIEW = [
+    dict(type='RandomResizedCrop', size=24, scale=(0.2, 1.0)),
+    dict(type='RandomFlip', p=0.5),
+    dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
+]
+
+
+def write_config(path: Path, steps: int, seed: int) -> Path:
+    """A config of at least so many steps of some 20 ms: a ResNet-18 of an eighth of the width, views made by a worker."""
+    epochs, batch = math.ceil(steps / EPOCH), 8
+    cfg = small_config(batch, seed)
+    cfg.train_dataloader = dict(
+        num_workers=1,
+        persistent_workers=True,
+        drop_last=True,
+        sampler=dict(type='DefaultSampler', shuffle=True),
+        collate_fn=dict(type='default_collate'),
+        dataset=dict(type='Shapes', split='train', count=EPOCH * batch + 3, size=32, views=[VIEW, VIEW]),
+    )
+    cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs)
+    cfg.param_scheduler = [
+        dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, convert_to_iter_based=True)
+    ]
+    cfg.default_hooks.checkpoint.update(by_epoch=False, interval=INTERVAL, max_keep_ckpts=KEPT)
+    cfg.default_hooks.logger.interval = 1
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cfg.dump(path)
+    return path
+
+
+def small_config(batch: int, seed: int) -> Config:
+    """The recipe with its default hooks and an online probe, on a network that takes milliseconds."""
+    cfg: Config = load_config('mmairl::mocov2plus_r50_200e.py')
+    cfg.model.backbone.update(depth=18, stem_channels=8, base_channels=8)
+    cfg.model.projector.update(in_channels=64, hidden_channels=32, out_channels=16)
+    cfg.model.predictor.update(in_channels=16, hidden_channels=32, out_channels=16)
+    cfg.model.queue.length = 256
+    cfg.model.data_preprocessor.update(mean=(0.5,) * 3, std=(0.25,) * 3)
+    cfg.total_batch_size = batch
+    cfg.custom_hooks = [dict(type='OnlineProbeHook', classes=12, lr=0.5)]
+    cfg.randomness.seed = seed
+    return cfg
+
+
+def start(config: Path, work_dir: Path, output: IO | int) -> subprocess.Popen:
+    """`tools/train.py CONFIG --work-dir D --resume`, as a group of processes that can be killed together with its workers."""
+    command = [sys.executable, str(ROOT / 'tools/train.py'), str(config), '--work-dir', str(work_dir), '--resume']
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1'}
+    return subprocess.Popen(
+        command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd=ROOT
+    )
+
+
+def run(config: Path, work_dir: Path) -> int:
+    """Train to the end, saying what there is to say into a file beside the folder; the exit code."""
+    work_dir.parent.mkdir(parents=True, exist_ok=True)
+    with work_dir.with_suffix('.txt').open('ab') as output:
+        process = start(config, work_dir, output)
+    try:
+        return process.wait()
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen) -> None:
+    """Kill what still runs of it, at once and all together."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def last_checkpoint(work_dir: Path) -> Path:
+    return Path((work_dir / 'last_checkpoint').read_text())

@@ -1,0 +1,97 @@
+"""Writing in the background, and what happens when it goes wrong."""
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+import resuming
+import torch
+
+from mmairl.files import BackgroundWriter, full_disk_explained, replacing
+from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.errors import UserError
+from mmairl.hooks.checkpoint import CheckpointHook
+
+
+def test_the_caller_does_not_wait_for_the_disk_and_the_next_write_does():
+    writer, gate, done = BackgroundWriter(), threading.Event(), []
+
+    def slow() -> None:
+        gate.wait(10)
+        done.append('first')
+
+    writer.start(slow)
+    writer.check()
+    assert done == []
+    gate.set()
+    writer.start(lambda: done.append('second'))
+    writer.finish()
+    assert done == ['first', 'second']
+
+
+def test_what_goes_wrong_in_the_background_is_raised_once_at_the_next_call():
+    writer = BackgroundWriter()
+
+    def fail() -> None:
+        raise UserError('the disk is full')
+
+    writer.start(fail)
+    with pytest.raises(UserError, match='the disk is full'):
+        writer.finish()
+    writer.check()
+    writer.finish()
+
+
+@pytest.mark.parametrize('number', [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_one_sentence_and_the_older_file_stays(tmp_path, number):
+    path = tmp_path / 'epoch_2.pth'
+    path.write_text('older')
+    sentence = 'the disk is full: .*epoch_2.pth could not be written'
+    with pytest.raises(UserError, match=sentence), full_disk_explained(path), replacing(path) as beside:
+        beside.write_text('half')
+        raise OSError(number, 'full')
+    assert path.read_text() == 'older' and list(tmp_path.iterdir()) == [path]
+
+
+def test_an_older_checkpoint_goes_only_when_the_newer_one_is_there(tmp_path, monkeypatch):
+    """A disk that fills up at the third checkpoint, of which two are kept."""
+    save, written = torch.save, []
+
+    def fill_up(checkpoint: dict, path: Path) -> None:
+        save(checkpoint, path)
+        written.append(path)
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(torch, 'save', fill_up)
+    cfg = resuming.config('views_of_the_batch', str(tmp_path / 'run'))
+    cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
+    with pytest.raises(UserError, match='earlier checkpoints are whole'):
+        resuming.run(cfg)
+    assert sorted(path.name for path in (tmp_path / 'run').glob('*.pth*')) == ['iter_2.pth', 'iter_4.pth']
+    assert not list((tmp_path / 'run').glob('.*.tmp'))
+    monkeypatch.undo()
+    again = resuming.config('views_of_the_batch', str(tmp_path / 'run'), resume=True)
+    again.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
+    last = resuming.run(again)
+    assert sorted(path.name for path in (tmp_path / 'run').glob('*.pth')) == ['iter_14.pth', 'iter_15.pth']
+    plain = resuming.config('views_of_the_batch', str(tmp_path / 'plain'))
+    plain.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
+    resuming.assert_the_same_run(resuming.run(plain), last)
+
+
+def test_what_is_being_written_does_not_change_with_the_weights(tmp_path, monkeypatch):
+    """The step after the checkpoint runs before the file is written: the file holds the weights of its own step."""
+    write, gate = CheckpointHook._write, threading.Event()
+
+    def late(hook: CheckpointHook, checkpoint: dict, path: Path, outdated: list[str]) -> None:
+        gate.wait(1) if path.name == 'iter_4.pth' else None
+        write(hook, checkpoint, path, outdated)
+
+    one = resuming.config('views_of_the_batch', str(tmp_path / 'a'), leave_at=5)
+    resuming.run(one)
+    monkeypatch.setattr(CheckpointHook, '_write', late)
+    resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'b'), leave_at=5))
+    saved = [load_checkpoint(tmp_path / name / 'iter_4.pth')['state_dict'] for name in 'ab']
+    assert resuming.differing(dict(saved[0]), dict(saved[1]), 'state_dict') == []
