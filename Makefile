@@ -1,5 +1,5 @@
 # `make demo` and `make test` are all that a fresh clone needs; each makes .venv when it is missing.
-.PHONY: demo test lint docs core full clean
+.PHONY: demo test test-all lint docs core full clean
 
 demo: core
 	.venv/bin/python tools/demo.py
@@ -7,6 +7,10 @@ demo: core
 # Two workers of one thread each, a file at a time. A test that hangs is told, and where; a worker that dies ends the run.
 test: full lint
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 --timeout 900 --durations 20
+
+# Everything, the slow tests as well: once before a release.
+test-all: full lint
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m '' -n 2 --dist loadfile --max-worker-restart 0 --timeout 3600 --durations 20
 
 lint: full
 	.venv/bin/ruff check .
