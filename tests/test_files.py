@@ -8,9 +8,9 @@ import pytest
 import resuming
 import torch
 
-from mmairl.files import BackgroundWriter, full_disk_explained, replacing
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import UserError
+from mmairl.files import BackgroundWriter, full_disk_explained, replacing
 from mmairl.hooks.checkpoint import CheckpointHook
 
 

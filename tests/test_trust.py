@@ -24,8 +24,8 @@ from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.safe_config import read_config
 from mmairl.errors import UserError
 from mmairl.evaluation.store import read_entry
-from projects.faults.checkpoints import Canary
 from mmairl.weights.read import load_file
+from projects.faults.checkpoints import Canary
 
 ROOT = Path(__file__).parent.parent
 

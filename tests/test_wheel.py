@@ -14,9 +14,9 @@ from mmengine.config import Config
 from mmengine.hub import get_config
 
 import mmairl
+from mmairl.configs import config_path
 from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
-from mmairl.configs import config_path
 
 ROOT = Path(__file__).parents[1]
 NOT_SOURCE = {'.git', '.venv', 'work_dirs', 'build', 'dist', 'data', 'shared'}

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
+from mmairl.engine.launch import one_sentence_errors, register
+from mmairl.errors import UserError
 from projects.benchmark import scaling
 from projects.benchmark.limits import measure
 from projects.benchmark.report import machine, terminal, write
 from projects.benchmark.suites import SUITES
 from projects.benchmark.timing import compare
-from mmairl.engine.launch import one_sentence_errors, register
-from mmairl.errors import UserError
 
 DEFAULT = Path('work_dirs/benchmark')
 
@@ -38,8 +38,8 @@ def parse_args() -> argparse.Namespace:
 
 def detection(args: argparse.Namespace) -> None:
     """AP as training goes, in the terminal and as CSV."""
-    from projects.benchmark.detection import learning_curve  # mmdet is optional
     from mmairl.report.files import save_table
+    from projects.benchmark.detection import learning_curve  # mmdet is optional
 
     if not args.checkpoint:
         raise UserError('--suite detection starts from a pre-trained ResNet-18; give --checkpoint')

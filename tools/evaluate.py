@@ -14,12 +14,12 @@ from mmengine import DictAction
 from mmengine.dist import is_main_process
 from rich.console import Console
 
-from mmairl.files import replacing
 from mmairl.engine.distributed import stop_processes
 from mmairl.engine.launch import explained, load_config, one_sentence_errors, register
 from mmairl.errors import UserError
 from mmairl.evaluation.knn import TEMPERATURE
 from mmairl.evaluation.protocol import BASELINES, BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
+from mmairl.files import replacing
 from mmairl.report.evaluation import write_page
 from mmairl.report.table import terminal_table
 from mmairl.weights.released import is_released

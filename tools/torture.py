@@ -20,6 +20,7 @@ from rich.table import Table
 
 from mmairl.engine.launch import one_sentence_errors, register
 from mmairl.errors import UserError
+
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
 from projects.faults import checkpoints, disk, images, kills, long_run
 

@@ -12,8 +12,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from mmairl.files import replacing
 from mmairl.errors import UserError
+from mmairl.files import replacing
 
 KEPT_FROM = 20_000  # files; fewer are listed in no time
 SETTLED = 10 * 10**9  # ns; in a folder changed later than that, a further change could fall on the same time stamp

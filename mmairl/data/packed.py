@@ -21,8 +21,8 @@ from mmairl.data.decode import BYTES_PER_PIXEL, MAX_PIXELS, decode_bytes
 from mmairl.data.folders import FileDataset
 from mmairl.data.reading import PAUSES, Unreadable, name, read_file
 from mmairl.data.views import ViewDataset
-from mmairl.files import replacing
 from mmairl.errors import UserError
+from mmairl.files import replacing
 from mmairl.registry import DATASETS
 
 POINTER, CONTENTS = '.mmairl/pointer', '.mmairl/contents.npz'  # the archive's first and last member

@@ -1,6 +1,6 @@
 """How a run is started, wrapped, saved and trusted."""
 
-from mmairl.files import AtomicBackend
 from mmairl.engine.distributed import DistributedModel
+from mmairl.files import AtomicBackend
 
 __all__ = ['AtomicBackend', 'DistributedModel']

@@ -17,8 +17,8 @@ from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
 from mmairl import registry
+from mmairl.configs import PREFIX, config_path, home
 from mmairl.data.workers import explain_worker_failure
-from mmairl.files import full_disk_explained
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes, stop_processes
 from mmairl.engine.fast import settle
@@ -28,7 +28,7 @@ from mmairl.engine.preemption import REQUEUE, Preempted
 from mmairl.engine.runner import Runner, StrategyRunner
 from mmairl.engine.safe_config import is_data, read_config
 from mmairl.errors import UserError
-from mmairl.configs import PREFIX, config_path, home
+from mmairl.files import full_disk_explained
 
 WORKER = 'mmairl.errors.UserError: '
 WRONG_CALL = re.compile(r"(\w+)\.__init__\(\) (missing .+|got an unexpected keyword argument '(\w+)')")

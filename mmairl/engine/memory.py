@@ -21,10 +21,10 @@ from torch.utils._pytree import tree_leaves
 from mmairl.engine.fast import make_fast, settle
 from mmairl.engine.launch import load_config, one_sentence_errors, register
 from mmairl.engine.plan import plan
-from mmairl.sharding.layout import BUCKET
 from mmairl.errors import UserError
 from mmairl.models.teacher import Teacher
 from mmairl.registry import MODELS
+from mmairl.sharding.layout import BUCKET
 
 STATE = dict(SGD=4, LARS=4, Adam=8, AdamW=8)  # bytes a parameter: one float32 or two
 GIB = 2**30

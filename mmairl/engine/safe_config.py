@@ -22,10 +22,10 @@ from mmengine.config.config import RESERVED_KEYS
 from mmengine.registry import Registry
 from mmengine.utils import import_modules_from_strings
 
-from mmairl.files import replacing
+from mmairl.configs import PREFIX, config_path, home
 from mmairl.engine.plain_files import PlainDumper, PlainLoader
 from mmairl.errors import UserError
-from mmairl.configs import PREFIX, config_path, home
+from mmairl.files import replacing
 
 SUFFIXES = ('.yml', '.yaml', '.json')
 PACKAGE = Path(__file__).resolve().parent.parent

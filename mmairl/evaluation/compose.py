@@ -11,9 +11,9 @@ import torch
 from mmengine import Config, ConfigDict
 from torch.utils.data import Dataset
 
+from mmairl.configs import home
 from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
-from mmairl.configs import home
 from mmairl.registry import DATASETS
 
 RECIPES = dict(linear='linear_sgd_100e', finetune='finetune_20k')

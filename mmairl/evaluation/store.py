@@ -23,9 +23,9 @@ from mmengine.logging import print_log
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
-from mmairl.files import FULL
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction, Features, require_sound
+from mmairl.files import FULL
 
 LAYOUT = 1  # of an entry; raise it when what is stored changes
 PATIENCE = 10.0  # seconds between two words of the main process while it waits for another run

@@ -14,10 +14,10 @@ from mmengine import Config
 from mmengine.dist import barrier, is_main_process
 from mmengine.logging import print_log
 
-from mmairl.files import replacing
 from mmairl.engine.launch import train
 from mmairl.errors import UserError
 from mmairl.evaluation.compose import compose
+from mmairl.files import replacing
 
 Scores = dict[str, float]
 Measure = Callable[..., Scores]  # of a recipe, training and test data, and the run's folder

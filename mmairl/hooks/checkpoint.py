@@ -11,10 +11,10 @@ from mmengine.hooks import CheckpointHook as PlainCheckpointHook
 from mmengine.runner import Runner
 
 from mmairl.data.sampler import ResumableSampler
-from mmairl.files import BackgroundWriter, full_disk_explained, replacing
 from mmairl.engine.loops import images_per_step, sampler_of
-from mmairl.randomness import random_state, set_random_state
 from mmairl.errors import UserError
+from mmairl.files import BackgroundWriter, full_disk_explained, replacing
+from mmairl.randomness import random_state, set_random_state
 from mmairl.registry import HOOKS
 
 

@@ -11,8 +11,8 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmairl.files import replacing
 from mmairl.errors import UserError
+from mmairl.files import replacing
 from mmairl.registry import HOOKS
 
 

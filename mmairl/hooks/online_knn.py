@@ -9,10 +9,10 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch.utils.data import Subset
 
-from mmairl.randomness import same_randomness
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction, Features, extract
 from mmairl.evaluation.knn import knn_accuracy
+from mmairl.randomness import same_randomness
 from mmairl.registry import DATASETS, HOOKS
 
 

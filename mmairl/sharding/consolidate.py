@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from mmairl.files import full_disk_explained, replacing
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.newest import newest_checkpoint
 from mmairl.errors import UserError
+from mmairl.files import full_disk_explained, replacing
 
 KEPT = ('meta', 'state_dict')
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from mmairl.models.teacher import Teacher
 from mmairl.sharding.layout import Layout, own_part
 from mmairl.sharding.teacher import Masters
-from mmairl.models.teacher import Teacher
 
 
 class ShardWatch:

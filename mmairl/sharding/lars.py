@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mmairl.sharding.layout import Layout, Piece
 from mmairl.optim.lars import _multi_tensor_lars
+from mmairl.sharding.layout import Layout, Piece
 
 
 class ShardedUpdate:

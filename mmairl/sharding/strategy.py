@@ -22,6 +22,11 @@ from mmengine.dist import init_dist
 from torch import nn
 
 from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.errors import UserError
+from mmairl.models.teacher import Teacher
+from mmairl.optim.autocast import AutocastOptimWrapper
+from mmairl.optim.lars import LARS
+from mmairl.registry import STRATEGIES
 from mmairl.sharding.copy import PlainCopy
 from mmairl.sharding.health import ShardWatch
 from mmairl.sharding.lars import ShardedUpdate
@@ -30,11 +35,6 @@ from mmairl.sharding.model import ZeroModel, normalise_in_float
 from mmairl.sharding.optim import ZeroOptimWrapper
 from mmairl.sharding.teacher import Masters, average_shards, partition_between_steps
 from mmairl.sharding.weights import Weights
-from mmairl.errors import UserError
-from mmairl.models.teacher import Teacher
-from mmairl.optim.autocast import AutocastOptimWrapper
-from mmairl.optim.lars import LARS
-from mmairl.registry import STRATEGIES
 
 with suppress(ImportError):
     import deepspeed

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmairl.sharding.layout import Layout, own_part
 from mmairl.models.teacher import Teacher, _multi_tensor_average
+from mmairl.sharding.layout import Layout, own_part
 
 
 def average_shards(teacher: Sequence[nn.Parameter], student: Sequence[nn.Parameter], momentum: float) -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 
-from mmairl.files import replacing
 from mmairl.engine.preemption import REQUEUE, SIGNALS
 from mmairl.engine.safe_config import write_config
 from mmairl.errors import UserError
+from mmairl.files import replacing
 from mmairl.study.spec import Row, Study
 from mmairl.study.stopping import end_with_the_parent
 from mmairl.study.worker import is_local

@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 from mmengine.config import Config
 
+from mmairl.configs import home
 from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
-from mmairl.configs import home
 from mmairl.study.spec import Row
 
 USUAL_BATCH = 1024  # of the papers' configs, but for BYOL's own, MSBReg's and the supervised ones

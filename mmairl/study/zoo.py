@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 from mmengine.config import Config
 
-from mmairl.engine.launch import load_config
 from mmairl.configs import home
+from mmairl.engine.launch import load_config
 from mmairl.study.published import tables
 from mmairl.study.spec import read_study
 

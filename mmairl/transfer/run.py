@@ -10,9 +10,9 @@ from pathlib import Path
 from mmengine.config import Config
 
 from mmairl.analysis.normrescale import left_alone, normrescale
-from mmairl.files import replacing
 from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
+from mmairl.files import replacing
 from mmairl.transfer.loaded import start_from
 from mmairl.transfer.tasks import TASKS, config_of, for_processes
 from mmairl.weights.architecture import resnet_of

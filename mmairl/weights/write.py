@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mmairl.files import replacing
 from mmairl.errors import UserError
+from mmairl.files import replacing
 from mmairl.weights.layouts import OURS_TO_DETECTRON2, OURS_TO_TIMM, rename
 from mmairl.weights.read import ORIGIN, Backbone
 

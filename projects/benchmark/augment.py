@@ -12,9 +12,9 @@ from torch import Tensor
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from projects.benchmark.timing import Case
 from mmairl.data.preprocess import ViewPreprocessor
 from mmairl.data.views import build_views
+from projects.benchmark.timing import Case
 
 Views = Callable[[], object]
 SIZE = (375, 500)  # height and width of a typical photograph of ImageNet

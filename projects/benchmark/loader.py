@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision import datasets
 from torchvision.io import decode_jpeg
 
-from projects.benchmark.augment import CROP, REST, photograph, seeded, torchvision_released
-from projects.benchmark.timing import Case
 from mmairl.data.decode import decode_bytes
 from mmairl.data.folders import ImageFolder
 from mmairl.data.packed import Packed, pack
+from projects.benchmark.augment import CROP, REST, photograph, seeded, torchvision_released
+from projects.benchmark.timing import Case
 
 NOTE = (
     "The files are in the system's cache, on a disk of the machine's own. One packed file is meant for network disks, "

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from projects.benchmark.timing import Case
 from mmairl.models.contrast import CHUNK, info_nce
+from projects.benchmark.timing import Case
 
 NOTE = (
     'Limit: the products of the loss and of its gradient, 4 x batch x queue x width FLOPs. MoCo stacks positive and '

@@ -8,8 +8,8 @@ import torchvision
 from torch import Tensor
 from torch.optim import Optimizer
 
-from projects.benchmark.timing import Case
 from mmairl.optim.lars import LARS
+from projects.benchmark.timing import Case
 
 HYPER = dict(lr=0.2, momentum=0.9, weight_decay=1e-6)
 NOTE = (

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
+from mmairl.files import replacing
 from projects.benchmark.limits import Limits
 from projects.benchmark.timing import Row
-from mmairl.files import replacing
 
 COLUMNS = ('what', 'against', 'ours', 'theirs', 'ratio', 'spread', 'images/s', 'memory', 'of the limit', 'aim')
 

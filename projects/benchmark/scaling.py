@@ -18,15 +18,15 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.model import BaseModel
 from mmengine.optim import build_optim_wrapper
 
-from projects.benchmark import cluster
-from projects.benchmark.report import machine, save
-from projects.benchmark.step import Size, quiet, siamese, training_loop
 from mmairl.engine.distributed import DistributedModel, start_processes, stop_processes
 from mmairl.engine.launch import register
 from mmairl.hooks.momentum import MomentumHook
 from mmairl.hooks.nonfinite import NonFiniteHook
 from mmairl.hooks.queue import QueueHook
 from mmairl.hooks.runtime_info import RuntimeInfoHook
+from projects.benchmark import cluster
+from projects.benchmark.report import machine, save
+from projects.benchmark.step import Size, quiet, siamese, training_loop
 
 SIZE = Size(depth=18, image=64, batch=32, features=512, hidden=512, queue=4096)
 ANSWER = 'seconds a step: '

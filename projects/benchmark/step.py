@@ -14,13 +14,13 @@ from mmengine.optim import OptimWrapper, build_optim_wrapper
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from projects.benchmark.timing import Case
 from mmairl.engine.fast import make_fast
 from mmairl.hooks.momentum import MomentumHook
 from mmairl.hooks.nonfinite import NonFiniteHook
 from mmairl.hooks.queue import QueueHook
 from mmairl.hooks.runtime_info import RuntimeInfoHook
 from mmairl.registry import MODELS
+from projects.benchmark.timing import Case
 
 Step = Callable[[], dict[str, Tensor]]
 STEPS = 10_000  # a length of training for the teachers' schedules; no more than a few of its steps are taken

@@ -9,6 +9,10 @@ from torch import Tensor
 
 from mmairl.analysis.cka import stage_cka
 from mmairl.analysis.normrescale import normrescale
+from mmairl.evaluation.knn import nearest
+from mmairl.models.classifier import Classifier
+from mmairl.optim.head_sgd import HeadSGD
+from mmairl.weights.norms import weight_norms
 from projects.benchmark.augment import augment
 from projects.benchmark.loader import loader
 from projects.benchmark.loss import loss
@@ -16,10 +20,6 @@ from projects.benchmark.optim import optim
 from projects.benchmark.step import step
 from projects.benchmark.teacher import teacher
 from projects.benchmark.timing import Case
-from mmairl.evaluation.knn import nearest
-from mmairl.models.classifier import Classifier
-from mmairl.optim.head_sgd import HeadSGD
-from mmairl.weights.norms import weight_norms
 
 
 def knn(device: str, quick: bool) -> Iterator[Case]:

@@ -9,8 +9,8 @@ from mmengine.logging import MessageHub
 from mmengine.model import BaseAveragedModel, ExponentialMovingAverage
 from torch import Tensor, nn
 
-from projects.benchmark.timing import Case
 from mmairl.models.teacher import Teacher
+from projects.benchmark.timing import Case
 
 STEP = 0.01  # 1 - momentum
 NOTE = (

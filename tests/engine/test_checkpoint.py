@@ -7,9 +7,9 @@ import pytest
 import torch
 from mmengine.logging import HistoryBuffer
 
-from mmairl.files import replacing
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import UserError
+from mmairl.files import replacing
 
 
 class RunsACommand:

@@ -13,8 +13,8 @@ import torch
 import zero_two_processes as script
 
 from mmairl.engine import launch
-from mmairl.sharding.consolidate import consolidate
 from mmairl.errors import UserError
+from mmairl.sharding.consolidate import consolidate
 from projects.faults.compare import differing
 
 pytest.importorskip('deepspeed')

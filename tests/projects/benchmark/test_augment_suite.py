@@ -8,9 +8,9 @@ import torch
 from mmengine.config import Config
 from PIL import Image
 
-from projects.benchmark import augment, loader
 from mmairl.data.folders import ImageFolder
 from mmairl.data.packed import Packed, pack
+from projects.benchmark import augment, loader
 
 VIEWS = Path(__file__).parents[3] / 'configs/_base_/views'
 

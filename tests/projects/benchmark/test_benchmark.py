@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
+from mmairl.engine.launch import register
 from projects.benchmark import timing
 from projects.benchmark.report import cells, write
 from projects.benchmark.suites import SUITES
 from projects.benchmark.timing import Case, Row, compare
-from mmairl.engine.launch import register
 
 
 def test_sides_run_in_turn_and_the_ratio_is_of_the_medians(monkeypatch):

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from projects.benchmark.cluster import Machine, Work, one_pass, predict, statistics, table
-from projects.benchmark.step import FULL, flops
 from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
+from projects.benchmark.cluster import Machine, Work, one_pass, predict, statistics, table
+from projects.benchmark.step import FULL, flops
 
 CONFIG = Path(__file__).parents[3] / 'configs' / 'mocov2plus_r50_200e.py'
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmairl.files import full_disk_explained, replacing
 from mmairl.errors import UserError
+from mmairl.files import full_disk_explained, replacing
 from projects.faults import disk, small_run
 from projects.faults.disk import FAULTS, FileLimit, TmpFs, full_disks, small_disk
 
