@@ -1,0 +1,93 @@
+"""The house holds: imports go down the floors and never in a circle; tools and projects stand on top."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# From the ground up. A room may import its own floor and those below.
+FLOORS = [
+    ['registry', 'errors', 'files', 'randomness', 'configs'],
+    ['data'],
+    ['models'],
+    ['optim'],
+    ['weights'],
+    ['engine', 'sharding'],
+    ['analysis', 'evaluation'],
+    ['hooks', 'transfer'],
+    ['report'],
+    ['study'],
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def imported(file: Path) -> Iterator[str]:
+    """The modules of this repository that a file imports, also inside of its functions."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f'{node.module}.{alias.name}' for alias in node.names)]
+        else:
+            continue
+        yield from (name for name in names if name.split('.')[0] in ('mmairl', 'tools', 'projects'))
+
+
+@cache
+def modules() -> dict[str, Path]:
+    files = sorted((ROOT / 'mmairl').rglob('*.py'))
+    return {'.'.join(file.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__'): file for file in files}
+
+
+@cache
+def arrows() -> dict[str, set[str]]:
+    """Who imports whom, file by file. A package's `__init__` only passes names on and is left out."""
+    known = {name for name, file in modules().items() if file.name != '__init__.py'}
+    return {name: known.intersection(imported(modules()[name])) - {name} for name in known}
+
+
+def room(module: str) -> str:
+    return module.split('.')[1]
+
+
+def test_every_room_has_a_floor():
+    assert {room(name) for name in arrows()} <= FLOOR.keys()
+
+
+def test_no_import_goes_up():
+    up = [
+        f'{name} imports {other}'
+        for name, others in arrows().items()
+        for other in others
+        if FLOOR[room(other)] > FLOOR[room(name)]
+    ]
+    assert not up
+
+
+def test_the_ground_floor_imports_no_room():
+    ground = [name for name in arrows() if FLOOR[room(name)] == 0]
+    assert not [name for name in ground if any(FLOOR[room(other)] for other in arrows()[name])]
+
+
+@pytest.mark.parametrize('name', ['evaluation', 'analysis', 'transfer', 'study', 'report'])
+def test_what_reads_checkpoints_does_not_import_hooks(name):
+    assert not [one for one, others in arrows().items() if room(one) == name and 'hooks' in map(room, others)]
+
+
+def test_no_circle():
+    """Kahn's way: take away files that import nothing that is left; what cannot be taken away is a circle."""
+    left = {name: set(others) for name, others in arrows().items()}
+    while free := {name for name, others in left.items() if not others & left.keys()}:
+        left = {name: others for name, others in left.items() if name not in free}
+    assert not left
+
+
+def test_the_package_knows_no_tool_and_no_project():
+    for name, file in modules().items():
+        assert not [one for one in imported(file) if not one.startswith('mmairl')], name
+        strings = [node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)]
+        started = [one for one in strings if isinstance(one, str) and one.startswith('tools/') and ' ' not in one]
+        assert not started, f'{name} names {started[0]}'
