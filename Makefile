@@ -1,5 +1,5 @@
 # `make demo` and `make test` are all that a fresh clone needs; each makes .venv when it is missing.
-.PHONY: demo test test-all lint docs core full clean
+.PHONY: demo test test-all lint docs core full ops clean
 
 demo: core
 	.venv/bin/python tools/demo.py
@@ -25,7 +25,8 @@ build/docs-venv/.installed: requirements/docs.txt
 	build/docs-venv/bin/python -m pip --disable-pip-version-check -q install -r $<
 	touch $@
 
-core full:
+# ops: mmcv with its compiled ops, 20 minutes on 2 cores; nothing of ours needs them.
+core full ops:
 	@requirements/install.sh $@
 
 # Runs are not rubbish: work_dirs stays.

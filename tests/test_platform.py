@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from mmairl.engine import launch
+from mmairl.transfer.ops import use_torchvision_ops
 
 
 @pytest.mark.parametrize('kind', ['mmdet.ResNet', 'mmseg.ResNet'])
 def test_a_training_checkpoint_loads_by_init_cfg(toy_config, kind):
+    use_torchvision_ops()
     scope = kind.split('.')[0]
     registry = pytest.importorskip(f'{scope}.registry', reason='the core set-up has no mmdet and mmseg')
     pytest.importorskip(f'{scope}.models')

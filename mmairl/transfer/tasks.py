@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from mmengine.config import Config
 
 from mmairl.errors import UserError
@@ -115,14 +114,6 @@ def require_platform(tasks: list[str]) -> None:
             raise UserError(
                 f'{wanted[0]} needs {package}, which cannot be imported ({error}); requirements/install.sh full installs it'
             ) from error
-    if of_mmdet and torch.cuda.is_available():
-        from mmcv.ops import get_compiling_cuda_version
-
-        if get_compiling_cuda_version() == 'not available':
-            raise UserError(
-                f'{of_mmdet[0]} needs mmcv with its operations for GPUs, and this one was built on a machine without; '
-                'remove .venv and run requirements/install.sh full here'
-            )
 
 
 def for_processes(cfg: Config, processes: int) -> Config:

@@ -2,4 +2,7 @@
 
 from importlib.util import find_spec
 
+from mmairl.transfer.ops import use_torchvision_ops
+
 collect_ignore_glob = [] if find_spec('mmdet') and find_spec('mmseg') else ['test_*.py']
+use_torchvision_ops()  # before any test imports mmdet

@@ -1,0 +1,216 @@
+"""torchvision's RoIAlign and NMS, called through `mmcv.ops`, against float64 loops written from mmcv's C++ sources."""
+
+import importlib
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmcv.ops import RoIAlign, SoftmaxFocalLoss, batched_nms, nms, roi_align, soft_nms
+from torch import Tensor
+
+from mmairl.errors import UserError
+from mmairl.transfer.ops import NAME, TorchvisionOps, use_torchvision_ops
+
+ROOT = Path(__file__).parents[2]
+
+
+def pixel(image: np.ndarray, y: float, x: float) -> np.ndarray:
+    """Bilinear between the four neighbours, 0 beyond one pixel outside, the border's value up to there."""
+    height, width = image.shape[1:]
+    if not (-1 <= y <= height and -1 <= x <= width):
+        return np.zeros(len(image))
+    y, x = min(max(y, 0), height - 1), min(max(x, 0), width - 1)
+    top, left = int(y), int(x)
+    bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
+    above = image[:, top, left] * (1 - (x - left)) + image[:, top, right] * (x - left)
+    below = image[:, bottom, left] * (1 - (x - left)) + image[:, bottom, right] * (x - left)
+    return above * (1 - (y - top)) + below * (y - top)
+
+
+def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: bool) -> np.ndarray:
+    """The mean of a grid of points in every bin of every region; without `samples`, about one point a pixel."""
+    out = np.zeros((len(rois), images.shape[1], *size))
+    for region, (image, *corners) in enumerate(rois):
+        left, top, right, bottom = (corner * scale - (0.5 if aligned else 0) for corner in corners)
+        wide, high = right - left, bottom - top
+        if not aligned:
+            wide, high = max(wide, 1), max(high, 1)
+        rows, columns = samples or math.ceil(high / size[0]), samples or math.ceil(wide / size[1])
+        for i, j in np.ndindex(*size):
+            ys = [top + (i + (k + 0.5) / rows) * high / size[0] for k in range(rows)]
+            xs = [left + (j + (k + 0.5) / columns) * wide / size[1] for k in range(columns)]
+            points = [pixel(images[int(image)], y, x) for y in ys for x in xs]
+            out[region, :, i, j] = np.sum(points, axis=0) / max(rows * columns, 1) if points else 0
+    return out
+
+
+def regions(generator: np.random.Generator, count: int, side: float) -> np.ndarray:
+    """Regions of two images: inside, partly outside, small ones, one of a single point."""
+    first = generator.uniform(-0.2 * side, 0.9 * side, (count, 2))
+    boxes = np.concatenate([first, first + generator.uniform(0, 0.6 * side, (count, 2))], axis=1)
+    boxes[-1, 2:] = boxes[-1, :2]
+    return np.concatenate([generator.integers(0, 2, (count, 1)), boxes], axis=1)
+
+
+@pytest.mark.parametrize('aligned', [True, False])
+@pytest.mark.parametrize('samples', [0, 2])
+@pytest.mark.parametrize('scale', [1.0, 1 / 16])
+def test_roi_align_is_mmcvs_formula(aligned: bool, samples: int, scale: float) -> None:
+    generator = np.random.default_rng(0)
+    images, rois = generator.normal(size=(2, 3, 9, 11)), regions(generator, 12, 10 / scale)
+    expected = roi_align_by_hand(images, rois, (3, 2), scale, samples, aligned)
+    layer = RoIAlign((3, 2), scale, samples, aligned=aligned)
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4)):
+        found = layer(torch.tensor(images, dtype=dtype), torch.tensor(rois, dtype=dtype))
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize('aligned', [True, False])
+@pytest.mark.parametrize('samples', [0, 2])
+def test_roi_aligns_gradient_is_its_derivative(aligned: bool, samples: int) -> None:
+    generator = np.random.default_rng(1)
+    images = torch.tensor(generator.normal(size=(2, 2, 5, 6)), requires_grad=True)
+    rois = torch.tensor(regions(generator, 4, 6))
+    assert torch.autograd.gradcheck(lambda x: roi_align(x, rois, (2, 3), 1.0, samples, 'avg', aligned), images)
+
+
+def test_roi_aligns_gradient_follows_a_gradient_that_is_not_contiguous() -> None:
+    images, rois = torch.randn(1, 2, 6, 6, requires_grad=True), torch.tensor([[0, 0.5, 1, 5, 4]])
+    upstream = torch.randn(2, 2, 1, 2).permute(2, 0, 1, 3)
+    (found,) = torch.autograd.grad(roi_align(images, rois, (2, 2)), images, upstream)
+    (expected,) = torch.autograd.grad(roi_align(images, rois, (2, 2)), images, upstream.contiguous())
+    assert torch.equal(found, expected) and found.abs().sum() > 0
+
+
+def nms_by_hand(boxes: np.ndarray, scores: np.ndarray, threshold: float, offset: int) -> list[int]:
+    """Best first; a box goes when it overlaps a better one by more than the threshold."""
+    kept: list[int] = []
+    for index in np.argsort(-scores, kind='stable'):
+        if all(overlap(boxes[index], boxes[better], offset) <= threshold for better in kept):
+            kept.append(int(index))
+    return kept
+
+
+def overlap(first: np.ndarray, second: np.ndarray, offset: int) -> float:
+    wide = max(0, min(first[2], second[2]) - max(first[0], second[0]) + offset)
+    high = max(0, min(first[3], second[3]) - max(first[1], second[1]) + offset)
+    areas = [(box[2] - box[0] + offset) * (box[3] - box[1] + offset) for box in (first, second)]
+    return wide * high / (sum(areas) - wide * high)
+
+
+def drawn_boxes(count: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    corners = torch.rand(count, 2, generator=generator) * 20
+    boxes = torch.cat([corners, corners + 1 + torch.rand(count, 2, generator=generator) * 15], dim=1)
+    return boxes, torch.rand(count, generator=generator)
+
+
+@pytest.mark.parametrize('offset', [0, 1])
+@pytest.mark.parametrize('threshold', [0.1, 0.5, 0.7])
+def test_nms_is_mmcvs_rule(offset: int, threshold: float) -> None:
+    boxes, scores = drawn_boxes(120)
+    scores[5:9] = scores[40]  # equal scores keep their order
+    kept = nms_by_hand(boxes.double().numpy(), scores.numpy(), threshold, offset)
+    assert 5 < len(kept) < 118
+    found, indices = nms(boxes, scores, threshold, offset)
+    assert indices.tolist() == kept
+    assert torch.equal(found, torch.cat([boxes, scores[:, None]], dim=1)[kept])
+    assert nms(boxes, scores, threshold, offset, score_threshold=0.5)[1].tolist() == [
+        index for index in kept if scores[index] > 0.5
+    ]
+    assert nms(boxes, scores, threshold, offset, max_num=3)[1].tolist() == kept[:3]
+
+
+def test_an_overlap_of_just_the_threshold_stays_as_in_mmcvs_float32() -> None:
+    """0.3 is a little more in float32 than in float64: compared with the latter, the second box would go."""
+    boxes = torch.tensor([[0.0, 0, 10, 1], [0, 0, 3, 1]])
+    assert nms(boxes, torch.tensor([0.9, 0.8]), 0.3)[1].tolist() == [0, 1]
+    assert nms(boxes, torch.tensor([0.9, 0.8]), 0.2999)[1].tolist() == [0]
+
+
+@pytest.mark.parametrize('split', [10_000, 10])
+def test_nms_of_classes_is_one_for_each_class(split: int) -> None:
+    boxes, scores = drawn_boxes(90)
+    classes = torch.arange(90) % 3
+    kept = []
+    for name in range(3):
+        mine = (classes == name).nonzero()[:, 0]
+        kept += mine[nms_by_hand(boxes[mine].double().numpy(), scores[mine].numpy(), 0.5, 0)].tolist()
+    expected = sorted(kept, key=lambda index: -scores[index])
+    found, indices = batched_nms(boxes, scores, classes, dict(type='nms', iou_threshold=0.5, split_thr=split))
+    assert indices.tolist() == expected and torch.equal(found[:, :4], boxes[expected])
+
+
+def test_no_boxes_and_no_regions_are_no_error() -> None:
+    assert nms(torch.zeros(0, 4), torch.zeros(0), 0.5)[1].numel() == 0
+    images = torch.randn(1, 2, 4, 4, requires_grad=True)
+    pooled = roi_align(images, torch.zeros(0, 5), (2, 2))
+    pooled.sum().backward()
+    assert pooled.shape == (0, 2, 2, 2) and not images.grad.any()
+
+
+@pytest.mark.skipif(not use_torchvision_ops(), reason='mmcv has its compiled ops')
+def test_any_other_op_says_when_it_is_called_how_to_get_it() -> None:
+    boxes, scores = drawn_boxes(4)
+    with pytest.raises(UserError, match=r'^softnms is .*requirements/install.sh ops'):
+        soft_nms(boxes, scores)
+    with pytest.raises(UserError, match='softmax_focal_loss_forward'):
+        SoftmaxFocalLoss(2.0, 0.25)(torch.randn(2, 3), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(UserError, match="pool_mode='max'"):
+        RoIAlign((2, 2), pool_mode='max')(torch.randn(1, 2, 4, 4), torch.tensor([[0, 0, 0, 3, 3.0]]))
+
+
+class Compiled:
+    """mmcv's own extension, built with or without its ops for GPUs."""
+
+    def __init__(self, cuda: str) -> None:
+        self.get_compiling_cuda_version = lambda: cuda
+
+
+@pytest.mark.parametrize(
+    ('cuda', 'gpu', 'replaced'),
+    [('12.8', True, False), ('not available', False, False), ('not available', True, True)],
+    ids=['built for GPUs', 'built for CPUs, on a CPU', 'built for CPUs, on a GPU'],
+)
+def test_compiled_ops_are_used_where_they_fit_the_machine(cuda, gpu, replaced, monkeypatch) -> None:
+    _use(Compiled(cuda), monkeypatch)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: gpu)
+    assert use_torchvision_ops() is replaced
+    assert isinstance(sys.modules.get(NAME), TorchvisionOps) is replaced
+
+
+def test_ops_of_another_build_count_as_missing(monkeypatch) -> None:
+    _use(ImportError('undefined symbol'), monkeypatch)
+    assert use_torchvision_ops() and use_torchvision_ops()
+
+
+def _use(extension: Compiled | ImportError, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an import of `mmcv._ext` give this."""
+
+    def import_module(name: str) -> object:
+        if name != NAME:
+            return importlib.import_module(name)
+        if isinstance(extension, ImportError):
+            raise extension
+        return extension
+
+    monkeypatch.delitem(sys.modules, NAME, raising=False)
+    monkeypatch.setattr('mmairl.transfer.ops.import_module', import_module)
+
+
+AFTER_MMPRETRAIN = """
+import mmairl.models, mmpretrain.models, mmcv.cnn.bricks.transformer
+assert 'mmcv._ext' not in __import__('sys').modules, 'importing mmairl has put it there'
+import mmairl.transfer
+import mmdet.models, mmdet.datasets, mmseg.models
+"""
+
+
+def test_mmdet_and_mmseg_are_imported_also_after_mmpretrain() -> None:
+    subprocess.run([sys.executable, '-c', AFTER_MMPRETRAIN], check=True, env={**os.environ, 'PYTHONPATH': str(ROOT)})
