@@ -4,5 +4,6 @@ _base_ = 'byol_r50_200e.py'
 optim_wrapper = dict(
     _delete_=True,
     type='LARSOptimWrapper',
+    constructor='LARSOptimWrapperConstructor',
     optimizer=dict(type='LARS', lr=1.2, momentum=0.9, weight_decay=1e-6, eta=0.001),
 )

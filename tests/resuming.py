@@ -65,13 +65,13 @@ def config(case: str, work_dir: str, *, leave_at: int | None = None, resume: boo
         collate_fn=dict(type='default_collate'),
         num_workers=settings['workers'],
         persistent_workers=settings['workers'] > 0,
-        sampler=dict(type='DefaultSampler', shuffle=True),
+        sampler=dict(type='ResumableSampler', shuffle=True),
         dataset=dict(type='Shapes', split='train', count=steps * batch + 3, size=32, views=views),
     )
     cfg.optim_wrapper.accumulative_counts = settings['accumulate']
     cfg.train_cfg = dict(by_epoch=True, max_epochs=3)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=3, convert_to_iter_based=True)]
-    cfg.default_hooks.checkpoint = dict(type='CheckpointHook', by_epoch=False, interval=4, max_keep_ckpts=9)
+    cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=4, max_keep_ckpts=9)
     cfg.default_hooks.logger.interval = 1
     cfg.custom_hooks = [dict(type='OnlineProbeHook', classes=12, lr=0.5)]
     if leave_at is not None:

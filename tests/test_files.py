@@ -11,7 +11,7 @@ import torch
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import UserError
 from mmairl.files import BackgroundWriter, full_disk_explained, replacing
-from mmairl.hooks.checkpoint import CheckpointHook
+from mmairl.hooks.checkpoint import ExactCheckpointHook
 
 
 def test_the_caller_does_not_wait_for_the_disk_and_the_next_write_does():
@@ -83,15 +83,15 @@ def test_an_older_checkpoint_goes_only_when_the_newer_one_is_there(tmp_path, mon
 
 def test_what_is_being_written_does_not_change_with_the_weights(tmp_path, monkeypatch):
     """The step after the checkpoint runs before the file is written: the file holds the weights of its own step."""
-    write, gate = CheckpointHook._write, threading.Event()
+    write, gate = ExactCheckpointHook._write, threading.Event()
 
-    def late(hook: CheckpointHook, checkpoint: dict, path: Path, outdated: list[str]) -> None:
+    def late(hook: ExactCheckpointHook, checkpoint: dict, path: Path, outdated: list[str]) -> None:
         gate.wait(1) if path.name == 'iter_4.pth' else None
         write(hook, checkpoint, path, outdated)
 
     one = resuming.config('views_of_the_batch', str(tmp_path / 'a'), leave_at=5)
     resuming.run(one)
-    monkeypatch.setattr(CheckpointHook, '_write', late)
+    monkeypatch.setattr(ExactCheckpointHook, '_write', late)
     resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'b'), leave_at=5))
     saved = [load_checkpoint(tmp_path / name / 'iter_4.pth')['state_dict'] for name in 'ab']
     assert resuming.differing(dict(saved[0]), dict(saved[1]), 'state_dict') == []

@@ -54,7 +54,7 @@ def config(
     cfg.train_dataloader = dict(
         num_workers=0,
         drop_last=True,
-        sampler=dict(type='DefaultSampler', shuffle=False),
+        sampler=dict(type='ResumableSampler', shuffle=False),
         collate_fn=dict(type='default_collate'),
         dataset=dict(type='FixedViews', count=steps * batch, views=views, dtype=dtype),
     )
@@ -62,7 +62,7 @@ def config(
     cfg.optim_wrapper.optimizer.lr *= batch / 1024  # the recipes' own linear rule
     cfg.train_cfg = dict(by_epoch=False, max_iters=steps)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=0, end=steps)]
-    cfg.default_hooks.checkpoint = dict(type='CheckpointHook', by_epoch=False, interval=1)
+    cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=1)
     cfg.default_hooks.pop('progress')
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
     cfg.work_dir = work_dir

@@ -1,11 +1,11 @@
 default_scope = 'mmairl'
 
 default_hooks = dict(
-    runtime_info=dict(type='RuntimeInfoHook'),
+    runtime_info=dict(type='AsyncRuntimeInfoHook'),
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', interval=10, max_keep_ckpts=3),
+    checkpoint=dict(type='ExactCheckpointHook', interval=10, max_keep_ckpts=3),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     preflight=dict(type='PreflightHook'),
     health=dict(type='HealthHook', interval=50),

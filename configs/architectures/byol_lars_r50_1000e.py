@@ -5,6 +5,7 @@ total_batch_size = 4096
 optim_wrapper = dict(
     _delete_=True,
     type='LARSOptimWrapper',
+    constructor='LARSOptimWrapperConstructor',
     optimizer=dict(type='LARS', lr=3.2, momentum=0.9, weight_decay=1.5e-6, eta=0.001),
 )
 default_hooks = dict(momentum=dict(base=0.996))

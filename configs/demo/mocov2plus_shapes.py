@@ -20,7 +20,7 @@ train_dataloader = dict(
     _delete_=True,
     num_workers=0,
     drop_last=True,
-    sampler=dict(type='DefaultSampler', shuffle=True),
+    sampler=dict(type='ResumableSampler', shuffle=True),
     collate_fn=dict(type='default_collate'),
     dataset=dict(type='Shapes', split='train', count=12000, size=48),
 )

@@ -24,12 +24,12 @@ class Drawn(int):
         return int(self), self.seed
 
 
-@DATA_SAMPLERS.register_module(name=['ResumableSampler', 'DefaultSampler'])
+@DATA_SAMPLERS.register_module()
 class ResumableSampler(Sampler):
     """Each epoch a permutation of the data set, dealt in turn to the processes, from the `start`-th image on.
 
-    The permutation is mmengine's DefaultSampler's, whose name it takes in the scope mmairl; that one cannot begin inside an
-    epoch. With the total batch unchanged, the n-th batch is the same set of images however many processes share it.
+    The permutation is that of mmengine's DefaultSampler, which cannot begin inside an epoch. With the total batch
+    unchanged, the n-th batch is the same set of images however many processes share it.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int | None = None, round_up: bool = True) -> None:

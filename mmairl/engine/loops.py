@@ -85,7 +85,7 @@ def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
         if empty:  # and would be for ever
             raise UserError(
                 f'{type(sampler_of(dataloader)).__name__} gives no batch in epoch {epoch + 1}, so that training cannot go on; '
-                "set train_dataloader.sampler=dict(type='DefaultSampler', shuffle=True)"
+                "set train_dataloader.sampler=dict(type='ResumableSampler', shuffle=True)"
             )
         epoch, done = epoch + 1, 0
 

@@ -61,13 +61,13 @@ def compose(
     made.train_dataloader = dict(
         **loader,
         drop_last=len(labelled) >= made.total_batch_size,
-        sampler=dict(type='DefaultSampler', shuffle=True),
+        sampler=dict(type='ResumableSampler', shuffle=True),
         dataset=with_views(train, [view]),
     )
     made.test_dataloader = dict(
         **loader,
         batch_size=cfg.evaluation.get('batch_size', 256),
-        sampler=dict(type='DefaultSampler', shuffle=False),
+        sampler=dict(type='ResumableSampler', shuffle=False),
         dataset=test,
     )
     made.test_cfg = dict()

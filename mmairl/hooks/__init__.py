@@ -1,6 +1,6 @@
 """Hooks: what happens between steps."""
 
-from mmairl.hooks.checkpoint import CheckpointHook
+from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.hooks.epoch_bn import EpochBatchNormHook
 from mmairl.hooks.health import HealthHook
 from mmairl.hooks.momentum import MomentumHook
@@ -12,12 +12,13 @@ from mmairl.hooks.preflight import PreflightHook
 from mmairl.hooks.probe import OnlineProbeHook
 from mmairl.hooks.progress import ProgressHook
 from mmairl.hooks.queue import QueueHook
-from mmairl.hooks.runtime_info import RuntimeInfoHook
+from mmairl.hooks.runtime_info import AsyncRuntimeInfoHook
 from mmairl.hooks.unreadable import UnreadableHook
 
 __all__ = [
-    'CheckpointHook',
+    'AsyncRuntimeInfoHook',
     'EpochBatchNormHook',
+    'ExactCheckpointHook',
     'HealthHook',
     'MomentumHook',
     'NonFiniteHook',
@@ -28,6 +29,5 @@ __all__ = [
     'PreflightHook',
     'ProgressHook',
     'QueueHook',
-    'RuntimeInfoHook',
     'UnreadableHook',
 ]

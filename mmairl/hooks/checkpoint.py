@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from mmengine.dist import all_gather_object, barrier, get_rank, get_world_size, is_main_process
-from mmengine.hooks import CheckpointHook as PlainCheckpointHook
+from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
 from mmairl.data.sampler import ResumableSampler
@@ -19,8 +19,8 @@ from mmairl.registry import HOOKS
 
 
 @HOOKS.register_module()
-class CheckpointHook(PlainCheckpointHook):
-    """mmengine's hook of this name, for runs that must survive.
+class ExactCheckpointHook(CheckpointHook):
+    """mmengine's CheckpointHook for runs that must survive.
 
     It adds every process's random state and the sampler's place, writes beside, flushes and renames, in the background while
     training goes on, and removes an old checkpoint after the new one is there, not before. A checkpoint that falls between two

@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 
 from mmairl.engine.preemption import Listener, Preempted
 from mmairl.errors import UserError
-from mmairl.hooks.checkpoint import CheckpointHook
+from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.registry import HOOKS
 
 
@@ -55,9 +55,9 @@ class PreemptionHook(Hook):
         return known
 
     def _leave(self, runner: Runner, number: int) -> None:
-        hook = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
+        hook = next((hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)), None)
         if hook is None:
-            raise UserError('the run was told to stop and has no CheckpointHook to save itself with; it is lost')
+            raise UserError('the run was told to stop and has no ExactCheckpointHook to save itself with; it is lost')
         steps = runner.iter + 1
         path = hook.save_as(runner, f'iter_{steps}.pth', dict(epoch=runner.epoch, iter=steps))
         hook.writer.finish()

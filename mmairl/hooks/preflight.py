@@ -7,6 +7,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from mmairl.errors import UserError
+from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.hooks.queue import QueueHook
 from mmairl.models.shuffle_bn import SplitBN
 from mmairl.models.sync_bn import SyncBN
@@ -22,6 +23,7 @@ class PreflightHook(Hook):
     def before_train(self, runner: Runner) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         batch = runner.train_dataloader.batch_size or runner.train_dataloader.batch_sampler.batch_size
+        _check_parts(runner)
         total = batch * get_world_size() * runner.optim_wrapper._accumulative_counts
         _check_data(runner, batch)
         _check_norm(model, batch)
@@ -48,6 +50,21 @@ class PreflightHook(Hook):
                 f'the checkpoint does not fit the config: {len(missing)} tensors are missing ({missing[:1]}) and '
                 f'{len(extra)} are not in the network ({extra[:1]}); use the config that made it'
             )
+
+
+def _check_parts(runner: Runner) -> None:
+    """mmengine's own parts lack what ours add; the optimizer's wrapper cannot do without it."""
+    wrapper = type(runner.optim_wrapper).__name__
+    if not hasattr(runner.optim_wrapper, 'finite'):
+        raise UserError(
+            f"optim_wrapper.type='{wrapper}' is mmengine's and steps on losses that are not finite; set "
+            "optim_wrapper.type='AutocastOptimWrapper' (with dtype='bfloat16' for mixed precision)"
+        )
+    if not any(isinstance(hook, ExactCheckpointHook) for hook in runner.hooks):
+        runner.logger.warning(
+            "without default_hooks.checkpoint.type='ExactCheckpointHook' a resumed run draws other random numbers and may "
+            'see images of its epoch again'
+        )
 
 
 def _check_data(runner: Runner, batch: int) -> None:

@@ -1,6 +1,6 @@
 """What a step returns, logged without waiting for it."""
 
-from mmengine.hooks import RuntimeInfoHook as PlainRuntimeInfoHook
+from mmengine.hooks import RuntimeInfoHook
 from mmengine.runner import Runner
 
 from mmairl.engine.history import bounded, record
@@ -8,8 +8,8 @@ from mmairl.registry import HOOKS
 
 
 @HOOKS.register_module()
-class RuntimeInfoHook(PlainRuntimeInfoHook):
-    """mmengine's hook of this name, which reads every loss of every step back to the host."""
+class AsyncRuntimeInfoHook(RuntimeInfoHook):
+    """mmengine's RuntimeInfoHook, which would read every loss of every step back to the host."""
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
         super().before_train_iter(runner, batch_idx, data_batch)

@@ -29,25 +29,24 @@ def adapted_and_excluded(model: nn.Module) -> list[dict]:
     ]
 
 
-@OPTIM_WRAPPER_CONSTRUCTORS.register_module(name=['LARSOptimWrapperConstructor', 'DefaultOptimWrapperConstructor'])
+@OPTIM_WRAPPER_CONSTRUCTORS.register_module()
 class LARSOptimWrapperConstructor(DefaultOptimWrapperConstructor):
     """mmengine's constructor, which gives LARS its two groups and leaves every other optimizer as it is.
 
-    It takes the default's name in the scope mmairl, so that a config need only say LARS, whichever the wrapper: a
-    forgotten ``constructor=`` would adapt and decay the normalisation layers in silence.
+    Our base schedules name it for every optimizer, so that a config need only say LARS. Without it the normalisation
+    layers would be adapted and decayed, which the wrapper refuses.
     """
 
     def __call__(self, model: nn.Module) -> OptimWrapper:
         """The optimizer over the model's parameters, in its wrapper."""
+        self.optim_wrapper_cfg.setdefault('type', 'AutocastOptimWrapper')
         if not self._optimizer_is_lars():
             return super().__call__(model)
         if self.paramwise_cfg:
             raise UserError('LARS groups parameters by the type of their module; remove paramwise_cfg from the config.')
         groups = adapted_and_excluded(model)
         optimizer = OPTIMIZERS.build(self.optimizer_cfg, default_args={'params': groups})
-        return OPTIM_WRAPPERS.build(
-            self.optim_wrapper_cfg, default_args={'type': 'OptimWrapper', 'optimizer': optimizer}
-        )
+        return OPTIM_WRAPPERS.build(self.optim_wrapper_cfg, default_args={'optimizer': optimizer})
 
     def _optimizer_is_lars(self) -> bool:
         """Whether the config names our LARS, which other packages also call so, in the scope it is read in."""

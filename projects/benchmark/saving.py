@@ -17,7 +17,7 @@ from rich.table import Table
 from mmairl.engine import launch
 from mmairl.engine.distributed import stop_processes
 from mmairl.engine.runner import Runner
-from mmairl.hooks.checkpoint import CheckpointHook
+from mmairl.hooks.checkpoint import ExactCheckpointHook
 
 CONFIG = 'mmairl::mocov2plus_r50_200e.py'
 
@@ -27,7 +27,7 @@ def small_images(folder: Path) -> Runner:
     cfg = launch.load_config(CONFIG)
     cfg.train_dataloader = dict(
         num_workers=0,
-        sampler=dict(type='DefaultSampler', shuffle=True),
+        sampler=dict(type='ResumableSampler', shuffle=True),
         collate_fn=dict(type='default_collate'),
         dataset=dict(type='Shapes', split='train', count=8, size=32),
     )
@@ -42,7 +42,7 @@ def small_images(folder: Path) -> Runner:
 def measure(rounds: int, folder: Path) -> dict[str, float]:
     """Medians of `rounds`, in seconds, and the size of the file in bytes; copy and write are timed in turn."""
     runner = small_images(folder)
-    hook = next(hook for hook in runner.hooks if isinstance(hook, CheckpointHook))
+    hook = next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook))
     copies, writes, path = [], [], folder / 'measured.pth'
     for _ in range(rounds):
         took, checkpoint = timed(lambda: runner.snapshot(dict(epoch=0, iter=1), True, True))

@@ -23,7 +23,7 @@ from mmairl.engine.launch import register
 from mmairl.hooks.momentum import MomentumHook
 from mmairl.hooks.nonfinite import NonFiniteHook
 from mmairl.hooks.queue import QueueHook
-from mmairl.hooks.runtime_info import RuntimeInfoHook
+from mmairl.hooks.runtime_info import AsyncRuntimeInfoHook
 from projects.benchmark import cluster
 from projects.benchmark.report import machine, save
 from projects.benchmark.step import Size, quiet, siamese, training_loop
@@ -92,12 +92,12 @@ def _stepper(norm: str, settings: dict | None) -> Callable[[], object]:
         model = DistributedModel(model, **settings)
     optimizer = dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4)
     with quiet():
-        wrapper = build_optim_wrapper(model, dict(type='OptimWrapper', optimizer=optimizer))
+        wrapper = build_optim_wrapper(model, dict(type='AutocastOptimWrapper', optimizer=optimizer))
     generator = torch.Generator().manual_seed(get_rank())
     shape = (2, SIZE.batch, 3, SIZE.image, SIZE.image)
     views = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     batch = dict(inputs=list(views), data_samples={})
-    return training_loop(model, wrapper, batch, [RuntimeInfoHook(), NonFiniteHook(), MomentumHook(), QueueHook()])
+    return training_loop(model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook(), QueueHook()])
 
 
 def _seconds(step: Callable[[], object]) -> float:

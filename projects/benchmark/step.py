@@ -18,7 +18,7 @@ from mmairl.engine.fast import make_fast
 from mmairl.hooks.momentum import MomentumHook
 from mmairl.hooks.nonfinite import NonFiniteHook
 from mmairl.hooks.queue import QueueHook
-from mmairl.hooks.runtime_info import RuntimeInfoHook
+from mmairl.hooks.runtime_info import AsyncRuntimeInfoHook
 from mmairl.registry import MODELS
 from projects.benchmark.timing import Case
 
@@ -201,8 +201,9 @@ def our_step(model: BaseModel, batch: dict, optimizer: str = 'LARS', **fast) -> 
     )
     make_fast(model, fast)
     dtype = fast.get('precision')
-    wrapper = build_optim_wrapper(model, dict(type='OptimWrapper', optimizer=kinds[optimizer], dtype=dtype))
-    return training_loop(model, wrapper, batch, [RuntimeInfoHook(), NonFiniteHook(), MomentumHook(), QueueHook()])
+    settings = dict(type='AutocastOptimWrapper', constructor='LARSOptimWrapperConstructor', dtype=dtype)
+    wrapper = build_optim_wrapper(model, dict(settings, optimizer=kinds[optimizer]))
+    return training_loop(model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook(), QueueHook()])
 
 
 @quiet()

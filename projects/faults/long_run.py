@@ -43,7 +43,7 @@ def config(count: int, seed: int, folder: Path) -> Config:
         num_workers=1,
         persistent_workers=False,  # so that workers come and go with every epoch
         drop_last=True,
-        sampler=dict(type='DefaultSampler', shuffle=True),
+        sampler=dict(type='ResumableSampler', shuffle=True),
         collate_fn=dict(type='default_collate'),
         dataset=dict(type='Shapes', split='train', count=100 * BATCH, size=16),
     )

@@ -32,7 +32,7 @@ def write_config(path: Path, steps: int, seed: int) -> Path:
         num_workers=1,
         persistent_workers=True,
         drop_last=True,
-        sampler=dict(type='DefaultSampler', shuffle=True),
+        sampler=dict(type='ResumableSampler', shuffle=True),
         collate_fn=dict(type='default_collate'),
         dataset=dict(type='Shapes', split='train', count=EPOCH * batch + 3, size=32, views=[VIEW, VIEW]),
     )

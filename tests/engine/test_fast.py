@@ -115,7 +115,7 @@ def test_every_residual_block_is_recomputed(network):
 def test_float32_stays_where_it_matters_under_bfloat16(network, optimizer):
     model = make_fast(network(), dict(channels_last=True))
     settings = dict(type=optimizer, lr=0.1, momentum=0.9)
-    wrapper = build_optim_wrapper(model, dict(type='OptimWrapper', optimizer=settings, dtype='bfloat16'))
+    wrapper = build_optim_wrapper(model, dict(type='AutocastOptimWrapper', optimizer=settings, dtype='bfloat16'))
     seen = {}
     model.backbone.register_forward_hook(lambda module, inputs, output: seen.update(features=output[0].dtype))
     model.head.register_forward_hook(

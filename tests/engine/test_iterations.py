@@ -77,7 +77,7 @@ def test_an_epoch_without_a_batch_is_one_sentence_and_not_a_loop_without_end():
     loader = DataLoader(torch.arange(8), batch_size=2, sampler=Once(8))
     reader = endless(loader, 0)
     assert torch.stack(list(islice(reader, 4))).flatten().tolist() == list(range(8))
-    with pytest.raises(UserError, match='Once gives no batch in epoch 2, .*DefaultSampler') as caught:
+    with pytest.raises(UserError, match='Once gives no batch in epoch 2, .*ResumableSampler') as caught:
         next(reader)
     assert '. ' not in str(caught.value)
 

@@ -58,7 +58,7 @@ def recipe() -> Config:
     recipe.total_batch_size, recipe.train_cfg.max_epochs, recipe.param_scheduler[0].end = 20, 3, 3
     recipe.visualizer.vis_backends = [dict(type='LocalVisBackend')]
     recipe.default_hooks.pop('progress')
-    recipe.default_hooks.checkpoint = dict(type='CheckpointHook', interval=1, max_keep_ckpts=1)
+    recipe.default_hooks.checkpoint = dict(type='ExactCheckpointHook', interval=1, max_keep_ckpts=1)
     recipe.randomness.seed = 0
     return recipe
 

@@ -101,7 +101,7 @@ def test_training_is_the_same_to_the_last_bit_with_the_online_knn(toy_config, tm
         cfg.model.data_preprocessor = dict(type='ViewPreprocessor', **normal)
         cfg.evaluation = {part: dict(type='Shapes', split=part, count=48, size=32) for part in ('train', 'val')}
         cfg.evaluation.test = cfg.evaluation.pop('val')
-        cfg.default_hooks.checkpoint = dict(type='CheckpointHook', interval=2)
+        cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', interval=2)
         return cfg
 
     _, without = trained(config('a', []))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from mmengine.optim import build_optim_wrapper
+from mmengine.optim import OptimWrapper, build_optim_wrapper
 from mmengine.registry import DefaultScope
 from mmpretrain.models import ResNet, VisionTransformer
 from torch import nn
@@ -78,10 +78,14 @@ def test_a_vits_tokens_count_as_weights_and_its_gains_do_not():
 
 
 @pytest.mark.parametrize(
-    'wrapper,kind', [('LARSOptimWrapper', LARSOptimWrapper), ('OptimWrapper', AutocastOptimWrapper)]
+    'wrapper,kind', [('LARSOptimWrapper', LARSOptimWrapper), ('AutocastOptimWrapper', AutocastOptimWrapper)]
 )
 def test_a_config_that_says_lars_gets_two_groups(scope, wrapper, kind):
-    cfg = {'type': wrapper, 'optimizer': {'type': 'LARS', 'lr': 0.3, 'momentum': 0.9, 'weight_decay': 1e-6}}
+    cfg = {
+        'type': wrapper,
+        'constructor': 'LARSOptimWrapperConstructor',
+        'optimizer': {'type': 'LARS', 'lr': 0.3, 'momentum': 0.9, 'weight_decay': 1e-6},
+    }
     built = build_optim_wrapper(Student(), cfg)
     assert type(built) is kind and isinstance(built.optimizer, LARS)
     assert [(len(g['params']), g['adapt']) for g in built.optimizer.param_groups] == [(22, True), (44, False)]
@@ -98,18 +102,25 @@ def test_the_constructor_can_be_named_and_the_optimizer_given_as_a_class():
 
 
 def test_other_optimizers_are_built_as_mmengine_builds_them(scope):
-    built = build_optim_wrapper(Student(), {'type': 'OptimWrapper', 'optimizer': {'type': 'SGD', 'lr': 0.03}})
+    ours = {'constructor': 'LARSOptimWrapperConstructor'}
+    built = build_optim_wrapper(Student(), {**ours, 'optimizer': {'type': 'SGD', 'lr': 0.03}})
     assert type(built) is AutocastOptimWrapper and type(built.optimizer) is torch.optim.SGD
     assert len(built.optimizer.param_groups) == 1
-    theirs = build_optim_wrapper(
-        Student(), {'type': 'OptimWrapper', 'optimizer': {'type': 'mmpretrain.LARS', 'lr': 0.3}}
-    )
+    theirs = build_optim_wrapper(Student(), {**ours, 'optimizer': {'type': 'mmpretrain.LARS', 'lr': 0.3}})
     assert not isinstance(theirs.optimizer, LARS)
+
+
+def test_lars_without_its_constructor_is_refused_and_mmengines_wrapper_is_not_taken_over(scope):
+    with pytest.raises(UserError, match="set optim_wrapper.constructor='LARSOptimWrapperConstructor'"):
+        build_optim_wrapper(Student(), {'type': 'AutocastOptimWrapper', 'optimizer': {'type': 'LARS', 'lr': 0.3}})
+    theirs = build_optim_wrapper(Student(), {'type': 'OptimWrapper', 'optimizer': {'type': 'SGD', 'lr': 0.3}})
+    assert type(theirs) is OptimWrapper
 
 
 def test_a_paramwise_cfg_beside_lars_is_refused(scope):
     cfg = {
         'type': 'LARSOptimWrapper',
+        'constructor': 'LARSOptimWrapperConstructor',
         'optimizer': {'type': 'LARS', 'lr': 0.3},
         'paramwise_cfg': {'flat_decay_mult': 0.0},
     }

@@ -21,7 +21,7 @@ from mmairl.engine.checkpoint import trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes, stop_processes
 from mmairl.engine.runner import copied
 from mmairl.errors import UserError
-from mmairl.hooks import CheckpointHook
+from mmairl.hooks import ExactCheckpointHook
 from mmairl.models.sync_bn import SyncBN
 from mmairl.registry import HOOKS, MODELS
 
@@ -246,7 +246,7 @@ def loaded(work_dir: str) -> dict:
         launch.share_batch(cfg, 1)
         runner = launch.build(cfg)
         runner.load_or_resume()
-        next(hook for hook in runner.hooks if isinstance(hook, CheckpointHook)).states = []
+        next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)).states = []
         found[str(strategy)] = runner.snapshot(dict(epoch=0, iter=6), True, True)
     other = torch.optim.SGD([torch.ones(1)], lr=1.0).state_dict()
     found['refused'] = dict(

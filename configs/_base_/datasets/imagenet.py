@@ -8,7 +8,7 @@ train_dataloader = dict(
     pin_memory=True,
     drop_last=True,
     timeout=600,  # seconds for a batch: a read that hangs for ever ends the run with a sentence
-    sampler=dict(type='DefaultSampler', shuffle=True),
+    sampler=dict(type='ResumableSampler', shuffle=True),
     collate_fn=dict(type='default_collate'),
     dataset=dict(type='ImageFolder', root='data/imagenet/train'),
 )

@@ -3,7 +3,11 @@ _base_ = '../default_runtime.py'
 model = dict(type='Classifier', frozen=True)
 train_view = [dict(type='RandomResizedCrop'), dict(type='RandomFlip', p=0.5)]  # of the test images' size
 total_batch_size = 256
-optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=30.0, momentum=0.9, weight_decay=0.0))
+optim_wrapper = dict(
+    type='AutocastOptimWrapper',
+    constructor='LARSOptimWrapperConstructor',
+    optimizer=dict(type='SGD', lr=30.0, momentum=0.9, weight_decay=0.0),
+)
 param_scheduler = [dict(type='MultiStepLR', milestones=[60, 80], gamma=0.1, by_epoch=True)]
 train_cfg = dict(by_epoch=True, max_epochs=100)
 # With --sweep every pair of these learns beside the others in one pass; the best on held-out images is then tested.

@@ -9,7 +9,7 @@ import resuming
 import torch
 
 from mmairl.engine import launch
-from mmairl.hooks.checkpoint import CheckpointHook
+from mmairl.hooks.checkpoint import ExactCheckpointHook
 from projects.faults import kills, small_run
 from projects.faults.compare import different_runs, differing
 from projects.faults.kills import FAULTS, killed_runs
@@ -63,12 +63,12 @@ def test_a_half_written_checkpoint_under_its_final_name_is_counted(victim, monke
 
 def test_what_a_killed_process_was_writing_or_about_to_remove_is_gone_after_the_next_start(tmp_path, monkeypatch):
     """Killed with the third checkpoint written and the first, of which two are kept, still there."""
-    write, run = CheckpointHook._write, tmp_path / 'run'
+    write, run = ExactCheckpointHook._write, tmp_path / 'run'
 
-    def without_removing(hook: CheckpointHook, checkpoint: dict, path: Path, outdated: list[str]) -> None:
+    def without_removing(hook: ExactCheckpointHook, checkpoint: dict, path: Path, outdated: list[str]) -> None:
         write(hook, checkpoint, path, [])
 
-    monkeypatch.setattr(CheckpointHook, '_write', without_removing)
+    monkeypatch.setattr(ExactCheckpointHook, '_write', without_removing)
     cfg = resuming.config('views_of_the_batch', str(run), leave_at=7)
     cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
     resuming.run(cfg)
