@@ -1,0 +1,1 @@
+"""The same numbers through other libraries' code and ours."""

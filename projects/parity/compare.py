@@ -1,0 +1,301 @@
+"""Put the same numbers through other libraries' code and ours: python -m projects.parity.compare [--write].
+
+Each comparison first undoes the factors that it names, so that what is left is a difference of the code. Prints a Markdown
+table; `--write` puts it into README.md beside this file. Code that is not installed or does not run here is a row that says so.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import math
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+from mmengine.config import Config
+from torch import Tensor, nn
+
+from mmairl.configs import config_path
+from mmairl.evaluation.knn import nearest, vote
+from mmairl.hooks.momentum import momentum_at
+from mmairl.models.heads import ContrastiveHead, RegressionHead
+from mmairl.optim.lars import LARS
+from projects.byol_variants.info_nce import InfoNCEHead
+
+README = Path(__file__).with_name('README.md')
+TABLE = re.compile(r'(?<=<!-- table -->\n).*?(?=<!-- end -->)', re.DOTALL)
+PACKAGES = {'lightly': 'lightly', 'solo': 'solo-learn', 'stable_pretraining': 'stable-pretraining'}
+# What a comparison returns: ours, theirs, and the factors by which theirs differs from the paper's definition.
+Outcome = tuple[Tensor, Tensor, str]
+SOLO_MOCO = (
+    'its MoCo v2+ averages the two directions (half of the gradient), has a queue for each view and no predictor'
+)
+COMPARISONS: list[tuple[str, str, Callable[[], Outcome]]] = []
+
+
+def compares(package: str, what: str) -> Callable:
+    def add(function: Callable[[], Outcome]) -> Callable[[], Outcome]:
+        COMPARISONS.append((package, what, function))
+        return function
+
+    return add
+
+
+def source(package: str, file: str) -> ModuleType:
+    """One file of a package; without the package's own imports where these want what is not installed."""
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ModuleNotFoundError(f'{PACKAGES[package]} is not installed')
+    with suppress(ImportError):
+        return importlib.import_module('.'.join([package, *Path(file).with_suffix('').parts]))
+    folder, inner = Path(spec.submodule_search_locations[0]), f'parity_{package}'
+    for part in (None, *Path(file).parent.parts):  # empty stand-ins for the packages around it, for relative imports
+        folder, inner = (folder / part, f'{inner}.{part}') if part else (folder, inner)
+        around = sys.modules.setdefault(inner, ModuleType(inner))
+        around.__path__ = [str(folder)]
+    return importlib.import_module(f'{inner}.{Path(file).stem}')
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    """Unit queries, keys and negatives in float64."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [(32, 128), (32, 128), (256, 128)]
+    q, k, negatives = (F.normalize(torch.randn(*s, generator=generator, dtype=torch.float64), dim=1) for s in sizes)
+    return q, k, negatives
+
+
+def both_ways(head: nn.Module, q: Tensor, k: Tensor) -> Tensor:
+    """Our symmetric loss: each view's queries with the other view's keys, summed over the two directions."""
+    return head({0: q, 1: k}, {0: q, 1: k}, None)['loss']
+
+
+@compares('lightly', 'InfoNCE with a queue, temperature 0.2')
+def _() -> Outcome:
+    q, k, negatives = batch()
+    loss = source('lightly', 'loss/ntx_ent_loss.py').NTXentLoss(temperature=0.2, memory_bank_size=(256, 128))
+    loss.memory_bank.bank = negatives
+    loss.memory_bank.bank_ptr = torch.zeros(1, dtype=torch.long)
+    ours = ContrastiveHead(0.2)({0: q}, {1: k}, negatives)['loss']
+    return ours, loss(q, k), ''
+
+
+@compares('solo', 'InfoNCE with a queue, temperature 0.2')
+def _() -> Outcome:
+    q, k, negatives = batch()
+    theirs = source('solo', 'losses/moco.py').moco_loss_func(q, k, negatives.T, temperature=0.2)
+    ours = ContrastiveHead(0.2)({0: q}, {1: k}, negatives)['loss']
+    return ours, theirs, SOLO_MOCO
+
+
+@compares('lightly', "BYOL's loss, symmetric")
+def _() -> Outcome:
+    q, k, _ = batch()
+    loss = source('lightly', 'loss/negative_cosine_similarity.py').NegativeCosineSimilarity()
+    theirs = 0.5 * (loss(q, k) + loss(k, q))
+    factor = '-cos averaged over the directions, where the paper sums 2 - 2 cos: a quarter of the gradient'
+    return both_ways(RegressionHead(), q, k), 4 + 4 * theirs, factor
+
+
+@compares('solo', "BYOL's loss, symmetric")
+def _() -> Outcome:
+    q, k, _ = batch()
+    loss = source('solo', 'losses/byol.py').byol_loss_func
+    return both_ways(RegressionHead(), q, k), loss(q, k) + loss(k, q), ''
+
+
+def simclr(loss: Callable[[Tensor, Tensor], Tensor]) -> Outcome:
+    """NT-Xent at temperature 0.1; ours is the form of BYOL's Eq. 6 at beta = 1, which is 4 alpha times it."""
+    q, k, _ = batch()
+    ours = both_ways(InfoNCEHead(alpha=0.1, beta=1.0), q, k) / (4 * 0.1)
+    return ours, loss(q, k), "ours carries BYOL's factor 4 alpha, which the rate has to undo"
+
+
+@compares('lightly', "SimCLR's NT-Xent")
+def _() -> Outcome:
+    return simclr(source('lightly', 'loss/ntx_ent_loss.py').NTXentLoss(temperature=0.1))
+
+
+@compares('solo', "SimCLR's NT-Xent")
+def _() -> Outcome:
+    return simclr(lambda q, k: source('solo', 'losses/simclr.py').simclr_loss_func(q, k, temperature=0.1))
+
+
+@compares('lightly', "the teacher's momentum over a run of 100 steps")
+def _() -> Outcome:
+    schedule = source('lightly', 'utils/scheduler.py').cosine_schedule
+    ours = torch.tensor([momentum_at(step, 100, 0.99, 'cosine') for step in range(1, 101)], dtype=torch.float64)
+    theirs = torch.tensor([schedule(step, 100, 0.99, 1.0) for step in range(1, 101)], dtype=torch.float64)
+    factor = 'counts from 0 to K - 1 (the last step is at 1); its examples call it once an epoch, not once a step'
+    return ours, theirs, factor
+
+
+@compares('solo', "the teacher's momentum over a run of 100 steps")
+def _() -> Outcome:
+    updater = source('solo', 'utils/momentum.py').MomentumUpdater(0.99, 1.0)
+    ours, theirs = [], []
+    for step in range(1, 101):
+        updater.update_tau(step, 100)
+        ours.append(momentum_at(step, 100, 0.99, 'cosine'))
+        theirs.append(updater.cur_tau)
+    return (
+        torch.tensor(ours, dtype=torch.float64),
+        torch.tensor(theirs, dtype=torch.float64),
+        'its k-th update takes the momentum of step k - 1',
+    )
+
+
+@compares('solo', 'one update of the teacher')
+def _() -> Outcome:
+    torch.manual_seed(0)
+    student, teacher = nn.Linear(64, 64).double(), nn.Linear(64, 64).double()
+    expected = torch.lerp(teacher.weight.detach(), student.weight.detach(), 1 - 0.99)
+    source('solo', 'utils/momentum.py').MomentumUpdater(0.99).update(student, teacher)
+    return expected, teacher.weight.detach(), 'running statistics are not averaged (nor are ours)'
+
+
+def lars(theirs: Callable[[nn.Parameter, float], torch.optim.Optimizer], rates: list[float], factor: str) -> Outcome:
+    """A weight after steps on the same gradients, at rates that change as in a warm-up."""
+    torch.manual_seed(0)
+    start, gradients = torch.randn(64, 64, dtype=torch.float64), torch.randn(len(rates), 64, 64, dtype=torch.float64)
+    moved = []
+    for make in (lambda w, lr: LARS([w], lr, momentum=0.9, weight_decay=1e-4), theirs):
+        weight = nn.Parameter(start.clone())
+        optimizer = make(weight, rates[0])
+        for rate, gradient in zip(rates, gradients):
+            optimizer.param_groups[0]['lr'] = rate
+            weight.grad = gradient.clone()
+            optimizer.step()
+        moved.append(weight.detach() - start)
+    return *moved, factor
+
+
+def lars_of(package: str) -> Callable[[nn.Parameter, float], torch.optim.Optimizer]:
+    if package == 'lightly':
+        kind = source('lightly', 'utils/lars.py').LARS
+        return lambda w, lr: kind([w], lr=lr, momentum=0.9, weight_decay=1e-4)
+    if package == 'stable_pretraining':
+        kind = source('stable_pretraining', 'optim/lars.py').LARS
+        return lambda w, lr: kind([w], lr=lr, momentum=0.9, weight_decay=1e-4, eta=1e-3)
+    wrapper = source('solo', 'utils/lars.py').LARSWrapper
+    return lambda w, lr: wrapper(torch.optim.SGD([w], lr=lr, momentum=0.9, weight_decay=1e-4), eta=1e-3)
+
+
+def add_lars(package: str) -> None:
+    steady, rising = [0.2] * 20, [0.01 * step for step in range(1, 21)]
+    eps = 'adds 1e-8 below the fraction'
+    outside = "the rate stands outside of the momentum buffer, ours inside as in the papers' systems: not undone here"
+    compares(package, 'LARS, 20 steps at a steady rate')(lambda: lars(lars_of(package), steady, eps))
+    compares(package, 'LARS, 20 steps of a warm-up')(lambda: lars(lars_of(package), rising, outside))
+
+
+for name in PACKAGES:
+    add_lars(name)
+
+
+@compares('lightly', 'k-NN class scores, k = 20, temperature 0.1')
+def _() -> Outcome:
+    q, _, bank = batch()
+    labels = torch.arange(len(bank)) % 10
+    similarity, position = nearest(q, bank, 20)
+    ours = vote(similarity, labels[position], 10, 0.1).argsort(dim=1, descending=True)
+    theirs = source('lightly', 'utils/benchmarking/knn.py').knn_predict(q, bank.T, labels, 10, 20, 0.1)
+    factor = 'defaults: k = 200 and temperature 0.1 (ours 20 and 200, 0.07)'
+    return ours.double(), theirs.double(), factor
+
+
+def drawn_parameters(steps: list) -> Tensor:
+    """What lightly's view draws from: the smallest crop, and each operation's probability and strengths."""
+    by_name = {type(step).__name__: step for step in steps}
+    jitter, blur = by_name['RandomApply'], by_name['GaussianBlur']
+    strengths = [getattr(jitter.transforms[0], name)[1] for name in ('brightness', 'contrast', 'saturation', 'hue')]
+    solarize = by_name['RandomSolarization'].prob if 'RandomSolarization' in by_name else 0.0
+    crop, gray, flip = (by_name[f'Random{name}'] for name in ('ResizedCrop', 'Grayscale', 'HorizontalFlip'))
+    values = [crop.scale[0], jitter.p, *(s - 1 for s in strengths[:3]), strengths[3], gray.p, blur.prob, *blur.sigmas]
+    return torch.tensor([*values, flip.p, solarize], dtype=torch.float64)
+
+
+def our_parameters(view: list[dict]) -> Tensor:
+    by_name = {step['type']: step for step in view}
+    jitter, blur = by_name['ColorJitter'], by_name['GaussianBlur']
+    strengths = [jitter[name] for name in ('brightness', 'contrast', 'saturation', 'hue')]
+    solarize = by_name.get('Solarize', dict(p=0.0))['p']
+    values = [by_name['RandomResizedCrop']['scale'][0], jitter['p'], *strengths, by_name['RandomGrayscale']['p']]
+    return torch.tensor([*values, blur['p'], *blur['sigma'], by_name['RandomFlip']['p'], solarize], dtype=torch.float64)
+
+
+VIEWS = {
+    "MoCo v2's view": ('MoCoV2Transform', 'mocov2.py', 'mocov2_view', 'flips before the colours, not after'),
+    "BYOL's first view": ('BYOLView1Transform', 'byol.py', 'first_view', ''),
+    "BYOL's second view": ('BYOLView2Transform', 'byol.py', 'second_view', ''),
+}
+
+
+def add_view(what: str, theirs: str, file: str, ours: str, factor: str) -> None:
+    def compare() -> Outcome:
+        kind = getattr(importlib.import_module('lightly.transforms.byol_transform'), theirs, None)
+        made = kind() if kind else importlib.import_module('lightly.transforms.moco_transform').MoCoV2Transform()
+        steps = (made.transforms[0] if hasattr(made, 'transforms') else made).transform.transforms
+        view = Config.fromfile(config_path(f'mmairl::_base_/views/{file}'))[ours]
+        return our_parameters(view), drawn_parameters(steps), '; '.join(filter(None, [factor, PILLOW]))
+
+    compares('lightly', f'{what}: 12 parameters')(compare)
+
+
+PILLOW = "blurs by Pillow's approximation"
+for title, words in VIEWS.items():
+    add_view(title, *words)
+
+
+def rows() -> list[tuple[str, str, str, str]]:
+    """Library, what, how far it is equal, and what differs by definition."""
+    found = []
+    for package, what, compare in COMPARISONS:
+        name = PACKAGES[package]
+        try:
+            ours, theirs, factor = compare()
+        except Exception as error:  # code of others, in a version that nobody here has chosen
+            found.append((name, what, 'not run', f'{type(error).__name__}: {error}'.splitlines()[0][:120]))
+            continue
+        difference = float((ours - theirs).abs().max() / ours.abs().max())
+        found.append((name, what, verdict(difference), factor))
+    return found
+
+
+def verdict(difference: float) -> str:
+    if difference == 0:
+        return 'equal to the last bit'
+    digits = -math.log10(difference)
+    return f'equal to {math.floor(digits)} digits' if digits >= 6 else f'{100 * difference:.2g} % apart'
+
+
+def version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return 'not installed'
+
+
+def table() -> str:
+    versions = ', '.join(f'{name} {version(name)}' for name in PACKAGES.values())
+    lines = ['| library | what | code | what differs by definition |', '|---|---|---|---|']
+    lines += ['| ' + ' | '.join(cell.replace('|', '/') for cell in row) + ' |' for row in rows()]
+    return '\n'.join([f'{versions}; torch {torch.__version__}, float64 on a CPU.', '', *lines, ''])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--write', action='store_true', help='put the table into README.md')
+    args = parser.parse_args()
+    text = table()
+    print(text)
+    if args.write:
+        README.write_text(TABLE.sub(lambda _: text, README.read_text()))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,28 @@
+"""Parity with other libraries: the comparisons run where these are installed, and say so where they are not."""
+
+import importlib.util
+
+import pytest
+
+from projects.parity import compare
+
+
+def test_a_library_that_is_not_installed_is_a_row_that_says_so(monkeypatch):
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
+    found = compare.rows()
+    assert len(found) == len(compare.COMPARISONS)
+    assert all(row[2] == 'not run' and 'is not installed' in row[3] for row in found)
+
+
+def test_digits_are_counted_from_the_difference():
+    assert compare.verdict(0.0) == 'equal to the last bit'
+    assert compare.verdict(3e-10) == 'equal to 9 digits'
+    assert compare.verdict(0.25) == '25 % apart'
+
+
+@pytest.mark.parametrize('package', compare.PACKAGES)
+def test_their_code_is_equal_to_ours_but_for_named_factors(package):
+    pytest.importorskip(package, reason='an extra of projects/parity alone')
+    apart = ('warm-up', 'momentum over a run')  # what the table is there to show
+    mine = [row for row in compare.rows() if row[0] == compare.PACKAGES[package]]
+    assert mine and all('equal' in row[2] for row in mine if not any(word in row[1] for word in apart))
