@@ -10,8 +10,8 @@ from mmengine.dist import get_rank, get_world_size
 from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes, stop_processes
 from mmairl.hooks import OnlineProbeHook
+from mmairl.models.batchnorm import shuffle, unshuffle
 from mmairl.models.gather import gather
-from mmairl.models.shuffle_bn import shuffle, unshuffle
 
 
 def check_shuffle() -> None:

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmairl.errors import UserError
-from mmairl.models.sync_bn import SyncBN
+from mmairl.models.batchnorm import SyncBN
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 KEYS = ('precision', 'channels_last', 'checkpointing', 'compile', 'fused')

@@ -16,6 +16,7 @@ from mmairl.analysis.geometry import singular_values
 from mmairl.analysis.health import QUANTITIES, sentence, state
 from mmairl.errors import UserError
 from mmairl.models.gather import gather
+from mmairl.models.heads import unit
 from mmairl.models.siamese import Siamese, pooled
 from mmairl.registry import HOOKS
 
@@ -141,7 +142,7 @@ def _keep_features(found: Measurement):
 def _keep_embeddings(found: Measurement):
     def keep(module: nn.Module, inputs: tuple, output: dict) -> None:
         q, k, negatives = inputs
-        q, k = ({view: rows.detach() for view, rows in side.items()} for side in (q, k))
+        q, k = ({view: unit(rows.detach()) for view, rows in side.items()} for side in (q, k))
         found.embeddings = q, k, negatives
 
     return keep

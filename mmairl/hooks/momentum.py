@@ -38,10 +38,11 @@ class MomentumHook(Hook):
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        if model.teacher is None or not runner.optim_wrapper.stepped:
+        teacher = getattr(model, 'teacher', None)
+        if teacher is None or not runner.optim_wrapper.stepped:
             return
         every = runner.optim_wrapper._accumulative_counts
         step, steps = math.ceil((runner.iter + 1) / every), math.ceil(runner.max_iters / every)
         momentum = momentum_at(step, steps, self.base, self.schedule)
-        model.teacher.follow(model, momentum)
+        teacher.follow(model, momentum)
         runner.message_hub.update_scalar('train/momentum', momentum)

@@ -1,15 +1,13 @@
 """Batch-norm statistics of the weights as they are, measured anew before they are evaluated and saved."""
 
-from collections.abc import Iterator
 from itertools import islice
 
-import torch
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
-from torch import nn
 from torch.utils.data import DataLoader
 
+from mmairl.models.batchnorm import measure_statistics
 from mmairl.randomness import same_randomness
 from mmairl.registry import HOOKS
 
@@ -34,23 +32,17 @@ class PreciseBNHook(Hook):
         if (evaluates and self.every_n_train_iters(runner, runner.train_loop.val_interval)) or self.is_last_train_iter(
             runner
         ):
-            with same_randomness():
-                measure(runner, islice(_loader_beside(runner), self.batches))
+            self.measure(runner)
 
+    def measure(self, runner: Runner) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
 
-@torch.no_grad()
-def measure(runner: Runner, batches: Iterator[dict]) -> None:
-    """The cumulative average: batch k moves each statistic by 1/k."""
-    model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-    norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-    momenta = [norm.momentum for norm in norms]
-    for count, batch in enumerate(batches, start=1):
-        for norm in norms:
-            norm.momentum = 1 / count
-        with runner.optim_wrapper.optim_context(runner.model):
-            model(**model.data_preprocessor(batch, training=True), mode='loss')
-    for norm, momentum in zip(norms, momenta):
-        norm.momentum = momentum
+        def forward(batch: dict) -> None:
+            with runner.optim_wrapper.optim_context(runner.model):
+                model(**model.data_preprocessor(batch, training=True), mode='loss')
+
+        with same_randomness():
+            measure_statistics(model, islice(_loader_beside(runner), self.batches), forward)
 
 
 def _loader_beside(runner: Runner) -> DataLoader:

@@ -9,8 +9,7 @@ from torch import nn
 from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.hooks.queue import QueueHook
-from mmairl.models.shuffle_bn import SplitBN
-from mmairl.models.sync_bn import SyncBN
+from mmairl.models.batchnorm import SplitBN, SyncBN
 from mmairl.registry import HOOKS
 
 

@@ -9,7 +9,8 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmairl.models.gather import gather_meanwhile
+from mmairl.models.gather import start_gather
+from mmairl.models.heads import unit
 from mmairl.registry import HOOKS
 
 
@@ -17,25 +18,26 @@ from mmairl.registry import HOOKS
 class QueueHook(Hook):
     """After each optimizer step, enqueues the teacher's keys of all processes; a network without a queue is left alone.
 
-    They travel while the next step's encoders run.
+    The keys are exchanged while the next step's encoders run.
 
-    With keys of several views, one view is drawn at random: from the seed and the step rather than from a
+    Of several views' keys those of one view are enqueued, drawn at random from the seed and the step rather than from a
     generator's state, so that all processes and a resumed run draw the same.
     """
 
     def before_train(self, runner: Runner) -> None:
-        self.pending: list[Tensor] = []
+        self.collected: list[Tensor] = []
         seed = torch.tensor(runner.seed)  # a process's own where processes augment differently
         broadcast(seed)
         self.seed = seed.item()
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        if model.queue is None:
+        queue = getattr(model, 'queue', None)
+        if queue is None:
             return
-        view = random.Random(f'{self.seed}:{runner.iter}').choice(sorted(model.keys))
-        self.pending.append(model.keys[view].detach())
+        view = random.Random(f'{self.seed}:{runner.iter}').choice(sorted(queue.fresh))
+        self.collected.append(unit(queue.fresh[view].detach()))
         if runner.optim_wrapper.should_update():
-            keys, self.pending = torch.cat(self.pending), []
+            keys, self.collected = torch.cat(self.collected), []
             if runner.optim_wrapper.finite:
-                model.queue.enqueue(*gather_meanwhile(keys))
+                queue.enqueue(*start_gather(keys))

@@ -4,14 +4,13 @@ from mmairl.models.platform import import_mmpretrain
 
 import_mmpretrain()
 
+from mmairl.models.batchnorm import SplitBN, SyncBN  # noqa: E402
 from mmairl.models.classifier import Classifier, Pixels  # noqa: E402
 from mmairl.models.heads import ContrastiveHead, RegressionHead  # noqa: E402
 from mmairl.models.necks import MLPNeck  # noqa: E402
 from mmairl.models.queue import KeyQueue  # noqa: E402
 from mmairl.models.resnet import ResNet  # noqa: E402
-from mmairl.models.shuffle_bn import SplitBN  # noqa: E402
 from mmairl.models.siamese import Siamese  # noqa: E402
-from mmairl.models.sync_bn import SyncBN  # noqa: E402
 from mmairl.models.teacher import Teacher  # noqa: E402
 
 __all__ = [

@@ -25,8 +25,6 @@ class Classifier(BaseModel):
     `heads` classifiers, stacked in one layer, learn side by side from the same features; HeadSGD gives each its own rate.
     """
 
-    teacher = queue = None
-
     def __init__(
         self,
         backbone: dict,

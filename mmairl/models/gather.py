@@ -10,14 +10,14 @@ from torch import Tensor
 
 def gather(rows: Tensor) -> Tensor:
     """The rows of all processes in rank order, without gradient."""
-    everyone, arrive = gather_meanwhile(rows)
-    if arrive is not None:
-        arrive()
+    everyone, wait = start_gather(rows)
+    if wait is not None:
+        wait()
     return everyone
 
 
-def gather_meanwhile(rows: Tensor) -> tuple[Tensor, Callable[[], object] | None]:
-    """Where the rows of all processes will be, and what waits until they are: None where there is nothing to wait for."""
+def start_gather(rows: Tensor) -> tuple[Tensor, Callable[[], object] | None]:
+    """The output buffer and a function that waits until it is filled; None where there is nothing to wait for."""
     if get_world_size() == 1:
         return rows, None
     everyone = rows.new_empty(get_world_size() * len(rows), *rows.shape[1:])

@@ -1,13 +1,19 @@
-"""Heads: unit queries and keys of an image's views, by view, to a loss."""
+"""Heads: queries and keys of an image's views, as the network computed them, to a loss."""
 
 from itertools import product
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
 from mmairl.models.contrast import info_nce
 from mmairl.registry import MODELS
+
+
+def unit(embeddings: Tensor) -> Tensor:
+    """The rows scaled to length 1, in float32 or better."""
+    return F.normalize(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), dim=1)
 
 
 class PairwiseHead(nn.Module):
@@ -22,6 +28,7 @@ class PairwiseHead(nn.Module):
         return {name: term.sum() if name == 'loss' else term.mean() for name, term in terms.items()}
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
+        """The loss of one view's predictions and another's targets, not normalised; the negatives are unit vectors."""
         raise NotImplementedError
 
 
@@ -41,14 +48,22 @@ class ContrastiveHead(PairwiseHead):
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
         if negatives is None:
             raise UserError('the contrastive head wants negatives and the network has no queue; set model.queue')
-        loss, nearer = info_nce(q, k, negatives, self.temperature)
+        loss, nearer = info_nce(unit(q), unit(k), negatives, self.temperature)
         return dict(loss=loss.mean(), instance_accuracy=nearer.float().mean())
 
 
 @MODELS.register_module()
 class RegressionHead(PairwiseHead):
-    """BYOL's loss, the squared distance of unit vectors: 2 - 2 q.k, averaged over the batch; no negatives."""
+    """The squared distance of unit vectors, 2 - 2 cos(q, k), averaged over the batch; no negatives.
+
+    Summed over both directions this is BYOL's loss; a `weight` of a quarter makes it SimSiam's, -cos / 2 a direction,
+    but for a constant.
+    """
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
-        similarity = (q * k).sum(dim=1).mean()
-        return dict(loss=2 - 2 * similarity, similarity=similarity.detach())
+        similarity = (unit(q) * unit(k)).sum(dim=1).mean()
+        return dict(loss=self.weight * (2 - 2 * similarity), similarity=similarity.detach())

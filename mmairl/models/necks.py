@@ -11,6 +11,12 @@ from mmairl.registry import MODELS
 class MLPNeck(BaseModule):
     """Linear - [norm] - ReLU - Linear; without hidden channels a single Linear (MoCo v1's projector).
 
+    Args:
+        norm_cfg: the norm after each hidden layer, or None.
+        layers: how many Linear layers, the last one included.
+        last_norm: the norm after the last Linear, such as dict(type='SyncBN', affine=False), or None.
+        last_bias: whether the last Linear has a bias.
+
     >>> import torch
     >>> MLPNeck(512, 4096, 256, norm_cfg=dict(type='BN1d'))(torch.zeros(4, 512)).shape
     torch.Size([4, 256])
@@ -22,19 +28,24 @@ class MLPNeck(BaseModule):
         hidden_channels: int | None,
         out_channels: int,
         norm_cfg: dict | None = None,
+        layers: int = 2,
+        last_norm: dict | None = None,
         last_bias: bool = True,
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
         self.in_channels, self.out_channels = in_channels, out_channels
-        layers: list[nn.Module] = []
-        if hidden_channels is not None:
-            layers.append(nn.Linear(in_channels, hidden_channels))
+        parts: list[nn.Module] = []
+        for _ in range(layers - 1 if hidden_channels else 0):
+            parts.append(nn.Linear(in_channels, hidden_channels))
             if norm_cfg is not None:
-                layers.append(build_norm_layer(norm_cfg, hidden_channels)[1])
-            layers.append(nn.ReLU(inplace=True))
-        layers.append(nn.Linear(hidden_channels or in_channels, out_channels, bias=last_bias))
-        self.mlp = nn.Sequential(*layers)
+                parts.append(build_norm_layer(norm_cfg, hidden_channels)[1])
+            parts.append(nn.ReLU(inplace=True))
+            in_channels = hidden_channels
+        parts.append(nn.Linear(in_channels, out_channels, bias=last_bias))
+        if last_norm is not None:
+            parts.append(build_norm_layer(last_norm, out_channels)[1])
+        self.mlp = nn.Sequential(*parts)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.mlp(x)

@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from unittest import mock
 
 import importlib_metadata
 
@@ -10,20 +9,24 @@ import importlib_metadata
 def import_mmpretrain() -> None:
     """Register mmpretrain's backbones without its multimodal half.
 
-    That half imports internals of `transformers` which its releases move about, and then takes ResNet down
-    with it. mmpretrain decides by looking the package up while it is imported; during that import, and
-    only then, the look-up answers that it is not there.
+    That half imports internals of `transformers` that move between its releases; where they have moved, ResNet does not
+    import either. mmpretrain leaves the half out where `transformers` is not installed. It asks once, while it is
+    imported, through this function, and has no switch for it; so the function is replaced for that long.
     """
     if 'mmpretrain.models' in sys.modules:
         return
-    look_up = importlib_metadata.distribution
+    distribution = importlib_metadata.distribution
 
     def without_transformers(name: str) -> importlib_metadata.Distribution:
         if name == 'transformers':
             raise importlib_metadata.PackageNotFoundError(name)
-        return look_up(name)
+        return distribution(name)
 
-    with mock.patch('importlib_metadata.distribution', without_transformers), warnings.catch_warnings():
-        warnings.filterwarnings('ignore', message='Fail to import ``MultiScaleDeformable')  # mmcv-lite has no ops
-        import mmpretrain.models
-    mmpretrain.utils.dependency.distribution = look_up
+    importlib_metadata.distribution = without_transformers
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings('ignore', message='Fail to import ``MultiScaleDeformable')  # mmcv-lite has no ops
+            import mmpretrain.models
+    finally:
+        importlib_metadata.distribution = distribution
+    mmpretrain.utils.dependency.distribution = distribution

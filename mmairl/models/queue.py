@@ -14,6 +14,8 @@ from mmairl.registry import MODELS
 class KeyQueue(nn.Module):
     """First in, first out, of unit vectors; the position is kept on the host, so that no step waits for the device.
 
+    The keys of a step, by view and not yet normalised, wait in `fresh`; QueueHook enqueues those of one view after the step.
+
     Args:
         length: how many keys it holds.
         dim: their width; the network fills it in from its projector.
@@ -28,50 +30,51 @@ class KeyQueue(nn.Module):
             raise UserError(f'queue.length={length} holds nothing; set a positive length or model.queue=None')
         self.length, self.start = length, start
         self.position, self.filled = 0, 0
-        self.coming: tuple[Tensor, int, Callable[[], object]] | None = None
+        self.fresh: dict[int, Tensor] = {}
+        self.pending: tuple[Tensor, int, Callable[[], object]] | None = None
         self.register_buffer('vectors', F.normalize(torch.randn(length, dim), dim=1))
 
     def negatives(self) -> Tensor:
         """The keys as they stand; a later enqueue must not change them under the running step's backward."""
-        self.settle()
+        self.finish_enqueue()
         return self.vectors[: self.filled] if self.start == 'empty' else self.vectors
 
-    def enqueue(self, keys: Tensor, arrive: Callable[[], object] | None = None) -> None:
+    def enqueue(self, keys: Tensor, wait: Callable[[], object] | None = None) -> None:
         """Put the keys in order behind the newest one, over the oldest; wraps around at any batch size.
 
-        With `arrive`, they are still on their way from other processes: it is called, and waits, when keys are next wanted,
-        which is after the encoders' next forward passes.
+        With `wait`, a gather is still filling `keys`: they are written when keys are next wanted, after the encoders'
+        next forward passes.
         """
         if len(keys) > self.length:
             raise UserError(
                 f'{len(keys)} keys a step do not fit a queue of {self.length}; raise model.queue.length to the '
                 'total batch or more'
             )
-        self.settle()
-        self.coming = keys, self.position, arrive or (lambda: None)
+        self.finish_enqueue()
+        self.pending = keys, self.position, wait or (lambda: None)
         self.position = (self.position + len(keys)) % self.length
         self.filled = min(self.filled + len(keys), self.length)
-        if arrive is None:
-            self.settle()
+        if wait is None:
+            self.finish_enqueue()
 
     @torch.no_grad()
-    def settle(self) -> None:
-        """Have in their places all keys that were enqueued."""
-        if self.coming is None:
+    def finish_enqueue(self) -> None:
+        """Wait for the gather that is still running and write its keys."""
+        if self.pending is None:
             return
-        (keys, start, arrive), self.coming = self.coming, None
-        arrive()
+        (keys, start, wait), self.pending = self.pending, None
+        wait()
         until_end = min(len(keys), self.length - start)
         self.vectors[start : start + until_end] = keys[:until_end]
         self.vectors[: len(keys) - until_end] = keys[until_end:]
 
     def _save_to_state_dict(self, *args, **kwargs) -> None:
-        self.settle()
+        self.finish_enqueue()
         super()._save_to_state_dict(*args, **kwargs)
 
     def get_extra_state(self) -> Tensor:
         return torch.tensor([self.position, self.filled])
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.coming = None
+        self.pending = None
         self.position, self.filled = state.tolist()

@@ -1,12 +1,13 @@
 """The one network of all frameworks: a student, a teacher that follows it, and a head that compares them."""
 
+from collections.abc import Sequence
+
 import torch
-import torch.nn.functional as F
 from mmengine.model import BaseModel
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.shuffle_bn import shuffle, unshuffle
+from mmairl.models.batchnorm import shuffle, unshuffle
 from mmairl.models.teacher import Teacher
 from mmairl.registry import MODELS
 
@@ -22,10 +23,9 @@ def project(encoder: nn.Module, images: Tensor) -> Tensor:
     return encoder.projector(pooled(encoder.backbone(images)))
 
 
-def unit(embeddings: Tensor, predictor: nn.Module | None = None) -> Tensor:
-    """Unit embeddings, after the predictor where there is one, normalised in float32 or better."""
-    z = embeddings if predictor is None else predictor(embeddings)
-    return F.normalize(z.to(torch.promote_types(z.dtype, torch.float32)), dim=1)
+def predict(encoder: nn.Module, projections: Tensor) -> Tensor:
+    """Predictions from projections; the projections themselves where there is no predictor."""
+    return projections if encoder.predictor is None else encoder.predictor(projections)
 
 
 @MODELS.register_module()
@@ -35,12 +35,13 @@ class Siamese(BaseModel):
     Args:
         backbone: any mmpretrain (or registered) backbone.
         projector: the MLP after the pooled features.
-        head: turns unit embeddings of the views into the loss.
+        head: turns the views' embeddings, not yet normalised, into the loss.
         predictor: the student's MLP after the projector, or None.
         target: where keys come from: the averaged 'teacher', the 'student' itself (gradients flow through both
             sides, as in SimCLR), or 'stop_gradient' of the student (as in SimSiam).
         teacher_predictor: whether the teacher has a predictor too (averaged like the rest of it).
         symmetric: every view is a query, or the first view only (then the others are its keys).
+        key_views: the views that become keys, such as [0, 1] for the two large crops of a multi-crop; all unless given.
         shuffle_bn: whether the teacher's batch is permuted across processes and virtual replicas (MoCo's ShuffleBN).
         queue: the negatives of earlier steps, or None.
     """
@@ -54,6 +55,7 @@ class Siamese(BaseModel):
         target: str = 'teacher',
         teacher_predictor: bool = False,
         symmetric: bool = True,
+        key_views: Sequence[int] | None = None,
         shuffle_bn: bool = False,
         queue: dict | None = None,
         data_preprocessor: dict | None = None,
@@ -72,8 +74,7 @@ class Siamese(BaseModel):
             self.teacher = Teacher(self.backbone, self.projector, self.predictor if teacher_predictor else None)
         self.head = MODELS.build(head)
         self.queue = None if queue is None else MODELS.build(queue, default_args=dict(dim=self.projector.out_channels))
-        self.target, self.symmetric, self.shuffle_bn = target, symmetric, shuffle_bn
-        self.keys: dict[int, Tensor] = {}
+        self.target, self.symmetric, self.key_views, self.shuffle_bn = target, symmetric, key_views, shuffle_bn
 
     def init_weights(self) -> None:
         super().init_weights()
@@ -87,28 +88,44 @@ class Siamese(BaseModel):
             return pooled(self.backbone(inputs if isinstance(inputs, Tensor) else inputs[0]))
         raise UserError(f"mode '{mode}' is not one of Siamese's; say loss or tensor")
 
-    def loss(self, views: list[Tensor]) -> dict[str, Tensor]:
+    def loss(self, views: list[Tensor]) -> dict[str, Tensor | dict[int, Tensor]]:
         """Teach, encode, compare: each query with the keys of the *other* views, against the queue as it stands.
 
-        Each view goes through each network on its own, so that batch statistics are a view's own. The keys are
-        kept for the queue hook, which enqueues them after the optimizer step.
+        Each view goes through each network on its own, so that batch statistics are a view's own. With a queue, the
+        keys are returned beside the loss.
         """
-        if len(views) < 2:
-            raise UserError(f'the network compares views of an image and got {len(views)}; give the data two or more')
-        queries = range(len(views)) if self.symmetric else [0]
-        keys = range(len(views)) if self.symmetric else range(1, len(views))
-        k = {} if self.teacher is None else {view: self.teach(views[view]) for view in keys}
-        z = {view: project(self, views[view]) for view in (queries if k else range(len(views)))}
-        q = {view: unit(z[view], self.predictor) for view in queries}
-        if not k:
-            k = {view: unit(z[view] if self.target == 'student' else z[view].detach()) for view in keys}
-        self.keys = k
-        return self.head(q, k, None if self.queue is None else self.queue.negatives())
+        queries, keys = self.roles(len(views))
+        if self.teacher is not None:
+            k = {view: self.teach(views[view]) for view in keys}
+            q = {view: predict(self, project(self, views[view])) for view in queries}
+        else:
+            z = [project(self, view) for view in views]
+            k = {view: z[view] if self.target == 'student' else z[view].detach() for view in keys}
+            q = {view: predict(self, z[view]) for view in queries}
+        if self.queue is None:
+            return self.head(q, k, None)
+        return {**self.head(q, k, self.queue.negatives()), 'keys': k}
+
+    def roles(self, count: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The numbers of the views that are queries, and of those that are keys."""
+        if count < 2:
+            raise UserError(f'the network compares views of an image and got {count}; give the data two or more')
+        every = range(count)
+        keys = self.key_views or (every if self.symmetric else every[1:])
+        if max(keys) >= count:
+            raise UserError(f'model.key_views={list(keys)} counts views from 0, and the data give {count}')
+        return every if self.symmetric else every[:1], keys
 
     @torch.no_grad()
     def teach(self, images: Tensor) -> Tensor:
-        """The teacher's unit embeddings, without gradient."""
+        """The teacher's embeddings, without gradient."""
         if not self.shuffle_bn:
-            return unit(project(self.teacher, images), self.teacher.predictor)
+            return predict(self.teacher, project(self.teacher, images))
         shuffled, order = shuffle(images)
-        return unshuffle(unit(project(self.teacher, shuffled), self.teacher.predictor), order)
+        return unshuffle(predict(self.teacher, project(self.teacher, shuffled)), order)
+
+    def parse_losses(self, losses: dict) -> tuple[Tensor, dict[str, Tensor]]:
+        """mmengine's, of all but the keys, which wait for the optimizer's step in the queue."""
+        if 'keys' in losses:
+            self.queue.fresh = losses['keys']
+        return super().parse_losses({name: value for name, value in losses.items() if name != 'keys'})

@@ -14,7 +14,8 @@ from torch.utils.data import default_collate
 
 from mmairl.engine.launch import load_config, one_sentence_errors, train
 from mmairl.errors import UserError
-from mmairl.models.siamese import project, unit
+from mmairl.models.heads import unit
+from mmairl.models.siamese import project
 from mmairl.registry import DATASETS
 
 ROOT = Path(__file__).parents[2]

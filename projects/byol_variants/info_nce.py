@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from mmairl.errors import UserError
 from mmairl.models.gather import gather_with_gradient
+from mmairl.models.heads import unit
 from mmairl.registry import MODELS
 
 
@@ -30,6 +31,7 @@ class InfoNCEHead(nn.Module):
     def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
         if len(q) != 2 or len(k) != 2:
             raise UserError(f'InfoNCEHead compares two views both ways and got {len(q)}; set model.symmetric=True')
+        q, k = ({view: unit(rows) for view, rows in side.items()} for side in (q, k))
         one, two = q
         loss = self.direction(q[one], k[one], k[two]) + self.direction(q[two], k[two], k[one])
         similarity = ((q[one] * k[two]).sum(1).mean() + (q[two] * k[one]).sum(1).mean()) / 2

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from mmairl.errors import UserError
 from mmairl.models.gather import gather_with_gradient
+from mmairl.models.heads import unit
 from mmairl.registry import MODELS
 
 
@@ -28,7 +29,7 @@ class CentroidHead(nn.Module):
             raise UserError(
                 f'CentroidHead wants K >= 2 views both ways and got {len(q)}; add views, set model.symmetric=True'
             )
-        queries, keys = torch.stack(list(q.values())), torch.stack(list(k.values()))
+        queries, keys = (torch.stack([unit(rows) for rows in side.values()]) for side in (q, k))
         if self.centroid == 'mean':
             cosines = F.normalize(queries.mean(0), dim=1) * F.normalize(keys.mean(0), dim=1)
         else:
@@ -39,7 +40,7 @@ class CentroidHead(nn.Module):
 
 @MODELS.register_module()
 class RegularisedHead(nn.Module):
-    """Any head, with terms on the student's embeddings added to its loss, each by its weight."""
+    """Any head, with terms on the student's unit embeddings added to its loss, each by its weight."""
 
     def __init__(self, base: dict, terms: list[dict]) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class RegularisedHead(nn.Module):
 
     def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
         found = self.base(q, k, negatives)
-        queries = torch.stack(list(q.values()))
+        queries = torch.stack([unit(rows) for rows in q.values()])
         for term in self.terms:
             value = term(queries)
             found['loss'] = found['loss'] + term.weight * value

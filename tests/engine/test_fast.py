@@ -13,6 +13,7 @@ from torch import nn
 from mmairl.engine import launch
 from mmairl.engine.fast import Compiled, blocks, encoders, make_fast, settle
 from mmairl.errors import UserError
+from mmairl.models.heads import unit
 from mmairl.registry import MODELS
 
 TESTS = Path(__file__).parents[1]
@@ -118,16 +119,14 @@ def test_float32_stays_where_it_matters_under_bfloat16(network, optimizer):
     wrapper = build_optim_wrapper(model, dict(type='AutocastOptimWrapper', optimizer=settings, dtype='bfloat16'))
     seen = {}
     model.backbone.register_forward_hook(lambda module, inputs, output: seen.update(features=output[0].dtype))
-    model.head.register_forward_hook(
-        lambda module, inputs, output: seen.update(q=inputs[0][0].dtype, k=inputs[1][0].dtype)
-    )
     log = model.train_step(dict(inputs=views(torch.float32), data_samples={}), wrapper)
     model.teacher.follow(model, 0.9)
-    model.queue.enqueue(model.keys[0])
-    assert seen == dict(
-        features=torch.bfloat16, q=torch.float32, k=torch.float32
-    )  # autocast is at work, the loss outside it
-    assert log['loss'].dtype == torch.float32 and model.queue.vectors.dtype == torch.float32
+    model.queue.enqueue(unit(model.queue.fresh[0]))
+    assert seen == dict(features=torch.bfloat16), 'autocast is at work; the loss is outside of it'
+    assert (
+        unit(model.queue.fresh[0]).dtype == log['loss'].dtype == torch.float32
+        and model.queue.vectors.dtype == torch.float32
+    )
     kinds = {name: tensor.dtype for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
     assert {kind for name, kind in kinds.items() if tensor_counts(name)} == {torch.int64}
     assert {kind for name, kind in kinds.items() if not tensor_counts(name)} == {torch.float32}

@@ -8,6 +8,7 @@ import torch
 from mmairl.engine import launch
 from mmairl.errors import UserError
 from mmairl.hooks.momentum import MomentumHook, momentum_at
+from mmairl.models.heads import unit
 
 
 @pytest.mark.parametrize('base', [0.99, 0.996])
@@ -55,4 +56,4 @@ def test_a_wrong_setting_is_one_sentence(wrong):
 def test_the_queue_is_enqueued_in_the_order_of_the_iterations(toy_config):
     cfg = toy_config(steps=2, batch=16, queue=16, **{'optim_wrapper.accumulative_counts': 2, 'model.symmetric': False})
     runner = launch.train(cfg)
-    assert torch.allclose(runner.model.queue.vectors[8:], runner.model.keys[1])
+    assert torch.allclose(runner.model.queue.vectors[8:], unit(runner.model.queue.fresh[1]))

@@ -8,8 +8,8 @@ from mmengine.model import BaseDataPreprocessor, BaseModel
 from mmengine.optim import OptimWrapper
 from torch import nn
 
-from mmairl.hooks.precise_bn import measure
-from mmairl.models.sync_bn import SyncBN
+from mmairl.hooks import PreciseBNHook, precise_bn
+from mmairl.models.batchnorm import SyncBN
 
 
 class Detector(BaseModel):
@@ -29,12 +29,13 @@ def runner_of(model: nn.Module) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize('norm', [nn.BatchNorm2d, SyncBN])
-def test_statistics_are_the_mean_over_batches_whatever_they_were(norm):
+def test_statistics_are_the_mean_over_batches_whatever_they_were(norm, monkeypatch):
     model = Detector(norm).double().train()
     model.norm.running_mean.fill_(100.0)
     model.norm.running_var.fill_(1e6)
     batches = [torch.randn(size, 4, 3, 3, dtype=torch.float64) * size + size for size in (2, 3, 5, 4)]
-    measure(runner_of(model), iter([dict(inputs=batch) for batch in batches]))
+    monkeypatch.setattr(precise_bn, '_loader_beside', lambda runner: [dict(inputs=batch) for batch in batches])
+    PreciseBNHook().measure(runner_of(model))
     means = torch.stack([batch.mean(dim=(0, 2, 3)) for batch in batches])
     variances = torch.stack([batch.var(dim=(0, 2, 3), unbiased=True) for batch in batches])
     torch.testing.assert_close(model.norm.running_mean, means.mean(dim=0), rtol=1e-12, atol=1e-12)

@@ -6,15 +6,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmairl.errors import UserError
-from mmairl.models.heads import ContrastiveHead
+from mmairl.models.heads import ContrastiveHead, RegressionHead
 
 
-def unit(rows: int, dim: int = 6) -> Tensor:
-    return F.normalize(torch.randn(rows, dim, dtype=torch.float64), dim=1)
+def rows(count: int, dim: int = 6) -> Tensor:
+    """As a network gives them, of any length."""
+    return 3 * torch.randn(count, dim, dtype=torch.float64)
+
+
+def unit(count: int, dim: int = 6) -> Tensor:
+    return F.normalize(rows(count, dim), dim=1)
 
 
 def info_nce(query: Tensor, key: Tensor, bank: Tensor, temperature: float) -> Tensor:
-    """Eq. 1 as printed, one sample after the other."""
+    """Eq. 1 as printed, of unit vectors, one sample after the other."""
+    query, key = F.normalize(query, dim=1), F.normalize(key, dim=1)
     total = torch.zeros((), dtype=torch.float64)
     for q, k in zip(query, key):
         top = torch.exp(q @ k / temperature)
@@ -25,8 +31,8 @@ def info_nce(query: Tensor, key: Tensor, bank: Tensor, temperature: float) -> Te
 @pytest.mark.parametrize('temperature', [0.07, 0.2, 1.0])
 @pytest.mark.parametrize('batch,negatives', [(1, 1), (4, 9), (5, 3)])
 def test_info_nce_and_its_gradient_equal_the_printed_formula(temperature, batch, negatives):
-    q = [unit(batch).requires_grad_() for _ in range(2)]
-    k, bank = [unit(batch) for _ in range(2)], unit(negatives)
+    q = [rows(batch).requires_grad_() for _ in range(2)]
+    k, bank = [rows(batch) for _ in range(2)], unit(negatives)
     expected = info_nce(q[0], k[1], bank, temperature) + info_nce(q[1], k[0], bank, temperature)
     wanted = torch.autograd.grad(expected, q)
     found = ContrastiveHead(temperature)(dict(enumerate(q)), dict(enumerate(k)), bank)
@@ -36,7 +42,7 @@ def test_info_nce_and_its_gradient_equal_the_printed_formula(temperature, batch,
 
 
 def test_one_direction_is_the_first_view_against_the_second():
-    q, k, bank = unit(4), unit(4), unit(9)
+    q, k, bank = rows(4), rows(4), unit(9)
     found = ContrastiveHead(0.2)({0: q}, {1: k}, bank)['loss']
     torch.testing.assert_close(found, info_nce(q, k, bank, 0.2))
 
@@ -46,14 +52,33 @@ def test_large_logits_do_not_overflow():
     assert torch.isfinite(ContrastiveHead(1e-3)({0: q}, {1: q}, q.flip(0))['loss'])
 
 
+@pytest.mark.parametrize('weight', [1.0, 0.25])
+def test_the_regression_is_the_squared_distance_of_unit_vectors(weight):
+    """A quarter of it, both directions summed, is 1 more than SimSiam's loss."""
+    (q, p), (k, j) = ([rows(4).requires_grad_() for _ in range(2)] for _ in range(2))
+    found = RegressionHead(weight)({0: q, 1: p}, {0: k, 1: j}, None)['loss']
+    distances = [(F.normalize(a, dim=1) - F.normalize(b, dim=1)).square().sum() / 4 for a, b in ((q, j), (p, k))]
+    torch.testing.assert_close(found, weight * sum(distances), atol=1e-12, rtol=1e-12)
+    if weight == 0.25:
+        simsiam = -(torch.cosine_similarity(q, j).mean() + torch.cosine_similarity(p, k).mean()) / 2
+        torch.testing.assert_close(found, 1 + simsiam, atol=1e-12, rtol=1e-12)
+
+
+def test_lengths_are_taken_in_float32():
+    """In bfloat16 a row of 4 096 equal numbers would have another length."""
+    q = torch.ones(2, 4096, dtype=torch.bfloat16)
+    found = RegressionHead()({0: q}, {1: q}, None)
+    assert found['loss'].dtype == torch.float32 and abs(found['loss']) < 1e-5
+
+
 def test_instance_accuracy_counts_positives_nearer_than_every_negative():
     axes = torch.eye(3)
-    found = ContrastiveHead(0.2)({0: axes[:2]}, {1: axes[[0, 2]]}, axes[1:2])
+    found = ContrastiveHead(0.2)({0: 5 * axes[:2]}, {1: axes[[0, 2]]}, axes[1:2])
     assert found['instance_accuracy'] == 0.5
 
 
 def test_without_stored_keys_there_is_nothing_to_push_away():
-    q = unit(3).requires_grad_()
+    q = rows(3).requires_grad_()
     found = ContrastiveHead(0.2)({0: q}, {1: unit(3)}, torch.empty(0, 6, dtype=torch.float64))
     found['loss'].backward()
     assert found['loss'] == 0 and not q.grad.any()

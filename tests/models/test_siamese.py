@@ -56,17 +56,35 @@ def test_each_view_has_batch_statistics_of_its_own(toy_config):
     """A view's embedding must not change when the other view does: joined statistics would."""
     model = build(toy_config())
     one, two, other = views(3)
-    model([one, two], mode='loss')
-    first = model.keys[0].clone()
-    model([one, other * 3 + 1], mode='loss')
-    torch.testing.assert_close(model.keys[0], first)
+    first = model([one, two], mode='loss')['keys'][0].clone()
+    torch.testing.assert_close(model([one, other * 3 + 1], mode='loss')['keys'][0], first)
 
 
 def test_one_direction_encodes_no_more_than_it_needs(toy_config):
     model = build(toy_config(**{'model.symmetric': False}))
-    model(views(), mode='loss')
-    assert list(model.keys) == [1]
+    assert list(model(views(), mode='loss')['keys']) == [1]
     assert model.backbone.bn1.num_batches_tracked == 1
+
+
+def test_the_views_that_become_keys_are_a_key(toy_config):
+    """As in a multi-crop: the teacher sees the large crops, and the small ones are compared with both."""
+    model = build(toy_config(**{'model.key_views': [0, 1], 'model.head': dict(_delete_=True, type='RegressionHead')}))
+    images = [torch.randn(4, 3, size, size) for size in (64, 64, 32)]
+    found = model(images, mode='loss')
+    assert list(found['keys']) == [0, 1] and model.teacher.backbone.bn1.num_batches_tracked == 2
+    pairs = [(query, key) for query in range(3) for key in (0, 1) if query != key]
+    q = [model.predictor(model.projector(model(view))) for view in images]
+    expected = sum(2 - 2 * torch.cosine_similarity(q[i], found['keys'][j]).mean() for i, j in pairs)
+    torch.testing.assert_close(found['loss'], expected)
+    with pytest.raises(UserError, match='key_views'):
+        build(toy_config(**{'model.key_views': [2]}))(views(), mode='loss')
+
+
+def test_a_step_logs_numbers_and_leaves_the_keys_to_the_queue(toy_config):
+    model = build(toy_config())
+    found = model(views(), mode='loss')
+    loss, logged = model.parse_losses(found)
+    assert torch.equal(loss, found['loss']) and 'keys' not in logged and model.queue.fresh is found['keys']
 
 
 def test_a_teacher_predictor_is_averaged_like_the_rest(toy_config):

@@ -36,8 +36,13 @@ TABLE_5A = {
 }
 
 
-def units(count: int = 5) -> dict[int, Tensor]:
-    return {view: F.normalize(torch.randn(count, 4, dtype=torch.float64), dim=1).requires_grad_() for view in (0, 1)}
+def rows(count: int = 5) -> dict[int, Tensor]:
+    """As a network gives them, of any length."""
+    return {view: torch.randn(count, 4, dtype=torch.float64).requires_grad_() for view in (0, 1)}
+
+
+def units(side: dict[int, Tensor]) -> dict[int, Tensor]:
+    return {view: F.normalize(rows, dim=1) for view, rows in side.items()}
 
 
 def printed(query: Tensor, same: Tensor, other: Tensor, alpha: float, beta: float) -> Tensor:
@@ -54,8 +59,9 @@ def printed(query: Tensor, same: Tensor, other: Tensor, alpha: float, beta: floa
 @pytest.mark.parametrize('alpha', [0.1, 1.0])
 @pytest.mark.parametrize('beta', [0.0, 0.3, 1.0])
 def test_loss_and_gradient_equal_the_printed_sum(alpha, beta):
-    q, k = units(), units()
-    expected = -printed(q[0], k[0], k[1], alpha, beta) - printed(q[1], k[1], k[0], alpha, beta)
+    q, k = rows(), rows()
+    (q0, q1), (k0, k1) = units(q).values(), units(k).values()
+    expected = -printed(q0, k0, k1, alpha, beta) - printed(q1, k1, k0, alpha, beta)
     found = InfoNCEHead(alpha, beta)(q, k, None)['loss']
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
     inputs = [*q.values(), *k.values()]
@@ -64,13 +70,13 @@ def test_loss_and_gradient_equal_the_printed_sum(alpha, beta):
 
 
 def test_without_negatives_it_is_byols_loss_less_a_constant():
-    q, k = units(), units()
+    q, k = rows(), rows()
     torch.testing.assert_close(InfoNCEHead(0.1, 0.0)(q, k, None)['loss'] + 4, RegressionHead()(q, k, None)['loss'])
 
 
 def test_with_all_negatives_it_is_two_alpha_times_nt_xent_a_direction():
-    z, alpha = units(), 0.5
-    both = torch.cat([z[0], z[1]])
+    z, alpha = rows(), 0.5
+    both = torch.cat(list(units(z).values()))
     logits = (both @ both.T / alpha).fill_diagonal_(-math.inf)
     nt_xent = F.cross_entropy(logits, torch.tensor([5, 6, 7, 8, 9, 0, 1, 2, 3, 4]))
     found, expected = InfoNCEHead(alpha, 1.0)(z, z, None)['loss'], 2 * 2 * alpha * nt_xent
@@ -80,10 +86,10 @@ def test_with_all_negatives_it_is_two_alpha_times_nt_xent_a_direction():
 
 
 def test_with_neither_a_stop_gradient_halves_the_gradient_and_changes_nothing_else():
-    z = units()
+    z = rows()
     through, stopped = (
         torch.autograd.grad(InfoNCEHead(0.1, 0.0)(z, k, None)['loss'], list(z.values()))
-        for k in (z, {view: rows.detach() for view, rows in z.items()})
+        for k in (z, {view: one.detach() for view, one in z.items()})
     )
     for a, b in zip(through, stopped):
         torch.testing.assert_close(a, 2 * b)
@@ -106,10 +112,11 @@ def test_a_stop_gradient_is_a_teacher_of_momentum_0(toy_config):
 
 
 def test_half_precision_products_are_summed_in_float32():
-    q, k = ({view: rows.detach().float() for view, rows in units().items()} for _ in range(2))
+    q, k = ({view: one.detach().float() for view, one in rows().items()} for _ in range(2))
     with torch.autocast('cpu', dtype=torch.bfloat16):
         found = InfoNCEHead()(q, k, None)['loss']
     expected = 0.0
+    q, k = units(q), units(k)
     for view, query in q.items():
         near, far = ((query.bfloat16() @ k[w].bfloat16().T).float() for w in (view, 1 - view))
         logits = torch.cat([near.fill_diagonal_(-math.inf), far], dim=1) / 0.1
@@ -150,4 +157,4 @@ def test_values_out_of_range_are_one_sentence(wrong):
 
 def test_one_direction_is_refused():
     with pytest.raises(UserError, match='symmetric=True'):
-        InfoNCEHead()({0: units()[0]}, {1: units()[1]}, None)
+        InfoNCEHead()({0: rows()[0]}, {1: rows()[1]}, None)

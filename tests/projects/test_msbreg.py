@@ -19,9 +19,13 @@ CONFIGS = Path(__file__).parents[2] / 'projects/msbreg/configs'
 BASE_LR = {'r50': 0.15, 'in100': 0.4, 'stl10': 0.5}
 
 
-def units(views: int, count: int = 6, dim: int = 4) -> dict[int, Tensor]:
-    rows = {view: F.normalize(torch.randn(count, dim, dtype=torch.float64), dim=1) for view in range(views)}
-    return {view: row.requires_grad_() for view, row in rows.items()}
+def rows(views: int, count: int = 6, dim: int = 4) -> dict[int, Tensor]:
+    """As a network gives them, of any length."""
+    return {view: torch.randn(count, dim, dtype=torch.float64).requires_grad_() for view in range(views)}
+
+
+def units(side: dict[int, Tensor]) -> dict[int, Tensor]:
+    return {view: F.normalize(row, dim=1) for view, row in side.items()}
 
 
 def assert_same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float = 1e-12) -> None:
@@ -32,24 +36,24 @@ def assert_same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance
 
 
 def test_two_views_are_byols_symmetric_loss():
-    q, k = units(2), units(2)
+    q, k = rows(2), rows(2)
     one, two = CentroidHead()(q, k, None)['loss'], RegressionHead()(q, k, None)['loss']
     assert_same(one, two, list(q.values()))
 
 
 @pytest.mark.parametrize('views', [3, 4, 8])
 def test_each_view_is_drawn_to_the_centre_of_the_others(views):
-    q, k = units(views), units(views)
-    total = 0.0
+    q, k = rows(views), rows(views)
+    unit_q, unit_k, total = units(q), units(k), 0.0
     for v in range(views):
-        centre = sum(k[w] for w in range(views) if w != v) / (views - 1)
-        total = total + sum(2 - 2 * (q[v][i] @ centre[i]) / centre[i].norm() for i in range(6)) / 6
+        centre = sum(unit_k[w] for w in range(views) if w != v) / (views - 1)
+        total = total + sum(2 - 2 * (unit_q[v][i] @ centre[i]) / centre[i].norm() for i in range(6)) / 6
     assert_same(CentroidHead()(q, k, None)['loss'], 2 * total / views, list(q.values()))
 
 
 def test_the_means_of_both_networks_can_be_compared_instead():
-    q, k = units(3), units(3)
-    a, b = (sum(rows.values()) / 3 for rows in (q, k))
+    q, k = rows(3), rows(3)
+    a, b = (sum(units(side).values()) / 3 for side in (q, k))
     expected = torch.stack([2 * (2 - 2 * (x @ y) / (x.norm() * y.norm())) for x, y in zip(a, b)]).mean()
     assert_same(CentroidHead('mean')(q, k, None)['loss'], expected, list(q.values()))
 
@@ -84,7 +88,7 @@ def test_an_even_spread_costs_nothing():
 
 @pytest.mark.parametrize('per,distinct', [('image', 6), ('view', 18), ('batch', 1)])
 def test_the_brownian_gradient_is_a_unit_direction_per_image_view_or_batch(per, distinct):
-    q = torch.stack(list(units(3).values())).detach().requires_grad_()
+    q = torch.stack(list(rows(3).values())).detach().requires_grad_()
     term = BrownianTerm(per=per)
     (gradient,) = torch.autograd.grad(term(q), q)
     steps = gradient.reshape(-1, 4) * 18
@@ -95,7 +99,7 @@ def test_the_brownian_gradient_is_a_unit_direction_per_image_view_or_batch(per, 
 
 
 def test_terms_are_added_to_any_head_by_their_weights():
-    q, k, bank = units(2), units(2), units(1)[0].detach()
+    q, k, bank = rows(2), rows(2), units(rows(1))[0].detach()
     terms = [dict(type='BrownianTerm', weight=0.5), dict(type='SingularValueTerm', weight=0.004)]
     head = RegularisedHead(dict(type='ContrastiveHead', temperature=0.2), terms)
     found = head(q, k, bank)
@@ -127,7 +131,7 @@ def test_layer_norm_takes_batch_norms_place_in_both_mlps():
 
 def test_wrong_settings_are_one_sentence():
     with pytest.raises(UserError, match='K >= 2'):
-        CentroidHead()(units(1), units(1), None)
+        CentroidHead()(rows(1), rows(1), None)
     with pytest.raises(UserError, match='centroid'):
         CentroidHead('middle')
     with pytest.raises(UserError, match='per'):

@@ -22,7 +22,7 @@ from mmairl.engine.distributed import start_processes, stop_processes
 from mmairl.engine.runner import copied
 from mmairl.errors import UserError
 from mmairl.hooks import ExactCheckpointHook
-from mmairl.models.sync_bn import SyncBN
+from mmairl.models.batchnorm import SyncBN
 from mmairl.registry import HOOKS, MODELS
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)

@@ -124,7 +124,7 @@ def check(runner: Runner, before: dict[str, torch.Tensor], metrics: list[str]) -
     ]
     assert not unmoved, 'a part of the backbone is frozen'
     norms = [m for m in runner.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    assert norms and all(type(norm).__module__ == 'mmairl.models.sync_bn' for norm in norms)
+    assert norms and all(type(norm).__module__ == 'mmairl.models.batchnorm' for norm in norms)
 
 
 @pytest.mark.parametrize('name', VOC_CONFIGS)

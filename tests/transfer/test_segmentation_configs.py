@@ -96,7 +96,7 @@ def check(runner: Runner, checkpoint: Path, metrics: dict[str, float]) -> None:
         assert not torch.equal(parameter.detach(), start), name
         assert (parameter - start).norm() < 2 * start.norm() + 1, name
     norms = [m for m in runner.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    assert norms and all(type(norm).__module__ == 'mmairl.models.sync_bn' for norm in norms)
+    assert norms and all(type(norm).__module__ == 'mmairl.models.batchnorm' for norm in norms)
 
 
 @pytest.mark.parametrize('name', CITYSCAPES)

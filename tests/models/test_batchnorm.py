@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from mmairl.errors import UserError
-from mmairl.models.shuffle_bn import SplitBN, shuffle, unshuffle
+from mmairl.models.batchnorm import SplitBN, shuffle, unshuffle
 
 
 def test_a_batch_is_permuted_and_restored_exactly():
