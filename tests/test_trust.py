@@ -23,7 +23,7 @@ from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.safe_config import read_config
 from mmairl.errors import UserError
-from mmairl.evaluation.store import read_entry
+from mmairl.evaluation.features import read_rows
 from mmairl.weights.read import load_file
 from projects.faults.checkpoints import Canary
 
@@ -230,9 +230,8 @@ def test_batches_of_cifar_run_nothing(tmp_path, canary):
 
 
 def test_stored_features_run_nothing(tmp_path, canary):
-    for name in 'xy':
-        np.save(tmp_path / f'{name}.npy', np.array([Canary(canary)], dtype=object), allow_pickle=True)
-    sentence(lambda: read_entry(tmp_path), canary, 'cannot be read .* remove that folder')
+    np.save(tmp_path / 'x.npy', np.array([Canary(canary)], dtype=object), allow_pickle=True)
+    sentence(lambda: read_rows(tmp_path / 'x.npy', 1), canary, 'cannot be read .* remove the file')
 
 
 def test_an_image_that_is_a_program_is_no_image(tmp_path):

@@ -14,11 +14,15 @@ from torch import nn
 from mmairl.models.platform import import_mmpretrain
 from mmairl.registry import MODELS
 from mmairl.weights.fit import require_same_keys
-from mmairl.weights.read import read_backbone
+from mmairl.weights.read import Backbone, read_backbone
 
 
-def load_backbone(cfg: Config, checkpoint: str | Path | None = None, part: str = 'student', seed: int = 0) -> nn.Module:
+def load_backbone(
+    cfg: Config, checkpoint: str | Path | Backbone | None = None, part: str = 'student', seed: int = 0
+) -> nn.Module:
     """The config's backbone, frozen and in eval mode, with a checkpoint's weights or (None) a seeded random start.
+
+    A checkpoint is a path, or a `Backbone` that has been read before.
 
     >>> cfg = Config.fromfile('configs/mocov2plus_r50_200e.py')  # doctest: +SKIP
     >>> backbone = load_backbone(cfg, 'epoch_200.pth', part='teacher')  # doctest: +SKIP
@@ -27,9 +31,9 @@ def load_backbone(cfg: Config, checkpoint: str | Path | None = None, part: str =
         backbone = _random_backbone(cfg, seed)
         origin = f'random initialisation, seed {seed}'
     else:
-        found = read_backbone(checkpoint, part)
+        found = checkpoint if isinstance(checkpoint, Backbone) else read_backbone(checkpoint, part)
         backbone = _build(cfg)
-        require_same_keys(found.weights, backbone.state_dict(), checkpoint)
+        require_same_keys(found.weights, backbone.state_dict(), found.path)
         backbone.load_state_dict(found.weights)
         origin = f'{found}, all {len(found.weights)} keys matched'
     print_log(f'backbone under test: {origin}', logger='current')

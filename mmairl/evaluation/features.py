@@ -1,24 +1,74 @@
-"""Features of a whole data set: pooled from a frozen backbone, or the raw pixels as the baseline without one."""
+"""Features of a whole data set: pooled from a frozen backbone, or the raw pixels as the baseline without one.
 
-from collections.abc import Iterable, Iterator, Sequence
+`extract` keeps them in memory. `stored` keeps them in one file, whose name is the key of what they depend on (`identity`),
+so that every protocol and every later run reads what one extraction has left.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
 import torch
+import torch.distributed as dist
+from filelock import FileLock, Timeout
+from mmengine.dist import barrier, get_rank, get_world_size, is_main_process
+from mmengine.logging import print_log
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from mmairl.errors import UserError
+from mmairl.files import FULL
 from mmairl.models.siamese import pooled
+from mmairl.registry import DATASETS
+
+Answer = TypeVar('Answer')
+POLL = 10.0  # seconds for which the main process waits for the lock before it tells the other processes
+ELSEWHERE = 'name another folder (tools/evaluate.py --cache), or keep none (--no-cache)'
 
 
 @dataclass(frozen=True)
 class Features:
-    """One row per image, on the CPU: `x` float32 (N, D), and `y` its class int64 (N), or (N, classes) of 1, 0 and -1."""
+    """One row per image, on the CPU: `x` float32 (N, D), and `y` its class int64 (N), or (N, classes) of 1, 0 and -1.
+
+    `unreadable` are the positions in the data set of the images that could not be read: they have no row.
+    """
 
     x: Tensor
     y: Tensor
+    unreadable: tuple[int, ...] = ()
+
+
+@DATASETS.register_module()
+class Readable(Dataset):
+    """A data set that says by `readable` whether an image is the one asked for.
+
+    A data set of files replaces an image that cannot be read by its neighbour, which suits training. In an evaluation such
+    an image is left out and counted.
+    """
+
+    def __init__(self, dataset: Dataset | dict) -> None:
+        self.dataset = DATASETS.build(dataset) if isinstance(dataset, dict) else dataset
+
+    @property
+    def metainfo(self) -> dict:
+        return getattr(self.dataset, 'metainfo', {})
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> dict:
+        item = self.dataset[index]
+        asked = self.dataset.indices[index] if isinstance(self.dataset, Subset) else index
+        readable = int(item['data_samples'].get('index', asked)) == asked
+        return {**item, 'data_samples': {**item['data_samples'], 'readable': readable}}
 
 
 @dataclass(frozen=True)
@@ -32,59 +82,189 @@ class Extraction:
     workers: int = 0
 
     @torch.no_grad()
-    def batches(
-        self, backbone: nn.Module | None, dataset: Dataset, label: str = 'features'
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features and labels batch by batch, in order; without a backbone the normalised pixels are the features."""
+    def batches(self, backbone: nn.Module | None, dataset: Dataset) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Features, labels and whether they are readable, batch by batch and in order; the features of the others are NaN.
+
+        Without a backbone the normalised pixels are the features.
+        """
         if backbone is not None:
             backbone.to(self.device, memory_format=torch.channels_last).eval()
-        for images, y in self.images(dataset, label):
-            x = images.flatten(1) if backbone is None else pooled(backbone(images))
-            yield x.float().cpu(), y
+        at = 0
+        for images, y, readable in self.images(dataset):
+            x = (images.flatten(1) if backbone is None else pooled(backbone(images))).float().cpu()
+            require_finite(x, at)
+            x[~readable] = torch.nan
+            at += len(x)
+            yield x, y, readable
 
-    def images(self, dataset: Dataset, label: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """What a network is given, batch by batch, with the labels."""
+    def images(self, dataset: Dataset, label: str = 'features') -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """What a network is given, batch by batch, with the labels and whether they are readable."""
         mean_c11, std_c11 = (torch.tensor(list(v), device=self.device).view(-1, 1, 1) for v in (self.mean, self.std))
         loader = DataLoader(
-            dataset,
+            Readable(dataset),
             self.batch_size,
             num_workers=self.workers,
             collate_fn=_collate,
             pin_memory=torch.device(self.device).type == 'cuda',
         )
-        for images, y in _progress(loader, label):
+        for images, y, readable in progress(loader, label):
             images = (images.to(self.device, non_blocking=True).float() / 255 - mean_c11) / std_c11
-            yield images.contiguous(memory_format=torch.channels_last), y
+            yield images.contiguous(memory_format=torch.channels_last), y, readable
 
 
-def extract(backbone: nn.Module | None, dataset: Dataset, how: Extraction, label: str = 'features') -> Features:
-    """Every image's features, in order and in memory."""
-    parts = list(how.batches(backbone, dataset, label))
-    if not parts:
-        raise UserError(f'no images to evaluate: {dataset} is empty; check the evaluation data in the config')
-    features = Features(*(torch.cat(column) for column in zip(*parts)))
-    require_sound(features)
-    return features
-
-
-def _collate(items: list[dict]) -> tuple[Tensor, Tensor]:
+def _collate(items: list[dict]) -> tuple[Tensor, Tensor, Tensor]:
     images = torch.stack([item['inputs'][0] for item in items])
-    return images, torch.stack([torch.as_tensor(item['data_samples']['label']) for item in items])
+    labels, readable = (
+        torch.stack([torch.as_tensor(item['data_samples'][name]) for item in items]) for name in ('label', 'readable')
+    )
+    return images, labels, readable
 
 
-def _progress(loader: DataLoader, label: str) -> Iterable:
+def extract(backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
+    """Every image's features, in order and in memory."""
+    require_images(dataset)
+    x, y, readable = (torch.cat(column) for column in zip(*how.batches(backbone, dataset)))
+    require_labelled(y)
+    return _readable_rows(x, y, readable)
+
+
+def _readable_rows(x: Tensor, y: Tensor, readable: Tensor) -> Features:
+    if readable.all():
+        return Features(x, y)
+    return Features(x[readable], y[readable], tuple((~readable).nonzero().flatten().tolist()))
+
+
+def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
+    """The features of `dataset` in the file `path`, which is read, or filled first by all processes together.
+
+    Of several runs that want the file at the same time one fills it, and the others wait and read. It has its name only
+    when it is whole.
+    """
+    require_images(dataset)
+    require_labelled(dataset.labels)
+    if not on_main_process(path.is_file):
+        with _one_run_at_a_time(path):
+            if not on_main_process(path.is_file):
+                _fill(path, backbone, dataset, how)
+    x = read_rows(path, len(dataset))
+    return _readable_rows(x, dataset.labels, ~x[:, 0].isnan())
+
+
+def read_rows(path: Path, images: int) -> Tensor:
+    """The features in a file, which are plain numbers: NumPy refuses what would have to be unpickled."""
+    try:
+        x = np.load(path, mmap_mode='c', allow_pickle=False)
+        if x.dtype != np.float32 or x.ndim != 2 or len(x) != images:
+            raise ValueError(f'it holds {x.dtype} of shape {x.shape} for {images} images')
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise UserError(f'the features in {path} cannot be read ({error}); remove the file to extract again') from error
+    return torch.from_numpy(x)
+
+
+@contextlib.contextmanager
+def _one_run_at_a_time(path: Path) -> Iterator[None]:
+    """The main process holds a lock, which the system frees when it is killed.
+
+    While it waits for another run it tells the other processes so again and again, so that their collective does not
+    time out.
+    """
+    lock = FileLock(path.with_name(f'.{path.name}.lock'))
+
+    def acquired() -> bool:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=POLL)
+        except Timeout:
+            return False
+        except OSError as error:
+            raise UserError(f'features cannot be stored in {path.parent} ({error}); {ELSEWHERE}') from error
+        return True
+
+    try:
+        for tries in count():
+            if on_main_process(acquired):
+                break
+            if not tries:
+                print_log(f'another run extracts the same features into {path}: waiting for it', logger='current')
+        yield
+    finally:
+        lock.release()
+
+
+def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> None:
+    """Each process writes the rows of its contiguous share of the images into one file.
+
+    Rows are written, not mapped: a full disk is then an error and not a signal. Under the lock nobody else writes the
+    unfinished file, so what a killed run has left of it is overwritten.
+    """
+    unfinished = path.with_name(f'.{path.name}.unfinished')
+    first, end = (len(dataset) * share // get_world_size() for share in (get_rank(), get_rank() + 1))
+    try:
+        if is_main_process():
+            unfinished.write_bytes(b'')
+        barrier()
+        with unfinished.open('rb+') as file:
+            for x, _, _ in how.batches(backbone, Subset(dataset, range(first, end))):
+                if not file.tell():  # every process writes the same header, whose length says where its rows begin
+                    shape = (len(dataset), x.shape[1])
+                    np.lib.format.write_array_header_1_0(file, dict(descr='<f4', fortran_order=False, shape=shape))
+                    file.seek(first * x.shape[1] * 4, os.SEEK_CUR)
+                file.write(x.numpy().tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        barrier()
+        if is_main_process():
+            os.replace(unfinished, path)
+        barrier()
+    except BaseException as error:
+        unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise UserError(
+                f'the disk is full: features could not be stored in {path.parent}; free some space or {ELSEWHERE}'
+            ) from error
+        raise
+
+
+def on_main_process(compute: Callable[[], Answer]) -> Answer:
+    """What one process computes, told to all of them, or its error as theirs; they wait for a day at most."""
+    several = dist.is_available() and dist.is_initialized()
+    if not several:
+        return compute()
+    group = dist.new_group(backend='gloo', timeout=timedelta(days=1))
+    answer: list = [None, None]
+    if is_main_process():
+        try:
+            answer[0] = compute()
+        except UserError as error:
+            answer[1] = str(error)
+    dist.broadcast_object_list(answer, src=0, group=group)
+    dist.destroy_process_group(group)
+    if answer[1] is not None:
+        raise UserError(answer[1])
+    return answer[0]
+
+
+def progress(items: object, label: str, total: int | None = None) -> Iterator:
+    """A bar on a terminal, nothing in a log."""
     console = Console(stderr=True)
-    return track(loader, label, console=console, transient=True) if console.is_terminal else loader
+    return track(items, label, total, console=console, transient=True) if console.is_terminal else iter(items)
 
 
-def require_sound(features: Features, first_image: int = 0) -> None:
-    """Refuse features that no protocol can make sense of; `first_image` is the index of the first row."""
-    broken = (~features.x.isfinite()).any(dim=1)
+def require_images(dataset: Dataset) -> None:
+    if not len(dataset):
+        raise UserError(f'no images to evaluate: {type(dataset).__name__} is empty; check cfg.evaluation')
+
+
+def require_finite(x: Tensor, first_image: int = 0) -> None:
+    """Refuse features that no protocol can make sense of; `first_image` is the position of the first row."""
+    broken = (~x.isfinite()).any(dim=1)
     if broken.any():
-        first = first_image + int(broken.nonzero()[0])
         raise UserError(
-            f'{int(broken.sum())} of {len(broken)} images have NaN or infinite features, image {first} first; '
-            'the pre-training has diverged, use an earlier checkpoint'
+            f'image {first_image + int(broken.nonzero()[0])} has NaN or infinite features; the pre-training has diverged, '
+            'use an earlier checkpoint'
         )
-    if features.y.ndim == 1 and len(features.y) and int(features.y.min()) < 0:
+
+
+def require_labelled(y: Tensor) -> None:
+    if y.ndim == 1 and int(y.min()) < 0:
         raise UserError('the evaluation data has images without a label; name a labelled data set under cfg.evaluation')

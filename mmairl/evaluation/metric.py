@@ -6,6 +6,7 @@ import torch
 from mmengine.evaluator import BaseMetric
 from torch import Tensor
 
+from mmairl.errors import UserError
 from mmairl.evaluation.metrics import mean_ap, recalls, shot_report
 from mmairl.registry import METRICS
 
@@ -25,18 +26,26 @@ class HeadAccuracy(BaseMetric):
         self.metric, self.train_counts = metric, train_counts
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
+        readable = data_batch.get('data_samples', {}).get('readable')
         for outputs in data_samples:
             scores, labels = outputs['scores'], outputs['label'].cpu()
+            if not scores.isfinite().all():
+                raise UserError('the classifier has NaN or infinite scores: its training has diverged; lower the rate')
             if labels.ndim == 1:  # the five best suffice, and are a two hundredth of ImageNet's scores
                 scores = scores.topk(min(5, scores.shape[2]), dim=2).indices
-            self.results += list(zip(scores.cpu(), labels))
+            counts = torch.ones(len(labels), dtype=torch.bool) if readable is None else readable.bool().cpu()
+            self.results += list(zip(scores.cpu(), labels, counts))
 
-    def compute_metrics(self, results: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
-        found, labels = (torch.stack(column) for column in zip(*results))
-        scored = {}
+    def compute_metrics(self, results: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:
+        if not results:
+            raise UserError('no images to evaluate: the test set is empty; check cfg.evaluation.test')
+        found, labels, readable = (torch.stack(column) for column in zip(*results))
+        scored, found, labels = {}, found[readable], labels[readable]
         for head in range(found.shape[1]):
             suffix = f'@{head}' if found.shape[1] > 1 else ''
             scored |= {f'{name}{suffix}': value for name, value in self.of_head(found[:, head], labels).items()}
+        if not readable.all():
+            scored['unreadable images'] = float((~readable).sum())
         return scored
 
     def of_head(self, found: Tensor, labels: Tensor) -> dict[str, float]:

@@ -3,18 +3,15 @@
 import dataclasses
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from mmengine import Config
-from mmengine.config import ConfigDict
-from mmengine.dist import barrier, broadcast_object_list, is_main_process
+from mmengine.dist import barrier, broadcast_object_list
 from mmengine.logging import print_log
 from torch import nn
 from torch.utils.data import Dataset
@@ -22,30 +19,45 @@ from torch.utils.data import Dataset
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.compose import recipe_of
-from mmairl.evaluation.features import Extraction, Features, extract
+from mmairl.evaluation.features import Extraction, Features, extract, on_main_process, stored
+from mmairl.evaluation.identity import (
+    claim,
+    code_identity,
+    config_identity,
+    data_identity,
+    key_of,
+    weights_identity,
+)
 from mmairl.evaluation.knn import TEMPERATURE, knn_accuracy
 from mmairl.evaluation.logreg import QUICK, STRENGTHS, logistic_regression
-from mmairl.evaluation.store import stored
-from mmairl.evaluation.training import refit, train_and_test
+from mmairl.evaluation.training import recipe_of, refit, train_and_test
 from mmairl.registry import DATASETS
 from mmairl.weights.norms import looks_lars_trained
-from mmairl.weights.read import read_backbone
+from mmairl.weights.read import Backbone, read_backbone
+from mmairl.weights.write import write_backbone
 
-Answer = TypeVar('Answer')
 BASELINES = ('random', 'pixels')
 ON_FEATURES = ('knn', 'logreg', 'svm')
 BY_TRAINING = ('linear', 'finetune')
+# Of a recipe, what decides which classifier is trained; the rest says where the run lives and what it prints.
+OF_RECIPE = (
+    *('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'custom_hooks'),
+    *('grid', 'randomness', 'fast'),
+)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One row of a results table: a subject, its scores in percent by name, and the seconds it took."""
+    """One row of a results table: a subject, its scores in percent by name, and the seconds it took.
+
+    `identity` is what the scores depend on (`evaluation.identity`).
+    """
 
     subject: str
     scores: dict[str, float]
     seconds: float
     details: dict = field(default_factory=dict)
+    identity: dict = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,40 +88,82 @@ def evaluate(
     >>> evaluate(cfg, 'knn', 'work_dirs/demo/epoch_10.pth').scores  # doctest: +SKIP
     {'k-NN, k = 20': 71.3, 'k-NN, k = 200': 69.8}
     """
-    settings, start = settings or Settings(), time.perf_counter()
+    settings, began = settings or Settings(), time.perf_counter()
     start_processes(settings.launcher)
-    measured = _by_training if protocol in BY_TRAINING else _on_features
-    scores, details = measured(cfg, protocol, subject, part, settings)
-    return Result(name_of(subject, part), scores, time.perf_counter() - start, details)
+    found = None if subject in BASELINES else read_backbone(subject, part)
+    datasets = evaluation_sets(cfg, protocol)
+    recipe = _recipe(cfg, protocol, settings, found) if protocol in BY_TRAINING else None
+    identity = on_main_process(lambda: _identity(cfg, protocol, found or str(subject), settings, datasets, recipe))
+    if recipe is not None:
+        cfg = _without_network(cfg) if subject == 'pixels' else cfg
+        print_log(f'{protocol} by the recipe {Path(recipe.filename).stem}', logger='current')
+        print_log(f'network under test: {found or name_of(subject, part)}', logger='current')
+        start = on_main_process(lambda: _start(settings.work_dir, identity, found))
+        scores, details = train_and_test(
+            cfg, recipe, start, settings.work_dir, settings.sweep, settings.workers, settings.launcher
+        )
+        scores = {f'{protocol}, {name}': value for name, value in scores.items()}
+        details = {'recipe': Path(recipe.filename).stem, 'work_dir': str(settings.work_dir), **details}
+    else:
+        backbone = None if subject == 'pixels' else load_backbone(cfg, found)
+        scores, details = _on_features(cfg, protocol, backbone, settings, datasets, identity)
+    return Result(name_of(subject, part), scores, time.perf_counter() - began, details, identity)
 
 
-def _by_training(
-    cfg: Config, protocol: str, subject: str | Path, part: str, settings: Settings
-) -> tuple[dict[str, float], dict]:
-    require_data(cfg)
-    recipe = recipe_of(cfg, protocol, settings.recipe or _of_large_norms(cfg, protocol, subject, part))
-    print_log(f'{protocol} by the recipe {Path(recipe.filename).stem}', logger='current')
-    if subject == 'pixels':
-        cfg = _without_network(cfg)
-    start = None
-    if subject not in BASELINES:
-        start = dict(type='PretrainedBackbone', checkpoint=str(subject), part=part)
-    scores, details = train_and_test(
-        cfg, recipe, start, settings.work_dir, settings.sweep, settings.workers, settings.launcher
-    )
-    return {f'{protocol}, {name}': value for name, value in scores.items()}, {
-        'recipe': Path(recipe.filename).stem,
-        'work_dir': str(settings.work_dir),
-        **details,
-    }
-
-
-def _of_large_norms(cfg: Config, protocol: str, subject: str | Path, part: str) -> str | None:
-    """The linear recipe of LARS-trained networks where only the weights can tell, as in the configs of other data sets."""
-    told = 'optim_wrapper' in cfg or 'linear' in cfg.get('recipes', {})
-    if protocol != 'linear' or told or subject in BASELINES:
+def _start(folder: Path, identity: dict[str, Any], found: Backbone | None) -> dict | None:
+    """Take the folder for this evaluation, and put the weights there that all of its runs start from."""
+    claim(folder, identity)
+    if found is None:
         return None
-    return 'linear_lars_80e' if looks_lars_trained(read_backbone(subject, part).weights) else None
+    if not (folder / 'start.pth').is_file():
+        write_backbone(found, folder / 'start.pth')
+    return dict(type='PretrainedBackbone', checkpoint=str(folder / 'start.pth'))
+
+
+def identity_of(
+    cfg: Config, protocol: str, subject: str | Path, part: str = 'student', settings: Settings | None = None
+) -> dict[str, Any]:
+    """What the result of `evaluate` with these arguments depends on, without measuring anything."""
+    settings = settings or Settings()
+    found = None if subject in BASELINES else read_backbone(subject, part)
+    recipe = _recipe(cfg, protocol, settings, found) if protocol in BY_TRAINING else None
+    return _identity(cfg, protocol, found or str(subject), settings, evaluation_sets(cfg, protocol), recipe)
+
+
+def _identity(
+    cfg: Config,
+    protocol: str,
+    found: Backbone | str,
+    settings: Settings,
+    datasets: dict[str, tuple[dict, Dataset]],
+    recipe: Config | None,
+) -> dict[str, Any]:
+    chosen: dict[str, Any] = dict(name=protocol)
+    if recipe is not None:
+        chosen['recipe'] = config_identity({key: recipe[key] for key in OF_RECIPE if key in recipe})
+        chosen['sweep'] = config_identity(recipe.sweep) if settings.sweep else False
+    elif protocol == 'knn':
+        chosen.update(ks=list(settings.ks), temperature=settings.temperature)
+    elif protocol == 'svm':
+        chosen.update(low_shot=settings.low_shot)
+    network = {key: value for key, value in cfg.model.backbone.items() if key != 'init_cfg'}
+    normal = cfg.model.data_preprocessor
+    return dict(
+        protocol=chosen,
+        weights=found if isinstance(found, str) else weights_identity(found.weights),
+        network='none' if found == 'pixels' else config_identity(network),
+        input=dict(mean=list(normal.mean), std=list(normal.std)),
+        data={name: data_identity(described, dataset) for name, (described, dataset) in datasets.items()},
+        code=code_identity(),
+    )
+
+
+def _recipe(cfg: Config, protocol: str, settings: Settings, found: Backbone | None) -> Config:
+    """The recipe asked for or the config's; if the config names no optimizer, LARS is guessed from the weights' norms."""
+    name, known = settings.recipe, 'optim_wrapper' in cfg or 'linear' in cfg.get('recipes', {})
+    if name is None and protocol == 'linear' and not known and found and looks_lars_trained(found.weights):
+        name = 'linear_lars_80e'
+    return recipe_of(cfg, protocol, name)
 
 
 def _without_network(cfg: Config) -> Config:
@@ -120,41 +174,71 @@ def _without_network(cfg: Config) -> Config:
     return cfg
 
 
+def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict, Dataset]]:
+    """The protocol's data sets by name, each as its config and built: train, test and, where a choice is made, val."""
+    settings = cfg.get('evaluation')
+    if not settings or 'train' not in settings or 'test' not in settings:
+        raise UserError(f'{cfg.filename} names no data to evaluate on; add evaluation = dict(train=..., test=...)')
+    # Nothing is chosen by k-NN, nor by the SVM outside of its training images.
+    named = {'train': refit(settings), 'test': settings.test}
+    if protocol not in ('knn', 'svm') and 'val' in settings:
+        named |= {'train': settings.train, 'val': settings.val}
+    datasets = {name: (described, DATASETS.build(described)) for name, described in named.items()}
+    classes = [list(map(str, getattr(dataset, 'classes', ()))) for _, dataset in datasets.values()]
+    for name, other in zip(datasets, classes):
+        if other != classes[0]:
+            odd = sorted(set(other) ^ set(classes[0]))
+            raise UserError(
+                f'the {name} images have {len(other)} classes and the training images {len(classes[0])}, and '
+                f'{odd[0] if odd else "their order"!r} is not the same in both; give folders with the same classes'
+            )
+    return datasets
+
+
 def _on_features(
-    cfg: Config, protocol: str, subject: str | Path, part: str, settings: Settings
+    cfg: Config,
+    protocol: str,
+    backbone: nn.Module | None,
+    settings: Settings,
+    datasets: dict[str, tuple[dict, Dataset]],
+    identity: dict[str, Any],
 ) -> tuple[dict[str, float], dict]:
     """Features of training, test and, where a strength is to be chosen, validation images; then the protocol."""
-    described = require_data(cfg)
-    # Nothing is chosen by k-NN, nor by the SVM outside of its training images.
-    parts = {'train': refit(described), 'test': described.test}
-    if protocol == 'logreg' and 'val' in described:
-        parts |= {'train': described.train, 'val': described.val}
-    backbone = subject_backbone(cfg, subject, part)
+    how, features = extraction(cfg, settings.device, settings.workers), {}
     # Without a store the processes still share one, for as long as it takes.
     with nullcontext(settings.cache) if settings.cache else tempfile.TemporaryDirectory() as root:
         shared = [root]
         broadcast_object_list(shared)
-        features = stored_features(cfg, backbone, parts, Path(shared[0]), settings)
-        train, test = features['train'], features['test']
-        metric = getattr(DATASETS.get(cfg.evaluation.test.type), 'metric', 'top-1')
-        scores, details = measure(protocol, train, test, settings, features.get('val'), metric)
+        for name, (_, dataset) in datasets.items():
+            key = key_of({**identity, 'protocol': 'features', 'data': identity['data'][name]})
+            features[name] = stored(Path(shared[0]) / f'{key}.npy', backbone, dataset, how)
+        train, test, val = (features.get(name) for name in ('train', 'test', 'val'))
+        metric = getattr(datasets['test'][1], 'metric', 'top-1')
+        scores, details = measure(protocol, train, test, settings, val, metric)
         sizes = {'train_images': len(train.x), 'test_images': len(test.x), 'dimensions': train.x.shape[1]}
+        left_out = {name: _names(datasets[name][1], found.unreadable) for name, found in features.items()}
         barrier()
-    return scores, {**sizes, **details}
+    return scores, {
+        **sizes,
+        **{f'unreadable_{name}_images': files for name, files in left_out.items() if files},
+        **details,
+    }
 
 
-def require_data(cfg: Config) -> dict:
-    """The config's evaluation settings, which name a training and a test set."""
-    settings = cfg.get('evaluation')
-    if not settings or 'train' not in settings or 'test' not in settings:
-        raise UserError(f'{cfg.filename} names no data to evaluate on; add evaluation = dict(train=..., test=...)')
-    return settings
+def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
+    """The files at these positions, or the positions; also said in the log."""
+    names = [f'image {position}' for position in positions]
+    if hasattr(dataset, 'path'):
+        names = [str(dataset.path(position)) for position in positions]
+    if names:
+        print_log(f'{len(names)} images cannot be read and are left out: {", ".join(names[:5])}', logger='current')
+    return names
 
 
 def evaluation_data(cfg: Config) -> tuple[Dataset, Dataset]:
     """The labelled training and test sets that the config names for evaluation."""
-    settings = require_data(cfg)
-    return DATASETS.build(settings.train), DATASETS.build(settings.test)
+    datasets = evaluation_sets(cfg)
+    return datasets['train'][1], datasets['test'][1]
 
 
 def subject_backbone(cfg: Config, subject: str | Path, part: str = 'student', seed: int = 0) -> nn.Module | None:
@@ -177,17 +261,6 @@ def features_of(
     return tuple(extract(backbone, part, extraction(cfg, device, workers)) for part in data)
 
 
-def stored_features(
-    cfg: Config, backbone: nn.Module | None, parts: dict[str, dict], root: Path, settings: Settings
-) -> dict[str, Features]:
-    """Features of each part of the evaluation data, from the store below `root` where they are there."""
-    how = extraction(cfg, settings.device, settings.workers)
-    return {
-        name: stored(root, backbone, DATASETS.build(data), ConfigDict(data).to_dict(), how)
-        for name, data in parts.items()
-    }
-
-
 def measure(
     protocol: str,
     train: Features,
@@ -201,7 +274,8 @@ def measure(
     if protocol == 'knn':
         found = knn_accuracy(train, test, settings.ks, settings.temperature, settings.device)
         return {f'k-NN, k = {k}': score for k, score in found.items()}, {'temperature': settings.temperature}
-    return _on_main_process(lambda: _by_solver(protocol, train, test, settings, val, metric, strengths))
+    # The solvers run in one process.
+    return on_main_process(lambda: _by_solver(protocol, train, test, settings, val, metric, strengths))
 
 
 def _by_solver(
@@ -228,24 +302,6 @@ def _by_solver(
     if settings.low_shot:
         details['low_shot'] = dataclasses.asdict(low_shot(train, test, jobs=jobs))
     return scores, details
-
-
-def _on_main_process(compute: Callable[[], Answer]) -> Answer:
-    """Solvers run in one process, which tells the others what came out, or what went wrong; they wait for a day at most."""
-    several = dist.is_available() and dist.is_initialized()
-    group = dist.new_group(backend='gloo', timeout=timedelta(days=1)) if several else None
-    answer: list = [None, None]
-    if is_main_process():
-        try:
-            answer[0] = compute()
-        except UserError as error:
-            answer[1] = str(error)
-    if several:
-        dist.broadcast_object_list(answer, src=0, group=group)
-        dist.destroy_process_group(group)
-    if answer[1] is not None:
-        raise UserError(answer[1])
-    return answer[0]
 
 
 def quick_logreg(train: Features, test: Features, device: str = 'cpu') -> float:

@@ -110,7 +110,7 @@ def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, const
     how = extraction(cfg, default_device())
     data = DATASETS.build(cfg.evaluation.train)
     some = Subset(data, range(0, len(data), max(1, len(data) // (STATISTICS * how.batch_size))))
-    recalibrate(network.to(how.device), (images for images, _ in how.images(some, 'batch statistics')))
+    recalibrate(network.to(how.device), (images for images, *_ in how.images(some, 'batch statistics')))
     backbone.weights.update(network.cpu().state_dict())
     write_backbone(backbone, folder / 'rescaled.pth', 'mmairl')
     (folder / 'last_checkpoint').write_text('rescaled.pth')

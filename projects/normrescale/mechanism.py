@@ -19,9 +19,9 @@ from rich.table import Table
 from mmairl.analysis.cka import stage_cka
 from mmairl.analysis.images import Images
 from mmairl.engine.launch import load_config, one_sentence_errors, register, train
-from mmairl.evaluation.compose import recipe_of
+from mmairl.evaluation.identity import claim, config_identity
 from mmairl.evaluation.protocol import Settings, evaluate
-from mmairl.evaluation.training import train_and_test
+from mmairl.evaluation.training import recipe_of, train_and_test
 from mmairl.report.files import save_figure, save_table
 from mmairl.report.norm_figures import norm_lines
 from mmairl.weights.norms import typical_growth, weight_norms
@@ -75,6 +75,7 @@ def fine_tuned(cfg: Config, name: str, start: dict | None, rate: float, seed: in
     folder = (
         args.folder / f'finetune{args.epochs}' / name.replace(', ', '_').replace(' ', '_') / f'lr{rate:g}_seed{seed}'
     )
+    claim(folder, dict(start=config_identity(start), recipe=config_identity(recipe)))
     return train_and_test(cfg, recipe, start, folder, False, args.workers, 'none')[0]['top-1']
 
 

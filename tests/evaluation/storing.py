@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from mmairl.engine.distributed import start_processes, stop_processes
-from mmairl.evaluation import store
+from mmairl.evaluation import features
 from mmairl.evaluation.features import Extraction, Features
 
 HOW = Extraction((0.5,) * 3, (0.25,) * 3, batch_size=4)
@@ -29,14 +29,14 @@ class Ramp(Dataset):
 
 
 class Waits(nn.Module):
-    """Tells that it was asked, and goes on once a file is there."""
+    """Leaves a file when it is called, and goes on once another file is there."""
 
-    def __init__(self, told: Path, waited_for: Path | None = None) -> None:
+    def __init__(self, called: Path, waited_for: Path | None = None) -> None:
         super().__init__()
-        self.told, self.waited_for = told, waited_for
+        self.called, self.waited_for = called, waited_for
 
     def forward(self, images: Tensor) -> Tensor:
-        self.told.touch()
+        self.called.touch()
         wait_for(self.waited_for)
         return images
 
@@ -48,16 +48,17 @@ def wait_for(file: Path | None, seconds: float = 120.0) -> None:
         time.sleep(0.01)
 
 
-def features(root: Path, name: str, waited_for: Path | None = None) -> Features:
-    return store.stored(root, Waits(root.parent / f'{name}.extracts', waited_for), Ramp(), dict(type='Ramp'), HOW)
+def stored(root: Path, name: str, waited_for: Path | None = None) -> Features:
+    network = Waits(root.parent / f'{name}.extracts', waited_for)
+    return features.stored(root / 'key.npy', network, Ramp(), HOW)
 
 
 def main() -> None:
     root, name, *waited_for = Path(sys.argv[1]), sys.argv[2], *map(Path, sys.argv[3:])
     start_processes('pytorch' if 'RANK' in os.environ else 'none')
-    store.PATIENCE = 0.2
+    features.POLL = 0.2
     (root.parent / f'{name}.starts').touch()
-    found = features(root, name, *waited_for)
+    found = stored(root, name, *waited_for)
     torch.save((found.x, found.y), root.parent / f'{name}.{os.environ.get("RANK", 0)}.pth')
     stop_processes()
 

@@ -8,7 +8,7 @@ from mmengine import Config
 from mmairl.data.sampler import ResumableSampler
 from mmairl.engine.launch import load_config, train
 from mmairl.engine.loops import sampler_of
-from mmairl.evaluation.compose import compose
+from mmairl.evaluation.training import compose
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 

@@ -106,7 +106,7 @@ def test_checkpoints_of_other_projects_and_released_models_are_measured_by_the_s
 
 def test_features_are_extracted_once_for_all_protocols(tool, config_file, checkpoint, monkeypatch):
     assert tool('knn', config_file, checkpoint, '--k', 3) == 0
-    monkeypatch.setattr('mmairl.evaluation.store._fill', lambda *_: pytest.fail('extracted again'))
+    monkeypatch.setattr('mmairl.evaluation.features._fill', lambda *_: pytest.fail('extracted again'))
     assert tool('svm', config_file, checkpoint) == 0
     assert tool('logreg', config_file, checkpoint) == 0
     names = {path.stem for path in checkpoint.parent.glob('epoch_3_student_*.json')}

@@ -12,8 +12,8 @@ from mmairl.data.views import ViewDataset
 from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
 from mmairl.evaluation import training
-from mmairl.evaluation.compose import compose, recipe_of, sized, with_views
 from mmairl.evaluation.protocol import Settings, evaluate
+from mmairl.evaluation.training import compose, recipe_of, sized, with_views
 from mmairl.registry import DATASETS, MODELS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
@@ -105,11 +105,60 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(cfg, recipe, tmp_path, mon
     assert started == [True]
 
 
-def test_another_evaluation_in_the_same_folder_is_refused(cfg, recipe, tmp_path):
-    run(cfg, recipe, tmp_path / 'a')
-    recipe.optim_wrapper.optimizer.lr = 1.0
-    with pytest.raises(UserError, match='holds another evaluation'):
-        run(cfg, recipe, tmp_path / 'a')
+@pytest.fixture
+def recipe_file(recipe, tmp_path) -> Path:
+    recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1
+    recipe.dump(str(tmp_path / 'recipe.py'))
+    return tmp_path / 'recipe.py'
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    """What is in a folder, but for the log, which this process still writes to."""
+    return {path: path.read_bytes() for path in folder.rglob('*') if path.is_file() and path.suffix != '.log'}
+
+
+def test_a_score_is_read_again_for_the_same_evaluation_only(cfg, recipe_file, tmp_path, checkpoint, monkeypatch):
+    settings = Settings(recipe=str(recipe_file), work_dir=tmp_path / 'a')
+    scores = evaluate(cfg, 'linear', checkpoint, settings=settings).scores
+    before = files(tmp_path / 'a')
+    monkeypatch.setattr(training, 'train', lambda *_: pytest.fail('trained'))
+    monkeypatch.chdir(tmp_path)
+    again = Settings(recipe='./recipe.py', workers=1, work_dir=tmp_path / 'a')
+    assert evaluate(cfg, 'linear', './epoch_3.pth', settings=again).scores == scores
+    saved = torch.load(checkpoint)
+    torch.save({**saved, 'state_dict': {k: v + 1 for k, v in saved['state_dict'].items()}}, checkpoint)
+    with pytest.raises(UserError, match=r'holds another result, which differs in weights \(\w{16} there'):
+        evaluate(cfg, 'linear', checkpoint, settings=settings)
+    torch.save(saved, checkpoint)
+    cfg.evaluation.test.count = 33
+    with pytest.raises(UserError, match=r'differs in data.test.settings.count \(30 there, 33 here\)'):
+        evaluate(cfg, 'linear', checkpoint, settings=settings)
+    assert files(tmp_path / 'a') == before
+
+
+def test_a_killed_run_does_not_go_on_from_other_weights(cfg, recipe_file, tmp_path, checkpoint, monkeypatch):
+    """The checkpoint is replaced after half of a search: its folder is refused, and its start is still the first one."""
+    settings = Settings(recipe=str(recipe_file), work_dir=tmp_path / 'a')
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(training, 'train', killed)
+        evaluate(cfg, 'linear', checkpoint, settings=settings)
+    saved = torch.load(checkpoint)
+    torch.save({**saved, 'state_dict': {k: v + 1 for k, v in saved['state_dict'].items()}}, checkpoint)
+    with pytest.raises(UserError, match='differs in weights'):
+        evaluate(cfg, 'linear', checkpoint, settings=settings)
+    start = torch.load(tmp_path / 'a/start.pth')['state_dict']
+    assert torch.equal(start['backbone.conv1.weight'], saved['state_dict']['backbone.conv1.weight'])
+
+
+def test_unreadable_test_images_are_left_out_and_counted(cfg, recipe, tmp_path, monkeypatch):
+    load = ViewDataset.load
+    monkeypatch.setattr(Bright, 'load', lambda self, i: load(self, i + (len(self) == 30 and i in (4, 9))))
+    scores, _ = run(cfg, recipe, tmp_path / 'a')
+    assert scores['unreadable images'] == 2 and scores['top-1'] > 60
 
 
 def test_a_sweep_chooses_on_held_out_images_and_looks_at_the_test_set_once(cfg, recipe, tmp_path, monkeypatch):
@@ -119,8 +168,8 @@ def test_a_sweep_chooses_on_held_out_images_and_looks_at_the_test_set_once(cfg, 
     scores, chosen = run(cfg, recipe, tmp_path / 'a', sweep=True)
     sweep, final = asked
     assert sweep.model.heads == 4 and sweep.optim_wrapper.optimizer.rates == [1e-6, 1e-6, 3.0, 3.0]
-    assert sweep.test_dataloader.dataset.type == 'Part' and sweep.test_dataloader.dataset.held
-    assert final.test_dataloader.dataset.to_dict() == dict(type='Bright', count=30, seed=1)
+    assert sweep.test_dataloader.dataset.dataset.type == 'Part' and sweep.test_dataloader.dataset.dataset.held
+    assert final.test_dataloader.dataset.dataset.to_dict() == dict(type='Bright', count=30, seed=1)
     assert final.optim_wrapper.optimizer.lr == chosen['lr'] == 3.0
     assert len(chosen['held_out']) == 4 and scores['top-1'] > 60
 

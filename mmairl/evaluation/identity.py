@@ -1,0 +1,241 @@
+"""What a result depends on, by content: weights, network, data, protocol, code. Used wherever a result is kept.
+
+An identity is a nested dictionary of plain values, which is stored beside the result. Two results with equal identities are the
+same measurement; a result with another identity is never returned and never mixed. Nothing is in it that does not change
+the number: no path, no number of workers, no device. The interface, for `evaluation`, `transfer` and `study` alike:
+
+- `weights_identity`, `data_identity`, `files_identity`, `file_identity`, `config_identity`, `code_identity` make the parts;
+- `key_of(identity)` is a short name for a file or a folder of its own;
+- `difference(there, here)` says in words what differs, '' for nothing;
+- `claim(folder, identity)` is called before anything is written to a folder: it refuses one that holds another result.
+
+`evaluation.protocol.identity_of(cfg, protocol, subject, part, settings)` is the identity of a whole evaluation, and `evaluate`
+returns it as `Result.identity`.
+
+>>> identity = dict(weights=weights_identity(backbone.weights), code=code_identity())  # doctest: +SKIP
+>>> claim(folder, identity)  # doctest: +SKIP
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import features as pillow
+from torch import Tensor
+from torch.utils.data import Dataset
+
+import mmairl
+from mmairl.errors import UserError
+from mmairl.files import replacing
+from mmairl.registry import DATASETS
+
+REVISION = 2  # of our code; raise it with a change that changes what is measured
+PACKAGES = ('torch', 'torchvision', 'mmpretrain', 'onedl-mmpretrain', 'pillow')
+WHOLE = 256 * 2**20  # bytes; what is smaller is read whole, of the rest every name, size and time and a sample
+SAMPLES, BLOCK = 64, 2**16  # files of a large data set that are read whole, or blocks of one large file
+THREADS = 16  # that wait for a network disk
+NAME = 'identity.json'
+RESULTS = ('scores.json', 'last_checkpoint')  # what a run leaves in its folder
+
+
+def weights_identity(weights: Mapping[str, Tensor]) -> str:
+    """A digest of every name, type, shape and value."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(f'{name} {tensor.dtype} {tuple(tensor.shape)}\n'.encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()[:16]
+
+
+def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
+    """Of a data set that is built from a config: its settings, and a digest of the images that it picks.
+
+    The digest covers the labels and arrays in memory, and the files: of up to 256 MiB every byte; of more, every name below
+    the root, size and time of change, and the bytes of 64 files. So one thing goes unnoticed: a file of a large set that
+    is rewritten with its size and time kept.
+    """
+    dataset = DATASETS.build(dict(described)) if dataset is None else dataset
+    digest, rows, images = hashlib.sha256(), np.arange(len(dataset)), len(dataset)
+    while True:
+        arrays = {name: value for name, value in sorted(vars(dataset).items()) if _is_array(name, value)}
+        for name, value in arrays.items():
+            digest.update(name.encode())
+            _add_array(digest, value)
+        digest.update(json.dumps([str(name) for name in getattr(dataset, 'classes', ())]).encode())
+        if not hasattr(dataset, 'dataset'):
+            break
+        rows = np.asarray(getattr(dataset, 'indices', np.arange(len(dataset))))[rows]
+        dataset = dataset.dataset
+    digest.update(_bytes(rows))
+    if hasattr(dataset, 'path'):
+        paths = [os.fspath(dataset.path(int(row))) for row in rows]
+        digest.update(files_identity(paths, getattr(dataset, 'root', '/')).encode())
+    elif set(arrays) <= {'labels'}:  # a class that does not say where its images are
+        for folder in (root for root in _locations(described) if os.path.isdir(root)):
+            paths = sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
+            digest.update(files_identity(paths, folder).encode())
+    return dict(settings=config_identity(described), images=images, content=digest.hexdigest()[:16])
+
+
+def files_identity(paths: Sequence[str], root: str | Path) -> str:
+    """A digest of files by name below `root`, and by their bytes or, above 256 MiB, by size, time and a sample."""
+    digest, blocks = hashlib.sha256(), [paths[at : at + 1024] for at in range(0, len(paths), 1024)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        stats = [stat for block in pool.map(lambda block: [_stat(path) for path in block], blocks) for stat in block]
+    whole = sum(size for size, _ in stats) <= WHOLE
+    sample = set(range(len(paths)) if whole else np.linspace(0, len(paths) - 1, SAMPLES).astype(int).tolist())
+    for number, (path, (size, changed)) in enumerate(zip(paths, stats)):
+        name = os.path.relpath(path, root)
+        digest.update(f'{name} {size} {"" if whole else changed}\n'.encode(errors='surrogateescape'))
+        if number in sample:
+            _add_file(digest, path, size, changed)
+    return digest.hexdigest()[:16]
+
+
+def file_identity(path: str | Path) -> str:
+    """A digest of one file, whatever its name."""
+    digest = hashlib.sha256()
+    _add_file(digest, path, *_stat(path))
+    return digest.hexdigest()[:16]
+
+
+def config_identity(value: Any, key: str = '') -> Any:
+    """A config as plain values, where a file that is named counts by its content and a folder by that of the data set."""
+    if isinstance(value, Mapping):
+        return {str(name): config_identity(inner, str(name)) for name, inner in sorted(value.items())}
+    if isinstance(value, (list, tuple)):
+        return [config_identity(inner) for inner in value]
+    if isinstance(value, (str, Path)) and _is_location(key, value):
+        return 'a folder' if os.path.isdir(value) else f'file {file_identity(value)}'
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def code_identity() -> dict[str, str]:
+    """The versions of what turns files into numbers, the image decoder and its back end included."""
+    found = {'mmairl': f'{mmairl.__version__}, revision {REVISION}'}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    turbo = pillow.check_feature('libjpeg_turbo')
+    found['jpeg'] = f'libjpeg-turbo {pillow.version("libjpeg_turbo")}' if turbo else f'libjpeg {pillow.version("jpg")}'
+    return found
+
+
+def key_of(identity: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits that stand for the identity."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def difference(there: Mapping[str, Any], here: Mapping[str, Any], shown: int = 2) -> str:
+    """What differs between two identities: 'weights (3f2a there, 9b1c here)'; '' where they are equal.
+
+    >>> difference(dict(weights='3f2a', k=20), dict(weights='9b1c', k=20))
+    'weights (3f2a there, 9b1c here)'
+    """
+    old, new = dict(_flat(json.loads(json.dumps(there)))), dict(_flat(json.loads(json.dumps(here))))
+    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name, '-') != new.get(name, '-')]
+    words = [f'{name} ({old.get(name, "nothing")} there, {new.get(name, "nothing")} here)' for name in names[:shown]]
+    return ' and '.join(words) + (f' and {len(names) - shown} more' if len(names) > shown else '')
+
+
+def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RESULTS) -> None:
+    """Mark a folder as this result's; refuse one that holds another's, before anything in it is touched."""
+    path = folder / NAME
+    if path.is_file():
+        try:
+            there = json.loads(path.read_text())
+        except ValueError as error:
+            raise UserError(f'{path} is damaged; remove {folder} or name another folder') from error
+        if differs := difference(there, identity):
+            raise UserError(
+                f'{folder} holds another result, which differs in {differs}; name another folder (--work-dir), or '
+                'remove this one'
+            )
+        return
+    if found := [name for name in results if (folder / name).exists()]:
+        raise UserError(
+            f'{folder} holds {found[0]} and no {NAME}, so what it measured is not known; name another folder '
+            '(--work-dir), or remove this one'
+        )
+    with replacing(path) as beside:
+        beside.write_text(json.dumps(identity, indent=1))
+
+
+def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:
+    if isinstance(values, np.ndarray):
+        return np.ascontiguousarray(values).view(np.uint8).reshape(-1).data
+    values = values.detach().cpu().contiguous()
+    return values.reshape(-1).view(torch.uint8).numpy().data if values.numel() else b''
+
+
+def _is_array(name: str, value: Any) -> bool:
+    # Which files could not be read is found out while images are read: it is no part of what was picked.
+    return isinstance(value, (Tensor, np.ndarray)) and not name.startswith('unreadable') and name != 'files'
+
+
+def _add_array(digest: Any, values: Tensor | np.ndarray) -> None:
+    """An array by its bytes, a large one on the disk as its file."""
+    digest.update(f'{values.dtype} {tuple(values.shape)}\n'.encode())
+    base = values
+    while isinstance(base.base if isinstance(base, np.ndarray) else None, np.ndarray):
+        base = base.base
+    if isinstance(base, np.memmap) and base.filename is not None and base.nbytes > WHOLE:
+        _add_file(digest, base.filename, *_stat(base.filename))
+    else:
+        digest.update(_bytes(values))
+
+
+def _stat(path: str | Path) -> tuple[int, int]:
+    """Size and time of change; -1 and 0 of what is not there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return -1, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def _add_file(digest: Any, path: str | Path, size: int, changed: int) -> None:
+    """All bytes of a file, or the time of change and a sample of one that is large."""
+    try:
+        with open(path, 'rb') as file:
+            if size <= WHOLE:
+                while block := file.read(2**20):
+                    digest.update(block)
+                return
+            digest.update(f'{size} {changed}\n'.encode())
+            for at in np.linspace(0, size - BLOCK, SAMPLES).astype(int).tolist():
+                file.seek(at)
+                digest.update(file.read(BLOCK))
+    except OSError as error:
+        digest.update(f'unreadable: {error.errno}'.encode())
+
+
+def _is_location(key: str, value: str | Path) -> bool:
+    """Whether a value of a config names a file or folder that is there, and not a split or a class."""
+    return (key == 'root' or os.sep in str(value)) and os.path.exists(value)
+
+
+def _locations(described: Mapping[str, Any]) -> Iterable[str]:
+    for key, value in described.items():
+        if isinstance(value, Mapping):
+            yield from _locations(value)
+        elif isinstance(value, (str, Path)) and _is_location(key, value):
+            yield str(value)
+
+
+def _flat(value: Any, name: str = '') -> Iterable[tuple[str, Any]]:
+    """Dotted names and values of a nested dictionary."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f'{name}.{key}' if name else key)
+    else:
+        yield name, value

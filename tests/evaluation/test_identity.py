@@ -1,0 +1,249 @@
+"""What a result depends on: everything that changes the number, and nothing else."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine import Config
+from PIL import Image
+
+from mmairl.data.folders import ImageFolder
+from mmairl.data.packed import pack
+from mmairl.errors import UserError
+from mmairl.evaluation import identity
+from mmairl.evaluation.identity import (
+    claim,
+    code_identity,
+    config_identity,
+    data_identity,
+    difference,
+    key_of,
+    weights_identity,
+)
+from mmairl.evaluation.protocol import Settings, evaluate, identity_of
+
+VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
+
+
+def image(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, 'BMP')  # whatever the pixels, as many bytes
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    for label, name in enumerate('ab'):
+        for number in range(5):
+            image(tmp_path / 'images' / name / f'{number}.bmp', 10 * label + number)
+    return tmp_path / 'images'
+
+
+def described(folder: Path, **more) -> dict:
+    return dict(type='ImageFolder', root=str(folder), views=VIEW, **more)
+
+
+def swap_pixels(path: Path) -> None:
+    """Another image of the same size under the same name, with the time of change put back."""
+    status = path.stat()
+    image(path, 99)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+
+
+def test_the_identity_of_data_follows_each_change_of_what_is_picked(folder, tmp_path):
+    base = data_identity(described(folder))
+    assert data_identity(described(folder)) == base
+    other = [[dict(type='Resize', size=18), dict(type='CenterCrop', size=16)]]
+    assert data_identity({**described(folder), 'views': other}) != base
+    seen = [key_of(base)]
+    changes = [
+        lambda: swap_pixels(folder / 'a/3.bmp'),
+        lambda: os.rename(folder / 'a/3.bmp', folder / 'b/3b.bmp'),
+        lambda: image(folder / 'a/7.bmp', 7),
+        lambda: os.unlink(folder / 'b/0.bmp'),
+        lambda: os.rename(folder / 'a', folder / 'c'),
+    ]
+    for change in changes:
+        change()
+        seen.append(key_of(data_identity(described(folder))))
+    assert len(set(seen)) == len(seen)
+
+
+def test_where_the_data_lie_and_how_they_are_named_changes_nothing(folder, tmp_path, monkeypatch):
+    base = data_identity(described(folder))
+    monkeypatch.chdir(tmp_path)
+    assert data_identity(described('./images')) == base
+    shutil.copytree(folder, tmp_path / 'copy')
+    assert data_identity(described(tmp_path / 'copy')) == base
+    dataset = ImageFolder(folder, views=VIEW)
+    dataset.unreadable[3] = 1  # what a reading run finds out
+    assert data_identity(described(folder), dataset) == base
+
+
+def test_of_large_data_names_sizes_times_and_a_sample_count(folder, monkeypatch):
+    monkeypatch.setattr(identity, 'WHOLE', 100)
+    base = data_identity(described(folder))
+    swap_pixels(folder / 'a/3.bmp')  # it is one of the sample of 64
+    swapped = data_identity(described(folder))
+    assert swapped != base
+    os.utime(folder / 'a/3.bmp')
+    assert data_identity(described(folder)) not in (base, swapped)
+
+
+@pytest.mark.parametrize('whole', [2**28, 100])
+def test_an_archive_made_anew_with_other_images_is_other_data(folder, tmp_path, monkeypatch, whole):
+    monkeypatch.setattr(identity, 'WHOLE', whole)
+    archive = tmp_path / 'images.tar'
+    packed = dict(type='Packed', root=str(archive), views=VIEW)
+    list(pack(ImageFolder(folder), archive))
+    base = data_identity(packed)
+    swap_pixels(folder / 'a/1.bmp')
+    list(pack(ImageFolder(folder), archive))
+    assert data_identity(packed) != base
+
+
+def test_a_rewritten_array_on_the_disk_is_other_data(tmp_path):
+    stl = tmp_path / 'stl10_binary'
+    stl.mkdir()
+    (stl / 'class_names.txt').write_text('a\nb\n')
+    np.arange(4 * 3 * 96 * 96, dtype=np.uint32).astype(np.uint8).tofile(stl / 'test_X.bin')
+    np.array([1, 2, 1, 2], np.uint8).tofile(stl / 'test_y.bin')
+    data = dict(type='STL10', root=str(tmp_path), split='test')
+    base = data_identity(data)
+    bytes_ = bytearray((stl / 'test_X.bin').read_bytes())
+    bytes_[50] ^= 1
+    (stl / 'test_X.bin').write_bytes(bytes_)
+    assert data_identity(data) != base
+
+
+def test_a_list_that_picks_other_images_of_the_same_classes_is_other_data(folder, tmp_path):
+    names = tmp_path / 'list.txt'
+    data = dict(type='ListedSubset', dataset=described(folder), list_file=str(names))
+    names.write_text('a/0.bmp\nb/0.bmp\n')
+    base = data_identity(data)
+    shutil.copy(names, tmp_path / 'same.txt')
+    assert data_identity({**data, 'list_file': str(tmp_path / 'same.txt')}) == base
+    names.write_text('a/1.bmp\nb/0.bmp\n')
+    assert data_identity(data) != base
+
+
+def test_other_named_classes_are_other_data(folder, tmp_path):
+    for number in range(5):
+        image(folder / 'c' / f'{number}.bmp', 30 + number)
+    names = tmp_path / 'names.txt'
+    data = dict(type='NamedClasses', dataset=described(folder), names=str(names))
+    names.write_text('a\nb\n')
+    base = data_identity(data)
+    names.write_text('a\nc\n')
+    assert data_identity(data) != base
+
+
+def test_a_users_own_data_set_is_known_by_its_folder(tmp_path, folder):
+    class Own(torch.utils.data.Dataset):
+        labels = torch.arange(10) % 2
+
+        def __len__(self) -> int:
+            return 10
+
+    data = dict(type='Own', root=str(folder))
+    base = data_identity(data, Own())
+    swap_pixels(folder / 'b/2.bmp')
+    assert data_identity(data, Own()) != base
+
+
+def test_weights_differ_by_value_type_shape_and_name():
+    base = dict(a=torch.zeros(2, 3), b=torch.tensor(0))
+    others = [
+        dict(a=torch.zeros(3, 2), b=torch.tensor(0)),
+        dict(a=torch.zeros(2, 3).half(), b=torch.tensor(0)),
+        dict(a=torch.full((2, 3), 1e-30), b=torch.tensor(0)),
+        dict(a=torch.zeros(2, 3), c=torch.tensor(0)),
+    ]
+    assert weights_identity(dict(reversed(base.items()))) == weights_identity(base)
+    assert len({weights_identity(weights) for weights in [base, *others]}) == 5
+
+
+def test_a_split_is_not_taken_for_a_folder_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'train').mkdir()
+    assert config_identity(dict(split='train', root='train')) == dict(split='train', root='a folder')
+
+
+def test_the_decoder_and_its_back_end_are_in_the_identity_of_the_code():
+    assert {'mmairl', 'torch', 'torchvision', 'pillow', 'jpeg'} <= set(code_identity())
+
+
+def test_a_difference_is_told_by_name_and_both_values():
+    one = dict(weights='3f', protocol=dict(ks=[20], temperature=0.07), code=dict(torch='2'))
+    other = dict(weights='9b', protocol=dict(ks=[20], temperature=0.1), code=dict(torch='3'))
+    assert difference(one, one) == ''
+    assert difference(one, json.loads(json.dumps(one))) == ''
+    said = 'weights (3f there, 9b here) and protocol.temperature (0.07 there, 0.1 here) and 1 more'
+    assert difference(one, other) == said
+
+
+def test_a_folder_is_claimed_once_and_kept_as_it_is_for_another(tmp_path):
+    claim(tmp_path / 'a', dict(weights='3f'))
+    claim(tmp_path / 'a', dict(weights='3f'))
+    before = {path: path.read_bytes() for path in (tmp_path / 'a').iterdir()}
+    with pytest.raises(UserError, match=r'differs in weights \(3f there, 9b here\); name another folder'):
+        claim(tmp_path / 'a', dict(weights='9b'))
+    assert {path: path.read_bytes() for path in (tmp_path / 'a').iterdir()} == before
+    (tmp_path / 'old').mkdir()
+    (tmp_path / 'old/scores.json').write_text('{}')
+    with pytest.raises(UserError, match='holds scores.json and no identity.json'):
+        claim(tmp_path / 'old', dict(weights='3f'))
+
+
+def replace_weights(checkpoint: Path, factor: float) -> None:
+    """Other weights under the same name, and the time of change put back."""
+    saved, status = torch.load(checkpoint), checkpoint.stat()
+    saved['state_dict'] = {k: factor * v if v.ndim == 4 else v for k, v in saved['state_dict'].items()}
+    torch.save(saved, checkpoint)
+    os.utime(checkpoint, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_what_changes_no_number_is_in_no_identity(cfg: Config, checkpoint: Path, tmp_path, monkeypatch):
+    base = identity_of(cfg, 'linear', checkpoint, settings=Settings(recipe='linear_shapes_20e'))
+    monkeypatch.chdir(tmp_path)
+    more = Settings(recipe='linear_shapes_20e', workers=3, work_dir=tmp_path / 'b', device='cuda')
+    cfg.evaluation.batch_size = 3
+    assert identity_of(cfg, 'linear', f'./{checkpoint.name}', settings=more) == base
+
+
+def test_what_changes_the_number_is_in_the_identity(cfg: Config, checkpoint: Path):
+    def key(protocol: str = 'knn', part: str = 'student', **settings) -> str:
+        return key_of(identity_of(cfg, protocol, checkpoint, part, Settings(**settings)))
+
+    found = [key(), key(part='teacher'), key(ks=(5,)), key(temperature=0.1), key('svm'), key('svm', low_shot=True)]
+    found += [key('linear', recipe='linear_shapes_20e', sweep=sweep) for sweep in (False, True)]
+    found += [key('linear', recipe=recipe) for recipe in ('linear_lars_80e', 'linear_sgd_100e')]
+    cfg.evaluation.test.count = 29
+    found.append(key())
+    cfg.model.data_preprocessor.mean = (0.5, 0.5, 0.5)
+    found.append(key())
+    cfg.model.backbone.out_indices = [2]
+    found.append(key())
+    replace_weights(checkpoint, 2.0)
+    found.append(key())
+    assert len(set(found)) == len(found)
+
+
+def test_features_of_another_layer_are_extracted_anew(cfg: Config, checkpoint: Path, tmp_path):
+    settings = Settings(ks=(3,), cache=tmp_path / 'features')
+    assert evaluate(cfg, 'knn', checkpoint, settings=settings).details['dimensions'] == 64
+    cfg.model.backbone.out_indices = [2]
+    assert evaluate(cfg, 'knn', checkpoint, settings=settings).details['dimensions'] == 32
+
+
+def test_test_images_of_other_classes_are_refused(cfg: Config, folder: Path, tmp_path):
+    cfg.evaluation = dict(train=described(folder), test=described(tmp_path / 'test'))
+    for number in range(3):
+        image(tmp_path / 'test/b' / f'{number}.bmp', number)
+    with pytest.raises(UserError, match="the test images have 1 classes and the training images 2, and 'a' is not"):
+        evaluate(cfg, 'knn', 'pixels', settings=Settings(ks=(1,)))
