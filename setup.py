@@ -10,10 +10,9 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).parent
 # What OpenMMLab's package manager and `mmairl::` names look for, by the suffixes of what is shipped.
 SHIPPED = {
-    'configs': ('.py', '.yaml', '.yml'),
-    'projects': ('.py', '.md', '.yml'),
+    'configs': ('.py', '.yaml'),
+    'projects': ('.py', '.md'),
     'tools': ('.py', '.sh'),
-    'model-index.yml': ('.yml',),
 }
 
 
@@ -30,7 +29,7 @@ def shipped() -> list[Path]:
 
 
 class BuildWithConfigs(build_py):
-    """Puts configs, tools, projects and the model index into `mmairl/.mim` of the wheel; the source tree gets no links."""
+    """Puts configs, tools and projects into `mmairl/.mim` of the wheel; the source tree gets no links."""
 
     def run(self) -> None:
         if not self.editable_mode:
@@ -53,7 +52,7 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10',
     packages=find_packages(include=['mmairl', 'mmairl.*']),
-    package_data={'mmairl.study': ['*.yaml']},
+    package_data={'mmairl.study': ['*.yaml', '*.sh'], 'mmairl.report': ['templates/*']},
     cmdclass={'build_py': BuildWithConfigs},
     # The OpenMMLab platform comes in two stacks with the same import names, so neither is forced on the user.
     install_requires=requirements('runtime'),

@@ -1,6 +1,7 @@
 """Files that are there whole or not at all: write beside, flush to disk, rename."""
 
 import errno
+import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +29,18 @@ def replacing(path: str | Path) -> Iterator[Path]:
         _flush_folder(path.parent)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write a text file, whole or not at all, and return where it is."""
+    with replacing(path) as beside:
+        beside.write_text(text, encoding='utf-8')
+    return Path(path)
+
+
+def write_json(path: str | Path, content: object) -> Path:
+    """Write a JSON file, whole or not at all, and return where it is."""
+    return write_text(path, json.dumps(content, indent=1) + '\n')
 
 
 def _flush_folder(folder: Path) -> None:

@@ -86,20 +86,20 @@ def test_the_wheel_holds_all_of_the_package_and_nothing_that_was_removed(wheel):
     }
     beside = {f'mmairl/.mim/{path.relative_to(ROOT).as_posix()}' for path in shipped()}
     assert {name for name in held if '.dist-info/' not in name} == package | beside
-    assert 'mmairl/study/published.yaml' in held and 'mmairl/.mim/model-index.yml' in held
+    assert 'mmairl/study/published.yaml' in held and 'mmairl/report/templates/page.html' in held
 
 
 def shipped() -> list[Path]:
     """What mim looks for: every file git would keep of configs, tools and projects."""
     found = [path for name in ('configs', 'tools', 'projects') for path in (ROOT / name).rglob('*')]
-    return [ROOT / 'model-index.yml', *(path for path in found if path.is_file() and '__pycache__' not in path.parts)]
+    return [path for path in found if path.is_file() and '__pycache__' not in path.parts]
 
 
 def test_the_source_tree_gets_no_links_and_the_sdist_can_be_built_from(source, tmp_path):
     shell(sys.executable, 'setup.py', '-q', 'sdist', '-d', tmp_path, cwd=source)
     with tarfile.open(next(tmp_path.glob('*.tar.gz'))) as archive:
         held = {name.partition('/')[2] for name in archive.getnames()}
-    assert {'setup.py', 'model-index.yml', 'requirements/runtime.txt', 'configs/metafile.yml'} <= held
+    assert {'setup.py', 'requirements/runtime.txt'} <= held
     assert {path.relative_to(ROOT).as_posix() for path in shipped()} <= held
     assert not (source / 'mmairl' / '.mim').exists()
 

@@ -17,7 +17,7 @@ from mmairl.analysis.images import Images
 from mmairl.engine.launch import explained, load_config, one_sentence_errors, register
 from mmairl.errors import UserError
 from mmairl.evaluation.protocol import default_device
-from mmairl.report import analysis
+from mmairl.report import analysis_pages
 from mmairl.weights.read import read_backbone
 
 
@@ -60,17 +60,19 @@ def main() -> None:
     args = parse_args()
     if args.instrument == 'norms':
         networks = {name: read_backbone(path, args.part) for name, path in named(args.checkpoints).items()}
-        print(analysis.norms_page(networks, args.kernel, args.out))
+        print(analysis_pages.norms_page(networks, args.kernel, args.out))
         return
     if not args.config:
         raise UserError(f'{args.instrument} looks at images: give --config, such as the one of the pre-training')
     with explained():
         images = images_of(args)
         if args.instrument == 'cka':
-            print(analysis.cka_page(cka_subjects(args), images, args.stage, args.full, args.recalibrate, args.out))
+            print(
+                analysis_pages.cka_page(cka_subjects(args), images, args.stage, args.full, args.recalibrate, args.out)
+            )
         else:
             subjects = {name: (path, args.part) for name, path in named(args.checkpoints).items()}
-            print(analysis.geometry_page(subjects, images, args.map, args.recalibrate, args.out, args.seed))
+            print(analysis_pages.geometry_page(subjects, images, args.map, args.recalibrate, args.out, args.seed))
 
 
 def cka_subjects(args: argparse.Namespace) -> dict[str, tuple[str, str]]:

@@ -6,7 +6,7 @@ import secrets
 from mmengine import DictAction
 
 from mmairl.engine.launch import load_config, one_sentence_errors, register
-from mmairl.report.demo import run_demo
+from mmairl.report.demo_page import run_demo
 
 
 def parse_args() -> argparse.Namespace:

@@ -20,7 +20,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.knn import TEMPERATURE
 from mmairl.evaluation.protocol import BASELINES, BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
 from mmairl.files import replacing
-from mmairl.report.evaluation import write_page
+from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import terminal_table
 from mmairl.weights.released import is_released
 
@@ -94,7 +94,7 @@ def write(args: argparse.Namespace, result, out: Path) -> None:
     with replacing(out) as beside:
         beside.write_text(json.dumps({**record, **dataclasses.asdict(result)}, indent=2) + '\n')
     Console().print(terminal_table([result], f'in percent, {Path(args.config).stem}'))
-    print(f'written to {out}, and with what else was measured there to {write_page(out.parent)}')
+    print(f'written to {out}, and with what else was measured there to {write_evaluation_page(out.parent)}')
 
 
 if __name__ == '__main__':

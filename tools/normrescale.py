@@ -12,8 +12,8 @@ from mmairl.analysis.normrescale import PER, STATISTICS, Row, left_alone, normre
 from mmairl.engine.launch import one_sentence_errors
 from mmairl.errors import UserError
 from mmairl.files import replacing
+from mmairl.report.figures import norm_lines
 from mmairl.report.files import save_figure, save_table
-from mmairl.report.norm_figures import norm_lines
 from mmairl.weights.norms import looks_lars_trained, typical_growth, weight_norms
 from mmairl.weights.read import ORIGIN, Backbone, load_file, read_backbone
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from mmairl.engine.launch import one_sentence_errors
 from mmairl.errors import UserError
-from mmairl.report.evaluation import records_in, write_page
-from mmairl.report.health import write_health_page
+from mmairl.report.evaluation_page import records_in, write_evaluation_page
+from mmairl.report.health_page import write_health_page
 
 
 def parse_args() -> argparse.Namespace:
@@ -47,7 +47,7 @@ def evaluation() -> Path:
     for name in {name for pair in args.plot for name in pair} - set(known):
         raise UserError(f"no result has the score '{name}'; there are {', '.join(known)}")
     Path(args.out).mkdir(parents=True, exist_ok=True)
-    return write_page(args.out, args.plot, args.folders)
+    return write_evaluation_page(args.out, args.plot, args.folders)
 
 
 @one_sentence_errors

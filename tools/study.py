@@ -17,7 +17,7 @@ from mmairl.engine.launch import one_sentence_errors, register
 from mmairl.errors import UserError
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES
 from mmairl.files import replacing
-from mmairl.report.study import write_study_page
+from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import latex, markdown
 from mmairl.study.collect import collect
 from mmairl.study.guard import compare, require_fair

@@ -1,51 +1,56 @@
-"""One self-contained HTML page of headed sections: it opens from a mail, in light and dark, on a phone, offline."""
+"""Pages from jinja2 templates, each one HTML file without external assets: stylesheet, script and figures are inlined."""
 
-from html import escape
+from functools import cache
 from pathlib import Path
 
-from mmairl.files import replacing
-from mmairl.report.style import STYLE
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from mmairl.files import write_text
+
+
+@cache
+def _environment() -> Environment:
+    """The templates of this package. Whatever goes into HTML is escaped; tables in Markdown and LaTeX escape by themselves."""
+    return Environment(
+        loader=PackageLoader('mmairl.report'),
+        autoescape=lambda name: name is not None and name.endswith('.html'),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def fill(template: str, **values: object) -> str:
+    """A template, filled in. HTML is marked as such, so that it is not escaped again when it goes into another."""
+    text = _environment().get_template(template).render(**values)
+    return Markup(text) if template.endswith('.html') else text
+
+
+def write_page(path: str | Path, template: str = 'page.html', **values: object) -> Path:
+    """Fill in the template of a page, write it whole or not at all, and return where it is."""
+    assets = {name: Markup(fill(file)) for name, file in (('style', 'style.css'), ('script', 'script.js'))}
+    return write_text(path, fill(template, **assets, **values))
 
 
 class Page:
-    """Collects sections and writes them as one file.
+    """A page of headed sections, one under the other.
 
-    >>> page = Page('A run', lead='What came out of it.').add('Loss', 'It should fall.', '<svg></svg>')
+    >>> page = Page('A run', lead='What came out of it.').add('Loss', 'It should fall.', Markup('<svg></svg>'))
     >>> page.write('report.html')  # doctest: +SKIP
     """
 
     def __init__(self, title: str, lead: str = '') -> None:
-        self.title = title
-        self.lead = lead
-        self.sections: list[str] = []
+        self.title, self.lead = title, lead
+        self.sections: list[dict[str, str]] = []
 
-    def add(self, heading: str, text: str = '', html: str = '', caption: str = '') -> 'Page':
-        """Append a section: a heading, a plain sentence or two, and markup (a figure or table) with its small print."""
-        parts = [f'<h2>{escape(heading)}</h2>']
-        if text:
-            parts.append(f'<p>{escape(text)}</p>')
-        if html:
-            caption = f'<figcaption>{escape(caption)}</figcaption>' if caption else ''
-            parts.append(f'<figure>{html}{caption}</figure>')
-        self.sections.append(f'<section>{"".join(parts)}</section>')
+    def add(self, heading: str, text: str = '', figure: str = '', caption: str = '') -> 'Page':
+        """Append a section: a heading, a plain sentence or two, and a figure or table with its caption.
+
+        Whatever is not Markup is text and is escaped.
+        """
+        self.sections.append(dict(heading=heading, text=text, figure=figure, caption=caption))
         return self
 
-    def html(self) -> str:
-        """The whole document."""
-        lead = f'<p class="lead">{escape(self.lead)}</p>' if self.lead else ''
-        return (
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            '<meta name="color-scheme" content="light dark">'
-            f'<title>{escape(self.title)}</title><style>\n{STYLE}</style></head>\n'
-            f'<body><main><header><h1>{escape(self.title)}</h1>{lead}</header>\n'
-            + '\n'.join(self.sections)
-            + '\n</main></body></html>\n'
-        )
-
     def write(self, path: str | Path) -> Path:
-        """Write the page, whole or not at all, and return where it is."""
-        path = Path(path)
-        with replacing(path) as beside:
-            beside.write_text(self.html(), encoding='utf-8')
-        return path
+        return write_page(path, title=self.title, lead=self.lead, sections=self.sections)

@@ -1,26 +1,49 @@
-"""The sections that pages are built of, each with one plain sentence for a reader who does not know the field."""
+"""Sections that more than one page has, each with one plain sentence for a reader who does not know the field."""
 
+import base64
+import io
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from markupsafe import Markup
 from mmengine import Config
+from PIL import Image
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
+from mmairl.engine.scalars import read_scalars
+from mmairl.errors import UserError
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.knn import nearest
 from mmairl.evaluation.protocol import Result
 from mmairl.registry import DATASETS, MODELS
-from mmairl.report.embedding import plane
-from mmairl.report.figures import feature_map, score_bars, training_curves
-from mmairl.report.page import Page
-from mmairl.report.pictures import neighbour_rows, view_pairs
-from mmairl.report.scalars import read_scalars
-from mmairl.report.table import html_table
+from mmairl.report.figures import feature_map, lines, score_bars, svg
+from mmairl.report.page import Page, fill
+from mmairl.report.table import results_table
 
 MAPPED, NEIGHBOURS, QUERIES, PAIRS = 1000, 7, 8, 8
 METHODS = {'tsne': 't-SNE', 'umap': 'UMAP'}
+CURVES = {
+    'loss': 'loss',
+    'instance_accuracy': 'instance accuracy, %',
+    'lr': 'learning rate',
+    'momentum': 'teacher momentum',
+}
+
+
+def plots(figures: Sequence[str]) -> Markup:
+    """Figures beside each other, or below on a narrow screen."""
+    return Markup('<div class="plots">{}</div>').format(Markup('').join(figures))
+
+
+def percent(name: str, curve: tuple[Sequence[int], Sequence[float]]) -> tuple[list[int], list[float]]:
+    """An accuracy in percent, anything else as it is."""
+    steps, values = curve
+    return list(steps), [100 * value for value in values] if name.endswith('accuracy') else list(values)
 
 
 def add_results(page: Page, results: Sequence[Result]) -> None:
@@ -28,17 +51,23 @@ def add_results(page: Page, results: Sequence[Result]) -> None:
         'How good are the features?',
         'Both tests ask whether images of one class lie close together: k-NN lets the nearest labelled images vote, '
         'logistic regression draws straight borders between the classes. Pre-training never saw a label.',
-        score_bars(results) + html_table(results),
+        svg(score_bars(results), 'scores') + results_table(results),
         'Top-1 accuracy in percent on images that neither pre-training nor the tests have learnt from.',
     )
 
 
 def add_curves(page: Page, work_dir: str) -> None:
+    curves = read_scalars(work_dir)
+    shown = {
+        name: lines({'': percent(name, curves[name])}, title, 'step')
+        for name, title in CURVES.items()
+        if name in curves
+    }
     page.add(
         'How did the training go?',
         'The loss falls as the network learns to tell that two altered copies come from the same image; instance '
         'accuracy is how often it picks the right copy from among all the others.',
-        training_curves(read_scalars(work_dir)),
+        plots([svg(figure, name) for name, figure in shown.items()]),
         'The teacher is a slow running average of the student: the nearer its momentum to 1, the slower it follows.',
     )
 
@@ -49,11 +78,16 @@ def add_views(page: Page, cfg: Config, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         first, second = augmented(cfg, dataset, chosen)
+    originals = [dataset.raw(int(i)) for i in chosen]
+    pairs = [
+        (picture(image, 'image'), picture(one, 'first view'), picture(two, 'second view'))
+        for image, one, two in zip(originals, first, second)
+    ]
     page.add(
         'What does the network see?',
         'Each training image (left) is cropped and altered at random, twice. All that the network is told is that '
         'the two copies belong together; it is never told what they show.',
-        view_pairs([dataset.raw(int(i)) for i in chosen], first, second),
+        fill('pictures.html', pairs=pairs),
     )
 
 
@@ -61,12 +95,17 @@ def augmented(cfg: Config, dataset: Dataset, chosen: Sequence[int]) -> tuple[Ten
     """The first two views of the chosen images exactly as training makes them, as uint8."""
     preprocessor = MODELS.build(cfg.model.data_preprocessor)
     views = preprocessor(default_collate([dataset[int(i)] for i in chosen]), training=True)['inputs']
-    mean, std = (
-        torch.tensor(list(v)).view(-1, 1, 1)
-        for v in (cfg.model.data_preprocessor.mean, cfg.model.data_preprocessor.std)
-    )
+    numbers = (cfg.model.data_preprocessor.mean, cfg.model.data_preprocessor.std)
+    mean, std = (torch.tensor(list(of)).view(-1, 1, 1) for of in numbers)
     first, second = ((255 * (view.float() * std + mean)).round().clamp(0, 255).byte() for view in views[:2])
     return first, second
+
+
+def picture(image: Tensor, alt: str) -> tuple[str, str]:
+    """A uint8 CHW image as PNG in base64, with the text that stands for it."""
+    array, buffer = image.permute(1, 2, 0).numpy(), io.BytesIO()
+    Image.fromarray(array.squeeze(2) if array.shape[2] == 1 else array).save(buffer, format='PNG')
+    return base64.b64encode(buffer.getvalue()).decode(), alt
 
 
 def add_maps(
@@ -77,14 +116,28 @@ def add_maps(
     for number, (title, of) in enumerate(features.items()):
         chosen = np.random.default_rng(seed).permutation(len(of.x))[:MAPPED]
         points = plane(of.x[chosen], seed, method)
-        maps.append(feature_map(points, of.y[chosen].numpy(), classes, f'map-{number}', title))
+        maps.append(svg(feature_map(points, of.y[chosen].numpy(), classes, title), f'map-{number}'))
     page.add(
         'Which images does it find alike?',
         'Every dot is an image and its colour is its class; images that the features find alike lie near each other. '
         'Islands of one colour are classes that were discovered without a label.',
-        f'<div class="plots">{"".join(maps)}</div>',
+        plots(maps),
         f'{METHODS[method]} of {min(MAPPED, len(of.x))} test images. Distances between islands mean little.',
     )
+
+
+def plane(x: Tensor, seed: int = 0, method: str = 'tsne') -> np.ndarray:
+    """t-SNE or UMAP of unit features, (N, 2), from their 30 principal components, which changes little and saves time."""
+    x = F.normalize(x).numpy()
+    x = PCA(min(30, *x.shape), random_state=seed).fit_transform(x)
+    if method == 'tsne':
+        perplexity = min(30, (len(x) - 1) / 3)
+        return TSNE(perplexity=perplexity, init='pca', random_state=seed, max_iter=500, n_jobs=-1).fit_transform(x)
+    try:
+        from umap import UMAP
+    except ImportError as error:
+        raise UserError('UMAP is not installed; pip install umap-learn, or take --map tsne') from error
+    return UMAP(n_neighbors=min(15, len(x) - 1), random_state=seed, n_jobs=1).fit_transform(x)
 
 
 Pictures = Callable[[int], Tensor]  # an image as stored, by its row in the features
@@ -102,12 +155,18 @@ def add_neighbours(
     firsts = [int((query.y == label).nonzero()[0]) for label in query.y.unique()[:QUERIES]]
     itself = int(bank is query)
     _, positions = nearest(query.x[firsts], bank.x, NEIGHBOURS + itself)
-    found = [[(train_picture(int(i)), int(bank.y[i])) for i in row] for row in positions[:, itself:]]
+
+    def neighbour(row: int, label: int) -> tuple[tuple[str, str], bool]:
+        its_label = int(bank.y[row])
+        return picture(train_picture(row), str(classes[its_label])), its_label == label
+
+    shown = []
+    for first, row in zip(firsts, positions[:, itself:].tolist()):
+        label = int(query.y[first])
+        shown.append((picture(test_picture(first), str(classes[label])), [neighbour(i, label) for i in row]))
     page.add(
         title,
         f'For the first test image of {len(firsts)} classes (left, not hand-picked), the {NEIGHBOURS} other images '
         'with the most similar features.',
-        neighbour_rows([(test_picture(i), int(query.y[i])) for i in firsts], found, classes)
-        + '<figcaption><span class="swatch right-swatch"></span>same class '
-        '<span class="swatch wrong-swatch"></span>another class</figcaption>',
+        fill('pictures.html', pairs=(), neighbours=shown),
     )

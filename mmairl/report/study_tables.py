@@ -1,10 +1,12 @@
 """A study's table, once as data and written as Markdown and LaTeX; the page draws the same cells."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import hypot, isfinite
 from statistics import mean, stdev
+
+from mmairl.report.page import fill
 
 BLANK = '—'
 WORDS = {'measured': 'measured', 'published': 'published', 'gap': 'measured − published'}
@@ -90,7 +92,7 @@ def published_metrics(study: Mapping) -> list[dict]:
     ]
 
 
-def lines(study: Mapping) -> list[Line]:
+def table_lines(study: Mapping) -> list[Line]:
     """The table's rows, their cells in the order of `columns`."""
     rows, found = {row['name']: row for row in study['rows']}, columns(study)
     digits = {column: _digits(study, column) for column in found}
@@ -191,19 +193,34 @@ def _lacking(study: Mapping, row: Mapping) -> Iterator[tuple[object, str]]:
 
 def markdown(study: Mapping) -> str:
     """The table for a README: a column of differences beside each column of numbers."""
-    found, escape = columns(study), _markdown
-    head = ['row', 'factor']
-    for column in found:
-        unit = f', {column.unit}' if column.unit else ''
-        head += [f'{escape(column.label + unit)} ({WORDS[column.kind]})', *(['Δ'] * (column.kind != 'gap'))]
-    body = [_line([escape(line.name), escape(line.factor), *_texts(line, found)]) for line in lines(study)]
-    rule = '|---|---|' + '--:|' * (len(head) - 2)
-    notes = [f'- Row {escape(line.name)}, {escape(problem)}' for line in lines(study) for problem in line.problems]
-    return '\n'.join([_line(head), rule, *body, '', LEGEND, *(['', *notes] if notes else [])]) + '\n'
+    return _table('table.md', study, _markdown)
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f'| {" | ".join(cells)} |'
+def latex(study: Mapping) -> str:
+    """The table for a paper, which loads booktabs and graphicx (the table is as wide as the text)."""
+    return _table('table.tex', study, _latex)
+
+
+def _table(template: str, study: Mapping, escape: Callable[[str], str]) -> str:
+    """The columns' heads and the cells of each row; beside a number stands its difference, unless it is one itself."""
+    found, lines, kinds, start = columns(study), table_lines(study), [], 3
+    for kind, of in groupby(found, key=lambda column: column.kind):
+        width = len(list(of)) * (1 if kind == 'gap' else 2)
+        kinds.append(dict(name=WORDS[kind], width=width, first=start, last=start + width - 1))
+        start += width
+    return fill(
+        template,
+        escape=escape,
+        number=latex_number,
+        title=study['title'],
+        legend=LEGEND,
+        words=WORDS,
+        columns=found,
+        kinds=kinds,
+        width=start - 3,
+        lines=[(line, _texts(line, found)) for line in lines],
+        notes=[(line.name, problem) for line in lines for problem in line.problems],
+    )
 
 
 def _texts(line: Line, found: Sequence[Column]) -> list[str]:
@@ -225,55 +242,19 @@ LATEX = {
     '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"': r'\textquotedbl{}', '[': '{[}',
     **{c: f'\\{c}' for c in '&%$#_{}'},
     '—': '---', '–': '--', '−': '$-$', '±': r'$\pm$', '×': r'$\times$', '→': r'$\rightarrow$', '·': r'$\cdot$',
-    'Δ': r'$\Delta$', '√(s₁² + s₂²)': r'$\sqrt{s_1^2 + s_2^2}$',
+    'Δ': r'$\Delta$', '√': r'$\surd$', '²': r'\textsuperscript{2}', '₁': r'\textsubscript{1}', '₂': r'\textsubscript{2}',
 }  # fmt: skip
 
 
-def latex(study: Mapping) -> str:
-    """The table for a paper, which loads booktabs and graphicx (the table is as wide as the text)."""
-    found = columns(study)
-    wide = [2 if column.kind != 'gap' else 1 for column in found]
-    body = [
-        ' & '.join([_latex(line.name), _latex(line.factor), *_latex_cells(line, found)]) + r' \\'
-        for line in lines(study)
-    ]
-    notes = [f'Row {line.name}, {problem}.' for line in lines(study) for problem in line.problems]
-    return '\n'.join([
-        r'\begin{table}', r'\centering', r'\resizebox{\linewidth}{!}{%',
-        rf'\begin{{tabular}}{{lp{{42mm}}{"r" * sum(wide)}}}', r'\toprule',
-        *_latex_head(found, wide), r'\midrule', *body, r'\bottomrule', r'\end{tabular}}',
-        rf'\caption{{{_latex(" ".join([study["title"] + ".", LEGEND, *notes]))}}}', r'\end{table}', '',
-    ])  # fmt: skip
+def _latex(text: str) -> str:
+    """Plain text for LaTeX."""
+    return ''.join(LATEX.get(c, c) for c in ' '.join(str(text).split()))
 
 
-def _latex_head(found: Sequence[Column], wide: Sequence[int]) -> list[str]:
-    """Who says so, over what of, over which number."""
-    kinds, rules, start = [], [], 3
-    for kind, group in groupby(zip(found, wide), key=lambda pair: pair[0].kind):
-        width = sum(columns_of for _, columns_of in group)
-        kinds.append(rf'\multicolumn{{{width}}}{{c}}{{{_latex(WORDS[kind])}}}')
-        rules.append(rf'\cmidrule(lr){{{start}-{start + width - 1}}}')
-        start += width
-    labels = [' & '.join([_latex(c.label), *([r'$\Delta$'] * (w - 1))]) for c, w in zip(found, wide)]
-    return [f' & & {" & ".join(kinds)} \\\\', ''.join(rules), f'row & factor & {" & ".join(labels)} \\\\']
-
-
-def _latex_cells(line: Line, found: Sequence[Column]) -> list[str]:
-    return [_latex_number(text) for text in _texts(line, found)]
-
-
-def _latex_number(text: str) -> str:
-    """In mathematics, so that the signs are signs."""
+def latex_number(text: str) -> str:
+    """A cell in mathematics, so that its signs are signs."""
     if text in ('', BLANK):
         return '---' if text else ''
     number, _, n = text.partition(' (n = ')
     number = number.replace('−', '-').replace('±', r'\pm')
     return f'${number}$' + (rf'\,{{\scriptsize $n={n[:-1]}$}}' if n else '')
-
-
-def _latex(text: str) -> str:
-    """Plain text for LaTeX."""
-    text = ' '.join(str(text).split())
-    start, formula, rest = text.partition('√(s₁² + s₂²)')
-    escaped = ''.join(LATEX.get(c, c) for c in start)
-    return escaped + LATEX[formula] + ''.join(LATEX.get(c, c) for c in rest) if formula else escaped

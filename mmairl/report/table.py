@@ -1,67 +1,60 @@
-"""The results table, once for the terminal and once for the page."""
+"""Tables of named rows, for the terminal and for a page; names are text, neither rich's markup nor HTML."""
 
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Iterable, Sequence
 
+from markupsafe import Markup
 from rich.table import Table
+from rich.text import Text
 
 from mmairl.evaluation.protocol import Result
+from mmairl.report.page import fill
+
+Rows = Iterable[tuple[str, Sequence[str]]]
 
 
-def columns(results: Sequence[Result]) -> list[str]:
+def rich_table(columns: Sequence[str], rows: Rows, title: str = '', best: Iterable[tuple[int, int]] = ()) -> Table:
+    """For the terminal; the cells `best`, by row and column, are bold."""
+    table = Table(title=Text(title) if title else None, title_justify='left')
+    table.add_column('')
+    for name in columns:
+        table.add_column(Text(name), justify='right')
+    for i, (name, cells) in enumerate(rows):
+        table.add_row(Text(name), *(Text(cell, 'bold' if (i, j) in best else '') for j, cell in enumerate(cells)))
+    return table
+
+
+def html_table(columns: Sequence[str], rows: Rows, best: Iterable[tuple[int, int]] = ()) -> Markup:
+    """The same for a page."""
+    return fill('table.html', columns=columns, rows=list(rows), best=best)
+
+
+def terminal_table(results: Sequence[Result], title: str) -> Table:
+    """Scores in percent, one subject a row, the best of each column in bold."""
+    return rich_table(*_cells(results), title=title, best=_best(results))
+
+
+def results_table(results: Sequence[Result]) -> Markup:
+    return html_table(*_cells(results), best=_best(results))
+
+
+def score_names(results: Sequence[Result]) -> list[str]:
     """Every score's name in order of first appearance, so that subjects with different scores share one table."""
     return list(dict.fromkeys(name for result in results for name in result.scores))
 
 
-def terminal_table(results: Sequence[Result], title: str) -> Table:
-    """Top-1 in percent, one subject per row, the best of each column in bold."""
-    table = Table(title=title, title_justify='left')
-    table.add_column('')
-    for name in columns(results):
-        table.add_column(name, justify='right')
-    table.add_column('seconds', justify='right', style='dim')
-    best = best_scores(results)
-    for result in results:
-        cells = []
-        for name in columns(results):
-            text = _cell(result, name)
-            cells.append(f'[bold]{text}[/]' if len(results) > 1 and result.scores.get(name) == best[name] else text)
-        table.add_row(result.subject, *cells, f'{result.seconds:.1f}')
-    return table
+def _cells(results: Sequence[Result]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    names = score_names(results)
+    rows = [
+        (r.subject, [*(f'{r.scores[n]:.1f}' if n in r.scores else '–' for n in names), f'{r.seconds:.1f}'])
+        for r in results
+    ]
+    return [*names, 'seconds'], rows
 
 
-def html_table(results: Sequence[Result]) -> str:
-    """The same table for a page."""
-    best = best_scores(results)
-    head = ''.join(f'<th>{escape(name)}</th>' for name in columns(results))
-    rows = []
-    for result in results:
-        cells = ''.join(
-            f'<td{" class=best" if result.scores.get(name) == best[name] else ""}>{_cell(result, name)}</td>'
-            for name in columns(results)
-        )
-        rows.append(
-            f'<tr><th scope=row>{escape(result.subject)}</th>{cells}<td class=quiet>{result.seconds:.1f} s</td></tr>'
-        )
-    return (
-        f'<div class=scroll><table><thead><tr><td></td>{head}<th class=quiet>time</th></tr></thead>'
-        f'<tbody>{"".join(rows)}</tbody></table></div>'
-    )
-
-
-def figures_table(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
-    """A table of anything for a page, one named row each."""
-    head = ''.join(f'<th>{escape(name)}</th>' for name in columns)
-    body = ''.join(
-        f'<tr><th scope=row>{escape(name)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row)}</tr>'
-        for name, row in rows.items()
-    )
-    return f'<div class=scroll><table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def best_scores(results: Sequence[Result]) -> dict[str, float]:
-    return {name: max(r.scores[name] for r in results if name in r.scores) for name in columns(results)}
-
-
-def _cell(result: Result, name: str) -> str:
-    return f'{result.scores[name]:.1f}' if name in result.scores else '–'
+def _best(results: Sequence[Result]) -> list[tuple[int, int]]:
+    """The cells with the highest score of their column, where there is more than one row."""
+    found = []
+    for column, name in enumerate(score_names(results)):
+        scores = {row: result.scores[name] for row, result in enumerate(results) if name in result.scores}
+        found += [(row, column) for row, score in scores.items() if score == max(scores.values())]
+    return found if len(results) > 1 else []

@@ -26,12 +26,12 @@ from mmairl.analysis.normrescale import normrescale
 from mmairl.configs import home
 from mmairl.engine.distributed import stop_processes
 from mmairl.engine.launch import load_config, one_sentence_errors, register, train
+from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate, extraction
 from mmairl.files import replacing
 from mmairl.registry import DATASETS
-from mmairl.report.scalars import read_scalars
 from mmairl.study.stopping import end_with_the_parent, passing_on
 from mmairl.weights.read import read_backbone
 from mmairl.weights.write import write_backbone

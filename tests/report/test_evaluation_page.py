@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mmairl.report.evaluation import records_in, results, write_page
+from mmairl.report.evaluation_page import records_in, results, write_evaluation_page
 
 TOOL = Path(__file__).parents[2] / 'tools/report.py'
 
@@ -32,14 +32,14 @@ def test_scores_of_one_subject_share_a_row_and_data_sets_have_tables_of_their_ow
         'cifar10_r50': ['x'],
     }
     assert tables['a'][0].scores == {'k-NN, k = 20': 50.0, 'linear, top-1': 60.0} and tables['a'][0].seconds == 2
-    page = write_page(tmp_path).read_text()
+    page = write_evaluation_page(tmp_path).read_text()
     assert page.count('<table>') == 2 and '>70.0<' in page and '–' in page
 
 
 def test_few_labelled_images_are_drawn(tmp_path):
     low_shot = dict(mean={'1': 10.0, '8': 30.0}, std={'1': 1.0, '8': 2.0})
     leave(tmp_path, '1', 'x', {'SVM, mAP': 50.0}, low_shot=low_shot)
-    page = write_page(tmp_path).read_text()
+    page = write_evaluation_page(tmp_path).read_text()
     assert 'few labelled images' in page and 'positive images a class' in page
 
 

@@ -17,7 +17,7 @@ def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
     if not files:
         raise UserError(f'there is no */vis_data/scalars.json under {work_dir}; give the work_dir of a training run')
     curves: dict[str, dict[int, float]] = {}
-    for file in files:  # a run that was resumed has one for each start, and the later ones know better
+    for file in files:  # one for each start of the run; where two have a step, the later start counts
         for name, values in _curves(file).items():
             kept = {step: value for step, value in curves.get(name, {}).items() if step < min(values)}
             curves[name] = {**kept, **values}

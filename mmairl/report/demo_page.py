@@ -25,7 +25,7 @@ from mmairl.evaluation.protocol import (
     subject_backbone,
 )
 from mmairl.report import sections
-from mmairl.report.analysis import add_invariance, embedding
+from mmairl.report.analysis_pages import add_invariance, embedding
 from mmairl.report.page import Page
 from mmairl.report.table import terminal_table
 

@@ -1,0 +1,108 @@
+"""The health page of a run: what is wrong now, and how each quantity came to be where it is."""
+
+from collections import Counter
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+
+from mmairl.analysis.health import QUANTITIES, Quantity, sentence, state
+from mmairl.engine.scalars import Curve, read_scalars
+from mmairl.errors import UserError
+from mmairl.report.figures import lines, svg, within
+from mmairl.report.page import Page, fill
+from mmairl.report.sections import plots
+
+PREFIX = 'health_'
+# A shape and a word each, so that no state is told by its colour alone; the worst first.
+MARKS = {'bad': ('■', 'bad'), 'watch': ('▲', 'watch'), 'good': ('●', 'good'), 'open': ('○', 'no range')}
+SECTIONS = {
+    'Embeddings': (
+        'A collapsed network maps every image to one point: the spread falls to 0, the rank to 1 and all similarities to 1.',
+        (
+            'spread_query', 'spread_key', 'rank_features', 'rank_embeddings',
+            'positive', 'negative', 'hardest_negative', 'contrast',
+        ),
+    ),
+    'Teacher and queue': (
+        'The teacher should follow the student at a distance, and the queue should be young beside it.',
+        ('teacher_distance', 'queue_drift', 'queue_steps', 'queue_epochs', 'queue_filled'),
+    ),
+    'Weights and gradients': (
+        'Every stage should receive a gradient, and no step should replace more than a small share of the weights.',
+        ('loss', 'gradient_norm', 'update_ratio'),
+    ),
+    'Time and accuracy': (
+        'A loader that cannot keep up shows as time spent waiting; the probe and k-NN should rise.',
+        ('data_share', 'probe_accuracy', 'knn_accuracy'),
+    ),
+}  # fmt: skip
+BY_STAGE = {'gradient_norm': 'gradient norm', 'weight_norm': 'weight norm', 'update_ratio': 'update over weights'}
+LOGARITHMIC = {'teacher_distance', 'gradient_norm', 'update_ratio'}
+
+
+def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
+    """The page of the latest run in `work_dir`, as one file.
+
+    >>> write_health_page('work_dirs/mocov2plus_r50_200e', 'health.html')  # doctest: +SKIP
+    """
+    curves = read_scalars(work_dir)
+    if not any(name.startswith(PREFIX) for name in curves):
+        raise UserError(
+            f"the run in {work_dir} logged no health; set default_hooks.health=dict(type='HealthHook') in its config"
+        )
+    own = {name.removeprefix(PREFIX): curve for name, curve in curves.items()}
+    known = {quantity: own[quantity.name] for quantity in QUANTITIES if own.get(quantity.name, ([], []))[1]}
+    now = {quantity: values[-1] for quantity, (_, values) in known.items()}
+    count = Counter(_state(*pair) for pair in now.items())
+    step = max(steps[-1] for steps, _ in known.values())
+    lead = f'At iteration {step:,}: {count["bad"]} bad, {count["watch"]} to watch, {count["good"]} good.'
+    page = Page(f'Health of {Path(work_dir).resolve().name}', lead)
+    worst_first = sorted(now.items(), key=lambda pair: list(MARKS).index(_state(*pair)))
+    page.add('Now', '', fill('vitals.html', vitals=[_vital(*pair) for pair in worst_first]))
+    for heading, (text, names) in SECTIONS.items():
+        figures = [_curve(quantity, curve) for quantity, curve in known.items() if quantity.name in names]
+        if heading == 'Weights and gradients':
+            figures += _by_stage(curves)
+        if figures:
+            page.add(heading, text, plots(figures), 'Shaded: the normal range.')
+    return page.write(out)
+
+
+def _state(quantity: Quantity, value: float) -> str:
+    return 'open' if isfinite(value) and normal_range(quantity) == '' else state(quantity, value)
+
+
+def _vital(quantity: Quantity, value: float) -> dict[str, str]:
+    """A tile: a quantity with its present value."""
+    now = _state(quantity, value)
+    shape, word = MARKS[now]
+    says = dict(sentence=sentence(quantity, value), range=normal_range(quantity))
+    return dict(state=now, shape=shape, word=word, label=quantity.label, value=f'{value:.3g}', **says)
+
+
+def normal_range(quantity: Quantity) -> str:
+    """The range in words, empty where there is none."""
+    low, high = quantity.low, quantity.high
+    if isfinite(low) and isfinite(high):
+        return f'{low:g} to {high:g}'
+    return f'{low:g} or more' if isfinite(low) else f'{high:g} or less' if isfinite(high) else ''
+
+
+def _curve(quantity: Quantity, curve: Curve) -> str:
+    """A quantity over the iterations, with its normal range shaded."""
+    logarithmic = quantity.name in LOGARITHMIC and min(curve[1]) > 0
+    figure = lines({'': curve}, quantity.label, 'iteration')
+    return svg(within(figure, quantity.low, quantity.high, logarithmic), quantity.name)
+
+
+def _by_stage(curves: Mapping[str, Curve]) -> list[str]:
+    """What is measured of each stage of the network, a line a stage, on a logarithmic axis where there are no zeros."""
+    figures = []
+    for kind, label in BY_STAGE.items():
+        prefix = f'{PREFIX}{kind}_'
+        stages = {name.removeprefix(prefix): curve for name, curve in curves.items() if name.startswith(prefix)}
+        if stages:
+            positive = all(value > 0 for _, values in stages.values() for value in values)
+            figure = lines(stages, f'{label} by stage', 'iteration', log='y' if positive else '')
+            figures.append(svg(figure, f'{kind}_by_stage'))
+    return figures

@@ -1,0 +1,48 @@
+"""Reads a page as a browser would, and says whether it is sound."""
+
+import re
+from html.parser import HTMLParser
+
+VOID = {'meta', 'img', 'br', 'path', 'use', 'rect', 'link'}
+
+
+class Outline(HTMLParser):
+    """Counts a page's elements, collects its ids and references, and checks that every tag is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.counts, self.references, self.ids = [], {}, [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        attrs = dict(attrs)
+        self.references += [attrs[name] for name in ('src', 'href', 'data', 'srcset') if name in attrs]
+        self.ids += [attrs['id']] if 'id' in attrs else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def sound(text: str) -> Outline:
+    """The outline of a page that is whole, needs no other file, and has a colour for light and dark wherever it uses one."""
+    outline = Outline(text)
+    assert outline.open == [] and outline.counts['script'] == 1
+    assert len(outline.ids) == len(set(outline.ids))
+    assert {ref[1:] for ref in outline.references if ref.startswith('#')} <= set(outline.ids)
+    assert set(re.findall(r'url\(#([^)]+)\)', text)) <= set(outline.ids)
+    assert all(ref.startswith(('#', 'data:image/png;base64,', './')) for ref in outline.references)
+    assert not re.search(r'url\((?!#)|@import|<link|https?://(?!www\.w3\.org)', text)
+    used = set(re.findall(r'var\((--\w+)\)', text)) - {'--state'}
+    schemes = re.findall(r':root \{([^}]*)\}', text)
+    assert len(schemes) == 2 and all(used <= set(re.findall(r'(--\w+):', scheme)) for scheme in schemes)
+    assert not re.search(r'#0[0-9]0[0-9]0[0-9]', text), 'a chart with a black of its own'
+    return outline
