@@ -2,13 +2,11 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-from mmairl.report.evaluation_page import records_in, results, write_evaluation_page
+import pytest
 
-TOOL = Path(__file__).parents[2] / 'tools/report.py'
+from mmairl.report.evaluation_page import records_in, results, write_evaluation_page
 
 
 def leave(
@@ -43,17 +41,17 @@ def test_few_labelled_images_are_drawn(tmp_path):
     assert 'few labelled images' in page and 'positive images a class' in page
 
 
-def test_one_score_against_another_over_checkpoints_with_their_correlation(tmp_path):
+def test_one_score_against_another_over_checkpoints_with_their_correlation(tmp_path, run_tool, capsys):
     for i, (x, y) in enumerate([(60, 20), (65, 25), (70, 30)]):
         leave(tmp_path / 'runs', f'{i}x', f'net{i}', {'linear, top-1': x})
         leave(tmp_path / 'runs', f'{i}y', f'net{i}', {'finetune, top-1': y}, config='configs/evaluation/lt.py')
-    command = [sys.executable, TOOL, tmp_path / 'runs', '--out', tmp_path / 'page']
-    done = subprocess.run([*command, '--plot', 'linear, top-1', 'finetune, top-1'], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    command = ['tools/report.py', tmp_path / 'runs', '--out', tmp_path / 'page']
+    run_tool(*command, '--plot', 'linear, top-1', 'finetune, top-1')
     page = (tmp_path / 'page/evaluation.html').read_text()
     assert re.search(r'correlation 1\.00 over 3 networks', page) and all(f'net{i}' in page for i in range(3))
-    done = subprocess.run([*command, '--plot', 'linear', 'top'], capture_output=True, text=True)
-    assert done.returncode == 2 and 'no result has the score' in done.stderr
+    with pytest.raises(SystemExit, match='2'):
+        run_tool(*command, '--plot', 'linear', 'top')
+    assert 'no result has the score' in capsys.readouterr().err
 
 
 def test_files_of_one_name_in_two_folders_are_two_networks(tmp_path):

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,6 @@ from outline import sound
 from mmairl.engine import launch
 from mmairl.errors import UserError
 from mmairl.report.health_page import write_health_page
-
-TOOL = Path(__file__).parents[2] / 'tools' / 'report.py'
 
 
 def write_scalars(work_dir: Path, *records: dict) -> Path:
@@ -78,14 +74,13 @@ def test_a_run_without_the_hook_is_one_sentence(tmp_path):
         write_health_page(write_scalars(tmp_path / 'run', dict(step=1, loss=2.0)), tmp_path / 'page.html')
 
 
-def test_the_tool_writes_the_page_into_the_work_dir_and_its_first_use_still_works(work_dir):
-    def run(*arguments: object) -> subprocess.CompletedProcess:
-        return subprocess.run([sys.executable, TOOL, *map(str, arguments)], capture_output=True, text=True, check=False)
-
-    assert run('health', work_dir).stdout.splitlines()[-1] == str(work_dir / 'health.html')
+def test_the_tool_writes_the_page_into_the_work_dir_and_its_first_use_still_works(work_dir, run_tool, capsys):
+    run_tool('tools/report.py', 'health', work_dir)
+    assert capsys.readouterr().out.splitlines()[-1] == str(work_dir / 'health.html')
     assert (work_dir / 'health.html').is_file()
-    nothing = run(work_dir)
-    assert nothing.returncode == 2 and 'measure something with tools/evaluate.py first' in nothing.stderr
+    with pytest.raises(SystemExit, match='2'):
+        run_tool('tools/report.py', work_dir)
+    assert 'measure something with tools/evaluate.py first' in capsys.readouterr().err
 
 
 def test_the_page_of_a_real_run_has_every_section(toy_config, tmp_path):
