@@ -7,9 +7,5 @@ train_dataloader = dict(
 )
 total_batch_size = 256
 optim_wrapper = dict(optimizer=dict(lr=0.03))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 0.03, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=100, convert_to_iter_based=True),
-]
 train_cfg = dict(max_epochs=100)
 auto_scale_lr = dict(base_batch_size=256)

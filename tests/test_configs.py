@@ -88,4 +88,4 @@ def test_every_config_resolves_within_the_house_rules(path):
         warm_up, cosine = cfg.param_scheduler[0], cfg.param_scheduler[-1]
         assert warm_up.get('end') == cosine.begin, 'the cosine begins where the warm-up ends'
         length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
-        assert cosine.end == length, 'the cosine ends with the run'
+        assert cosine.get('end', length) == length, 'the cosine ends with the run'

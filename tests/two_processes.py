@@ -10,7 +10,7 @@ from mmengine.dist import get_rank, get_world_size
 from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes, stop_processes
 from mmairl.hooks import OnlineProbeHook
-from mmairl.models.batchnorm import shuffle, unshuffle
+from mmairl.models.batchnorm import SyncBN, shuffle, unshuffle
 from mmairl.models.gather import gather
 
 
@@ -22,12 +22,33 @@ def check_shuffle() -> None:
     assert unshuffle(dealt, order).equal(own)
 
 
+def check_sync_bn() -> None:
+    """Outputs, gradients and running statistics are those of the joined batch; shares may differ, weights may lack."""
+    rank, world = get_rank(), get_world_size()
+    for rows, affine in (((4, 4), True), ((5, 2), True), ((3, 4), False)):
+        rows = rows[:world]
+        own = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
+        generator = torch.Generator().manual_seed(5)
+        joined, slope = (torch.randn(sum(rows), 3, 2, 2, generator=generator) * 3 + 7 for _ in range(2))
+        plain, ours = torch.nn.BatchNorm2d(3, affine=affine), SyncBN(3, affine=affine)
+        x, part = joined.clone().requires_grad_(), joined[own].clone().requires_grad_()
+        expected, found = plain(x), ours(part)
+        (expected * slope).sum().backward()
+        (found * slope[own]).sum().backward()
+        pairs = [(found, expected[own]), (part.grad, x.grad[own]), *zip(ours.buffers(), plain.buffers())]
+        for mine, whole in zip(ours.parameters(), plain.parameters()):
+            pairs.append((gather(mine.grad[None]).sum(0), whole.grad))
+        for one, other in pairs:
+            torch.testing.assert_close(one, other, atol=1e-12, rtol=1e-12)
+
+
 if __name__ == '__main__':
     launcher, out, work_dir, *names = sys.argv[1:]
     launch.register()
     torch.set_default_dtype(torch.float64)
     start_processes(launcher)
     check_shuffle()
+    check_sync_bn()
     saved = {}
     for name in names:
         cfg = toy.config(name, f'{work_dir}/{Path(name).stem}', steps=3, batch=8, queue=16, dtype='float64')

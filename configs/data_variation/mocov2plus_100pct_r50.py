@@ -4,8 +4,8 @@ train_dataloader = dict(
     dataset=dict(_delete_=True, type='ClassSubset', dataset={{_base_.train_dataloader.dataset}}, fraction=1.0, seed=0),
 )
 param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 0.12, by_epoch=False, begin=0, end=12510),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=12510, end=250200),
+    dict(type='WarmUpLR', start=1e-6, by_epoch=False, end=12510),
+    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=12510),
 ]
 train_cfg = dict(_delete_=True, by_epoch=False, max_iters=250200)
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=12510))

@@ -34,8 +34,8 @@ total_batch_size = 256
 epochs = 30
 optim_wrapper = dict(optimizer=dict(lr=0.3))
 param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=2, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=2, end=epochs, convert_to_iter_based=True),
+    dict(type='LinearLR', start_factor=0.01, end=2, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=0.0, begin=2, convert_to_iter_based=True),
 ]
 train_cfg = dict(by_epoch=True, max_epochs=epochs)
 auto_scale_lr = dict(base_batch_size=256)

@@ -2,8 +2,4 @@
 _base_ = '../mocov2plus_lars_r50_200e.py'
 # LARS at 100 epochs: 0.45 per 256 images (the reference).
 optim_wrapper = dict(optimizer=dict(lr=1.8))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 1.8, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=100, convert_to_iter_based=True),
-]
 train_cfg = dict(max_epochs=100)

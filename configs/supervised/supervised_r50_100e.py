@@ -11,8 +11,4 @@ model = dict(
 )
 train_dataloader = dict(dataset=dict(views=[{{_base_.crop_flip}}]))
 optim_wrapper = dict(optimizer=dict(lr=0.4))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 0.4, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=100, convert_to_iter_based=True),
-]
 train_cfg = dict(max_epochs=100)

@@ -14,7 +14,7 @@ model = dict(
 )
 optim_wrapper = dict(optimizer=dict(_delete_=True, type='AdamW', lr=6e-4, weight_decay=0.1))
 param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 6e-4, by_epoch=True, begin=0, end=40, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=40, end=300, convert_to_iter_based=True),
+    dict(type='WarmUpLR', start=1e-6, end=40, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=0.0, begin=40, convert_to_iter_based=True),
 ]
 train_cfg = dict(max_epochs=300)

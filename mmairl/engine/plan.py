@@ -53,7 +53,7 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> Plan:
     first = cfg.param_scheduler[0]
     warm_up = (
         f'{first.end} {"epochs" if first.get("by_epoch", True) else "iterations"}'
-        if first.type == 'LinearLR'
+        if first.type in ('WarmUpLR', 'LinearLR')
         else 'none'
     )
     return Plan(gpus, per_gpu, steps, total, cfg.optim_wrapper.optimizer.lr, warm_up, tuple(notes))

@@ -7,7 +7,6 @@ import torch
 import torch.distributed as dist
 from mmengine.dist import broadcast, get_rank, get_world_size
 from torch import Tensor, nn
-from torch.nn.modules._functions import SyncBatchNorm as FusedSyncBN
 
 from mmairl.errors import UserError
 from mmairl.models.gather import gather
@@ -83,28 +82,59 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
         return wide.unflatten(1, (parts, -1)).transpose(0, 1).flatten(0, 1)
 
 
-class _SumOverProcesses(torch.autograd.Function):
-    """An all-reduced sum whose gradient is the all-reduced sum of the gradients."""
+class _OverProcesses(torch.autograd.Function):
+    """Batch norm with the statistics of all processes' rows: one exchange forward, one backward, no wait for the device."""
 
     @staticmethod
-    def forward(ctx, x: Tensor) -> Tensor:
-        total = x.clone()
-        dist.all_reduce(total)
-        return total
+    def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: nn.Module) -> Tensor:
+        """Counts travel with the statistics, so shares may differ. Variances are about each share's own mean, then joined."""
+        wide, channels = x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[1]
+        var, mean = torch.var_mean(wide, dim=_all_but_channels(x), correction=0)
+        count = mean.new_full((1,), x.numel() // channels)
+        everyone = gather(torch.cat([mean, var, count]).unsqueeze(0))
+        means, variances, counts = everyone.split([channels, channels, 1], dim=1)
+        total = counts.sum()
+        mean = (counts * means).sum(dim=0) / total
+        var = (counts * (variances + (means - mean).square())).sum(dim=0) / total
+        if layer.running_mean is not None:
+            layer.running_mean.lerp_(mean.to(layer.running_mean.dtype), layer.momentum)
+            layer.running_var.lerp_((var * total / (total - 1)).to(layer.running_var.dtype), layer.momentum)
+        ctx.save_for_backward(x, weight, mean, var, total)
+        ctx.eps = layer.eps
+        return nn.functional.batch_norm(wide, mean, var, weight, bias, eps=layer.eps).to(x.dtype)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:
-        total = grad.contiguous().clone()
-        dist.all_reduce(total)
-        return total
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
+        """dx = w s (dy - sum dy / n - x^ sum dy x^ / n), with x^ = (x - m) s, and the sums over all processes.
+
+        The gradients of weight and bias are these sums over the own rows, as DDP wants them.
+        """
+        x, weight, mean, var, total = ctx.saved_tensors
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        rows, grad = x.to(mean.dtype), grad.to(mean.dtype)
+        inverse = torch.rsqrt(var + ctx.eps)
+        normalised = (rows - mean.view(shape)) * inverse.view(shape)
+        own = torch.stack([grad.sum(dim=_all_but_channels(x)), (grad * normalised).sum(dim=_all_but_channels(x))])
+        sums = own.clone()
+        dist.all_reduce(sums)
+        of_mean, of_variance = (sums / total).view(2, *shape)
+        scale = inverse if weight is None else inverse * weight
+        to_x = (grad - of_mean - normalised * of_variance) * scale.view(shape)
+        wanted = (own[1].to(weight.dtype), own[0].to(weight.dtype)) if weight is not None else (None, None)
+        return to_x.to(x.dtype), *wanted, None
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [axis for axis in range(x.ndim) if axis != 1]
 
 
 @MODELS.register_module('SyncBN')
 class SyncBN(nn.modules.batchnorm._BatchNorm):
-    """Batch norm over the batch of all processes: torch's fused kernels on GPUs, the same arithmetic on CPUs.
+    """Batch norm over the batch of all processes, on GPUs and on CPUs; untested on a GPU.
 
-    torch's own SyncBatchNorm refuses CPU tensors, and DDP refuses that class on a CPU; so this one is not derived
-    from it. With one process, or in evaluation, it is plain batch norm.
+    torch's own SyncBatchNorm refuses CPU tensors, and on GPUs the host waits for the device three times in each layer, for
+    counts of images that could differ. DDP refuses that class on a CPU, so this one is not derived from it. With one process,
+    or in evaluation, it is plain batch norm.
     """
 
     def _check_input_dim(self, x: Tensor) -> None:
@@ -115,28 +145,6 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         if not self.training or get_world_size() == 1:
             return super().forward(x)
         self._check_input_dim(x)
-        self.num_batches_tracked.add_(1)
-        return self._fused(x) if x.is_cuda else self._synchronised(x)
-
-    def _fused(self, x: Tensor) -> Tensor:
-        statistics = (self.running_mean, self.running_var, self.eps, self.momentum)
-        return FusedSyncBN.apply(x, self.weight, self.bias, *statistics, dist.group.WORLD, dist.get_world_size())
-
-    def _synchronised(self, x: Tensor) -> Tensor:
-        """Two passes, mean then squared deviation: one pass of sums and squares cancels in float32.
-
-        Statistics of half-precision activations are taken in float32, as the fused kernels do.
-        """
-        kind, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
-        others = [axis for axis in range(x.ndim) if axis != 1]
-        shape = [1, -1] + [1] * (x.ndim - 2)
-        count = x.new_tensor([x.numel() // x.shape[1]])
-        dist.all_reduce(count)
-        mean = _SumOverProcesses.apply(x.sum(dim=others)) / count
-        centred = x - mean.view(shape)
-        variance = _SumOverProcesses.apply((centred * centred).sum(dim=others)) / count
-        with torch.no_grad():
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(variance * (count / (count - 1)), self.momentum)
-        scale = self.weight * torch.rsqrt(variance + self.eps)
-        return (centred * scale.view(shape) + self.bias.view(shape)).to(kind)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        return _OverProcesses.apply(x, self.weight, self.bias, self)

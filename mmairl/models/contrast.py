@@ -19,17 +19,16 @@ CHUNK = 2**21
 def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """-log e^(q.k/t) / (e^(q.k/t) + sum_n e^(q.n/t)) of each query, and whether its positive is nearer than every negative.
 
-    Gradients reach whatever wants them. The sums run in float32 or better; the products with the negatives in the
-    precision of autocast or of the inputs.
+    The negatives get no gradient: they are keys of earlier steps. The sums run in float32 or better; the products with the
+    negatives in the precision of autocast or of the inputs.
 
     Example:
         >>> q, k, queue = (torch.nn.functional.normalize(torch.randn(n, 16), dim=1) for n in (8, 8, 100))
         >>> loss, nearer = info_nce(q, k, queue, temperature=0.2)
     """
-    product = _product_dtype(q, negatives)
     scaled = q.to(torch.promote_types(q.dtype, torch.float32)) / temperature
     positive = (scaled * k).sum(dim=1)
-    negative, nearest = _LogSumExp.apply(scaled, negatives, product)
+    negative, nearest = _LogSumExp.apply(scaled, negatives.detach(), _product_dtype(q, negatives))
     return torch.logaddexp(positive, negative) - positive, positive.detach() > nearest
 
 
@@ -46,46 +45,22 @@ class _LogSumExp(Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, q: Tensor, negatives: Tensor, product: torch.dtype) -> tuple[Tensor, Tensor]:
-        peak, total = q.new_full((len(q),), float('-inf')), q.new_zeros(len(q))
-        mean = torch.zeros_like(q) if ctx.needs_input_grad[0] else None
-        for chunk in _chunks(negatives, len(q)):
-            logits = _products(q, chunk, product)
+        peak, total, mean = q.new_full((len(q),), float('-inf')), q.new_zeros(len(q)), torch.zeros_like(q)
+        rows = max(1, CHUNK // max(1, len(q)))
+        for start in range(0, len(negatives), rows):
+            chunk = negatives[start : start + rows].to(product)
+            logits = (q.to(product) @ chunk.T).to(q.dtype)
             higher = torch.maximum(peak, logits.amax(dim=1))
             weights, shrink = logits.sub_(higher.unsqueeze(1)).exp_(), (peak - higher).exp()
             total = total * shrink + weights.sum(dim=1)
-            if mean is not None:
-                mean = mean * shrink.unsqueeze(1) + _products(weights, chunk.T, product)
+            mean = mean * shrink.unsqueeze(1) + (weights.to(product) @ chunk).to(q.dtype)
             peak = higher
-        log_sum = peak + total.log()
-        if mean is not None:
-            mean /= total.clamp(min=1).unsqueeze(1)  # e^0 is among its terms, unless there are none
-        ctx.product = product
-        ctx.save_for_backward(mean, *((q, negatives, log_sum) if ctx.needs_input_grad[1] else ()))
+        ctx.save_for_backward(mean / total.clamp(min=1).unsqueeze(1))  # e^0 is among the terms, unless there are none
         ctx.mark_non_differentiable(peak)
-        return log_sum, peak
+        return peak + total.log(), peak
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """To the queries by the mean that forward kept; to the negatives by their softmax, chunk after chunk again."""
-        mean, *saved = ctx.saved_tensors
-        to_q = None if mean is None else mean * grad.unsqueeze(1)
-        if not saved:
-            return to_q, None, None
-        q, negatives, log_sum = saved
-        to_negatives = torch.empty_like(negatives)
-        for chunk, out in zip(_chunks(negatives, len(q)), _chunks(to_negatives, len(q))):
-            weights = _products(q, chunk, ctx.product).sub_(log_sum.unsqueeze(1)).exp_().mul_(grad.unsqueeze(1))
-            out.copy_(_products(weights.T, q.T, ctx.product))
-        return to_q, to_negatives, None
-
-
-def _chunks(negatives: Tensor, queries: int) -> list[Tensor]:
-    """Views of at most CHUNK logits; none of no negatives."""
-    rows = max(1, CHUNK // max(1, queries))
-    return [negatives[start : start + rows] for start in range(0, len(negatives), rows)]
-
-
-def _products(left: Tensor, right: Tensor, product: torch.dtype) -> Tensor:
-    """left right^T, multiplied in one precision and handed back in left's, which is the one of the sums."""
-    return (left.to(product) @ right.to(product).T).to(left.dtype)
+    def backward(ctx: FunctionCtx, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+        (mean,) = ctx.saved_tensors
+        return mean * grad.unsqueeze(1), None, None

@@ -9,13 +9,7 @@ from torch import Tensor, nn
 from mmairl.errors import UserError
 
 
-def _single_tensor_average(teacher: list[Tensor], student: list[Tensor], momentum: float) -> None:
-    """T <- m T + (1 - m) S, one tensor after the other: the plain twin that the tests hold the fast one to."""
-    for t, s in zip(teacher, student):
-        t.mul_(momentum).add_(s, alpha=1 - momentum)
-
-
-def _multi_tensor_average(teacher: list[Tensor], student: list[Tensor], momentum: float) -> None:
+def multi_tensor_average(teacher: list[Tensor], student: list[Tensor], momentum: float) -> None:
     """T <- T + (1 - m) (S - T) over all tensors in one call, in place."""
     torch._foreach_lerp_(teacher, student, 1 - momentum)
 
@@ -34,7 +28,7 @@ class Teacher(nn.Module):
         self.projector = copy.deepcopy(projector)
         self.predictor = copy.deepcopy(predictor)
         self.requires_grad_(False)
-        self.average: Callable[[list[Tensor], list[Tensor], float], None] = _multi_tensor_average
+        self.average: Callable[[list[Tensor], list[Tensor], float], None] = multi_tensor_average
 
     def init_weights(self) -> None:
         """Leave the weights alone: the network copies the student here once the student is initialised."""

@@ -1,16 +1,14 @@
-"""Optimizers, how they group a model's parameters, and the wrappers that step them."""
+"""Optimizers, schedules, and the wrapper that steps them."""
+
+from mmengine.optim import DefaultOptimWrapperConstructor
 
 from mmairl.optim.autocast import AutocastOptimWrapper
-from mmairl.optim.constructor import LARSOptimWrapperConstructor, adapted_and_excluded
 from mmairl.optim.head_sgd import HeadSGD
 from mmairl.optim.lars import LARS
-from mmairl.optim.wrapper import LARSOptimWrapper
+from mmairl.optim.schedule import WarmUpLR
+from mmairl.registry import OPTIM_WRAPPER_CONSTRUCTORS
 
-__all__ = [
-    'LARS',
-    'AutocastOptimWrapper',
-    'HeadSGD',
-    'LARSOptimWrapper',
-    'LARSOptimWrapperConstructor',
-    'adapted_and_excluded',
-]
+# Older configs name a constructor for LARS, which has none of its own any more.
+OPTIM_WRAPPER_CONSTRUCTORS.register_module(name='LARSOptimWrapperConstructor', module=DefaultOptimWrapperConstructor)
+
+__all__ = ['LARS', 'AutocastOptimWrapper', 'HeadSGD', 'WarmUpLR']

@@ -10,11 +10,10 @@ from torch.optim import Optimizer
 
 from mmairl.errors import UserError
 from mmairl.optim.finite import FiniteFlag
-from mmairl.optim.lars import LARS
 from mmairl.registry import OPTIM_WRAPPERS
 
 
-@OPTIM_WRAPPERS.register_module()
+@OPTIM_WRAPPERS.register_module(name=['AutocastOptimWrapper', 'LARSOptimWrapper'])  # the latter in older configs
 class AutocastOptimWrapper(AmpOptimWrapper):
     """Steps in full precision, or under autocast to ``dtype``; weights and momentum stay in float32.
 
@@ -41,11 +40,6 @@ class AutocastOptimWrapper(AmpOptimWrapper):
     ) -> None:
         if dtype not in (None, *self.valid_dtypes):
             raise UserError(f'optim_wrapper.dtype={dtype!r} is not known; set None or one of {self.valid_dtypes}')
-        if isinstance(optimizer, LARS) and [group['adapt'] for group in optimizer.param_groups] != [True, False]:
-            raise UserError(
-                'LARS needs its parameters in two groups, adapted and excluded; '
-                "set optim_wrapper.constructor='LARSOptimWrapperConstructor'"
-            )
         OptimWrapper.__init__(self, optimizer, accumulative_counts, clip_grad)
         self.device_type = optimizer.param_groups[0]['params'][0].device.type
         self.cast_dtype = getattr(torch, dtype) if dtype else None

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mmairl.optim.lars import _multi_tensor_lars
+from mmairl.optim.lars import multi_tensor_lars
 from mmairl.sharding.layout import Layout, Piece
 
 
@@ -19,13 +19,13 @@ class ShardedUpdate:
     def __call__(self, params: list[Tensor], grads: list[Tensor], buffers: list[Tensor], **hyper) -> None:
         for param, grad, buffer in zip(params, grads, buffers):
             if not hyper['adapt']:
-                _multi_tensor_lars([param], [grad], [buffer], **hyper)
+                multi_tensor_lars([param], [grad], [buffer], **hyper)
                 continue
             number = next(at for at, shard in enumerate(self.layout.shards) if shard is param)
             pieces, tensors = self.layout.own[number], len(self.layout.parameters[number])
             cut = [[flat[p.at : p.at + p.length] for p in pieces] for flat in (param, grad, buffer)]
             norms = partial(_joined_norms, pieces=pieces, tensors=tensors, like=param)
-            _multi_tensor_lars(*cut, norms=norms, **hyper)
+            multi_tensor_lars(*cut, norms=norms, **hyper)
 
 
 def _joined_norms(

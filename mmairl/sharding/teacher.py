@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from mmairl.models.teacher import Teacher, _multi_tensor_average
+from mmairl.models.teacher import Teacher, multi_tensor_average
 from mmairl.sharding.layout import Layout, own_part
 
 
 def average_shards(teacher: Sequence[nn.Parameter], student: Sequence[nn.Parameter], momentum: float) -> None:
     """Stage 3 in float32: T <- m T + (1 - m) S on the elements that this process keeps."""
-    _multi_tensor_average([own_part(t) for t in teacher], [own_part(s) for s in student], momentum)
+    multi_tensor_average([own_part(t) for t in teacher], [own_part(s) for s in student], momentum)
 
 
 def partition_between_steps(teacher: Teacher, optimizer) -> None:
@@ -58,7 +58,7 @@ class Masters:
     @torch.no_grad()
     def average(self, teacher: Sequence[nn.Parameter], student: Sequence[nn.Parameter], momentum: float) -> None:
         """T <- m T + (1 - m) S in float32, and the working copy renewed from it."""
-        _multi_tensor_average(self.shards, self.layout.shards, momentum)
+        multi_tensor_average(self.shards, self.layout.shards, momentum)
         self.publish()
 
     @torch.no_grad()

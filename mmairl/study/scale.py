@@ -115,7 +115,7 @@ def _rescale_schedule(cfg: Config, scale: Scale) -> None:
     short = cfg.train_cfg[unit] = max(1, round(whole * scale.epochs))
     warm_up = 0
     for schedule in cfg.param_scheduler:
-        if schedule.type == 'LinearLR':
+        if schedule.type in ('WarmUpLR', 'LinearLR'):
             schedule.end = warm_up = scale.warm_up or max(1, round(schedule.end * scale.epochs))
         else:
             schedule.begin, schedule.end = schedule.begin and warm_up, short

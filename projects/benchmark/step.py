@@ -201,7 +201,7 @@ def our_step(model: BaseModel, batch: dict, optimizer: str = 'LARS', **fast) -> 
     )
     make_fast(model, fast)
     dtype = fast.get('precision')
-    settings = dict(type='AutocastOptimWrapper', constructor='LARSOptimWrapperConstructor', dtype=dtype)
+    settings = dict(type='AutocastOptimWrapper', dtype=dtype)
     wrapper = build_optim_wrapper(model, dict(settings, optimizer=kinds[optimizer]))
     return training_loop(model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook(), QueueHook()])
 

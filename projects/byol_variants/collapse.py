@@ -42,7 +42,6 @@ def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Pa
     if epochs <= warm_up:
         raise UserError(f'--epochs {epochs} ends within the warm-up of {warm_up}; give {warm_up + 1} or more')
     cfg.train_cfg.max_epochs = epochs
-    cfg.param_scheduler[1].end = epochs
     cfg.work_dir, cfg.randomness.seed = str(work_dir), 0
     return cfg
 

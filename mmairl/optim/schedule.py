@@ -1,0 +1,28 @@
+"""The warm-up of the papers: linear from one rate to another, whatever the optimizer's own."""
+
+from mmengine.optim import BaseOptimWrapper, LinearLR
+from mmengine.optim.scheduler.param_scheduler import INF
+from torch.optim import Optimizer
+
+from mmairl.registry import PARAM_SCHEDULERS
+
+
+@PARAM_SCHEDULERS.register_module()
+class WarmUpLR(LinearLR):
+    """The rate at step t is start + (lr - start) t / end, so that step `end` has the optimizer's own rate.
+
+    mmengine's LinearLR starts from a fraction of that rate, and arrives a step early.
+
+    Example:
+        >>> param_scheduler = [dict(type='WarmUpLR', start=1e-6, end=10), dict(type='CosineAnnealingLR', begin=10)]
+    """
+
+    def __init__(
+        self, optimizer: Optimizer | BaseOptimWrapper, start: float = 1e-6, begin: int = 0, end: int = INF, **kwargs
+    ) -> None:
+        self.start = start
+        super().__init__(optimizer, begin=begin, end=end + 1, **kwargs)  # acts at steps before its end
+
+    def _get_value(self) -> list[float]:
+        done = self.last_step / self.total_iters
+        return [self.start + (base - self.start) * done for base in self.base_values]

@@ -1,0 +1,13 @@
+# DINO with two crops: BYOL's asymmetric views, SGD at 0.03 per 256 images, a teacher from 0.996. The release also clips
+# gradients, holds the prototypes still for an epoch and adds small crops (model.key_views=[0, 1] is for these).
+_base_ = '../../../configs/byol_asymmetric_r50_200e.py'
+custom_imports = dict(imports=['projects.more_methods.dino'], allow_failed_imports=False)
+model = dict(
+    projector=dict(
+        type='PrototypeNeck', hidden_channels=2048, out_channels=256, layers=3, norm_cfg=None, prototypes=65536
+    ),
+    predictor=None,
+    head=dict(_delete_=True, type='DINOHead', prototypes=65536),
+)
+default_hooks = dict(momentum=dict(base=0.996))
+train_cfg = dict(max_epochs=300)

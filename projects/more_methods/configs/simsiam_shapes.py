@@ -1,0 +1,9 @@
+# SimSiam on Shapes: the demo's network with SimSiam's projector and a narrow predictor.
+_base_ = '../../../configs/demo/mocov2plus_shapes.py'
+model = dict(
+    projector=dict(layers=3, last_norm=dict(type='SyncBN', affine=False)),
+    predictor=dict(hidden_channels=32),
+    target='stop_gradient',
+    head=dict(_delete_=True, type='RegressionHead', weight=0.25),
+    queue=None,
+)

@@ -1,0 +1,58 @@
+"""DINO: the student predicts which prototypes the teacher assigns to another view."""
+
+import torch
+import torch.nn.functional as F
+from mmengine.dist import all_reduce
+from torch import Tensor, nn
+
+from mmairl.models.heads import PairwiseHead
+from mmairl.models.necks import MLPNeck
+from mmairl.registry import MODELS
+
+
+@MODELS.register_module()
+class PrototypeNeck(MLPNeck):
+    """An MLP, and the cosines of its output with a number of learned prototypes; the teacher averages them like the rest."""
+
+    def __init__(self, prototypes: int, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.prototypes = nn.Linear(self.out_channels, prototypes, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.normalize(super().forward(x), dim=1), F.normalize(self.prototypes.weight, dim=1))
+
+
+@MODELS.register_module()
+class DINOHead(PairwiseHead):
+    """The cross entropy of softmax(q / 0.1) against softmax((k - c) / 0.04), averaged over the pairs of views.
+
+    The centre c, the moving mean of the keys of all processes, keeps one prototype from winning everywhere; the low
+    temperature of the keys keeps them from being uniform.
+    """
+
+    def __init__(
+        self, prototypes: int, temperature: float = 0.1, key_temperature: float = 0.04, centre_momentum: float = 0.9
+    ) -> None:
+        super().__init__()
+        self.temperature, self.key_temperature, self.centre_momentum = temperature, key_temperature, centre_momentum
+        self.register_buffer('centre', torch.zeros(prototypes))
+
+    def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
+        found = super().forward(q, k, negatives)
+        found['loss'] = found['loss'] / sum(i != j for i in q for j in k)
+        if self.training:
+            self.move_centre(torch.cat(list(k.values())))
+        return found
+
+    def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
+        assigned = ((k.to(self.centre.dtype) - self.centre) / self.key_temperature).softmax(dim=1)
+        predicted = (q.to(self.centre.dtype) / self.temperature).log_softmax(dim=1)
+        entropy = torch.special.entr(assigned).sum(dim=1).mean()
+        return dict(loss=-(assigned * predicted).sum(dim=1).mean(), key_entropy=entropy)
+
+    @torch.no_grad()
+    def move_centre(self, keys: Tensor) -> None:
+        mean = keys.to(self.centre.dtype).mean(dim=0)
+        all_reduce(mean, 'mean')
+        mean = torch.where(mean.isfinite(), mean, self.centre)  # a batch whose step is skipped leaves nothing behind
+        self.centre.lerp_(mean, 1 - self.centre_momentum)

@@ -1,0 +1,53 @@
+"""The rate of every step of a run, from mmengine's own schedulers and ours, against the papers' formula."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from mmairl.registry import PARAM_SCHEDULERS
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+
+
+def rates(settings: list[dict], lrs: list[float], epochs: int, epoch_length: int) -> list[list[float]]:
+    """What each step of a run is taken at, for each group of parameters."""
+    optimizer = torch.optim.SGD([dict(params=[torch.nn.Parameter(torch.zeros(1))], lr=lr) for lr in lrs])
+    defaults = dict(optimizer=optimizer, epoch_length=epoch_length)
+    schedulers = [PARAM_SCHEDULERS.build(dict(one), default_args={**defaults, 'end': epochs}) for one in settings]
+    seen = []
+    for _ in range(epochs * epoch_length):
+        seen.append([group['lr'] for group in optimizer.param_groups])
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    return seen
+
+
+@pytest.mark.parametrize('epochs,warm_up,epoch_length', [(200, 10, 7), (12, 10, 1), (3, 1, 2), (5, 2, 50)])
+def test_the_rate_is_linear_to_its_peak_and_a_cosine_from_there(epochs, warm_up, epoch_length):
+    settings = Config.fromfile(CONFIGS / '_base_/schedules/sgd_200e.py').param_scheduler
+    settings[0].end = settings[1].begin = warm_up
+    lrs, until, total = [0.12, 1.8], warm_up * epoch_length, epochs * epoch_length
+    for step, found in enumerate(rates(settings, lrs, epochs, epoch_length)):
+        for lr, rate in zip(lrs, found):
+            cosine = lr * (1 + math.cos(math.pi * (step - until) / (total - until))) / 2
+            wanted = 1e-6 + (lr - 1e-6) * step / until if step < until else cosine
+            assert rate == pytest.approx(wanted, rel=1e-9, abs=1e-15)
+
+
+def test_a_resumed_warm_up_goes_on_as_if_never_stopped():
+    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3) for _ in range(2)]
+    one, two = (
+        PARAM_SCHEDULERS.build(dict(type='WarmUpLR', end=9, by_epoch=False), default_args=dict(optimizer=o))
+        for o in optimizers
+    )
+    for step in range(9):
+        if step == 4:
+            two.load_state_dict(one.state_dict())
+        for optimizer, scheduler in zip(optimizers, (one, two) if step >= 4 else (one,)):
+            optimizer.step()
+            scheduler.step()
+    assert optimizers[0].param_groups[0]['lr'] == optimizers[1].param_groups[0]['lr'] == pytest.approx(0.3)
