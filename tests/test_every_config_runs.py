@@ -36,9 +36,35 @@ def on_shapes(cfg: Config) -> Config:
     return cfg
 
 
-@pytest.mark.parametrize('path', [p for p in PRETRAINING if p.parent.name not in SAME_AT_TOY_SIZE], ids=short)
+# One config for each network that differs at toy size; `make test-all` takes all of them.
+DISTINCT = (
+    'mocov1_r50_200e.py',
+    'mocov2_r50_200e.py',
+    'mocov2_syncbn_r50_200e.py',
+    'smocov2plus_r50_200e.py',
+    'byol_lars_r50_200e.py',
+    'fast/mocov2plus_r50_200e_gpu.py',
+    'large/mocov2plus_vit_l16_300e.py',
+    '../projects/byol_variants/configs/simclr_r50_300e.py',
+    '../projects/byol_variants/configs/predictor_beta0_r50_300e.py',
+    '../projects/msbreg/configs/msbreg_k4_ln_r18_stl10_320e.py',
+    '../projects/more_methods/configs/simsiam_r50_100e.py',
+    '../projects/more_methods/configs/vicreg_r50_1000e.py',
+    '../projects/more_methods/configs/dino_r50_300e.py',
+)
+
+
+def marked(path: Path) -> object:
+    return pytest.param(path, id=short(path), marks=[] if short(path) in DISTINCT else pytest.mark.slow)
+
+
+def test_the_distinct_networks_are_configs():
+    assert set(DISTINCT) <= {short(path) for path in PRETRAINING}
+
+
+@pytest.mark.parametrize('path', [marked(p) for p in PRETRAINING if p.parent.name not in SAME_AT_TOY_SIZE])
 def test_it_trains_and_its_checkpoint_loads(toy_config, path):
-    cfg = on_shapes(toy_config(short(path), steps=2, batch=16))
+    cfg = on_shapes(toy_config(short(path), steps=2, batch=16, width=16))
     runner = launch.train(cfg)
     assert math.isfinite(runner.message_hub.get_scalar('train/loss').current())
     first = torch.load(f'{runner.work_dir}/iter_1.pth', weights_only=True)['state_dict']
@@ -52,7 +78,7 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
         moved = any(not torch.equal(model.teacher.get_parameter(n), first[f'teacher.{n}']) for n in names)
         # an ascending teacher's last momentum is 1, and so is a fixed one's
         assert moved != (momentum.schedule == 'cosine' or momentum.base == 1)
-    resumed = on_shapes(toy_config(short(path), steps=2, batch=16, resume=True))
+    resumed = on_shapes(toy_config(short(path), steps=2, batch=16, width=16, resume=True))
     assert launch.train(resumed).iter == 2
 
 
@@ -72,7 +98,7 @@ def test_its_views_are_made(path):
 
 
 def test_the_supervised_baseline_trains(toy_config):
-    runner = launch.train(toy_config('supervised/supervised_r50_100e.py', steps=3))
+    runner = launch.train(toy_config('supervised/supervised_r50_100e.py', steps=3, width=16))
     losses, _ = runner.message_hub.get_scalar('train/loss').data
     assert len(losses) == 3 and all(math.isfinite(loss) for loss in losses)
     keys = runner.model.state_dict().keys()

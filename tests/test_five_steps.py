@@ -9,8 +9,22 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock
 
 from mmairl.engine import launch
+
+WIDTH = 8
+
+
+def narrow_resnet() -> nn.Module:
+    """torchvision's ResNet-18 with channels of an eighth of the usual number."""
+    net = torchvision.models.resnet18()
+    net.inplanes, net.fc = WIDTH, nn.Identity()
+    net.conv1, net.bn1 = nn.Conv2d(3, WIDTH, 7, stride=2, padding=3, bias=False), nn.BatchNorm2d(WIDTH)
+    for stage in range(4):
+        blocks = net._make_layer(BasicBlock, WIDTH * 2**stage, 2, stride=1 if stage == 0 else 2)
+        setattr(net, f'layer{stage + 1}', blocks)
+    return net
 
 
 @dataclass
@@ -38,9 +52,7 @@ class Plain:
         self.speed = [torch.zeros_like(p) for p in self.student.parameters()]
 
     def build(self, state: dict[str, Tensor], prefix: str) -> nn.ModuleDict:
-        backbone = torchvision.models.resnet18()
-        backbone.fc = nn.Identity()
-        net = nn.ModuleDict({'backbone': backbone, 'projector': self.mlp(512)})
+        net = nn.ModuleDict({'backbone': narrow_resnet(), 'projector': self.mlp(8 * WIDTH)})
         if self.teacher_predictor if prefix else self.predictor:
             net['predictor'] = self.mlp(16)
         own = {k.removeprefix(prefix).replace('.mlp.', '.'): v for k, v in state.items() if k.startswith(prefix)}
@@ -127,7 +139,7 @@ TOLERANCE, SLOWER = {'float32': 1e-5, 'float64': 1e-10}, {'float32': 0.01, 'floa
 @pytest.mark.parametrize('name,dtype', CASES)
 def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
     steps, batch, tolerance = 5, 8, TOLERANCE[dtype]
-    cfg = toy_config(f'{name}_r50_200e.py', steps=steps, batch=batch, dtype=dtype)
+    cfg = toy_config(f'{name}_r50_200e.py', steps=steps, batch=batch, dtype=dtype, width=WIDTH)
     cfg.optim_wrapper.optimizer.lr *= SLOWER[dtype]
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
     if cfg.model.backbone.norm_cfg.type == 'SplitBN':

@@ -12,11 +12,6 @@ from mmairl.registry import DATASETS
 
 RUNS = count()
 CONFIGS = Path(__file__).parent.parent / 'configs'
-# Both end in 512 features.
-SMALL_RESNET = dict(depth=18, stem_channels=64, base_channels=64)
-SMALL_VIT = dict(
-    arch=dict(embed_dims=512, num_layers=1, num_heads=8, feedforward_channels=64), img_size=32, patch_size=8
-)
 
 
 @DATASETS.register_module(force=True)
@@ -35,15 +30,28 @@ class FixedViews(Dataset):
 
 
 def config(
-    name: str, work_dir: str, *, steps: int = 3, batch: int = 8, queue: int = 20, dtype: str = 'float32', **options
+    name: str,
+    work_dir: str,
+    *,
+    steps: int = 3,
+    batch: int = 8,
+    queue: int = 20,
+    dtype: str = 'float32',
+    width: int = 64,
+    **options,
 ) -> Config:
+    """The config with a ResNet-18 of this width, 64 being the usual one, or a ViT of one layer."""
     cfg = load_config(str(CONFIGS / name))
-    views = len(cfg.train_dataloader.dataset.get('views') or [None, None])
-    cfg.model.backbone.update(SMALL_VIT if 'VisionTransformer' in cfg.model.backbone.type else SMALL_RESNET)
-    if cfg.model.type == 'Classifier':
-        cfg.model.update(in_channels=512, classes=4)
+    views, features = len(cfg.train_dataloader.dataset.get('views') or [None, None]), 8 * width
+    if 'VisionTransformer' in cfg.model.backbone.type:
+        arch = dict(embed_dims=features, num_layers=1, num_heads=8, feedforward_channels=64)
+        cfg.model.backbone.update(arch=arch, img_size=32, patch_size=8)
     else:
-        cfg.model.projector.update(in_channels=512, out_channels=16)
+        cfg.model.backbone.update(depth=18, stem_channels=width, base_channels=width)
+    if cfg.model.type == 'Classifier':
+        cfg.model.update(in_channels=features, classes=4)
+    else:
+        cfg.model.projector.update(in_channels=features, out_channels=16)
     if cfg.model.get('projector', {}).get('hidden_channels'):
         cfg.model.projector.hidden_channels = 64
     if cfg.model.get('predictor'):

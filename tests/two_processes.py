@@ -51,7 +51,7 @@ if __name__ == '__main__':
     check_sync_bn()
     saved = {}
     for name in names:
-        cfg = toy.config(name, f'{work_dir}/{Path(name).stem}', steps=3, batch=8, queue=16, dtype='float64')
+        cfg = toy.config(name, f'{work_dir}/{Path(name).stem}', steps=3, batch=8, queue=16, dtype='float64', width=8)
         cfg.default_hooks.checkpoint.interval = 100  # none: what is compared is saved below
         cfg.default_hooks.checkpoint.save_last = False
         if 'terms' in cfg.model.head:  # random directions are a process's own

@@ -107,13 +107,12 @@ def test_a_step_never_reads_the_device(monkeypatch):
 
 
 def test_the_optimizer_steps_each_group_by_its_rule_and_skips_what_has_no_gradient():
-    adapted, excluded, idle = (torch.nn.Parameter(p) for p in tensors(0))
-    groups = [{'params': [adapted, idle]}, {'params': [excluded], 'adapt': False}]
-    optimizer = LARS(groups, lr=1.0, **HYPER)
+    excluded, adapted, idle = (torch.nn.Parameter(p) for p in tensors(0))
+    optimizer = LARS([excluded, adapted, idle], lr=1.0, **HYPER)
     start, grads = tensors(0), tensors(100)
-    adapted.grad, excluded.grad = grads[0], grads[1]
+    excluded.grad, adapted.grad = grads[0], grads[1]
     optimizer.step()
-    for param, before, grad, adapt in [(adapted, start[0], grads[0], True), (excluded, start[1], grads[1], False)]:
+    for param, before, grad, adapt in [(excluded, start[0], grads[0], False), (adapted, start[1], grads[1], True)]:
         expected = scalar_lars(before.flatten().tolist(), [grad.flatten().tolist()], [1.0], adapt)
         torch.testing.assert_close(param.detach().flatten(), torch.tensor(expected))
     assert torch.equal(idle, start[2]) and idle not in optimizer.state
@@ -128,11 +127,11 @@ def test_state_dict_round_trips_through_a_weights_only_file(tmp_path):
             optimizer.step()
 
     params = [torch.nn.Parameter(p) for p in tensors(0)]
-    optimizer = LARS([{'params': params[1:]}, {'params': params[:1], 'adapt': False}], lr=1.0, **HYPER)
+    optimizer = LARS(params, lr=1.0, **HYPER)
     advance(params, optimizer, range(3))
     torch.save(optimizer.state_dict(), tmp_path / 'state.pth')
     resumed = copy.deepcopy(params)
-    other = LARS([{'params': resumed[1:]}, {'params': resumed[:1], 'adapt': False}], lr=9.0, momentum=0.1)
+    other = LARS(resumed, lr=9.0, momentum=0.1)
     other.load_state_dict(torch.load(tmp_path / 'state.pth', weights_only=True))
     advance(params, optimizer, range(3, 6))
     advance(resumed, other, range(3, 6))
