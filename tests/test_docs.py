@@ -294,6 +294,18 @@ RUN = [
     ),
     (
         'docs/add.md',
+        'python tools/train.py simsiam.py',
+        f'{{}} --cfg-options {TINY} && test -f work_dirs/simsiam/epoch_1.pth && echo trained',
+        'trained',
+    ),
+    (
+        'docs/add.md',
+        'PYTHONPATH=. python tools/train.py posterized.py',
+        f'{{}} --cfg-options {TINY} && test -f work_dirs/posterized/epoch_1.pth && echo trained',
+        'trained',
+    ),
+    (
+        'docs/add.md',
         'PYTHONPATH=. python tools/train.py on_stripes.py',
         f'{{}} --cfg-options {TINY} && PYTHONPATH=. python tools/evaluate.py knn on_stripes.py '
         'work_dirs/on_stripes/epoch_1.pth --cfg-options evaluation.train.count=48 evaluation.test.count=24 --k 5',

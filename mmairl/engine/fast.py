@@ -34,7 +34,7 @@ from mmairl.models.batchnorm import SyncBN
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 KEYS = ('precision', 'channels_last', 'checkpointing', 'compile', 'fused')
-FUSED = ('SGD', 'Adam', 'AdamW')  # torch's optimizers with such a form; LARS takes its own where it helps
+FUSED = ('SGD', 'Adam', 'AdamW')  # torch's optimizers with such a form
 
 
 def settle(cfg: ConfigDict) -> None:
