@@ -1,5 +1,121 @@
-"""The one exception that means: the user can mend this, and the sentence says how."""
+"""What goes wrong as one sentence, and how a command ends."""
+
+import difflib
+import functools
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+from mmengine.dist import is_main_process
+
+from mmairl import registry
+
+WRONG_CALL = re.compile(r"(\w+)\.__init__\(\) (missing .+|got an unexpected keyword argument '(\w+)')")
 
 
 class UserError(ValueError):
     """What is wrong, where, and what to do, in one sentence; command lines print it without a traceback."""
+
+
+class Stopped(Exception):
+    """The run was asked to end and has saved itself; the text says where."""
+
+    exit_code = (
+        75  # EX_TEMPFAIL: try again later. torchrun restarts on any code but 0; a scheduler should requeue on this one.
+    )
+
+
+Explainer = Callable[[BaseException], UserError | None]
+EXPLAINERS: list[Explainer] = []
+
+
+def explains(function: Explainer) -> Explainer:
+    """Register a function that knows the sentence for some errors of other libraries, and gives None for all others."""
+    EXPLAINERS.append(function)
+    return function
+
+
+def explanation(error: BaseException) -> UserError | None:
+    """The sentence for an error, or None where it is a bug."""
+    if isinstance(error, UserError):
+        return error
+    return next((said for explainer in EXPLAINERS if (said := explainer(error))), None)
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it was raised from, and so on to the first."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a misspelt name: `; did you mean '...'?`, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
+    return f"; did you mean '{close[0]}'?" if close else ''
+
+
+def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
+    """Print a UserError as one line and leave with exit code 2; MMAIRL_TRACEBACK=1 shows where it was raised.
+
+    A run that was asked to end leaves with 75, which asks for another try.
+    """
+
+    @functools.wraps(main)
+    def run() -> None:
+        try:
+            main()
+        except Stopped as stopped:
+            if is_main_process():
+                print(f'{stopped}; go on with --resume', file=sys.stderr)
+            stop_processes()
+            sys.exit(stopped.exit_code)
+        except Exception as error:
+            said = explanation(error)
+            if said is None or os.environ.get('MMAIRL_TRACEBACK'):
+                raise
+            # A data worker's error arrives as its whole traceback; its last line is the sentence.
+            sentence = str(said).strip().splitlines()[-1].removeprefix(f'{UserError.__module__}.UserError: ')
+            print(f'error: {sentence}', file=sys.stderr)
+            sys.exit(2)
+
+    return run
+
+
+def stop_processes() -> None:
+    """Leave the process group together: gloo's threads abort a process that exits while they still run."""
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn what Python and mmengine say about a wrong config key or type into one sentence; other errors pass."""
+    try:
+        yield
+    except TypeError as error:
+        if not (wrong := WRONG_CALL.search(str(error))):
+            raise
+        owner, unknown = wrong[1], wrong[3]
+        if unknown is None:
+            raise UserError(f'{owner} in the config lacks a key: {wrong[2]}') from error
+        raise UserError(f"{owner} has no key '{unknown}'{closest(unknown, _keys_of(owner))}") from error
+    except KeyError as error:
+        if not (wrong := re.match(r'(\S+) is not in the (\S+) registry', str(error.args[0]))):
+            raise
+        raise UserError(
+            f"the config names '{wrong[1]}', which is not a registered {wrong[2]}; check its type"
+        ) from error
+
+
+def _keys_of(owner: str) -> list[str]:
+    """The config keys of a registered class."""
+    found = (box.get(owner) for box in vars(registry).values() if isinstance(box, registry.parent.Registry))
+    return [key for kind in found if kind is not None for key in inspect.signature(kind).parameters]

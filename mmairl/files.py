@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mmengine.fileio import LocalBackend, register_backend
 
-from mmairl.errors import UserError
+from mmairl.errors import UserError, chain
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -76,19 +76,12 @@ def full_disk_explained(path: str | Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # torch's writer ends in a RuntimeError of its own, behind which the system's stands
-        if not any(isinstance(link, OSError) and link.errno in FULL for link in _links(error)):
+        if not any(isinstance(link, OSError) and link.errno in FULL for link in chain(error)):
             raise
         raise UserError(
             f'the disk is full: {path} could not be written, earlier checkpoints are whole; free some space and go on '
             'with --resume'
         ) from error
-
-
-def _links(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and what it was raised from or while handling."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 class BackgroundWriter:

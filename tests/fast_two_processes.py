@@ -6,7 +6,8 @@ import torch
 import toy
 
 from mmairl.engine import launch
-from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.engine.distributed import start_processes
+from mmairl.errors import stop_processes
 
 WAYS = {
     'plain': {},

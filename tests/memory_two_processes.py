@@ -10,8 +10,9 @@ from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 
 from mmairl.engine import launch
-from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.engine.distributed import start_processes
 from mmairl.engine.memory import LiveBytes
+from mmairl.errors import stop_processes
 from mmairl.registry import HOOKS
 
 BATCH = 4  # images a process

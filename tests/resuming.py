@@ -9,7 +9,8 @@ from mmengine.config import Config
 from mmengine.hooks import Hook
 
 from mmairl.engine import launch
-from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.engine.distributed import start_processes
+from mmairl.errors import stop_processes
 from mmairl.registry import HOOKS
 from projects.faults.compare import different_runs
 from projects.faults.compare import differing as differing  # for the tests that compare states of their own

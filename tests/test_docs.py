@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from mmairl.engine.launch import load_config
+from mmairl.configs import load_config
 from mmairl.errors import UserError
 
 ROOT = Path(__file__).parents[1]

@@ -16,12 +16,12 @@ from code_readers import code_readers, code_readers_below
 from mmengine.config import Config
 from mmengine.runner import CheckpointLoader
 
+from mmairl.configs import read_config
 from mmairl.data.arrays import CIFAR10
 from mmairl.data.decode import decode
 from mmairl.data.reading import Unreadable
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
-from mmairl.engine.safe_config import read_config
 from mmairl.errors import UserError
 from mmairl.evaluation.features import read_rows
 from mmairl.weights.read import load_file
@@ -30,16 +30,14 @@ from projects.faults.checkpoints import Canary
 ROOT = Path(__file__).parent.parent
 
 ALLOWED = {
-    ('mmairl/engine/launch.py', 'mmengine.config.Config.fromfile'): 'a Python config is code that the user runs',
-    (
-        'mmairl/engine/safe_config.py',
-        'mmengine.config.Config.fromfile',
-    ): "a Python base, after it is known to be mmairl's",
-    ('mmairl/engine/safe_config.py', 'importlib.import_module'): 'the registry of a scope out of a fixed list',
+    ('mmairl/configs.py', 'mmengine.config.Config.fromfile'): "a Python config of the user, or a base that is mmairl's",
+    ('mmairl/engine/launch.py', 'mmengine.config.Config.fromfile'): "mmairl's own strategies by fixed names",
+    ('mmairl/data_configs.py', 'importlib.import_module'): 'the registry of a scope out of a fixed list',
     ('mmairl/study/factors.py', 'mmengine.config.Config.fromfile'): "mmairl's own configs by fixed names",
+    ('mmairl/transfer/ops.py', 'importlib.import_module'): "mmcv's compiled ops by a fixed name",
     ('mmairl/transfer/tasks.py', '__import__'): 'mmdet and mmseg, to see whether they are there',
 }
-# What the platform does: 'closed' by plain_files, checkpoint or safe_config, or never met on a file of somebody else's.
+# What the platform does: 'closed' by plain_files, checkpoint or data_configs, or never met on a file of somebody else's.
 PLATFORM = {
     'mmengine/config/config.py exec': 'Python configs',
     'mmengine/config/config.py eval': 'Python configs',
@@ -79,7 +77,7 @@ PLATFORM = {
 }
 BY_SUFFIX = ('mmengine.load', 'mmengine.fileio.load')  # made plain by plain_files
 BY_DEFAULT = 'torch.load'  # without weights_only, which is True unless said otherwise since torch 2.6
-BY_NAME = 'importlib.import_module'  # guarded where names come from: safe_config
+BY_NAME = 'importlib.import_module'  # guarded where names come from: data_configs
 
 
 @pytest.fixture

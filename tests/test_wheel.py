@@ -14,8 +14,7 @@ from mmengine.config import Config
 from mmengine.hub import get_config
 
 import mmairl
-from mmairl.configs import config_path
-from mmairl.engine.launch import load_config
+from mmairl.configs import config_path, load_config
 from mmairl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -150,7 +149,7 @@ def test_an_installed_config_is_got_by_name_and_what_a_run_needs_is_there(instal
 import json
 import mmairl
 from mmengine.hub import get_config
-from mmairl.engine.launch import load_config
+from mmairl.configs import load_config
 from mmairl.configs import home
 from mmairl.study.published import row
 from mmairl.study.spec import read_study
@@ -187,7 +186,7 @@ def test_a_config_that_is_data_trusts_what_the_wheel_holds_and_not_the_folder_be
     stranger.write_text("raise SystemExit('this ran')\n")
     (tmp_path / 'theirs.yaml').write_text(f"_base_: '{stranger}'\n")
     code = """
-from mmairl.engine.launch import load_config
+from mmairl.configs import load_config
 from mmairl.errors import UserError
 found = load_config('ours.yaml').model.head.type, load_config('mmairl::mocov2plus_r50_200e.py').total_batch_size
 try:

@@ -7,7 +7,7 @@ import torch
 from mmengine.config import Config
 from torch.utils.data import Dataset
 
-from mmairl.engine.launch import load_config
+from mmairl.configs import load_config
 from mmairl.registry import DATASETS
 
 RUNS = count()

@@ -8,7 +8,8 @@ import toy
 from mmengine.dist import get_rank, get_world_size
 
 from mmairl.engine import launch
-from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.engine.distributed import start_processes
+from mmairl.errors import stop_processes
 from mmairl.hooks import OnlineProbeHook
 from mmairl.models.batchnorm import SyncBN, shuffle, unshuffle
 from mmairl.models.gather import gather

@@ -14,8 +14,9 @@ from pathlib import Path
 from mmengine import Config, DictAction
 
 from mmairl.analysis.images import Images
-from mmairl.engine.launch import explained, load_config, one_sentence_errors, register
-from mmairl.errors import UserError
+from mmairl.configs import load_config
+from mmairl.engine.launch import register
+from mmairl.errors import UserError, explained, one_sentence_errors
 from mmairl.evaluation.protocol import default_device
 from mmairl.report import analysis_pages
 from mmairl.weights.read import read_backbone

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
-from mmairl.engine.launch import one_sentence_errors, register
-from mmairl.errors import UserError
+from mmairl.engine.launch import register
+from mmairl.errors import UserError, one_sentence_errors
 from projects.benchmark import scaling
 from projects.benchmark.limits import measure
 from projects.benchmark.report import machine, terminal, write

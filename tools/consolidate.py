@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from mmairl.engine.launch import one_sentence_errors
+from mmairl.errors import one_sentence_errors
 from mmairl.sharding.consolidate import consolidate
 
 

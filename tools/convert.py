@@ -5,7 +5,7 @@ import argparse
 from rich.console import Console
 from rich.table import Table
 
-from mmairl.engine.launch import one_sentence_errors
+from mmairl.errors import one_sentence_errors
 from mmairl.weights.read import Backbone, read_backbone
 from mmairl.weights.write import WRITERS, write_backbone
 

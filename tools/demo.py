@@ -5,7 +5,9 @@ import secrets
 
 from mmengine import DictAction
 
-from mmairl.engine.launch import load_config, one_sentence_errors, register
+from mmairl.configs import load_config
+from mmairl.engine.launch import register
+from mmairl.errors import one_sentence_errors
 from mmairl.report.demo_page import run_demo
 
 

@@ -14,9 +14,9 @@ from mmengine import DictAction
 from mmengine.dist import is_main_process
 from rich.console import Console
 
-from mmairl.engine.distributed import stop_processes
-from mmairl.engine.launch import explained, load_config, one_sentence_errors, register
-from mmairl.errors import UserError
+from mmairl.configs import load_config
+from mmairl.engine.launch import register
+from mmairl.errors import UserError, explained, one_sentence_errors, stop_processes
 from mmairl.evaluation.knn import TEMPERATURE
 from mmairl.evaluation.protocol import BASELINES, BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
 from mmairl.files import replacing

@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mmairl.analysis.normrescale import PER, STATISTICS, Row, left_alone, normrescale
-from mmairl.engine.launch import one_sentence_errors
-from mmairl.errors import UserError
+from mmairl.errors import UserError, one_sentence_errors
 from mmairl.files import replacing
 from mmairl.report.figures import norm_lines
 from mmairl.report.files import save_figure, save_table

@@ -12,8 +12,7 @@ from rich.progress import track
 
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
 from mmairl.data.packed import pack
-from mmairl.engine.launch import one_sentence_errors
-from mmairl.errors import UserError
+from mmairl.errors import UserError, one_sentence_errors
 
 
 def parse_args() -> argparse.Namespace:

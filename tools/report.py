@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmairl.engine.launch import one_sentence_errors
-from mmairl.errors import UserError
+from mmairl.errors import UserError, one_sentence_errors
 from mmairl.report.evaluation_page import records_in, write_evaluation_page
 from mmairl.report.health_page import write_health_page
 

@@ -13,8 +13,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from mmairl.engine.launch import one_sentence_errors, register
-from mmairl.errors import UserError
+from mmairl.engine.launch import register
+from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES
 from mmairl.files import replacing
 from mmairl.report.study_page import write_study_page

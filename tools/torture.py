@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from mmairl.engine.launch import one_sentence_errors, register
-from mmairl.errors import UserError
+from mmairl.engine.launch import register
+from mmairl.errors import UserError, one_sentence_errors
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
 from projects.faults import checkpoints, disk, images, kills, long_run

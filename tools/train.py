@@ -8,10 +8,10 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.dist import get_world_size
 
-from mmairl.engine.distributed import stop_processes
-from mmairl.engine.launch import join, load_config, one_sentence_errors, strategy_named, train
+from mmairl.configs import load_config, write_config
+from mmairl.engine.launch import join, strategy_named, train
 from mmairl.engine.plan import follow, plan
-from mmairl.engine.safe_config import write_config
+from mmairl.errors import one_sentence_errors, stop_processes
 
 
 def parse() -> argparse.Namespace:

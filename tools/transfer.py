@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from mmairl.engine.launch import one_sentence_errors, register
-from mmairl.errors import UserError
+from mmairl.engine.launch import register
+from mmairl.errors import UserError, one_sentence_errors
 from mmairl.report.files import save_table
 from mmairl.study.published import row
 from mmairl.transfer.run import Place, prepare, run_task

@@ -2,11 +2,10 @@
 
 import re
 import traceback
-from collections.abc import Iterator
 
 from torch.utils.data import dataloader
 
-from mmairl.errors import UserError
+from mmairl.errors import UserError, chain, explains
 
 GO_ON = ', then go on with --resume.'
 ENDED = (
@@ -49,6 +48,7 @@ EXPLANATIONS = {
 }
 
 
+@explains
 def explain_worker_failure(error: BaseException) -> UserError | None:
     """The sentence for an error of the data workers, or None for any other error.
 
@@ -74,13 +74,3 @@ def hung_up(error: BaseException) -> bool:
         return False
     frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     return any(code.co_name == '_try_get_data' and code.co_filename == dataloader.__file__ for code in frames)
-
-
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it was raised from, and so on to the first."""
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        yield link
-        link = link.__cause__ or link.__context__

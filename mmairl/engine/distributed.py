@@ -19,7 +19,10 @@ TOLD = {
     'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'),
     'slurm': ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID', 'SLURM_NODELIST'),
 }
-STARTED_BY = {'pytorch': 'tools/dist_train.sh or tools/dist_evaluate.sh', 'slurm': 'tools/slurm_train.sh'}
+STARTED_BY = {
+    'pytorch': 'start with tools/dist_train.sh or tools/dist_evaluate.sh',
+    'slurm': 'start with tools/slurm_train.sh',
+}
 
 
 def start_processes(launcher: str, timeout: float | None = None) -> None:
@@ -39,7 +42,7 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         return
     if missing := [name for name in TOLD[launcher] if name not in os.environ]:
         raise UserError(
-            f'--launcher {launcher} wants {", ".join(missing)} in the environment; start with {STARTED_BY[launcher]}, '
+            f'--launcher {launcher} wants {", ".join(missing)} in the environment; {STARTED_BY[launcher]}, '
             'or leave --launcher out for one process'
         )
     if launcher == 'slurm':
@@ -83,13 +86,6 @@ def _names_of_attempt(restarts: int) -> dict:
     rank, world_size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
     store = dist.TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), world_size, is_master=False)
     return dict(store=dist.PrefixStore(f'attempt {restarts}', store), rank=rank, world_size=world_size)
-
-
-def stop_processes() -> None:
-    """Leave the process group together: gloo's threads abort a process that exits while they still run."""
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
 
 
 @MODEL_WRAPPERS.register_module()

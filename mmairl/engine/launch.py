@@ -1,14 +1,7 @@
 """From a config to a finished run: `train` is what tools/train.py, the demo and the tests all call."""
 
-import difflib
-import functools
-import inspect
 import logging
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
@@ -16,83 +9,17 @@ from mmengine.dist import broadcast_object_list, get_world_size, is_main_process
 from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
-from mmairl import registry
-from mmairl.configs import PREFIX, config_path, home
-from mmairl.data.workers import explain_worker_failure
+from mmairl.configs import home, load_config
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
-from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.engine.distributed import start_processes
 from mmairl.engine.fast import settle
 from mmairl.engine.newest import newest_checkpoint
-from mmairl.engine.plain_files import read_plain_files_only
-from mmairl.engine.preemption import REQUEUE, Preempted
 from mmairl.engine.runner import Runner, StrategyRunner
-from mmairl.engine.safe_config import is_data, read_config
-from mmairl.errors import UserError
+from mmairl.errors import UserError, closest, explained, one_sentence_errors
 from mmairl.files import full_disk_explained
 
-WORKER = 'mmairl.errors.UserError: '
-WRONG_CALL = re.compile(r"(\w+)\.__init__\(\) (missing .+|got an unexpected keyword argument '(\w+)')")
-# The top-level keys that mmengine's runner or this package reads; others are the config author's own variables.
-KNOWN = [
-    'model',
-    'work_dir',
-    'train_dataloader',
-    'val_dataloader',
-    'test_dataloader',
-    'train_cfg',
-    'val_cfg',
-    'test_cfg',
-    'auto_scale_lr',
-    'optim_wrapper',
-    'param_scheduler',
-    'val_evaluator',
-    'test_evaluator',
-    'default_hooks',
-    'custom_hooks',
-    'data_preprocessor',
-    'load_from',
-    'resume',
-    'launcher',
-    'env_cfg',
-    'log_processor',
-    'log_level',
-    'visualizer',
-    'default_scope',
-    'randomness',
-    'experiment_name',
-    'model_wrapper_cfg',
-    'custom_imports',
-    'total_batch_size',
-    'fast',
-    'evaluation',
-    'strategy',
-]
-
-
-def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
-    """Print a UserError as one line and leave with exit code 2; MMAIRL_TRACEBACK=1 shows where it was raised.
-
-    A run that was told to stop leaves with 75, which asks for another try.
-    """
-
-    @functools.wraps(main)
-    def run() -> None:
-        try:
-            main()
-        except Preempted as stopped:
-            if is_main_process():
-                print(f'{stopped}; go on with --resume', file=sys.stderr)
-            stop_processes()
-            sys.exit(REQUEUE)
-        except Exception as error:
-            said = error if isinstance(error, UserError) else explain_worker_failure(error)
-            if said is None or os.environ.get('MMAIRL_TRACEBACK'):
-                raise
-            # A data worker's error arrives as its whole traceback; its last line is the sentence.
-            print(f'error: {str(said).strip().splitlines()[-1].removeprefix(WORKER)}', file=sys.stderr)
-            sys.exit(2)
-
-    return run
+# These two moved to the ground floor; scripts of users import them from here.
+__all__ = ['load_config', 'one_sentence_errors', 'register', 'train']
 
 
 def register() -> None:
@@ -100,54 +27,11 @@ def register() -> None:
     init_default_scope('mmairl')
 
 
-def load_config(path: str, options: dict | None = None) -> Config:
-    """The config with `--cfg-options` merged in; a misspelt key is an error, not a key that nothing reads.
-
-    `mmairl::NAME.py` is one that comes with mmairl, wherever that is installed.
-    """
-    if path.startswith(PREFIX):
-        path = str(config_path(path))
-    if not Path(path).is_file():
-        raise UserError(f'there is no config at {path}; see configs/ for those that come with mmairl')
-    read_plain_files_only()  # a Python config may have a YAML base
-    try:
-        cfg = read_config(path) if is_data(path) else _run_config(path)
-    except UserError:
-        raise
-    except (SyntaxError, NameError, KeyError, TypeError, FileNotFoundError, AttributeError) as error:
-        raise UserError(f'the config {path} cannot be read: {error}') from error
-    for key in options or {}:
-        name = key.split('.')[0]
-        if name not in cfg and name not in KNOWN:
-            raise UserError(f"--cfg-options {key}: the config has no '{name}'{_closest(name, KNOWN)}")
-    try:
-        cfg.merge_from_dict(options or {})
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UserError(f'--cfg-options do not fit the config {path}: {error}') from error
-    for name in cfg:
-        if name not in KNOWN and _closest(name, KNOWN):
-            raise UserError(f"the config {path} sets '{name}', which nothing reads{_closest(name, KNOWN)}")
-    return cfg
-
-
-def _run_config(path: str) -> Config:
-    """A Python config: code that runs, by OpenMMLab's design. A folder of YAML must not be able to bring such code."""
-    for folder in Path(path).resolve().parents:
-        if (folder / 'projects').is_dir() and str(folder) not in sys.path:
-            sys.path.append(str(folder))  # where a project's config imports its own parts from
-    return Config.fromfile(path)
-
-
-def _closest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-    return f"; did you mean '{close[0]}'?" if close else ''
-
-
 def strategy_named(name: str) -> ConfigDict:
     """What `--strategy NAME` means: the strategy of `configs/_base_/strategies/NAME.py`."""
     known = {path.stem: path for path in sorted((home() / 'configs' / '_base_' / 'strategies').glob('*.py'))}
     if name not in known:
-        raise UserError(f"there is no strategy '{name}'{_closest(name, list(known))}; say one of {', '.join(known)}")
+        raise UserError(f"there is no strategy '{name}'{closest(name, known)}; say one of {', '.join(known)}")
     return Config.fromfile(known[name]).strategy
 
 
@@ -222,32 +106,6 @@ def build(cfg: Config) -> Runner | StrategyRunner:
 def _about_this_run(record: logging.LogRecord) -> bool:
     """Keep out what mmengine says about its own file client at every checkpoint, whatever the user does."""
     return not any(name in record.getMessage() for name in ('"FileClient" will be', '"HardDiskBackend" is the alias'))
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn what Python and mmengine say about a wrong config key or type into one sentence; other errors pass."""
-    try:
-        yield
-    except TypeError as error:
-        if not (wrong := WRONG_CALL.search(str(error))):
-            raise
-        owner, unknown = wrong[1], wrong[3]
-        if unknown is None:
-            raise UserError(f'{owner} in the config lacks a key: {wrong[2]}') from error
-        raise UserError(f"{owner} has no key '{unknown}'{_closest(unknown, _keys_of(owner))}") from error
-    except KeyError as error:
-        if not (wrong := re.match(r'(\S+) is not in the (\S+) registry', str(error.args[0]))):
-            raise
-        raise UserError(
-            f"the config names '{wrong[1]}', which is not a registered {wrong[2]}; check its type"
-        ) from error
-
-
-def _keys_of(owner: str) -> list[str]:
-    """The config keys of a registered class."""
-    found = (box.get(owner) for box in vars(registry).values() if isinstance(box, registry.parent.Registry))
-    return [key for kind in found if kind is not None for key in inspect.signature(kind).parameters]
 
 
 def _choose_checkpoint(cfg: Config) -> None:

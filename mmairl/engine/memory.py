@@ -18,10 +18,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mmairl.configs import load_config
 from mmairl.engine.fast import make_fast, settle
-from mmairl.engine.launch import load_config, one_sentence_errors, register
+from mmairl.engine.launch import register
 from mmairl.engine.plan import plan
-from mmairl.errors import UserError
+from mmairl.errors import UserError, one_sentence_errors
 from mmairl.models.teacher import Teacher
 from mmairl.registry import MODELS
 from mmairl.sharding.layout import BUCKET

@@ -1,18 +1,18 @@
-"""YAML and pickle files read as plain data, also where mmengine reads them for a data set or a config.
+"""Pickle files read as plain data, also where mmengine reads them for a data set.
 
-`pickle.load` and the YAML loader that mmengine uses run whatever a file asks for. Here a pickle may rebuild arrays and a
-YAML file may hold values, and whatever else they ask for ends the reading before anything is called.
+`pickle.load` runs whatever a file asks for. Here a pickle may rebuild arrays, and whatever else it asks for ends the
+reading before anything is called.
 """
 
 import pickle
-import re
 from collections import OrderedDict
 from typing import IO, Any
 
 import numpy as np
-import yaml
 from mmengine.fileio import register_handler
-from mmengine.fileio.handlers import PickleHandler, YamlHandler
+from mmengine.fileio.handlers import PickleHandler
+
+from mmairl.data_configs import read_plain_yaml_only
 
 _multiarray = np.core.multiarray if np.__version__ < '2' else np._core.multiarray
 ALLOWED = {
@@ -25,7 +25,6 @@ ALLOWED = {
         for name in ('_reconstruct', 'scalar')
     },
 }
-TUPLE = 'tag:yaml.org,2002:python/tuple'
 
 
 def _bytes_of_python2(text: str, encoding: str) -> bytes:
@@ -46,25 +45,6 @@ class ArraysOnly(pickle.Unpickler):
         return ALLOWED[module, name]
 
 
-class PlainLoader(yaml.SafeLoader):
-    """The safe loader, which also knows the tuples that `Config.dump` writes and reads 1e-3 as the number it is."""
-
-
-class PlainDumper(yaml.SafeDumper):
-    """What writes files for PlainLoader: tuples stay tuples, and equal parts are written out, not referred to."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-# YAML 1.1 wants a dot in the mantissa; without this a learning rate of 1e-3 would be a string.
-FLOAT = re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$')
-PlainLoader.add_constructor(TUPLE, lambda loader, node: tuple(loader.construct_sequence(node, deep=True)))
-PlainDumper.add_representer(tuple, lambda dumper, values: dumper.represent_sequence(TUPLE, values))
-for _language in (PlainLoader, PlainDumper):
-    _language.add_implicit_resolver('tag:yaml.org,2002:float', FLOAT, list('-+0123456789'))
-
-
 class PlainPickles(PickleHandler):
     """mmengine's reader of .pkl files, such as the annotations of a data set, without the power to call."""
 
@@ -72,14 +52,7 @@ class PlainPickles(PickleHandler):
         return ArraysOnly(file, **kwargs).load()
 
 
-class PlainYaml(YamlHandler):
-    """mmengine's reader of YAML files without tags that name Python objects."""
-
-    def load_from_fileobj(self, file: IO[str], **kwargs: Any) -> Any:
-        return yaml.load(file, Loader=PlainLoader)
-
-
 def read_plain_files_only() -> None:
     """Make mmengine's `load` use the readers of this file; what it writes stays as it was."""
     register_handler(['pkl', 'pickle'])(PlainPickles)
-    register_handler(['yml', 'yaml'])(PlainYaml)
+    read_plain_yaml_only()

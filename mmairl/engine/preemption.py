@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from mmairl.errors import Stopped
+
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-REQUEUE = 75  # EX_TEMPFAIL: try again later. Any code but 0 makes torchrun restart; this one is worth requeueing for.
+REQUEUE = Stopped.exit_code
 
 
-class Preempted(Exception):
-    """The run stopped because it was told to, and can be gone on with."""
+class Preempted(Stopped):
+    """The run stopped because a signal asked it to, and can be resumed."""
 
     def __init__(self, number: int, steps: int, path: Path) -> None:
         super().__init__(f'stopped by {signal.Signals(number).name} after {steps} iterations: {path} is written')

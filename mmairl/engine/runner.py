@@ -10,7 +10,6 @@ import torch
 from mmengine._strategy import BaseStrategy
 from mmengine.dist import is_main_process
 from mmengine.fileio import join_path
-from mmengine.model import is_model_wrapper
 from mmengine.runner import FlexibleRunner
 from mmengine.runner import Runner as PlainRunner
 from mmengine.runner.base_loop import BaseLoop
@@ -25,6 +24,7 @@ from mmairl.engine.fast import lay_out, make_fast
 from mmairl.engine.loops import EpochLoop, IterLoop
 from mmairl.engine.preemption import deaf
 from mmairl.errors import UserError
+from mmairl.network import network_of
 from mmairl.registry import DATASETS
 
 copied = partial(tree_map_only, Tensor, lambda tensor: tensor.detach().to('cpu', copy=True))
@@ -114,7 +114,7 @@ class Runner(ExactRun, PlainRunner):
         self.optim_wrapper = self.build_optim_wrapper(self.optim_wrapper)
 
     def _weights(self) -> OrderedDict[str, Any]:
-        model = self.model.module if is_model_wrapper(self.model) else self.model
+        model = network_of(self)
         return model.state_dict()
 
     def _optimizer_state(self) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from mmengine.dist import barrier, is_main_process
 from mmengine.logging import print_log
 from torch.utils.data import Dataset
 
-from mmairl.configs import home
-from mmairl.engine.launch import load_config, train
+from mmairl.configs import home, load_config
+from mmairl.engine.launch import train
 from mmairl.errors import UserError
 from mmairl.evaluation import features  # noqa: F401, registers Readable
 from mmairl.files import replacing

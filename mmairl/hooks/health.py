@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import torch
 from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -18,6 +17,7 @@ from mmairl.errors import UserError
 from mmairl.models.gather import gather
 from mmairl.models.heads import unit
 from mmairl.models.siamese import Siamese, pooled
+from mmairl.network import network_of
 from mmairl.registry import HOOKS
 
 ROWS = 256  # images of the joined batch that ranks and similarities are taken of, so that a large batch costs no more
@@ -62,7 +62,7 @@ class HealthHook(Hook):
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict | None = None) -> None:
         if not due(runner.iter + 1, runner.optim_wrapper._accumulative_counts, self.interval):
             return
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = network_of(runner)
         found = self.measured = Measurement()
         found.handles += [model.backbone.register_forward_hook(_keep_features(found))]
         if isinstance(model, Siamese):
@@ -85,7 +85,7 @@ class HealthHook(Hook):
         of_batch = _of_batch(found)
         if not is_main_process():
             return
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = network_of(runner)
         values = read_back({**of_batch, **found.values})
         if found.embeddings and getattr(model, 'queue', None) is not None:
             values.update(_of_queue(runner, model.queue, len(next(iter(found.embeddings[1].values())))))

@@ -3,10 +3,10 @@
 import math
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
 from mmairl.errors import UserError
+from mmairl.network import network_of
 from mmairl.registry import HOOKS
 
 
@@ -37,7 +37,7 @@ class MomentumHook(Hook):
         self.base, self.schedule = base, schedule
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = network_of(runner)
         teacher = getattr(model, 'teacher', None)
         if teacher is None or not runner.optim_wrapper.stepped:
             return

@@ -7,12 +7,12 @@ from pathlib import Path
 import torch
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
 from mmairl.files import replacing
+from mmairl.network import network_of
 from mmairl.registry import HOOKS
 
 
@@ -32,7 +32,7 @@ class NonFiniteHook(Hook):
         self.limit = limit
 
     def before_train(self, runner: Runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = network_of(runner)
         norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
         self.statistics = [buffer for layer in norms for buffer in layer.buffers()]
         self.before = [buffer.clone() for buffer in self.statistics]

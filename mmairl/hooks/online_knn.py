@@ -5,13 +5,13 @@ import copy
 import torch
 from mmengine.dist import all_gather_object, barrier, get_rank, get_world_size, is_main_process
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch.utils.data import Subset
 
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction, Features, extract
 from mmairl.evaluation.knn import knn_accuracy
+from mmairl.network import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATASETS, HOOKS
 
@@ -52,7 +52,7 @@ class OnlineKNNHook(Hook):
         barrier()
 
     def _features(self, runner: Runner) -> list[Features]:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = network_of(runner)
         mean, std = (
             values.flatten().tolist() for values in (model.data_preprocessor.mean, model.data_preprocessor.std)
         )

@@ -3,11 +3,11 @@
 from itertools import islice
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
 from mmairl.models.batchnorm import measure_statistics
+from mmairl.network import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import HOOKS
 
@@ -35,7 +35,7 @@ class PreciseBNHook(Hook):
             self.measure(runner)
 
     def measure(self, runner: Runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = network_of(runner)
 
         def forward(batch: dict) -> None:
             with runner.optim_wrapper.optim_context(runner.model):

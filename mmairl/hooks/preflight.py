@@ -2,7 +2,6 @@
 
 from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import nn
 
@@ -10,6 +9,7 @@ from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.hooks.queue import QueueHook
 from mmairl.models.batchnorm import SplitBN, SyncBN
+from mmairl.network import network_of
 from mmairl.registry import HOOKS
 
 
@@ -20,7 +20,7 @@ class PreflightHook(Hook):
     priority = 'HIGHEST'
 
     def before_train(self, runner: Runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = network_of(runner)
         batch = runner.train_dataloader.batch_size or runner.train_dataloader.batch_sampler.batch_size
         _check_parts(runner)
         total = batch * get_world_size() * runner.optim_wrapper._accumulative_counts
@@ -34,7 +34,7 @@ class PreflightHook(Hook):
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         """A checkpoint fits key by key and shape by shape, or is refused: mmengine would load what happens to fit."""
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = network_of(runner)
         ours, theirs = model.state_dict(), checkpoint.get('state_dict', {})
         differing = [key for key in ours if key in theirs and ours[key].shape != theirs[key].shape]
         missing, extra = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())

@@ -4,13 +4,13 @@ import torch
 import torch.nn.functional as F
 from mmengine.dist import all_reduce, broadcast
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmairl.engine.history import record
 from mmairl.errors import UserError
 from mmairl.models.siamese import pooled
+from mmairl.network import network_of
 from mmairl.registry import HOOKS
 
 UNKNOWN = -1  # the label of an image whose class is not known
@@ -39,7 +39,7 @@ class OnlineProbeHook(Hook):
         self.resumed: dict | None = None
 
     def before_train(self, runner: Runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = network_of(runner)
         self.handle = model.backbone.register_forward_hook(self._keep)
         self.features: Tensor | None = None
         if not runner.iter:

@@ -5,12 +5,12 @@ import random
 import torch
 from mmengine.dist import broadcast
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor
 
 from mmairl.models.gather import start_gather
 from mmairl.models.heads import unit
+from mmairl.network import network_of
 from mmairl.registry import HOOKS
 
 
@@ -31,7 +31,7 @@ class QueueHook(Hook):
         self.seed = seed.item()
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = network_of(runner)
         queue = getattr(model, 'queue', None)
         if queue is None:
             return

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from mmengine.config import Config
 
+from mmairl.configs import write_config
 from mmairl.engine.preemption import REQUEUE, SIGNALS
-from mmairl.engine.safe_config import write_config
 from mmairl.errors import UserError
 from mmairl.files import replacing
 from mmairl.study.spec import Row, Study

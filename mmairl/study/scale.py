@@ -8,8 +8,7 @@ from typing import Any
 import yaml
 from mmengine.config import Config
 
-from mmairl.configs import home
-from mmairl.engine.launch import load_config
+from mmairl.configs import home, load_config
 from mmairl.errors import UserError
 from mmairl.study.spec import Row
 

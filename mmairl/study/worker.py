@@ -23,11 +23,10 @@ from torch.utils.data import Subset
 
 from mmairl.analysis.cka import recalibrate
 from mmairl.analysis.normrescale import normrescale
-from mmairl.configs import home
-from mmairl.engine.distributed import stop_processes
-from mmairl.engine.launch import load_config, one_sentence_errors, register, train
+from mmairl.configs import home, load_config
+from mmairl.engine.launch import register, train
 from mmairl.engine.scalars import read_scalars
-from mmairl.errors import UserError
+from mmairl.errors import UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate, extraction
 from mmairl.files import replacing

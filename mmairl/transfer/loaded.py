@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import torch
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.errors import UserError
+from mmairl.network import network_of
 from mmairl.registry import HOOKS
 from mmairl.weights.norms import warning_before_fine_tuning
 
@@ -177,4 +177,4 @@ def _origin(init: dict) -> str:
 
 
 def _unwrapped(runner: Runner) -> nn.Module:
-    return runner.model.module if is_model_wrapper(runner.model) else runner.model
+    return network_of(runner)

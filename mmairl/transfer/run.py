@@ -10,7 +10,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from mmairl.analysis.normrescale import left_alone, normrescale
-from mmairl.engine.launch import load_config
+from mmairl.configs import load_config
 from mmairl.errors import UserError
 from mmairl.files import replacing
 from mmairl.transfer.loaded import start_from

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
 
-from mmairl.engine.launch import load_config, train
+from mmairl.configs import load_config
+from mmairl.engine.launch import train
 from mmairl.transfer.drawn import write_voc
 from mmairl.transfer.loaded import start_from
 

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mmairl.engine import launch
-from mmairl.engine.distributed import stop_processes
 from mmairl.engine.runner import Runner
+from mmairl.errors import stop_processes
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 
 CONFIG = 'mmairl::mocov2plus_r50_200e.py'

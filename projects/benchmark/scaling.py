@@ -18,8 +18,9 @@ from mmengine.dist import get_rank, get_world_size
 from mmengine.model import BaseModel
 from mmengine.optim import build_optim_wrapper
 
-from mmairl.engine.distributed import DistributedModel, start_processes, stop_processes
+from mmairl.engine.distributed import DistributedModel, start_processes
 from mmairl.engine.launch import register
+from mmairl.errors import stop_processes
 from mmairl.hooks.momentum import MomentumHook
 from mmairl.hooks.nonfinite import NonFiniteHook
 from mmairl.hooks.queue import QueueHook

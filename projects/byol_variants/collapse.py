@@ -12,8 +12,9 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 from torch.utils.data import default_collate
 
-from mmairl.engine.launch import load_config, one_sentence_errors, train
-from mmairl.errors import UserError
+from mmairl.configs import load_config
+from mmairl.engine.launch import train
+from mmairl.errors import UserError, one_sentence_errors
 from mmairl.models.heads import unit
 from mmairl.models.siamese import project
 from mmairl.registry import DATASETS

@@ -10,8 +10,7 @@ from typing import IO
 
 from mmengine.config import Config
 
-from mmairl.configs import home
-from mmairl.engine.launch import load_config
+from mmairl.configs import home, load_config
 
 ROOT = home()
 EPOCH = 10  # iterations, so that epochs end between checkpoints and in the middle of them

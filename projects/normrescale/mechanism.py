@@ -18,7 +18,9 @@ from rich.table import Table
 
 from mmairl.analysis.cka import stage_cka
 from mmairl.analysis.images import Images
-from mmairl.engine.launch import load_config, one_sentence_errors, register, train
+from mmairl.configs import load_config
+from mmairl.engine.launch import register, train
+from mmairl.errors import one_sentence_errors
 from mmairl.evaluation.identity import claim, config_identity
 from mmairl.evaluation.protocol import Settings, evaluate
 from mmairl.evaluation.training import recipe_of, train_and_test

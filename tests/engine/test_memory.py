@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from mmairl.configs import load_config
 from mmairl.engine import memory
-from mmairl.engine.launch import load_config
 from mmairl.engine.memory import LiveBytes, Network, activations, build, count, fullest_moment, shares
 from mmairl.errors import UserError
 from mmairl.registry import MODELS

@@ -4,10 +4,10 @@ import pytest
 import torch
 from host_waits import HostWaits, watching
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from torch import nn
 
 from mmairl.engine import launch
+from mmairl.network import network_of
 from mmairl.registry import HOOKS
 
 EVERY = 4  # iterations between two log lines
@@ -24,7 +24,7 @@ class StepByStep(Hook):
         self.found: dict[int, list[str]] = {}
 
     def before_train(self, runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        model = network_of(runner)
         self.waits.add([*model.parameters(), *model.buffers()])
         self.waits.found.clear()
 

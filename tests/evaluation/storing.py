@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.engine.distributed import start_processes
+from mmairl.errors import stop_processes
 from mmairl.evaluation import features
 from mmairl.evaluation.features import Extraction, Features
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from mmengine import Config
 
+from mmairl.configs import load_config
 from mmairl.data.sampler import ResumableSampler
-from mmairl.engine.launch import load_config, train
+from mmairl.engine.launch import train
 from mmairl.engine.loops import sampler_of
 from mmairl.evaluation.training import compose
 

@@ -8,8 +8,8 @@ import torch
 from mmengine import Config
 from mmengine.optim import build_optim_wrapper
 
+from mmairl.configs import load_config
 from mmairl.data.views import ViewDataset
-from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
 from mmairl.evaluation import training
 from mmairl.evaluation.protocol import Settings, evaluate

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmairl.engine.launch import load_config
+from mmairl.configs import load_config
 from mmairl.evaluation.backbone import load_backbone
 
 ROOT = Path(__file__).parents[2]

@@ -270,7 +270,8 @@ import json, sys
 import torch
 import toy
 from mmairl.engine import launch
-from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.engine.distributed import start_processes
+from mmairl.errors import stop_processes
 
 launcher, out, work_dir = sys.argv[1:]
 launch.register()

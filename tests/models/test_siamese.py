@@ -5,8 +5,7 @@ import torch
 import torchvision
 from mmengine.config import Config
 
-from mmairl.engine.launch import explained
-from mmairl.errors import UserError
+from mmairl.errors import UserError, explained
 from mmairl.models import Siamese
 from mmairl.registry import MODELS
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmairl.engine.launch import load_config
+from mmairl.configs import load_config
 from mmairl.errors import UserError
 from mmairl.models.heads import RegressionHead
 from mmairl.registry import MODELS

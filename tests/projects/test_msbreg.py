@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmairl.engine.launch import load_config
+from mmairl.configs import load_config
 from mmairl.errors import UserError
 from mmairl.models.heads import ContrastiveHead, RegressionHead
 from mmairl.optim.lars import split

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import trust_mmengine_checkpoints
-from mmairl.engine.distributed import start_processes, stop_processes
+from mmairl.engine.distributed import start_processes
 from mmairl.engine.runner import copied
-from mmairl.errors import UserError
+from mmairl.errors import UserError, stop_processes
 from mmairl.hooks import ExactCheckpointHook
 from mmairl.models.batchnorm import SyncBN
 from mmairl.registry import HOOKS, MODELS

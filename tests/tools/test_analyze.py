@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mmairl.engine.launch import load_config
+from mmairl.configs import load_config
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.weights.read import read_backbone
 

@@ -13,8 +13,8 @@ from PIL import Image
 from pycocotools.coco import COCO as COCO_API
 from torch import nn
 
+from mmairl.configs import load_config
 from mmairl.engine import launch
-from mmairl.engine.launch import load_config
 from mmairl.registry import MODELS
 from mmairl.transfer import drawn as generate
 from mmairl.transfer.loaded import start_from
@@ -165,7 +165,7 @@ import sys
 from pathlib import Path
 import torch
 from mmairl.engine import launch
-from mmairl.engine.distributed import stop_processes
+from mmairl.errors import stop_processes
 from transfer.test_detection_configs import small
 
 data, checkpoint, out = map(Path, sys.argv[1:])

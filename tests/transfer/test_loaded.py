@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchvision import models
 from toy import CONFIGS
 
-from mmairl.engine.launch import load_config
+from mmairl.configs import load_config
 from mmairl.errors import UserError
 from mmairl.transfer.loaded import CheckPretrainedHook, start_from
 

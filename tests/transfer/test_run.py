@@ -53,7 +53,7 @@ def test_data_that_is_not_there_is_named_by_path(tmp_path):
 
 
 def test_the_batch_is_shared_among_processes_or_refused():
-    from mmairl.engine.launch import load_config
+    from mmairl.configs import load_config
 
     cfg = load_config(str(ROOT / 'configs/transfer/voc07_c4_r18_9k.py'))
     assert for_processes(cfg, 4).train_dataloader.batch_size == 4

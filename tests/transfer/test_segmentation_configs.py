@@ -12,8 +12,8 @@ from torch import nn
 from transfer import generate_masks
 from transfer.test_detection_configs import _dicts, _pretrain, _untrained
 
+from mmairl.configs import load_config
 from mmairl.engine import launch
-from mmairl.engine.launch import load_config
 from mmairl.errors import UserError
 from mmairl.transfer.loaded import start_from
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmairl.engine.launch import load_config
+from mmairl.configs import load_config
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
 from projects.benchmark.cluster import Machine, Work, one_pass, predict, statistics, table
