@@ -1,15 +1,14 @@
 """The k-NN accuracy of the student as it stands, every few epochs."""
 
 import copy
+from pathlib import Path
 
-import torch
-from mmengine.dist import all_gather_object, barrier, get_rank, get_world_size, is_main_process
+from mmengine.dist import barrier, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch.utils.data import Subset
 
 from mmairl.errors import UserError
-from mmairl.evaluation.features import Extraction, Features, extract
+from mmairl.evaluation.features import Extraction, Features, stored
 from mmairl.evaluation.knn import knn_accuracy
 from mmairl.network import network_of
 from mmairl.randomness import same_randomness
@@ -20,8 +19,9 @@ from mmairl.registry import DATASETS, HOOKS
 class OnlineKNNHook(Hook):
     """Measures k-NN on `train` and `test` (the config's `evaluation` unless given) after every `interval` epochs.
 
-    Each process extracts its share of the features with a copy of the backbone and searches for its share. Training is the
-    same to the last bit with it and without: the student is not touched and the random state is restored.
+    Each process extracts its share of the features with a copy of the backbone and searches for its share. They share the
+    features through a file in the work dir, which is removed afterwards. Training is the same to the last bit with it and
+    without: the student is not touched and the random state is restored.
     """
 
     priority = 'LOW'
@@ -36,7 +36,7 @@ class OnlineKNNHook(Hook):
         train, test = self.train or settings.get('train'), self.test or settings.get('test')
         if not train or not test:
             raise UserError('the online k-NN has no data; set evaluation = dict(train=..., test=...) or its own two')
-        self.data = [DATASETS.build(train), DATASETS.build(test)]
+        self.data = dict(train=DATASETS.build(train), test=DATASETS.build(test))
 
     def after_train_epoch(self, runner: Runner) -> None:
         if not self.every_n_epochs(runner, self.interval):
@@ -53,15 +53,15 @@ class OnlineKNNHook(Hook):
 
     def _features(self, runner: Runner) -> list[Features]:
         model = network_of(runner)
-        mean, std = (
-            values.flatten().tolist() for values in (model.data_preprocessor.mean, model.data_preprocessor.std)
-        )
-        backbone = copy.deepcopy(model.backbone)
-        backbone._forward_hooks.clear()  # another hook may listen to the student
-        found = []
-        for part in self.data:
-            share = Subset(part, range(get_rank(), len(part), get_world_size()))
-            own = extract(backbone, share, Extraction(mean, std, device=next(model.parameters()).device))
-            shares = all_gather_object((own.x, own.y))
-            found.append(Features(*(torch.cat(rows) for rows in zip(*shares))))
+        mean, std = (getattr(model.data_preprocessor, name).flatten().tolist() for name in ('mean', 'std'))
+        workers = runner.cfg.train_dataloader.get('num_workers', 0)
+        how = Extraction(mean, std, device=next(model.parameters()).device, workers=workers)
+        backbone, found = copy.deepcopy(model.backbone), []
+        for name, dataset in self.data.items():
+            path = Path(runner.work_dir) / f'online_knn_{name}.npy'
+            path.unlink(missing_ok=True)  # of a run that was killed
+            barrier()
+            found.append(stored(path, backbone, dataset, how))
+            barrier()
+            path.unlink(missing_ok=True)  # what is open can still be read
         return found

@@ -1,5 +1,7 @@
 """How good the features are while they are being learnt: a linear classifier beside pre-training."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from mmengine.dist import all_reduce, broadcast
@@ -20,8 +22,9 @@ UNKNOWN = -1  # the label of an image whose class is not known
 class OnlineProbeHook(Hook):
     """Trains a linear classifier on the detached pooled features of the student's first view, with an SGD of its own.
 
-    The reference's rates: 30 with a tenth after 60 and 80 % of the run, or with LARS 0.2 along a cosine. The student gets
-    no gradient from it and is the same to the last bit without it. The state is saved and resumed with the run.
+    The release's rates: 30 in steps of a tenth, or with LARS 0.2 along a cosine. The steps are after 60 and 80 % of the run;
+    in the release, which probes the last view, they are after epochs 60 and 80 of a run of any length. The student gets no
+    gradient from it and is the same to the last bit without it. The state is saved and resumed with the run.
 
     Args:
         classes: how many the data set has; negative labels are left out.
@@ -62,8 +65,8 @@ class OnlineProbeHook(Hook):
             )
         if self.probe is None:
             self._build(features)
-        labels = labels.clamp(min=UNKNOWN).to(features.device, non_blocking=True)
-        accuracy = self._step(features, labels, runner.iter / runner.max_iters)
+        labels = labels.to(features.device, non_blocking=True)  # pinned as the loader has pinned it
+        accuracy = self._step(features, labels.clamp(min=UNKNOWN), runner.iter / runner.max_iters)
         record(runner.message_hub, 'train/probe_accuracy', accuracy)
 
     def _build(self, features: Tensor) -> None:
@@ -100,7 +103,7 @@ class OnlineProbeHook(Hook):
     def lr_at(self, progress: float) -> float:
         """The rate when this part of the run is done."""
         if self.schedule == 'cosine':
-            return self.lr * (1 + torch.cos(torch.tensor(torch.pi * progress)).item()) / 2
+            return self.lr * (1 + math.cos(math.pi * progress)) / 2
         return self.lr * (0.01 if progress >= 0.8 else 0.1 if progress >= 0.6 else 1.0)
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:

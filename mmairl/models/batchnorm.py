@@ -72,14 +72,14 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
                 'change total_batch_size or the replicas of SplitBN'
             )
         self.num_batches_tracked.add_(1)
-        # Parts side by side as channels: one call normalises all of them.
-        wide = x.unflatten(0, (parts, -1)).transpose(0, 1).flatten(1, 2)
-        mean, var = self.running_mean.repeat(parts), self.running_var.repeat(parts)
-        weight, bias = self.weight.repeat(parts), self.bias.repeat(parts)
-        wide = nn.functional.batch_norm(wide, mean, var, weight, bias, True, self.momentum, self.eps)
-        self.running_mean.copy_(mean.view(parts, -1).mean(0))
-        self.running_var.copy_(var.view(parts, -1).mean(0))
-        return wide.unflatten(1, (parts, -1)).transpose(0, 1).flatten(0, 1)
+        means, variances = self.running_mean.repeat(parts, 1), self.running_var.repeat(parts, 1)
+        normalised = [
+            nn.functional.batch_norm(part, mean, var, self.weight, self.bias, True, self.momentum, self.eps)
+            for part, mean, var in zip(x.chunk(parts), means, variances)
+        ]
+        self.running_mean.copy_(means.mean(dim=0))
+        self.running_var.copy_(variances.mean(dim=0))
+        return torch.cat(normalised)
 
 
 class _OverProcesses(torch.autograd.Function):

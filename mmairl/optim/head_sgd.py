@@ -29,7 +29,11 @@ class HeadSGD(torch.optim.SGD):
         if len(rates) != len(decays):
             raise UserError(f'HeadSGD has {len(rates)} rates and {len(decays)} decays; give each head one of each')
         super().__init__(params, lr=lr, momentum=momentum, nesterov=nesterov)
-        self.rates, self.decays = torch.tensor(rates), torch.tensor(decays)
+        weight = self.param_groups[0]['params'][0]
+        settings = torch.tensor([rates, decays], dtype=torch.float64)
+        self.rates, self.decays = settings.to(weight).unsqueeze(
+            2
+        )  # once: a copy in each step would wait for the device
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -40,6 +44,5 @@ class HeadSGD(torch.optim.SGD):
         return super().step(closure)
 
     def _fold(self, param: Tensor) -> None:
-        rates, decays = (of.to(param, non_blocking=True)[:, None] for of in (self.rates, self.decays))
-        gradient, weight = param.grad.view(len(rates), -1), param.view(len(rates), -1)
-        gradient.add_(weight * decays).mul_(rates)
+        gradient, weight = param.grad.view(len(self.rates), -1), param.view(len(self.rates), -1)
+        gradient.add_(weight * self.decays).mul_(self.rates)
