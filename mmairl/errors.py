@@ -55,6 +55,15 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+def printable(name: object) -> str:
+    r"""A file's name on one line that a terminal only shows: every character that would act on it is escaped.
+
+    >>> printable('cat\n\x1b[2J.jpg')
+    'cat\\n\\x1b[2J.jpg'
+    """
+    return ''.join(one if one.isprintable() else one.encode('unicode_escape').decode() for one in str(name))
+
+
 def closest(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about a misspelt name: `; did you mean '...'?`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
@@ -81,7 +90,7 @@ def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
             if said is None or os.environ.get('MMAIRL_TRACEBACK'):
                 raise
             # A data worker's error arrives as its whole traceback; its last line is the sentence.
-            sentence = str(said).strip().splitlines()[-1].removeprefix(f'{UserError.__module__}.UserError: ')
+            sentence = re.sub(r'^mmairl\.[\w.]+: ', '', str(said).strip().splitlines()[-1])
             print(f'error: {sentence}', file=sys.stderr)
             sys.exit(2)
 

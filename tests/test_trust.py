@@ -17,9 +17,8 @@ from mmengine.config import Config
 from mmengine.runner import CheckpointLoader
 
 from mmairl.configs import read_config
-from mmairl.data.arrays import CIFAR10
-from mmairl.data.decode import decode
-from mmairl.data.reading import Unreadable
+from mmairl.data.images import UnreadableImage, decode
+from mmairl.data.published import CIFAR10
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.errors import UserError
@@ -236,8 +235,8 @@ def test_an_image_that_is_a_program_is_no_image(tmp_path):
     """Pillow hands PostScript to an interpreter, whatever the name of the file."""
     path = tmp_path / 'a.jpg'
     path.write_text('%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n(canary) (w) file closefile\n')
-    with pytest.raises(Unreadable):
-        decode(path)
+    with pytest.raises(UnreadableImage):
+        decode(path, path.parent)
 
 
 @pytest.mark.parametrize(

@@ -1,2 +1,7 @@
-# Birdsnap, by every protocol of tools/evaluate.py.
-_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/birdsnap.py']
+# Birdsnap: 500 birds, top-1.
+_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
+evaluation = dict(
+    train=dict(type='Birdsnap', root='data/birdsnap', split='train', views=[{{_base_.test_view}}]),
+    val=dict(type='Birdsnap', root='data/birdsnap', split='val', views=[{{_base_.test_view}}]),
+    test=dict(type='Birdsnap', root='data/birdsnap', split='test', views=[{{_base_.test_view}}]),
+)

@@ -1,13 +1,3 @@
-# CIFAR-100-LT: the largest class has 50 times the images of the smallest (Cao et al.); the test set stays balanced.
-_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/cifar100.py']
-evaluation = dict(
-    _delete_=True,
-    train=dict(
-        type='LongTailed',
-        imbalance=50,
-        dataset=dict(type='CIFAR100', root='data/cifar100', split='train+val', views=[{{_base_.test_view}}]),
-    ),
-    test={{_base_.evaluation.test}},
-    batch_size=256,
-)
-recipes = dict(finetune='finetune_lt_200e')
+# CIFAR-100-LT: the largest class has 50 times the images of the smallest.
+_base_ = 'cifar100_lt100_r50.py'
+evaluation = dict(train=dict(imbalance=50))

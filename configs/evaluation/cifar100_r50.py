@@ -1,2 +1,7 @@
-# CIFAR-100, by every protocol of tools/evaluate.py.
-_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/cifar100.py']
+# CIFAR-100 enlarged to the size of pre-training, as in the transfer table: top-1.
+_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
+evaluation = dict(
+    train=dict(type='CIFAR100', root='data/cifar100', split='train', views=[{{_base_.test_view}}]),
+    val=dict(type='CIFAR100', root='data/cifar100', split='val', views=[{{_base_.test_view}}]),
+    test=dict(type='CIFAR100', root='data/cifar100', split='test', views=[{{_base_.test_view}}]),
+)

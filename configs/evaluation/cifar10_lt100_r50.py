@@ -1,5 +1,5 @@
 # CIFAR-10-LT: the largest class has 100 times the images of the smallest (Cao et al.); the test set stays balanced.
-_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/cifar10.py']
+_base_ = 'cifar10_r50.py'
 evaluation = dict(
     _delete_=True,
     train=dict(

@@ -1,6 +1,6 @@
 # 10 % of ImageNet's labels: SimCLR's list of file names, one a line, as 10percent.txt.
 # BYOL's protocol in place of MSBReg's: --recipe semi_byol.
-_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/imagenet.py']
+_base_ = 'imagenet_r50.py'
 evaluation = dict(
     train=dict(
         _delete_=True,

@@ -1,2 +1,7 @@
-# Oxford-IIIT Pet, by every protocol of tools/evaluate.py.
-_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/oxford_iiit_pet.py']
+# Oxford-IIIT Pets: 37 breeds, mean per class.
+_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
+evaluation = dict(
+    train=dict(type='OxfordIIITPet', root='data/oxford_iiit_pet', split='train', views=[{{_base_.test_view}}]),
+    val=dict(type='OxfordIIITPet', root='data/oxford_iiit_pet', split='val', views=[{{_base_.test_view}}]),
+    test=dict(type='OxfordIIITPet', root='data/oxford_iiit_pet', split='test', views=[{{_base_.test_view}}]),
+)

@@ -1,3 +1,8 @@
-# Shapes by every protocol, with the demo's small network.
-_base_ = ['../_base_/models/backbone_shapes.py', '../_base_/evaluation/shapes.py']
+# The demo's drawn shapes at their own size; validation is a part of train.
+_base_ = '../_base_/models/backbone_shapes.py'
+evaluation = dict(
+    train=dict(type='Shapes', split='train', count=12_000, size=48),
+    test=dict(type='Shapes', split='val', count=2_400, size=48),
+    batch_size=256,
+)
 recipes = dict(linear='linear_shapes_20e', finetune='finetune_shapes')

@@ -1,2 +1,7 @@
-# VOC 2007 classification, by every protocol of tools/evaluate.py.
-_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/voc2007.py']
+# Pascal VOC 2007 classification: 20 classes, several an image, 11-point mAP.
+_base_ = ['../_base_/models/backbone_r50.py', '../_base_/evaluation/transfer_view.py']
+evaluation = dict(
+    train=dict(type='VOC2007', root='data/voc2007', split='train', views=[{{_base_.test_view}}]),
+    val=dict(type='VOC2007', root='data/voc2007', split='val', views=[{{_base_.test_view}}]),
+    test=dict(type='VOC2007', root='data/voc2007', split='test', views=[{{_base_.test_view}}]),
+)

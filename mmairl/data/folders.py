@@ -1,30 +1,28 @@
-"""A user's own images in folders, with or without classes, and what happens when some cannot be read."""
+"""Images in files: a user's own folders, with or without classes, and the base of all sets that are made of files."""
 
 import os
-from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.decode import MAX_PIXELS, decode
-from mmairl.data.index import indexed
-from mmairl.data.reading import Reason, Unreadable
-from mmairl.data.views import ViewDataset
-from mmairl.errors import UserError
+from mmairl.data.images import MAX_PIXELS, UnreadableImage, decode
+from mmairl.data.views import ViewDataset, Views
+from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
 
 EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.gif', '.tif', '.tiff', '.ppm', '.pgm')
-ALWAYS_ALLOWED = 10  # unreadable files, however small the data set
+Identity = tuple[int, int]  # of a folder: its device and inode
+THREADS = 16  # list folders side by side, since a network disk answers slowly
 
 
 class FileDataset(ViewDataset):
-    """Images read from files, where an unreadable one is replaced by the next readable one and remembered.
+    """Images read from files. One that cannot be read raises UnreadableImage, and training takes the next one instead.
 
-    `unreadable` is one byte per image in shared memory, 0 or the Reason, so that what a worker process meets is known
-    to the process that owns the data set. `max_unreadable` is the fraction of the files above which the data are taken
-    to be broken; ten files are always forgiven, unless it is 0. An image of more than `max_pixels` is not decoded.
+    `max_unreadable` is the fraction of the files above which training stops. An image of more than `max_pixels` is not
+    decoded.
     """
 
     def __init__(
@@ -32,55 +30,29 @@ class FileDataset(ViewDataset):
         root: str | Path,
         files: list[str],
         labels: list[int] | list[list[int]],
-        views: Sequence[Sequence[dict]] | None,
+        views: Views | None,
         max_unreadable: float,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         super().__init__(views)
-        self.root, self.max_pixels = Path(root), max_pixels
+        self.root, self.max_unreadable, self.max_pixels = Path(root), max_unreadable, max_pixels
         # One buffer of bytes, not a list: workers that touch a million str objects would each copy their pages.
         self.files = np.array([os.fsencode(file) for file in files])
         self.labels = torch.tensor(labels, dtype=torch.int64)
-        allowed = max(ALWAYS_ALLOWED, int(max_unreadable * len(files))) if max_unreadable else 0
-        self.allowed = min(allowed, len(files) - 1)
-        self.unreadable = torch.zeros(len(files), dtype=torch.uint8).share_memory_()
 
     def path(self, index: int) -> Path:
         return self.root / os.fsdecode(self.files[index])
 
+    def name(self, index: int) -> str:
+        return str(self.path(index))
+
     def raw(self, index: int) -> Tensor:
-        return self.load(index)[0]
-
-    def load(self, index: int) -> tuple[Tensor, int]:
-        for step in range(len(self)):
-            at = (index + step) % len(self)
-            if self.unreadable[at]:
-                continue
-            try:
-                return decode(self.path(at), self.root, self.max_pixels), at
-            except Unreadable as fault:
-                self.unreadable[at] = fault.reason
-                self._refuse_too_many()
-        raise AssertionError('the limit is below the number of files, so one of them was readable')
-
-    def _refuse_too_many(self) -> None:
-        count = int(self.unreadable.count_nonzero())
-        if count > self.allowed:
-            first = [f'{file} ({reason})' for file, reason in list(self.unreadable_reasons().items())[:3]]
-            raise UserError(
-                f'{count} of the {len(self)} images in {self.root} cannot be read, more than the {self.allowed} '
-                f'that are allowed, first {", ".join(first)}; mend or remove them, or raise max_unreadable of the '
-                'data set.'
-            )
-
-    def unreadable_files(self) -> list[str]:
-        """The files met so far, by any worker, that could not be read."""
-        return list(self.unreadable_reasons())
-
-    def unreadable_reasons(self) -> dict[str, str]:
-        """Why each of these files could not be read: 'is empty'."""
-        met = self.unreadable.nonzero().squeeze(1).tolist()
-        return {str(self.path(index)): Reason(int(self.unreadable[index])).phrase for index in met}
+        try:
+            return decode(self.path(index), self.root, self.max_pixels)
+        except UnreadableImage as fault:
+            raise UnreadableImage(
+                f'{printable(self.name(index))} {fault.reason.phrase}; mend or remove that image', fault.reason
+            ) from fault
 
 
 @DATASETS.register_module()
@@ -93,18 +65,18 @@ class ImageFolder(FileDataset):
     def __init__(
         self,
         root: str | Path,
-        views: Sequence[Sequence[dict]] | None = None,
+        views: Views | None = None,
         max_unreadable: float = 0.01,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         require_folder(root, 'one folder per class with its images inside')
         self.classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.')
         labels = {name: label for label, name in enumerate(self.classes)}
-        found = [(file, labels[file.split(os.sep)[0]]) for file in indexed(root, EXTENSIONS) if os.sep in file]
+        found = [(file, labels[file.split(os.sep)[0]]) for file in image_files(root) if os.sep in file]
         if not found:
             raise UserError(
                 f'{Path(root).resolve()} holds no image in a class folder; ImageFolder wants {root}/CLASS/NAME.jpg (or '
-                f'{extensions()}), and images without classes go with type=UnlabelledFolder.'
+                f'{", ".join(EXTENSIONS)}), and images without classes go with type=UnlabelledFolder'
             )
         super().__init__(root, *map(list, zip(*found)), views, max_unreadable, max_pixels)
 
@@ -116,16 +88,16 @@ class UnlabelledFolder(FileDataset):
     def __init__(
         self,
         root: str | Path,
-        views: Sequence[Sequence[dict]] | None = None,
+        views: Views | None = None,
         max_unreadable: float = 0.01,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         require_folder(root, 'images at any depth')
-        files = indexed(root, EXTENSIONS)
+        files = image_files(root)
         if not files:
             raise UserError(
-                f'{Path(root).resolve()} holds no image; put files ending in {extensions()} there or below, or '
-                'give the folder that has them as the root of the data set.'
+                f'{Path(root).resolve()} holds no image; put files ending in {", ".join(EXTENSIONS)} there or below, or '
+                'give the folder that has them as the root of the data set'
             )
         self.classes = []
         super().__init__(root, files, [-1] * len(files), views, max_unreadable, max_pixels)
@@ -134,19 +106,48 @@ class UnlabelledFolder(FileDataset):
 def require_folder(root: str | Path, layout: str) -> None:
     if not Path(root).is_dir():
         raise UserError(
-            f'The image folder {Path(root).resolve()} does not exist; give one that holds {layout}, by '
+            f'the image folder {Path(root).resolve()} does not exist; give one that holds {layout}, by '
             '--cfg-options train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR'
         )
 
 
-def extensions() -> str:
-    return ', '.join(EXTENSIONS)
+def image_files(root: str | Path, below: str = '') -> list[str]:
+    """The image files below root/below, relative to root: a folder's own in sorted order, then those of its sorted folders.
+
+    Hidden files and folders are left out; links to folders are followed.
+    """
+    files, folders, above = list_folder(root, below, ())
+    with ThreadPoolExecutor(THREADS) as pool:
+        for inner in pool.map(lambda folder: files_below(root, folder, above), folders):
+            files += inner
+    return files
 
 
-def image_files(root: str | Path, below: str = '') -> Iterator[str]:
-    """The image files below root/below, as paths relative to root, in an order that does not depend on the disk."""
-    for folder, folders, names in os.walk(os.path.join(root, below), followlinks=True):
-        folders[:] = sorted(name for name in folders if name[0] != '.')
-        for name in sorted(names):
-            if name.lower().endswith(EXTENSIONS) and name[0] != '.':
-                yield os.path.relpath(os.path.join(folder, name), root)
+def files_below(root: str | Path, at: str, above: tuple[Identity, ...]) -> list[str]:
+    """All image files of the folder root/at; `above` are the folders that hold it."""
+    files, folders, above = list_folder(root, at, above)
+    return [*files, *(file for inner in folders for file in files_below(root, inner, above))]
+
+
+def list_folder(root: str | Path, at: str, above: tuple[Identity, ...]) -> tuple[list[str], list[str], tuple]:
+    """The image files in root/at, the folders in it, and `above` with this folder."""
+    folder = os.path.join(root, at)
+    files, folders = [], []
+    try:
+        status = os.stat(folder)
+        this = status.st_dev, status.st_ino  # the same for a folder and for every link to it
+        if this in above:
+            raise UserError(f'{printable(folder)} is a link to a folder that holds it; remove the link')
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name[0] == '.':
+                    continue
+                if entry.is_dir():
+                    folders.append(os.path.join(at, entry.name))
+                elif entry.name.lower().endswith(EXTENSIONS):
+                    files.append(os.path.join(at, entry.name))
+    except OSError as error:
+        raise UserError(
+            f'{printable(error.filename)} cannot be listed ({error.strerror}); mend that, or move it out of {root}'
+        ) from error
+    return sorted(files), sorted(folders), (*above, this)

@@ -7,26 +7,25 @@ reads the archive; the table of contents lets this one take an image out of its 
 import io
 import os
 import tarfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from zipfile import BadZipFile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from mmairl.data.decode import BYTES_PER_PIXEL, MAX_PIXELS, decode_bytes
 from mmairl.data.folders import FileDataset
-from mmairl.data.reading import PAUSES, Unreadable, name, read_file
-from mmairl.data.views import ViewDataset
-from mmairl.errors import UserError
+from mmairl.data.images import MAX_PIXELS, UnreadableImage, decode_bytes, read_file, retried
+from mmairl.data.training import unreadable_allowed
+from mmairl.data.views import ViewDataset, Views
+from mmairl.errors import UserError, printable
 from mmairl.files import replacing
 from mmairl.registry import DATASETS
 
 POINTER, CONTENTS = '.mmairl/pointer', '.mmairl/contents.npz'  # the archive's first and last member
-HEADER = 512  # of a tar member, before its bytes
+HEADER = 512  # bytes of a tar member's header
 DIGITS = 20
 
 
@@ -34,58 +33,45 @@ DIGITS = 20
 class Packed(ViewDataset):
     """The images of a folder in the one file that tools/pack.py has made of it: the same items in the same order.
 
-    Images that could not be read were left out when it was made, so one that cannot now means a damaged archive.
+    Images that could not be read were left out when it was made, so one that cannot be read means a damaged archive.
 
     >>> Packed('data/imagenet/train.tar', views=[[dict(type='RandomResizedCrop', size=224)]])
     """
 
-    def __init__(
-        self, root: str | Path, views: Sequence[Sequence[dict]] | None = None, max_pixels: int = MAX_PIXELS
-    ) -> None:
+    def __init__(self, root: str | Path, views: Views | None = None, max_pixels: int = MAX_PIXELS) -> None:
         super().__init__(views)
         self.root, self.max_pixels = Path(root), max_pixels
         self.file: io.FileIO | None = None
         contents = read_contents(self.root)
         self.starts, self.sizes = contents['starts'], contents['sizes']
         self.labels = torch.from_numpy(contents['labels'])
-        self.classes = names(contents['classes'])
+        text = contents['classes'].tobytes().decode(errors='surrogateescape')
+        self.classes = text.split('\0') if text else []
 
     def raw(self, index: int) -> Tensor:
         try:
-            return decode_bytes(self.read(index), self.max_pixels)
-        except Unreadable as fault:
+            return decode_bytes(retried(lambda: self.read(index), self.root), self.max_pixels)
+        except UnreadableImage as fault:
             raise UserError(
-                f'Image {index} of {self.root} {fault}, so the archive is damaged (all of its images could be read when '
-                'it was made); make it anew with tools/pack.py.'
+                f'image {index} of {self.root} {fault.reason.phrase}, so the archive is damaged (all of its images could '
+                'be read when it was made); make it anew with tools/pack.py'
             ) from fault
 
     def read(self, index: int) -> bytes:
-        """The bytes of an image file, asked for again after growing pauses where the file system fails."""
-        for pause in (*PAUSES, None):
-            try:
-                return os.pread(self.descriptor(), int(self.sizes[index]), int(self.starts[index]))
-            except OSError as error:
-                if pause is None:
-                    raise UserError(
-                        f'The file system of {self.root} does not answer ({name(error)}) after {len(PAUSES) + 1} tries '
-                        f'over {sum(PAUSES):.1f} s; check the mount, then go on with --resume.'
-                    ) from error
-                self.file = None  # a mount that went away and came back wants the file to be opened again
-                time.sleep(pause)
-        raise AssertionError('the last try returns or raises')
-
-    def descriptor(self) -> int:
-        """Of the archive; forked workers may share it, because every reading says where."""
-        if self.file is None:
-            self.file = io.FileIO(self.root)
-        return self.file.fileno()
+        """The bytes of an image file. Forked workers share the open archive, since each read says where."""
+        try:
+            self.file = self.file or io.FileIO(self.root)
+            return os.pread(self.file.fileno(), int(self.sizes[index]), int(self.starts[index]))
+        except OSError:
+            self.file = None  # a mount that went away and came back needs the file opened again
+            raise
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, 'file': None}  # a worker that is started anew opens the archive itself
+        return {**self.__dict__, 'file': None}  # a spawned worker opens the archive itself
 
 
 class Checked(Dataset):
-    """The files of a data set as they are stored, or why one of them cannot be read: in parallel, below a loader."""
+    """The files of a data set as they are stored, or why one cannot be read: loaded in parallel by data workers."""
 
     def __init__(self, dataset: FileDataset) -> None:
         self.dataset = dataset
@@ -96,9 +82,9 @@ class Checked(Dataset):
     def __getitem__(self, index: int) -> bytes | str:
         files = self.dataset
         try:
-            data = read_file(files.path(index), files.root, BYTES_PER_PIXEL * files.max_pixels)
+            data = read_file(files.path(index), files.root, files.max_pixels)
             decode_bytes(data, files.max_pixels)
-        except Unreadable as fault:
+        except UnreadableImage as fault:
             return fault.reason.phrase
         return data
 
@@ -107,38 +93,29 @@ def pack(dataset: FileDataset, out: str | Path, workers: int = 0) -> Iterator[tu
     """Write the archive, whole or not at all; yields each file and, where it is left out, why it cannot be read."""
     rows: list[tuple[int, int, int]] = []
     left_out = 0
-    loader = DataLoader(Checked(dataset), batch_size=None, num_workers=workers, collate_fn=as_it_is)
     with replacing(out) as beside, tarfile.open(beside, 'w') as archive:
         add(archive, POINTER, b'0' * DIGITS)
-        for index, data in enumerate(loader):
+        for index, data in enumerate(DataLoader(Checked(dataset), batch_size=None, num_workers=workers)):
             path = dataset.path(index).relative_to(dataset.root).as_posix()
             if isinstance(data, str):
                 left_out += 1
-                if left_out > dataset.allowed:
+                if left_out > unreadable_allowed(len(dataset), dataset.max_unreadable):
                     raise UserError(
-                        f'{left_out} of the first {index + 1} images in {dataset.root} cannot be read, {path} '
-                        f'{data}; mend or remove them, or raise --max-unreadable.'
+                        f'{left_out} of the first {index + 1} images in {dataset.root} cannot be read, {printable(path)} '
+                        f'{data}; mend or remove them, or raise --max-unreadable'
                     )
             else:
                 rows.append((add(archive, path, data), len(data), int(dataset.labels[index])))
             yield path, data if isinstance(data, str) else None
         starts, sizes, labels = np.array(rows, np.int64).reshape(-1, 3).T
-        start = add(archive, CONTENTS, contents(starts=starts, sizes=sizes, labels=labels, classes=dataset.classes))
+        # The classes as one array of bytes, because numpy would pickle text.
+        text = bytearray('\0'.join(dataset.classes).encode(errors='surrogateescape'))
+        table = io.BytesIO()
+        np.savez(table, starts=starts, sizes=sizes, labels=labels, classes=np.array(text, np.uint8))
+        start = add(archive, CONTENTS, table.getvalue())
         archive.fileobj.seek(HEADER)
         archive.fileobj.write(f'{start:0{DIGITS}d}'.encode())
         archive.fileobj.seek(archive.offset)
-
-
-def as_it_is(data: bytes | str) -> bytes | str:
-    return data
-
-
-def contents(starts: np.ndarray, sizes: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> bytes:
-    """The table of contents; the classes as one array of bytes, because numpy would pickle text."""
-    file = io.BytesIO()
-    text = bytearray('\0'.join(classes).encode(errors='surrogateescape'))
-    np.savez(file, starts=starts, sizes=sizes, labels=labels, classes=np.array(text, np.uint8))
-    return file.getvalue()
 
 
 def add(archive: tarfile.TarFile, path: str, data: bytes) -> int:
@@ -153,25 +130,22 @@ def add(archive: tarfile.TarFile, path: str, data: bytes) -> int:
 def read_contents(path: Path) -> dict[str, np.ndarray]:
     """The table of contents, found by the pointer at the archive's start."""
     if not path.is_file():
-        raise UserError(f'The archive {path.resolve()} does not exist; make it with tools/pack.py FOLDER {path}')
+        raise UserError(f'the archive {path.resolve()} does not exist; make it with tools/pack.py FOLDER {path}')
     with path.open('rb') as file:
         pointer = file.read(HEADER + DIGITS)
         if not pointer.startswith(POINTER.encode()):
             raise UserError(f'{path} is no archive of tools/pack.py; make one with tools/pack.py FOLDER {path}')
         try:
             file.seek(int(pointer[HEADER:]))
-            with np.load(io.BytesIO(file.read()), allow_pickle=False) as table:
-                found = dict(table)
+            table = io.BytesIO(file.read())
+            if any(member.compress_type != ZIP_STORED for member in ZipFile(table).infolist()):
+                raise ValueError('its table of contents is compressed')  # and could fill the memory
+            with np.load(table, allow_pickle=False) as arrays:
+                found = {name: arrays[name] for name in ('starts', 'sizes', 'labels', 'classes')}
             ends = found['starts'] + found['sizes']
             inside = (found['starts'] > 0) & (found['sizes'] > 0) & (ends <= path.stat().st_size)
-            if not inside.all() or len(found['labels']) != len(ends) or 'classes' not in found:
+            if not inside.all() or len(found['labels']) != len(ends):
                 raise ValueError('its table of contents is wrong')
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise UserError(f'{path} is cut short or damaged ({error}); make it anew with tools/pack.py.') from error
+            raise UserError(f'{path} is cut short or damaged ({error}); make it anew with tools/pack.py') from error
     return found
-
-
-def names(data: np.ndarray) -> list[str]:
-    """Of the classes; none for images without labels."""
-    text = data.tobytes().decode(errors='surrogateescape')
-    return text.split('\0') if text else []

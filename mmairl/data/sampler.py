@@ -1,4 +1,4 @@
-"""The order in which images are seen: by seed and epoch alone, to be taken up anywhere by any number of processes."""
+"""The order in which images are seen, by seed and epoch alone: it can be resumed anywhere, by any number of processes."""
 
 import math
 from collections.abc import Iterator, Sized
@@ -7,21 +7,8 @@ import torch
 from mmengine.dist import get_dist_info, sync_random_seed
 from torch.utils.data import Sampler
 
+from mmairl.data.training import TrainingImages
 from mmairl.registry import DATA_SAMPLERS
-
-
-class Drawn(int):
-    """An image's index, with the seed of what is drawn for it this time: its place in the epoch decides, not the worker."""
-
-    seed: int
-
-    def __new__(cls, index: int, seed: int) -> 'Drawn':
-        drawn = super().__new__(cls, index)
-        drawn.seed = seed
-        return drawn
-
-    def __getnewargs__(self) -> tuple[int, int]:
-        return int(self), self.seed
 
 
 @DATA_SAMPLERS.register_module()
@@ -29,7 +16,8 @@ class ResumableSampler(Sampler):
     """Each epoch a permutation of the data set, dealt in turn to the processes, from the `start`-th image on.
 
     The permutation is that of mmengine's DefaultSampler, which cannot begin inside an epoch. With the total batch
-    unchanged, the n-th batch is the same set of images however many processes share it.
+    unchanged, the n-th batch is the same set of images however many processes share it. TrainingImages also get the
+    seed of each image's views: it depends on the image's place in the epoch, not on the worker.
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int | None = None, round_up: bool = True) -> None:
@@ -45,13 +33,15 @@ class ResumableSampler(Sampler):
         return math.ceil(count / self.world_size) * self.world_size if self.round_up else count
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Be about this epoch, of which all processes together have seen `start` images."""
+        """Go to this epoch, of which all processes together have seen `start` images."""
         self.epoch, self.start = epoch, start
 
-    def __iter__(self) -> Iterator[Drawn]:
+    def __iter__(self) -> Iterator[int | tuple[int, int]]:
         order = self.order()
+        with_seeds = isinstance(self.dataset, TrainingImages)
         for place in range(self.start + self.rank, self.total, self.world_size):
-            yield Drawn(order[place % len(order)], self.seed_of(place))
+            index = order[place % len(order)]
+            yield (index, self.seed_of(place)) if with_seeds else index
 
     def order(self) -> list[int]:
         """This epoch's permutation."""

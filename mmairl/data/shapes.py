@@ -1,27 +1,26 @@
-"""Shapes: a procedurally drawn data set that needs no download and whose classes cannot be read off raw pixels.
+"""Two data sets that need no download: Shapes, drawn by this file, and scikit-learn's handwritten digits.
 
-An image is confetti: copies of ONE kind of shape, each with its own place, angle, size and colour, on a background
-whose colour wanders. The kind is the only thing that two crops of an image share, so a network that must tell which
-crops belong together has to learn shape; colour, position and single pixels say nothing about the label.
+An image of Shapes shows many copies of ONE kind of shape, each with its own place, angle, size and colour, on a background
+of changing colour. The kind is the only thing that two crops of an image share, so a network that must tell which crops
+belong together has to learn shape; colour, position and single pixels say nothing about the label.
 """
 
 import hashlib
 import os
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data import shape_kinds
-from mmairl.data.views import ViewDataset
+from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError
+from mmairl.files import replacing
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val')
-KINDS = tuple(shape_kinds.KINDS.items())
 CELLS = 3  # copies stand near the middles of a CELLS x CELLS lattice that is itself shifted at random
 PATCHES = 4  # the background interpolates this many random colours per side
 RADIUS = (0.11, 0.17)  # of the image's side
@@ -45,12 +44,12 @@ class Shapes(ViewDataset):
         count: int = 12_000,
         size: int = 48,
         seed: int = 0,
-        views: Sequence[Sequence[dict]] | None = None,
+        views: Views | None = None,
     ) -> None:
         super().__init__(views)
         if split not in SPLITS:
             raise UserError(f"Shapes has no split '{split}'; use 'train' or 'val'.")
-        self.classes = [name for name, _ in KINDS]
+        self.classes = list(KINDS)
         self.labels = torch.arange(count) % len(KINDS)
         self.images = cached(split, count, size, seed)
 
@@ -78,22 +77,13 @@ def cache_folder() -> Path:
 
 def drawing_version() -> str:
     """A digest of the drawing code, so that a change of it never meets images drawn before."""
-    code = Path(__file__).read_bytes() + Path(shape_kinds.__file__).read_bytes()
-    return hashlib.sha256(code).hexdigest()[:8]
+    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
 
 
 def store(images: np.ndarray, path: Path) -> None:
     """Write the cache whole or not at all; a disk that cannot be written only costs the next run its drawing."""
-    beside = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            beside = file.name
-            np.save(file, images)
-        os.replace(beside, path)
-    except OSError:
-        if beside:
-            Path(beside).unlink(missing_ok=True)
+    with suppress(OSError), replacing(path) as beside, beside.open('wb') as file:
+        np.save(file, images)
 
 
 def draw(split: str, indices: Sequence[int], size: int, seed: int) -> np.ndarray:
@@ -167,7 +157,7 @@ def coverage(kinds: np.ndarray, dx: np.ndarray, dy: np.ndarray, radius: np.ndarr
     x = (dx[:, None, :] * cos + dy[:, :, None] * sin) / radius
     y = (dy[:, :, None] * cos - dx[:, None, :] * sin) / radius
     distance = np.empty_like(x)
-    for kind, (_, shape) in enumerate(KINDS):
+    for kind, shape in enumerate(KINDS.values()):
         these = kinds == kind
         distance[these] = shape(x[these], y[these])
     return (0.5 - distance * radius).clip(0, 1)
@@ -179,3 +169,132 @@ def contrasting(colour: np.ndarray, behind: np.ndarray, contrast: np.ndarray) ->
     fits = (ground + contrast > 0.02) & (ground + contrast < 0.98)
     wanted = (ground + np.where(fits, contrast, -contrast)).clip(0.02, 0.98)
     return (colour + (wanted - colour @ LUMA)[:, None]).clip(0, 1).astype(np.float32)
+
+
+Distance = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+# The kinds of shape, each as a signed distance in its own unit frame: negative inside, about one unit wide.
+
+
+def circle(x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
+    return np.sqrt(x * x + y * y) - np.float32(radius)
+
+
+def box(x: np.ndarray, y: np.ndarray, half_width: float, half_height: float) -> np.ndarray:
+    return np.maximum(np.abs(x) - np.float32(half_width), np.abs(y) - np.float32(half_height))
+
+
+def polygon(x: np.ndarray, y: np.ndarray, corners: int, inradius: float) -> np.ndarray:
+    """A regular polygon: the farthest of its sides."""
+    turns = [2 * np.pi * (k / corners + 0.25) for k in range(corners)]
+    return np.maximum.reduce([x * np.float32(np.cos(t)) + y * np.float32(np.sin(t)) for t in turns]) - np.float32(
+        inradius
+    )
+
+
+def disc(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return circle(x, y, 0.9)
+
+
+def ring(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.abs(circle(x, y, 0.74)) - np.float32(0.22)
+
+
+def square(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return box(x, y, 0.78, 0.78)
+
+
+def frame(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.abs(box(x, y, 0.64, 0.64)) - np.float32(0.2)
+
+
+def triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return polygon(x, y, 3, 0.56)
+
+
+def plus(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.minimum(box(x, y, 0.98, 0.28), box(x, y, 0.28, 0.98))
+
+
+def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Five points: fold the plane into half a point and measure to its one side."""
+    sector = 2 * np.pi / 5
+    angle = np.abs(np.mod(np.arctan2(y, x), sector) - sector / 2)  # 0 in a notch, half a sector at a point
+    radius = np.sqrt(x * x + y * y)
+    notch, point = 0.42, 1.08
+    side = np.array([point * np.cos(sector / 2) - notch, point * np.sin(sector / 2)])
+    normal = np.array([side[1], -side[0]]) / np.hypot(*side)
+    return ((radius * np.cos(angle) - notch) * normal[0] + radius * np.sin(angle) * normal[1]).astype(np.float32)
+
+
+def crescent(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.maximum(circle(x, y, 0.98), -circle(x - np.float32(0.45), y, 0.76))
+
+
+def bar(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return box(x, y, 1.0, 0.3)
+
+
+def ell(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.minimum(box(x + np.float32(0.5), y, 0.28, 0.9), box(x, y + np.float32(0.62), 0.78, 0.28))
+
+
+def heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """A square on its corner and a disc on each of its upper sides."""
+    u, v = (x + y) * np.float32(0.7071), (y - x) * np.float32(0.7071)
+    side = np.float32(0.55)
+    lobes = np.minimum(circle(u, v - side, 0.55), circle(u - side, v, 0.55))
+    return np.minimum(box(u, v, 0.55, 0.55), lobes)
+
+
+def arrow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    slope = np.float32(0.7071)
+    head = np.maximum((np.abs(y) + x) * slope - slope, -x + np.float32(0.05))
+    return np.minimum(box(x + np.float32(0.45), y, 0.55, 0.22), head)
+
+
+KINDS: dict[str, Distance] = dict(
+    disc=disc,
+    ring=ring,
+    square=square,
+    frame=frame,
+    triangle=triangle,
+    plus=plus,
+    star=star,
+    crescent=crescent,
+    bar=bar,
+    ell=ell,
+    heart=heart,
+    arrow=arrow,
+)
+
+
+@DATASETS.register_module()
+class Digits(ViewDataset):
+    """1 797 digits of 8 x 8 pixels, enlarged to `size`; the seed decides which fifth is 'val', class by class."""
+
+    held_out = 0.2
+
+    def __init__(self, split: str = 'train', size: int = 32, seed: int = 0, views: Views | None = None) -> None:
+        super().__init__(views)
+        # scikit-learn takes a second to import, which users of other data need not pay.
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+
+        digits = load_digits()
+        parts = train_test_split(
+            range(len(digits.target)), test_size=self.held_out, random_state=seed, stratify=digits.target
+        )
+        rows = dict(zip(('train', 'val'), parts))[split]
+        self.classes = [str(name) for name in digits.target_names]
+        self.labels = torch.as_tensor(digits.target[rows], dtype=torch.int64)
+        self.images = enlarge(torch.as_tensor(digits.images[rows], dtype=torch.float32) / 16, size)
+
+    def raw(self, index: int) -> Tensor:
+        return self.images[index].expand(3, -1, -1).clone()
+
+
+def enlarge(images: Tensor, size: int) -> Tensor:
+    """(N, 8, 8) values in [0, 1] to (N, 1, size, size) bytes."""
+    large = torch.nn.functional.interpolate(images[:, None], size=(size, size), mode='bilinear', antialias=True)
+    return (large * 255).round().to(torch.uint8)

@@ -1,16 +1,13 @@
-"""The splits of a labelled set: their names, a validation part held out of the training images, and missing data."""
+"""Splits of labelled data: a part held out for validation, by number or class by class, and what two splits must share."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from mmairl.errors import UserError
 
-SPLITS = ('train', 'val', 'train+val', 'test')
+HELD_OUT = 0.2
 
 
 @dataclass(frozen=True)
@@ -29,36 +26,25 @@ class HeldOut:
         return {'train': order[number:], 'val': order[:number], 'train+val': order}[split].sort().values
 
 
-class Published:
-    """What a published set says about itself: the splits it has, the files it wants below its root, and their source."""
+def split_by_class(y: Tensor, seed: int = 0, fraction: float = HELD_OUT) -> tuple[Tensor, Tensor]:
+    """Positions to fit on and positions held out: a fraction of every class, and at least one image of each.
 
-    splits: tuple[str, ...] = SPLITS
-    layout: str
-    source: str
-
-    def require_split(self, split: str) -> None:
-        if split not in self.splits:
-            names = ', '.join(repr(name) for name in self.splits)
-            raise UserError(f'{type(self).__name__} has no split {split!r}; use one of {names}.')
-
-    @contextmanager
-    def reading(self, root: str | Path) -> Iterator[None]:
-        """Turn what a reader of lists raises when they are missing or broken into one sentence."""
-        try:
-            yield
-        except UserError:
-            raise
-        except (OSError, RuntimeError, ValueError, LookupError, SyntaxError) as error:
+    Where an image has several labels the fraction is of all images.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if y.ndim == 2:
+        order = torch.randperm(len(y), generator=generator)
+        return order[int(fraction * len(y)) :], order[: int(fraction * len(y))]
+    fit_part, held_part = [], []
+    for label in y.unique():
+        members = (y == label).nonzero().flatten()
+        if len(members) < 2:
             raise UserError(
-                f'{type(self).__name__} cannot be read from {Path(root).resolve()}{reason(error)}: it wants '
-                f'{self.layout} there, from {self.source}; put them there or set root of the data set to where they are.'
-            ) from error
-
-
-def reason(error: Exception) -> str:
-    """What the sentence can add; torchvision's own words are left out, for they advise a download we do not make."""
-    if isinstance(error, RuntimeError):
-        return ''
-    if isinstance(error, FileNotFoundError) and error.filename:
-        return f', where {error.filename} is missing'
-    return f' ({type(error).__name__}: {error})'
+                f'class {int(label)} has one training image and some must be held out for validation; add images of it, '
+                'leave the class out, or name validation data as evaluation.val'
+            )
+        members = members[torch.randperm(len(members), generator=generator)]
+        held = max(1, int(fraction * len(members)))
+        held_part.append(members[:held])
+        fit_part.append(members[held:])
+    return torch.cat(fit_part), torch.cat(held_part)

@@ -12,7 +12,7 @@ Without `precision` torch's own settings hold, which take TF32 for convolutions 
 
 `settle` is called on the config before anything is built from it, `make_fast` on the network before it is wrapped for
 several processes, since gradients are laid out like the weights. Batch-norm statistics, softmax, the teacher's average and
-the queue stay in float32 throughout. What needs no switch: views augmented in batches (data/augment.py), teacher and LARS in
+the queue stay in float32 throughout. What needs no switch: views augmented in batches (data/transforms.py), teacher and LARS in
 multi-tensor steps (models/teacher.py, optim/lars.py), InfoNCE without its logits (models/contrast.py), gradients exchanged
 during the backward pass (engine/distributed.py), a loop that never waits for the device (engine/history.py,
 optim/finite.py; on several GPUs torch's SyncBN does, in every layer).

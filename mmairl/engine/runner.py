@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
-from mmairl.data.seeded import Seeded
+from mmairl.data.training import TrainingImages
 from mmairl.engine.fast import lay_out, make_fast
 from mmairl.engine.loops import EpochLoop, IterLoop
 from mmairl.engine.preemption import deaf
@@ -47,9 +47,10 @@ class ExactRun:
     def _build_train_dataloader(self) -> DataLoader:
         if isinstance(self._train_dataloader, DataLoader):
             return self._train_dataloader
-        dataset = Seeded(DATASETS.build(self._train_dataloader['dataset']))
+        dataset = DATASETS.build(self._train_dataloader['dataset'])
         if hasattr(dataset, 'full_init'):
             dataset.full_init()
+        dataset = TrainingImages(dataset)
         own = self._randomness_cfg.get('diff_rank_seed', False)
         loader = self.build_dataloader({**self._train_dataloader, 'dataset': dataset}, self.seed, own)
         loader.generator = torch.Generator()  # else each start of the workers draws from the run's own

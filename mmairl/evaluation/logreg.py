@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmairl.data.part import split_by_class
+from mmairl.data.splits import split_by_class
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.metrics import scores_of
 

@@ -1,38 +1,46 @@
-"""Images that could not be read are named at the end with the reason, not lost in the log."""
+"""Images that could not be read are counted over all processes, and listed with the reason at the end of the run."""
 
-import torch
-from mmengine.dist import all_reduce, is_main_process
+from mmengine.dist import all_reduce, get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch.utils.data import Dataset
+from torch import Tensor
 
+from mmairl.data.training import TrainingImages
 from mmairl.registry import HOOKS
 
 
 @HOOKS.register_module()
 class UnreadableHook(Hook):
-    """Ends the run with the list of image files that were skipped, by any process, and why."""
+    """Stops a run when all processes together have met too many unreadable images, and ends it with their list.
+
+    The workers of one process count together by themselves (data/training.py). Processes tell each other every `interval`
+    iterations, so that each of them skips what any of them has met.
+    """
+
+    def __init__(self, interval: int = 100) -> None:
+        self.interval = interval
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        dataset = runner.train_dataloader.dataset
+        due = get_world_size() > 1 and self.every_n_train_iters(runner, self.interval)
+        if due and isinstance(dataset, TrainingImages):
+            dataset.refuse_too_many(of_all_processes(dataset))
 
     def after_train(self, runner: Runner) -> None:
-        dataset = files_of(runner.train_dataloader.dataset)
-        if isinstance(getattr(dataset, 'unreadable', None), torch.Tensor):
-            all_reduce(dataset.unreadable, 'max')
-        skipped = reasons(dataset)
-        if skipped and is_main_process():
-            lines = ''.join(f'\n  {file}: {reason}' for file, reason in skipped.items())
-            runner.logger.warning(f'{len(skipped)} unreadable images were skipped; mend or remove them:{lines}')
+        dataset = runner.train_dataloader.dataset
+        if not isinstance(dataset, TrainingImages):
+            return
+        lines = dataset.listed(of_all_processes(dataset))
+        if lines and is_main_process():
+            listed = '\n  '.join(['', *lines])
+            runner.logger.warning(f'{len(lines)} unreadable images were skipped; mend or remove them:{listed}')
 
 
-def files_of(dataset: Dataset) -> Dataset:
-    """The data set that knows the reasons, below those that pick or relabel its images; itself where none does."""
-    inner = dataset
-    while not hasattr(inner, 'unreadable_reasons') and hasattr(inner, 'dataset'):
-        inner = inner.dataset
-    return inner if hasattr(inner, 'unreadable_reasons') else dataset
-
-
-def reasons(dataset: Dataset) -> dict[str, str]:
-    """The files that a data set could not read; one of a user's own may know no reasons."""
-    if hasattr(dataset, 'unreadable_reasons'):
-        return dataset.unreadable_reasons()
-    return dict.fromkeys(getattr(dataset, 'unreadable_files', list)(), 'cannot be read')
+def of_all_processes(dataset: TrainingImages) -> Tensor:
+    """What any process has met, the same in all; each also takes it over."""
+    reasons = dataset.unreadable.reasons
+    met = reasons.clone()
+    all_reduce(met, 'max')
+    found = met.nonzero().squeeze(1)
+    reasons[found] = met[found]  # the others stay: a worker may be writing them
+    return met

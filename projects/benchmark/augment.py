@@ -12,8 +12,7 @@ from torch import Tensor
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from mmairl.data.preprocess import ViewPreprocessor
-from mmairl.data.views import build_views
+from mmairl.data.views import ViewPreprocessor, build_views
 from projects.benchmark.timing import Case
 
 Views = Callable[[], object]

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision import datasets
 from torchvision.io import decode_jpeg
 
-from mmairl.data.decode import decode_bytes
 from mmairl.data.folders import ImageFolder
+from mmairl.data.images import decode_bytes
 from mmairl.data.packed import Packed, pack
 from projects.benchmark.augment import CROP, REST, photograph, seeded, torchvision_released
 from projects.benchmark.timing import Case

@@ -22,12 +22,11 @@ from PIL import Image
 from torch import Tensor
 
 from mmairl.data.folders import FileDataset
-from mmairl.data.reading import Reason
+from mmairl.data.images import Reason, UnreadableImage
 
 MAX_PIXELS = 2**20  # broken headers ask for much more, and the memory that a reader takes is bounded by this
 PATIENCE = 60.0  # seconds without an image before a reader counts as hanging; one takes milliseconds
 SIZE = (37, 29)  # pixels of the drawn images; odd, so that blocks and tiles do not fit
-UNHARMED = 'unharmed.png'  # one readable image, so that the data set does not give up
 
 Mutation = Callable[[bytearray, random.Random, list[bytes]], bytearray]
 
@@ -40,12 +39,9 @@ def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
     `warnings` counts what reached the user's screen; `memory_mib` is what the memory of a reader grew by at its peak.
     """
     files = write_broken_images(count, seed, folder)
-    data = FileDataset(folder, [*files, UNHARMED], [-1] * (count + 1), None, max_unreadable=1, max_pixels=MAX_PIXELS)
-    return count_outcomes(Readers(data, count, folder / 'screen.txt').run(), data)
-
-
-def count_outcomes(readers: 'Readers', data: FileDataset) -> dict[str, int]:
-    counts = Counter(Reason(code).phrase for code in data.unreadable.tolist() if code)
+    data = FileDataset(folder, files, [-1] * count, None, max_unreadable=1, max_pixels=MAX_PIXELS)
+    readers = Readers(data, count, folder / 'screen.txt').run()
+    counts = Counter(Reason(code).phrase for code in readers.reasons.tolist() if code)
     totals = dict(zip(Readers.COUNTED, readers.counts.tolist()))
     return {**dict(sorted(counts.items())), **totals, 'crashes': readers.crashes, 'hangs': readers.hangs}
 
@@ -58,6 +54,7 @@ class Readers:
     def __init__(self, data: FileDataset, count: int, screen: Path) -> None:
         self.data, self.count, self.screen = data, count, screen
         self.counts = torch.zeros(len(self.COUNTED), dtype=torch.int64).share_memory_()
+        self.reasons = torch.zeros(count, dtype=torch.uint8).share_memory_()
         self.position = torch.zeros((), dtype=torch.int64).share_memory_()
         self.crashes = self.hangs = 0
 
@@ -100,14 +97,16 @@ class Readers:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter('always')
             try:
-                image, at = self.data.load(index)
+                image = self.data.raw(index)
+            except UnreadableImage as fault:
+                self.reasons[index] = fault.reason
+                return
             except Exception:  # any at all is a finding
                 self.add('escaped')
                 return
             finally:
                 self.add('warnings', len(warned))
-        if at == index:
-            self.add('read' if sound(image) else 'misread')
+        self.add('read' if sound(image) else 'misread')
 
     def add(self, name: str, number: int = 1) -> None:
         self.counts[self.COUNTED.index(name)] += number
@@ -137,7 +136,6 @@ def write_broken_images(count: int, seed: int, folder: Path) -> list[str]:
     """The names of `count` broken files; the same seed writes the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     chance, whole = random.Random(seed), whole_images(seed)
-    (folder / UNHARMED).write_bytes(whole['rgb.png'])
     names = []
     for index in range(count):
         name = chance.choice(sorted(whole))

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mmairl.data.published import CIFAR10, CIFAR100, STL10
 from torchvision import datasets
 
-from mmairl.data.arrays import CIFAR10, CIFAR100, STL10
 from mmairl.errors import UserError
 
 CIFARS = {

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as F
+from mmairl.data.transforms import interleaved, planes
+from mmairl.data.transforms import gaussian
+from mmairl.data.views import ViewPreprocessor
 from mmengine.config import Config
 from scipy.stats import ks_2samp
 from torch import Tensor
 
-from mmairl.data.augment import interleaved, planes
-from mmairl.data.blur import gaussian
-from mmairl.data.preprocess import ViewPreprocessor
 from mmairl.data.views import build_views
 from mmairl.errors import UserError
 

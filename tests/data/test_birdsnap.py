@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from mmairl.data.published import Birdsnap
 from PIL import Image
 
-from mmairl.data.birdsnap import Birdsnap
 from mmairl.errors import UserError
 
 SPECIES = {'7': ('Acadian Flycatcher', 'Acadian_Flycatcher'), '3': ("Wilson's Snipe", 'Wilsons_Snipe')}

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from mmairl.data.published import Caltech101
 from PIL import Image
 
-from mmairl.data.caltech101 import Caltech101
 from mmairl.errors import UserError
 
 SIZES = {'BACKGROUND_Google': 31, 'ant': 34}

@@ -10,11 +10,11 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from mmairl.data.images import decode, decode_bytes
+from mmairl.data.images import Reason, UnreadableImage
 from PIL import Image
 
-from mmairl.data.decode import decode, decode_bytes
 from mmairl.data.folders import decode as decode_of_folders
-from mmairl.data.reading import Reason, Unreadable
 
 RANDOM = np.random.default_rng(0)
 COLOURS = RANDOM.integers(0, 256, (6, 10, 3), dtype=np.uint8)
@@ -31,7 +31,7 @@ def pixels(data: bytes, **options) -> np.ndarray:
 
 
 def reason(data: bytes, **options) -> Reason:
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(UnreadableImage) as caught:
         decode_bytes(data, **options)
     return caught.value.reason
 
@@ -320,15 +320,15 @@ def test_a_bomb_is_refused_before_memory_is_taken(tmp_path):
     script = (
         'import resource, sys\n'
         'from pathlib import Path\n'
-        'from mmairl.data.decode import decode, formats\n'
-        'from mmairl.data.reading import Unreadable\n'
+        'from mmairl.data.images import decode, formats\n'
+        'from mmairl.data.images import UnreadableImage\n'
         'formats()\n'
         "taken = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
         'resource.setrlimit(resource.RLIMIT_AS, (taken + 100 * 2**20,) * 2)\n'
         'for file in sys.argv[1:]:\n'
         '    try:\n'
         '        decode(Path(file))\n'
-        '    except Unreadable as fault:\n'
+        '    except UnreadableImage as fault:\n'
         '        print(fault.reason.name)\n'
     )
     done = subprocess.run([sys.executable, '-c', script, *map(str, files)], capture_output=True, text=True)
@@ -346,7 +346,7 @@ def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
 def test_a_file_that_no_image_of_max_pixels_fills_is_not_read(tmp_path):
     with open(tmp_path / 'huge.jpg', 'wb') as file:
         file.truncate(2**40)  # a hole, which takes no disk
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(UnreadableImage) as caught:
         decode(tmp_path / 'huge.jpg')
     assert caught.value.reason is Reason.TOO_LARGE
 
@@ -364,6 +364,6 @@ def test_a_machine_without_memory_is_not_the_fault_of_the_image(monkeypatch):
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr('mmairl.data.decode.as_rgb', fail)
+    monkeypatch.setattr('mmairl.data.images.as_rgb', fail)
     with pytest.raises(MemoryError):
         decode_bytes(encoded(Image.fromarray(COLOURS), 'PNG'))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from mmairl.data.splits import SPLITS
+from mmairl.data.published import SPLITS
 from mmairl.data.views import build_views
 from mmairl.registry import DATASETS
 

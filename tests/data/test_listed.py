@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 
 import pytest
+from mmairl.data.subsets import ListedSubset, find
 from PIL import Image
 
-from mmairl.data.listed import ListedSubset, find
 from mmairl.errors import UserError
 
 NAMES = ['n01/n01_1.png', 'n01/n01_20.png', 'n02/n02_3.png', 'n02/deep/n02_4.png', 'n03/n03_5.png', 'n03/n01_20.png']
@@ -30,7 +30,7 @@ def listed(root: Path, text: str | bytes) -> ListedSubset:
 @pytest.fixture
 def said(monkeypatch) -> list[str]:
     lines = []
-    monkeypatch.setattr('mmairl.data.listed.print_log', lambda text, **_: lines.append(text))
+    monkeypatch.setattr('mmairl.data.subsets.print_log', lambda text, **_: lines.append(text))
     return lines
 
 

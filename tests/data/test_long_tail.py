@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from mmairl.data.subsets import LongTailed
 
-from mmairl.data.long_tail import LongTailed
 from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from mmairl.data.subsets import NamedClasses
 from PIL import Image
 
-from mmairl.data.named_classes import NamedClasses
 from mmairl.errors import UserError
 
 

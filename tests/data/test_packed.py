@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mmairl.data.images import Reason
 from PIL import Image
 from torch.utils.data import DataLoader
 
 from mmairl.data import packed
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
 from mmairl.data.packed import Packed, pack
-from mmairl.data.reading import Reason
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from mmairl.data.published import INaturalist2018, Places205
 from PIL import Image
 
-from mmairl.data.places import INaturalist2018, Places205
 from mmairl.errors import UserError
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mmairl.data.images import Reason, UnreadableImage, read_file
 from test_folders import picture
 
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.reading import Reason, Unreadable, read_file
 from mmairl.errors import UserError
 
 
@@ -35,14 +35,14 @@ def failing_disk(monkeypatch) -> Callable[..., list[Path]]:
                 raise OSError(code, os.strerror(code), str(path))
             return builtins.open(path, *args, **options)
 
-        monkeypatch.setattr('mmairl.data.reading.open', fail, raising=False)
+        monkeypatch.setattr('mmairl.data.images.open', fail, raising=False)
         return asked
 
     return install
 
 
 def reason(path: Path, root: Path, max_bytes: int = 100) -> Reason:
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(UnreadableImage) as caught:
         read_file(path, root, max_bytes, sleep=pytest.fail)
     return caught.value.reason
 
@@ -78,7 +78,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_file_is_asked_again(file, monkeypa
             raise OSError(errno.EIO, 'Input/output error')
         return real(descriptor)
 
-    monkeypatch.setattr('mmairl.data.reading.os.fstat', flaky)
+    monkeypatch.setattr('mmairl.data.images.os.fstat', flaky)
     assert read_file(file, file.parent, 100, sleep=lambda _: None) == b'bytes' and len(tries) == 2
 
 

@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 import torch
+from mmairl.data.training import TrainingImages
 from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.sampler import ResumableSampler
-from mmairl.data.seeded import Seeded
 
 
 class Draws(Dataset):
@@ -23,7 +23,7 @@ class Draws(Dataset):
 
 def drawn(workers: int, **options) -> torch.Tensor:
     """Batches, images and the three numbers; the shape is (4, 4, 3)."""
-    return torch.stack(list(DataLoader(Seeded(Draws()), batch_size=4, num_workers=workers, **options)))
+    return torch.stack(list(DataLoader(TrainingImages(Draws()), batch_size=4, num_workers=workers, **options)))
 
 
 def seed_worker(worker: int) -> None:
@@ -44,7 +44,7 @@ def test_a_plain_samplers_batches_draw_different_views(workers):
 def test_seeded_images_draw_the_same_in_every_process_and_leave_its_generators_alone(workers):
     sampler = ResumableSampler(range(16), seed=5)
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
-    one = torch.stack([torch.stack(Seeded(Draws()).__getitems__(list(sampler)[i : i + 4])) for i in range(0, 16, 4)])
+    one = torch.stack([torch.stack(TrainingImages(Draws()).__getitems__(list(sampler)[i : i + 4])) for i in range(0, 16, 4)])
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
     assert torch.equal(drawn(workers, sampler=sampler), one) and len(one.unique()) == one.numel()

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from mmairl.data.shapes import Digits
 
 from mmairl.data import shapes
-from mmairl.data.digits import Digits
 from mmairl.data.shapes import Shapes
 from mmairl.errors import UserError
 

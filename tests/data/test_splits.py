@@ -1,12 +1,12 @@
 """What is held out has the published size, is the seed's alone, and is apart from the rest."""
 
 import pytest
+from mmairl.data.published import CIFAR10, CIFAR100
+from mmairl.data.published import Birdsnap
+from mmairl.data.published import SUN397
+from mmairl.data.published import Food101, OxfordIIITPet, StanfordCars
 
-from mmairl.data.arrays import CIFAR10, CIFAR100
-from mmairl.data.birdsnap import Birdsnap
 from mmairl.data.splits import HeldOut
-from mmairl.data.sun397 import SUN397
-from mmairl.data.torchvision_sets import Food101, OxfordIIITPet, StanfordCars
 
 # BYOL's appendix: training and validation images
 PUBLISHED = {

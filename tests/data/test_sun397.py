@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from mmairl.data.published import SUN397
 from PIL import Image
 
-from mmairl.data.sun397 import SUN397
 from mmairl.errors import UserError
 
 CLASSES = ['/a/abbey', '/a/apartment_building/outdoor']

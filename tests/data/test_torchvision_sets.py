@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.io
+from mmairl.data.published import DTD, FGVCAircraft, Flowers102, Food101, OxfordIIITPet, StanfordCars
 from PIL import Image
 from torchvision import datasets
 
-from mmairl.data.torchvision_sets import DTD, FGVCAircraft, Flowers102, Food101, OxfordIIITPet, StanfordCars
 from mmairl.errors import UserError
 
 

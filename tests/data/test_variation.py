@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 import torch
+from mmairl.data.subsets import ClassSubset
+from mmairl.data.subsets import Relabelled, ancestors, merge, read_tree
 
-from mmairl.data.subset import ClassSubset
-from mmairl.data.taxonomy import Relabelled, ancestors, merge, read_tree
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 

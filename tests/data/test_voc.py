@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from mmairl.data.published import VOC_CLASSES as CLASSES, VOC2007
 from PIL import Image
 
-from mmairl.data.voc import CLASSES, VOC2007
 from mmairl.errors import UserError
 
 # name -> (split, [(class, difficult)])

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from mmairl.data.part import split_by_class
+from mmairl.data.splits import split_by_class
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.logreg import QUICK, fit, logistic_regression, standard

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 
-from mmairl.data.reading import Reason
+from mmairl.data.images import Reason
 from projects.faults import images
 from projects.faults.images import fuzz_images, whole_images, write_broken_images
 
@@ -35,9 +35,9 @@ def test_every_kind_of_whole_image_is_read_before_it_is_broken(tmp_path, monkeyp
 
 def misbehave(monkeypatch, tmp_path, act: Callable[[], None]) -> dict[str, int]:
     """The counts where every image is whole and loading the third of ten does this."""
-    real = images.FileDataset.load
+    real = images.FileDataset.raw
     monkeypatch.setattr(images, 'MUTATIONS', [lambda data, chance, others: data])
-    monkeypatch.setattr(images.FileDataset, 'load', lambda data, at: act() if at == 2 else real(data, at))
+    monkeypatch.setattr(images.FileDataset, 'raw', lambda data, at: act() if at == 2 else real(data, at))
     return fuzz_images(10, seed=1, folder=tmp_path)
 
 

@@ -1,6 +1,0 @@
-# The demo's drawn shapes at their own size; validation is a part of train.
-evaluation = dict(
-    train=dict(type='Shapes', split='train', count=12_000, size=48),
-    test=dict(type='Shapes', split='val', count=2_400, size=48),
-    batch_size=256,
-)

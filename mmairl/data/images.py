@@ -1,0 +1,271 @@
+"""An image file as the pixels that a viewer would show, or whose fault it is that there are none.
+
+The file's own fault is an UnreadableImage; the fault of the file system below it is a UserError, after some tries.
+"""
+
+import ctypes
+import errno
+import functools
+import logging
+import os
+import re
+import stat
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import ExifTags, Image, ImageChops, UnidentifiedImageError
+from torch import Tensor
+
+from mmairl.errors import UserError, printable
+
+PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)  # seconds between six tries; a fail-over takes about as long
+MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a gigabyte of RGB; ImageNet's largest has 61 million
+BYTES_PER_PIXEL = 16  # the most that Pillow reads: four channels of 32 bits
+# What is found under the names of images. Others in Pillow's list run programs (EPS) or take any file for theirs (TGA).
+FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000', 'DIB', 'ICO')
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+CUSTOMARY_WHITES = (1, 255, 65535)  # of images whose format does not say where white is
+
+
+class Reason(IntEnum):
+    """Why an image cannot be read: a code that fits into one byte, and a phrase."""
+
+    phrase: str
+
+    def __new__(cls, code: int, phrase: str) -> 'Reason':
+        reason = int.__new__(cls, code)
+        reason._value_, reason.phrase = code, phrase
+        return reason
+
+    BROKEN = 1, 'cannot be decoded'
+    EMPTY = 2, 'is empty'
+    VANISHED = 3, 'has vanished'
+    TOO_LARGE = 4, 'is larger than max_pixels'
+    NO_IMAGE = 5, 'is not recognised as an image'
+    CUT_SHORT = 6, 'is cut short'
+    FORBIDDEN = 7, 'may not be read by this user'
+    NO_FILE = 8, 'is not a regular file'
+
+
+# Every other error of the system (ESTALE, EIO, ETIMEDOUT, EREMOTEIO, ENETDOWN, EMFILE, ...) is not the file's fault.
+FAULTS_OF_THE_FILE = {
+    errno.ENOENT: Reason.VANISHED,
+    errno.ENOTDIR: Reason.VANISHED,
+    errno.ELOOP: Reason.VANISHED,
+    errno.EACCES: Reason.FORBIDDEN,
+    errno.EPERM: Reason.FORBIDDEN,
+    errno.EISDIR: Reason.NO_FILE,
+    errno.ENXIO: Reason.NO_FILE,
+}
+
+
+class UnreadableImage(UserError):
+    """This one file is at fault: training takes another image in its place (data/training.py), evaluation stops."""
+
+    def __init__(self, message: str, reason: Reason = Reason.BROKEN) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def decode(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> Tensor:
+    """An image file below `root` as uint8 RGB, channels first, the right way up; the first frame of an animation.
+
+    >>> decode(Path('cat.jpg'), Path('.')).shape
+    torch.Size([3, 375, 500])
+    """
+    return decode_bytes(read_file(path, root, max_pixels), max_pixels)
+
+
+def read_file(path: Path, root: Path, max_pixels: int) -> bytes:
+    """The bytes of an image file below `root`."""
+
+    def read() -> bytes:
+        try:
+            return read_once(path, BYTES_PER_PIXEL * max_pixels)
+        except OSError as error:
+            reason = FAULTS_OF_THE_FILE.get(error.errno)
+            if reason is None:
+                raise
+            if reason is Reason.VANISHED:
+                require_root(root)
+            raise unreadable(reason) from error
+
+    return retried(read, path)
+
+
+def retried(read: Callable[[], bytes], path: Path) -> bytes:
+    """What `read` returns, tried again after growing pauses while the file system fails."""
+    for pause in (*PAUSES, None):
+        try:
+            return read()
+        except OSError as error:
+            if pause is None:
+                raise UserError(
+                    f'the file system does not answer ({errno.errorcode.get(error.errno, error)} at {printable(path)}) '
+                    f'after {len(PAUSES) + 1} tries over {sum(PAUSES):.1f} s; check the mount (or move the file away if '
+                    'only it fails), then go on with --resume'
+                ) from error
+            time.sleep(pause)
+    raise AssertionError('the last try returns or raises')
+
+
+def read_once(path: Path, max_bytes: int) -> bytes:
+    """All the bytes at once: a decoder that reads a mapped file dies by SIGBUS if its file system goes away."""
+    # Without O_NONBLOCK, to open a named pipe waits for its writer.
+    with open(path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise unreadable(Reason.NO_FILE)
+        if status.st_size > max_bytes:
+            raise unreadable(Reason.TOO_LARGE)
+        data = file.read()
+    if not data:
+        raise unreadable(Reason.EMPTY)
+    return data
+
+
+def require_root(root: Path) -> None:
+    """A vanished file is the file's fault only while the root is there and holds something: a lost mount is an empty folder."""
+    try:
+        with os.scandir(root) as entries:
+            if next(entries, None) is not None:
+                return
+        state = 'is empty'
+    except (FileNotFoundError, NotADirectoryError):
+        state = 'is gone'
+    raise UserError(
+        f'the image folder {root} {state} in the middle of the run; mount it again, then go on with --resume'
+    )
+
+
+def unreadable(reason: Reason) -> UnreadableImage:
+    return UnreadableImage(f'an image {reason.phrase}', reason)
+
+
+def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
+    """`decode` for a file that has been read."""
+    try:
+        with pillow_within(max_pixels), Image.open(BytesIO(data), formats=formats()) as image:
+            image.load()
+            pixels = np.array(upright(as_rgb(image), orientation(image)))
+    except MemoryError:  # the machine's fault: a file within max_pixels needs little
+        raise
+    except Exception as error:  # Pillow raises a dozen kinds for broken files: OSError, SyntaxError, struct.error, ...
+        raise unreadable(reason_of(error)) from error
+    if not pixels.size:
+        raise unreadable(Reason.BROKEN)
+    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+@contextmanager
+def pillow_within(max_pixels: int) -> Iterator[None]:
+    """Pillow without warnings, which refuses images of more pixels by their header: it does so above twice its limit."""
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = max_pixels / 2
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+@functools.cache
+def formats() -> tuple[str, ...]:
+    """The formats of FORMATS that this Pillow is built with."""
+    Image.init()
+    silence()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def silence() -> None:
+    """Turn off Pillow's log and libtiff's printing: they do not name the file, and an exception follows anyway."""
+    logging.getLogger('PIL').setLevel(logging.CRITICAL)
+    maps = Path('/proc/self/maps')
+    lines = maps.read_text(errors='surrogateescape').splitlines() if maps.exists() else []
+    for library in {line.split(maxsplit=5)[-1] for line in lines if 'libtiff' in line}:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(library).TIFFSetErrorHandler(None)
+
+
+def reason_of(error: Exception) -> Reason:
+    if isinstance(error, Image.DecompressionBombError):
+        return Reason.TOO_LARGE
+    if isinstance(error, UnidentifiedImageError):
+        return Reason.NO_IMAGE
+    # Only the message tells a file that ends too soon from one with wrong bytes.
+    return Reason.CUT_SHORT if re.search('truncated', str(error), re.IGNORECASE) else Reason.BROKEN
+
+
+def orientation(image: Image.Image) -> object:
+    """The EXIF orientation; an image whose EXIF block is broken is shown as it is stored."""
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation)
+    except Exception:  # as many kinds as for broken pixels; the pixels may still be good
+        return None
+
+
+def upright(image: Image.Image, orientation: object) -> Image.Image:
+    # The value is whatever the block holds, a fraction or a list as well.
+    known = isinstance(orientation, int) and orientation in UPRIGHT
+    return image.transpose(UPRIGHT[orientation]) if known else image
+
+
+def as_rgb(image: Image.Image) -> Image.Image:
+    """The image in RGB; transparent parts show white, as on the pages such images are made for.
+
+    Without that, the hidden colour below would show, mostly black. Colour profiles are not applied, as in the data
+    loaders that published numbers come from.
+    """
+    if image.mode == 'F' or image.mode.startswith('I'):
+        return Image.fromarray(eight_bits(image)).convert('RGB')
+    if image.mode == 'CMYK' and image.format == 'JPEG' and 'adobe' not in image.info:
+        # Adobe's JPEGs store 255 for no ink and have a marker; Pillow treats every file as Adobe's.
+        image = ImageChops.invert(image)
+    if not image.has_transparency_data:
+        return image.convert('RGB')
+    image = image.convert('RGBA')
+    return Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image).convert('RGB')
+
+
+def eight_bits(image: Image.Image) -> np.ndarray:
+    """Greys of more than 8 bits as round(255 (v - black) / (white - black)), where Pillow's own conversion clips."""
+    values = np.asarray(image, dtype=np.float32).copy()
+    black, white = (0, 65535) if of_16_bits(image) else black_and_white(values)
+    values -= black
+    values *= 255 / (white - black)
+    np.nan_to_num(values, copy=False, nan=0)
+    return np.rint(values.clip(0, 255, out=values), out=values).astype(np.uint8)
+
+
+def of_16_bits(image: Image.Image) -> bool:
+    """Whether the format says that white is 65535; Pillow may widen 16-bit PNG and PGM to its 32-bit mode."""
+    return image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM'))
+
+
+def black_and_white(values: np.ndarray) -> tuple[float, float]:
+    """0 and the least customary white that is not below any value; the extremes of the image where none fits."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return 0, 1
+    low, high = float(finite.min()), float(finite.max())
+    if low >= 0:
+        for white in CUSTOMARY_WHITES:
+            if high <= white:
+                return 0, white
+    return low, high if high > low else low + 1

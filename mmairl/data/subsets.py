@@ -1,0 +1,285 @@
+"""Data sets that pick some images of another data set, or give them other labels."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from logging import WARNING
+from pathlib import Path
+
+import torch
+from mmengine.logging import print_log
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from mmairl.data.splits import HELD_OUT, split_by_class
+from mmairl.errors import UserError, printable
+from mmairl.registry import DATASETS
+
+SHOWN = 3  # names in an error, of each kind
+ARTIFACT = 'n00021939'  # WordNet's node
+
+
+class ImageSubset(Dataset):
+    """Base: the images of `dataset` at `indices`, with `labels` and `classes` of their own."""
+
+    def __init__(self, dataset: dict) -> None:
+        self.dataset = DATASETS.build(dataset)
+        self.metric = self.dataset.metric
+
+    def _keep(self, indices: Tensor, labels: Tensor | None = None, classes: list[str] | None = None) -> None:
+        """Be the images at these positions; without labels or classes, these stay as they are."""
+        self.indices = indices
+        self.labels = self.dataset.labels[indices] if labels is None else labels
+        self.classes = self.dataset.classes if classes is None else classes
+
+    def _keep_classes(self, kept: Tensor) -> None:
+        """Be the images of these classes, which are counted anew from 0 in ascending order."""
+        indices = torch.isin(self.dataset.labels, kept).nonzero().squeeze(1)
+        labels = torch.searchsorted(kept, self.dataset.labels[indices])
+        self._keep(indices, labels, [self.dataset.classes[label] for label in kept])
+
+    @property
+    def metainfo(self) -> dict[str, list[str]]:
+        return dict(classes=self.classes)
+
+    def name(self, index: int) -> str:
+        return self.dataset.name(int(self.indices[index]))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def raw(self, index: int) -> Tensor:
+        return self.dataset.raw(int(self.indices[index]))
+
+    def __getitem__(self, index: int) -> dict:
+        item = self.dataset[int(self.indices[index])]
+        label = self.labels[index]
+        own = dict(label=int(label) if label.ndim == 0 else label, index=index)
+        return dict(inputs=item['inputs'], data_samples={**item['data_samples'], **own})
+
+
+@DATASETS.register_module()
+class Part(ImageSubset):
+    """The images of a data set to fit on, or with `held` those kept back from it; for one seed they make up the whole."""
+
+    def __init__(self, dataset: dict, held: bool, seed: int = 0, fraction: float = HELD_OUT) -> None:
+        super().__init__(dataset)
+        self._keep(split_by_class(self.dataset.labels, seed, fraction)[held].sort().values)
+
+
+@DATASETS.register_module()
+class LongTailed(ImageSubset):
+    """All images of class 0, and of each next class exponentially fewer, down to 1 / `imbalance` of that number.
+
+    As Cao et al. 2019 make CIFAR-10-LT and -100-LT. The images are drawn class by class: for one seed, a smaller
+    imbalance keeps the images of a larger one and more.
+    """
+
+    def __init__(self, dataset: dict, imbalance: float, seed: int = 0) -> None:
+        super().__init__(dataset)
+        if not 1 <= imbalance < float('inf'):
+            raise UserError(
+                f'LongTailed.imbalance={imbalance} is no ratio of the largest class to the smallest; set 1 or more'
+            )
+        labels, names = self.dataset.labels, self.dataset.classes
+        if labels.ndim != 1 or not names:
+            raise UserError(f'LongTailed wants one class an image and {dataset["type"]} gives another kind of labels')
+        wanted = quotas(int((labels == 0).sum()), len(names), imbalance)
+        generator = torch.Generator().manual_seed(seed)
+        kept = []
+        for label, count in enumerate(wanted):
+            members = (labels == label).nonzero().squeeze(1)
+            if not 0 < count <= len(members):
+                raise UserError(
+                    f'class {names[label]} has {len(members)} images and LongTailed.imbalance={imbalance} wants {count} '
+                    f'of it, from {wanted[0]} of class {names[0]}; set another imbalance or data set'
+                )
+            kept.append(members[torch.randperm(len(members), generator=generator)[:count]])
+        self._keep(torch.cat(kept).sort().values)
+
+
+def quotas(largest: int, classes: int, imbalance: float) -> list[int]:
+    """Images of each class, n_i = int(n_0 (1 / imbalance)^(i / (C - 1))), from `largest` down to largest / imbalance.
+
+    >>> quotas(5000, 3, imbalance=100)
+    [5000, 500, 50]
+    """
+    return [int(largest * (1 / imbalance) ** (label / max(classes - 1, 1))) for label in range(classes)]
+
+
+@DATASETS.register_module()
+class ClassSubset(ImageSubset):
+    """A uniform sample of `fraction` of the classes (App. B.2, Fig. 8); a smaller fraction is part of a larger one.
+
+    Labels are counted anew from 0 in the order of the classes, so that a classifier has no empty outputs.
+    """
+
+    def __init__(self, dataset: dict, fraction: float, seed: int = 0) -> None:
+        super().__init__(dataset)
+        count = round(fraction * len(self.dataset.classes))
+        if not 0 < fraction <= 1 or count == 0:
+            raise UserError(
+                f'ClassSubset.fraction={fraction} keeps {max(count, 0)} of {len(self.dataset.classes)} classes; '
+                'set a fraction in (0, 1] that keeps one or more'
+            )
+        order = torch.randperm(len(self.dataset.classes), generator=torch.Generator().manual_seed(seed))
+        self._keep_classes(order[:count].sort().values)
+
+
+@DATASETS.register_module()
+class NamedClasses(ImageSubset):
+    """All images of the classes in `names`, a file with one name a line, counted from 0 in the data set's order.
+
+    >>> NamedClasses(dict(type='ImageFolder', root='data/imagenet/val'), 'data/imagenet/imagenet100.txt')
+    """
+
+    def __init__(self, dataset: dict, names: str | Path) -> None:
+        super().__init__(dataset)
+        wanted = set(read_lines(names, 'classes'))
+        if unknown := sorted(wanted - set(self.dataset.classes)):
+            raise UserError(
+                f'{len(unknown)} of the {len(wanted)} names in {names} are no class of {dataset["type"]}, first '
+                f'{unknown[0]!r}; write them as the data set does, such as {self.dataset.classes[0]!r}'
+            )
+        self._keep_classes(torch.tensor(sorted(self.dataset.classes.index(name) for name in wanted)))
+
+
+@DATASETS.register_module()
+class ListedSubset(ImageSubset):
+    """The images of an ImageFolder in `list_file`: a file name a line, with or without the folders below the root.
+
+    So SimCLR publishes 1 % and 10 % of ImageNet.
+
+    >>> ListedSubset(dict(type='ImageFolder', root='data/imagenet/train'), 'data/imagenet/1percent.txt')
+    """
+
+    def __init__(self, dataset: dict, list_file: str | Path) -> None:
+        super().__init__(dataset)
+        if not hasattr(self.dataset, 'files'):
+            raise UserError(
+                f'ListedSubset picks files by name and {dataset["type"]} has none; give it an ImageFolder as its dataset'
+            )
+        self._keep(find(read_lines(list_file, 'images'), self.dataset.files.tolist(), list_file))
+        counts = torch.bincount(self.labels, minlength=len(self.classes))
+        empty = [name for name, count in zip(self.classes, counts.tolist()) if count == 0]
+        if empty:
+            print_log(
+                f'{list_file} names no image of {len(empty)} of the {len(self.classes)} classes: {first(empty)}',
+                logger='current',
+                level=WARNING,
+            )
+
+
+def find(names: list[str], files: Iterable[bytes], source: str | Path) -> Tensor:
+    """The positions in `files` of the names, ascending; every name must stand for an image of its own."""
+    matches: dict[bytes, list[int]] = {os.fsencode(name): [] for name in names}
+    for position, file in enumerate(files):
+        for name in {file, file.rpartition(b'/')[2]}:
+            if name in matches:
+                matches[name].append(position)
+    found = {name: matches[os.fsencode(name)] for name in names}
+    owners = defaultdict(list)
+    for name in names:
+        if len(found[name]) == 1:
+            owners[found[name][0]].append(name)
+    wrong = {
+        'absent': [name for name, at in found.items() if not at],
+        'doubled': [same[0] for same in owners.values() if len(same) > 1],
+        'in several folders': [name for name, at in found.items() if len(at) > 1],
+    }
+    if any(wrong.values()):
+        kinds = ', '.join(f'{len(some)} {kind} ({first(some)})' for kind, some in wrong.items() if some)
+        raise UserError(
+            f'{sum(map(len, wrong.values()))} of the {len(names)} names in {source} do not stand for one image each: '
+            f'{kinds}; correct the list, or set root of the data set to the images it was made for'
+        )
+    return torch.tensor(sorted(owners))
+
+
+def first(names: list[str]) -> str:
+    return ', '.join(map(printable, names[:SHOWN])) + (', ...' if len(names) > SHOWN else '')
+
+
+def read_lines(path: str | Path, of: str) -> list[str]:
+    """The lines of a list of `of`, without blank ones and comments."""
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise UserError(f'there is no list of {of} at {path}; give a text file with one name a line')
+    try:
+        text = path.read_text('utf-8-sig')
+    except UnicodeDecodeError:
+        text = '\0'
+    if '\0' in text:
+        raise UserError(f'{path} is not a text file in UTF-8; give one with a name a line')
+    names = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith('#')]
+    if not names:
+        raise UserError(f'the list of {of} at {path} is empty; write one name a line')
+    return names
+
+
+@DATASETS.register_module()
+class Relabelled(ImageSubset):
+    """A data set under coarser labels (App. B.2, Tab. 6): `groups` classes merged along `taxonomy`, or 'artifact'.
+
+    The images stay the same. 'artifact' tells artifacts from all else.
+    """
+
+    def __init__(self, dataset: dict, taxonomy: str, groups: int | str) -> None:
+        super().__init__(dataset)
+        parents, names = read_tree(taxonomy), self.dataset.classes
+        if groups == 'artifact':
+            merged = ['artifact' if ARTIFACT in ancestors(name, parents) else 'not artifact' for name in names]
+        elif isinstance(groups, int) and groups >= 1:
+            merged = merge(names, parents, groups)
+        else:
+            raise UserError(f"Relabelled.groups={groups!r} is not known; give a number of groups or 'artifact'")
+        classes = sorted(set(merged))
+        lookup = torch.tensor([classes.index(name) for name in merged])
+        self._keep(torch.arange(len(self.dataset)), lookup[self.dataset.labels], classes)
+
+
+def read_tree(path: str | Path) -> dict[str, str]:
+    """Child -> parent from a text file of `parent child` lines, as in ImageNet's wordnet.is_a.txt.
+
+    A child with several parents keeps the first one in the file, which makes the hierarchy a tree.
+    """
+    parents: dict[str, str] = {}
+    for line in read_lines(path, "'parent child' pairs"):
+        words = line.split()
+        if len(words) != 2:
+            raise UserError(f"a line of the taxonomy {path} is not 'parent child': {line[:60]!r}")
+        parents.setdefault(words[1], words[0])
+    return parents
+
+
+def ancestors(name: str, parents: dict[str, str]) -> list[str]:
+    """The name and all above it, bottom up."""
+    line = [name]
+    while line[-1] in parents:
+        if parents[line[-1]] in line:
+            raise UserError(f'the taxonomy runs in a circle at {parents[line[-1]]}; a tree has none')
+        line.append(parents[line[-1]])
+    return line
+
+
+def merge(classes: Sequence[str], parents: dict[str, str], count: int) -> list[str]:
+    """For each class, the tree node that stands for it when at most `count` groups are left.
+
+    Bottom-up as in the paper: the deepest groups are lifted to their parent together, level by level, until there are no
+    more than `count`. The paper does not print its own cuts; this is the rule stated there, and the number reached is
+    the largest not above `count`.
+    """
+    lines = {name: ancestors(name, parents) for name in classes}
+    for name, line in lines.items():
+        if len(line) == 1:
+            raise UserError(f'class {name} is not in the taxonomy; the folder names must be its node names')
+    roots = len({line[-1] for line in lines.values()})
+    if count < roots:
+        raise UserError(f'the taxonomy has {roots} roots and cannot give {count} groups')
+    level = max(map(len, lines.values()))
+    while True:
+        # the node at most `level` - 1 steps below its root
+        groups = [line[max(0, len(line) - level)] for line in lines.values()]
+        if len(set(groups)) <= count:
+            return groups
+        level -= 1
