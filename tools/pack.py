@@ -12,7 +12,7 @@ from rich.progress import track
 
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
 from mmairl.data.packed import pack
-from mmairl.errors import UserError, one_sentence_errors
+from mmairl.errors import UserError, one_sentence_errors, printable
 
 
 def parse_args() -> argparse.Namespace:
@@ -29,14 +29,14 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     if args.out.exists():
-        raise UserError(f'{args.out} exists already; remove it, or give another name.')
+        raise UserError(f'{args.out} exists already; remove it, or give another name')
     kind = UnlabelledFolder if args.unlabelled else ImageFolder
     dataset = kind(args.folder, max_unreadable=args.max_unreadable)
     left_out = 0
     for path, reason in track(pack(dataset, args.out, args.workers), 'packing', len(dataset)):
         if reason is not None:
             left_out += 1
-            print(f'left out: {path} {reason}')
+            print(f'left out: {printable(path)} {reason}')
     size = args.out.stat().st_size / 2**30
     print(f'{args.out} holds {len(dataset) - left_out} images of {len(dataset.classes)} classes, {size:.2f} GiB')
 

@@ -1,4 +1,4 @@
-"""The fragments of evaluation data: whole, apart, and accepted by the data sets that they name."""
+"""The evaluation configs: their parts are whole, apart, and accepted by the data sets that they name."""
 
 import inspect
 from pathlib import Path
@@ -10,7 +10,7 @@ from mmairl.data.published import SPLITS
 from mmairl.data.views import build_views
 from mmairl.registry import DATASETS
 
-FOLDER = Path(__file__).parents[2] / 'configs' / '_base_' / 'evaluation'
+FOLDER = Path(__file__).parents[2] / 'configs' / 'evaluation'
 # BYOL's transfer table, and the metric of each set in it
 TWELVE = {
     'birdsnap': 'top-1',
@@ -26,7 +26,7 @@ TWELVE = {
     'sun397': 'top-1',
     'voc2007': '11-point mAP',
 }
-FRAGMENTS = {path.stem: path for path in sorted(FOLDER.glob('*.py'))}
+CONFIGS = {path.stem: path for path in sorted(FOLDER.glob('*.py'))}
 
 
 def kinds(settings: dict) -> list[tuple[type, dict]]:
@@ -36,9 +36,9 @@ def kinds(settings: dict) -> list[tuple[type, dict]]:
     return [(DATASETS.get(settings['type']), arguments), *inside]
 
 
-@pytest.mark.parametrize('name', FRAGMENTS)
+@pytest.mark.parametrize('name', CONFIGS)
 def test_each_part_is_accepted_by_its_data_set_and_is_another_one(name):
-    evaluation = Config.fromfile(FRAGMENTS[name]).evaluation.to_dict()
+    evaluation = Config.fromfile(CONFIGS[name]).evaluation.to_dict()
     assert evaluation.pop('batch_size') == 256
     assert {'train', 'test'} <= set(evaluation) <= {'train', 'val', 'test'}
     for settings in evaluation.values():
@@ -52,7 +52,7 @@ def test_each_part_is_accepted_by_its_data_set_and_is_another_one(name):
 
 @pytest.mark.parametrize('name', TWELVE)
 def test_the_sets_of_the_transfer_table_have_three_parts_at_224_pixels_and_the_tables_metric(name):
-    cfg = Config.fromfile(FRAGMENTS[name])
+    cfg = Config.fromfile(CONFIGS[f'{name}_r50'])
     for part in ('train', 'val', 'test'):
         ((kind, arguments),) = kinds(cfg.evaluation[part].to_dict())
         assert kind.metric == TWELVE[name] and arguments['split'] == part

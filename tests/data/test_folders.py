@@ -1,21 +1,20 @@
-"""A user's folders: what is read, what is skipped and counted, and what is refused."""
+"""A user's folders: what is found in them, and what is refused."""
 
 from pathlib import Path
 
 import pytest
-import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
-from mmairl.data.folders import ImageFolder, UnlabelledFolder
+from mmairl.data.folders import ImageFolder, UnlabelledFolder, image_files
+from mmairl.data.images import UnreadableImage
 from mmairl.errors import UserError
 
 VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
 
 
-def picture(path: Path, colour: tuple[int, ...] = (255, 0, 0), mode: str = 'RGB', **options) -> Path:
+def picture(path: Path, colour: tuple[int, ...] = (255, 0, 0)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, (20, 30), colour).save(path, **options)
+    Image.new('RGB', (20, 30), colour).save(path)
     return path
 
 
@@ -27,59 +26,40 @@ def test_classes_are_the_sorted_folder_names(tmp_path):
     assert data[1]['inputs'][0][:, 8, 8].tolist() == [0, 0, 255]
 
 
-def test_modes_become_rgb_and_exif_turns_the_image(tmp_path):
-    picture(tmp_path / 'grey.png', 7, 'L')
-    picture(tmp_path / 'cmyk.jpg', (0, 0, 0, 0), 'CMYK')
-    picture(tmp_path / 'alpha.png', (1, 2, 3, 0), 'RGBA')
-    exif = Image.Exif()
-    exif[0x0112] = 6  # lay it on its side
-    picture(tmp_path / 'turned.jpg', exif=exif)
-    data = UnlabelledFolder(tmp_path)
-    shapes = {data.path(i).name: tuple(data.raw(i).shape) for i in range(len(data))}
-    assert shapes == {
-        'alpha.png': (3, 30, 20),
-        'cmyk.jpg': (3, 30, 20),
-        'grey.png': (3, 30, 20),
-        'turned.jpg': (3, 20, 30),
-    }
-    assert data.labels.tolist() == [-1] * 4
+def test_files_are_found_in_an_order_that_does_not_depend_on_the_disk(tmp_path):
+    for name in ('b/2.png', 'b/10.JPG', 'a/z/1.webp', 'a/0.png', 'top.gif', '.hidden/x.png', 'a/.x.png', 'a/notes.txt'):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / 'link').symlink_to(tmp_path / 'b')
+    found = ['top.gif', 'a/0.png', 'a/z/1.webp', 'b/10.JPG', 'b/2.png', 'link/10.JPG', 'link/2.png']
+    assert image_files(tmp_path) == found and image_files(tmp_path, 'a') == ['a/0.png', 'a/z/1.webp']
+    assert UnlabelledFolder(tmp_path).labels.tolist() == [-1] * 7
 
 
-@pytest.mark.parametrize('workers', [0, 2])
-def test_unreadable_images_are_replaced_counted_and_named(tmp_path, workers):
-    for i in range(30):
-        picture(tmp_path / f'{i:02}.png', (i, 0, 0))
-    (tmp_path / '04.png').write_text('not an image')
-    (tmp_path / '05.png').write_bytes((tmp_path / '05.png').read_bytes()[:40])
-    data = UnlabelledFolder(tmp_path, views=VIEW)
-    batches = list(DataLoader(data, batch_size=10, num_workers=workers))
-    reds = torch.cat([batch['inputs'][0][:, 0, 8, 8] for batch in batches]).tolist()
-    assert reds == [6 if i in (4, 5) else i for i in range(30)]
-    assert data.unreadable_files() == [str(tmp_path / '04.png'), str(tmp_path / '05.png')]
-    assert list(data.unreadable_reasons().values()) == ['is not recognised as an image'] * 2
+def test_a_link_to_a_folder_that_holds_it_is_one_sentence(tmp_path):
+    picture(tmp_path / 'a' / '1.png')
+    for name in ('one', 'two'):
+        (tmp_path / 'a' / name).symlink_to(tmp_path)
+    with pytest.raises(UserError, match='a/one is a link to a folder that holds it; remove the link'):
+        UnlabelledFolder(tmp_path)
 
 
-@pytest.mark.parametrize('kind', [ImageFolder, UnlabelledFolder])
-def test_an_image_above_max_pixels_or_gone_since_the_start_gives_way_to_the_next(tmp_path, kind):
-    files = [picture(tmp_path / 'class' / f'{i}.png', (i, 0, 0)) for i in range(4)]
-    Image.new('RGB', (30, 30)).save(files[1])
-    data = kind(tmp_path, max_pixels=600)
-    files[2].unlink()
-    assert data.load(1)[1] == 3 and int(data.raw(1)[0, 0, 0]) == 3
-    assert data.unreadable_reasons() == {
-        str(files[1]): 'is larger than max_pixels',
-        str(files[2]): 'has vanished',
-    }
-
-
-def test_too_many_unreadable_images_are_an_error_that_names_some(tmp_path):
-    for i in range(30):
-        (tmp_path / f'{i:02}.jpg').touch()
-    picture(tmp_path / 'good.jpg')
-    with pytest.raises(
-        UserError, match=r'11 of the 31 images .* cannot be read, more than the 10 .*00\.jpg \(is empty\)'
+def test_an_unreadable_image_is_named_with_its_reason_and_no_neighbour_is_shown(tmp_path):
+    files = [picture(tmp_path / 'class' / name) for name in ('0.png', '1.png', 'li\nne\x1b[2J.png')]
+    Image.new('RGB', (30, 30)).save(files[0])
+    data = ImageFolder(tmp_path, max_pixels=600)
+    for file in files[1:]:
+        file.unlink()
+    for index, message in enumerate(
+        [
+            '/class/0.png is larger than max_pixels',
+            '/class/1.png has vanished',
+            r'/class/li\nne\x1b[2J.png has vanished',
+        ]
     ):
-        UnlabelledFolder(tmp_path, views=VIEW)[0]
+        with pytest.raises(UnreadableImage) as caught:
+            data[index]
+        assert str(caught.value) == f'{tmp_path}{message}; mend or remove that image'
 
 
 def test_missing_and_empty_folders_say_what_is_wanted(tmp_path):

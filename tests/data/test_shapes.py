@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from mmairl.data.shapes import Digits
 
 from mmairl.data import shapes
-from mmairl.data.shapes import Shapes
+from mmairl.data.shapes import Digits, Shapes
 from mmairl.errors import UserError
 
 

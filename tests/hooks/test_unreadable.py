@@ -1,77 +1,87 @@
-"""The list of skipped images at the end of a run."""
+"""Unreadable images of a whole run: counted over workers and processes, and listed at its end."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
-import torch
+import pytest
 from PIL import Image
-from torch.utils.data import Dataset
 
-from mmairl.data.folders import UnlabelledFolder
+from mmairl.engine import launch
 from mmairl.hooks.unreadable import UnreadableHook
 
+# What a run of two processes with two data workers each does to its images.
+SCRIPT = """
+import copy, sys
+from types import SimpleNamespace
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+from mmairl.data.folders import UnlabelledFolder
+from mmairl.data.sampler import ResumableSampler
+from mmairl.data.training import TrainingImages
+from mmairl.errors import UserError
+from mmairl.hooks.unreadable import UnreadableHook
 
-def folder(root: Path) -> UnlabelledFolder:
-    root.mkdir(exist_ok=True)
-    for number in range(4):
-        Image.new('RGB', (4, 4)).save(root / f'{number}.png')
-    (root / '1.png').write_bytes(b'')
-    (root / '2.png').write_text('no picture')
-    return UnlabelledFolder(root)
+dist.init_process_group('gloo')
+for folder in sys.argv[1:]:
+    data = copy.deepcopy(TrainingImages(UnlabelledFolder(folder)))
+    sampler = ResumableSampler(data, seed=0)
+    loader = DataLoader(data, batch_size=5, sampler=sampler, num_workers=2)
+    runner = SimpleNamespace(train_dataloader=loader, iter=0, logger=SimpleNamespace(warning=print))
+    hook = UnreadableHook(interval=2)
+    try:
+        for runner.iter, batch in enumerate(loader):
+            hook.after_train_iter(runner, runner.iter, batch)
+        hook.after_train(runner)
+    except UserError as error:
+        print(f'rank {dist.get_rank()}: {error}', flush=True)
+dist.destroy_process_group()
+"""
 
 
-def said_after(dataset: Dataset) -> list[str]:
-    lines = []
-    runner = SimpleNamespace(
-        train_dataloader=SimpleNamespace(dataset=dataset), logger=SimpleNamespace(warning=lines.append)
-    )
+def folder(root: Path, broken: list[int], count: int = 40) -> Path:
+    root.mkdir()
+    for number in range(count):
+        Image.new('RGB', (4, 4)).save(root / f'{number:02}.png')
+    for number in broken:
+        (root / f'{number:02}.png').write_bytes(b'')
+    return root
+
+
+def test_what_any_worker_of_any_process_meets_is_in_one_list_and_under_one_limit(tmp_path, run_processes):
+    few = folder(tmp_path / 'few', [1, 2, 7, 31])
+    many = folder(tmp_path / 'many', list(range(0, 28, 2)))  # each process alone meets seven or so of the ten allowed
+    (tmp_path / 'two.py').write_text(SCRIPT)
+    said = run_processes(2, tmp_path / 'two.py', few, many).stdout
+    lines = ''.join(f'\n  {few}/{number:02}.png (is empty)' for number in (1, 2, 7, 31))
+    assert said.count(f'4 unreadable images were skipped; mend or remove them:{lines}\n') == 1
+    for rank in (0, 1):
+        assert f'rank {rank}: ' in said and 'training images cannot be read, more than the 10 that are allowed' in said
+
+
+def test_a_run_with_data_workers_lists_what_they_met(tmp_path, toy_config):
+    cfg = toy_config(steps=2, batch=8)
+    view = [dict(type='RandomResizedCrop', size=32)]
+    images = str(folder(tmp_path / 'images', [3, 5], count=16))
+    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
+    cfg.train_dataloader.update(num_workers=2, dataset=dict(type='UnlabelledFolder', root=images, views=[view, view]))
+    launch.train(cfg)
+    log = next((tmp_path / 'run').rglob('*.log')).read_text()
+    assert '2 unreadable images were skipped; mend or remove them:' in log
+    assert f'{images}/03.png (is empty)\n  {images}/05.png (is empty)' in log
+
+
+def test_a_data_set_that_another_runner_has_built_is_left_alone():
+    runner = SimpleNamespace(train_dataloader=SimpleNamespace(dataset=range(4)), iter=99)
+    UnreadableHook(interval=1).after_train_iter(runner, 0)
     UnreadableHook().after_train(runner)
-    return lines
 
 
-def test_each_file_is_listed_with_its_reason(tmp_path):
-    data = folder(tmp_path)
-    for index in range(4):
-        data[index]
-    assert said_after(data) == [
-        '2 unreadable images were skipped; mend or remove them:'
-        f'\n  {tmp_path}/1.png: is empty\n  {tmp_path}/2.png: is not recognised as an image'
-    ]
-
-
-def test_a_data_set_around_it_does_not_hide_the_reasons(tmp_path):
-    data = folder(tmp_path)
-    data[1]
-    around = SimpleNamespace(dataset=SimpleNamespace(dataset=data), unreadable_files=data.unreadable_files)
-    assert '1.png: is empty' in said_after(around)[0]
-
-
-def test_a_data_set_that_knows_no_reasons_is_listed_and_one_without_files_is_silent(tmp_path):
-    own = SimpleNamespace(dataset=object(), unreadable_files=lambda: ['a.jpg'])
-    assert said_after(own) == ['1 unreadable images were skipped; mend or remove them:\n  a.jpg: cannot be read']
-    assert said_after(SimpleNamespace()) == [] and said_after(folder(tmp_path)) == []
-
-
-def test_what_any_process_met_is_in_the_list_of_the_first(tmp_path, run_processes):
-    data = folder(tmp_path / 'images')
-    assert data.unreadable.dtype == torch.uint8
-    script = tmp_path / 'two.py'
-    script.write_text(
-        'import sys\n'
-        'from types import SimpleNamespace as N\n'
-        'import torch.distributed as dist\n'
-        'from mmairl.data.folders import UnlabelledFolder\n'
-        'from mmairl.hooks.unreadable import UnreadableHook\n'
-        "dist.init_process_group('gloo')\n"
-        'data = UnlabelledFolder(sys.argv[1])\n'
-        'data[1 + dist.get_rank()]\n'
-        'runner = N(train_dataloader=N(dataset=data), logger=N(warning=print))\n'
-        'UnreadableHook().after_train(runner)\n'
-        'dist.barrier()\n'
-        'dist.destroy_process_group()\n'
-    )
-    said = run_processes(2, script, tmp_path / 'images').stdout
-    assert said.count('unreadable images were skipped') == 1 and said.strip().endswith(
-        '2 unreadable images were skipped; mend or remove them:'
-        f'\n  {tmp_path}/images/1.png: is empty\n  {tmp_path}/images/2.png: is not recognised as an image'
-    )
+@pytest.mark.slow
+def test_the_limit_of_a_run_holds_for_four_workers(tmp_path, toy_config):
+    cfg = toy_config(steps=4, batch=8)
+    view = [dict(type='RandomResizedCrop', size=32)]
+    images = str(folder(tmp_path / 'images', list(range(0, 28, 2)), count=32))
+    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
+    cfg.train_dataloader.update(num_workers=4, dataset=dict(type='UnlabelledFolder', root=images, views=[view, view]))
+    with pytest.raises(launch.UserError, match='11 of the 32 training images cannot be read'):
+        launch.train(cfg)

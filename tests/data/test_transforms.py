@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as F
-from mmairl.data.transforms import interleaved, planes
-from mmairl.data.transforms import gaussian
-from mmairl.data.views import ViewPreprocessor
 from mmengine.config import Config
 from scipy.stats import ks_2samp
 from torch import Tensor
 
+from mmairl.data.transforms import gaussian, interleaved, planes
 from mmairl.data.views import build_views
-from mmairl.errors import UserError
 
 COUNT = 24
 VIEWS = Path(__file__).parents[2] / 'configs/_base_/views'
@@ -289,43 +286,3 @@ def test_the_device_is_never_asked_for_a_value():
     for step in RECIPE:
         batch = build(**step).batch(batch)
     assert batch.shape == (COUNT, 3, 24, 24) and batch.is_meta
-
-
-def test_each_view_goes_on_with_its_own_pipeline():
-    flip, invert = [dict(type='RandomFlip', p=1.0)], [dict(type='Solarize', p=1.0, threshold=0)]
-    make = ViewPreprocessor(mean=(0.0,) * 3, std=(1.0,) * 3, views=[flip, invert])
-    first, second = torch.randint(0, 256, (2, 4, 3, 8, 8), dtype=torch.uint8)
-    made = make(dict(inputs=[first, second]), training=True)['inputs']
-    torch.testing.assert_close(made[0], first.flip(-1) / 255)
-    torch.testing.assert_close(made[1], 1 - second / 255)
-    shown = make(dict(inputs=[first]), training=True)['inputs']
-    torch.testing.assert_close(shown[0], first.flip(-1) / 255)
-    torch.testing.assert_close(shown[1], 1 - first / 255)
-    with pytest.raises(UserError, match='3 views of an image and data_preprocessor.views has 2 pipelines'):
-        make(dict(inputs=[first] * 3), training=True)
-
-
-def test_autocast_does_not_coarsen_the_views():
-    make = ViewPreprocessor(mean=(0.0,) * 3, std=(1.0,) * 3, views=[RECIPE])
-    data = dict(inputs=[torch.randint(0, 256, (8, 3, 40, 40), dtype=torch.uint8)])
-    torch.manual_seed(3)
-    expected = make(data, training=True)['inputs'][0]
-    torch.manual_seed(3)
-    with torch.autocast('cpu', torch.bfloat16):
-        made = make(data, training=True)['inputs'][0]
-    assert made.dtype == torch.float32 and torch.equal(made, expected)
-
-
-def test_the_preprocessor_makes_normalised_views_of_one_batch_and_repeats_by_seed():
-    make = ViewPreprocessor(mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2), views=[RECIPE, RECIPE])
-    data = dict(inputs=[torch.randint(0, 256, (COUNT, 3, 40, 40), dtype=torch.uint8)])
-    torch.manual_seed(1)
-    first, second = make(data, training=True)['inputs']
-    torch.manual_seed(1)
-    again = make(data, training=True)['inputs']
-    assert first.shape == (COUNT, 3, 24, 24) and not torch.equal(first, second)
-    assert torch.equal(first, again[0]) and torch.equal(second, again[1])
-    still = make(data, training=False)['inputs']
-    expected = (data['inputs'][0] / 255 - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / 0.2
-    torch.testing.assert_close(still[0], expected)
-    assert not make.state_dict(), 'the statistics are no part of a checkpoint'

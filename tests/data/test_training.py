@@ -1,0 +1,100 @@
+"""Training images: the same views in every process, and unreadable ones replaced, counted and named."""
+
+import copy
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from mmairl.data.folders import UnlabelledFolder
+from mmairl.data.sampler import ResumableSampler
+from mmairl.data.training import TrainingImages
+from mmairl.errors import UserError
+
+
+class Draws(Dataset):
+    """What a view would draw, from each of the three generators."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([torch.rand(()).item(), np.random.rand(), random.random()], dtype=torch.float64)
+
+
+def drawn(workers: int, **options) -> torch.Tensor:
+    """Batches, images and the three numbers; the shape is (4, 4, 3)."""
+    return torch.stack(list(DataLoader(TrainingImages(Draws()), batch_size=4, num_workers=workers, **options)))
+
+
+def seed_worker(worker: int) -> None:
+    """As mmengine's: each worker's generators start from its own seed."""
+    np.random.seed(worker)
+    random.seed(worker)
+    torch.manual_seed(worker)
+
+
+@pytest.mark.parametrize('workers', [0, 2])
+def test_a_plain_samplers_batches_draw_different_views(workers):
+    found = drawn(workers, worker_init_fn=seed_worker)
+    for numbers in found.unbind(-1):
+        assert len(numbers.unique()) == 16, 'the j-th image of each batch was drawn alike'
+
+
+def test_seeded_images_draw_the_same_in_every_process_and_leave_its_generators_alone():
+    sampler = ResumableSampler(TrainingImages(Draws()), seed=5)
+    order = list(sampler)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    batches = [TrainingImages(Draws()).__getitems__(order[i : i + 4]) for i in range(0, 16, 4)]
+    one = torch.stack([torch.stack(batch) for batch in batches])
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
+    assert torch.equal(drawn(2, sampler=sampler), one) and len(one.unique()) == one.numel()
+
+
+def test_a_data_set_of_others_is_given_plain_indices():
+    assert sorted(ResumableSampler(range(16), seed=5)) == list(range(16))
+
+
+def folder(root: Path, broken: list[int], count: int = 30) -> Path:
+    root.mkdir(exist_ok=True)
+    for i in range(count):
+        Image.new('RGB', (8, 8), (i, 0, 0)).save(root / f'{i:02}.png')
+    for i in broken:
+        (root / f'{i:02}.png').write_bytes(b'')
+    return root
+
+
+@pytest.mark.parametrize('workers', [0, 2])
+def test_unreadable_images_are_replaced_by_the_next_and_known_to_the_process_that_started_the_workers(
+    tmp_path, workers
+):
+    data = TrainingImages(UnlabelledFolder(folder(tmp_path, [4, 5, 29])))
+    loader = DataLoader(copy.deepcopy(data), batch_size=10, num_workers=workers)  # mmengine copies, too
+    batches = list(loader)
+    reds = torch.cat([batch['inputs'][0][:, 0, 4, 4] for batch in batches]).tolist()
+    indices = torch.cat([batch['data_samples']['index'] for batch in batches]).tolist()
+    assert reds == indices == [{4: 6, 5: 6, 29: 0}.get(i, i) for i in range(30)]
+    listed = data.listed(data.unreadable.reasons)
+    assert listed == [f'{tmp_path}/{name}.png (is empty)' for name in ('04', '05', '29')]
+
+
+@pytest.mark.parametrize('workers', [0, 4])
+def test_the_limit_counts_what_all_workers_have_met(tmp_path, workers):
+    data = TrainingImages(UnlabelledFolder(folder(tmp_path, list(range(0, 24, 2)))))
+    with pytest.raises(
+        UserError, match='11 of the 30 training images cannot be read, more than the 10 that are allowed'
+    ):
+        list(DataLoader(copy.deepcopy(data), batch_size=1, num_workers=workers))
+
+
+def test_the_limit_is_a_fraction_ten_or_none_and_never_all(tmp_path):
+    def allowed(**options) -> int:
+        return TrainingImages(UnlabelledFolder(folder(tmp_path, []), **options)).unreadable.allowed
+
+    assert (allowed(), allowed(max_unreadable=0.5), allowed(max_unreadable=0)) == (10, 15, 0)
+    assert allowed(max_unreadable=1) == 29
