@@ -24,6 +24,7 @@ from rich.progress import track
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from mmairl.data.images import UnreadableImage
 from mmairl.errors import UserError
 from mmairl.files import FULL
 from mmairl.models.siamese import pooled
@@ -50,8 +51,7 @@ class Features:
 class Readable(Dataset):
     """A data set that says by `readable` whether an image is the one asked for.
 
-    A data set of files replaces an image that cannot be read by its neighbour, which suits training. In an evaluation such
-    an image is left out and counted.
+    One that cannot be read is shown as the next readable one, so that batches keep their shape, left out and counted.
     """
 
     def __init__(self, dataset: Dataset | dict) -> None:
@@ -65,10 +65,14 @@ class Readable(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> dict:
-        item = self.dataset[index]
-        asked = self.dataset.indices[index] if isinstance(self.dataset, Subset) else index
-        readable = int(item['data_samples'].get('index', asked)) == asked
-        return {**item, 'data_samples': {**item['data_samples'], 'readable': readable}}
+        for step in range(len(self)):
+            try:
+                item = self.dataset[(index + step) % len(self)]
+            except UnreadableImage as fault:
+                last = fault
+                continue
+            return {**item, 'data_samples': {**item['data_samples'], 'readable': step == 0}}
+        raise UserError(f'none of the {len(self)} images can be read, the last because {last}') from last
 
 
 @dataclass(frozen=True)

@@ -178,8 +178,7 @@ def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:
 
 
 def _is_array(name: str, value: Any) -> bool:
-    # Which files could not be read is found out while images are read: it is no part of what was picked.
-    return isinstance(value, (Tensor, np.ndarray)) and not name.startswith('unreadable') and name != 'files'
+    return isinstance(value, (Tensor, np.ndarray)) and name != 'files'
 
 
 def _add_array(digest: Any, values: Tensor | np.ndarray) -> None:

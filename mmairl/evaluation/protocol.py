@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from mmairl.engine.distributed import start_processes
-from mmairl.errors import UserError
+from mmairl.errors import UserError, printable
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction, Features, extract, on_main_process, stored
 from mmairl.evaluation.identity import (
@@ -226,10 +226,9 @@ def _on_features(
 
 
 def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
-    """The files at these positions, or the positions; also said in the log."""
-    names = [f'image {position}' for position in positions]
-    if hasattr(dataset, 'path'):
-        names = [str(dataset.path(position)) for position in positions]
+    """What these images are called, mostly their files; also in the log."""
+    name = getattr(dataset, 'name', 'image {}'.format)
+    names = [printable(name(position)) for position in positions]
     if names:
         print_log(f'{len(names)} images cannot be read and are left out: {", ".join(names[:5])}', logger='current')
     return names

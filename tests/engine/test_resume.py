@@ -7,6 +7,7 @@ import resuming
 import torch
 
 from mmairl.data.sampler import ResumableSampler
+from mmairl.data.training import TrainingImages
 from mmairl.engine import launch
 from mmairl.engine.loops import batches
 from mmairl.errors import UserError
@@ -89,10 +90,10 @@ def images_of(world: int, start: int, epoch: int = 3, count: int = 60) -> list[l
     """Each process's images of an epoch, with their seeds, from the `start`-th on."""
     found = []
     for rank in range(world):
-        sampler = ResumableSampler(range(count), seed=5)
+        sampler = ResumableSampler(TrainingImages(range(count)), seed=5)
         sampler.rank, sampler.world_size = rank, world
         sampler.set_epoch(epoch, start)
-        found.append([(int(drawn), drawn.seed) for drawn in sampler])
+        found.append(list(sampler))
     return found
 
 

@@ -80,9 +80,6 @@ def test_where_the_data_lie_and_how_they_are_named_changes_nothing(folder, tmp_p
     assert data_identity(described('./images')) == base
     shutil.copytree(folder, tmp_path / 'copy')
     assert data_identity(described(tmp_path / 'copy')) == base
-    dataset = ImageFolder(folder, views=VIEW)
-    dataset.unreadable[3] = 1  # what a reading run finds out
-    assert data_identity(described(folder), dataset) == base
 
 
 def test_of_large_data_names_sizes_times_and_a_sample_count(folder, monkeypatch):

@@ -9,6 +9,7 @@ from mmengine import Config
 from mmengine.optim import build_optim_wrapper
 
 from mmairl.configs import load_config
+from mmairl.data.images import UnreadableImage
 from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
 from mmairl.evaluation import training
@@ -155,8 +156,14 @@ def test_a_killed_run_does_not_go_on_from_other_weights(cfg, recipe_file, tmp_pa
 
 
 def test_unreadable_test_images_are_left_out_and_counted(cfg, recipe, tmp_path, monkeypatch):
-    load = ViewDataset.load
-    monkeypatch.setattr(Bright, 'load', lambda self, i: load(self, i + (len(self) == 30 and i in (4, 9))))
+    raw = Bright.raw
+
+    def some(self: Bright, index: int) -> torch.Tensor:
+        if len(self) == 30 and index in (4, 9):
+            raise UnreadableImage('an image is empty')
+        return raw(self, index)
+
+    monkeypatch.setattr(Bright, 'raw', some)
     scores, _ = run(cfg, recipe, tmp_path / 'a')
     assert scores['unreadable images'] == 2 and scores['top-1'] > 60
 
