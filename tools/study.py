@@ -6,6 +6,7 @@ is not done again, whenever and however often the study is interrupted.
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,18 +14,20 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from mmairl.configs import home
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES
-from mmairl.files import replacing
+from mmairl.files import write_text
 from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import latex, markdown
 from mmairl.study.collect import collect
 from mmairl.study.guard import compare, require_fair
-from mmairl.study.plan import costs
-from mmairl.study.runs import Run, execute, lay_out, slurm_jobs
+from mmairl.study.plan import cost
+from mmairl.study.runs import Run, execute, lay_out
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.spec import Study, read_study
+from mmairl.study.slurm import slurm_jobs
+from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.stopping import stoppable
 from mmairl.study.worker import is_local
 from mmairl.transfer.tasks import TASKS
@@ -34,14 +37,18 @@ CONSOLE = Console()
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('study', type=Path, help='such as configs/studies/ladder.yaml')
+    parser.add_argument('study', type=Path, nargs='?', help='such as configs/studies/ladder.yaml')
+    parser.add_argument('--list', action='store_true', help='the ready studies as a table, and leave')
     parser.add_argument('--scale', default='in1k', help='one of configs/studies/_scales: demo, cifar, in100, in1k')
     parser.add_argument('--seeds', type=int, nargs='+', help="in place of the study's")
     parser.add_argument('--tasks', nargs='+', help="in place of the study's")
-    parser.add_argument('--gpus', type=int, default=torch.cuda.device_count(), help='how many there are to use')
+    parser.add_argument('--gpus', type=int, help='how many there are to use (default: all; 0 with --slurm: CPU nodes)')
     parser.add_argument('--per-run', type=int, default=1, metavar='N', help='GPUs (or CPU processes) of each run')
     parser.add_argument('--jobs', type=int, help='runs beside each other (default: one for each --per-run GPUs)')
     parser.add_argument('--slurm', metavar='PARTITION', help='write job scripts in place of running')
+    parser.add_argument(
+        '--sbatch', default='', metavar='OPTIONS', help="more options for each job, as '--time=24:00:00'"
+    )
     parser.add_argument('--out', type=Path, help='default: work_dirs/studies/STUDY_SCALE')
     parser.add_argument('--dry-run', action='store_true', help='plan and check, and leave')
     parser.add_argument('--collect', action='store_true', help='write the page of what is there, and leave')
@@ -51,6 +58,9 @@ def parse_args() -> argparse.Namespace:
 @one_sentence_errors
 def main() -> None:
     args = parse_args()
+    if args.list or args.study is None:
+        print(catalogue(home() / 'configs' / 'studies'), end='')
+        return
     register()
     study, scale = read_study(args.study), read_scale(args.scale)
     out = args.out or Path('work_dirs/studies') / f'{study.name}_{scale.name}'
@@ -63,13 +73,14 @@ def main() -> None:
         return
     runs = lay_out(study, configs, seeds, tasks, out)
     if args.slurm:
-        print(f'submit with: bash {slurm_jobs(runs, args.per_run, out, args.slurm)}')
+        submit = slurm_jobs(runs, args.per_run, out, args.slurm, args.gpus != 0, args.sbatch)
+        print(f'submit with: bash {shlex.quote(str(submit))}')
         return
     if not args.collect:
         todo = sum(not run.done for run in runs)
         CONSOLE.print(f'{len(runs) - todo} of {len(runs)} runs are finished')
         with stoppable():
-            execute(runs, jobs_of(args), args.per_run, Tell(len(runs) - todo, len(runs)))
+            execute(runs, jobs_of(args), args.per_run, Progress(len(runs) - todo, len(runs)))
     finish(collect(study, configs, scale, runs, out), out)
     if failed := [run for run in runs if (run.folder / 'failed.txt').is_file() and not run.done]:
         raise UserError(
@@ -86,10 +97,11 @@ def require_known(tasks: Sequence[str]) -> None:
 
 def jobs_of(args: argparse.Namespace) -> int:
     """One run for each share of the GPUs; without any, one for each core that a run's processes leave."""
-    return args.jobs or max(1, (args.gpus or os.cpu_count() or 1) // args.per_run)
+    gpus = torch.cuda.device_count() if args.gpus is None else args.gpus
+    return args.jobs or max(1, (gpus or os.cpu_count() or 1) // args.per_run)
 
 
-class Tell:
+class Progress:
     """A line for each run that begins or ends."""
 
     def __init__(self, done: int, total: int) -> None:
@@ -106,14 +118,13 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
     table = Table(title=f'{study.title}: {scale.text}', title_justify='left')
     for name in ('row', 'changes', 'runs', 'epochs', 'device hours', 'GB'):
         table.add_column(name, justify='left' if name in ('row', 'changes') else 'right')
-    found = costs(study, configs, scale)
+    found = {name: cost(cfg, scale) for name, cfg in configs.items()}
     for row in study.rows:
-        cost = found[row.name]
-        hours, size = cost.hours * seeds, cost.gigabytes * seeds
-        table.add_row(row.name, row.factor, str(seeds), f'{cost.epochs:g}', f'{hours:.2f}', f'{size:.2f}')
+        of = found[row.name]
+        numbers = (f'{of.epochs:g}', f'{of.hours * seeds:.2f}', f'{of.gigabytes * seeds:.2f}')
+        table.add_row(row.name, row.factor, str(seeds), *numbers)
     CONSOLE.print(table)
-    total = seeds * sum(cost.hours for cost in found.values())
-    size = seeds * sum(cost.gigabytes for cost in found.values())
+    total, size = (seeds * sum(getattr(of, part) for of in found.values()) for part in ('hours', 'gigabytes'))
     CONSOLE.print(
         f'pre-training takes about {total:.1f} device hours, {total / devices:.1f} h on {devices} of them, and {size:.1f} GB; '
         f'at {scale.rate:g} images a second and device ({scale.rate_source})',
@@ -122,9 +133,8 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
 
 
 def finish(record: dict, out: Path) -> None:
-    for name, text in (('table.md', markdown(record)), ('table.tex', latex(record))):
-        with replacing(out / name) as beside:
-            beside.write_text(text)
+    write_text(out / 'table.md', markdown(record))
+    write_text(out / 'table.tex', latex(record))
     print(markdown(record))
     print(f'the page is {write_study_page(record, out / "page.html")}')
 

@@ -7,13 +7,12 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
 from mmairl.analysis.cka import full_cka, network_cka, recalibrate, stage_cka
 from mmairl.analysis.geometry import STRENGTHS, Geometry, geometry, invariance
 from mmairl.analysis.images import Images
-from mmairl.evaluation.features import Features
+from mmairl.evaluation.features import Features, progress
 from mmairl.models.siamese import pooled
 from mmairl.report.figures import heat_map, invariance_lines, lines, norm_lines, svg
 from mmairl.report.files import save_figure, save_table
@@ -200,6 +199,5 @@ def _networks(subjects: Subjects, images: Images, anew: bool) -> dict[str, nn.Mo
 
 def _watched(batches: Iterable, label: str, images: Images | None = None) -> Iterable:
     """The batches, with a progress bar where somebody watches."""
-    console, images = Console(stderr=True), images or batches
-    total = -(-len(images) // images.batch_size)
-    return track(batches, label, total, console=console, transient=True) if console.is_terminal else batches
+    images = images or batches
+    return progress(batches, label, -(-len(images) // images.batch_size))

@@ -80,7 +80,7 @@ def columns(study: Mapping) -> list[Column]:
 
 def _column(kind: str, metric: Mapping) -> Column:
     key, label = metric['key'], metric.get('label', metric['key'])
-    return Column(kind, key, LABELS.get(key, label) if label == key else label, metric.get('unit', ''))
+    return Column(kind, key, LABELS.get(label, label), metric.get('unit', ''))
 
 
 def published_metrics(study: Mapping) -> list[dict]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from mmengine.config import Config
 
-from mmairl.files import replacing
+from mmairl.files import write_json
 from mmairl.study.guard import after, compare
 from mmairl.study.runs import Run
 from mmairl.study.scale import Scale
@@ -18,7 +18,7 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
     """The record of everything that is there, written to study.json."""
     compared = compare(study, configs)
     changed = {entry['row']: entry['found'] for entry in compared}
-    by_row = {row.name: [told(run, out) for run in runs if run.row is row] for row in study.rows}
+    by_row = {row.name: [describe(run, out) for run in runs if run.row is row] for row in study.rows}
     finished = {name: [run for run in found if run['state'] == 'done'] for name, found in by_row.items()}
     record = dict(
         name=study.name,
@@ -29,20 +29,20 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         seeds=sorted({run.seed for run in runs}),
         metrics=_metrics(finished),
         published_metrics=[
-            dict(key=key, label=key) for key in dict.fromkeys(key for row in study.rows for key in row.published)
+            dict(key=_measured_as(key, scale), label=key)
+            for key in dict.fromkeys(key for row in study.rows for key in row.published)
         ],
         figure=study.figure,
-        rows=[_row(row, changed.get(row.name, []), by_row[row.name]) for row in study.rows],
+        rows=[_row(row, scale, changed.get(row.name, []), by_row[row.name]) for row in study.rows],
         fairness=dict(before=compared, after=after(study, finished)),
         reading=study.reading.get(scale.name, ''),
     )
-    with replacing(out / 'study.json') as beside:
-        beside.write_text(json.dumps(record, indent=1))
+    write_json(out / 'study.json', record)
     return record
 
 
-def told(run: Run, out: Path) -> dict[str, Any]:
-    """A run as the page tells of it; what it has not done yet is missing."""
+def describe(run: Run, out: Path) -> dict[str, Any]:
+    """A run as the page shows it; what it has not done yet is missing."""
     result, failed = run.folder / 'result.json', run.folder / 'failed.txt'
     found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)), state='missing')
     if result.is_file():
@@ -64,7 +64,12 @@ def _metrics(finished: dict[str, list[dict[str, Any]]]) -> list[dict[str, str]]:
     return [dict(key=key, label=label, unit='%') for key, label in labels.items()]
 
 
-def _row(row: Row, changed: list[str], runs: list[dict[str, Any]]) -> dict[str, Any]:
+def _measured_as(key: str, scale: Scale) -> str:
+    """The task whose score stands beside a published number; top-1 on ImageNet is that of linear evaluation."""
+    return 'linear' if scale.name == 'in1k' and key in ('in1k', 'top1') else key
+
+
+def _row(row: Row, scale: Scale, changed: list[str], runs: list[dict[str, Any]]) -> dict[str, Any]:
     return dict(
         name=row.name,
         config=row.config,
@@ -74,6 +79,6 @@ def _row(row: Row, changed: list[str], runs: list[dict[str, Any]]) -> dict[str, 
         changed=changed,
         group=row.group,
         x=row.x,
-        published={key: value for key, value in row.published.items() if isinstance(value, int | float)},
+        published={_measured_as(key, scale): value for key, value in row.published.items()},
         runs=runs,
     )

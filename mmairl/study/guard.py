@@ -9,6 +9,9 @@ from mmairl.errors import UserError
 from mmairl.study.factors import changed
 from mmairl.study.spec import Study
 
+# Where a scale, or a config, has the views made on the device, they stand in another place.
+VIEWS, VIEWS_ON_DEVICE = 'train_dataloader.dataset.views', 'model.data_preprocessor.views'
+
 
 def compare(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
     """Each row against the one that it builds on: what is declared to differ, what does, and what nobody declared."""
@@ -36,6 +39,7 @@ def require_fair(compared: Sequence[dict[str, Any]]) -> None:
 
 
 def _covers(prefix: str, key: str) -> bool:
+    key = key.replace(VIEWS_ON_DEVICE, VIEWS)
     return key == prefix or key.startswith(f'{prefix}.')
 
 

@@ -1,13 +1,14 @@
 """What a study will cost: runs, hours and disk, known before the first of them starts."""
 
+import json
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from mmengine.config import Config
 
 from mmairl.registry import MODELS
 from mmairl.study.scale import Scale
-from mmairl.study.spec import Row, Study
 
 PLUS_PASSES = 8  # a MoCo v2+ step: two student passes of forward and backward (3 each) and two of the teacher
 BYTES = 4
@@ -15,23 +16,18 @@ BYTES = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """One run's."""
+    """Of one run; tasks after pre-training are not in it."""
 
     epochs: float  # of the scale's images, whatever part of them the row sees
     hours: float  # on one device, at the scale's rate
     gigabytes: float  # of checkpoints that are kept
 
 
-def costs(study: Study, configs: dict[str, Config], scale: Scale) -> dict[str, Cost]:
-    """By row; tasks after pre-training are not in it."""
-    return {row.name: cost(row, configs[row.name], scale) for row in study.rows}
-
-
-def cost(row: Row, cfg: Config, scale: Scale) -> Cost:
+def cost(cfg: Config, scale: Scale) -> Cost:
     kept = cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1)
     epochs = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size / scale.images
     hours = epochs * scale.images / (scale.rate * PLUS_PASSES / passes(cfg)) / 3600
-    return Cost(epochs, hours, checkpoint_bytes(cfg) * max(1, kept) / 1e9)
+    return Cost(epochs, hours, checkpoint_bytes(json.dumps(cfg.model.to_dict())) * max(1, kept) / 1e9)
 
 
 def passes(cfg: Config) -> int:
@@ -45,9 +41,10 @@ def passes(cfg: Config) -> int:
     return 3 * queries + keys
 
 
-def checkpoint_bytes(cfg: Config) -> int:
-    """Weights, and the optimizer's momentum of those that are trained."""
-    model = MODELS.build(cfg.model.to_dict())
+@cache
+def checkpoint_bytes(model_config: str) -> int:
+    """Weights, and the optimizer's momentum of those that are trained, of a model's config as JSON; most rows share one."""
+    model = MODELS.build(json.loads(model_config))
     trained = sum(param.numel() for param in model.parameters() if param.requires_grad)
     state = sum(value.numel() for value in model.state_dict().values() if isinstance(value, torch.Tensor))
     return BYTES * (state + trained)

@@ -1,14 +1,13 @@
-"""The runs of a study: laid out as folders, started beside each other or as Slurm jobs, and never done twice."""
+"""The runs of a study: laid out as folders, started beside each other, and never done twice."""
 
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,33 +17,17 @@ from mmengine.config import Config
 from mmairl.configs import write_config
 from mmairl.engine.preemption import REQUEUE, SIGNALS
 from mmairl.errors import UserError
-from mmairl.files import replacing
+from mmairl.files import write_json
 from mmairl.study.spec import Row, Study
-from mmairl.study.stopping import end_with_the_parent
+from mmairl.study.stopping import ending_with_parent
 from mmairl.study.worker import is_local
 
-PASSED_ON = '--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1'
+PASSED_ON = '--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1'  # or torchrun would die of them
 GRACE = 120  # seconds to finish a step and save, as many as the Slurm jobs have
-# A signal's own number is the code while nobody listens, as between training and the last score.
+# A run that does not listen for a signal, as between training and the last score, ends by it.
 STOPPED = (REQUEUE, *(-number for number in SIGNALS))
-# torchrun leaves with 1 whatever its workers left with, and says which signal it had, or which code was the first.
+# torchrun exits with 1 whatever its workers exit with, and prints which signal it had, or which exit code was the first.
 TORCHRUN_STOPPED = re.compile(rf'SignalException: Process \d+ got signal|Root Cause[^=]*exitcode +: {REQUEUE} ')
-# `wait` returns early when the trap has run, so it is asked again until the child is gone; bash keeps its code. A signal that
-# comes before there is a child, before its number is known, or between two of them, is heeded, too. torchrun's code says
-# nothing: being told does.
-JOB = f"""\
-trap 'told=1; pass' USR1
-pass() {{ [[ -z $told || -z $child || -n $passed ]] || {{ passed=1; kill -USR1 $child 2>/dev/null; }}; }}
-again() {{ scontrol requeue "$SLURM_JOB_ID"; exit; }}
-run() {{
-    [[ -z $told ]] || again
-    "$@" & child=$!; pass
-    while kill -0 $child 2>/dev/null; do wait $child; done
-    wait $child; code=$?; child=
-    [[ $code -ne {REQUEUE} && ( -z $told || $code -eq 0 ) ]] || again
-    [[ $code -eq 0 ]] || exit "$code"
-}}
-child= told= passed="""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,59 +57,43 @@ def lay_out(
 
     The config lies in a folder of its own, since mmengine writes the one that it runs into the work dir under the same name.
     """
-
-    def folder(row: Row, seed: int) -> Path:
-        return out / 'runs' / row.slug / f'seed_{seed}'
-
-    def needs(row: Row, seed: int) -> dict[str, Path]:
-        named = {key: name for key, name in (row.rescaled or {}).items() if key in ('of', 'anchor')}
-        return {key: folder(study.row(name), seed) for key, name in named.items()}
-
-    runs = [
-        Run(row, seed, folder(row, seed), tuple(tasks), tuple(needs(row, seed).values()))
-        for seed in seeds
-        for row in study.rows
-    ]
-    for run in runs:
-        (run.folder / 'asked').mkdir(parents=True, exist_ok=True)
-        made, config = run.folder / 'asked' / '.config.yaml', run.folder / 'asked' / 'config.yaml'
-        write_config(configs[run.row.name], made)
-        if config.is_file() and config.read_text() != made.read_text():
-            raise UserError(
-                f'{run.folder} was begun with another config; give --out another folder, or remove this one to begin it anew'
-            )
-        os.replace(made, config)
-        with replacing(run.folder / 'asked.json') as beside:
-            asked = dict(seed=run.seed, tasks=list(tasks))
-            if run.row.rescaled:
-                constant = {key: value for key, value in run.row.rescaled.items() if key == 'constant'}
-                found = {key: str(path.absolute()) for key, path in needs(run.row, run.seed).items()}
-                asked['rescaled'] = {**constant, **found}
-            beside.write_text(json.dumps(asked))
+    runs = []
+    for seed in seeds:
+        folders = {row.name: out / 'runs' / row.slug / f'seed_{seed}' for row in study.rows}
+        for row in study.rows:
+            folder, asked = folders[row.name], dict(seed=seed, tasks=list(tasks))
+            needs = {key: folders[name] for key, name in (row.rescaled or {}).items() if key != 'constant'}
+            if row.rescaled:
+                asked['rescaled'] = {**row.rescaled, **{key: str(path.absolute()) for key, path in needs.items()}}
+            (folder / 'asked').mkdir(parents=True, exist_ok=True)
+            made, config = folder / 'asked' / '.config.yaml', folder / 'asked' / 'config.yaml'
+            write_config(configs[row.name], made)
+            if config.is_file() and config.read_text() != made.read_text():
+                raise UserError(
+                    f'{folder} was begun with another config; give --out another folder, or remove this one to begin it anew'
+                )
+            os.replace(made, config)
+            write_json(folder / 'asked.json', asked)
+            runs.append(Run(row, seed, folder, tuple(tasks), tuple(needs.values())))
     return runs
 
 
 def commands(run: Run, devices: int) -> list[list[str]]:
-    """What trains and measures a run, and what transfers it. torchrun would die of a signal that it is not told to pass on."""
-    worker = ['-m', 'mmairl.study.worker', str(run.folder)]
-    several = [
-        '-m',
-        'torch.distributed.run',
-        '--standalone',
-        f'--nproc_per_node={devices}',
-        '--max-restarts=3',
-        PASSED_ON,
-    ]
-    first = [sys.executable, *worker] if devices == 1 else [sys.executable, *several, *worker, '--launcher', 'pytorch']
-    if all(is_local(task) for task in run.tasks):
-        return [first]
-    return [first, [sys.executable, *worker, '--transfer', str(devices)]]
+    """What trains and measures a run, and what transfers it."""
+    worker = [sys.executable, '-m', 'mmairl.study.worker', str(run.folder.absolute())]
+    first = worker
+    if devices > 1:
+        torchrun = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={devices}']
+        workers = ending_with_parent([*worker, '--launcher', 'pytorch'])
+        first = [*torchrun, '--max-restarts=3', PASSED_ON, '--no-python', *workers]
+    local = all(is_local(task) for task in run.tasks)
+    return [first] if local else [first, [*worker, '--transfer', str(devices)]]
 
 
-def execute(runs: Sequence[Run], jobs: int, devices: int, told: Callable[[Run, str], None]) -> None:
-    """Start what is not done, `jobs` at a time on `devices` GPUs each; what fails is told and the rest goes on.
+def execute(runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run, str], None]) -> None:
+    """Start what is not done, `jobs` at a time on `devices` GPUs each; what fails is reported and the rest goes on.
 
-    A run that was told to stop is left as it is: the next call goes on with it.
+    A run that was stopped is left as it is: the next call goes on with it.
     """
     waiting, active = [run for run in runs if not run.done], {}
     shares = _shares(jobs, devices, needed=min(jobs, len(waiting)))
@@ -136,17 +103,17 @@ def execute(runs: Sequence[Run], jobs: int, devices: int, told: Callable[[Run, s
                 waiting.remove(run)
                 share = shares.pop(0)
                 active[run] = share, Work(run.folder, commands(run, devices), share)
-                told(run, 'running')
+                report(run, 'running')
             for run, (share, work) in list(active.items()):
                 if (code := work.poll()) is not None:
                     del active[run]
                     shares.append(share)
-                    told(run, _ended(run, work, code))
+                    report(run, _ended(run, work, code))
             if not active and not any(run.ready for run in waiting):
                 break  # what is left needs a run that has failed
             time.sleep(0.2)
     finally:
-        _stop({run: work.process for run, (_, work) in active.items()}, told)
+        _stop({run: work.process for run, (_, work) in active.items()}, report)
 
 
 def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
@@ -165,7 +132,7 @@ def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
 
 
 class Work:
-    """A run under way: its commands one after the other, said into its log.
+    """A run in progress: its commands one after the other, with their output in its log.
 
     Each is in a session of its own, where a Ctrl-C does not reach it: that would end it unsaved.
     """
@@ -179,18 +146,14 @@ class Work:
         self._next()
 
     def _next(self) -> None:
+        command = ending_with_parent(self.left.pop(0))
         with self.log.open('a') as log:
             self.process = subprocess.Popen(
-                self.left.pop(0),
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=end_with_the_parent,  # a study that is killed can tell its runs nothing
+                command, env=self.environment, stdout=log, stderr=log, start_new_session=True
             )
 
     def poll(self) -> int | None:
-        """The code of the last command, or of the one that failed; None as long as there is something to do."""
+        """The exit code of the last command, or of the one that failed; None as long as there is something to do."""
         code = self.process.poll()
         if code == 0 and self.left:
             self._next()
@@ -198,23 +161,23 @@ class Work:
         return code
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """What this start of the run has added to the log."""
         with self.log.open('rb') as log:
             log.seek(self.begins)
             return log.read().decode(errors='replace')
 
 
-def _stop(processes: dict[Run, subprocess.Popen], told: Callable[[Run, str], None]) -> None:
-    """Each finishes its step, saves, and leaves; what has not left by then is ended with all that it has started.
+def _stop(processes: dict[Run, subprocess.Popen], report: Callable[[Run, str], None]) -> None:
+    """Each finishes its step, saves, and leaves; one that has not left by then is killed with all that it has started.
 
-    The signal is for the one process that was started here, which tells its own: torchrun takes a second one amiss.
+    Only the process that was started here is signalled, and passes it on: a second signal makes torchrun kill its workers.
     """
     for process in processes.values():
         process.terminate()
     deadline = time.monotonic() + GRACE
     for run in processes:
-        told(run, 'told to stop')
+        report(run, 'stopping')
     for process in processes.values():
         try:
             process.wait(max(0, deadline - time.monotonic()))
@@ -228,40 +191,8 @@ def _ended(run: Run, work: Work, code: int) -> str:
     if code == 0:
         failed.unlink(missing_ok=True)
         return 'done'
-    if code in STOPPED or TORCHRUN_STOPPED.search(work.said):
+    if code in STOPPED or TORCHRUN_STOPPED.search(work.output):
         return 'stopped'
-    lines = [line for line in work.said.splitlines() if line.strip()]
+    lines = [line for line in work.output.splitlines() if line.strip()]
     failed.write_text(lines[-1] if lines else f'exit code {code}')
     return f'failed: {failed.read_text()}'
-
-
-def slurm_jobs(runs: Sequence[Run], devices: int, out: Path, partition: str) -> Path:
-    """A job script for each run that is not done, and one that submits them all."""
-    folder = out / 'jobs'
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob('*.sh'):
-        old.unlink()
-    names = []
-    for run in runs:
-        if not run.done:
-            names.append(f'{run.row.slug}_seed_{run.seed}.sh')
-            (folder / names[-1]).write_text('\n'.join(_job(run, devices, partition)) + '\n')
-    submit = folder / 'submit.sh'
-    submit.write_text(
-        '\n'.join(['#!/usr/bin/env bash', *(f'sbatch {shlex.quote(str(folder / name))}' for name in names)]) + '\n'
-    )
-    submit.chmod(0o755)
-    return submit
-
-
-def _job(run: Run, devices: int, partition: str) -> Iterator[str]:
-    """A preempted job saves itself when told, and asks for its place in the queue again."""
-    yield '#!/usr/bin/env bash'
-    yield f'#SBATCH --partition={partition} --job-name={run.row.slug}_{run.seed} --nodes=1 --ntasks=1'
-    yield f'#SBATCH --gres=gpu:{devices} --cpus-per-task={8 * devices}'
-    yield f'#SBATCH --output={run.folder.absolute()}/log.txt --open-mode=append'
-    yield '#SBATCH --requeue --signal=B:USR1@120'
-    yield f'cd {shlex.quote(os.getcwd())}'
-    yield JOB
-    for command in commands(run, devices):
-        yield f'run {shlex.join(command)}'

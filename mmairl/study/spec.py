@@ -11,6 +11,7 @@ from mmairl.errors import UserError
 from mmairl.study.published import tables
 
 KEYS = {'title', 'question', 'paper', 'figure', 'seeds', 'tasks', 'rows', 'cross', 'reading'}
+SETTINGS = {'beta'}  # what tells a published row from others; no score
 ROW_KEYS = {'name', 'config', 'options', 'against', 'factor', 'declares', 'published', 'group', 'x', 'rescaled'}
 
 
@@ -88,6 +89,15 @@ def read_study(path: str | Path) -> Study:
     )
 
 
+def catalogue(folder: Path) -> str:
+    """The studies of a folder as a table in Markdown: what of the papers each is, and its rows."""
+    lines = ['| study | of the papers | rows |', '|---|---|---|']
+    for study in map(read_study, sorted(folder.glob('*.yaml'))):
+        rows = ', '.join(f'`{name}`' for name in dict.fromkeys(Path(row.config).stem for row in study.rows))
+        lines.append(f'| `{study.name}.yaml`: {study.title} | {study.paper.get("where", "")} | {rows} |')
+    return '\n'.join(lines) + '\n'
+
+
 def _row(row: dict, above: str | None, table: str, path: Path) -> Row:
     _known(row, ROW_KEYS, f"the row '{row.get('name')}' of {path}")
     if 'name' not in row or 'config' not in row:
@@ -134,9 +144,9 @@ def _published(name: str) -> dict[str, dict[str, float]]:
 
 
 def _numbers(row: Any, columns: list[str]) -> dict[str, float]:
-    if isinstance(row, list):
-        return dict(zip(columns, row))
-    return row if isinstance(row, dict) else {'top1': row}
+    if not isinstance(row, dict):
+        return dict(zip(columns, row)) if isinstance(row, list) else {'top1': row}
+    return {key: value for key, value in row.items() if not isinstance(value, bool) and key not in SETTINGS}
 
 
 def _crossed(cross: dict) -> list[dict]:

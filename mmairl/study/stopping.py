@@ -1,61 +1,69 @@
-"""How a study is stopped: it tells its runs, a run ends with what has started it, and what it has started ends with it."""
+"""How a study is stopped: it signals its runs, and a run passes that on to what it has started."""
 
-import ctypes
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import FrameType
 
 from mmairl.engine.preemption import REQUEUE, SIGNALS
 from mmairl.errors import UserError
 
-LIBC = ctypes.CDLL(None) if sys.platform == 'linux' else None  # opened here: a forked child must not
+SETPRIV = ('setpriv', '--pdeathsig', 'TERM', '--')
 
 
-def end_with_the_parent() -> None:
-    """Have the kernel send SIGTERM when the parent ends, however it ends: what trains saves itself then, and leaves.
+def ending_with_parent(command: Sequence[str]) -> list[str]:
+    """The command, to be sent SIGTERM by the kernel when the process that starts it ends, however it ends: it saves and leaves.
 
-    What is killed can tell its children nothing, and those of another session do not die with it. Linux only; elsewhere the
-    run trains to its end, and its lock keeps others off it.
+    A study that is killed cannot signal its runs, which are in sessions of their own. Where there is no setpriv, of util-linux
+    2.33 or later, the run goes on to its end, and its lock keeps others off it.
     """
-    if LIBC is not None:
-        LIBC.prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG, which outlasts an exec
+    return [*(SETPRIV if _has_setpriv() else ()), *command]
+
+
+@cache
+def _has_setpriv() -> bool:
+    try:
+        return subprocess.run([*SETPRIV, 'true'], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 @contextmanager
 def passing_on() -> Iterator[Callable[[], None]]:
-    """Tell the tool that is under way to stop when this process is told to, and leave with REQUEUE once it has saved itself.
+    """Pass a signal on to the tool that is running, and exit with REQUEUE once it has saved.
 
-    They are a group of their own, since subprocess.run keeps the tool's id to itself.
-    What is yielded is to be called between tools.
+    All are in one process group, since subprocess.run does not tell the tool's process id.
+    The function that is yielded is to be called between tools.
     """
-    told: list[int] = []
+    received: list[int] = []
 
-    def tell(number: int, frame: FrameType | None) -> None:
-        if not told:  # the group's signal comes here as well
-            told.append(number)
+    def signal_group(number: int, frame: FrameType | None) -> None:
+        if not received:  # the group's signal comes here as well
+            received.append(number)
             os.killpg(0, signal.SIGTERM)
 
-    def heed() -> None:
-        if told:
+    def leave_if_signalled() -> None:
+        if received:
             sys.exit(REQUEUE)
 
     if os.getpgrp() != os.getpid():
         os.setpgrp()
     for number in SIGNALS:
-        signal.signal(number, tell)
+        signal.signal(number, signal_group)
     try:
-        yield heed
+        yield leave_if_signalled
     except UserError:
-        heed()  # the tool has "failed" because it was told to stop
+        leave_if_signalled()  # the tool has "failed" because it was stopped
         raise
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM and a closed terminal end the study as Ctrl-C does: its runs are told, and save themselves."""
+    """SIGTERM and a closed terminal end the study as Ctrl-C does: its runs are signalled, and save."""
     caught = [signal.SIGINT]
 
     def stop(number: int, frame: FrameType | None) -> None:

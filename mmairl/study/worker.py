@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -25,20 +26,21 @@ from mmairl.analysis.cka import recalibrate
 from mmairl.analysis.normrescale import normrescale
 from mmairl.configs import home, load_config
 from mmairl.engine.launch import register, train
+from mmairl.engine.preemption import REQUEUE
 from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate, extraction
-from mmairl.files import replacing
+from mmairl.files import write_json
 from mmairl.registry import DATASETS
-from mmairl.study.stopping import end_with_the_parent, passing_on
+from mmairl.study.stopping import passing_on
 from mmairl.weights.read import read_backbone
 from mmairl.weights.write import write_backbone
 
 STATISTICS = 200  # batches that batch norm's statistics are measured on, as many as PreciseBN takes
 FEATURES = 'features'  # of the protocols that share them, until all are measured
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
-PATIENCE = 60  # seconds to save, for one that was told to stop, before the next start of the same run gives up
+PATIENCE = 60  # seconds that the next start of a run waits for one that is stopping, and saving
 PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy')
 
 
@@ -52,19 +54,20 @@ def main() -> None:
     )
     args = parser.parse_args()
     warnings.filterwarnings('ignore')
-    if args.launcher == 'pytorch':
-        end_with_the_parent()  # torchrun, whose workers would go on without it
     register()
     try:
-        # One lock a process: with several, each has its own file, and two starts of one run still meet.
-        with FileLock(args.folder / f'.lock_{os.environ.get("RANK", 0)}', timeout=PATIENCE):
+        # One lock for each rank, so that two starts of one run meet whatever launched them.
+        with FileLock(
+            args.folder / f'.lock_{os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0))}', timeout=PATIENCE
+        ):
             if args.transfer is None:
                 run(args.folder, args.launcher)
             else:
-                with passing_on() as heed:
-                    transfer(args.folder, args.transfer, heed)
-    except Timeout as error:
-        raise UserError(f'{args.folder} is being worked on by another process; wait for it') from error
+                with passing_on() as leave_if_signalled:
+                    transfer(args.folder, args.transfer, leave_if_signalled)
+    except Timeout:  # such as a job that was requeued while a node that cannot be reached still runs it
+        print(f'error: another process is working on {args.folder}; start this again later', file=sys.stderr)
+        sys.exit(REQUEUE)
     stop_processes()
 
 
@@ -85,12 +88,14 @@ def run(folder: Path, launcher: str = 'none') -> None:
             images_seen=runner.max_iters * runner.train_dataloader.batch_size * get_world_size(),
         )
         if is_main_process():
-            write(trained, record)
+            write_json(trained, record)
     checkpoint = last_checkpoint(folder)
     local = [task for task in asked['tasks'] if is_local(task)]
     scores = {task: measure(task, cfg, checkpoint, folder, launcher) for task in local}
     if is_main_process():
-        write(folder / 'result.json', {**json.loads(trained.read_text()), **describe(cfg, folder, checkpoint, scores)})
+        write_json(
+            folder / 'result.json', {**json.loads(trained.read_text()), **describe(cfg, folder, checkpoint, scores)}
+        )
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
 
 
@@ -100,6 +105,11 @@ def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, const
     Its batch statistics are measured anew, for the old ones belong to the activations before and k-NN would be at chance.
     """
     start, source = time.perf_counter(), Path(of)
+    for needed in filter(None, (of, anchor)):
+        if not (Path(needed) / 'result.json').is_file():
+            raise UserError(
+                f'{folder} is rescaled from the run in {needed}, which is not finished; finish that run first'
+            )
     backbone = read_backbone(str(last_checkpoint(source)))
     by = None if anchor is None else read_backbone(str(last_checkpoint(Path(anchor)))).weights
     backbone.weights.update(normrescale(backbone.weights, by, constant)[0])
@@ -114,10 +124,10 @@ def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, const
     write_backbone(backbone, folder / 'rescaled.pth', 'mmairl')
     (folder / 'last_checkpoint').write_text('rescaled.pth')
     of_source = json.loads((source / 'trained.json').read_text())
-    write(folder / 'trained.json', {**of_source, 'seconds': time.perf_counter() - start})
+    write_json(folder / 'trained.json', {**of_source, 'seconds': time.perf_counter() - start})
 
 
-def transfer(folder: Path, gpus: int, heed: Callable[[], None]) -> None:
+def transfer(folder: Path, gpus: int, leave_if_signalled: Callable[[], None]) -> None:
     """The run's tasks on mmdet and mmseg, added to its result; each is resumed and kept in a folder of its own."""
     from mmairl.transfer.run import Place, prepare, run_task  # needs the platforms
 
@@ -127,11 +137,11 @@ def transfer(folder: Path, gpus: int, heed: Callable[[], None]) -> None:
     start, depth = prepare(str(folder / result['checkpoint']), 'student', None, place)
     for task in asked['tasks']:
         if not is_local(task) and task not in result['labels']:
-            heed()
+            leave_if_signalled()
             scores = run_task(task, start, depth, place)
             result['scores'].update(scores)
             result['labels'].update({task: task, **{name: name for name in scores}})
-            write(folder / 'result.json', result)
+            write_json(folder / 'result.json', result)
 
 
 def last_checkpoint(folder: Path) -> Path:
@@ -149,7 +159,7 @@ def measure(task: str, cfg: Config, checkpoint: Path, folder: Path, launcher: st
         )
         scores = evaluate(cfg, protocol, checkpoint, settings=settings).scores
         if is_main_process():
-            write(done, scores)
+            write_json(done, scores)
         return scores
     return json.loads(done.read_text())
 
@@ -200,11 +210,6 @@ def hardware() -> str:
     if torch.cuda.is_available():
         return f'{get_world_size()} x {torch.cuda.get_device_name()}'
     return f'CPU ({platform.machine()}), {get_world_size()} process(es) of {torch.get_num_threads()} thread(s)'
-
-
-def write(path: Path, record: dict[str, Any]) -> None:
-    with replacing(path) as beside:
-        beside.write_text(json.dumps(record, indent=1))
 
 
 def is_local(task: str) -> bool:

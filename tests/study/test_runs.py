@@ -1,4 +1,4 @@
-"""The runs of a study beside each other and as Slurm jobs, with small scripts in the place of what trains."""
+"""The runs of a study beside each other, with small scripts in the place of what trains."""
 
 import os
 import signal
@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from small_runs import run_in, wait_for
 
 from mmairl.errors import UserError
 from mmairl.study import runs
 from mmairl.study.runs import Run, execute
-from mmairl.study.spec import Row
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
-# As much of a run as is asked of it here: it says that it trains, and saves itself when it is told to stop.
+# A run that says that it trains, and saves when it is stopped.
 TRAINS = """
 import os, signal, sys, time
 from pathlib import Path
@@ -35,18 +35,6 @@ def python(text: str, *arguments: object) -> list[str]:
     return [sys.executable, '-c', text, *map(str, arguments)]
 
 
-def run_in(folder: Path, tasks: Sequence[str] = ('knn',)) -> Run:
-    folder.mkdir(exist_ok=True)
-    return Run(Row(folder.name, 'mocov2plus_r50_200e.py'), 0, folder, tuple(tasks))
-
-
-def wait_for(condition, seconds: float = 100) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, 'waited in vain'
-        time.sleep(0.02)
-
-
 def ended(pid: int) -> bool:
     """Whether a process is gone, or waits only for its parent, which may be a container's that never asks."""
     status = Path(f'/proc/{pid}/status')
@@ -58,7 +46,7 @@ def ended(pid: int) -> bool:
 
 @pytest.fixture
 def fake(monkeypatch):
-    """Run `scripts` in the place of the worker; what was told of each run."""
+    """Run `scripts` in the place of the worker; returns what was reported of each run."""
 
     def run(all_of: Sequence[Run], *scripts: Sequence[str], jobs: int = 1, devices: int = 1) -> list[str]:
         monkeypatch.setattr(runs, 'commands', lambda run, devices: [[*script, str(run.folder)] for script in scripts])
@@ -159,8 +147,8 @@ def test_a_study_that_is_stopped_waits_for_its_runs_to_save_and_kills_what_will_
     with pytest.raises(KeyboardInterrupt):
         execute([good, deaf], 2, 1, interrupt)
     assert (good.folder / 'saved').read_text() == 'SIGTERM' and told[2:] == [
-        (good, 'told to stop'),
-        (deaf, 'told to stop'),
+        (good, 'stopping'),
+        (deaf, 'stopping'),
     ]
     wait_for(lambda: ended(int((deaf.folder / 'training').read_text())), 10)
 
@@ -194,67 +182,3 @@ def test_a_transfer_that_is_told_to_stop_tells_its_tool_and_waits_for_it(tmp_pat
     time.sleep(0.2)
     process.send_signal(number)
     assert process.wait(60) == 75 and (tmp_path / 'saved').read_text() == 'SIGTERM'
-
-
-@pytest.fixture
-def job(tmp_path, monkeypatch):
-    """A Slurm job of commands that are bash, and what it asked of Slurm; `told` sends it the signal once `ready` is there."""
-    folder, stubs, asked = tmp_path / 'run', tmp_path / 'bin', tmp_path / 'asked'
-    run = run_in(folder)
-    stubs.mkdir()
-    (stubs / 'scontrol').write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
-    (stubs / 'scontrol').chmod(0o755)
-
-    def start(*commands: str, told: bool = False) -> tuple[int, str]:
-        monkeypatch.setattr(runs, 'commands', lambda run, devices: [['bash', '-c', command] for command in commands])
-        script = tmp_path / 'job.sh'
-        script.write_text('\n'.join(runs._job(run, 2, 'gpu')) + '\n')
-        environment = {**os.environ, 'PATH': f'{stubs}:{os.environ["PATH"]}', 'SLURM_JOB_ID': '17', 'AT': str(tmp_path)}
-        process = subprocess.Popen(['bash', str(script)], env=environment)
-        if told:
-            wait_for((tmp_path / 'ready').is_file)
-            process.send_signal(signal.SIGUSR1)
-        return process.wait(60), asked.read_text() if asked.is_file() else ''
-
-    return start
-
-
-@pytest.mark.parametrize('commands, expected', [
-    (['exit 0'], (0, '')),
-    (['exit 75'], (0, 'requeue 17\n')),
-    (['exit 1', 'echo > $AT/second'], (1, '')),
-    (['kill -KILL $$', 'echo > $AT/second'], (137, '')),
-    (['exit 0', 'exit 75'], (0, 'requeue 17\n')),
-])  # fmt: skip
-def test_a_slurm_job_asks_for_its_place_again_when_its_run_does(job, tmp_path, commands, expected):
-    assert job(*commands) == expected and not (tmp_path / 'second').exists()
-
-
-LISTENS = "trap 'echo > $AT/saved; sleep 0.5; exit {}' USR1; echo > $AT/ready; for i in {{1..600}}; do sleep 0.1; done"
-
-
-@pytest.mark.parametrize('commands, requeued', [
-    ([LISTENS.format(1)], True),  # as torchrun, whatever its workers left with
-    ([LISTENS.format(75)], True),
-    (["echo > $AT/ready; exec sleep 60"], True),  # nobody listens: torchrun before its workers are there
-    ([LISTENS.format(0)], False),  # it was in its last step
-    ([LISTENS.format(0), 'echo > $AT/second'], True),
-])  # fmt: skip
-def test_a_slurm_job_that_is_told_to_stop_asks_for_its_place_again_unless_its_run_is_done(
-    job, tmp_path, commands, requeued
-):
-    assert job(*commands, told=True) == (0, 'requeue 17\n' if requeued else '')
-    assert (tmp_path / 'saved').is_file() == ('USR1' in commands[0]) and not (tmp_path / 'second').exists()
-
-
-def test_a_slurm_job_that_is_told_while_it_starts_its_run_passes_that_on(job):
-    """As soon as there is a child, whose number the script may not have yet: often enough in fifty times."""
-    at_once = "trap 'exit 75' USR1; kill -USR1 $PPID; for i in {1..100}; do sleep 0.1; done"
-    for times in range(1, 51):  # one that is not told ends by itself, and well
-        assert job(at_once) == (0, 'requeue 17\n' * times)
-
-
-def test_what_slurm_runs_passes_its_signal_on_to_the_processes(tmp_path):
-    assert '=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 -m mmairl.study.worker' in '\n'.join(
-        runs._job(run_in(tmp_path), 2, 'gpu')
-    )

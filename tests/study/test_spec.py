@@ -10,7 +10,7 @@ from mmairl.study.guard import after, compare, require_fair
 from mmairl.study.plan import passes
 from mmairl.study.published import tables
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.spec import read_study
+from mmairl.study.spec import catalogue, read_study
 
 STUDIES = Path(__file__).parents[2] / 'configs' / 'studies'
 READY = sorted(path.stem for path in STUDIES.glob('*.yaml'))
@@ -169,3 +169,7 @@ def test_runs_that_are_not_comparable_are_found_afterwards():
         'software': True,
         'code': True,
     }
+
+
+def test_the_page_of_studies_lists_those_that_are_there():
+    assert catalogue(STUDIES) in (STUDIES.parents[1] / 'docs' / 'reproduce.md').read_text()

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+#SBATCH --partition={{ partition }} --job-name={{ name }} --nodes=1 --ntasks=1
+#SBATCH --cpus-per-task={{ 8 * devices }}
+{% if gpus %}
+#SBATCH --gres=gpu:{{ devices }}
+{% endif %}
+#SBATCH --output="{{ log }}" --open-mode=append
+#SBATCH --requeue --signal=B:USR1@120
+{% for option in options %}
+#SBATCH {{ option }}
+{% endfor %}
+
+# Slurm signals this shell. USR1 comes before the time limit: the run saves, and the job goes back into the queue. TERM comes
+# with scancel, preemption and a node set down: the run saves, and the job ends; Slurm itself requeues what it preempted.
+child= usr1= term= passed=
+trap 'usr1=1; pass_on' USR1
+trap 'term=1; pass_on' TERM
+{% if not gpus %}
+export OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-{{ 8 * devices }}} / {{ devices }}))
+{% endif %}
+cd {{ folder }} || exit 1
+
+# Once, whenever there is a signal and a child. Either may come first, so each trap and each start calls this.
+pass_on() {
+    [[ -n $usr1$term && -n $child && -z $passed ]] || return 0
+    passed=1
+    kill -USR1 $child 2>/dev/null
+}
+
+leave_unfinished() {
+    [[ -n $term && -z $usr1 ]] && exit 143
+    scontrol requeue "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
+    exit
+}
+
+# torchrun exits with 1 whatever its workers exit with, so that a signal arrived counts, too. 138: USR1 came before the run
+# listened. 75: it asks to be started again.
+run() {
+    [[ -z $usr1$term ]] || leave_unfinished
+    "$@" &
+    child=$!
+    pass_on
+    while kill -0 $child 2>/dev/null; do wait $child; done # a trap ends `wait` early
+    wait $child
+    code=$?
+    child=
+    [[ $code -eq 0 ]] && return
+    [[ $code -eq 75 || $code -eq 138 || -n $usr1$term ]] && leave_unfinished
+    exit $code
+}
+
+{% for command in commands %}
+run {{ command }}
+{% endfor %}

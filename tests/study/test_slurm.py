@@ -1,0 +1,111 @@
+"""A study's runs as Slurm jobs, with small bash commands in the place of what trains and a stub in the place of Slurm."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from small_runs import run_in, wait_for
+
+from mmairl.study import slurm
+from mmairl.study.runs import Run
+from mmairl.study.spec import Row
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Run a job of bash commands. Returns its exit code and what it asked of Slurm.
+
+    The signals are sent to it once the command has made the file `ready`.
+    """
+    run, stubs, asked = run_in(tmp_path / 'run'), tmp_path / 'bin', tmp_path / 'asked'
+    stubs.mkdir()
+    (stubs / 'scontrol').write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
+    (stubs / 'scontrol').chmod(0o755)
+
+    def start(*commands: str, signals: tuple[int, ...] = (), **environment: str) -> tuple[int, str]:
+        monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['bash', '-c', command] for command in commands])
+        (tmp_path / 'job.sh').write_text(slurm.job(run, 2, 'gpu', gpus=True))
+        path = f'{stubs}:{os.environ["PATH"]}'
+        own = {**os.environ, 'PATH': path, 'SLURM_JOB_ID': '17', 'AT': str(tmp_path), **environment}
+        process = subprocess.Popen(['bash', str(tmp_path / 'job.sh')], env=own)
+        for number in signals:
+            wait_for((tmp_path / 'ready').is_file)
+            process.send_signal(number)
+            time.sleep(0.2)  # bash forgets one of two signals that come at the same moment
+        return process.wait(60), asked.read_text() if asked.is_file() else ''
+
+    return start
+
+
+@pytest.mark.parametrize('commands, expected', [
+    (['exit 0'], (0, '')),
+    (['exit 75'], (0, 'requeue 17\n')),
+    (['kill -USR1 $$'], (0, 'requeue 17\n')),  # of `scancel --full`, before the run listened
+    (['exit 1', 'echo > $AT/second'], (1, '')),
+    (['kill -KILL $$', 'echo > $AT/second'], (137, '')),
+    (['exit 0', 'exit 75'], (0, 'requeue 17\n')),
+])  # fmt: skip
+def test_a_job_goes_back_into_the_queue_when_its_run_asks_for_it(job, tmp_path, commands, expected):
+    assert job(*commands) == expected and not (tmp_path / 'second').exists()
+
+
+LISTENS = "trap 'echo > $AT/saved; sleep 0.5; exit {}' USR1; echo > $AT/ready; for i in {{1..600}}; do sleep 0.1; done"
+DEAF = 'echo > $AT/ready; exec sleep 60'  # torchrun, before its workers are there
+
+
+@pytest.mark.parametrize('commands, signals, expected', [
+    ([LISTENS.format(1)], (signal.SIGUSR1,), (0, 'requeue 17\n')),  # torchrun, whatever its workers exit with
+    ([LISTENS.format(75)], (signal.SIGUSR1,), (0, 'requeue 17\n')),
+    ([DEAF], (signal.SIGUSR1,), (0, 'requeue 17\n')),
+    ([LISTENS.format(0)], (signal.SIGUSR1,), (0, '')),  # it was in its last step
+    ([LISTENS.format(0), 'echo > $AT/second'], (signal.SIGUSR1,), (0, 'requeue 17\n')),
+    ([LISTENS.format(75)], (signal.SIGTERM,), (143, '')),  # scancel, or a preemption after which Slurm itself requeues
+    ([DEAF], (signal.SIGTERM,), (143, '')),
+    ([LISTENS.format(75)], (signal.SIGUSR1, signal.SIGTERM), (0, 'requeue 17\n')),
+])  # fmt: skip
+def test_a_job_that_is_signalled_lets_its_run_save(job, tmp_path, commands, signals, expected):
+    assert job(*commands, signals=signals) == expected
+    assert (tmp_path / 'saved').is_file() == ('USR1' in commands[0]) and not (tmp_path / 'second').exists()
+
+
+def test_a_task_of_an_array_puts_only_itself_back(job):
+    array = dict(SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3')
+    assert job('exit 75', **array) == (0, 'requeue 12_3\n')
+
+
+def test_a_job_that_is_signalled_while_it_starts_its_run_passes_that_on(job):
+    """As soon as there is a child, whose process id the script may not have yet: often enough in fifty times."""
+    at_once = "trap 'exit 75' USR1; kill -USR1 $PPID; for i in {1..100}; do sleep 0.1; done"
+    for times in range(1, 51):  # one that gets no signal ends by itself, with 0
+        assert job(at_once) == (0, 'requeue 17\n' * times)
+
+
+def test_jobs_are_submitted_in_the_order_in_which_they_need_each_other(tmp_path, monkeypatch):
+    """The script, with a stub of sbatch that numbers the jobs; folders with spaces and signs that mean something to Slurm."""
+    out = tmp_path / 'my study, 100%j'
+    source, anchor = run_in(out / 'source'), run_in(out / 'anchor')
+    rescaled = Run(Row('rescaled', 'x.py'), 0, out / 'rescaled', ('knn',), (source.folder, anchor.folder))
+    (stub := tmp_path / 'sbatch').write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nwc -l < {tmp_path}/calls | tr -d " \\n"; echo ";cluster"\n'
+    )
+    stub.chmod(0o755)
+    monkeypatch.setenv('PATH', f'{tmp_path}:{os.environ["PATH"]}')
+    submit = slurm.slurm_jobs([rescaled, source, anchor], 1, out, 'gpu', gpus=True)
+    subprocess.run([str(submit)], check=True, capture_output=True)
+    calls = (tmp_path / 'calls').read_text().splitlines()
+    assert [Path(call).stem for call in calls] == ['source_seed_0', 'anchor_seed_0', 'rescaled_seed_0']
+    assert calls[2].startswith('--parsable --dependency=afterok:1:2 --kill-on-invalid-dep=yes ')
+    assert '--dependency' not in calls[0] + calls[1]
+    text = (out / 'jobs' / 'source_seed_0.sh').read_text()
+    assert f'#SBATCH --output="{out}/source/log.txt"'.replace('%', '%%') in text
+
+
+def test_a_job_asks_for_what_the_site_wants(tmp_path):
+    run = run_in(tmp_path / 'run')
+    on_gpus, on_cpus = slurm.job(run, 2, 'gpu', True, '--time=1:00:00 --account=x'), slurm.job(run, 2, 'cpu', False)
+    assert '#SBATCH --gres=gpu:2\n' in on_gpus and '\n#SBATCH --time=1:00:00 --account=x\n' in on_gpus
+    assert '--gres' not in on_cpus and 'OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-16} / 2))' in on_cpus
+    assert 'SIGUSR1' in on_gpus.partition('-m torch.distributed.run')[2]  # torchrun passes it on to its processes
