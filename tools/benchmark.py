@@ -1,7 +1,7 @@
 """Measure ours beside its peers in one process: tools/benchmark.py --suite NAME [--device cuda].
 
---suite scaling runs two processes, and prints what a written model says of many GPUs.
---suite detection --checkpoint CKPT asks something else: whether a detector learns, on drawn images, from a ResNet-18 of ours.
+--suite scaling runs two processes. --suite detection --checkpoint CKPT trains a detector on drawn images, from a ResNet-18 of
+ours, and shows whether it learns.
 """
 
 import argparse
@@ -39,23 +39,41 @@ def parse_args() -> argparse.Namespace:
 def detection(args: argparse.Namespace) -> None:
     """AP as training goes, in the terminal and as CSV."""
     from mmairl.report.files import save_table
-    from projects.benchmark.detection import learning_curve  # mmdet is optional
+    from projects.benchmark.detection import SCORES, learning_curve  # mmdet is optional
 
     if not args.checkpoint:
         raise UserError('--suite detection starts from a pre-trained ResNet-18; give --checkpoint')
-    out = args.out or Path('work_dirs/benchmark/detection')
-    curve = learning_curve(args.checkpoint, Path('work_dirs/benchmark/run'), args.steps, max(1, args.steps // 3))
-    table = Table('iteration', 'AP', 'AP50', 'AP75')
-    for step, scores in curve.items():
-        table.add_row(str(step), *(f'{value:.1f}' for value in scores.values()))
+    rows = learning_curve(args.checkpoint, DEFAULT / 'run', args.steps, max(1, args.steps // 3))
+    table = Table('iteration', *SCORES)
+    for step, *scores in rows:
+        table.add_row(str(step), *(f'{value:.1f}' for value in scores))
     Console().print(table)
-    print(save_table(('iteration', 'AP', 'AP50', 'AP75'), [(s, *v.values()) for s, v in curve.items()], out))
+    print(save_table(('iteration', *SCORES), rows, args.out or DEFAULT / 'detection'))
 
 
 def two_processes(args: argparse.Namespace) -> None:
-    """One process against two, each on one thread; then the model of 8, 64 and 512 GPUs."""
+    """One process against two, each on one thread."""
     command = f'tools/benchmark.py --suite scaling --rounds {args.rounds}' + (' --quick' if args.quick else '')
     print(*scaling.report(args.rounds, 1 if args.quick else 5, command, args.out or DEFAULT / 'scaling_cpu'))
+
+
+def beside_peers(args: argparse.Namespace) -> None:
+    """Each case of the suites; where two sides differ, the others are written all the same."""
+    console, rows, differing, limits = Console(), [], [], measure(args.device)
+    console.print(f'{machine(args.device)}; limits: {limits}')
+    for name in SUITES if args.suite == 'all' else [args.suite]:
+        for case in SUITES[name](args.device, args.quick):
+            with console.status(f'{case.name}, against {case.peer_name}'):
+                try:
+                    rows.append(compare(case, args.rounds, args.device))
+                except AssertionError as error:
+                    differing.append(f'{case.name}, against {case.peer_name}: {" ".join(str(error).split())}')
+    console.print(terminal(rows, limits))
+    command = f'tools/benchmark.py --suite {args.suite} --device {args.device} --rounds {args.rounds}'
+    out = args.out or DEFAULT / f'{args.suite}_{args.device}'
+    print(*write(rows, args.device, command + (' --quick' if args.quick else ''), out, limits))
+    if differing:
+        raise UserError(f'the two sides compute different results and were not timed: {"; ".join(differing)}')
 
 
 @one_sentence_errors
@@ -64,23 +82,15 @@ def main() -> None:
     if args.device == 'cuda' and not torch.cuda.is_available():
         raise UserError('this machine has no GPU that torch can use; leave out --device cuda')
     register()
-    alone = dict(detection=detection, scaling=two_processes)  # which compare no two sides
-    if args.suite in alone:
-        alone[args.suite](args)
-        return
-    console, rows, limits = Console(), [], measure(args.device)
-    console.print(f'{machine(args.device)}; limits: {limits}')
-    for name in SUITES if args.suite == 'all' else [args.suite]:
-        for case in SUITES[name](args.device, args.quick):
-            with console.status(f'{case.name}, against {case.peer_name}'):
-                rows.append(compare(case, args.rounds, args.device))
-    console.print(terminal(rows, limits))
-    command = f'tools/benchmark.py --suite {args.suite} --device {args.device} --rounds {args.rounds}'
-    out = args.out or DEFAULT / f'{args.suite}_{args.device}'
-    print(*write(rows, args.device, command + (' --quick' if args.quick else ''), out, limits))
-    if args.suite == 'all':
-        args.out = out.with_name('scaling_cpu')
+    if args.suite == 'detection':
+        detection(args)
+    elif args.suite == 'scaling':
         two_processes(args)
+    else:
+        beside_peers(args)
+        if args.suite == 'all':
+            args.out = args.out and args.out.with_name('scaling_cpu')
+            two_processes(args)
 
 
 if __name__ == '__main__':

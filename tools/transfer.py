@@ -26,7 +26,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--gpus', type=int, default=1, help='processes; without a GPU they run on the CPU')
     parser.add_argument('--normrescale', metavar='ANCHOR', help='rescale the backbone by this checkpoint first')
     parser.add_argument('--beside', default='mocov2plus_sgd', help="the paper's row (Tab. 1, 2) to set beside")
-    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/transfer/CKPT')
+    parser.add_argument('--work-dir', type=Path, help='default: work_dirs/transfer/RUN_CKPT_PART')
     parser.add_argument('--data', type=Path, default=Path('.'), help='the folder that has data/')
     return parser.parse_args()
 
@@ -44,8 +44,10 @@ def main() -> None:
         raise UserError('no task has its data; see above where it was looked for, and give --data or link data/')
     require_platform(present)
     suffix = '_normrescale' if args.normrescale else ''
-    work_dir = args.work_dir or Path('work_dirs/transfer') / f'{Path(args.checkpoint).stem}_{args.part}{suffix}'
-    place = Place(Path(__file__).resolve().parents[1], args.data.absolute(), work_dir, args.gpus)
+    source = Path(args.checkpoint).absolute()  # of many runs the checkpoint has the same name, so the run is named, too
+    name = f'{source.parent.name}_{source.stem}_{args.part}{suffix}'
+    work_dir = args.work_dir or Path('work_dirs/transfer') / name
+    place = Place(args.data.absolute(), work_dir, args.gpus)
     start, depth = prepare(args.checkpoint, args.part, args.normrescale, place)
     measured: dict[str, float] = {}
     for name in present:

@@ -133,7 +133,7 @@ def transfer(folder: Path, gpus: int, leave_if_signalled: Callable[[], None]) ->
 
     asked = json.loads((folder / 'asked.json').read_text())
     result = json.loads((folder / 'result.json').read_text())
-    place = Place(home(), Path('.').absolute(), folder / 'transfer', gpus)
+    place = Place(Path('.').absolute(), folder / 'transfer', gpus)
     start, depth = prepare(str(folder / result['checkpoint']), 'student', None, place)
     for task in asked['tasks']:
         if not is_local(task) and task not in result['labels']:

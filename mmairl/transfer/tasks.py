@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from mmairl.configs import home
 from mmairl.errors import UserError
 
 
@@ -40,9 +41,13 @@ def _coco(column: str) -> dict[str, str]:
 DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
 TASKS = {
     'knn': Task(
-        'evaluation/imagenet_r{depth}', IMAGENET, {'knn20': 'k-NN, k = 20', 'knn200': 'k-NN, k = 200'}, protocol='knn'
+        'evaluation/imagenet_r50',
+        IMAGENET,
+        {'knn20': 'k-NN, k = 20', 'knn200': 'k-NN, k = 200'},
+        protocol='knn',
+        fraction=False,
     ),
-    'linear': Task('evaluation/imagenet_r{depth}', IMAGENET, {'in1k': 'linear, top-1'}, protocol='linear'),
+    'linear': Task('evaluation/imagenet_r50', IMAGENET, {'in1k': 'linear, top-1'}, protocol='linear', fraction=False),
     'voc07': Task('transfer/voc07_c4_r{depth}_9k', (VOC07,), _voc('voc07')),
     'voc0712': Task('transfer/voc0712_c4_r{depth}_24k', (VOC07, VOC12), _voc('voc0712')),
     'coco_c4': Task('transfer/coco_mask_rcnn_c4_r{depth}_90k', (COCO,), _coco('coco_c4'), depths=(50,)),
@@ -76,13 +81,12 @@ def lacking(task: Task, root: Path) -> list[Path]:
     return [root / path for path in task.data if not (root / path).exists()]
 
 
-def config_of(name: str, depth: int, configs: Path) -> Path:
-    """The config of a task for a backbone of this depth."""
+def config_of(name: str, depth: int) -> Path:
+    """The config of a task for a backbone of this depth; one of evaluate.py is for every depth."""
     task = TASKS[name]
-    path = configs / f'{task.config.format(depth=depth)}.py'
     if depth not in task.depths and task.protocol is None:
         raise UserError(f'{name} has configs for ResNet-{task.depths}, not for ResNet-{depth}; leave the task out')
-    return path
+    return home() / 'configs' / f'{task.config.format(depth=depth)}.py'
 
 
 def chosen(asked: str | None, rescaled: bool = False) -> list[str]:

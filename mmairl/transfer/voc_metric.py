@@ -1,68 +1,86 @@
 """AP, AP50 and AP75 on VOC, the three numbers of the paper's tables."""
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-
 import numpy as np
-from mmdet.evaluation import VOCMetric, eval_map
-from mmdet.evaluation.functional import mean_ap
+from mmdet.evaluation import VOCMetric
 from mmengine.logging import MMLogger
 
 from mmairl.registry import METRICS
 
-THRESHOLDS = np.arange(50, 100, 5)
+THRESHOLDS = np.arange(50, 100, 5) / 100
+RIGHT, IGNORED, WRONG = 1, 0, -1
 
 
 @METRICS.register_module()
 class VOCDetectionMetric(VOCMetric):
     """VOC2007's own AP (11 points, 'difficult' boxes ignored) at each IoU of 0.5, 0.55, ..., 0.95, and their mean.
 
-    The published tables come from detectron2's VOC evaluator, which takes the thresholds from COCO and the precision
-    at each from VOC2007's protocol; pycocotools' 101 points give another number for the same detections. mmdet's
-    `eval_map` is that protocol for one threshold, so it is called once for each. Values are fractions, as mmdet's are.
+    The published tables come from detectron2's VOC evaluator, which takes the thresholds from COCO and the precision at
+    each from VOC2007's protocol; pycocotools' 101 points give another number for the same detections. detectron2 also
+    rounds scores to 0.001 and boxes to 0.1 pixels, which moves AP by up to 0.5; `detectron2_rounding` does the same. mmdet's
+    `eval_map` has one threshold a call, sorts equal scores in any order and starts processes that may not end, so
+    it is not used. Values are fractions, as mmdet's are.
     """
 
-    def __init__(self, collect_device: str = 'cpu', prefix: str | None = None) -> None:
+    def __init__(
+        self, collect_device: str = 'cpu', prefix: str | None = None, detectron2_rounding: bool = False
+    ) -> None:
         super().__init__(eval_mode='11points', collect_device=collect_device, prefix=prefix)
+        self.detectron2_rounding = detectron2_rounding
 
     def compute_metrics(self, results: list[tuple[dict, list]]) -> dict[str, float]:
-        truths, detections = zip(*results)
-        with _without_processes():
-            ap = {
-                threshold: eval_map(
-                    detections,
-                    truths,
-                    iou_thr=threshold / 100,
-                    logger='silent',
-                    use_legacy_coordinate=True,  # VOC's corners are pixels, both inside the box
-                    eval_mode=self.eval_mode,
-                )[0]
-                for threshold in THRESHOLDS
-            }
-        found = dict(AP=float(np.mean(list(ap.values()))), AP50=ap[50], AP75=ap[75])
+        if self.detectron2_rounding:
+            results = [(truth, [_rounded(rows) for rows in found]) for truth, found in results]
+        classes = [average_precision(results, label) for label in range(len(self.dataset_meta['classes']))]
+        ap = np.mean([one for one in classes if one is not None] or [np.zeros(len(THRESHOLDS))], axis=0)
+        found = dict(AP=float(ap.mean()), AP50=float(ap[0]), AP75=float(ap[5]))
         MMLogger.get_current_instance().info(', '.join(f'{name} {100 * value:.2f}' for name, value in found.items()))
         return found
 
 
-class _Here:
-    """What `eval_map` asks of a pool, done in this process."""
-
-    def __init__(self, processes: int) -> None: ...
-
-    def starmap(self, function: Callable, arguments: Iterable[tuple]) -> list:
-        return list(itertools.starmap(function, arguments))
-
-    def close(self) -> None: ...
+def _rounded(rows: np.ndarray) -> np.ndarray:
+    rows = rows.astype(np.float64)
+    return np.concatenate([rows[:, :4].round(1), rows[:, 4:].round(3)], axis=1)
 
 
-@contextmanager
-def _without_processes() -> Iterator[None]:
-    """`eval_map` forks a pool at each call and does not wait for its end, which for some never comes: a run would gather copies
-    of itself, four for a threshold. VOC's test set takes as long in one process (4.4 s, 4.8 with four): all that the four do
-    is copied to and fro."""
-    pool, mean_ap.Pool = mean_ap.Pool, _Here
-    try:
-        yield
-    finally:
-        mean_ap.Pool = pool
+def average_precision(results: list[tuple[dict, list]], label: int) -> np.ndarray | None:
+    """AP of a class at each threshold, or None where the class has no object."""
+    objects, scores, outcomes = 0, [np.zeros(0)], [np.zeros((0, len(THRESHOLDS)))]
+    for truth, found in results:
+        boxes = truth['bboxes'][truth['labels'] == label]
+        difficult = truth['bboxes_ignore'][truth['labels_ignore'] == label]
+        rows = found[label][np.argsort(-found[label][:, 4], kind='stable')].astype(np.float64)
+        objects += len(boxes)
+        scores.append(rows[:, 4])
+        outcomes.append(match(rows[:, :4], boxes, difficult))
+    if not objects:
+        return None
+    outcome = np.concatenate(outcomes)[np.argsort(-np.concatenate(scores), kind='stable')]
+    right, wrong = np.cumsum(outcome == RIGHT, axis=0), np.cumsum(outcome == WRONG, axis=0)
+    recall, precision = right / objects, right / np.maximum(right + wrong, 1)
+    levels = [np.where(recall >= level * 0.1, precision, 0).max(axis=0, initial=0) for level in range(11)]
+    return np.mean(levels, axis=0)
+
+
+def match(found: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> np.ndarray:
+    """Whether each detection of an image, best first, is right at each threshold: it takes its best box, which only one may."""
+    outcome = np.full((len(found), len(THRESHOLDS)), WRONG)
+    truth = np.concatenate([boxes.reshape(-1, 4), difficult.reshape(-1, 4)]).astype(np.float64)
+    if not len(found) or not len(truth):
+        return outcome
+    overlaps, taken = overlap(found, truth), np.zeros((len(truth), len(THRESHOLDS)), bool)
+    for row, (at, best) in enumerate(zip(overlaps.argmax(axis=1), overlaps.max(axis=1))):
+        enough = best >= THRESHOLDS
+        if at < len(boxes):
+            outcome[row, enough & ~taken[at]] = RIGHT
+            taken[at] |= enough
+        else:
+            outcome[row, enough] = IGNORED
+    return outcome
+
+
+def overlap(found: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """IoU of boxes whose corners are pixels, both inside, as in VOC."""
+    first, last = np.maximum(found[:, None, :2], truth[:, :2]), np.minimum(found[:, None, 2:], truth[:, 2:])
+    both = np.clip(last - first + 1, 0, None).prod(axis=2)
+    areas = [(boxes[:, 2:] - boxes[:, :2] + 1).prod(axis=1) for boxes in (found, truth)]
+    return both / (areas[0][:, None] + areas[1] - both)

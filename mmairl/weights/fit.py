@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from mmairl.errors import UserError
 
@@ -26,6 +26,21 @@ def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: s
         raise UserError(
             f'checkpoint {path} holds another architecture: {"; ".join(faults)}; give the config it was trained with'
         )
+
+
+def weights_for(module: nn.Module, whole: dict[str, Tensor], prefix: str, path: str | Path) -> dict[str, Tensor]:
+    """All weights of a module out of the checkpoint's tensors whose names begin with `prefix`, or an error.
+
+    A module that ends before the last stage, as a C4 detector's backbone does, takes the stages that it has.
+    """
+    here = module.state_dict()
+    inside = {key.removeprefix(prefix): value for key, value in whole.items() if key.startswith(prefix)}
+    if not inside:
+        raise UserError(f"no key of {path} starts with '{prefix}'; its keys look like {list(whole)[:3]}")
+    stages = {key.split('.')[0] for key in here}
+    weights = {key: value for key, value in inside.items() if key.split('.')[0] in stages}
+    require_same_keys(weights, here, path)
+    return weights
 
 
 def _few(keys: list[str], shown: int = 2) -> str:

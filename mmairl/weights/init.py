@@ -6,7 +6,7 @@ from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from mmairl.registry import WEIGHT_INITIALIZERS
-from mmairl.weights.fit import require_same_keys
+from mmairl.weights.fit import weights_for
 from mmairl.weights.norms import warning_before_fine_tuning
 from mmairl.weights.read import read_backbone
 
@@ -15,8 +15,7 @@ from mmairl.weights.read import read_backbone
 class PretrainedBackbone:
     """Where mmengine's `Pretrained` loads whatever happens to match, this loads every weight or refuses.
 
-    A module that ends before the last stage, as a C4 detector's backbone does, takes the stages that it has; `prefix` is
-    for one that is a single stage, such as 'layer4.' for the detector's head.
+    `prefix` is for a module that is a single stage, such as 'layer4.' for the head of a C4 detector.
     """
 
     def __init__(self, checkpoint: str, part: str = 'student', prefix: str = '') -> None:
@@ -29,10 +28,7 @@ class PretrainedBackbone:
 
     def __call__(self, module: nn.Module) -> None:
         whole, origin = self.weights()
-        stages = {key.split('.')[0] for key in module.state_dict()}
-        inside = {key.removeprefix(self.prefix): value for key, value in whole.items() if key.startswith(self.prefix)}
-        weights = {key: value for key, value in inside.items() if key.split('.')[0] in stages}
-        require_same_keys(weights, module.state_dict(), self.checkpoint)
+        weights = weights_for(module, whole, self.prefix, self.checkpoint)
         module.load_state_dict(weights)
         if hasattr(module, 'zero_init_residual'):
             # mmpretrain's ResNet would zero the last norms after any other initializer

@@ -8,29 +8,29 @@ from mmengine.config import Config, ConfigDict
 
 from mmairl.configs import load_config
 from mmairl.engine.launch import train
-from mmairl.transfer.drawn import write_voc
-from mmairl.transfer.loaded import start_from
+from mmairl.transfer.pretrained import start_from
+from projects.benchmark.drawn_sets import write_voc
 
 CONFIG = 'mmairl::transfer/voc07_c4_r18_9k.py'
 IMAGES = {'VOC2007': dict(trainval=120, test=40)}
 SIZE = (160, 128)
+SCORES = ('AP', 'AP50', 'AP75')
 
 
-def learning_curve(checkpoint: str, folder: Path, steps: int, every: int) -> dict[int, dict[str, float]]:
-    """AP, AP50 and AP75 in percent by iteration; 0 is the detector after one step at a rate of nothing."""
+def learning_curve(checkpoint: str, folder: Path, steps: int, every: int) -> list[tuple[int, ...]]:
+    """Rows of iteration, AP, AP50 and AP75 in percent; iteration 0 is the detector after one step with a rate of 0."""
     data = write_voc(folder / 'data/VOCdevkit', IMAGES, SIZE)
     untrained = shrunk(checkpoint, data, folder / 'untrained', 1, 1)
     untrained.optim_wrapper.optimizer.lr = 0.0
     train(untrained)
-    cfg = shrunk(checkpoint, data, folder / 'run', steps, every)
-    train(cfg)
-    return {0: measured(folder / 'untrained')[1], **measured(folder / 'run')}
+    train(shrunk(checkpoint, data, folder / 'run', steps, every))
+    return [(0, *row[1:]) for row in measured(folder / 'untrained')] + measured(folder / 'run')
 
 
 def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) -> Config:
     """The config of VOC07 with small images, few regions and few steps; everything else is as it is."""
     cfg = start_from(load_config(CONFIG), checkpoint)
-    for node in _dicts(cfg._cfg_dict):
+    for node in dicts(cfg._cfg_dict):
         if node.get('type') == 'RandomChoiceResize':
             node.scales = [(400, side) for side in (96, 128, 160)]
         if node.get('type') == 'Resize':
@@ -51,21 +51,16 @@ def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) 
     return cfg
 
 
-def _dicts(node: object) -> Iterator[ConfigDict]:
+def dicts(node: object) -> Iterator[ConfigDict]:
+    """Every dictionary in a config."""
     if isinstance(node, ConfigDict):
         yield node
-        for value in node.values():
-            yield from _dicts(value)
-    elif isinstance(node, (list, tuple)):
-        for value in node:
-            yield from _dicts(value)
+    for value in node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ():
+        yield from dicts(value)
 
 
-def measured(folder: Path) -> dict[int, dict[str, float]]:
+def measured(folder: Path) -> list[tuple[int, ...]]:
     """Each evaluation that the run has logged."""
-    found = {}
-    for path in sorted(folder.glob('*/vis_data/scalars.json')):
-        for line in map(json.loads, path.read_text().splitlines()):
-            if 'pascal_voc/AP' in line:
-                found[line['step']] = {name: 100 * line[f'pascal_voc/{name}'] for name in ('AP', 'AP50', 'AP75')}
-    return found
+    lines = [line for path in sorted(folder.glob('*/vis_data/scalars.json')) for line in path.read_text().splitlines()]
+    found = [scalars for scalars in map(json.loads, lines) if 'pascal_voc/AP' in scalars]
+    return [(one['step'], *(100 * one[f'pascal_voc/{name}'] for name in SCORES)) for one in found]

@@ -1,4 +1,4 @@
-"""What a second process brings, and where the rest goes: the machine, batch norm's exchange, DDP's settings.
+"""What a second process brings, and what the machine, batch norm's exchange and DDP's settings cost.
 
 tools/benchmark.py --suite scaling: a row per way of running, each process on one thread.
 """
@@ -25,7 +25,6 @@ from mmairl.hooks.momentum import MomentumHook
 from mmairl.hooks.nonfinite import NonFiniteHook
 from mmairl.hooks.queue import QueueHook
 from mmairl.hooks.runtime_info import AsyncRuntimeInfoHook
-from projects.benchmark import cluster
 from projects.benchmark.report import machine, save
 from projects.benchmark.step import Size, quiet, siamese, training_loop
 
@@ -42,7 +41,7 @@ SEVERAL = {
 
 
 def measure(rounds: int = 3, steps: int = 3) -> dict[str, list[float]]:
-    """Seconds a step of each way to run, by round; the ways take turns, so that what else the machine does falls on all."""
+    """Seconds a step of each way to run, by round; the ways take turns, so that other work on the machine slows all of them."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         alone = _read([_start(1, steps)])
@@ -59,7 +58,7 @@ def _start(processes: int, steps: int) -> subprocess.Popen:
         [sys.executable, *several, '-m', 'projects.benchmark.scaling', str(steps)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''},  # what is measured is cores
+        env={**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': ''},  # cores are measured, not GPUs
     )
 
 
@@ -127,12 +126,11 @@ def table(found: dict[str, list[float]]) -> str:
 
 
 def report(rounds: int, steps: int, command: str, out: Path) -> tuple[Path, Path]:
-    """Measure, print, and write out.json and out.md, with the model of many GPUs below."""
+    """Measure, print, and write out.json and out.md."""
     found = measure(rounds, steps)
-    heading = f'A step of MoCo v2+, {SIZE} a process, one thread a process; the ways take turns.'
-    tables = [heading, table(found), cluster.NOTE, cluster.table()]
+    tables = [f'A step of MoCo v2+, {SIZE} a process, one thread a process; the ways take turns.', table(found)]
     print('\n\n'.join(tables))
-    record = dict(machine=machine('cpu'), command=command, seconds=found, model=cluster.record())
+    record = dict(machine=machine('cpu'), command=command, seconds=found)
     return save(record, [f'`{command}`', machine('cpu'), *tables], out)
 
 

@@ -1,4 +1,4 @@
-"""Two ways to do the same thing, timed in turn (A B A B), so that whatever else the machine does falls on both."""
+"""Two ways to do the same thing, timed in turn (A B A B), so that other work on the machine slows both."""
 
 import ctypes
 import gc
@@ -36,7 +36,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds a call (median and spread over the rounds) of each side, and the peer's over ours."""
+    """Seconds a call (median and spread over the rounds) of each side, and what the case says of itself."""
 
     name: str
     peer_name: str
@@ -64,19 +64,16 @@ def compare(case: Case, rounds: int, device: str = 'cpu') -> Row:
     if case.check is not None:
         case.check(*results)
     del results
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        for side, work in enumerate((case.ours, case.peer)):
-            seconds[side].append(timed(work, device))
+    times = [(timed(case.ours, device), timed(case.peer, device)) for _ in range(rounds)]
     peaks = [peak_bytes(work, device) if case.memory else None for work in (case.ours, case.peer)]
-    ours, peer = (statistics.median(times) for times in seconds)
-    spreads = [max(times) - min(times) for times in seconds]
+    ours, peer = (statistics.median(side) for side in zip(*times))
+    spreads = [max(side) - min(side) for side in zip(*times)]
     speed = case.images / ours if case.images else None
-    said = case.aim, case.flops, case.moved, case.note
-    return Row(case.name, case.peer_name, ours, peer, *spreads, speed, *peaks, *said)
+    least = case.aim, case.flops, case.moved, case.note
+    return Row(case.name, case.peer_name, ours, peer, *spreads, speed, *peaks, *least)
 
 
-def timed(work: Work, device: str) -> float:
+def timed(work: Work, device: str = 'cpu') -> float:
     gc.collect()
     _wait(device)
     start = time.perf_counter()
@@ -94,8 +91,8 @@ def peak_bytes(work: Work, device: str) -> int | None:
         work()
         return torch.cuda.max_memory_allocated() - held
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed before would otherwise be used again, unseen
-        Path('/proc/self/clear_refs').write_text('5')  # forget the highest mark so far
+        ctypes.CDLL(None).malloc_trim(0)  # memory freed before would be used again and not be counted
+        Path('/proc/self/clear_refs').write_text('5')  # reset the peak
         held = _resident('VmRSS')
         work()
         return _resident('VmHWM') - held

@@ -1,1 +1,1 @@
-"""Tests that look for what nobody thought of: inputs drawn at random and broken on purpose."""
+"""Random faults: killed runs, full disks, damaged files, and what comes of them. `python -m projects.faults` runs them."""

@@ -1,15 +1,17 @@
-"""Whether two checkpoints are of the same run: every value of them, to the last bit."""
+"""Whether two checkpoints are of the same run: every value of them, to the last bit. And whether a file is damaged."""
 
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from mmengine.logging import HistoryBuffer
 from torch import Tensor
 
 from mmairl.engine.checkpoint import load_checkpoint
 
-# Names and times aside, which no two runs share: weights of both networks, statistics, queue, optimizer, schedules, probe,
-# generators and the place in the order of images.
+# All that a run leaves behind but names and times, which no two runs share.
 COMPARED = ('state_dict', 'optimizer', 'param_schedulers', 'online_probe', 'random_states', 'place')
 
 
@@ -27,28 +29,40 @@ def different_runs(one: Path, other: Path) -> list[str]:
     return found + differing(*losses, 'train/loss')
 
 
-def differing(one: object, other: object, name: str) -> list[str]:
-    """Where two nested values differ in a bit."""
-    if isinstance(one, dict) and isinstance(other, dict):
+def differing(one: Any, other: Any, name: str) -> list[str]:
+    """Where two nested values differ in a type, a shape or a bit: 0.0 and -0.0 differ, NaN equals itself."""
+    if type(one) is not type(other):
+        return [name]
+    if isinstance(one, HistoryBuffer):
+        return differing(vars(one), vars(other), name)
+    if isinstance(one, dict):
         if one.keys() != other.keys():
             return [name]
         return [found for key in one for found in differing(one[key], other[key], f'{name}.{key}')]
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+    if isinstance(one, (list, tuple)):
         if len(one) != len(other):
             return [name]
         pairs = enumerate(zip(one, other))
         return [found for place, pair in pairs for found in differing(*pair, f'{name}.{place}')]
-    return [] if identical(one, other) else [name]
+    return [] if _identical(one, other) else [name]
 
 
-def identical(one: object, other: object) -> bool:
-    """Equal as bytes: a zero differs from a negative zero, and a NaN is equal to itself."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(as_bytes(one), as_bytes(other))
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+def _identical(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(_bytes(one), _bytes(other))
+    if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-    return type(one) is type(other) and repr(one) == repr(other)
+    return repr(one) == repr(other)
 
 
-def as_bytes(tensor: Tensor) -> Tensor:
+def _bytes(tensor: Tensor) -> Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether the archive, or a checksum in it, is wrong."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is not None
+    except (zipfile.BadZipFile, OSError):
+        return True

@@ -1,4 +1,4 @@
-"""Image files broken at random, and what the data set makes of them.
+"""Image files damaged at random, and whether the data set reads or refuses each.
 
 >>> from pathlib import Path
 >>> fuzz_images(1000, seed=0, folder=Path('/tmp/fuzz'))['crashes']
@@ -11,9 +11,9 @@ import multiprocessing
 import os
 import random
 import resource
+import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +23,21 @@ from torch import Tensor
 
 from mmairl.data.folders import FileDataset
 from mmairl.data.images import Reason, UnreadableImage
+from projects.faults import damage
 
 MAX_PIXELS = 2**20  # broken headers ask for much more, and the memory that a reader takes is bounded by this
 PATIENCE = 60.0  # seconds without an image before a reader counts as hanging; one takes milliseconds
 SIZE = (37, 29)  # pixels of the drawn images; odd, so that blocks and tiles do not fit
 
-Mutation = Callable[[bytearray, random.Random, list[bytes]], bytearray]
+KINDS = [damage.flip_bit, damage.change_bytes, damage.cut, damage.extend, damage.zero_block, damage.stretch_header]
 
 
 def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
-    """Write `count` broken images into `folder`, load each through a FileDataset, and count what came of them.
+    """Write `count` damaged images into `folder`, load each through a FileDataset, and count the outcomes.
 
     `read` and the phrases of Reason count images, and sum to `count` where none is `misread` (no RGB image came out),
     none `escaped` (an exception that the data set let through), and no process that reads `crashes` or `hangs`.
-    `warnings` counts what reached the user's screen; `memory_mib` is what the memory of a reader grew by at its peak.
+    `warnings` counts the images for which something was printed; `memory_mib` is the growth of a reader's memory.
     """
     files = write_broken_images(count, seed, folder)
     data = FileDataset(folder, files, [-1] * count, None, max_unreadable=1, max_pixels=MAX_PIXELS)
@@ -47,15 +48,15 @@ def fuzz_images(count: int, seed: int, folder: Path) -> dict[str, int]:
 
 
 class Readers:
-    """Processes that load the images one after the other; where one dies, the next goes on behind the image it died of."""
+    """Processes that load the images one after the other; where one dies, the next goes on after the image it died of."""
 
     COUNTED = ('read', 'escaped', 'misread', 'warnings', 'memory_mib')
 
     def __init__(self, data: FileDataset, count: int, screen: Path) -> None:
         self.data, self.count, self.screen = data, count, screen
         self.counts = torch.zeros(len(self.COUNTED), dtype=torch.int64).share_memory_()
-        self.reasons = torch.zeros(count, dtype=torch.uint8).share_memory_()
         self.position = torch.zeros((), dtype=torch.int64).share_memory_()
+        self.reasons = torch.zeros(count, dtype=torch.uint8).share_memory_()
         self.crashes = self.hangs = 0
 
     def run(self) -> 'Readers':
@@ -68,7 +69,7 @@ class Readers:
         return self
 
     def watch(self, process: multiprocessing.Process) -> None:
-        """Wait for the end of the process, and end it if it stays at one image."""
+        """Wait for the end of the process, and kill it if it stays at one image."""
         while process.is_alive():
             before = int(self.position)
             process.join(PATIENCE)
@@ -80,11 +81,13 @@ class Readers:
         self.crashes += process.exitcode != 0
 
     def read_on(self) -> None:
-        """The life of one process."""
+        """One process: everything that it prints, warns or logs goes to the file `screen`."""
         screen = os.open(self.screen, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(screen, 1)
         os.dup2(screen, 2)
-        logging.getLogger('PIL').addHandler(Heard(self.counts, self.COUNTED.index('warnings')))
+        sys.stderr = os.fdopen(2, 'w', buffering=1)
+        logging.getLogger().handlers = []  # so that a warning is printed
+        warnings.simplefilter('always')
         before = peak_mib()
         while self.position < self.count:
             printed = os.fstat(screen).st_size
@@ -94,33 +97,17 @@ class Readers:
             self.position += 1
 
     def read_one(self, index: int) -> None:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter('always')
-            try:
-                image = self.data.raw(index)
-            except UnreadableImage as fault:
-                self.reasons[index] = fault.reason
-                return
-            except Exception:  # any at all is a finding
-                self.add('escaped')
-                return
-            finally:
-                self.add('warnings', len(warned))
-        self.add('read' if sound(image) else 'misread')
+        try:
+            image = self.data.raw(index)
+        except UnreadableImage as fault:
+            self.reasons[index] = fault.reason
+        except Exception:  # any at all is a fault
+            self.add('escaped')
+        else:
+            self.add('read' if sound(image) else 'misread')
 
     def add(self, name: str, number: int = 1) -> None:
         self.counts[self.COUNTED.index(name)] += number
-
-
-class Heard(logging.Handler):
-    """Counts records that a user would see, at `counts[at]`."""
-
-    def __init__(self, counts: Tensor, at: int) -> None:
-        super().__init__(logging.WARNING)
-        self.counts, self.at = counts, at
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.counts[self.at] += 1
 
 
 def sound(image: Tensor) -> bool:
@@ -135,13 +122,14 @@ def peak_mib() -> int:
 def write_broken_images(count: int, seed: int, folder: Path) -> list[str]:
     """The names of `count` broken files; the same seed writes the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
-    chance, whole = random.Random(seed), whole_images(seed)
+    draw, whole = random.Random(seed), whole_images(seed)
     names = []
     for index in range(count):
-        name = chance.choice(sorted(whole))
-        broken = chance.choice(MUTATIONS)(bytearray(whole[name]), chance, list(whole.values()))
+        name = draw.choice(sorted(whole))
+        others_header = draw.choice(list(whole.values()))[: draw.randint(4, 256)]
+        splice = lambda content, _, header=others_header: header + content[len(header) :]  # noqa: E731
         names.append(f'{index:06}_{name}')
-        (folder / names[-1]).write_bytes(broken)
+        (folder / names[-1]).write_bytes(draw.choice([*KINDS, splice])(whole[name], draw))
     return names
 
 
@@ -156,15 +144,15 @@ def whole_images(seed: int) -> dict[str, bytes]:
     more = dict(save_all=True, append_images=[rgb.rotate(90), rgb.rotate(180)])
     exif = Image.Exif()
     exif.update({0x0112: 6, 0x010F: 'maker', 0x9003: '2000:01:01 00:00:00'})
-    drawn = {
+    kinds = {
         'rgb.jpg': (rgb, dict(exif=exif)),
-        'grey.jpg': (grey, dict()),
+        'grey.jpg': (grey, {}),
         'progressive.jpg': (rgb, dict(progressive=True, quality=95)),
-        'cmyk.jpg': (rgb.convert('CMYK'), dict()),
-        'rgb.png': (rgb, dict()),
+        'cmyk.jpg': (rgb.convert('CMYK'), {}),
+        'rgb.png': (rgb, {}),
         'alpha.png': (alpha, dict(exif=exif)),
         'palette.png': (rgb.quantize(17), dict(transparency=3)),
-        'deep.png': (deep, dict()),
+        'deep.png': (deep, {}),
         'animated.png': (rgb, more),
         'still.gif': (rgb.quantize(30), dict(transparency=1)),
         'animated.gif': (rgb, more),
@@ -172,17 +160,17 @@ def whole_images(seed: int) -> dict[str, bytes]:
         'lossless.webp': (alpha, dict(lossless=True)),
         'animated.webp': (rgb, more),
         'raw.tif': (rgb, dict(exif=exif)),
-        'deep.tif': (deep, dict()),
+        'deep.tif': (deep, {}),
         'float.tif': (floats, dict(compression='tiff_adobe_deflate')),
         'lzw.tif': (alpha, dict(compression='tiff_lzw')),
         'jpeg.tif': (rgb, dict(compression='jpeg')),
         'fax.tif': (grey.convert('1'), dict(compression='group4')),
         'packbits.tif': (grey, dict(compression='packbits')),
-        'rgb.bmp': (rgb, dict()),
-        'palette.bmp': (rgb.quantize(17), dict()),
-        'bits.bmp': (grey.convert('1'), dict()),
+        'rgb.bmp': (rgb, {}),
+        'palette.bmp': (rgb.quantize(17), {}),
+        'bits.bmp': (grey.convert('1'), {}),
     }
-    return {name: encoded(image, Path(name).suffix, options) for name, (image, options) in drawn.items()}
+    return {name: encoded(image, Path(name).suffix, options) for name, (image, options) in kinds.items()}
 
 
 def encoded(image: Image.Image, suffix: str, options: dict) -> bytes:
@@ -190,45 +178,3 @@ def encoded(image: Image.Image, suffix: str, options: dict) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, Image.EXTENSION[suffix], **options)
     return buffer.getvalue()
-
-
-def flip_bits(data: bytearray, chance: random.Random, others: list[bytes]) -> bytearray:
-    """Up to 32 bits, half the time in the header, where they do most."""
-    end = chance.choice([min(len(data), 128), len(data)])
-    for _ in range(chance.randint(1, 32)):
-        data[chance.randrange(end)] ^= 1 << chance.randrange(8)
-    return data
-
-
-def cut(data: bytearray, chance: random.Random, others: list[bytes]) -> bytearray:
-    return data[: chance.randrange(len(data))]
-
-
-def extend(data: bytearray, chance: random.Random, others: list[bytes]) -> bytearray:
-    return data + chance.randbytes(chance.randint(1, 4096))
-
-
-def splice(data: bytearray, chance: random.Random, others: list[bytes]) -> bytearray:
-    """The beginning of another file on the rest of this one."""
-    length = chance.randint(4, 256)
-    return bytearray(chance.choice(others)[:length]) + data[length:]
-
-
-def zero(data: bytearray, chance: random.Random, others: list[bytes]) -> bytearray:
-    """A block that the disk lost."""
-    start = chance.randrange(len(data))
-    length = min(chance.randint(1, 512), len(data) - start)
-    data[start : start + length] = bytes(length)
-    return data
-
-
-def stretch(data: bytearray, chance: random.Random, others: list[bytes]) -> bytearray:
-    """A few bytes of the header at their largest: sizes, counts and offsets beyond the file."""
-    for _ in range(chance.randint(1, 4)):
-        start = chance.randrange(min(len(data), 64))
-        length = min(chance.choice([1, 2, 4]), len(data) - start)
-        data[start : start + length] = chance.choice([b'\xff\xff\xff\xff', b'\x7f\xff\xff\xff'])[:length]
-    return data
-
-
-MUTATIONS: list[Mutation] = [flip_bits, cut, extend, splice, zero, stretch]

@@ -1,4 +1,4 @@
-"""A run that is killed again and again, at any moment, and always gone on with: is it the run that nobody touched?
+"""A run that is killed many times, at any moment, and resumed each time: does it end as the undisturbed run?
 
 >>> killed_runs(50, seed=0, folder=Path('/tmp/kills'))['values that differ']  # doctest: +SKIP
 0
@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from mmairl.engine.verify import damage
 from projects.faults import small_run
-from projects.faults.compare import different_runs
+from projects.faults.compare import different_runs, is_damaged
 
 FAULTS = (
     'starts that failed',
@@ -33,22 +32,21 @@ PATIENCE = 120.0  # seconds without the awaited moment
 
 
 def killed_runs(count: int, seed: int, folder: Path, progress: Callable[[int], None] = lambda done: None) -> dict:
-    """Kill one run `count` times with all its processes, finish it, and compare it with one that was left alone.
+    """Kill one run `count` times with all its processes, finish it, and compare it with an undisturbed one.
 
-    Moments are drawn by `seed`; how often each of them was really met is counted by what the kill left behind.
+    The moments are drawn by `seed`; which of them each kill met is told from the files that it left.
     """
     config = small_run.write_config(folder / 'small.py', MOST * (count + 1), seed)
     victim, draw = Victim(config, folder / 'killed'), random.Random(seed)
-    if small_run.run(config, folder / 'whole') != 0:
-        raise RuntimeError(f'the run that nobody touches does not end; see {folder / "whole.txt"}')
+    whole = small_run.run_undisturbed(config, folder / 'whole')
     for number in range(count):
         victim.kill_at(MOMENTS[number % len(MOMENTS)], draw)
         progress(number + 1)
-    return victim.end(folder / 'whole')
+    return victim.end(whole)
 
 
 class Victim:
-    """The run that is killed, and what was counted about it."""
+    """The run that is killed, and the counts."""
 
     def __init__(self, config: Path, work_dir: Path) -> None:
         self.config, self.work_dir, self.log = config, work_dir, work_dir.with_suffix('.txt')
@@ -56,7 +54,7 @@ class Victim:
         self.start_takes = 5.0
 
     def kill_at(self, moment: str, draw: random.Random) -> None:
-        """Start the run, wait for such a moment, kill it, and look at what is there."""
+        """Start the run, wait for such a moment, kill it, and count what is left."""
         self.log.write_bytes(b'')
         with self.log.open('ab') as output:
             process = small_run.start(self.config, self.work_dir, output)
@@ -92,11 +90,11 @@ class Victim:
             time.sleep(GLANCE)
 
     def steps(self) -> int:
-        """New iterations of this start."""
+        """Iterations since this start."""
         return self.log.read_bytes().count(b'Epoch(train)')
 
     def unfinished(self, process: int | str = '*') -> list[Path]:
-        """Files that this process, or any, is writing or never will."""
+        """Temporary files of this process, or of any."""
         return list(self.work_dir.glob(f'.*.{process}.tmp'))
 
     def count_what_is_left(self, process: int) -> None:
@@ -105,7 +103,7 @@ class Victim:
         self.found['kills'] += 1
         for path in self.work_dir.glob('*.pth'):
             self.found['checkpoints read back'] += 1
-            self.found['damaged checkpoints'] += damage(path) is not None
+            self.found['damaged checkpoints'] += is_damaged(path)
 
     def end(self, whole: Path) -> dict[str, int]:
         """Let the run end, and compare."""

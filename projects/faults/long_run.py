@@ -1,4 +1,4 @@
-"""A run of very many very small steps: does the process grow, and does it keep what it should give back?
+"""A run of very many very small steps: do its memory, files, threads or workers grow?
 
 >>> long_run(20_000, seed=0, folder=Path('/tmp/long'))['KiB gained per 1000 steps']  # doctest: +SKIP
 """
@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from mmairl.engine import launch
 from mmairl.registry import HOOKS, MODELS
-from projects.faults.small_run import VIEW, small_config
+from projects.faults.small_run import VIEW, loader, small_config
 
 FAULTS = ('memory grows', 'files grow', 'threads grow', 'workers grow', 'left-over files')
 SAMPLES = 20
-SETTLED = 4  # samples until caches, pools and the histories of the log are full
+WARM_UP = 4  # samples until caches, pools and the histories of the log are full
 BATCH = 16  # the fewest that the health of a run is measured with
 # A scalar tensor that is kept takes half a KiB, and one per step would be 500 here. What does grow is bounded: the health's
 # curves, written every 50 steps, gain some 30 until they are 2000 values long.
@@ -32,21 +32,14 @@ def long_run(count: int, seed: int, folder: Path) -> dict[str, int | float]:
     """Train `count` steps of a few ms in this process, with all default hooks, a probe, a queue, a worker and checkpoints."""
     runner = launch.train(config(count, seed, folder))
     samples = next(hook for hook in runner.hooks if isinstance(hook, SampleHook)).samples
-    return judged(samples, len(list(folder.glob('.*.tmp'))))
+    return judge(samples, len(list(folder.glob('.*.tmp'))))
 
 
 def config(count: int, seed: int, folder: Path) -> Config:
     cfg = small_config(BATCH, seed)
     cfg.model.backbone = dict(type='TwoLayers', channels=8)
     cfg.model.projector.in_channels = cfg.model.predictor.out_channels = 16
-    cfg.train_dataloader = dict(
-        num_workers=1,
-        persistent_workers=False,  # so that workers come and go with every epoch
-        drop_last=True,
-        sampler=dict(type='ResumableSampler', shuffle=True),
-        collate_fn=dict(type='default_collate'),
-        dataset=dict(type='Shapes', split='train', count=100 * BATCH, size=16),
-    )
+    cfg.train_dataloader = loader(100 * BATCH, 16, persistent_workers=False)  # workers start anew with every epoch
     cfg.model.data_preprocessor.views = [[dict(step, size=12) if 'size' in step else step for step in VIEW[:2]]] * 2
     cfg.train_cfg = dict(by_epoch=False, max_iters=count)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=False, begin=0, end=count)]
@@ -59,7 +52,7 @@ def config(count: int, seed: int, folder: Path) -> Config:
 
 @MODELS.register_module()
 class TwoLayers(nn.Module):
-    """The smallest backbone that has a batch norm: a step of it is the machinery around it."""
+    """The smallest backbone with a batch norm, so that a step is mostly the machinery around it."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -77,7 +70,7 @@ class TwoLayers(nn.Module):
 
 @dataclass
 class Sample:
-    """What the process holds after a step."""
+    """Resources of the process after a step."""
 
     step: int
     kib: int
@@ -88,7 +81,7 @@ class Sample:
 
 @HOOKS.register_module()
 class SampleHook(Hook):
-    """Looks at the process every `interval` steps, as the system sees it."""
+    """Measures the process every `interval` steps."""
 
     priority = 'LOWEST'
 
@@ -102,15 +95,15 @@ class SampleHook(Hook):
 
 
 def sample(step: int) -> Sample:
-    """Resident memory, open files, threads and data workers, from Linux's own books."""
+    """Resident memory, open files, threads and data workers, as Linux counts them."""
     status = dict(line.split(':', 1) for line in Path('/proc/self/status').read_text().splitlines())
     files, workers = list(Path('/proc/self/fd').iterdir()), multiprocessing.active_children()
     return Sample(step, int(status['VmRSS'].split()[0]), len(files), int(status['Threads']), len(workers))
 
 
-def judged(samples: list[Sample], left_over: int) -> dict[str, int | float]:
+def judge(samples: list[Sample], left_over: int) -> dict[str, int | float]:
     """The slope of the memory behind the first samples, and whether any count was higher all through the later half."""
-    settled = samples[SETTLED:]
+    settled = samples[WARM_UP:]
     early, late = settled[: len(settled) // 2], settled[len(settled) // 2 :]
     thousands = (settled[-1].step - settled[0].step) / 1000
     slope = float(np.polyfit([one.step / 1000 for one in settled], [one.kib for one in settled], 1)[0])
@@ -127,7 +120,7 @@ def judged(samples: list[Sample], left_over: int) -> dict[str, int | float]:
         'memory grows': int(slope > limit),
     }
     for name in ('files', 'threads', 'workers'):
-        # Batches on their way from a worker come and go; what is kept is there at every later look.
+        # Batches on their way from a worker come and go; what is kept is in every later sample.
         before, after = ([getattr(one, name) for one in part] for part in (early, late))
         found[f'{name} grow'] = int(min(after) > max(before))
     return {**found, 'left-over files': left_over}

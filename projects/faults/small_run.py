@@ -1,4 +1,4 @@
-"""The run that faults are tried on: MoCo v2+ as its config has it, made small, and started as a user starts it."""
+"""The run that faults are tried on: MoCo v2+ by its config, made small, and started as a user starts it."""
 
 import math
 import os
@@ -12,8 +12,7 @@ from mmengine.config import Config
 
 from mmairl.configs import home, load_config
 
-ROOT = home()
-EPOCH = 10  # iterations, so that epochs end between checkpoints and in the middle of them
+EPOCH = 10  # iterations, so that epochs end between checkpoints
 INTERVAL = 3  # iterations from one checkpoint to the next
 KEPT = 2  # checkpoints
 VIEW = [
@@ -27,23 +26,27 @@ def write_config(path: Path, steps: int, seed: int) -> Path:
     """A config of at least so many steps of some 20 ms: a ResNet-18 of an eighth of the width, views made by a worker."""
     epochs, batch = math.ceil(steps / EPOCH), 8
     cfg = small_config(batch, seed)
-    cfg.train_dataloader = dict(
-        num_workers=1,
-        persistent_workers=True,
-        drop_last=True,
-        sampler=dict(type='ResumableSampler', shuffle=True),
-        collate_fn=dict(type='default_collate'),
-        dataset=dict(type='Shapes', split='train', count=EPOCH * batch + 3, size=32, views=[VIEW, VIEW]),
-    )
+    cfg.train_dataloader = loader(EPOCH * batch + 3, 32, persistent_workers=True, views=[VIEW, VIEW])
     cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs)
-    cfg.param_scheduler = [
-        dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, convert_to_iter_based=True)
-    ]
+    schedule = dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, convert_to_iter_based=True)
+    cfg.param_scheduler = [schedule]
     cfg.default_hooks.checkpoint.update(by_epoch=False, interval=INTERVAL, max_keep_ckpts=KEPT)
     cfg.default_hooks.logger.interval = 1
     path.parent.mkdir(parents=True, exist_ok=True)
     cfg.dump(path)
     return path
+
+
+def loader(count: int, size: int, persistent_workers: bool, **more) -> dict:
+    """One worker, on drawn images."""
+    return dict(
+        num_workers=1,
+        persistent_workers=persistent_workers,
+        drop_last=True,
+        sampler=dict(type='ResumableSampler', shuffle=True),
+        collate_fn=dict(type='default_collate'),
+        dataset=dict(type='Shapes', split='train', count=count, size=size, **more),
+    )
 
 
 def small_config(batch: int, seed: int) -> Config:
@@ -61,16 +64,16 @@ def small_config(batch: int, seed: int) -> Config:
 
 
 def start(config: Path, work_dir: Path, output: IO | int) -> subprocess.Popen:
-    """`tools/train.py CONFIG --work-dir D --resume`, as a group of processes that can be killed together with its workers."""
-    command = [sys.executable, str(ROOT / 'tools/train.py'), str(config), '--work-dir', str(work_dir), '--resume']
-    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1'}
+    """`tools/train.py CONFIG --work-dir D --resume`, as a process group that can be killed together with its workers."""
+    command = [sys.executable, str(home() / 'tools/train.py'), str(config), '--work-dir', str(work_dir), '--resume']
+    environment = {**os.environ, 'PYTHONPATH': str(home()), 'OMP_NUM_THREADS': '1', 'PYTHONUNBUFFERED': '1'}
     return subprocess.Popen(
-        command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd=ROOT
+        command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, cwd=home()
     )
 
 
 def run(config: Path, work_dir: Path) -> int:
-    """Train to the end, saying what there is to say into a file beside the folder; the exit code."""
+    """Train to the end, with the output in a file beside the folder; the exit code."""
     work_dir.parent.mkdir(parents=True, exist_ok=True)
     with work_dir.with_suffix('.txt').open('ab') as output:
         process = start(config, work_dir, output)
@@ -80,8 +83,15 @@ def run(config: Path, work_dir: Path) -> int:
         end(process)
 
 
+def run_undisturbed(config: Path, work_dir: Path) -> Path:
+    """The run that others are compared with."""
+    if run(config, work_dir) != 0:
+        raise RuntimeError(f'the undisturbed run fails; see {work_dir.with_suffix(".txt")}')
+    return work_dir
+
+
 def end(process: subprocess.Popen) -> None:
-    """Kill what still runs of it, at once and all together."""
+    """Kill the whole process group if it still runs."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

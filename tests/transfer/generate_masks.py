@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mmairl.transfer.drawn import KINDS, scene
+from projects.benchmark.drawn_sets import KINDS, scene
 
 CITYSCAPES = {'bus': 15, 'car': 13, 'train': 16, 'bottle': 5, 'person': 11, 'boat': 8}  # any six of its 19 training ids
 VOC = {'bus': 6, 'car': 7, 'train': 19, 'bottle': 5, 'person': 15, 'boat': 4}

@@ -1,76 +1,39 @@
 """Each detection config, small in pixels and steps, trains and evaluates from a checkpoint of ours on real formats."""
 
-from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import toy
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 from mmengine.runner import Runner
 from PIL import Image
 from pycocotools.coco import COCO as COCO_API
-from torch import nn
+from transfer.small_runs import check_backbone, depth_of, pretrained, small_run
 
 from mmairl.configs import load_config
 from mmairl.engine import launch
-from mmairl.registry import MODELS
-from mmairl.transfer import drawn as generate
-from mmairl.transfer.loaded import start_from
+from projects.benchmark import drawn_sets
+from projects.benchmark.detection import dicts
 
-RUNS = count()
+__all__ = ['pretrained']  # a fixture
 VOC = {'VOC2007': dict(trainval=6, test=3), 'VOC2012': dict(trainval=3)}
-COCO = dict(train2017=6, val2017=3)
-VOC_CONFIGS = [
-    *(f'voc07_c4_r{depth}_9k' for depth in (18, 50, 101)),
-    *(f'voc0712_c4_r{depth}_24k' for depth in (18, 50, 101)),
-]
-COCO_CONFIGS = ['coco_mask_rcnn_c4_r50_90k', 'coco_mask_rcnn_fpn_r50_90k']
+CONFIGS = ['voc07_c4_r18_9k', 'voc0712_c4_r18_24k', 'coco_mask_rcnn_fpn_r50_90k']
+DEEP = ['voc07_c4_r50_9k', 'voc07_c4_r101_9k', 'voc0712_c4_r50_24k', 'voc0712_c4_r101_24k', 'coco_mask_rcnn_c4_r50_90k']
 
 
 @pytest.fixture(scope='module')
-def voc(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate.write_voc(tmp_path_factory.mktemp('voc') / 'VOCdevkit', VOC)
-
-
-@pytest.fixture(scope='module')
-def coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return generate.write_coco(tmp_path_factory.mktemp('coco') / 'coco', COCO)
-
-
-@pytest.fixture(scope='module')
-def pretrained(tmp_path_factory: pytest.TempPathFactory):
-    """A checkpoint by depth: ResNet-18 pre-trained for a step, the deeper ones saved as they were made."""
-    folder, made = tmp_path_factory.mktemp('pretrained'), {}
-
-    def checkpoint(depth: int) -> Path:
-        if depth not in made:
-            made[depth] = _pretrain(folder) if depth == 18 else _untrained(folder, depth)
-        return made[depth]
-
-    yield checkpoint
-    for path in folder.rglob('*.pth'):
-        path.unlink()
-
-
-def _pretrain(folder: Path) -> Path:
-    launch.train(toy.config('mocov2plus_r50_200e.py', str(folder), steps=1))
-    return folder / 'iter_1.pth'
-
-
-def _untrained(folder: Path, depth: int) -> Path:
-    launch.register()
-    options = {'model.backbone.depth': depth, 'model.projector.in_channels': 2048}
-    model = MODELS.build(toy.config('mocov2plus_r50_200e.py', str(folder), **options).model)
-    torch.save(dict(meta={}, state_dict=model.state_dict()), folder / f'r{depth}.pth')
-    return folder / f'r{depth}.pth'
+def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp('drawn')
+    coco = drawn_sets.write_coco(root / 'coco', dict(train2017=6, val2017=3))
+    return dict(voc=drawn_sets.write_voc(root / 'VOCdevkit', VOC), coco=coco)
 
 
 def small(name: str, data: Path, checkpoint: Path, work_dir: Path, steps: int = 2) -> Config:
     """The config as it is, with few pixels, regions and steps, on one process of a CPU."""
-    cfg = start_from(load_config(str(toy.CONFIGS / 'transfer' / f'{name}.py')), str(checkpoint))
-    for node in _dicts(cfg._cfg_dict):
+    cfg = small_run(name, checkpoint, work_dir, batches=2, steps=steps)
+    for node in dicts(cfg._cfg_dict):
         if node.get('type') == 'RandomChoiceResize':
             node.scales = [(160, 64), (160, 96)]
         if node.get('type') == 'Resize':
@@ -79,84 +42,40 @@ def small(name: str, data: Path, checkpoint: Path, work_dir: Path, steps: int = 
             node.data_root = f'{data}/'
         if 'ann_file' in node and node.get('type') == 'CocoMetric':
             node.ann_file = str(data / 'annotations/instances_val2017.json')
-    for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
-        loader.update(num_workers=0, persistent_workers=False)
-    cfg.train_cfg.update(max_iters=steps, val_interval=steps)
-    cfg.custom_hooks[1].batches = 2
     for proposals in (cfg.model.train_cfg.rpn_proposal, cfg.model.test_cfg.rpn):
         proposals.update(nms_pre=40, max_per_img=10)
     cfg.model.train_cfg.rcnn.sampler.num = 12
     cfg.model.test_cfg.rcnn.score_thr = 0.0
-    cfg.work_dir, cfg.experiment_name, cfg.randomness = str(work_dir), f'detection{next(RUNS)}', dict(seed=5)
     return cfg
 
 
-def _dicts(node: object):
-    if isinstance(node, ConfigDict):
-        yield node
-        for value in node.values():
-            yield from _dicts(value)
-    elif isinstance(node, (list, tuple)):
-        for value in node:
-            yield from _dicts(value)
+def losses_of(runner: Runner) -> dict[str, float]:
+    scalars = runner.message_hub.log_scalars.items()
+    return {key: value.data[0][-1] for key, value in scalars if key.startswith('train/loss')}
 
 
-def depth_of(name: str) -> int:
-    return int(name.split('_r')[-1].split('_')[0])
+@pytest.mark.parametrize('name', [*CONFIGS, *(pytest.param(name, marks=pytest.mark.slow) for name in DEEP)])
+def test_configs_train_and_evaluate(name, data, pretrained, tmp_path):
+    checkpoint, kind = pretrained(depth_of(name)), 'coco' if name.startswith('coco') else 'voc'
+    runner = launch.train(small(name, data[kind], checkpoint, tmp_path))
+    metrics = ['bbox_mAP', 'bbox_mAP_75', 'segm_mAP', 'segm_mAP_75'] if kind == 'coco' else ['AP', 'AP50', 'AP75']
+    prefix = dict(coco='coco', voc='pascal_voc')[kind]
+    check_backbone(runner, checkpoint, {f'{prefix}/{metric}': 1 for metric in metrics})
+    losses = losses_of(runner)
+    assert len(losses) >= 5 and all(0 <= loss < 100 for loss in losses.values())
+    assert ('train/loss_mask' in losses) == (kind == 'coco')
+    if kind == 'voc':  # trainval2007 and, of 07+12, 2012
+        assert len(runner.train_dataloader.dataset) == (9 if '0712' in name else 6)
 
 
-def run(cfg: Config) -> Runner:
-    runner = launch.train(cfg)
-    for path in Path(cfg.work_dir).rglob('*.pth'):
-        path.unlink()
-    return runner
-
-
-def check(runner: Runner, before: dict[str, torch.Tensor], metrics: list[str]) -> None:
-    scalars = runner.message_hub.log_scalars
-    losses = [value.data[0][-1] for key, value in scalars.items() if key.startswith('train/loss')]
-    assert len(losses) >= 5 and all(0 <= loss < 100 for loss in losses)
-    assert all(0 <= scalars[f'val/{metric}'].current() <= 1 for metric in metrics)
-    unmoved = [
-        name
-        for name, parameter in runner.model.backbone.named_parameters()
-        if torch.equal(parameter.detach(), before[f'backbone.{name}'])
-    ]
-    assert not unmoved, 'a part of the backbone is frozen'
-    norms = [m for m in runner.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-    assert norms and all(type(norm).__module__ == 'mmairl.models.batchnorm' for norm in norms)
-
-
-@pytest.mark.parametrize('name', VOC_CONFIGS)
-def test_voc_configs_train_and_evaluate(name, voc, pretrained, tmp_path):
-    checkpoint = pretrained(depth_of(name))
-    runner = run(small(name, voc, checkpoint, tmp_path))
-    before = torch.load(checkpoint, weights_only=True)['state_dict']
-    check(runner, before, ['pascal_voc/AP', 'pascal_voc/AP50', 'pascal_voc/AP75'])
-    assert len(runner.train_dataloader.dataset) == (9 if '0712' in name else 6)  # trainval2007 and, of 07+12, 2012
-
-
-@pytest.mark.parametrize('name', COCO_CONFIGS)
-def test_coco_configs_train_and_evaluate(name, coco, pretrained, tmp_path):
-    checkpoint = pretrained(depth_of(name))
-    runner = run(small(name, coco, checkpoint, tmp_path))
-    before = torch.load(checkpoint, weights_only=True)['state_dict']
-    check(runner, before, ['coco/bbox_mAP', 'coco/bbox_mAP_75', 'coco/segm_mAP', 'coco/segm_mAP_75'])
-    assert 'train/loss_mask' in runner.message_hub.log_scalars
-
-
-def test_precise_statistics_change_what_is_saved_and_evaluated_and_nothing_that_is_trained(voc, pretrained, tmp_path):
-    runs = {}
+def test_precise_statistics_change_what_is_saved_and_evaluated_and_nothing_that_is_trained(data, pretrained, tmp_path):
+    states = {}
     for batches in (0, 2):
-        cfg = small('voc07_c4_r18_9k', voc, pretrained(18), tmp_path / str(batches), steps=2)
+        cfg = small('voc07_c4_r18_9k', data['voc'], pretrained(18), tmp_path / str(batches), steps=2)
         cfg.train_cfg.val_interval = 1  # so that training goes on after the first measurement
         cfg.custom_hooks[1].batches = batches
-        cfg.default_hooks.checkpoint.interval = 2
-        runner = launch.train(cfg)
-        runs[batches] = dict(runner.model.state_dict())
-        saved = torch.load(tmp_path / str(batches) / 'iter_2.pth', weights_only=True)['state_dict']
-        assert all(torch.equal(saved[key], runs[batches][key]) for key in saved)
-    differing = {key.split('.')[-1] for key in runs[0] if not torch.equal(runs[0][key], runs[2][key])}
+        states[batches] = dict(launch.train(cfg).model.state_dict())
+    differing = {key.split('.')[-1] for key in states[0] if not torch.equal(states[0][key], states[2][key])}
     assert differing == {'running_mean', 'running_var', 'num_batches_tracked'}
 
 
@@ -165,7 +84,6 @@ import sys
 from pathlib import Path
 import torch
 from mmairl.engine import launch
-from mmairl.errors import stop_processes
 from transfer.test_detection_configs import small
 
 data, checkpoint, out = map(Path, sys.argv[1:])
@@ -173,19 +91,21 @@ cfg = small('voc07_c4_r18_9k', data, checkpoint, out / 'run', steps=1)
 cfg.experiment_name = 'two'
 runner = launch.train(cfg, 'pytorch')
 torch.save(runner.model.module.state_dict(), out / f'{torch.distributed.get_rank()}.pth')
-stop_processes()
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
 """
 
 
-def test_two_processes_share_weights_and_statistics(voc, pretrained, run_processes, tmp_path):
+@pytest.mark.slow
+def test_two_processes_share_weights_and_statistics(data, pretrained, run_processes, tmp_path):
     (tmp_path / 'two.py').write_text(TWO_PROCESSES)
-    run_processes(2, tmp_path / 'two.py', voc, pretrained(18), tmp_path)
+    run_processes(2, tmp_path / 'two.py', data['voc'], pretrained(18), tmp_path)
     first, second = (torch.load(tmp_path / f'{rank}.pth', weights_only=True) for rank in range(2))
     for key in first:
         torch.testing.assert_close(first[key], second[key], rtol=1e-5, atol=1e-6, msg=key)
 
 
-@pytest.mark.parametrize('name', [*VOC_CONFIGS, *COCO_CONFIGS])
+@pytest.mark.parametrize('name', [*CONFIGS, *DEEP])
 def test_recipes_are_the_papers(name):
     cfg = load_config(str(toy.CONFIGS / 'transfer' / f'{name}.py'))
     iterations, milestones, sides = {
@@ -198,50 +118,26 @@ def test_recipes_are_the_papers(name):
     assert (steps.milestones, steps.gamma, steps.end, steps.by_epoch) == (milestones, 0.1, iterations, False)
     assert (warm_up.begin, warm_up.end, warm_up.by_epoch) == (0, 1000 if 'coco' in name else 100, False)
     assert (cfg.optim_wrapper.optimizer.lr, cfg.train_dataloader.batch_size * 8) == (0.02, 16)
-    resizes = [node.scales for node in _dicts(cfg.train_dataloader) if node.get('type') == 'RandomChoiceResize']
+    resizes = [node.scales for node in dicts(cfg.train_dataloader) if node.get('type') == 'RandomChoiceResize']
     assert resizes and all([tuple(scale) for scale in scales] == [(1333, side) for side in sides] for scales in resizes)
-    tests = [node.scale for node in _dicts(cfg.val_dataloader) if node.get('type') == 'Resize']
-    assert tests == [(1333, 800)]
-    assert cfg.model.data_preprocessor.mean == [123.675, 116.28, 103.53]
-    assert cfg.model.data_preprocessor.std == [58.395, 57.12, 57.375]
-    assert cfg.model.data_preprocessor.bgr_to_rgb
-    backbone = cfg.model.backbone
-    assert (backbone.depth, backbone.style, backbone.frozen_stages, backbone.norm_eval) == (
-        depth_of(name),
-        'pytorch',
-        -1,
-        False,
-    )
-    assert not [node for node in _dicts(cfg.model) if node.get('requires_grad') is False or node.get('type') == 'BN']
+    assert [node.scale for node in dicts(cfg.val_dataloader) if node.get('type') == 'Resize'] == [(1333, 800)]
+    backbone, pixels = cfg.model.backbone, cfg.model.data_preprocessor
+    assert (pixels.mean, pixels.std) == ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]) and pixels.bgr_to_rgb
+    assert (backbone.depth, backbone.style) == (depth_of(name), 'pytorch')
+    assert (backbone.frozen_stages, backbone.norm_eval) == (-1, False)
+    assert not [node for node in dicts(cfg.model) if node.get('requires_grad') is False or node.get('type') == 'BN']
 
 
-def test_what_was_generated_is_what_mmdet_reads(voc, coco):
-    from mmdet.datasets import CocoDataset, VOCDataset
-
-    split = dict(ann_file='VOC2007/ImageSets/Main/trainval.txt', data_prefix=dict(sub_data_root='VOC2007/'))
-    of_voc = VOCDataset(data_root=f'{voc}/', pipeline=[], **split)
-    rows = [row for index in range(len(of_voc)) for row in of_voc.get_data_info(index)['instances']]
-    assert len(of_voc) == 6 and sum(row['ignore_flag'] for row in rows) == 1
-    split = dict(ann_file='annotations/instances_train2017.json', data_prefix=dict(img='train2017/'))
-    of_coco = CocoDataset(data_root=f'{coco}/', pipeline=[], **split)
-    rows = [row for index in range(len(of_coco)) for row in of_coco.get_data_info(index)['instances']]
-    names = {of_coco.metainfo['classes'][row['bbox_label']] for row in rows}
-    assert len(of_coco) == 6 and names <= set(generate.KINDS) and len(names) > 2
-
-
-def test_boxes_polygons_and_areas_are_those_of_the_drawn_pixels(coco):
-    truth = COCO_API(str(coco / 'annotations/instances_train2017.json'))
+def test_boxes_polygons_and_areas_are_those_of_the_drawn_pixels(data):
+    truth = COCO_API(str(data['coco'] / 'annotations/instances_train2017.json'))
     for entry in truth.dataset['annotations']:
         name, mask = truth.cats[entry['category_id']]['name'], truth.annToMask(entry).astype(bool)
         left, top, wide, high = entry['bbox']
-        thing = generate.Thing(name, (left, top, left + wide - 1, top + high - 1))
+        thing = drawn_sets.Thing(name, (left, top, left + wide - 1, top + high - 1))
         canvas = Image.new('RGB', mask.shape[::-1])
         thing.draw(canvas)
-        drawn = np.asarray(canvas).any(axis=2)
-        rows, columns = drawn.any(axis=1).nonzero()[0], drawn.any(axis=0).nonzero()[0]
+        pixels = np.asarray(canvas).any(axis=2)
+        rows, columns = pixels.any(axis=1).nonzero()[0], pixels.any(axis=0).nonzero()[0]
         assert (columns[0], rows[0], columns[-1], rows[-1]) == thing.box
-        if generate.KINDS[name][0] == 'rectangle':
-            assert np.array_equal(mask, drawn) and entry['area'] == drawn.sum()
-        else:
-            assert (mask & drawn).sum() > 0.95 * (mask | drawn).sum()
-            assert entry['area'] == pytest.approx(drawn.sum(), rel=0.05)
+        assert (mask & pixels).sum() > 0.95 * (mask | pixels).sum()
+        assert entry['area'] == pytest.approx(pixels.sum(), rel=0.05)

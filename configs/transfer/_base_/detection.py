@@ -3,7 +3,7 @@ custom_imports = dict(
     imports=[
         'mmairl.files',
         'mmairl.transfer.c4_head',
-        'mmairl.transfer.loaded',
+        'mmairl.transfer.pretrained',
         'mmairl.hooks.precise_bn',
         'mmairl.transfer.voc_metric',
     ],

@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from mmairl.engine import checkpoint
-from projects.faults.checkpoints import MUTATIONS, Canary, fuzz_checkpoints, same, training_checkpoint
+from projects.faults.checkpoints import KINDS, Canary, fuzz_checkpoints, training_checkpoint
+from projects.faults.compare import differing
 
 
 def test_no_damage_passes_for_another_checkpoint_and_nothing_runs(tmp_path):
     found = fuzz_checkpoints(100, 0, tmp_path)
     assert found['failed'] == 0 and found['refused'] + found['equal'] == 200
-    assert all(any(key.startswith(f'{name}: ') for key in found) for name, _ in MUTATIONS)
+    assert all(any(key.startswith(f'{name}: ') for key in found) for name in KINDS)
 
 
 def test_without_the_sums_the_same_damage_is_loaded_as_weights(tmp_path, monkeypatch):
@@ -34,6 +35,7 @@ def test_the_canary_sings(tmp_path):
 @pytest.mark.parametrize('part', ['meta', 'state_dict', 'optimizer', 'message_hub'])
 def test_any_difference_is_seen(part):
     ours, theirs = training_checkpoint(0), training_checkpoint(0)
-    assert same(ours, theirs)
+    assert not differing(ours, theirs, 'all')
     theirs[part] = training_checkpoint(1)[part]
-    assert not same(ours, theirs)
+    assert all(name.startswith(f'all.{part}') for name in differing(ours, theirs, 'all'))
+    assert differing(ours, theirs, 'all')

@@ -1,10 +1,13 @@
 """Broken images by the hundred: each is read or refused, and none harms the process."""
 
+import logging
 import os
 import signal
 import time
 import warnings
 from collections.abc import Callable
+
+import pytest
 
 from mmairl.data.images import Reason
 from projects.faults import images
@@ -28,7 +31,7 @@ def test_the_same_seed_writes_the_same_files(tmp_path):
 
 
 def test_every_kind_of_whole_image_is_read_before_it_is_broken(tmp_path, monkeypatch):
-    monkeypatch.setattr(images, 'MUTATIONS', [lambda data, chance, others: data])
+    monkeypatch.setattr(images, 'KINDS', [lambda content, draw: content] * 1000)
     counts = fuzz_images(5 * len(whole_images(0)), seed=1, folder=tmp_path)
     assert counts['read'] == 5 * len(whole_images(0)) and sum(counts[kind] for kind in ('warnings', 'crashes')) == 0
 
@@ -36,7 +39,7 @@ def test_every_kind_of_whole_image_is_read_before_it_is_broken(tmp_path, monkeyp
 def misbehave(monkeypatch, tmp_path, act: Callable[[], None]) -> dict[str, int]:
     """The counts where every image is whole and loading the third of ten does this."""
     real = images.FileDataset.raw
-    monkeypatch.setattr(images, 'MUTATIONS', [lambda data, chance, others: data])
+    monkeypatch.setattr(images, 'KINDS', [lambda content, draw: content] * 1000)
     monkeypatch.setattr(images.FileDataset, 'raw', lambda data, at: act() if at == 2 else real(data, at))
     return fuzz_images(10, seed=1, folder=tmp_path)
 
@@ -52,11 +55,15 @@ def test_a_hang_is_counted_and_the_rest_is_still_read(monkeypatch, tmp_path):
     assert (counts['read'], counts['crashes'], counts['hangs']) == (9, 0, 1)
 
 
-def test_what_reaches_the_screen_or_escapes_is_counted(monkeypatch, tmp_path):
-    def complain() -> None:
-        warnings.warn('one', stacklevel=1)
-        os.write(2, b'two')
+@pytest.mark.parametrize(
+    'complain',
+    [lambda: warnings.warn('one', stacklevel=1), lambda: os.write(2, b'two'), lambda: logging.warning('three')],
+    ids=['warning', 'print', 'log'],
+)
+def test_what_reaches_the_screen_or_escapes_is_counted(monkeypatch, tmp_path, complain):
+    def complain_and_fail() -> None:
+        complain()
         raise MemoryError
 
-    counts = misbehave(monkeypatch, tmp_path, complain)
-    assert (counts['read'], counts['escaped'], counts['warnings']) == (9, 1, 2)
+    counts = misbehave(monkeypatch, tmp_path, complain_and_fail)
+    assert (counts['read'], counts['escaped'], counts['warnings']) == (9, 1, 1)

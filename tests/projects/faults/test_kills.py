@@ -1,4 +1,4 @@
-"""A killed run goes on as if nobody had killed it; the long form is tools/torture.py kills."""
+"""A killed run is resumed as if nobody had killed it; the long form is python -m projects.faults kills."""
 
 import random
 import subprocess
@@ -8,14 +8,14 @@ import pytest
 import resuming
 import torch
 
-from mmairl.engine import launch
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from projects.faults import kills, small_run
 from projects.faults.compare import different_runs, differing
 from projects.faults.kills import FAULTS, killed_runs
 
 
-def test_a_run_killed_during_a_save_and_between_saves_ends_as_the_run_left_alone(tmp_path):
+@pytest.mark.slow
+def test_a_run_killed_during_a_save_and_between_saves_ends_as_the_undisturbed_run(tmp_path):
     done = []
     found = killed_runs(2, 0, tmp_path, done.append)
     assert done == [1, 2]
@@ -24,41 +24,25 @@ def test_a_run_killed_during_a_save_and_between_saves_ends_as_the_run_left_alone
     assert found['checkpoints read back'] >= 1
 
 
-@pytest.fixture
-def victim(tmp_path) -> kills.Victim:
-    (tmp_path / 'killed').mkdir()
-    return kills.Victim(tmp_path / 'none.py', tmp_path / 'killed')
-
-
-def start_instead(monkeypatch, command: str) -> None:
+@pytest.mark.parametrize('command,counted', [('exit 1', 'starts that failed'), ('exit 0', 'runs that ended first')])
+def test_a_run_that_ends_before_it_is_killed_is_counted_as_a_fault(tmp_path, monkeypatch, command, counted):
+    victim = kills.Victim(tmp_path / 'none.py', tmp_path / 'killed')
     monkeypatch.setattr(small_run, 'start', lambda *_: subprocess.Popen(['sh', '-c', command], start_new_session=True))
-
-
-def test_a_start_that_fails_is_counted_as_a_fault_and_not_as_a_kill(victim, monkeypatch):
-    start_instead(monkeypatch, 'exit 1')
     victim.kill_at('step', random.Random(0))
-    assert victim.found == {'starts that failed': 1}
+    assert victim.found == {counted: 1}
 
 
-def test_a_run_that_ends_before_it_is_killed_is_counted_as_a_fault(victim, monkeypatch):
-    start_instead(monkeypatch, 'exit 0')
-    victim.kill_at('step', random.Random(0))
-    assert victim.found == {'runs that ended first': 1}
-
-
-def test_a_half_written_checkpoint_under_its_final_name_is_counted(victim, monkeypatch):
+def test_a_half_written_checkpoint_under_its_final_name_is_counted(tmp_path, monkeypatch):
+    victim = kills.Victim(tmp_path / 'none.py', tmp_path / 'killed')
+    victim.work_dir.mkdir()
     half = victim.work_dir / 'iter_3.pth'
     torch.save(dict(weight=torch.zeros(1000)), half)
     half.write_bytes(half.read_bytes()[:-1000])
-    start_instead(monkeypatch, 'sleep 60')
+    monkeypatch.setattr(small_run, 'start', lambda *_: subprocess.Popen(['sleep', '60'], start_new_session=True))
     victim.start_takes = 0.01
     victim.kill_at('start', random.Random(0))
-    assert victim.found == {
-        'kills': 1,
-        'before a new step': 1,
-        'checkpoints read back': 1,
-        'damaged checkpoints': 1,
-    }
+    expected = {'kills': 1, 'before a new step': 1, 'checkpoints read back': 1, 'damaged checkpoints': 1}
+    assert victim.found == expected
 
 
 def test_what_a_killed_process_was_writing_or_about_to_remove_is_gone_after_the_next_start(tmp_path, monkeypatch):
@@ -103,12 +87,10 @@ def test_values_that_differ_in_a_bit_a_type_or_a_shape_are_found(one, other):
     assert differing(dict(part=[one]), dict(part=[one]), 'all') == []
 
 
-def test_two_steps_that_are_not_the_same_step_are_not_the_same_run(tmp_path):
-    cfg = resuming.config('views_of_the_batch', str(tmp_path), leave_at=9)
-    resuming.run(cfg)
+def test_two_different_steps_are_not_the_same_run(tmp_path):
+    resuming.run(resuming.config('views_of_the_batch', str(tmp_path), leave_at=9))
     found = different_runs(tmp_path / 'iter_4.pth', tmp_path / 'iter_8.pth')
     assert {'meta.iter', 'state_dict.backbone.conv1.weight', 'random_states.0.torch', 'train/loss'} <= set(found)
     assert any(name.startswith('optimizer.state') for name in found)
     assert any(name.startswith('online_probe') for name in found)
     assert different_runs(tmp_path / 'iter_8.pth', tmp_path / 'iter_8.pth') == []
-    assert launch.load_checkpoint(tmp_path / 'iter_8.pth')['meta']['iter'] == 8

@@ -1,0 +1,66 @@
+"""Try faults and count the outcomes: python -m projects.faults {kills,checkpoints,images,disk,long} [--count N] [--seed S].
+
+kills        kill a run N times at random moments, half of them during a save, and compare its end with an undisturbed run
+checkpoints  damage a checkpoint N times and read it with both readers
+images       damage N image files and read each
+disk         fill the disk while N runs save, make room and resume them
+long         train N steps of a few ms and watch memory, files, threads and workers
+
+The exit code is 1 if a count that must be 0 is not; docs/robustness.md explains the counts.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from mmairl.engine.launch import register
+from mmairl.errors import UserError, one_sentence_errors
+from projects.faults import checkpoints, disk, images, kills, long_run
+
+# The function, how often by default, and which counts must be 0.
+KINDS: dict[str, tuple[Callable[..., dict], int, tuple[str, ...]]] = {
+    'kills': (kills.killed_runs, 50, kills.FAULTS),
+    'checkpoints': (checkpoints.fuzz_checkpoints, 500, ('failed',)),
+    'images': (images.fuzz_images, 1000, ('escaped', 'misread', 'warnings', 'crashes', 'hangs')),
+    'disk': (disk.full_disks, 5, disk.FAULTS),
+    'long': (long_run.long_run, 20_000, long_run.FAULTS),
+}
+SHOWS_PROGRESS = ('kills', 'disk')  # the long run has its own bar, the others take seconds
+
+
+@one_sentence_errors
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('kind', choices=KINDS)
+    parser.add_argument('--count', type=int, help='how often; by default as in docs/robustness.md')
+    parser.add_argument('--seed', type=int, default=0, help='the same seed tries the same faults')
+    parser.add_argument('--folder', type=Path, help='a new folder to work in; by default work_dirs/faults/KIND')
+    args = parser.parse_args()
+    try_faults, usual, faults = KINDS[args.kind]
+    count = usual if args.count is None else args.count
+    folder = (args.folder or Path('work_dirs/faults') / args.kind).resolve()
+    if count < 1:
+        raise UserError(f'--count {count} tries nothing; give 1 or more')
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f'{folder} is not empty, and old runs in it would be resumed; remove it or give --folder')
+    register()
+    if args.kind in SHOWS_PROGRESS:
+        with Progress() as bar:
+            task = bar.add_task(args.kind, total=count)
+            counts = try_faults(count, args.seed, folder, lambda done: bar.update(task, completed=done))
+    else:
+        counts = try_faults(count, args.seed, folder)
+    table = Table(args.kind, 'count', 'verdict')
+    for name, number in counts.items():
+        table.add_row(name, f'{number:g}', '' if name not in faults else '[red]fault' if number else '[green]none')
+    Console().print(table)
+    sys.exit(1 if any(counts[name] for name in faults) else 0)
+
+
+if __name__ == '__main__':
+    main()

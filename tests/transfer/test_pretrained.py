@@ -1,0 +1,152 @@
+"""A transfer run starts from every weight that was pre-trained, or does not start."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.model import BaseModule
+from mmengine.registry import init_default_scope
+from torch import Tensor, nn
+from torchvision import models
+from toy import CONFIGS
+
+from mmairl.configs import load_config
+from mmairl.errors import UserError
+from mmairl.transfer.pretrained import CheckPretrainedHook, start_from
+
+CONFIG = str(CONFIGS / 'transfer' / 'voc07_c4_r18_9k.py')
+
+
+class Backbone(BaseModule):
+    """Like a C4 detector's: it ends before the last stage."""
+
+    def __init__(self, init_cfg: dict | None) -> None:
+        super().__init__(init_cfg)
+        self.conv1, self.bn1 = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+
+class Layer4(BaseModule):
+    def __init__(self, init_cfg: dict | None) -> None:
+        super().__init__(init_cfg)
+        self.conv = nn.Conv2d(4, 4, 3)
+
+
+class Detector(BaseModule):
+    def __init__(self, checkpoint: str | None, prefix: str = 'backbone.') -> None:
+        super().__init__()
+        init = dict(type='Pretrained', checkpoint=checkpoint)
+        self.backbone, self.head = Backbone(dict(init, prefix=prefix)), BaseModule()
+        self.head.layer4, self.head.box = Layer4(dict(init, prefix=f'{prefix}layer4.')), nn.Linear(4, 2)
+
+
+@pytest.fixture
+def weights() -> dict[str, Tensor]:
+    """The weights of a pre-training checkpoint of ours, student and teacher."""
+    network = nn.ModuleDict(dict(backbone=Backbone(None)))
+    network.backbone.layer4 = Layer4(None)
+    student, teacher = (
+        {k: 0.1 * torch.randn_like(v.float()) for k, v in network.state_dict().items()} for _ in range(2)
+    )
+    return {**student, **{f'teacher.{key}': value for key, value in teacher.items()}, 'projector.w': torch.ones(3)}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[[dict], str]:
+    def save(weights: dict[str, Tensor]) -> str:
+        torch.save(dict(meta=dict(epoch=1), state_dict=weights), tmp_path / 'pretrained.pth')
+        return str(tmp_path / 'pretrained.pth')
+
+    return save
+
+
+def begin(model: nn.Module, between: Callable[[CheckPretrainedHook], object] = lambda hook: None) -> None:
+    """What mmengine's runner does before the first step."""
+    hook, runner = CheckPretrainedHook(), SimpleNamespace(model=model, logger=logging.getLogger('start'))
+    hook.before_run(runner)
+    model.init_weights()
+    between(hook)
+    hook.before_train(runner)
+
+
+@pytest.mark.parametrize('part', ['student', 'teacher'])
+def test_one_line_says_what_came_from_where_and_what_is_new(part, weights, saved, caplog, monkeypatch):
+    path, reads, load = saved(weights), [], torch.load
+    monkeypatch.setattr(torch, 'load', lambda *args, **options: reads.append(args) or load(*args, **options))
+    prefix = {'student': 'backbone.', 'teacher': 'teacher.backbone.'}[part]
+    model = Detector(path, prefix)
+    with caplog.at_level('INFO', 'start'):
+        begin(model)
+    whose = f'keys from the {part} of {path}'
+    expected = f'backbone: all 7 {whose}; head.layer4: all 2 {whose}; new: head.box'
+    assert [record.message for record in caplog.records if record.name == 'start'] == [expected]
+    assert torch.equal(model.backbone.bn1.running_var, weights[f'{prefix}bn1.running_var'])
+    assert torch.equal(model.head.layer4.conv.weight, weights[f'{prefix}layer4.conv.weight'])
+    assert len(reads) == 1, 'the file is read once for all parts'
+
+
+def test_what_does_not_fit_is_named(weights, saved):
+    for key in ('bn1.running_mean', 'layer4.conv.weight'):
+        short = {name: value for name, value in weights.items() if name != f'backbone.{key}'}
+        with pytest.raises(UserError, match=f'another architecture: it lacks {key.removeprefix("layer4.")};'):
+            begin(Detector(saved(short)))
+    with pytest.raises(UserError, match=r'conv1\.weight is \(4, 3, 5, 5\) there and \(4, 3, 3, 3\) in the config'):
+        begin(Detector(saved({**weights, 'backbone.conv1.weight': torch.ones(4, 3, 5, 5)})))
+    student = {key: value for key, value in weights.items() if key.startswith('backbone.')}
+    with pytest.raises(UserError, match=r"no key of .* starts with 'teacher\.backbone\.'; its keys look like"):
+        begin(Detector(saved(student), 'teacher.backbone.'))
+
+
+def test_a_part_that_something_initialises_later_has_the_checkpoints_weights(weights, saved):
+    model = Detector(saved(weights))
+    begin(model, lambda hook: nn.init.zeros_(model.backbone.bn1.weight))  # as a zero-initialised residual would
+    assert torch.equal(model.backbone.bn1.weight, weights['backbone.bn1.weight'])
+
+
+def test_a_resumed_run_keeps_its_own_weights(weights, saved, caplog):
+    model = Detector(saved(weights))
+
+    def resume(hook: CheckPretrainedHook) -> None:
+        nn.init.ones_(model.backbone.conv1.weight)
+        hook.after_load_checkpoint(None, {})
+
+    with caplog.at_level('INFO', 'start'):
+        begin(model, resume)
+    assert (model.backbone.conv1.weight == 1).all() and 'not of the pre-training' in caplog.text
+
+
+def test_checkpoints_without_batch_counters_are_complete(weights, saved):
+    begin(Detector(saved({key: value for key, value in weights.items() if 'num_batches' not in key})))
+
+
+def test_no_checkpoint_no_pretraining_and_no_such_part_are_refused():
+    with pytest.raises(UserError, match='is given for backbone: set model.backbone.init_cfg.checkpoint'):
+        begin(Detector(None))
+    model = Detector(None)
+    model.backbone.init_cfg = dict(type='Kaiming', layer='Conv2d')
+    with pytest.raises(UserError, match='the backbone has no pre-trained weights'):
+        begin(model)
+    with pytest.raises(UserError, match="part 'online' is not in a checkpoint"):
+        start_from(load_config(CONFIG), 'x.pth', 'online')
+
+
+def test_a_lars_trained_checkpoint_is_rescaled_as_the_detector_is_made(tmp_path):
+    """By init_cfg alone, through the stages of the backbone and the head, and without a warning."""
+    from mmdet.registry import MODELS
+
+    anchor = {k: 0.01 * v.float() for k, v in models.resnet18().state_dict().items() if not k.startswith('fc.')}
+    source = {k: v * 30 for k, v in anchor.items()}
+    torch.save(dict(state_dict={f'backbone.{k}': v for k, v in source.items()}), tmp_path / 'lars.pth')
+    torch.save(anchor, tmp_path / 'anchor.pth')
+    init_default_scope('mmdet')
+    cfg = load_config(CONFIG)
+    init = dict(type='mmairl.NormRescaled', checkpoint=str(tmp_path / 'lars.pth'), anchor=str(tmp_path / 'anchor.pth'))
+    cfg.merge_from_dict({'model.backbone.init_cfg': dict(init, _delete_=True)})
+    cfg.merge_from_dict({'model.roi_head.shared_head.init_cfg': dict(init, prefix='layer4.', _delete_=True)})
+    model = MODELS.build(cfg.model)
+    begin(model)
+    parts = {'layer3.1.conv2.weight': model.backbone, 'layer4.1.conv2.weight': model.roi_head.shared_head}
+    for key, module in parts.items():
+        torch.testing.assert_close(module.state_dict()[key], anchor[key], rtol=1e-5, atol=0)
