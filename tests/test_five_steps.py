@@ -141,6 +141,7 @@ def test_five_steps_equal_the_plain_loop(toy_config, monkeypatch, name, dtype):
     steps, batch, tolerance = 5, 8, TOLERANCE[dtype]
     cfg = toy_config(f'{name}_r50_200e.py', steps=steps, batch=batch, dtype=dtype, width=WIDTH)
     cfg.optim_wrapper.optimizer.lr *= SLOWER[dtype]
+    cfg.train_dataloader.dataset.size = 16
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
     if cfg.model.backbone.norm_cfg.type == 'SplitBN':
         cfg.model.backbone.norm_cfg.replicas = 2

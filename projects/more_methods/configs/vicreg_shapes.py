@@ -9,4 +9,4 @@ model = dict(
     head=dict(_delete_=True, type='VICRegHead'),
     queue=None,
 )
-optim_wrapper = dict(optimizer=dict(lr=0.05))
+optim_wrapper = dict(optimizer=dict(lr=0.1))
