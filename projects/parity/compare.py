@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
@@ -46,11 +47,16 @@ def compares(package: str, what: str) -> Callable:
     return add
 
 
-def source(package: str, file: str) -> ModuleType:
-    """One file of a package; without the package's own imports where these want what is not installed."""
+def installed(package: str) -> ModuleSpec:
     spec = importlib.util.find_spec(package)
     if spec is None:
         raise ModuleNotFoundError(f'{PACKAGES[package]} is not installed')
+    return spec
+
+
+def source(package: str, file: str) -> ModuleType:
+    """One file of a package; without the package's own imports where these want what is not installed."""
+    spec = installed(package)
     with suppress(ImportError):
         return importlib.import_module('.'.join([package, *Path(file).with_suffix('').parts]))
     folder, inner = Path(spec.submodule_search_locations[0]), f'parity_{package}'
@@ -237,6 +243,7 @@ VIEWS = {
 
 def add_view(what: str, theirs: str, file: str, ours: str, factor: str) -> None:
     def compare() -> Outcome:
+        installed('lightly')
         kind = getattr(importlib.import_module('lightly.transforms.byol_transform'), theirs, None)
         made = kind() if kind else importlib.import_module('lightly.transforms.moco_transform').MoCoV2Transform()
         steps = (made.transforms[0] if hasattr(made, 'transforms') else made).transform.transforms
