@@ -53,7 +53,9 @@ def test_the_ladder_is_a_chain_of_inheritance():
 
 def test_the_table_of_the_docs_is_the_configs():
     page = CONFIGS.parent / 'docs' / 'frameworks.md'
-    assert page.read_text() == markdown(CONFIGS), 'run: python tools/factors.py > docs/frameworks.md'
+    assert page.read_text().endswith(markdown(CONFIGS)), (
+        'put what python tools/factors.py prints at the end of the page'
+    )
 
 
 def test_the_factors_are_those_of_the_papers_table():

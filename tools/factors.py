@@ -1,4 +1,4 @@
-"""Print the table framework x factor, read off the configs: python tools/factors.py > docs/frameworks.md."""
+"""Print the table framework x factor of docs/frameworks.md, read off the configs: python tools/factors.py."""
 
 from pathlib import Path
 

@@ -23,12 +23,6 @@ BUILT_ON = {
     'mocov2plus_lars': 'mocov2plus',
     'byol_lars': 'byol',
 }
-HEADER = """# Frameworks and their factors
-
-Each row is a config, `configs/<name>_r50_200e.py`, that inherits from another and changes what is bold. The table is
-generated from the resolved configs by `python tools/factors.py > docs/frameworks.md`; a test keeps it so. An operation of an
-augmentation is followed by its probability, `crop` by the smallest area; views that differ are separated by a slash.
-"""
 
 
 def changed(one: Config, two: Config) -> list[str]:
@@ -104,10 +98,10 @@ def _step(step: dict) -> str:
 
 
 def markdown(configs: Path) -> str:
-    """The table framework x factor as a page, from the resolved configs; bold is what changes from the row it builds on."""
+    """The table framework x factor from the resolved configs; bold is what changes from the row it builds on."""
     rows = {name: factors_of(Config.fromfile(configs / f'{name}_r50_200e.py')) for name in BUILT_ON}
     names = list(next(iter(rows.values())))
-    lines = [HEADER, f'| framework | {" | ".join(names)} |', '|---' * (len(names) + 1) + '|']
+    lines = [f'| framework | {" | ".join(names)} |', '|---' * (len(names) + 1) + '|']
     for name, base in BUILT_ON.items():
         cells = [
             f'**{rows[name][key]}**' if base and rows[name][key] != rows[base][key] else rows[name][key]
