@@ -54,6 +54,18 @@ def share_batch(cfg: Config, processes: int) -> None:
     cfg.train_dataloader.batch_size = total // (processes * steps)
 
 
+def leave_out_late_schedules(cfg: Config) -> None:
+    """A run cut short, as by `train_cfg.max_epochs=1`, may end before a schedule begins, which mmengine refuses."""
+    epochs, iterations = cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')
+
+    def acts(schedule: dict) -> bool:
+        length = epochs if schedule.get('by_epoch', True) else iterations
+        return length is None or schedule.get('begin', 0) < length
+
+    if isinstance(cfg.get('param_scheduler'), list):
+        cfg.param_scheduler = [schedule for schedule in cfg.param_scheduler if acts(schedule)]
+
+
 def join(cfg: Config, launcher: str) -> None:
     """Be one of the processes that the launcher has started; a second call does nothing."""
     start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
@@ -66,6 +78,7 @@ def train(cfg: Config, launcher: str = 'none') -> Runner | StrategyRunner:
     join(cfg, launcher)
     cfg.launcher = launcher
     share_batch(cfg, get_world_size())
+    leave_out_late_schedules(cfg)
     settle(cfg)
     if not cfg.train_dataloader.get('num_workers'):
         cfg.train_dataloader.timeout = 0  # is for workers; torch refuses it without

@@ -145,3 +145,15 @@ def test_a_tool_prints_the_sentence_and_leaves_with_two(capsys, monkeypatch):
     monkeypatch.setenv('MMAIRL_TRACEBACK', '1')
     with pytest.raises(UserError):
         launch.one_sentence_errors(lambda: main('mend it'))()
+
+
+def test_a_run_that_ends_within_its_warm_up_trains(toy_config):
+    """As when a config of 200 epochs is tried for one; mmengine refuses a cosine that begins behind the end."""
+    cfg = toy_config(steps=2)
+    cfg.train_cfg = dict(by_epoch=True, max_epochs=1)
+    cfg.param_scheduler = [
+        dict(type='WarmUpLR', start=1e-6, end=10, convert_to_iter_based=True),
+        dict(type='CosineAnnealingLR', eta_min=0.0, begin=10, convert_to_iter_based=True),
+    ]
+    cfg.default_hooks.checkpoint.by_epoch = True
+    assert launch.train(cfg).iter == 2
