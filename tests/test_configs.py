@@ -25,6 +25,7 @@ RUNGS = {
     ('mocov2plus_complexaug', 'byol'): ('loss', {'model.head', 'model.queue'}),
     ('byol', 'byol_lars'): ('optimizer', {'optim_wrapper'}),
 }
+PROJECTOR_TOO = {('mocov2', 'mocov2_syncbn'), ('mocov2plus', 'smocov2plus')}
 
 
 def load(name: str) -> Config:
@@ -41,7 +42,10 @@ def test_neighbours_differ_in_one_factor(pair):
     assert not strays, f'{pair[1]} changes more than its {factor}: {strays}'
     before, after = factors_of(one), factors_of(two)
     # BYOL has no queue because its loss wants none: negatives are the loss's other half, not a second factor
-    assert {name for name in before if before[name] != after[name]} - {'negatives'} == {factor}
+    differing = {name for name in before if before[name] != after[name]} - {'negatives'}
+    # Two rungs change the projector as well, and the docs' table shows it: the release widens it with SyncBN, and drops biases
+    assert differing - ({'projector'} if pair in PROJECTOR_TOO else set()) == {factor}
+    assert (pair in PROJECTOR_TOO) == ('projector' in differing)
     print(f'{pair[0]} -> {pair[1]}: {factor}')
 
 
@@ -71,6 +75,8 @@ def test_the_factors_are_those_of_the_papers_table():
         kind = '2 - 2 cos' if name.startswith('byol') else 'InfoNCE'
         assert factors['loss'] == f'{kind}, {"one direction" if one_way else "both directions"}'
         assert factors['batch norm'] == ('ShuffleBN' if name == 'mocov2' else 'SyncBN, SyncBN in projector')
+        width = '2048-128' if name == 'mocov2' else '4096-256'
+        assert factors['projector'] == width + (', no last bias' if name == 'smocov2plus' else '')
         lars = name.endswith('_lars')
         assert factors['optimizer'] == ('LARS, lr 1.2, decay 1e-06' if lars else 'SGD, lr 0.12, decay 0.0001')
         assert ('solarize' in factors['augmentation']) == (name.startswith('byol') or name.endswith('complexaug'))

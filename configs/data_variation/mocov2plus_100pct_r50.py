@@ -1,4 +1,5 @@
 # MoCo v2+ on 100 % of ImageNet's classes (Fig. 8), for the iterations of 200 epochs on all of it: 200 x 1251.
+# The paper keeps the iterations constant and does not print their number; this one is ours.
 _base_ = '../mocov2plus_r50_200e.py'
 train_dataloader = dict(
     dataset=dict(_delete_=True, type='ClassSubset', dataset={{_base_.train_dataloader.dataset}}, fraction=1.0, seed=0),

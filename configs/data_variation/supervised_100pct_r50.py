@@ -1,4 +1,5 @@
 # Supervised on 100 % of ImageNet's classes (Fig. 8), for the iterations of 100 epochs on all of it: 100 x 1251.
+# The paper keeps the iterations constant and does not print their number; this one is ours.
 _base_ = '../supervised/supervised_r50_100e.py'
 model = dict(classes=1000)
 train_dataloader = dict(

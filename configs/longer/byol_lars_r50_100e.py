@@ -1,5 +1,5 @@
-# BYOL with LARS for 100 epochs (Tab. 6 and 7).
+# BYOL with LARS for 100 epochs: not a row of the paper, whose later experiments use SGD.
 _base_ = '../byol_lars_r50_200e.py'
-# LARS at 100 epochs: 0.45 per 256 images (the reference).
+# 0.45 per 256 images at 100 epochs is the release's rate.
 optim_wrapper = dict(optimizer=dict(lr=1.8))
 train_cfg = dict(max_epochs=100)

@@ -1,4 +1,5 @@
 # Supervised pre-training in the same runner (Tab. 6): crop and flip, batch 1024, 100 epochs.
+# The batch norms are synchronised, as in the frameworks; the release's are each GPU's own.
 # The paper gives no rate for it; 0.1 per 256 images and decay 1e-4 are the usual ones of ImageNet training.
 _base_ = ['../mocov2plus_r50_200e.py', '../_base_/views/byol.py']
 model = dict(

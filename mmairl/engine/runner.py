@@ -10,6 +10,7 @@ import torch
 from mmengine._strategy import BaseStrategy
 from mmengine.dist import is_main_process
 from mmengine.fileio import join_path
+from mmengine.hooks import Hook
 from mmengine.runner import FlexibleRunner
 from mmengine.runner import Runner as PlainRunner
 from mmengine.runner.base_loop import BaseLoop
@@ -43,6 +44,12 @@ class ExactRun:
         settings = dict(loop)
         kind = EpochLoop if settings.pop('by_epoch') else IterLoop
         return kind(self, self._build_train_dataloader(), **settings)
+
+    def register_default_hooks(self, hooks: dict[str, Hook | dict | None] | None = None) -> None:
+        """A hook that a config sets to None is left out; mmengine takes that for the six that it knows itself."""
+        known = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
+        kept = {name: hook for name, hook in (hooks or {}).items() if hook is not None or name in known}
+        super().register_default_hooks(kept)
 
     def _build_train_dataloader(self) -> DataLoader:
         if isinstance(self._train_dataloader, DataLoader):

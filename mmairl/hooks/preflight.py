@@ -7,6 +7,7 @@ from torch import nn
 
 from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import ExactCheckpointHook
+from mmairl.hooks.momentum import MomentumHook
 from mmairl.hooks.queue import QueueHook
 from mmairl.models.batchnorm import SplitBN, SyncBN
 from mmairl.network import network_of
@@ -28,6 +29,8 @@ class PreflightHook(Hook):
         _check_norm(model, batch)
         if getattr(model, 'shuffle_bn', False):
             runner.logger.info(_shuffle_in_words(model))
+        if getattr(model, 'teacher', None) is not None and not _has(runner, MomentumHook):
+            raise UserError("the teacher never moves; set default_hooks.momentum=dict(type='MomentumHook')")
         queue = getattr(model, 'queue', None)
         if queue is not None:
             _check_queue(runner, queue.length, total)
@@ -83,13 +86,17 @@ def _check_norm(model: nn.Module, batch: int) -> None:
         )
 
 
+def _has(runner: Runner, kind: type[Hook]) -> bool:
+    return any(isinstance(hook, kind) for hook in runner.hooks)
+
+
 def _check_queue(runner: Runner, length: int, total: int) -> None:
     if length < total:
         raise UserError(
             f'the queue holds {length} keys and one step brings {total}; '
             'raise model.queue.length or lower total_batch_size'
         )
-    if not any(isinstance(hook, QueueHook) for hook in runner.hooks):
+    if not _has(runner, QueueHook):
         raise UserError("the network has a queue that nothing fills; set default_hooks.queue=dict(type='QueueHook')")
 
 

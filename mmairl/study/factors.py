@@ -61,6 +61,7 @@ def factors_of(cfg: Config) -> dict[str, str]:
     return {
         'batch norm': _norm(model.backbone.norm_cfg.type, model.shuffle_bn)
         + (f', {hidden_norm} in projector' if hidden_norm else ''),
+        'projector': _mlp(model.projector),
         'student predictor': 'yes' if model.get('predictor') else 'no',
         'teacher predictor': 'yes' if model.teacher_predictor else 'no',
         'momentum': f'{momentum.base} -> 1, cosine' if momentum.schedule == 'cosine' else f'constant {momentum.base}',
@@ -73,6 +74,13 @@ def factors_of(cfg: Config) -> dict[str, str]:
 
 def _norm(kind: str, shuffled: bool) -> str:
     return 'ShuffleBN' if shuffled else kind
+
+
+def _mlp(projector: dict) -> str:
+    """Its layers' widths, from the first hidden one on."""
+    widths = [width for width in (projector.hidden_channels, projector.out_channels) if width]
+    bias = '' if projector.get('last_bias', True) else ', no last bias'
+    return '-'.join(map(str, widths)) + bias
 
 
 def _loss(model: dict) -> str:

@@ -85,11 +85,17 @@ def test_a_mistake_is_one_sentence_before_the_first_step(toy_config, mistake):
     assert not list(Path(cfg.work_dir).rglob('*.pth'))
 
 
-def test_a_queue_without_its_hook_is_refused(toy_config):
-    cfg = toy_config()
-    cfg.default_hooks.pop('queue')
-    with pytest.raises(UserError, match='nothing fills'):
-        launch.train(cfg)
+@pytest.mark.parametrize('hook,sentence', [('queue', 'nothing fills'), ('momentum', 'never moves')])
+def test_a_network_without_the_hook_that_it_needs_is_refused(toy_config, hook, sentence):
+    with pytest.raises(UserError, match=sentence):
+        launch.train(toy_config(**{f'default_hooks.{hook}': None}))
+
+
+def test_a_hook_that_is_set_to_none_is_left_out(toy_config):
+    runner = launch.train(
+        toy_config(steps=1, width=8, **{'default_hooks.health': None, 'default_hooks.checkpoint': None})
+    )
+    assert not {'HealthHook', 'ExactCheckpointHook'} & {type(hook).__name__ for hook in runner.hooks}
 
 
 def test_another_architecture_is_refused_on_resume(toy_config):
