@@ -1,12 +1,15 @@
-"""Files that are there whole or not at all: write beside, flush to disk, rename."""
+"""Files that are there whole or not at all: write beside, flush to disk, rename. What goes wrong is one sentence."""
 
 import errno
+import glob
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from mmengine.fileio import LocalBackend, register_backend
 
@@ -16,31 +19,76 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path that takes the place of `path` when the block succeeds and vanishes when it fails."""
+def replacing(path: str | Path, source: str | Path | None = None) -> Iterator[Path]:
+    """Yield a temporary path that replaces `path` when the block succeeds and is removed when it fails.
+
+    All writing of results goes through here. A folder, a device, the file `source` that the result is made from, a
+    missing permission and a full disk are each a UserError; `path` is then as it was before.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
-    try:
-        yield beside
-        with beside.open('rb+') as file:
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-        _flush_folder(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)
+    with explained_disk_errors(path):
+        if path.exists() and not path.is_file():
+            raise UserError(f'{path} is a {_kind(path)}, not a file; give the name of a file to write')
+        if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
+            raise UserError(f'{path} is the file to read from; give the output another name')
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path)
+        try:
+            yield beside
+            with beside.open('rb+') as file:
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+            _flush_folder(path.parent)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write a text file, whole or not at all, and return where it is."""
+    """Write a text file, whole or not at all, and return where it is; for every text that a command leaves behind."""
     with replacing(path) as beside:
         beside.write_text(text, encoding='utf-8')
     return Path(path)
 
 
 def write_json(path: str | Path, content: object) -> Path:
-    """Write a JSON file, whole or not at all, and return where it is."""
+    """Write a JSON file, whole or not at all, and return where it is; for every JSON file that a command leaves behind."""
     return write_text(path, json.dumps(content, indent=1) + '\n')
+
+
+def read_json(path: str | Path) -> Any:
+    """The value in a JSON file; a file that is missing, cut off or something else is a UserError."""
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f'there is no file {path}; check the path')
+    try:
+        return json.loads(path.read_text(encoding='utf-8'))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f'{path} is not a whole JSON file: {error}; make it again') from error
+    except OSError as error:
+        raise UserError(f'{path} cannot be read: {error.strerror}; check its permissions') from error
+
+
+def _kind(path: Path) -> str:
+    return 'folder' if stat.S_ISDIR(path.stat().st_mode) else 'device or pipe'
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Temporary files of this name whose process was killed."""
+    for left in path.parent.glob(f'.{glob.escape(path.name)}.*.tmp'):
+        process = left.name.split('.')[-2]
+        if process.isdigit() and not _is_running(int(process)):
+            left.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _flush_folder(folder: Path) -> None:
@@ -56,32 +104,39 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-class AtomicBackend(LocalBackend):
-    """mmengine's local file backend whose `put` never leaves a half-written checkpoint under the final name."""
-
-    def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
-        with full_disk_explained(filepath), replacing(filepath) as beside:
-            beside.write_bytes(obj)
-
-    def put_text(self, obj: str, filepath: str | Path, encoding: str = 'utf-8') -> None:
-        with replacing(filepath) as beside:
-            beside.write_text(obj, encoding=encoding)
-
-
 @contextmanager
-def full_disk_explained(path: str | Path) -> Iterator[None]:
-    """A full disk or quota as one sentence; the file that was being written is gone, older ones are as they were."""
+def explained_disk_errors(path: str | Path) -> Iterator[None]:
+    """Turn a full disk, a missing permission or an impossible name at `path` into one sentence; other errors pass."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # torch's writer ends in a RuntimeError of its own, behind which the system's stands
-        if not any(isinstance(link, OSError) and link.errno in FULL for link in chain(error)):
+    except Exception as error:  # torch's writer raises a RuntimeError of its own from the system's error
+        failed = next((link for link in chain(error) if isinstance(link, OSError)), None)
+        if failed is None:
+            raise
+        if failed.errno in FULL:
+            raise UserError(
+                f'the disk is full: {path} could not be written; what was there before is whole; free some space and '
+                'run the same command again, a training run with --resume'
+            ) from error
+        names = [Path(os.fsdecode(name)) for name in (failed.filename, failed.filename2) if isinstance(name, str)]
+        if not any(name in (Path(path), *Path(path).parents) or name.parent == Path(path).parent for name in names):
             raise
         raise UserError(
-            f'the disk is full: {path} could not be written, earlier checkpoints are whole; free some space and go on '
-            'with --resume'
+            f'{path} could not be written: {failed.strerror}; check the folder and its permissions'
         ) from error
+
+
+class AtomicBackend(LocalBackend):
+    """mmengine's local file backend, with `replacing` for what it writes: for mmdet's and mmseg's own checkpoint hook."""
+
+    def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
+        with replacing(filepath) as beside:
+            beside.write_bytes(obj)
+
+    def put_text(self, obj: str, filepath: str | Path, encoding: str = 'utf-8') -> None:
+        write_text(filepath, obj)
 
 
 class BackgroundWriter:
@@ -111,5 +166,5 @@ class BackgroundWriter:
             job.result()
 
 
-# The checkpoint hook asks for it by name: default_hooks.checkpoint.backend_args.backend = 'atomic'.
+# Configs of mmdet and mmseg ask for it by name: default_hooks.checkpoint.backend_args.backend = 'atomic'.
 register_backend('atomic', AtomicBackend, force=True)

@@ -1,6 +1,8 @@
 """Writing in the background, and what happens when it goes wrong."""
 
 import errno
+import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import torch
 
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import UserError
-from mmairl.files import BackgroundWriter, full_disk_explained, replacing
+from mmairl.files import BackgroundWriter, read_json, replacing, write_json, write_text
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 
 
@@ -43,15 +45,75 @@ def test_what_goes_wrong_in_the_background_is_raised_once_at_the_next_call():
     writer.finish()
 
 
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    target = tmp_path / 'file'
+    target.write_text('old')
+    with pytest.raises(RuntimeError), replacing(target) as beside:
+        beside.write_text('half')
+        raise RuntimeError
+    assert target.read_text() == 'old' and list(tmp_path.iterdir()) == [target]
+    write_json(target, dict(a=[1, 'ä']))
+    assert read_json(target) == dict(a=[1, 'ä']) and list(tmp_path.iterdir()) == [target]
+
+
 @pytest.mark.parametrize('number', [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 def test_a_full_disk_is_one_sentence_and_the_older_file_stays(tmp_path, number):
     path = tmp_path / 'epoch_2.pth'
     path.write_text('older')
-    sentence = 'the disk is full: .*epoch_2.pth could not be written'
-    with pytest.raises(UserError, match=sentence), full_disk_explained(path), replacing(path) as beside:
+    with (
+        pytest.raises(UserError, match='the disk is full: .*epoch_2.pth could not be written'),
+        replacing(path) as beside,
+    ):
         beside.write_text('half')
         raise OSError(number, 'full')
     assert path.read_text() == 'older' and list(tmp_path.iterdir()) == [path]
+
+
+def test_an_output_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tmp_path):
+    file, pipe = tmp_path / 'file', tmp_path / 'pipe'
+    file.write_text('content')
+    os.mkfifo(pipe)
+    (tmp_path / 'link').symlink_to(file)
+    for path, source, sentence in (
+        (tmp_path, None, 'is a folder, not a file'),
+        (pipe, None, 'is a device or pipe, not a file'),
+        (Path(os.devnull), None, 'is a device or pipe, not a file'),
+        (file, file, 'is the file to read from'),
+        (tmp_path / 'link', file, 'is the file to read from'),
+        (file / 'below.txt', None, 'below.txt could not be written'),
+        (tmp_path / ('a' * 300), None, 'could not be written: File name too long'),
+    ):
+        with pytest.raises(UserError, match=sentence) as caught, replacing(path, source) as beside:
+            beside.write_text('new')
+        assert '\n' not in str(caught.value)
+    assert file.read_text() == 'content' and pipe.is_fifo() and not list(tmp_path.glob('.*'))
+
+
+def test_a_missing_permission_is_one_sentence_and_other_errors_pass(tmp_path):
+    path = tmp_path / 'out.pth'
+    with pytest.raises(UserError, match='out.pth could not be written: Permission denied'), replacing(path) as beside:
+        raise PermissionError(errno.EACCES, 'Permission denied', str(beside))
+    with pytest.raises(FileNotFoundError), replacing(path):
+        Path('/not/there').read_text()
+
+
+def test_what_a_killed_process_left_beside_an_output_is_removed(tmp_path):
+    gone = subprocess.Popen(['true'])
+    gone.wait()
+    left = tmp_path / f'.out.txt.{gone.pid}.tmp'
+    left.touch()
+    other = tmp_path / f'.out.txt.{os.getppid()}.tmp'
+    other.touch()
+    write_text(tmp_path / 'out.txt', 'new')
+    assert sorted(tmp_path.iterdir()) == sorted([other, tmp_path / 'out.txt'])
+
+
+@pytest.mark.parametrize('content', [b'{"a": ', b'\xff\xfe', b'[' * 100_000, None])
+def test_what_is_no_whole_json_file_is_one_sentence(tmp_path, content):
+    path = tmp_path / 'a.json'
+    path.write_bytes(content) if content is not None else os.mkfifo(path)
+    with pytest.raises(UserError, match='not a whole JSON file|there is no file'):
+        read_json(path)
 
 
 def test_an_older_checkpoint_goes_only_when_the_newer_one_is_there(tmp_path, monkeypatch):
@@ -67,7 +129,7 @@ def test_an_older_checkpoint_goes_only_when_the_newer_one_is_there(tmp_path, mon
     monkeypatch.setattr(torch, 'save', fill_up)
     cfg = resuming.config('views_of_the_batch', str(tmp_path / 'run'))
     cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
-    with pytest.raises(UserError, match='earlier checkpoints are whole'):
+    with pytest.raises(UserError, match='what was there before is whole'):
         resuming.run(cfg)
     assert sorted(path.name for path in (tmp_path / 'run').glob('*.pth*')) == ['iter_2.pth', 'iter_4.pth']
     assert not list((tmp_path / 'run').glob('.*.tmp'))

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.engine.newest import newest_checkpoint
+from mmairl.engine.checkpoint import load_checkpoint, newest_checkpoint
 
 ROOT = Path(__file__).parents[1]
 CONFIG = 'configs/demo/mocov2plus_shapes.py'

@@ -23,7 +23,6 @@ from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.errors import UserError
 from mmairl.evaluation.features import read_rows
-from mmairl.weights.read import load_file
 from projects.faults.checkpoints import Canary
 
 ROOT = Path(__file__).parent.parent
@@ -36,7 +35,7 @@ ALLOWED = {
     ('mmairl/transfer/ops.py', 'importlib.import_module'): "mmcv's compiled ops by a fixed name",
     ('mmairl/transfer/tasks.py', '__import__'): 'mmdet and mmseg, to see whether they are there',
 }
-# What the platform does: 'closed' by plain_files, checkpoint or data_configs, or never met on a file of somebody else's.
+# What the platform does: 'closed' by a file of ours, or never met on a file of somebody else's.
 PLATFORM = {
     'mmengine/config/config.py exec': 'Python configs',
     'mmengine/config/config.py eval': 'Python configs',
@@ -48,8 +47,8 @@ PLATFORM = {
     'mmengine/dataset/base_dataset.py pickle.loads': 'what the process itself has pickled',
     'mmengine/dist/dist.py pickle.loads': 'what the processes of a run send each other',
     'mmengine/dist/dist.py pickle.load': 'what the processes of a run leave each other',
-    'mmengine/fileio/handlers/pickle_handler.py pickle.load': 'closed: plain_files',
-    'mmengine/fileio/handlers/yaml_handler.py yaml.load': 'closed: plain_files',
+    'mmengine/fileio/handlers/pickle_handler.py pickle.load': 'closed: weights/pickles',
+    'mmengine/fileio/handlers/yaml_handler.py yaml.load': 'closed: data_configs',
     'mmengine/utils/dl_utils/hub.py f.extractall': 'closed: load_url is replaced',
     'mmengine/testing/compare.py runpy.run_path': 'not called',
     'mmcv/cnn/rfsearch/search.py eval': 'closed to YAML and JSON',
@@ -74,7 +73,7 @@ PLATFORM = {
     'mmseg/utils/class_names.py eval': 'a name out of a fixed list',
     'mmseg/utils/io.py pickle.loads': 'closed to YAML and JSON: decode_backend',
 }
-BY_SUFFIX = ('mmengine.load', 'mmengine.fileio.load')  # made plain by plain_files
+BY_SUFFIX = ('mmengine.load', 'mmengine.fileio.load')  # made plain by trust_mmengine_checkpoints
 BY_DEFAULT = 'torch.load'  # without weights_only, which is True unless said otherwise since torch 2.6
 BY_NAME = 'importlib.import_module'  # guarded where names come from: data_configs
 
@@ -159,7 +158,6 @@ def test_each_reader_of_the_platform_that_can_run_code_is_known(package):
 def test_a_pickle_by_any_name_runs_nothing(tmp_path, canary, name, protocol):
     path = tmp_path / name
     path.write_bytes(pickle.dumps(dict(model=dict(a=Canary(canary))), protocol))
-    sentence(lambda: load_file(path), canary, 'refused|not a checkpoint|not a pickle')
     sentence(lambda: load_checkpoint(path), canary, 'refused|not a checkpoint')
 
 
@@ -167,8 +165,7 @@ def test_a_pickle_by_any_name_runs_nothing(tmp_path, canary, name, protocol):
 def test_a_checkpoint_of_torch_runs_nothing(tmp_path, canary, zipped):
     path = tmp_path / 'a.pth'
     torch.save(dict(state_dict={}, a=Canary(canary)), path, _use_new_zipfile_serialization=zipped)
-    for read in (load_checkpoint, load_file):
-        sentence(lambda read=read: read(path), canary, r'asks to run \w+\.mkdir while loading')
+    sentence(lambda: load_checkpoint(path), canary, r'asks to run \w+\.mkdir while loading')
 
 
 def test_the_platform_reads_checkpoints_by_the_same_rule(tmp_path, canary, monkeypatch):
@@ -179,7 +176,7 @@ def test_the_platform_reads_checkpoints_by_the_same_rule(tmp_path, canary, monke
     trust_mmengine_checkpoints()
     for name in (str(path), 'https://example.org/models/b.pth', 'http://example.org/c.pth'):
         sentence(lambda name=name: CheckpointLoader.load_checkpoint(name), canary, 'asks to run')
-    assert (tmp_path / 'hub' / 'checkpoints' / 'b.pth').is_file()
+    assert len(list((tmp_path / 'hub' / 'checkpoints').glob('b-*.pth'))) == 1
 
 
 def test_an_address_gives_the_weights_that_are_there(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from mmairl.evaluation.protocol import BASELINES, BY_TRAINING, ON_FEATURES, Sett
 from mmairl.files import replacing
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import terminal_table
-from mmairl.weights.released import is_released
+from mmairl.weights.read import is_released
 
 
 def parse_args() -> argparse.Namespace:

@@ -14,7 +14,8 @@ from mmairl.files import replacing
 from mmairl.report.figures import norm_lines
 from mmairl.report.files import save_figure, save_table
 from mmairl.weights.norms import looks_lars_trained, typical_growth, weight_norms
-from mmairl.weights.read import ORIGIN, Backbone, load_file, read_backbone
+from mmairl.weights.pickles import ORIGIN
+from mmairl.weights.read import Backbone, load_checkpoint, read_backbone
 
 
 def parse_args() -> argparse.Namespace:
@@ -71,13 +72,13 @@ def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str
     record = dict(file=Path(source.path).name, format=source.source, part=source.part)
     record['normrescale'] = f'{anchor}, per {args.per}, statistics {args.statistics}'
     state = {f'backbone.{key}': value for key, value in weights.items()}
-    loaded = load_file(args.lars)
+    loaded = load_checkpoint(args.lars)
     if source.source.startswith('mmairl') and args.part == 'student':
         loaded['state_dict'] = type(loaded['state_dict'])({**loaded['state_dict'], **state})
         loaded['meta'] = {**loaded.get('meta', {}), ORIGIN: {**source.origin, **record}}
     else:
         loaded = dict(meta={ORIGIN: {**source.origin, **record}}, state_dict=state)
-    with replacing(args.out) as beside:
+    with replacing(args.out, source=args.lars) as beside:
         torch.save(loaded, beside)
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.registry import DATASETS, MODELS
-from mmairl.weights.architecture import resnet_of
+from mmairl.weights.formats import resnet_of
 from mmairl.weights.read import read_backbone
 
 

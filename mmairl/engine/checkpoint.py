@@ -1,108 +1,224 @@
-"""Checkpoints from anywhere, read without running code from them.
+"""The life of a checkpoint: what it holds, which one a run starts from, and how a run takes it up.
 
-``torch.load(weights_only=True)`` runs no code but knows no mmengine class; the few that a training
-checkpoint holds (the log history) are allow-listed here by name, so that mmengine's own resume works too.
-What mmengine reads by itself goes through `load_checkpoint` as well: it would read an address without
-``weights_only``, and run the Python text in ``meta.config`` of a checkpoint that it resumes from.
+It is read once, when the run chooses where to start, by `weights.read.load_checkpoint`. hooks/checkpoint.py decides when one
+is written and which older one goes. What mmengine reads by itself, such as the `Pretrained` weights of a detector, comes
+through `load_checkpoint` as well.
 """
 
-import pickle
-from collections.abc import Callable
+import hashlib
+import logging
+import secrets
+import time
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-import numpy as np
+import mmengine
 import torch
-from mmengine.logging import HistoryBuffer
+from mmengine.config import Config
+from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.fileio import register_handler
+from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as platform
+from mmengine.runner.checkpoint import load_state_dict
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
-from mmairl.engine.plain_files import read_plain_files_only
-from mmairl.engine.verify import damage, is_archive
+from mmairl.data_configs import read_plain_yaml_only
 from mmairl.errors import UserError
+from mmairl.files import write_text
+from mmairl.network import network_of
+from mmairl.weights.pickles import PlainPickles
+from mmairl.weights.read import DamagedCheckpoint, Device, load_checkpoint
 
-Device = str | torch.device | dict | Callable | None
+NEEDED = ('meta', 'state_dict', 'optimizer')  # of a checkpoint that a run goes on from
+RUN = 'run_id'  # the file in a work dir that says whose checkpoints are the current run's
+copied = partial(tree_map_only, Tensor, lambda tensor: tensor.detach().to('cpu', copy=True))
 
 
-def _history_method(owner: type, name: str) -> Any:
-    """The `getattr` that a pickled HistoryBuffer asks for, narrowed to that class's four statistics."""
-    if owner is not HistoryBuffer or name not in ('min', 'max', 'current', 'mean'):
-        raise pickle.UnpicklingError(f'the checkpoint asks for {owner}.{name}, which no training checkpoint needs')
-    return getattr(owner, name)
+@dataclass
+class Start:
+    """Where a run begins: afresh, with the weights of a checkpoint, or where a checkpoint was made; it has been read."""
+
+    run: str | None = None
+    path: str | None = None
+    checkpoint: dict[str, Any] | None = None
+    resume: bool = False
+
+    def take(self, path: str | Path) -> dict[str, Any]:
+        """The checkpoint, once; it is not kept for the rest of the run."""
+        found, self.checkpoint = self.checkpoint, None
+        return load_checkpoint(path) if found is None or str(path) != self.path else found
+
+    def begin(self, work_dir: Path) -> None:
+        """Note whose the checkpoints in the work dir are from now on, so that `--resume` never takes an earlier run's."""
+        if is_main_process() and self.run is not None and self.run != run_in(work_dir):
+            (work_dir / 'last_checkpoint').unlink(missing_ok=True)
+            write_text(work_dir / RUN, self.run)
+
+
+def choose_start(cfg: Config) -> Start:
+    """Read what a run starts from, before anything is built; sets `cfg.load_from` and `cfg.resume` to what was found.
+
+    `resume=True` with `load_from` goes on from that file. `resume=True` alone goes on from the newest checkpoint of the run in
+    the work dir; `resume='auto'` does too, and where there is none keeps to `load_from`, as the first start did.
+    """
+    work_dir, found = Path(cfg.work_dir), None
+    if cfg.get('resume') and (cfg.resume == 'auto' or not cfg.get('load_from')):
+        if is_main_process():
+            found = newest_checkpoint(checkpoint_folder(cfg), run_in(work_dir), work_dir / 'last_checkpoint')
+        path = [found and str(found[0])]
+        broadcast_object_list(path)
+        cfg.resume = path[0] is not None
+        cfg.load_from = path[0] or cfg.get('load_from')
+        if not cfg.resume:
+            print_log(f'{work_dir} holds no checkpoint of this run: starting from the beginning', logger='current')
+    start = Start(path=cfg.get('load_from') and str(cfg.load_from), resume=bool(cfg.get('resume')))
+    if start.path:
+        start.checkpoint = found[1] if found else _given(start.path, start.resume)
+    start.run = start.checkpoint['meta'].get('run') if start.resume else secrets.token_hex(8)
+    return start
+
+
+def _given(path: str, resume: bool) -> dict[str, Any]:
+    if Path(path).is_dir():
+        raise UserError(
+            f"{path} is a folder of shards, as mmengine's DeepSpeedStrategy writes them, which fit its processes only; put "
+            'it together with the zero_to_fp32.py in it and give the file as load_from, without resume'
+        )
+    checkpoint = _without_code(load_checkpoint(Path(path).expanduser()))
+    if resume and (lacking := _lacking(checkpoint)):
+        raise UserError(f'{path} cannot be resumed from: it holds no {lacking}; give a training checkpoint')
+    return checkpoint
+
+
+def _lacking(checkpoint: dict[str, Any]) -> str | None:
+    """The first part that a run cannot go on without."""
+    return next((part for part in NEEDED if not isinstance(checkpoint.get(part), dict)), None)
+
+
+def checkpoint_folder(cfg: Config) -> Path:
+    """Where the run's checkpoints are: the work dir, or a folder of its name in the checkpoint hook's `out_dir`."""
+    out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
+    return Path(cfg.work_dir) if out_dir is None else Path(out_dir) / Path(cfg.work_dir).name
+
+
+def run_in(work_dir: Path) -> str | None:
+    """The name of the run whose checkpoints a work dir holds; one from before runs had names has none."""
+    try:
+        return (work_dir / RUN).read_text(errors='replace').strip()
+    except OSError:
+        return None
+
+
+def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = None) -> tuple[Path, dict] | None:
+    """The newest whole checkpoint of the run in this folder, with its content, or None where there is none.
+
+    Newest is what OpenMMLab's note `last_checkpoint` names, and then what was written last. Damaged ones and those of
+    an earlier run are named and passed over; what is not a training checkpoint is passed over.
+    """
+    note = note or folder / 'last_checkpoint'
+    last = Path(note.read_text(errors='replace').strip()).name if note.is_file() else None
+    found = [path for path in folder.glob('*.pth') if path.is_file() and not path.name.startswith('best_')]
+    found.sort(key=lambda path: (path.name == last, path.stat().st_mtime_ns), reverse=True)
+    damaged = False
+    for path in found:
+        try:
+            checkpoint = _without_code(load_checkpoint(path))
+        except DamagedCheckpoint as error:
+            damaged = True
+            print_log(f'{error}; going back to the one before', logger='current', level=logging.WARNING)
+            continue
+        if _lacking(checkpoint):
+            continue
+        if run is None or checkpoint['meta'].get('run') == run:
+            return path, checkpoint
+        said = f'{path} is of an earlier run in this folder and is left alone; to go on from it, give it to --resume'
+        print_log(said, logger='current', level=logging.WARNING)
+    if damaged:
+        raise UserError(f'none of the {len(found)} checkpoints in {folder} is whole; start again without --resume')
+    return None
 
 
 def trust_mmengine_checkpoints() -> None:
-    """Allow-list what an mmengine training checkpoint holds beside tensors; everything else stays refused."""
-    read_plain_files_only()
+    """Make mmengine read files as this package does: by itself it runs code that a checkpoint, pickle or YAML holds."""
+    read_plain_yaml_only()
+    register_handler(['pkl', 'pickle'])(PlainPickles)
     CheckpointLoader.register_scheme('', _for_mmengine, force=True)
-    platform.load_url = _from_address
-    reconstruct = np.array(0.0).__reduce__()[0]  # lives in numpy.core or numpy._core by version
-    torch.serialization.add_safe_globals(
-        [
-            HistoryBuffer,
-            (_history_method, 'builtins.getattr'),
-            (_history_method, '__builtin__.getattr'),
-            (reconstruct, 'numpy.core.multiarray._reconstruct'),
-            (reconstruct, 'numpy._core.multiarray._reconstruct'),
-            (np.core.multiarray.scalar if np.__version__ < '2' else np._core.multiarray.scalar),
-            np.ndarray,
-            np.dtype,
-            *{type(np.dtype(kind)) for kind in ('f4', 'f8', 'i4', 'i8', 'u4', '?')},
-        ]
-    )
-
-
-def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str, Any]:
-    """The dictionary in a checkpoint file; whatever is wrong with the file becomes one sentence.
-
-    >>> load_checkpoint('work_dirs/demo/epoch_10.pth')['meta']['epoch']  # doctest: +SKIP
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f'there is no checkpoint at {path}; check the path')
-    if path.stat().st_size == 0:
-        raise UserError(f'the checkpoint {path} is empty (0 bytes); use an earlier one')
-    if is_archive(path) and (found := damage(path)):
-        raise UserError(f'{path} {found}; copy it again or use an earlier checkpoint')
-    trust_mmengine_checkpoints()
-    try:
-        loaded = torch.load(path, map_location=map_location, weights_only=True)
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise UserError(f'{path} needs more memory than there is; free some or use a larger machine') from error
-    except Exception as error:  # a foreign or damaged pickle can fail in any opcode: IndexError, struct.error, ...
-        raise UserError(f'{path} {_what_is_wrong(path, error)}') from error
-    if not isinstance(loaded, dict):
-        raise UserError(
-            f'{path} holds a {type(loaded).__name__}, not a checkpoint dictionary; give a training checkpoint'
-        )
-    return loaded
+    platform.load_url = _from_address  # not a registered scheme: mmengine's own for http calls it by this name
 
 
 def _for_mmengine(filename: str, map_location: Device = None) -> dict[str, Any]:
-    """What mmengine's runner gets for a file, without the text that its `resume` would run as Python."""
-    loaded = load_checkpoint(Path(filename).expanduser(), map_location)
-    if isinstance(loaded.get('meta'), dict):
-        loaded['meta'].pop('config', None)
-    return loaded
+    return _without_code(load_checkpoint(Path(filename).expanduser(), map_location))
+
+
+def _without_code(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Without the text that mmengine's `resume` would run as Python."""
+    if isinstance(checkpoint.get('meta'), dict):
+        checkpoint['meta'].pop('config', None)
+    return checkpoint
 
 
 def _from_address(url: str, model_dir: str | None = None, map_location: Device = None, progress: bool = True) -> dict:
-    """What mmengine gets for http://, kept where torch keeps such files; torch's own would read it as code."""
-    folder = Path(model_dir or Path(torch.hub.get_dir()) / 'checkpoints')
-    file = folder / Path(urlparse(url).path).name
+    """What mmengine gets for http://, kept where torch keeps such files; another address has another file there."""
+    name = Path(urlparse(url).path)
+    digest = hashlib.sha256(url.encode()).hexdigest()[:12]
+    file = Path(model_dir or Path(torch.hub.get_dir()) / 'checkpoints') / f'{name.stem}-{digest}{name.suffix}'
     if not file.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(file), progress=progress)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(file), progress=progress)
+        except OSError as error:
+            raise UserError(f'{url} could not be fetched ({error}); put its file at {file}') from error
     return _for_mmengine(str(file), map_location)
 
 
-def _what_is_wrong(path: Path, error: Exception) -> str:
-    """The end of the sentence that begins with the file's name."""
-    text = str(error)
-    if 'Unsupported global' in text or 'GLOBAL' in text or 'which no training checkpoint needs' in text:
-        asked = text.split('GLOBAL ')[1].split()[0] if 'GLOBAL ' in text else 'code'
-        return f'asks to run {asked} while loading and was refused; only load files that hold plain weights'
-    if is_archive(path):
-        return 'is a zip archive but not a checkpoint that can be read; give a .pth file of weights'
-    return 'is not a checkpoint that torch wrote; give a .pth file of weights'
+class Checkpointed:
+    """What a runner of ours does with checkpoints: it starts from the one that was read, and says what a new one holds."""
+
+    start = Start()
+
+    def load_checkpoint(self, filename: str, *_: Any, **__: Any) -> dict[str, Any]:
+        """Put a checkpoint's weights into the network; PreflightHook refuses what does not fit."""
+        checkpoint = self.start.take(filename)
+        self.call_hook('after_load_checkpoint', checkpoint=checkpoint)
+        load_state_dict(network_of(self), checkpoint.get('state_dict', checkpoint), strict=False, logger='current')
+        self._has_loaded = True
+        self.logger.info(f'loaded {filename}')
+        return checkpoint
+
+    def snapshot(self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool) -> dict[str, Any] | None:
+        """What a checkpoint holds, copied to the host's memory: training may go on while it is written.
+
+        All processes call it together, since each may hold a part; the first has the whole, the others None.
+        """
+        weights, optimizer = self._weights(), self._optimizer_state() if save_optimizer else None
+        if not is_main_process():
+            return None
+        checkpoint = dict(meta={**meta, **self._origin}, state_dict=weights, message_hub=self.message_hub.state_dict())
+        if save_optimizer:
+            checkpoint['optimizer'] = optimizer
+        if save_param_scheduler and self.param_schedulers is not None:
+            checkpoint['param_schedulers'] = [schedule.state_dict() for schedule in self.param_schedulers]
+        self.call_hook('before_save_checkpoint', checkpoint=checkpoint)
+        metadata = getattr(checkpoint['state_dict'], '_metadata', None)
+        checkpoint = copied(checkpoint)  # what hooks have added, too
+        checkpoint['state_dict']._metadata = metadata
+        checkpoint['meta']['time'] = time.strftime('%Y%m%d_%H%M%S')
+        return checkpoint
+
+    @cached_property
+    def _origin(self) -> dict[str, Any]:
+        """Which run it is; made once, since formatting the config takes longer than a step."""
+        found = dict(
+            cfg=self.cfg.pretty_text,
+            seed=self.seed,
+            experiment_name=self.experiment_name,
+            run=self.start.run,
+            mmengine_version=mmengine.__version__,
+        )
+        metainfo = getattr(self.train_dataloader.dataset, 'metainfo', None)
+        return found if metainfo is None else {**found, 'dataset_meta': metainfo}

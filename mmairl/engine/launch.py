@@ -5,18 +5,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
-from mmengine.dist import broadcast_object_list, get_world_size, is_main_process
+from mmengine.dist import get_world_size
 from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
 from mmairl.configs import home, load_config
-from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
+from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.fast import settle
-from mmairl.engine.newest import newest_checkpoint
 from mmairl.engine.runner import Runner, StrategyRunner
 from mmairl.errors import UserError, closest, explained, one_sentence_errors
-from mmairl.files import full_disk_explained
+from mmairl.files import explained_disk_errors
 
 # These two moved to the ground floor; scripts of users import them from here.
 __all__ = ['load_config', 'one_sentence_errors', 'register', 'train']
@@ -82,10 +81,11 @@ def train(cfg: Config, launcher: str = 'none') -> Runner | StrategyRunner:
     settle(cfg)
     if not cfg.train_dataloader.get('num_workers'):
         cfg.train_dataloader.timeout = 0  # is for workers; torch refuses it without
-    _choose_checkpoint(cfg)
-    with full_disk_explained(cfg.work_dir):
+    start = choose_start(cfg)
+    with explained_disk_errors(cfg.work_dir):
         with explained():
-            runner = build(cfg)
+            runner = build(cfg, start)
+        start.begin(Path(cfg.work_dir))
         try:
             runner.train()
         except BaseException:
@@ -101,10 +101,11 @@ def _clear_up(runner: Runner | StrategyRunner) -> None:
             hook.after_run(runner)
 
 
-def build(cfg: Config) -> Runner | StrategyRunner:
+def build(cfg: Config, start: Start | None = None) -> Runner | StrategyRunner:
     """The runner with everything that a config names already built, so that mistakes in it show here."""
     kind = StrategyRunner if cfg.get('strategy') else Runner
     runner = kind.from_cfg(cfg)
+    runner.start = start or Start()
     runner.logger.addFilter(_about_this_run)
     print_log(
         f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {get_world_size()} processes '
@@ -119,26 +120,3 @@ def build(cfg: Config) -> Runner | StrategyRunner:
 def _about_this_run(record: logging.LogRecord) -> bool:
     """Keep out what mmengine says about its own file client at every checkpoint, whatever the user does."""
     return not any(name in record.getMessage() for name in ('"FileClient" will be', '"HardDiskBackend" is the alias'))
-
-
-def _choose_checkpoint(cfg: Config) -> None:
-    """Settle what a run starts from before mmengine reads it, which would fail with a traceback."""
-    if cfg.get('resume') and not cfg.get('load_from'):
-        newest = [newest_checkpoint(cfg.work_dir) if is_main_process() else None]
-        broadcast_object_list(newest)
-        cfg.load_from = newest[0] and str(newest[0])
-        if cfg.load_from is None:
-            print_log(f'{cfg.work_dir} holds no checkpoint: starting from the beginning', logger='current')
-            cfg.resume = False
-    if cfg.get('load_from'):
-        if Path(cfg.load_from).is_dir():
-            raise UserError(
-                f"{cfg.load_from} is a folder of shards, as mmengine's DeepSpeedStrategy writes them, which fit its processes "
-                'only; put it together with the zero_to_fp32.py in it and give the file as load_from, without resume'
-            )
-        checkpoint = load_checkpoint(cfg.load_from)
-        lacking = [part for part in ('meta', 'state_dict', 'optimizer') if part not in checkpoint]
-        if cfg.get('resume') and lacking:
-            raise UserError(
-                f'{cfg.load_from} cannot be resumed from: it holds no {lacking[0]}; give a training checkpoint'
-            )

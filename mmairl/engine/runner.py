@@ -1,14 +1,11 @@
 """mmengine's runners with loops that resume exactly and checkpoints that hold what that takes."""
 
-import time
 from collections import OrderedDict
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
-import mmengine
 import torch
 from mmengine._strategy import BaseStrategy
-from mmengine.dist import is_main_process
 from mmengine.fileio import join_path
 from mmengine.hooks import Hook
 from mmengine.runner import FlexibleRunner
@@ -16,11 +13,11 @@ from mmengine.runner import Runner as PlainRunner
 from mmengine.runner.base_loop import BaseLoop
 from mmengine.runner.checkpoint import save_checkpoint
 from mmengine.runner.utils import _get_batch_size
-from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch import nn
 from torch.utils.data import DataLoader
 
 from mmairl.data.training import TrainingImages
+from mmairl.engine.checkpoint import Checkpointed
 from mmairl.engine.fast import lay_out, make_fast
 from mmairl.engine.loops import EpochLoop, IterLoop
 from mmairl.engine.preemption import deaf
@@ -28,10 +25,8 @@ from mmairl.errors import UserError
 from mmairl.network import network_of
 from mmairl.registry import DATASETS
 
-copied = partial(tree_map_only, Tensor, lambda tensor: tensor.detach().to('cpu', copy=True))
 
-
-class ExactRun:
+class ExactRun(Checkpointed):
     """What our runners have in common: loops, data and checkpoints.
 
     Trains through `EpochLoop` or `IterLoop`, on images that draw their own random numbers. A loop that a config names by its
@@ -63,42 +58,6 @@ class ExactRun:
         loader.generator = torch.Generator()  # else each start of the workers draws from the run's own
         loader.worker_init_fn = partial(deaf, then=loader.worker_init_fn)
         return loader
-
-    def snapshot(self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool) -> dict[str, Any] | None:
-        """What mmengine writes into a checkpoint, copied to the host's memory: training may go on while it is written.
-
-        All processes call it together, since each may hold a part; the first has the whole, the others None.
-        """
-        weights, optimizer = self._weights(), self._optimizer_state() if save_optimizer else None
-        if not is_main_process():
-            return None
-        checkpoint = dict(
-            meta={**meta, **self._origin()}, state_dict=weights, message_hub=self.message_hub.state_dict()
-        )
-        if save_optimizer:
-            checkpoint['optimizer'] = optimizer
-        if save_param_scheduler and self.param_schedulers is not None:
-            checkpoint['param_schedulers'] = [schedule.state_dict() for schedule in self.param_schedulers]
-        self.call_hook('before_save_checkpoint', checkpoint=checkpoint)
-        metadata = getattr(checkpoint['state_dict'], '_metadata', None)
-        checkpoint = copied(checkpoint)  # what hooks have added, too
-        checkpoint['state_dict']._metadata = metadata
-        return checkpoint
-
-    def _origin(self) -> dict[str, Any]:
-        found = dict(
-            cfg=self._config_text,
-            seed=self.seed,
-            experiment_name=self.experiment_name,
-            time=time.strftime('%Y%m%d_%H%M%S'),
-            mmengine_version=mmengine.__version__,
-        )
-        metainfo = getattr(self.train_dataloader.dataset, 'metainfo', None)
-        return found if metainfo is None else {**found, 'dataset_meta': metainfo}
-
-    @cached_property
-    def _config_text(self) -> str:
-        return self.cfg.pretty_text  # formatting it takes longer than a step
 
 
 class Runner(ExactRun, PlainRunner):
@@ -172,7 +131,11 @@ class StrategyRunner(ExactRun, FlexibleRunner):
         self.model, self.optim_wrapper = self.strategy.model, self.strategy.optim_wrapper
         self.param_schedulers = getattr(self.strategy, 'param_schedulers', None)
 
+    def load_checkpoint(self, filename: str, **how: Any) -> dict[str, Any]:
+        return FlexibleRunner.load_checkpoint(self, filename, **how)  # by the strategy
+
     def load_or_resume(self) -> None:
+        self.strategy.take = self.start.take
         super().load_or_resume()
         self.optim_wrapper.initialize_count_status(self.model.module, self.iter, self.max_iters)
 

@@ -13,8 +13,7 @@ from torch import nn
 
 from mmairl.models.platform import import_mmpretrain
 from mmairl.registry import MODELS
-from mmairl.weights.fit import require_same_keys
-from mmairl.weights.read import Backbone, read_backbone
+from mmairl.weights.read import Backbone, read_backbone, require_same_keys
 
 
 def load_backbone(

@@ -1,5 +1,6 @@
-"""Checkpoints that an interrupted run goes on from as if nothing had happened."""
+"""When a checkpoint is written and which older one goes, so that an interrupted run goes on as if nothing had happened."""
 
+import re
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,10 @@ from mmengine.runner import Runner
 from mmairl.data.sampler import ResumableSampler
 from mmairl.engine.loops import images_per_step, sampler_of
 from mmairl.errors import UserError
-from mmairl.files import BackgroundWriter, full_disk_explained, replacing
+from mmairl.files import BackgroundWriter, replacing, write_text
 from mmairl.randomness import random_state, set_random_state
 from mmairl.registry import HOOKS
+from mmairl.weights.read import not_finite
 
 
 @HOOKS.register_module()
@@ -30,14 +32,26 @@ class ExactCheckpointHook(CheckpointHook):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if not re.fullmatch(r'[^/\\{}]*\{\}[^/\\{}]*\.pth', self.filename_tmpl):
+            raise UserError(
+                f"default_hooks.checkpoint.filename_tmpl='{self.filename_tmpl}' is not a plain file name with one {{}} for the "
+                "step; set one such as 'epoch_{}.pth'"
+            )
         self.writer = BackgroundWriter()
         self.due: int | None = None
+        self.saved: str | None = None  # the last checkpoint of finite weights
         self.states: list[dict] = []  # no run goes on from what is saved before there are any: the best weights
         self.resumed: dict[str, Any] = {}
 
     def before_train(self, runner: Runner) -> None:
+        self._keep_plain_names(runner.message_hub.runtime_info)
         super().before_train(runner)
-        self.note = Path(runner.work_dir) / 'last_checkpoint'  # where `--resume` looks, wherever checkpoints go
+        self._keep_best_in_folder()
+        self.note = Path(runner.work_dir) / 'last_checkpoint'  # as OpenMMLab's tools know it, wherever checkpoints go
+        start = getattr(runner, 'start', None)
+        if start and start.resume and Path(start.path).resolve().parent != Path(self.out_dir).resolve():
+            runner.message_hub.update_info('kept_checkpoints', [])  # they are in another folder
+            runner.message_hub.update_info('outdated_checkpoints', [])
         self.kept = deque(runner.message_hub.get_info('kept_checkpoints', []))
         if is_main_process():
             self._clear_away(runner)
@@ -47,6 +61,30 @@ class ExactCheckpointHook(CheckpointHook):
             self._take_up(runner, **self.resumed)
         else:
             runner.logger.warning('the checkpoint holds no random state: the run goes on, but not as if uninterrupted')
+
+    def _keep_plain_names(self, info: dict[str, Any]) -> None:
+        """Of the files that a checkpoint names, keep those that this hook can have written; others are not ours to remove."""
+        ours = re.escape(self.filename_tmpl).replace(r'\{\}', r'\d{1,18}') + r'|iter_\d{1,18}\.pth'
+        for key, fits in (
+            ('kept_checkpoints', lambda name: isinstance(name, str) and re.fullmatch(ours, name)),
+            ('outdated_checkpoints', lambda name: isinstance(name, str) and re.fullmatch(ours, name)),
+            ('keep_ckpt_ids', lambda step: type(step) is int),
+        ):
+            if key in info:
+                info[key] = [name for name in info[key] if fits(name)] if isinstance(info[key], list) else []
+
+    def _keep_best_in_folder(self) -> None:
+        """The best checkpoint that a resumed one names is looked for in this run's folder alone, since mmengine removes it."""
+
+        def ours(path: object) -> str | None:
+            name = Path(str(path)).name
+            found = re.fullmatch(r'best_[^/\\]+\.pth', name) if isinstance(path, str) else None
+            return found and self.file_backend.join_path(self.out_dir, name)
+
+        if hasattr(self, 'best_ckpt_path'):
+            self.best_ckpt_path = ours(self.best_ckpt_path)
+        if hasattr(self, 'best_ckpt_path_dict'):
+            self.best_ckpt_path_dict = {key: ours(path) for key, path in self.best_ckpt_path_dict.items()}
 
     def _clear_away(self, runner: Runner) -> None:
         """What a killed process was writing, and what it would have removed next."""
@@ -89,6 +127,7 @@ class ExactCheckpointHook(CheckpointHook):
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, int]) -> None:
         self.due = None
         if self.backend_args:
+            self._require_finite(runner.model.state_dict())  # before mmengine removes an older one
             self.states = all_gather_object(random_state())
             super()._save_checkpoint_with_step(runner, step, meta)
         else:
@@ -108,21 +147,27 @@ class ExactCheckpointHook(CheckpointHook):
         checkpoint = runner.snapshot(meta, self.save_optimizer, self.save_param_scheduler)
         if is_main_process():
             self.writer.start(partial(self._write, checkpoint, path, outdated))
+        self.saved = self.last_ckpt
         return path
 
     def _write(self, checkpoint: dict[str, Any], path: Path, outdated: list[str]) -> None:
-        with full_disk_explained(path):
-            with (
-                replacing(path) as beside,
-                beside.open('wb') as file,
-            ):  # given a path, torch would not say what went wrong
-                torch.save(checkpoint, file)
-            with replacing(self.note) as beside:
-                beside.write_text(str(path))
+        with replacing(path) as beside, beside.open('wb') as file:  # given a path, torch would not say what went wrong
+            torch.save(checkpoint, file)
+        write_text(self.note, str(path))
         for name in outdated:
             path.with_name(name).unlink(missing_ok=True)
 
+    def _require_finite(self, weights: dict[str, torch.Tensor]) -> None:
+        """End a run whose weights are lost, before a checkpoint of them takes the place of a good one."""
+        if wrong := not_finite(weights):
+            last = f'go on from {self.saved} with --resume' if self.saved else 'start again'
+            raise UserError(
+                f'{len(wrong)} tensors of the network are not finite, the first {wrong[0]}: no checkpoint is written; '
+                f'lower the learning rate and {last}'
+            )
+
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        self._require_finite(checkpoint['state_dict'])
         sampler = sampler_of(runner.train_dataloader)
         place = dict(images_per_step=images_per_step(runner.train_dataloader))
         if isinstance(sampler, ResumableSampler):

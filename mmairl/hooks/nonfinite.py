@@ -1,6 +1,5 @@
 """A batch whose loss is not finite does no harm, is counted, and can be looked at."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.files import replacing
+from mmairl.files import write_json
 from mmairl.network import network_of
 from mmairl.registry import HOOKS
 
@@ -56,9 +55,8 @@ class NonFiniteHook(Hook):
         sampler = runner.train_dataloader.sampler
         found = dict(iteration=runner.iter + 1, epoch=runner.epoch + 1, seed=getattr(sampler, 'seed', None))
         path = Path(runner.work_dir) / 'non_finite' / f'iter_{runner.iter + 1}_process_{get_rank()}.json'
-        with replacing(path) as beside:
-            files = file_names(runner.train_dataloader.dataset, indices)
-            beside.write_text(json.dumps({**found, 'indices': indices, 'files': files}, indent=1))
+        files = file_names(runner.train_dataloader.dataset, indices)
+        write_json(path, {**found, 'indices': indices, 'files': files})
         runner.logger.warning(
             f'the loss of iteration {runner.iter + 1} is not finite: the step is skipped ({self.skipped} so far, the run '
             f'ends at {self.limit}); its images are listed in {path}'

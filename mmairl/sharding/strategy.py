@@ -88,6 +88,8 @@ class ZeroStrategy(DeepSpeedStrategy):
             # An exchange through shared memory, compiled at the start, in which a process waits for ever for one that died.
             deepspeed.ops.__compatible_ops__['deepspeed_shm_comm'] = False
 
+    take = staticmethod(load_checkpoint)  # the runner's own, which has read the file before
+
     def _setup_env(self, **kwargs) -> None:
         super()._setup_env(**kwargs)
         if not dist.is_initialized():  # one process is a group, too
@@ -202,7 +204,7 @@ class ZeroStrategy(DeepSpeedStrategy):
         return settings
 
     def load_checkpoint(self, filename: str, *, callback: Callable | None = None, **_: Any) -> dict[str, Any]:
-        checkpoint = load_checkpoint(filename)
+        checkpoint = self.take(filename)
         if callback is not None:
             callback(checkpoint)
         self.weights.load(checkpoint.get('state_dict', checkpoint))
@@ -220,7 +222,6 @@ class ZeroStrategy(DeepSpeedStrategy):
     ) -> dict[str, Any]:
         """Go on from a checkpoint of this engine or of an ordinary run, made by any number of processes."""
         checkpoint = self.load_checkpoint(filename, callback=callback)
-        checkpoint['meta'].pop('config', None)  # text that mmengine would run
         if resume_optimizer:
             self.load_optim_state_dict(checkpoint['optimizer'])
         if resume_param_scheduler and hasattr(self, 'param_schedulers'):

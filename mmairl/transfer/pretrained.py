@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from mmairl.errors import UserError
 from mmairl.network import network_of
 from mmairl.registry import HOOKS
-from mmairl.weights.fit import weights_for
 from mmairl.weights.norms import warning_before_fine_tuning
-from mmairl.weights.read import read_tensors, with_counters
+from mmairl.weights.read import read_tensors, weights_for, with_counters
 
 PREFIX = {'student': '', 'teacher': 'teacher.'}
 

@@ -24,7 +24,7 @@ from mmairl.evaluation.protocol import Settings, default_device, evaluate
 from mmairl.files import replacing
 from mmairl.transfer.pretrained import start_from
 from mmairl.transfer.tasks import TASKS, config_of, for_processes
-from mmairl.weights.architecture import resnet_of
+from mmairl.weights.formats import resnet_of
 from mmairl.weights.read import read_backbone
 from mmairl.weights.write import write_backbone
 

@@ -1,7 +1,15 @@
-"""Whose checkpoint it is, told from the names in it: where the student is, where the teacher is."""
+"""How each project writes a checkpoint: where student and teacher are, and how a backbone's tensors are named.
 
-from collections.abc import Collection
+Our own names are torchvision's for ResNets and mmpretrain's for ViTs.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+
+from torch import Tensor
+
+from mmairl.errors import UserError
 
 # The stem of a ResNet or a ViT under each of the names that layouts give it.
 STEMS = ('conv1.weight', 'stem.', 'patch_embed.', 'cls_token')
@@ -58,3 +66,99 @@ def recognise(keys: Collection[str]) -> Format | None:
     alone = [form for form in fitting if form.teacher is None] or fitting
     found = with_teacher or alone
     return found[0] if found else None
+
+
+Rules = tuple[tuple[str, str], ...]
+
+# Each rule is tried on each key, in this order; together they are one to one.
+DETECTRON2_TO_OURS: Rules = (
+    (r'^stem\.conv1\.norm\.', 'bn1.'),
+    (r'^stem\.conv1\.', 'conv1.'),
+    (r'^res5\.', 'layer4.'),
+    (r'^res4\.', 'layer3.'),
+    (r'^res3\.', 'layer2.'),
+    (r'^res2\.', 'layer1.'),
+    (r'\.shortcut\.norm\.', '.downsample.1.'),
+    (r'\.shortcut\.', '.downsample.0.'),
+    (r'\.conv([123])\.norm\.', r'.bn\1.'),
+)
+OURS_TO_DETECTRON2: Rules = (
+    (r'^bn1\.', 'stem.conv1.norm.'),
+    (r'^conv1\.', 'stem.conv1.'),
+    (r'^layer1\.', 'res2.'),
+    (r'^layer2\.', 'res3.'),
+    (r'^layer3\.', 'res4.'),
+    (r'^layer4\.', 'res5.'),
+    (r'\.downsample\.1\.', '.shortcut.norm.'),
+    (r'\.downsample\.0\.', '.shortcut.'),
+    (r'\.bn([123])\.', r'.conv\1.norm.'),
+)
+TIMM_TO_OURS: Rules = (
+    (r'^norm\.', 'ln1.'),
+    (r'^blocks\.(\d+)\.norm([12])\.', r'layers.\1.ln\2.'),
+    (r'^blocks\.(\d+)\.mlp\.fc1\.', r'layers.\1.ffn.layers.0.0.'),
+    (r'^blocks\.(\d+)\.mlp\.fc2\.', r'layers.\1.ffn.layers.1.'),
+    (r'^blocks\.', 'layers.'),
+    (r'^patch_embed\.proj\.', 'patch_embed.projection.'),
+)
+OURS_TO_TIMM: Rules = (
+    (r'^ln1\.', 'norm.'),
+    (r'^layers\.(\d+)\.ln([12])\.', r'blocks.\1.norm\2.'),
+    (r'^layers\.(\d+)\.ffn\.layers\.0\.0\.', r'blocks.\1.mlp.fc1.'),
+    (r'^layers\.(\d+)\.ffn\.layers\.1\.', r'blocks.\1.mlp.fc2.'),
+    (r'^layers\.', 'blocks.'),
+    (r'^patch_embed\.projection\.', 'patch_embed.proj.'),
+)
+# The first name of every tensor of a ResNet or ViT, in any layout; what begins otherwise is a head.
+BACKBONE = re.compile(
+    r'(conv1|bn1|layer[1-4]|stem|res[2-5]|cls_token|pos_embed|patch_embed|blocks|norm|layers|ln1|pre_norm)(\.|$)'
+)
+
+
+def rename(key: str, rules: Rules) -> str:
+    for pattern, replacement in rules:
+        key = re.sub(pattern, replacement, key)
+    return key
+
+
+def rules_to_ours(keys: Iterable[str]) -> Rules:
+    """The rules that bring these keys, free of any prefix, to our names."""
+    keys = set(keys)
+    if 'stem.conv1.weight' in keys:
+        return DETECTRON2_TO_OURS
+    if any(key.startswith('blocks.') for key in keys):
+        return TIMM_TO_OURS
+    return ()
+
+
+# Blocks per stage, and whether a block is a bottleneck, to the depth.
+DEPTHS = {
+    ((2, 2, 2, 2), False): 18,
+    ((3, 4, 6, 3), False): 34,
+    ((3, 4, 6, 3), True): 50,
+    ((3, 4, 23, 3), True): 101,
+    ((3, 8, 36, 3), True): 152,
+    ((3, 24, 36, 3), True): 200,
+}
+
+
+def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> dict:
+    """The `backbone=` of a config that these weights fit.
+
+    >>> import torchvision
+    >>> resnet_of(torchvision.models.resnet18().state_dict())
+    {'type': 'ResNet', 'depth': 18, 'stem_channels': 64, 'base_channels': 64}
+    """
+    blocks = {tuple(map(int, found.groups())) for key in weights if (found := re.match(r'layer(\d)\.(\d+)\.', key))}
+    stages = tuple(sum(stage == number for stage, _ in blocks) for number in (1, 2, 3, 4))
+    depth = DEPTHS.get((stages, 'layer1.0.conv3.weight' in weights))
+    if depth is None or 'conv1.weight' not in weights:
+        raise UserError(
+            f'{path} holds no ResNet whose depth is known (blocks {stages}); give --config with its backbone'
+        )
+    return dict(
+        type='ResNet',
+        depth=depth,
+        stem_channels=weights['conv1.weight'].shape[0],
+        base_channels=weights['layer1.0.conv1.weight'].shape[0],
+    )

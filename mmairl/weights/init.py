@@ -6,9 +6,8 @@ from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from mmairl.registry import WEIGHT_INITIALIZERS
-from mmairl.weights.fit import weights_for
 from mmairl.weights.norms import warning_before_fine_tuning
-from mmairl.weights.read import read_backbone
+from mmairl.weights.read import read_backbone, weights_for
 
 
 @WEIGHT_INITIALIZERS.register_module()

@@ -1,29 +1,209 @@
-"""Pickled dictionaries of NumPy arrays, as detectron2 releases them, read without running code from them.
+"""The one allow-list for pickles in .pth and .pkl files: they give tensors, numeric arrays and plain values, nothing else.
 
-`pickle.load` runs whatever a file asks for. Here only the handful of names that rebuild arrays are looked up;
-any other name ends the reading before anything is called.
+A pickle asks for functions by name and calls them with what it likes. Even `np.ndarray` and `np.dtype` let it turn any
+address into an object. So each name that a checkpoint needs leads to a small class of ours here, which builds numeric
+arrays from bytes. `plain` then copies what came out and refuses whatever is not known to be plain.
 """
 
 import pickle
-from pathlib import Path
+import re
+from collections import Counter, OrderedDict
+from types import NoneType
+from typing import IO, Any
 
-from mmairl.engine.plain_files import ArraysOnly
-from mmairl.errors import UserError
+import numpy as np
+import torch
+from mmengine.fileio.handlers import PickleHandler
+from mmengine.logging import HistoryBuffer
+from torch import Tensor, nn
+
+ORIGIN = 'mmairl_origin'  # where converted weights came from
+NUMERIC = re.compile(r'[<>=|]?[biufc]\d{1,2}')
+VALUES = (bool, int, float, complex, str, bytes, bytearray, NoneType, torch.dtype, torch.device)
+KEPT_ATTRIBUTES = ('_metadata', ORIGIN)  # of a dictionary of weights: torch's versions of modules, and our note
 
 
-def load_pickle(path: str | Path) -> dict:
-    """The dictionary in a pickle of arrays and plain values; anything else is refused in one sentence."""
-    try:
-        with Path(path).open('rb') as file:
-            loaded = ArraysOnly(file, encoding='latin1').load()
-    except pickle.UnpicklingError as error:
-        if 'truncated' in str(error) or 'invalid' in str(error) or 'unpickling stack' in str(error):
-            raise UserError(f'{path} is truncated or not a pickle; copy it again') from error
-        raise UserError(
-            f'{path} asks to run {error} while loading and was refused; only load files that hold plain arrays'
-        ) from error
-    except Exception as error:  # a damaged pickle can fail in any opcode: IndexError, KeyError, struct.error, ...
-        raise UserError(f'{path} is truncated or not a pickle of weights; copy it again') from error
-    if not isinstance(loaded, dict):
-        raise UserError(f'{path} holds a {type(loaded).__name__}, not a dictionary of weights; give a model file')
-    return loaded
+class Refused(pickle.UnpicklingError):
+    """What a file holds and must not; the text begins with 'it holds'."""
+
+
+class StandIn:
+    """What a name in a pickle leads to. It takes a state only if its class says how, and has no other attributes."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: object) -> None:
+        raise Refused('it holds attributes for an object that takes none')
+
+
+class ArrayType(StandIn):
+    """Stands for `numpy.dtype`: numbers only."""
+
+    __slots__ = ('dtype',)
+
+    def __init__(self, code: str, align: bool = False, copy: bool = False) -> None:
+        if not isinstance(code, str) or not NUMERIC.fullmatch(code):
+            raise Refused('it holds an array of something other than numbers')
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: tuple) -> None:
+        _, order, *parts = state
+        if parts[:3] != [None, None, None] or order not in ('<', '>', '=', '|'):
+            raise Refused('it holds an array of something other than numbers')
+        self.dtype = self.dtype.newbyteorder(order)
+
+    def read(self, content: bytes | str) -> np.ndarray:
+        content = content.encode('latin1') if isinstance(content, str) else content
+        return np.frombuffer(content, self.dtype).copy() if content else np.empty(0, self.dtype)
+
+
+class Array(StandIn):
+    """Stands for `numpy.ndarray` and for the function that makes an empty one; `plain` takes out the array."""
+
+    __slots__ = ('value',)
+
+    def __init__(self, *unused: object) -> None:
+        pass
+
+    def __setstate__(self, state: tuple) -> None:
+        _, shape, kind, fortran, content = state
+        self.value = ArrayType.read(kind, content).reshape(shape, order='F' if fortran else 'C')
+
+
+class Scalar(StandIn):
+    """Stands for the function that makes a NumPy number."""
+
+    def __new__(cls, kind: ArrayType, content: bytes | str) -> np.generic:
+        (value,) = ArrayType.read(kind, content)
+        return value
+
+
+class Bytes(StandIn):
+    """Stands for `_codecs.encode` and `bytes`, by which protocol 2 writes the bytes of an array."""
+
+    def __new__(cls, text: str = '', encoding: str = 'latin1') -> bytes:
+        if encoding != 'latin1':
+            raise Refused('it holds text to be encoded')
+        return text.encode('latin1')
+
+
+class History(StandIn):
+    """Stands for mmengine's HistoryBuffer; `plain` makes the real one."""
+
+    __slots__ = ('counts', 'length', 'values')
+
+    def __init__(self, values: object = (), counts: object = (), length: int = 1_000_000) -> None:
+        self.values, self.counts, self.length = values, counts, length
+
+    def __setstate__(self, state: dict) -> None:
+        self.values, self.counts = state['_log_history'], state['_count_history']
+        self.length = state['max_length']
+
+
+class Statistic(StandIn):
+    """Stands for the `getattr` by which a HistoryBuffer names its four statistics; a new buffer has them anyway."""
+
+    def __new__(cls, owner: type, name: str) -> None:
+        if owner is not History or name not in ('min', 'max', 'current', 'mean'):
+            raise Refused(f'it holds a request for {name!r} of an object')
+
+
+ALLOWED: dict[str, type] = {
+    'collections.OrderedDict': OrderedDict,
+    'numpy.ndarray': Array,
+    'numpy.dtype': ArrayType,
+    'numpy.core.multiarray._reconstruct': Array,
+    'numpy._core.multiarray._reconstruct': Array,
+    'numpy.core.multiarray.scalar': Scalar,
+    'numpy._core.multiarray.scalar': Scalar,
+    '_codecs.encode': Bytes,
+    'builtins.bytes': Bytes,
+    '__builtin__.bytes': Bytes,
+    'mmengine.logging.history_buffer.HistoryBuffer': History,
+    'builtins.getattr': Statistic,
+    '__builtin__.getattr': Statistic,
+}
+FOR_TORCH = [(stand_in, name) for name, stand_in in ALLOWED.items()]
+# Codes that make objects by other ways than a name of the list, or memory by a number in the file.
+NEVER = (
+    pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX, pickle.PERSID, pickle.BINPERSID, pickle.EXT1, pickle.EXT2, pickle.EXT4,
+    pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER,
+)  # fmt: skip
+
+
+# pickle.Unpickler, the public class in C, keeps its memo in a list as long as an index in the file says, and sets
+# attributes on whatever the file names; its twin in Python has neither fault once BUILD is replaced.
+class PlainUnpickler(pickle._Unpickler):
+    """An unpickler of the names above and no other."""
+
+    def find_class(self, module: str, name: str) -> type:
+        if f'{module}.{name}' not in ALLOWED:
+            raise pickle.UnpicklingError(f'asks to run {module}.{name}')
+        return ALLOWED[f'{module}.{name}']
+
+    def load_build(self) -> None:
+        state, target = self.stack.pop(), self.stack[-1]
+        if isinstance(target, StandIn):
+            target.__setstate__(state)
+        elif type(target) is not OrderedDict:
+            raise Refused(f'it holds attributes for a {type(target).__name__}')
+
+    dispatch = {code: do for code, do in pickle._Unpickler.dispatch.items() if bytes([code]) not in NEVER}
+    dispatch[pickle.BUILD[0]] = load_build
+
+
+class PlainPickles(PickleHandler):
+    """mmengine's reader of .pkl files, such as the annotations of a data set, by the same list."""
+
+    def load_from_fileobj(self, file: IO[bytes], **kwargs: Any) -> Any:
+        return plain(PlainUnpickler(file, **kwargs).load())
+
+
+def plain(value: Any, done: dict[int, Any] | None = None) -> Any:
+    """A copy made of dictionaries, lists, numbers, text, tensors and numeric arrays; anything else is refused."""
+    if type(value) in VALUES:
+        return value
+    done = {} if done is None else done
+    if id(value) in done:
+        if done[id(value)] is plain:
+            raise Refused('it holds an object that contains itself')
+        return done[id(value)]
+    done[id(value)] = plain  # in work
+    done[id(value)] = _copied(value, done)
+    return done[id(value)]
+
+
+def _copied(value: Any, done: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind in (dict, OrderedDict, Counter):
+        new = kind()
+        for key, item in kind.items(value):  # an instance may hide it
+            if not isinstance(key, (str, bytes, int, float, tuple, NoneType)):
+                raise Refused(f'it holds a dictionary with a {type(key).__name__} for a key')
+            new[plain(key, done)] = plain(item, done)
+        for name in KEPT_ATTRIBUTES if kind is OrderedDict else ():
+            if isinstance(vars(value).get(name), dict):
+                setattr(new, name, plain(vars(value)[name], done))
+        return new
+    if kind in (list, tuple, set, frozenset, torch.Size):
+        return kind([plain(item, done) for item in value])
+    if kind in (Tensor, nn.Parameter):
+        return _tensor(value)
+    if kind is Array:
+        return value.value
+    if kind is History:
+        values, counts = (np.asarray(plain(numbers, done)) for numbers in (value.values, value.counts))
+        if values.dtype.kind not in 'biuf' or counts.dtype.kind not in 'biuf':
+            raise Refused('it holds a history of something other than numbers')
+        return HistoryBuffer(values, counts, int(value.length))
+    if isinstance(value, np.generic) and value.dtype.kind in 'biufc':
+        return value
+    raise Refused(f'it holds a {kind.__name__}')
+
+
+def _tensor(value: Tensor) -> Tensor:
+    if value.layout is not torch.strided or value.is_meta or value.is_quantized:
+        raise Refused('it holds a tensor that is sparse, quantized or without content')
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        raise Refused('it holds a tensor that is larger than its content')
+    return value.detach()

@@ -1,24 +1,146 @@
-"""A backbone out of any checkpoint: ours, the paper's release, MoCo's, mmpretrain's, torchvision's, timm's, VISSL's, d2's."""
+"""A checkpoint out of any file, and a backbone out of any checkpoint, without running code from it.
 
+The backbone may be ours, the paper's release, MoCo's, mmpretrain's, torchvision's, timm's, VISSL's or detectron2's.
+"""
+
+import pickle
+import re
+import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from urllib.error import URLError
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import UserError
-from mmairl.weights.formats import Format, recognise
-from mmairl.weights.layouts import BACKBONE, rename, rules_to_ours
-from mmairl.weights.pickles import load_pickle
-from mmairl.weights.released import is_released, released_file
+from mmairl.weights.formats import BACKBONE, Format, recognise, rename, rules_to_ours
+from mmairl.weights.pickles import FOR_TORCH, ORIGIN, PlainUnpickler, plain
 
 # What a checkpoint wraps its weights in, from the outside in.
 ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_state', 'network')
 WRAPPERS = ('module.', '_orig_mod.')
-ORIGIN = 'mmairl_origin'
+FOLDER = 0x10  # a record's attribute; torch reads nothing from a folder and reports success
+Device = str | torch.device | dict | Callable | None
+
+
+class DamagedCheckpoint(UserError):
+    """The file is not as it was written; an earlier one may be whole."""
+
+
+def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str, Any]:
+    """The dictionary in a .pth, .pkl or .safetensors file or a released model; what is wrong with the file is one sentence.
+
+    >>> load_checkpoint('work_dirs/demo/epoch_10.pth')['meta']['epoch']  # doctest: +SKIP
+    """
+    path = released_file(str(path)) if is_released(path) else Path(path)
+    try:
+        if not path.is_file():
+            raise UserError(f'there is no checkpoint at {path}; check the path')
+        if path.suffix == '.safetensors':
+            return _load_safetensors(path)
+        with path.open('rb') as file:
+            loaded = plain(_unpickled(file, path, map_location))
+    except UserError:
+        raise
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise UserError(f'{path} needs more memory than there is; free some or use a larger machine') from error
+    except OSError as error:
+        raise UserError(f'{path} cannot be read: {error.strerror}; check the file and its permissions') from error
+    except Exception as error:  # a foreign or damaged pickle can fail in any opcode: IndexError, struct.error, ...
+        raise _explained(path, error) from error
+    if not isinstance(loaded, dict):
+        raise UserError(f'{path} holds a {type(loaded).__name__}, not a dictionary of weights; give a model file')
+    return loaded
+
+
+def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
+    """The file is opened once: its sums are checked, then its content is built."""
+    head = file.read(10)
+    file.seek(0)
+    if not head:
+        raise DamagedCheckpoint(f'the checkpoint {path} is empty (0 bytes); use an earlier one')
+    # A plain pickle is not what torch writes: that is a zip archive, or a pickle which begins with a magic number.
+    if path.suffix == '.pkl' or (head[:1] == b'\x80' and head[2:4] != b'\x8a\n'):
+        return PlainUnpickler(file, encoding='latin1').load()
+    if head.startswith(b'PK\x03\x04'):
+        if found := damage(file):
+            raise DamagedCheckpoint(
+                f'{path} is truncated or damaged: {found}; copy it again or use an earlier checkpoint'
+            )
+        file.seek(0)
+    with torch.serialization.safe_globals(FOR_TORCH):
+        return torch.load(file, map_location=map_location, weights_only=True)
+
+
+def damage(file: IO[bytes] | Path) -> str | None:
+    """What is wrong with a zip archive of torch's, or None. `torch.load` looks at no sum, so a flipped bit becomes a weight.
+
+    >>> damage(Path('work_dirs/demo/epoch_10.pth'))  # doctest: +SKIP
+    'its record epoch_10/data/7 does not have the sum that was written with it'
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for record in archive.infolist():
+                if record.compress_type or record.external_attr & FOLDER:
+                    return f'its record {record.filename} is compressed or a folder, which torch does not write'
+            wrong = archive.testzip()
+            return wrong and f'its record {wrong} does not have the sum that was written with it'
+    except Exception:  # zipfile raises a dozen kinds for broken archives: BadZipFile, struct.error, NotImplementedError
+        return 'it is no whole zip archive, as torch writes them'
+
+
+def _explained(path: Path, error: Exception) -> UserError:
+    """The one sentence for what a pickle asked for or failed in."""
+    text = str(error)
+    if found := re.search(r'it holds [^.\n]+', text):
+        return UserError(f'{path} was refused: {found[0]}; only load files that hold plain weights')
+    asked = re.search(r'GLOBAL (\S+)|asks to run (\S+)', text)
+    if asked and isinstance(error, pickle.UnpicklingError):
+        name = asked[1] or asked[2]
+        return UserError(
+            f'{path} asks to run {name} while loading and was refused; only load files that hold plain weights'
+        )
+    return DamagedCheckpoint(
+        f'{path} is truncated or not a checkpoint that can be read; copy it again or give a .pth file of weights'
+    )
+
+
+def _load_safetensors(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework='pt') as file:
+            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dictionary
+            return dict(state_dict=weights, meta={ORIGIN: dict(file.metadata() or {})})
+    except SafetensorError as error:
+        raise DamagedCheckpoint(f'{path} is truncated or not a safetensors file; copy it again') from error
+
+
+def is_released(name: str | Path) -> bool:
+    """Whether it is the name of a model that others have released: 'torchvision:resnet50' stands for a file anywhere."""
+    return str(name).startswith('torchvision:')
+
+
+def released_file(name: str) -> Path:
+    """The supervised model's file where torch keeps such files, fetched the first time."""
+    import torchvision
+
+    model = name.partition(':')[2]
+    if model not in torchvision.models.list_models(torchvision.models):
+        raise UserError(f"'{name}' is not a released model; say torchvision:NAME, such as torchvision:resnet50")
+    url = torchvision.models.get_model_weights(model)['IMAGENET1K_V1'].url
+    file = Path(torch.hub.get_dir()) / 'checkpoints' / Path(url).name
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(file), hash_prefix=file.stem.rpartition('-')[2])
+        except (URLError, OSError) as error:
+            raise UserError(f'{name} could not be fetched ({error}); put the file of {url} at {file}') from error
+    return file
 
 
 @dataclass(frozen=True)
@@ -58,8 +180,10 @@ def read_backbone(path: str | Path, part: str = 'student') -> Backbone:
     rules = rules_to_ours(kept)
     renamed = {prefix + key: rename(key, rules) for key in kept}
     weights = {renamed[prefix + key]: value for key, value in kept.items()}
+    for key in [key for key in weights if key.endswith('.running_mean')]:  # some formats leave the batch counters out
+        weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
     dropped = [key for key in tensors if key not in renamed]
-    return Backbone(with_counters(weights), str(path), form.name, part, renamed, dropped, origin)
+    return Backbone(weights, str(path), form.name, part, renamed, dropped, origin)
 
 
 def _prefix(form: Format, part: str, tensors: dict[str, Tensor], path: str | Path) -> str:
@@ -71,17 +195,10 @@ def _prefix(form: Format, part: str, tensors: dict[str, Tensor], path: str | Pat
     return form.teacher
 
 
-def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the batch counters that some formats leave out; a BN layer with a fixed momentum does not use them."""
-    for key in [key for key in weights if key.endswith('.running_mean')]:
-        weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
-    return weights
-
-
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict]:
     """Every tensor in a checkpoint's weights by its name, wrappers taken off, and the record of origin if it has one."""
-    loaded = load_file(path)
-    inner: Any = loaded
+    loaded = load_checkpoint(path)
+    meta, inner = loaded.get('meta'), loaded
     # DDP, torch.compile and training scripts each add an envelope.
     while found := next((name for name in ENVELOPES if isinstance(inner.get(name), dict)), None):
         inner = inner[found]
@@ -90,13 +207,8 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict]:
         for wrapper in WRAPPERS:
             key = key.removeprefix(wrapper)
         tensors[key] = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-    return tensors, _origin(loaded)
-
-
-def _origin(loaded: dict) -> dict:
-    meta = loaded.get('meta')
-    found = meta.get(ORIGIN) if isinstance(meta, dict) else getattr(loaded, ORIGIN, None)
-    return found if isinstance(found, dict) else {}
+    origin = meta.get(ORIGIN) if isinstance(meta, dict) else getattr(loaded, ORIGIN, None)
+    return tensors, origin if isinstance(origin, dict) else {}
 
 
 def _flat(values: dict, prefix: str = '') -> list[tuple[str, Any]]:
@@ -110,31 +222,55 @@ def _flat(values: dict, prefix: str = '') -> list[tuple[str, Any]]:
     return found
 
 
-def load_file(path: str | Path) -> dict[str, Any]:
-    """The dictionary in a .pth, .pkl or .safetensors file or a released model, none of which may run code."""
-    path = released_file(str(path)) if is_released(path) else Path(path)
-    head = b''
-    if path.is_file():
-        with path.open('rb') as file:
-            head = file.read(10)
-    if path.suffix == '.safetensors':
-        return _load_safetensors(path)
-    # A plain pickle is not what torch writes: that is a zip file, or a pickle which begins with a magic number.
-    if path.suffix == '.pkl' or (head[:1] == b'\x80' and head[2:4] != b'\x8a\n'):
-        if not path.is_file() or not head:
-            return load_checkpoint(path)  # which says what is wrong
-        return load_pickle(path)
-    return load_checkpoint(path)
+def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: str | Path) -> None:
+    """Refuse a checkpoint unless it and the network name the same tensors, with the same shapes and kinds of numbers."""
+    both = [key for key in here if key in there]
+    shapes = [key for key in both if here[key].shape != there[key].shape]
+    kinds = [key for key in both if here[key].is_floating_point() != there[key].is_floating_point()]
+    missing = [key for key in here if key not in there]
+    unexpected = [key for key in there if key not in here]
+    faults = []
+    if shapes:
+        key = shapes[0]
+        faults.append(
+            f'{key} is {tuple(there[key].shape)} there and {tuple(here[key].shape)} in the config{_more(shapes[1:])}'
+        )
+    if kinds:
+        faults.append(f'{kinds[0]} is {there[kinds[0]].dtype} there{_more(kinds[1:])}')
+    if missing:
+        faults.append(f'it lacks {_few(missing)}')
+    if unexpected:
+        faults.append(f'it has {_few(unexpected)} beyond the config')
+    if faults:
+        raise UserError(
+            f'checkpoint {path} holds another architecture: {"; ".join(faults)}; give the config it was trained with'
+        )
 
 
-def _load_safetensors(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError, safe_open
+def weights_for(module: nn.Module, whole: dict[str, Tensor], prefix: str, path: str | Path) -> dict[str, Tensor]:
+    """All weights of a module out of the checkpoint's tensors whose names begin with `prefix`, or an error.
 
-    if not path.is_file():
-        raise UserError(f'there is no checkpoint at {path}; check the path')
-    try:
-        with safe_open(path, framework='pt') as file:
-            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dictionary
-            return dict(state_dict=weights, meta={ORIGIN: dict(file.metadata() or {})})
-    except SafetensorError as error:
-        raise UserError(f'{path} is truncated or not a safetensors file; copy it again') from error
+    A module that ends before the last stage, as a C4 detector's backbone does, takes the stages that it has.
+    """
+    here = module.state_dict()
+    inside = {key.removeprefix(prefix): value for key, value in whole.items() if key.startswith(prefix)}
+    if not inside:
+        raise UserError(f"no key of {path} starts with '{prefix}'; its keys look like {list(whole)[:3]}")
+    stages = {key.split('.')[0] for key in here}
+    weights = {key: value for key, value in inside.items() if key.split('.')[0] in stages}
+    require_same_keys(weights, here, path)
+    return weights
+
+
+def not_finite(weights: dict[str, Tensor]) -> list[str]:
+    """The tensors that hold a NaN or an infinity; a mask of minus infinities, which some networks keep, is none of them."""
+    floating = {key: value for key, value in weights.items() if value.is_floating_point()}
+    return [key for key, value in floating.items() if (value.isnan() | value.isposinf()).any()]
+
+
+def _few(keys: list[str], shown: int = 2) -> str:
+    return ', '.join(keys[:shown]) + _more(keys[shown:])
+
+
+def _more(rest: list[str]) -> str:
+    return f' (and {len(rest)} more)' if rest else ''

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.files import replacing
-from mmairl.weights.layouts import OURS_TO_DETECTRON2, OURS_TO_TIMM, rename
-from mmairl.weights.read import ORIGIN, Backbone
+from mmairl.weights.formats import OURS_TO_DETECTRON2, OURS_TO_TIMM, rename
+from mmairl.weights.pickles import ORIGIN
+from mmairl.weights.read import Backbone
 
 Weights = dict[str, Tensor]
 
@@ -30,7 +31,7 @@ def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **r
         'part': backbone.part,
         **record,
     }
-    with replacing(path) as beside:
+    with replacing(path, source=backbone.path) as beside:
         WRITERS[to]({key: value.contiguous() for key, value in backbone.weights.items()}, origin, beside)
 
 
@@ -56,13 +57,15 @@ def _detectron2(weights: Weights, origin: dict, path: Path) -> None:
     if 'conv1.weight' not in weights:
         raise UserError('detectron2 has names for ResNets alone and this backbone is none; write another format')
     arrays = {
-        rename(key, OURS_TO_DETECTRON2): value.numpy()
+        rename(key, OURS_TO_DETECTRON2): (
+            value.float() if value.dtype == torch.bfloat16 else value
+        ).numpy()  # NumPy lacks bfloat16
         for key, value in weights.items()
         if not key.endswith('num_batches_tracked')  # its BN layers have no such counter
     }
     with path.open('wb') as file:
         pickle.dump(
-            {'model': arrays, '__author__': 'mmairl', 'matching_heuristics': True, 'meta': {ORIGIN: origin}}, file
+            {'model': arrays, '__author__': 'mmairl', 'matching_heuristics': True, 'meta': {ORIGIN: origin}}, file, 4
         )
 
 

@@ -1,78 +1,242 @@
-"""Reading checkpoints: what is accepted, what is refused, and that nothing in them runs."""
+"""Which checkpoint a run starts from, that its file is read once, and that nothing is removed but the run's own."""
 
+import builtins
 import os
+from pathlib import Path
 
-import numpy as np
 import pytest
+import resuming
 import torch
-from mmengine.logging import HistoryBuffer
+from mmengine.config import Config
+from mmengine.hooks import Hook
 
-from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.engine import launch
+from mmairl.engine.checkpoint import Start, choose_start, load_checkpoint, newest_checkpoint, run_in
 from mmairl.errors import UserError
-from mmairl.files import replacing
+from mmairl.hooks import ExactCheckpointHook
+from mmairl.registry import HOOKS
+
+FILES = Path(__file__).parents[1] / 'files'
 
 
-class RunsACommand:
-    def __init__(self, command: str) -> None:
-        self.command = command
-
-    def __reduce__(self) -> tuple:
-        return os.system, (self.command,)
+def training_checkpoint(**meta: object) -> dict:
+    return dict(meta=meta, state_dict=dict(weight=torch.randn(100)), optimizer={})
 
 
-class ReachesFor:
-    """Pickles as getattr(owner, name), the way a HistoryBuffer's statistics do."""
-
-    def __init__(self, owner: type, name: str) -> None:
-        self.owner, self.name = owner, name
-
-    def __reduce__(self) -> tuple:
-        return getattr, (self.owner, self.name)
-
-
-def test_the_log_history_of_mmengine_is_read_with_weights_only(tmp_path):
-    history = HistoryBuffer([1.0, 3.0], [1, 1])
-    torch.save(dict(hub=history, scalar=np.float64(0.5), numbers=np.arange(3)), tmp_path / 'a.pth')
-    loaded = load_checkpoint(tmp_path / 'a.pth')
-    assert loaded['hub'].mean() == 2.0 and loaded['scalar'] == 0.5 and loaded['numbers'].tolist() == [0, 1, 2]
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three checkpoints, written one after the other, and two files that cannot be gone on from."""
+    for place, name in enumerate(['epoch_1.pth', 'epoch_2.pth', 'iter_25.pth', 'best_top1.pth', 'weights.pth']):
+        torch.save(training_checkpoint() if 'weights' not in name else dict(a=torch.ones(1)), tmp_path / name)
+        os.utime(tmp_path / name, (place, place))
+    return tmp_path
 
 
-def test_a_checkpoint_that_would_run_code_is_refused_and_runs_nothing(tmp_path):
-    proof = tmp_path / 'proof'
-    torch.save(dict(state_dict={}, bomb=RunsACommand(f'touch {proof}')), tmp_path / 'a.pth')
-    with pytest.raises(UserError, match='asks to run posix.system'):
-        load_checkpoint(tmp_path / 'a.pth')
-    assert not proof.exists()
+def name_of_newest(folder: Path, run: str | None = None) -> str | None:
+    found = newest_checkpoint(folder, run)
+    return found and found[0].name
 
 
-@pytest.mark.parametrize('owner,name', [(HistoryBuffer, '__init__'), (torch.Tensor, 'mean'), (np.ndarray, 'tofile')])
-def test_the_narrowed_getattr_gives_four_methods_and_nothing_else(tmp_path, owner, name):
-    torch.save(dict(bomb=ReachesFor(owner, name)), tmp_path / 'a.pth')
-    with pytest.raises(UserError, match='refused|not a checkpoint|truncated'):
-        load_checkpoint(tmp_path / 'a.pth')
+def flip(path: Path) -> None:
+    """One bit of the weights, where torch would not notice."""
+    data = bytearray(path.read_bytes())
+    data[data.index(b'data/0') + 200] ^= 4
+    time = path.stat().st_mtime
+    path.write_bytes(data)
+    os.utime(path, (time, time))
 
 
-def test_damaged_and_foreign_files_are_one_sentence(tmp_path):
-    good = tmp_path / 'good.pth'
-    torch.save(dict(state_dict=dict(a=torch.randn(1000))), good)
-    (tmp_path / 'cut.pth').write_bytes(good.read_bytes()[:1500])
-    (tmp_path / 'empty.pth').touch()
-    (tmp_path / 'text.pth').write_text('not a checkpoint')
-    torch.save([1, 2], tmp_path / 'list.pth')
-    for name, sentence in dict(
-        cut='truncated', empty='empty', text='not a checkpoint', list='holds a list', gone='no checkpoint'
-    ).items():
-        with pytest.raises(UserError, match=sentence):
-            load_checkpoint(tmp_path / f'{name}.pth')
+def test_the_one_written_last_is_taken_or_the_one_that_openmmlabs_note_names(folder):
+    assert name_of_newest(folder) == 'iter_25.pth'
+    for note, wanted in (
+        (b'/another/machine/epoch_2.pth', 'epoch_2.pth'),
+        (b'/gone/epoch_9.pth', 'iter_25.pth'),
+        (bytes(range(256)), 'iter_25.pth'),
+    ):
+        (folder / 'last_checkpoint').write_bytes(note)
+        assert name_of_newest(folder) == wanted
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    target = tmp_path / 'file'
-    target.write_text('old')
-    with pytest.raises(RuntimeError), replacing(target) as beside:
-        beside.write_text('half')
-        raise RuntimeError
-    assert target.read_text() == 'old' and list(tmp_path.iterdir()) == [target]
-    with replacing(target) as beside:
-        beside.write_text('new')
-    assert target.read_text() == 'new' and list(tmp_path.iterdir()) == [target]
+def test_a_damaged_one_gives_way_to_the_one_before(folder):
+    flip(folder / 'iter_25.pth')
+    (folder / 'dangling.pth').symlink_to(folder / 'gone')
+    assert name_of_newest(folder) == 'epoch_2.pth'
+    (folder / 'epoch_2.pth').write_bytes((folder / 'epoch_2.pth').read_bytes()[:-100])
+    assert name_of_newest(folder) == 'epoch_1.pth'
+    (folder / 'epoch_1.pth').write_bytes(b'')
+    with pytest.raises(UserError, match=r'none of the \d checkpoints in .* is whole'):
+        newest_checkpoint(folder)
+
+
+def test_a_folder_without_any_starts_a_run(tmp_path):
+    assert newest_checkpoint(tmp_path) is None and newest_checkpoint(tmp_path / 'not there') is None
+    torch.save(dict(weight=torch.ones(1)), tmp_path / 'weights.pth')
+    assert newest_checkpoint(tmp_path) is None
+
+
+def test_a_new_run_in_an_old_folder_starts_its_own_line(folder):
+    """Killed before its first checkpoint, it must not go on from the end of the run before it."""
+    Start(run='new').begin(folder)
+    cfg = Config(dict(work_dir=str(folder), resume=True))
+    start = choose_start(cfg)
+    assert not start.resume and start.checkpoint is None and cfg.load_from is None
+    torch.save(training_checkpoint(run='new'), folder / 'epoch_1.pth')
+    (folder / 'last_checkpoint').write_text('iter_25.pth')
+    start = choose_start(Config(dict(work_dir=str(folder), resume=True)))
+    assert start.resume and Path(start.path).name == 'epoch_1.pth' and start.run == 'new'
+
+
+def test_an_explicit_checkpoint_of_an_earlier_run_is_gone_on_with(folder):
+    Start(run='new').begin(folder)
+    torch.save(training_checkpoint(run='old'), folder / 'epoch_2.pth')
+    start = choose_start(Config(dict(work_dir=str(folder), resume=True, load_from=str(folder / 'epoch_2.pth'))))
+    start.begin(folder)
+    assert start.run == 'old' and run_in(folder) == 'old'
+    assert name_of_newest(folder, run_in(folder)) == 'epoch_2.pth'
+
+
+def test_a_restart_before_the_first_checkpoint_keeps_the_weights_it_starts_from(folder, tmp_path_factory):
+    work_dir = tmp_path_factory.mktemp('run')
+    cfg = Config(dict(work_dir=str(work_dir), resume='auto', load_from=str(folder / 'weights.pth')))
+    start = choose_start(cfg)
+    assert not start.resume and cfg.load_from == str(folder / 'weights.pth') and 'a' in start.checkpoint
+
+
+def test_a_resume_opens_its_file_once(tmp_path, monkeypatch):
+    """From the choice of the file to the first step, in any way that Python opens files."""
+    cfg = resuming.config('views_of_the_batch', str(tmp_path), leave_at=5)
+    last = resuming.run(cfg)
+    opened, real = [], builtins.open
+    monkeypatch.setattr('io.open', lambda file, *args, **how: (opened.append(str(file)), real(file, *args, **how))[1])
+    loads, load = [], torch.load
+    monkeypatch.setattr(torch, 'load', lambda *args, **how: (loads.append(args), load(*args, **how))[1])
+    resuming.run(resuming.config('views_of_the_batch', str(tmp_path), leave_at=6, resume=True))
+    assert len(loads) == 1 and opened.count(str(last)) == 1
+
+
+def test_the_whole_life_goes_on_where_checkpoints_lie_elsewhere(tmp_path):
+    """In `out_dir`; the newest is damaged; a run that was resumed ends as one that was not interrupted."""
+    whole = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'whole')))
+    for resume, leave_at in ((True, 9), (True, None)):
+        cfg = resuming.config('views_of_the_batch', str(tmp_path / 'run'), leave_at=leave_at, resume=resume)
+        cfg.default_hooks.checkpoint.out_dir = str(tmp_path / 'elsewhere')
+        last = resuming.run(cfg)
+        if leave_at:
+            flip(last)
+    assert last.parent == tmp_path / 'elsewhere' / 'run' and not list((tmp_path / 'run').glob('*.pth'))
+    resuming.assert_the_same_run(whole, last)
+
+
+def old_config(work_dir: Path) -> Config:
+    """The config that tests/files/before_the_house.pth was made with, at commit 96d53a7, in today's words."""
+    cfg = launch.load_config(str(FILES.parents[1] / 'configs/demo/mocov2plus_shapes.py'))
+    cfg.model.backbone.update(stem_channels=2, base_channels=2)
+    cfg.model.projector.update(in_channels=16, hidden_channels=8, out_channels=4)
+    cfg.model.predictor.update(in_channels=4, hidden_channels=8, out_channels=4)
+    cfg.model.queue.length = 16
+    cfg.train_dataloader.dataset.update(count=36, size=32)
+    cfg.total_batch_size, cfg.optim_wrapper.optimizer.lr = 8, 0.05
+    cfg.train_cfg = dict(by_epoch=True, max_epochs=3)
+    schedule = dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=0, end=3, convert_to_iter_based=True)
+    cfg.param_scheduler = [schedule]
+    cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=6, max_keep_ckpts=9)
+    cfg.default_hooks.pop('progress')
+    cfg.default_hooks.logger.interval = 1
+    cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
+    cfg.experiment_name, cfg.randomness.seed, cfg.custom_hooks = 'old', 5, []
+    cfg.work_dir = str(work_dir)
+    cfg.resume, cfg.load_from = True, str(FILES / 'before_the_house.pth')
+    return cfg
+
+
+# What the old code ended with, of the same run, at iteration 12.
+OLD = {
+    'backbone.conv1.weight': [2.868680715560913, 2.7424960136413574, 1.6357855796813965, 0.7054697871208191],
+    'teacher.backbone.conv1.weight': [0.6588388681411743, 0.8565136194229126, 0.4604138433933258, 0.1308524459600449],
+    'backbone.layer4.1.bn2.running_var': [
+        0.4566108286380768,
+        25.221269607543945,
+        1.1709188222885132,
+        0.30074039101600647,
+    ],
+    'queue.vectors': [0.1146489679813385, 0.14455585181713104, -0.14420291781425476, 0.9721958637237549],
+}
+OLD_SUM, OLD_MOMENTA = 7268.672979419987, 5599.789806782663  # of absolute values: weights and queue, momenta
+
+
+def test_a_checkpoint_of_the_old_code_goes_on_to_the_same_weights(tmp_path):
+    runner = launch.train(old_config(tmp_path))
+    state = runner.model.state_dict()
+    assert runner.iter == 12
+    for key, wanted in OLD.items():
+        assert state[key].flatten()[:4].tolist() == pytest.approx(wanted, abs=1e-6), key
+    learnt = [value for key, value in state.items() if value.is_floating_point() and 'running' not in key]
+    momenta = [moment['momentum_buffer'] for moment in runner.optim_wrapper.optimizer.state.values()]
+    assert sum(value.double().abs().sum().item() for value in learnt) == pytest.approx(OLD_SUM, rel=1e-6)
+    assert sum(value.double().abs().sum().item() for value in momenta) == pytest.approx(OLD_MOMENTA, rel=1e-6)
+
+
+HOSTILE = dict(
+    kept_checkpoints=['../victim.pth', '/VICTIM', 'sub/epoch_1.pth', 'notes.pth', 7, 'epoch_1.pth'],
+    outdated_checkpoints=['../victim.pth', '/VICTIM', 'notes.pth'],
+    keep_ckpt_ids=['../../victim', 1],
+)
+
+
+def test_a_checkpoint_removes_nothing_but_what_the_hook_writes(tmp_path, toy_config):
+    """Every list of names that a checkpoint carries is turned against files inside and outside of the work dir."""
+    cfg = toy_config(steps=1)
+    launch.train(cfg)
+    work_dir, victim = Path(cfg.work_dir), tmp_path / 'victim.pth'
+    checkpoint = load_checkpoint(work_dir / 'iter_1.pth')
+    info = checkpoint['message_hub']['runtime_info']
+    info.update({key: [str(name).replace('/VICTIM', str(victim)) for name in names] for key, names in HOSTILE.items()})
+    info.update(best_ckpt=str(tmp_path / 'folder'), best_score=-1.0)
+    torch.save(checkpoint, work_dir / 'iter_1.pth')
+    (tmp_path / 'folder').mkdir()
+    others = [victim, work_dir / 'notes.pth', work_dir / 'sub' / 'epoch_1.pth']
+    others[-1].parent.mkdir()
+    for file in others:
+        file.touch()
+    again = toy_config(steps=3, resume=True, load_from=str(work_dir / 'iter_1.pth'))
+    again.default_hooks.checkpoint.update(max_keep_ckpts=1, save_best='top1', rule='greater')
+    runner = launch.train(again)
+    hook = next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook))
+    assert hook.best_ckpt_path is None
+    assert all(file.is_file() for file in others) and (tmp_path / 'folder').is_dir()
+    assert sorted(path.name for path in work_dir.glob('*.pth')) == ['iter_1.pth', 'iter_3.pth', 'notes.pth']
+
+
+@HOOKS.register_module(force=True)
+class SpoilWeight(Hook):
+    """Puts a NaN where no loss shows it: into a statistic of the teacher."""
+
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        if runner.iter + 1 == self.iteration:
+            runner.model.teacher.backbone.bn1.running_mean[0] = float('nan')
+
+
+@pytest.mark.parametrize('name', ['/abs/{}.pth', '../{}.pth', 'a.pth', '{}{}.pth', '{:999999999}.pth', 'epoch_{}'])
+def test_a_template_that_is_not_a_plain_name_is_refused(name):
+    with pytest.raises(UserError, match='is not a plain file name'):
+        ExactCheckpointHook(filename_tmpl=name)
+
+
+def test_weights_that_are_not_finite_take_no_good_checkpoints_place(toy_config):
+    cfg = toy_config(steps=4)
+    cfg.custom_hooks = [dict(type='SpoilWeight', iteration=3)]
+    cfg.default_hooks.checkpoint.max_keep_ckpts = 1
+    with pytest.raises(UserError, match=r'tensors of the network are not finite.*go on from .*iter_2.pth'):
+        launch.train(cfg)
+    assert [path.name for path in Path(cfg.work_dir).glob('*.pth')] == ['iter_2.pth']
+
+
+def test_the_best_weights_may_be_saved_before_the_first_checkpoint(toy_config):
+    cfg = toy_config()
+    launch.share_batch(cfg, 1)
+    found = dict(state_dict={})
+    launch.build(cfg).call_hook('before_save_checkpoint', checkpoint=found)
+    assert found['random_states'] == []

@@ -7,6 +7,7 @@ import torch
 from mmengine.config import Config
 
 from mmairl.engine import launch
+from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
@@ -126,7 +127,7 @@ def test_a_checkpoint_written_through_mmengines_stores_holds_what_a_resume_takes
     cfg = toy_config(steps=2)
     cfg.default_hooks.checkpoint.update(backend_args=dict(backend='local'), interval=1)
     launch.train(cfg)
-    saved = launch.load_checkpoint(Path(cfg.work_dir) / 'iter_2.pth')
+    saved = load_checkpoint(Path(cfg.work_dir) / 'iter_2.pth')
     assert len(saved['random_states']) == 1 and saved['place']['images_per_step'] == cfg.total_batch_size
 
 

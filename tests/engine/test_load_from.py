@@ -4,7 +4,7 @@ import pytest
 import resuming
 import torch
 
-from mmairl.engine import launch
+from mmairl.engine.checkpoint import load_checkpoint
 
 
 @pytest.fixture(scope='module')
@@ -20,11 +20,11 @@ def started(other, folder, **options):
     cfg.merge_from_dict(options)
     cfg.default_hooks.checkpoint.interval = 1
     resuming.run(cfg)
-    return launch.load_checkpoint(folder / 'iter_1.pth')
+    return load_checkpoint(folder / 'iter_1.pth')
 
 
 def test_the_seed_is_the_run_s_own(other, tmp_path):
-    before = launch.load_checkpoint(other)
+    before = load_checkpoint(other)
     one, two = (started(other, tmp_path / str(seed), **{'randomness.seed': seed}) for seed in (11, 12))
     assert len({run['place']['seed'] for run in (before, one, two)}) == 3
     assert not torch.equal(one['random_states'][0]['torch'], two['random_states'][0]['torch'])

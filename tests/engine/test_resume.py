@@ -9,6 +9,7 @@ import torch
 from mmairl.data.sampler import ResumableSampler
 from mmairl.data.training import TrainingImages
 from mmairl.engine import launch
+from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.loops import batches
 from mmairl.errors import UserError
 
@@ -35,7 +36,7 @@ def test_the_comparison_sees_a_difference_of_one_draw(tmp_path):
     whole = trained(tmp_path / 'whole', 'shuffle_bn')
     resuming.run(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), leave_at=5))
     path = tmp_path / 'resumed' / 'iter_4.pth'
-    checkpoint = launch.load_checkpoint(path)
+    checkpoint = load_checkpoint(path)
     del checkpoint['random_states']
     torch.save(checkpoint, path)
     last = resuming.run(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), resume=True))
@@ -60,7 +61,7 @@ def test_another_number_of_processes_sees_every_image_of_the_epoch_once(tmp_path
     done = run_processes(2, SCRIPT, 'pytorch', case, tmp_path / 'resumed', 0, 'resume')
     assert 'resumed with 2 processes after 1: batches and views are the same' in done.stdout + done.stderr
     one, two = (
-        launch.load_checkpoint(Path((tmp_path / name / 'last_checkpoint').read_text())) for name in ('whole', 'resumed')
+        load_checkpoint(Path((tmp_path / name / 'last_checkpoint').read_text())) for name in ('whole', 'resumed')
     )
     assert one['meta']['iter'] == two['meta']['iter']
     for key in ('backbone.conv1.weight', 'teacher.backbone.conv1.weight'):
@@ -76,7 +77,7 @@ def test_another_batch_is_refused_since_its_steps_are_not_the_same_steps(tmp_pat
 def test_a_checkpoint_of_plain_openmmlab_is_gone_on_with_and_the_difference_is_said(tmp_path):
     resuming.run(resuming.config('views_of_the_batch', str(tmp_path), leave_at=5))
     path = tmp_path / 'iter_4.pth'
-    checkpoint = launch.load_checkpoint(path)
+    checkpoint = load_checkpoint(path)
     del checkpoint['random_states'], checkpoint['place']
     torch.save(checkpoint, path)
     cfg = resuming.config('views_of_the_batch', str(tmp_path), resume=True)

@@ -13,6 +13,7 @@ import torch
 import zero_two_processes as script
 
 from mmairl.engine import launch
+from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import UserError
 from mmairl.sharding.consolidate import consolidate
 from projects.faults.compare import differing
@@ -172,7 +173,7 @@ def test_a_consolidated_file_evaluates_as_the_run_did_in_place(states, tmp_path)
 
 def test_a_checkpoint_of_two_processes_is_taken_up_by_one_in_any_stage_and_in_none(states, tmp_path, run_processes):
     run_processes(1, SCRIPT, 'load', tmp_path / 'found.pth', states[1])
-    saved = launch.load_checkpoint(states[1] / 'zero3_whole' / 'iter_6.pth')
+    saved = load_checkpoint(states[1] / 'zero3_whole' / 'iter_6.pth')
     found = load(tmp_path / 'found.pth')
     said = found.pop('refused')
     assert 'an optimizer with 1 parameters in 1 group and momentum, and this run has one with' in said['optimizer']
@@ -212,7 +213,7 @@ def test_a_user_types_one_word(tmp_path):
         timeout=600,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    weights = launch.load_checkpoint(tmp_path / 'epoch_1.pth')['state_dict']
+    weights = load_checkpoint(tmp_path / 'epoch_1.pth')['state_dict']
     assert weights['backbone.conv1.weight'].dim() == 4 and weights['teacher.backbone.conv1.weight'].dim() == 4
 
 

@@ -17,9 +17,8 @@ from mmengine.hooks import Hook
 from torch import Tensor, nn
 
 from mmairl.engine import launch
-from mmairl.engine.checkpoint import trust_mmengine_checkpoints
+from mmairl.engine.checkpoint import copied, load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
-from mmairl.engine.runner import copied
 from mmairl.errors import UserError, stop_processes
 from mmairl.hooks import ExactCheckpointHook
 from mmairl.models.batchnorm import SyncBN
@@ -121,7 +120,7 @@ def outcome(runner) -> dict:
     losses = torch.tensor(runner.message_hub.get_scalar('train/loss').data[0])
     if get_rank() != 0:
         return {}
-    saved = launch.load_checkpoint(runner.message_hub.get_info('last_ckpt'))
+    saved = load_checkpoint(runner.message_hub.get_info('last_ckpt'))
     parts = {part: saved[part] for part in ('state_dict', 'optimizer', 'online_probe') if part in saved}
     scalars = {name: history.data[0] for name, history in runner.message_hub.log_scalars.items()}
     health = {name: torch.tensor(values) for name, values in scalars.items() if name.startswith('health/')}

@@ -12,8 +12,7 @@ import torchvision
 from mmairl.errors import UserError
 from mmairl.models.platform import import_mmpretrain
 from mmairl.registry import MODELS
-from mmairl.weights.architecture import resnet_of
-from mmairl.weights.layouts import OURS_TO_DETECTRON2, OURS_TO_TIMM, rename
+from mmairl.weights.formats import OURS_TO_DETECTRON2, OURS_TO_TIMM, rename, resnet_of
 from mmairl.weights.read import read_backbone, read_tensors
 from mmairl.weights.write import WRITERS, write_backbone
 

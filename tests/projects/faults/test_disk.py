@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mmairl.errors import UserError
-from mmairl.files import full_disk_explained, replacing
+from mmairl.files import replacing
 from projects.faults import disk, small_run
 from projects.faults.disk import FAULTS, TmpFs, full_disks
 
@@ -40,7 +40,7 @@ def test_torchs_error_for_a_full_disk_is_explained_and_leaves_no_file(tmp_path):
 
 
 def save_too_much(path: Path) -> None:
-    with full_disk_explained(path), replacing(path) as beside, beside.open('wb') as file:
+    with replacing(path) as beside, beside.open('wb') as file:
         torch.save(dict(weight=torch.zeros(disk.SIZE // 16)), file)
 
 
