@@ -180,10 +180,8 @@ def read_backbone(path: str | Path, part: str = 'student') -> Backbone:
     rules = rules_to_ours(kept)
     renamed = {prefix + key: rename(key, rules) for key in kept}
     weights = {renamed[prefix + key]: value for key, value in kept.items()}
-    for key in [key for key in weights if key.endswith('.running_mean')]:  # some formats leave the batch counters out
-        weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
     dropped = [key for key in tensors if key not in renamed]
-    return Backbone(weights, str(path), form.name, part, renamed, dropped, origin)
+    return Backbone(with_counters(weights), str(path), form.name, part, renamed, dropped, origin)
 
 
 def _prefix(form: Format, part: str, tensors: dict[str, Tensor], path: str | Path) -> str:
@@ -193,6 +191,13 @@ def _prefix(form: Format, part: str, tensors: dict[str, Tensor], path: str | Pat
         wanted = f" (no key starts with '{form.teacher}')" if form.teacher else ''
         raise UserError(f'{path} holds no teacher{wanted}: by its keys it is {form.name}; use --part student')
     return form.teacher
+
+
+def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Add the batch counters that some formats leave out; a BN layer with a fixed momentum does not use them."""
+    for key in [key for key in weights if key.endswith('.running_mean')]:
+        weights.setdefault(key.replace('running_mean', 'num_batches_tracked'), torch.tensor(0))
+    return weights
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict]:
