@@ -25,6 +25,7 @@ from projects.benchmark.timing import Case
 Step = Callable[[], dict[str, Tensor]]
 STEPS = 10_000  # a length of training for the teachers' schedules; no more than a few of its steps are taken
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SGD = dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4)
 NOTE = (
     'A step is all that a run does between two batches: normalise two views, student and teacher on both, loss, backward, '
     'optimizer, teacher, queue, and what the logging hooks do per step. Both sides have the same backbone, batch and number '
@@ -185,23 +186,18 @@ def copy_weights(ours: BaseModel, peer: BaseModel) -> None:
     ours.teacher.copy_from(ours)
 
 
-def rate(batch: dict) -> float:
-    """mmpretrain's 4.8 for 4096 images, scaled to the batch."""
-    return 4.8 * len(batch['inputs'][0]) / 4096
+def lars(batch: dict) -> dict:
+    """mmpretrain's rate of 4.8 for 4096 images, scaled to the batch."""
+    return dict(lr=4.8 * len(batch['inputs'][0]) / 4096, momentum=0.9, weight_decay=1e-6)
 
 
 @quiet()
 def our_step(model: BaseModel, batch: dict, optimizer: str = 'LARS', **fast) -> Step:
     """A step through our wrapper and those of our hooks that act in every step; `fast` is the config's."""
-    lars = dict(lr=rate(batch), momentum=0.9, weight_decay=1e-6)
-    kinds = dict(
-        LARS=dict(type='LARS', **lars),
-        SGD=dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4),
-    )
     make_fast(model, fast)
-    dtype = fast.get('precision')
-    settings = dict(type='AutocastOptimWrapper', dtype=dtype)
-    wrapper = build_optim_wrapper(model, dict(settings, optimizer=kinds[optimizer]))
+    kind = SGD if optimizer == 'SGD' else dict(type='LARS', **lars(batch))
+    config = dict(type='AutocastOptimWrapper', dtype=fast.get('precision'), optimizer=kind)
+    wrapper = build_optim_wrapper(model, config)
     return training_loop(model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook(), QueueHook()])
 
 
@@ -211,7 +207,7 @@ def their_step(model: BaseModel, batch: dict, channels_last: bool = False, amp: 
     excluded = dict(decay_mult=0, lars_exclude=True)
     config = dict(
         type='mmengine.AmpOptimWrapper' if amp else 'mmengine.OptimWrapper',
-        optimizer=dict(type='mmpretrain.LARS', lr=rate(batch), momentum=0.9, weight_decay=1e-6),
+        optimizer=dict(type='mmpretrain.LARS', **lars(batch)),
         paramwise_cfg=dict(custom_keys={'bn': excluded, 'bias': excluded, 'downsample.1': excluded}),
         constructor='mmengine.DefaultOptimWrapperConstructor',
         **(dict(dtype='bfloat16') if amp else {}),
@@ -225,11 +221,8 @@ def their_step(model: BaseModel, batch: dict, channels_last: bool = False, amp: 
 def _both_ways(size: Size, batch: dict, device: str) -> Step:
     """Two steps of mmpretrain's MoCo: each view is the query once, as in one step of MoCo v2+."""
     model = mmpretrain_moco(size).to(device)
-    optimizer = dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4)
-    config = dict(
-        type='mmengine.OptimWrapper', optimizer=optimizer, constructor='mmengine.DefaultOptimWrapperConstructor'
-    )
-    wrapper = build_optim_wrapper(model, config)
+    config = dict(type='mmengine.OptimWrapper', constructor='mmengine.DefaultOptimWrapperConstructor')
+    wrapper = build_optim_wrapper(model, dict(config, optimizer=SGD))
     ways = [dict(batch, inputs=views) for views in (batch['inputs'], batch['inputs'][::-1])]
     one, other = (training_loop(model, wrapper, way, [PlatformRuntimeInfoHook()]) for way in ways)
 

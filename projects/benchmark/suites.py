@@ -17,6 +17,7 @@ from projects.benchmark.augment import augment
 from projects.benchmark.loader import loader
 from projects.benchmark.loss import loss
 from projects.benchmark.optim import optim
+from projects.benchmark.saving import saving
 from projects.benchmark.step import step
 from projects.benchmark.teacher import teacher
 from projects.benchmark.timing import Case
@@ -106,5 +107,6 @@ SUITES: dict[str, Callable[[str, bool], Iterator[Case]]] = dict(
     teacher=teacher,
     augment=augment,
     loader=loader,
+    saving=saving,
     step=step,
 )
