@@ -31,6 +31,7 @@ def test_torchs_error_for_a_full_disk_is_explained_and_leaves_no_file(tmp_path):
         with pytest.raises(UserError, match='the disk is full: .*a.pth could not be written'):
             save_too_much(path)
         assert list(full.folder.iterdir()) == [full.filler]
+        full.free()
         full.fill(0)
         with pytest.raises(OSError) as caught:
             (full.folder / 'more').write_bytes(b'x')
