@@ -1,6 +1,6 @@
 """The start of a transfer run: each pre-trained part gets all of its weights from the checkpoint, or the run does not start."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mmengine.config import Config
 from mmengine.hooks import Hook
@@ -103,17 +103,12 @@ def pretrained_parts(model: nn.Module) -> dict[str, dict]:
     return parts
 
 
-def new_parts(model: nn.Module, filled: dict[str, dict]) -> list[str]:
+def new_parts(model: nn.Module, filled: Iterable[str]) -> list[str]:
     """The outermost modules with weights that no checkpoint fills."""
 
-    def walk(module: nn.Module, path: str) -> Iterator[str]:
-        for name, child in module.named_children():
-            at = f'{path}.{name}'.lstrip('.')
-            if at in filled or not list(child.parameters()):
-                continue
-            if any(part.startswith(f'{at}.') for part in filled):
-                yield from walk(child, at)
-            else:
-                yield at
+    def within(inner: str, outer: str) -> bool:
+        return f'{inner}.'.startswith(f'{outer}.')
 
-    return list(walk(model, ''))
+    learning = [name for name, module in model.named_modules() if name and list(module.parameters())]
+    new = [name for name in learning if not any(within(name, part) or within(part, name) for part in filled)]
+    return [name for name in new if not any(name != other and within(name, other) for other in new)]

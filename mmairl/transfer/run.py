@@ -21,9 +21,9 @@ from mmairl.engine.launch import register, train
 from mmairl.errors import UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, weights_identity
 from mmairl.evaluation.protocol import Settings, default_device, evaluate
-from mmairl.files import replacing
+from mmairl.files import write_json
 from mmairl.transfer.pretrained import start_from
-from mmairl.transfer.tasks import TASKS, config_of, for_processes
+from mmairl.transfer.tasks import TASKS, config_of
 from mmairl.weights.formats import resnet_of
 from mmairl.weights.read import read_backbone
 from mmairl.weights.write import write_backbone
@@ -72,13 +72,12 @@ def run_task(name: str, start: Path, depth: int, place: Place) -> dict[str, floa
     done = folder / 'scores.json'
     if not done.is_file():
         asked = dict(config=str(config), protocol=task.protocol, start=str(start.resolve()), depth=depth)
-        _write(folder / 'task.json', json.dumps({**asked, 'data': str(place.data), 'gpus': place.gpus}))
+        write_json(folder / 'task.json', {**asked, 'data': str(place.data)})
         _start(folder, place.gpus)
         found = json.loads((folder / 'result.json').read_text()) if task.protocol else last_scalars(folder)
         if lacking := [key for key in task.scores.values() if key not in found]:
             raise UserError(f'{name} has ended without the score {lacking[0]}; its log is in {folder}')
-        factor = 100 if task.fraction else 1
-        _write(done, json.dumps({column: factor * found[key] for column, key in task.scores.items()}))
+        write_json(done, {column: task.factor * found[key] for column, key in task.scores.items()})
     return json.loads(done.read_text())
 
 
@@ -102,14 +101,16 @@ def main() -> None:
     asked = json.loads((args.folder / 'task.json').read_text())
     cfg = load_config(asked['config'])
     _move_data(cfg._cfg_dict, Path(asked['data']))
-    (_evaluate if asked['protocol'] else _train)(cfg, asked, args.folder, args.launcher)
+    if asked['protocol']:
+        _evaluate(cfg, asked, args.folder, args.launcher)
+    else:
+        cfg = start_from(cfg, asked['start'])
+        cfg.train_dataloader.batch_size = (
+            None  # the share of a process in total_batch_size, and not mmdet's 2 of 8 GPUs
+        )
+        cfg.work_dir, cfg.resume = str(args.folder), True
+        train(cfg, args.launcher)
     stop_processes()
-
-
-def _train(cfg: Config, asked: dict[str, Any], folder: Path, launcher: str) -> None:
-    cfg = for_processes(start_from(cfg, asked['start']), asked['gpus'])
-    cfg.work_dir, cfg.resume = str(folder), True
-    train(cfg, launcher)
 
 
 def _evaluate(cfg: Config, asked: dict[str, Any], folder: Path, launcher: str) -> None:
@@ -123,7 +124,7 @@ def _evaluate(cfg: Config, asked: dict[str, Any], folder: Path, launcher: str) -
     )
     result = evaluate(cfg, asked['protocol'], asked['start'], settings=settings)
     if is_main_process():
-        _write(folder / 'result.json', json.dumps(result.scores))
+        write_json(folder / 'result.json', result.scores)
 
 
 def _move_data(node: Any, root: Path) -> None:
@@ -143,11 +144,6 @@ def last_scalars(folder: Path) -> dict[str, float]:
         for line in path.read_text().splitlines():
             found.update(json.loads(line))
     return found
-
-
-def _write(path: Path, text: str) -> None:
-    with replacing(path) as beside:
-        beside.write_text(text)
 
 
 if __name__ == '__main__':

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmengine.config import Config
-
 from mmairl.configs import home
 from mmairl.errors import UserError
 
@@ -14,7 +12,7 @@ class Task:
     """A protocol of evaluate.py on ImageNet, or a detection or segmentation run.
 
     `config` has a place for the depth; `data` are the paths that must be there; `scores` maps the paper's columns (or, where it
-    has none, a name) to what the run calls the score, which is a fraction when `fraction` is set.
+    has none, a name) to what the run calls the score, which `factor` makes a percentage.
     """
 
     config: str
@@ -22,12 +20,14 @@ class Task:
     scores: dict[str, str]
     depths: tuple[int, ...] = (18, 50, 101)
     protocol: str | None = None
-    fraction: bool = True
+    factor: float = 100
 
 
-VOC07, VOC12, COCO = 'data/VOCdevkit/VOC2007', 'data/VOCdevkit/VOC2012', 'data/coco/annotations'
+VOC07, VOC12, COCO = 'data/VOCdevkit/VOC2007', 'data/VOCdevkit/VOC2012', ('data/coco/annotations',)
 IMAGENET = ('data/imagenet/train', 'data/imagenet/val')
-VOC_SCORES = {name: f'pascal_voc/{name}' for name in ('AP', 'AP50', 'AP75')}
+CITYSCAPES = ('data/cityscapes/leftImg8bit', 'data/cityscapes/gtFine')
+KNN = {'knn20': 'k-NN, k = 20', 'knn200': 'k-NN, k = 200'}
+NYU = {'nyuv2_rms': 'rmse', 'nyuv2_rel': 'abs_rel', 'nyuv2_1.25': 'd1', 'nyuv2_1.25^2': 'd2', 'nyuv2_1.25^3': 'd3'}
 
 
 def _voc(column: str) -> dict[str, str]:
@@ -39,41 +39,20 @@ def _coco(column: str) -> dict[str, str]:
 
 
 DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
+SEGMENTATION = ('cityscapes', 'voc2012_seg', 'nyuv2')
 TASKS = {
-    'knn': Task(
-        'evaluation/imagenet_r50',
-        IMAGENET,
-        {'knn20': 'k-NN, k = 20', 'knn200': 'k-NN, k = 200'},
-        protocol='knn',
-        fraction=False,
-    ),
-    'linear': Task('evaluation/imagenet_r50', IMAGENET, {'in1k': 'linear, top-1'}, protocol='linear', fraction=False),
+    'knn': Task('evaluation/imagenet_r50', IMAGENET, KNN, protocol='knn', factor=1),
+    'linear': Task('evaluation/imagenet_r50', IMAGENET, {'in1k': 'linear, top-1'}, protocol='linear', factor=1),
     'voc07': Task('transfer/voc07_c4_r{depth}_9k', (VOC07,), _voc('voc07')),
     'voc0712': Task('transfer/voc0712_c4_r{depth}_24k', (VOC07, VOC12), _voc('voc0712')),
-    'coco_c4': Task('transfer/coco_mask_rcnn_c4_r{depth}_90k', (COCO,), _coco('coco_c4'), depths=(50,)),
-    'coco_fpn': Task('transfer/coco_mask_rcnn_fpn_r{depth}_90k', (COCO,), _coco('coco_fpn'), depths=(50,)),
-    'cityscapes': Task(
-        'transfer/cityscapes_deeplabv3_r{depth}_40k',
-        ('data/cityscapes/leftImg8bit', 'data/cityscapes/gtFine'),
-        {'cityscapes_miou': 'mIoU'},
-        fraction=False,
-    ),
+    'coco_c4': Task('transfer/coco_mask_rcnn_c4_r{depth}_90k', COCO, _coco('coco_c4'), (50,)),
+    'coco_fpn': Task('transfer/coco_mask_rcnn_fpn_r{depth}_90k', COCO, _coco('coco_fpn'), (50,)),
+    'cityscapes': Task('transfer/cityscapes_deeplabv3_r{depth}_40k', CITYSCAPES, {'cityscapes_miou': 'mIoU'}, factor=1),
     'voc2012_seg': Task(
-        'transfer/voc2012_fcn_r{depth}_30k',
-        (f'{VOC12}/SegmentationClass',),
-        {'voc2012_miou': 'mIoU'},
-        depths=(50,),
-        fraction=False,
+        'transfer/voc2012_fcn_r{depth}_30k', (f'{VOC12}/SegmentationClass',), {'voc2012_miou': 'mIoU'}, (50,), factor=1
     ),
-    'nyuv2': Task(
-        'transfer/nyuv2_depth_r{depth}_7500',
-        ('data/nyu/images',),
-        {'nyuv2_rms': 'rmse', 'nyuv2_rel': 'abs_rel', 'nyuv2_1.25': 'd1', 'nyuv2_1.25^2': 'd2', 'nyuv2_1.25^3': 'd3'},
-        depths=(50,),
-        fraction=False,
-    ),
+    'nyuv2': Task('transfer/nyuv2_depth_r{depth}_7500', ('data/nyu/images',), NYU, (50,), factor=1),
 }
-SEGMENTATION = ('cityscapes', 'voc2012_seg', 'nyuv2')
 
 
 def lacking(task: Task, root: Path) -> list[Path]:
@@ -108,24 +87,12 @@ def chosen(asked: str | None, rescaled: bool = False) -> list[str]:
 
 def require_platform(tasks: list[str]) -> None:
     """mmdet and mmseg are there when a task needs them, before anything is run."""
-    of_mmseg = [name for name in tasks if name in SEGMENTATION]
-    of_mmdet = [name for name in tasks if TASKS[name].protocol is None and name not in SEGMENTATION]
-    for package, wanted in (('mmdet', of_mmdet), ('mmseg', of_mmseg)):
-        try:
-            if wanted:
+    for name in tasks:
+        if TASKS[name].protocol is None:
+            package = 'mmseg' if name in SEGMENTATION else 'mmdet'
+            try:
                 __import__(package)
-        except ImportError as error:
-            raise UserError(
-                f'{wanted[0]} needs {package}, which cannot be imported ({error}); requirements/install.sh full installs it'
-            ) from error
-
-
-def for_processes(cfg: Config, processes: int) -> Config:
-    """The schedule's batch shared among the processes there are, in place of mmdet's 2 images on each of 8."""
-    total = cfg.total_batch_size
-    if total % processes:
-        raise UserError(
-            f'a batch of {total} cannot be shared among {processes} processes; take a number that divides it'
-        )
-    cfg.train_dataloader.batch_size = total // processes
-    return cfg
+            except (ImportError, AssertionError) as error:  # the latter of its check of mmcv's version
+                raise UserError(
+                    f'{name} needs {package}, which cannot be imported ({error}); requirements/install.sh full installs it'
+                ) from error

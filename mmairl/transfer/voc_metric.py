@@ -7,7 +7,6 @@ from mmengine.logging import MMLogger
 from mmairl.registry import METRICS
 
 THRESHOLDS = np.arange(50, 100, 5) / 100
-RIGHT, IGNORED, WRONG = 1, 0, -1
 
 
 @METRICS.register_module()
@@ -55,15 +54,15 @@ def average_precision(results: list[tuple[dict, list]], label: int) -> np.ndarra
     if not objects:
         return None
     outcome = np.concatenate(outcomes)[np.argsort(-np.concatenate(scores), kind='stable')]
-    right, wrong = np.cumsum(outcome == RIGHT, axis=0), np.cumsum(outcome == WRONG, axis=0)
+    right, wrong = np.cumsum(outcome == 1, axis=0), np.cumsum(outcome == -1, axis=0)
     recall, precision = right / objects, right / np.maximum(right + wrong, 1)
     levels = [np.where(recall >= level * 0.1, precision, 0).max(axis=0, initial=0) for level in range(11)]
     return np.mean(levels, axis=0)
 
 
 def match(found: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> np.ndarray:
-    """Whether each detection of an image, best first, is right at each threshold: it takes its best box, which only one may."""
-    outcome = np.full((len(found), len(THRESHOLDS)), WRONG)
+    """Each detection of an image, best first, at each threshold: 1 if it finds a box first, 0 if a difficult one, else -1."""
+    outcome = np.full((len(found), len(THRESHOLDS)), -1)
     truth = np.concatenate([boxes.reshape(-1, 4), difficult.reshape(-1, 4)]).astype(np.float64)
     if not len(found) or not len(truth):
         return outcome
@@ -71,10 +70,10 @@ def match(found: np.ndarray, boxes: np.ndarray, difficult: np.ndarray) -> np.nda
     for row, (at, best) in enumerate(zip(overlaps.argmax(axis=1), overlaps.max(axis=1))):
         enough = best >= THRESHOLDS
         if at < len(boxes):
-            outcome[row, enough & ~taken[at]] = RIGHT
+            outcome[row, enough & ~taken[at]] = 1
             taken[at] |= enough
         else:
-            outcome[row, enough] = IGNORED
+            outcome[row, enough] = 0
     return outcome
 
 

@@ -15,12 +15,11 @@ from PIL import Image
 from transfer.small_runs import pretrained
 from transfer.test_detection_configs import VOC, small
 
-from mmairl.configs import load_config
 from mmairl.errors import UserError
 from mmairl.study.published import row, tables
 from mmairl.transfer import run as transfer_run
 from mmairl.transfer.run import Place, last_scalars, prepare, run_task
-from mmairl.transfer.tasks import TASKS, chosen, config_of, for_processes, lacking
+from mmairl.transfer.tasks import TASKS, chosen, config_of, lacking
 from mmairl.weights.read import read_backbone
 from projects.benchmark.drawn_sets import write_voc
 
@@ -42,13 +41,6 @@ def test_data_that_is_not_there_is_named_by_path(tmp_path):
     (tmp_path / 'data/VOCdevkit/VOC2007').mkdir(parents=True)
     assert lacking(TASKS['voc07'], tmp_path) == []
     assert lacking(TASKS['voc0712'], tmp_path) == [tmp_path / 'data/VOCdevkit/VOC2012']
-
-
-def test_the_batch_is_shared_among_processes_or_refused():
-    cfg = load_config(str(ROOT / 'configs/transfer/voc07_c4_r18_9k.py'))
-    assert for_processes(cfg, 4).train_dataloader.batch_size == 4
-    with pytest.raises(UserError, match='16 cannot be shared among 3'):
-        for_processes(cfg, 3)
 
 
 def test_a_rescaled_network_is_not_measured_with_the_old_statistics():
