@@ -1,7 +1,6 @@
 """Small detection sets in the real formats: drawn rectangles and discs on noise, as a VOC tree or as COCO's json."""
 
 import json
-import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,15 @@ KINDS = {
 }
 # COCO's 80 categories have ids up to 90; these numbers are not used.
 UNUSED_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
+# VOC counts pixels from 1.
+OBJECT = (
+    '<object><name>{}</name><pose>Unspecified</pose><truncated>0</truncated><difficult>{}</difficult>'
+    '<bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox></object>'
+)
+ANNOTATION = (
+    '<annotation><filename>{}.jpg</filename><segmented>0</segmented>'
+    '<size><width>{}</width><height>{}</height><depth>3</depth></size>{}</annotation>'
+)
 
 
 @dataclass
@@ -45,23 +53,18 @@ class Thing:
 
 def scene(generator: np.random.Generator, size: tuple[int, int], most: int = 3) -> tuple[Image.Image, list[Thing]]:
     """One image of `size` (width, height) with one to `most` things; later ones may cover a part of earlier ones."""
-    noise = generator.integers(70, 150, (size[1], size[0], 3), dtype=np.uint8)
-    image = Image.fromarray(noise)
-    things = [_thing(generator, size) for _ in range(generator.integers(1, most + 1))]
+    image = Image.fromarray(generator.integers(70, 150, (size[1], size[0], 3), dtype=np.uint8))
+    things = []
+    for _ in range(generator.integers(1, most + 1)):
+        name = str(generator.choice(list(KINDS)))
+        wide, high = generator.integers(min(size) // 4, min(size) * 2 // 3, 2)
+        if KINDS[name][0] == 'disc':
+            high = wide
+        left, top = generator.integers(0, size[0] - wide), generator.integers(0, size[1] - high)
+        things.append(Thing(name, (int(left), int(top), int(left + wide - 1), int(top + high - 1))))
     for thing in things:
         thing.draw(image)
     return image, things
-
-
-def _thing(generator: np.random.Generator, size: tuple[int, int]) -> Thing:
-    name = str(generator.choice(list(KINDS)))
-    form = KINDS[name][0]
-    short = min(size)
-    wide, high = generator.integers(short // 4, short * 2 // 3, 2)
-    if form == 'disc':
-        high = wide
-    left, top = generator.integers(0, size[0] - wide), generator.integers(0, size[1] - high)
-    return Thing(name, (int(left), int(top), int(left + wide - 1), int(top + high - 1)))
 
 
 def write_voc(root: Path, images: dict[str, dict[str, int]], size: tuple[int, int] = (96, 80), seed: int = 0) -> Path:
@@ -80,27 +83,13 @@ def write_voc(root: Path, images: dict[str, dict[str, int]], size: tuple[int, in
             for index, name in enumerate(names):
                 image, things = scene(generator, size)
                 image.save(root / year / 'JPEGImages' / f'{name}.jpg', quality=95)
-                tree = _voc_xml(f'{name}.jpg', year, size, things, difficult=index % 5 == 4)
-                tree.write(root / year / 'Annotations' / f'{name}.xml')
+                objects = ''.join(
+                    OBJECT.format(thing.name, int(index % 5 == 4 and thing is things[0]), *(at + 1 for at in thing.box))
+                    for thing in things
+                )
+                (root / year / 'Annotations' / f'{name}.xml').write_text(ANNOTATION.format(name, *size, objects))
             (root / year / 'ImageSets' / 'Main' / f'{split}.txt').write_text('\n'.join(names) + '\n')
     return root
-
-
-def _voc_xml(file_name: str, year: str, size: tuple[int, int], things: list[Thing], difficult: bool) -> ET.ElementTree:
-    root = ET.Element('annotation')
-    _texts(root, folder=year, filename=file_name, segmented=0)
-    _texts(ET.SubElement(root, 'size'), width=size[0], height=size[1], depth=3)
-    for index, thing in enumerate(things):
-        node = ET.SubElement(root, 'object')
-        _texts(node, name=thing.name, pose='Unspecified', truncated=0, difficult=int(difficult and index == 0))
-        corners = zip(('xmin', 'ymin', 'xmax', 'ymax'), thing.box)
-        _texts(ET.SubElement(node, 'bndbox'), **{corner: at + 1 for corner, at in corners})  # VOC counts from 1
-    return ET.ElementTree(root)
-
-
-def _texts(node: ET.Element, **texts: object) -> None:
-    for name, text in texts.items():
-        ET.SubElement(node, name).text = str(text)
 
 
 def write_coco(root: Path, images: dict[str, int], size: tuple[int, int] = (96, 80), seed: int = 0) -> Path:
@@ -120,22 +109,17 @@ def write_coco(root: Path, images: dict[str, int], size: tuple[int, int] = (96, 
             image.save(root / split / file_name, quality=95)
             content['images'].append(dict(id=number, file_name=file_name, width=size[0], height=size[1]))
             for thing in things:
-                entry = _coco_entry(thing, len(content['annotations']) + 1, number, ids[names.index(thing.name)])
-                content['annotations'].append(entry)
+                entry = dict(id=len(content['annotations']) + 1, image_id=number, iscrowd=0, **_coco_shape(thing))
+                content['annotations'].append({**entry, 'category_id': ids[names.index(thing.name)]})
         (root / 'annotations' / f'instances_{split}.json').write_text(json.dumps(content))
     return root
 
 
-def _coco_entry(thing: Thing, number: int, image: int, category: int) -> dict:
+def _coco_shape(thing: Thing) -> dict:
     left, top, right, bottom = thing.box
     polygon = thing.outline()
     x, y = polygon.T
+    area = float(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1)) / 2)
     return dict(
-        id=number,
-        image_id=image,
-        category_id=category,
-        bbox=[left, top, right - left + 1, bottom - top + 1],
-        area=float(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1)) / 2),
-        segmentation=[polygon.reshape(-1).tolist()],
-        iscrowd=0,
+        bbox=[left, top, right - left + 1, bottom - top + 1], area=area, segmentation=[polygon.ravel().tolist()]
     )

@@ -22,6 +22,12 @@ def drawn(generator: np.random.Generator, size: tuple[int, int], ids: dict[str, 
     return image, np.asarray(mask).astype(np.uint8)
 
 
+def _save(root: Path, files: dict[str, Image.Image | np.ndarray]) -> None:
+    for name, pixels in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (Image.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels).save(root / name)
+
+
 def write_cityscapes(root: Path, images: dict[str, int], size: tuple[int, int] = (128, 64), seed: int = 0) -> Path:
     """leftImg8bit and gtFine with one city a split; `images` counts them by split."""
     generator = np.random.default_rng(seed)
@@ -29,35 +35,28 @@ def write_cityscapes(root: Path, images: dict[str, int], size: tuple[int, int] =
         for index in range(count):
             image, mask = drawn(generator, size, CITYSCAPES)
             mask[:4] = 255  # as the car's bonnet: not counted
-            name = f'town_{index:06d}_000019'
-            for kind, suffix, pixels in (
-                ('leftImg8bit', '_leftImg8bit.png', image),
-                ('gtFine', '_gtFine_labelTrainIds.png', Image.fromarray(mask)),
-            ):
-                path = root / kind / split / 'town' / f'{name}{suffix}'
-                path.parent.mkdir(parents=True, exist_ok=True)
-                pixels.save(path)
+            name = f'{split}/town/town_{index:06d}_000019'
+            truth = f'gtFine/{name}_gtFine_labelTrainIds.png'
+            _save(root, {f'leftImg8bit/{name}_leftImg8bit.png': image, truth: mask})
     return root
 
 
 def write_voc2012(root: Path, images: dict[str, int], size: tuple[int, int] = (96, 80), seed: int = 0) -> Path:
     """VOC2012 with SegmentationClass for 'train' and 'val' and SegmentationClassAug for 'aug'."""
-    generator, number = np.random.default_rng(seed), 0
-    for folder in ('JPEGImages', 'SegmentationClass', 'SegmentationClassAug', 'ImageSets/Segmentation'):
-        (root / folder).mkdir(parents=True, exist_ok=True)
+    generator, lists = np.random.default_rng(seed), root / 'ImageSets/Segmentation'
+    lists.mkdir(parents=True, exist_ok=True)
     for split, count in images.items():
-        names = [f'2012_{number + index:06d}' for index in range(count)]
-        number += count
+        names = [f'2012_{split}{index}' for index in range(count)]
         for name in names:
             image, mask = drawn(generator, size, VOC)
-            image.save(root / 'JPEGImages' / f'{name}.jpg')
-            Image.fromarray(mask).save(root / f'SegmentationClass{"Aug" if split == "aug" else ""}' / f'{name}.png')
-        (root / 'ImageSets/Segmentation' / f'{split}.txt').write_text('\n'.join(names) + '\n')
+            masks = f'SegmentationClass{"Aug" if split == "aug" else ""}'
+            _save(root, {f'JPEGImages/{name}.jpg': image, f'{masks}/{name}.png': mask})
+        (lists / f'{split}.txt').write_text('\n'.join(names) + '\n')
     return root
 
 
 def write_nyu(root: Path, images: dict[str, int], size: tuple[int, int] = (640, 480), seed: int = 0) -> Path:
-    """images and annotations with depth in millimetres; each kind of thing stands at its own distance before a wall."""
+    """images and annotations with depth in millimetres; each kind of thing is at its own distance, before a wall."""
     generator = np.random.default_rng(seed)
     near = {name: index + 1 for index, name in enumerate(KINDS)}
     for split, count in images.items():
@@ -65,8 +64,6 @@ def write_nyu(root: Path, images: dict[str, int], size: tuple[int, int] = (640, 
             image, metres = drawn(generator, size, near)
             depth = np.where(metres > 0, 1000 * metres.astype(int), 8000).astype(np.uint16)
             depth[:8] = 0  # where the sensor saw nothing
-            for kind, suffix, pixels in (('images', 'jpg', image), ('annotations', 'png', Image.fromarray(depth))):
-                path = root / kind / split / f'kitchen_{index:05d}.{suffix}'
-                path.parent.mkdir(parents=True, exist_ok=True)
-                pixels.save(path)
+            name = f'{split}/kitchen_{index:05d}'
+            _save(root, {f'images/{name}.jpg': image, f'annotations/{name}.png': depth})
     return root
