@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 
 import cv2
 import numpy as np
@@ -54,8 +53,6 @@ def augment(device: str, quick: bool) -> Iterator[Case]:
     one_by_one = seeded(lambda: [rest(image) for image in crops[0].cpu()])
     one_name = 'the worker form, one by one on a core'
     yield Case(name, one_name, augmented, one_by_one, images=batch, note=DEVICE_NOTE)
-    if find_spec('kornia'):
-        yield Case(name, 'kornia', augmented, seeded(kornia_views(crops)), images=batch)
 
 
 def photograph(seed: int) -> np.ndarray:
@@ -163,20 +160,6 @@ def mmpretrain_views(photographs: list[np.ndarray]) -> Views:
 def on_device(crops: list[Tensor], device: str) -> Views:
     preprocessor = ViewPreprocessor(MEAN, STD, views=[REST, REST]).to(device)
     return seeded(lambda: preprocessor(dict(inputs=crops), training=True)['inputs'])
-
-
-def kornia_views(crops: list[Tensor]) -> Views:
-    """The same operations in kornia, whose jitter takes one order for the whole batch."""
-    import kornia.augmentation as K
-
-    rest = K.AugmentationSequential(
-        K.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
-        K.RandomGrayscale(p=0.2),
-        K.RandomGaussianBlur((23, 23), (0.1, 2.0), p=0.5),
-        K.RandomHorizontalFlip(p=0.5),
-        K.Normalize(torch.tensor(MEAN), torch.tensor(STD)),
-    )
-    return lambda: [rest(batch.float() / 255) for batch in crops]
 
 
 def same_shapes(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> None:
