@@ -59,7 +59,6 @@ setup(
     extras_require={
         'openmmlab': requirements('openmmlab'),
         'transfer': requirements('transfer'),
-        'deepspeed': requirements('deepspeed'),
         'tests': requirements('tests'),
         'docs': requirements('docs'),
     },

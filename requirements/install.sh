@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv when it is missing and installs into it:
 #   core  pre-training, k-NN and linear evaluation
-#   full  core, plus mmdet, mmsegmentation, deepspeed and the test tools
+#   full  core, plus mmdet, mmsegmentation and the test tools
 #   ops   full, with mmcv's compiled ops in place of mmcv-lite: 20 minutes on 2 cores. Needed for detectors with ops that
 #         torchvision has not, such as deformable convolutions; nothing of ours needs them
 # Compiled ops that are already in .venv are kept by core and full.
@@ -58,9 +58,8 @@ else
     install -r "$platform"
 fi
 if [[ $what != core || $have_what == full || $have_what == ops ]]; then
-    say 'installing mmdet, mmsegmentation, deepspeed and the test tools'
+    say 'installing mmdet, mmsegmentation and the test tools'
     [[ $stack == openmmlab ]] && install -r requirements/transfer.txt || install onedl-mmdetection onedl-mmsegmentation
-    install --no-build-isolation -r requirements/deepspeed.txt
     install -r requirements/tests.txt
     [[ $what == ops ]] || what=full
 fi

@@ -63,7 +63,7 @@ def _take_gpu() -> None:
         raise UserError(
             f'process {number} of this machine, counted from 0, finds {count} GPUs; start as many as there are'
         )
-    os.environ['LOCAL_RANK'] = str(min(number, count - 1))  # which mmengine and DeepSpeed take for the GPU's number
+    os.environ['LOCAL_RANK'] = str(min(number, count - 1))  # which mmengine takes for the GPU's number
     torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
 
 

@@ -12,8 +12,8 @@ from mmengine.registry import init_default_scope
 from mmairl.configs import home, load_config
 from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
-from mmairl.engine.fast import settle
-from mmairl.engine.runner import Runner, StrategyRunner
+from mmairl.engine.fast import float32_precision, set_fast_keys
+from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, closest, explained, one_sentence_errors
 from mmairl.files import explained_disk_errors
 
@@ -70,7 +70,7 @@ def join(cfg: Config, launcher: str) -> None:
     start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
 
 
-def train(cfg: Config, launcher: str = 'none') -> Runner | StrategyRunner:
+def train(cfg: Config, launcher: str = 'none') -> Runner:
     """Train what the config says, with all that can be checked beforehand checked before the first step."""
     register()
     trust_mmengine_checkpoints()
@@ -78,11 +78,11 @@ def train(cfg: Config, launcher: str = 'none') -> Runner | StrategyRunner:
     cfg.launcher = launcher
     share_batch(cfg, get_world_size())
     leave_out_late_schedules(cfg)
-    settle(cfg)
+    set_fast_keys(cfg)
     if not cfg.train_dataloader.get('num_workers'):
         cfg.train_dataloader.timeout = 0  # is for workers; torch refuses it without
     start = choose_start(cfg)
-    with explained_disk_errors(cfg.work_dir):
+    with explained_disk_errors(cfg.work_dir), float32_precision(cfg.get('fast')):
         with explained():
             runner = build(cfg, start)
         start.begin(Path(cfg.work_dir))
@@ -94,17 +94,16 @@ def train(cfg: Config, launcher: str = 'none') -> Runner | StrategyRunner:
     return runner
 
 
-def _clear_up(runner: Runner | StrategyRunner) -> None:
+def _clear_up(runner: Runner) -> None:
     """Let each hook end what it has begun: the progress bar, for one, would hide what is said next."""
     for hook in runner.hooks:
         with suppress(Exception):  # of writing to the same full disk; what ended the run is what is told
             hook.after_run(runner)
 
 
-def build(cfg: Config, start: Start | None = None) -> Runner | StrategyRunner:
+def build(cfg: Config, start: Start | None = None) -> Runner:
     """The runner with everything that a config names already built, so that mistakes in it show here."""
-    kind = StrategyRunner if cfg.get('strategy') else Runner
-    runner = kind.from_cfg(cfg)
+    runner = Runner.from_cfg(cfg)
     runner.start = start or Start()
     runner.logger.addFilter(_about_this_run)
     print_log(

@@ -5,14 +5,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine._strategy import BaseStrategy
-from mmengine.fileio import join_path
 from mmengine.hooks import Hook
-from mmengine.runner import FlexibleRunner
 from mmengine.runner import Runner as PlainRunner
 from mmengine.runner.base_loop import BaseLoop
-from mmengine.runner.checkpoint import save_checkpoint
-from mmengine.runner.utils import _get_batch_size
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -21,7 +16,6 @@ from mmairl.engine.checkpoint import Checkpointed
 from mmairl.engine.fast import lay_out, make_fast
 from mmairl.engine.loops import EpochLoop, IterLoop
 from mmairl.engine.preemption import deaf
-from mmairl.errors import UserError
 from mmairl.network import network_of
 from mmairl.registry import DATASETS
 
@@ -61,13 +55,25 @@ class ExactRun(Checkpointed):
 
 
 class Runner(ExactRun, PlainRunner):
-    """The runner of ordinary runs: one process, or several with the whole model each."""
+    """One process, several with the whole model each, or, with a `strategy`, several with a part of it."""
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
-        return make_fast(super().build_model(model), self.cfg.get('fast'))
+        fast = dict(self.cfg.get('fast') or {})
+        if self.cfg.get('strategy'):
+            fast.pop('compile', None)  # untried with weights that are put together in each forward pass
+        return make_fast(super().build_model(model), fast)
+
+    def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
+        if not self.cfg.get('strategy'):
+            return super().wrap_model(model_wrapper_cfg, model)
+        from mmairl.sharding.zero import shard  # torch's sharding takes a second to import
+
+        return shard(model, self.cfg.strategy)
 
     def _init_model_weights(self) -> None:
         """In the default layout: random numbers are drawn in the order in which a weight lies in memory."""
+        if self.cfg.get('strategy'):
+            return  # done before the weights were cut up
         self.model.to(memory_format=torch.contiguous_format)
         super()._init_model_weights()
         lay_out(self.model, self.cfg.get('fast'))
@@ -79,89 +85,17 @@ class Runner(ExactRun, PlainRunner):
     def prepare(self) -> None:
         """Build what is left to build, which `train` finds done."""
         self.optim_wrapper = self.build_optim_wrapper(self.optim_wrapper)
+        if self.cfg.get('strategy'):
+            from mmairl.sharding.zero import shard_optimizer
+
+            shard_optimizer(self.optim_wrapper)
 
     def _weights(self) -> OrderedDict[str, Any]:
-        model = network_of(self)
-        return model.state_dict()
+        if self.cfg.get('strategy'):
+            from mmairl.sharding.zero import whole_weights
+
+            return whole_weights(self.model)
+        return network_of(self).state_dict()
 
     def _optimizer_state(self) -> dict[str, Any]:
-        return self.optim_wrapper.state_dict()
-
-
-class StrategyRunner(ExactRun, FlexibleRunner):
-    """The runner of runs with a strategy, which builds model and optimizer and holds them in parts.
-
-    It differs from mmengine's where that differs from mmengine's own older runner: the network is built before the data, so
-    that the same seed draws the same weights, accumulation knows the run's last iteration, and hooks see every checkpoint.
-    """
-
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.model = make_fast(
-            self.strategy.build_model(self.model), self.strategy.without_compiling(self.cfg.get('fast'))
-        )
-
-    def build_strategy(self, strategy: dict, **kwargs) -> BaseStrategy:
-        from mmairl.sharding.strategy import ZeroStrategy  # wants DeepSpeed
-
-        if (kind := strategy.get('type')) not in ('ZeroStrategy', 'mmairl.ZeroStrategy', ZeroStrategy):
-            raise UserError(
-                f"strategy.type='{kind}' is not one that keeps LARS, the teacher and the queue right when it cuts the weights "
-                "up; set strategy=dict(type='ZeroStrategy', zero_optimization=dict(stage=2))"
-            )
-        return super().build_strategy(strategy, **kwargs)
-
-    @property
-    def _log_dir(self) -> str:
-        return self.log_dir  # by this name for mmengine's hooks
-
-    def prepare(self) -> None:
-        """Build all that the strategy builds, which `train` finds done."""
-        self.strategy.prepare(
-            self.model,
-            optim_wrapper=self.optim_wrapper,
-            param_scheduler=self.param_schedulers,
-            dispatch_kwargs=dict(
-                epoch_length=len(self.train_dataloader),
-                max_epochs=self.max_epochs,
-                max_iters=self.max_iters,
-                train_micro_batch_size_per_gpu=_get_batch_size(self.train_dataloader),
-            ),
-        )
-        self.model, self.optim_wrapper = self.strategy.model, self.strategy.optim_wrapper
-        self.param_schedulers = getattr(self.strategy, 'param_schedulers', None)
-
-    def load_checkpoint(self, filename: str, **how: Any) -> dict[str, Any]:
-        return FlexibleRunner.load_checkpoint(self, filename, **how)  # by the strategy
-
-    def load_or_resume(self) -> None:
-        self.strategy.take = self.start.take
-        super().load_or_resume()
-        self.optim_wrapper.initialize_count_status(self.model.module, self.iter, self.max_iters)
-
-    def save_checkpoint(
-        self,
-        out_dir: str,
-        filename: str,
-        file_client_args: dict | None = None,
-        *,
-        save_optimizer: bool = True,
-        save_param_scheduler: bool = True,
-        meta: dict[str, int] | None = None,
-        by_epoch: bool = True,
-        backend_args: dict | None = None,
-        **_: Any,
-    ) -> None:
-        """mmengine's way to a checkpoint, for stores other than a disk."""
-        place = dict(epoch=self.epoch + by_epoch, iter=self.iter + (not by_epoch))
-        checkpoint = self.snapshot({**(meta or {}), **place}, save_optimizer, save_param_scheduler)
-        if checkpoint is not None:
-            save_checkpoint(
-                checkpoint, join_path(out_dir, filename, backend_args=backend_args), backend_args=backend_args
-            )
-
-    def _weights(self) -> OrderedDict[str, Any]:
-        return self.strategy.weights.whole()
-
-    def _optimizer_state(self) -> dict[str, Any] | None:
         return self.optim_wrapper.state_dict()

@@ -1,12 +1,12 @@
 """The teacher: an average of the student that gradients never reach."""
 
 import copy
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
+from mmairl.models.shards import own_parts
 
 
 def multi_tensor_average(teacher: list[Tensor], student: list[Tensor], momentum: float) -> None:
@@ -18,8 +18,7 @@ class Teacher(nn.Module):
     """Copies of the student's parts without gradient, moved towards the student after each optimizer step.
 
     Parameters are averaged; batch-norm statistics are the teacher's own, since it runs in training mode.
-    The average is kept in float32: 1 - m falls to 1e-6, which half precision rounds away. An engine that keeps the
-    parameters elsewhere than in the modules sets `average` to its own.
+    The average is kept in float32: 1 - m falls to 1e-6, which half precision rounds away.
     """
 
     def __init__(self, backbone: nn.Module, projector: nn.Module, predictor: nn.Module | None) -> None:
@@ -28,7 +27,6 @@ class Teacher(nn.Module):
         self.projector = copy.deepcopy(projector)
         self.predictor = copy.deepcopy(predictor)
         self.requires_grad_(False)
-        self.average: Callable[[list[Tensor], list[Tensor], float], None] = multi_tensor_average
 
     def init_weights(self) -> None:
         """Leave the weights alone: the network copies the student here once the student is initialised."""
@@ -43,7 +41,7 @@ class Teacher(nn.Module):
     @torch.no_grad()
     def follow(self, student: nn.Module, momentum: float) -> None:
         """T <- m T + (1 - m) S."""
-        self.average(*self.pairs(student), momentum)
+        multi_tensor_average(*map(own_parts, self.pairs(student)), momentum)
 
     def pairs(self, student: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
         """Own parameters and theirs, paired by order, which a copy shares: names would cost a quarter of a step on a CPU."""

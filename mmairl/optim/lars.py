@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from mmairl.errors import UserError
+from mmairl.models.shards import norms, own_parts
 from mmairl.registry import OPTIMIZERS
 
 
@@ -24,8 +25,8 @@ from mmairl.registry import OPTIMIZERS
 class LARS(Optimizer):
     """Layer-wise adaptive rate scaling of the tensors with two axes or more; the others take the plain momentum step.
 
-    All tensors move in one multi-tensor step, which never waits for the device. An engine that cuts the weights into
-    shards sets `update` to a form of its own, which joins the norms.
+    All tensors move in one multi-tensor step, which never waits for the device. Of DTensors, which have parts of the
+    weights in each process, the norms are those of the whole ones.
 
     Example:
         >>> optimizer = LARS(torch.nn.Linear(4, 2).parameters(), lr=4.8, weight_decay=1e-6)
@@ -47,7 +48,6 @@ class LARS(Optimizer):
                 f'but got lr={lr}, momentum={momentum}, weight_decay={weight_decay}, eta={eta}.'
             )
         super().__init__(split(params), dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta))
-        self.update: Callable[..., None] = multi_tensor_lars
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
@@ -64,7 +64,7 @@ class LARS(Optimizer):
             if params:
                 buffers = [self.state[param]['momentum_buffer'] for param in params]
                 hyper = {key: group[key] for key in ('lr', 'momentum', 'weight_decay', 'eta', 'adapt')}
-                self.update(params, [param.grad for param in params], buffers, **hyper)
+                multi_tensor_lars(params, [param.grad for param in params], buffers, **hyper)
         return loss
 
 
@@ -85,11 +85,6 @@ def split(params: Iterable[Tensor] | Iterable[dict]) -> list[dict]:
     return groups
 
 
-def norms_of(params: list[Tensor], grads: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """|w| and |g|, one of each per tensor."""
-    return torch.stack(torch._foreach_norm(params)), torch.stack(torch._foreach_norm(grads))
-
-
 def multi_tensor_lars(
     params: list[Tensor],
     grads: list[Tensor],
@@ -100,15 +95,10 @@ def multi_tensor_lars(
     weight_decay: float,
     eta: float,
     adapt: bool,
-    norms: Callable[[list[Tensor], list[Tensor]], tuple[Tensor, Tensor]] = norms_of,
 ) -> None:
-    """The rule over all tensors at once, in place; the norms stay on the device.
-
-    Of parts of tensors, `norms` gives the norms of the whole ones; it may be a collective, so it is called in any case.
-    """
-    w, g = norms(params, grads) if adapt else (None, None)
-    if not params:
-        return
+    """The rule over all tensors at once, in place; the norms stay on the device."""
+    w, g = norms([*params, *grads]).chunk(2) if adapt else (None, None)
+    params, grads, buffers = own_parts(params), own_parts(grads), own_parts(buffers)
     torch._foreach_mul_(buffers, momentum)
     if adapt:
         local = torch.where((w > 0) & (g > 0), eta * w / (g + weight_decay * w), 1.0)

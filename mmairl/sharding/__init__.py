@@ -1,1 +1,1 @@
-"""Large backbones over several GPUs by DeepSpeed's ZeRO, with the numbers of an ordinary run; strategy.py is where to begin."""
+"""Large backbones over several GPUs: zero.py divides a run over its processes, consolidate.py keeps a checkpoint's weights."""

@@ -62,7 +62,7 @@ def test_a_task_of_slurm_that_sees_one_gpu_takes_it(monkeypatch, joined):
     monkeypatch.setenv('MASTER_ADDR', 'node1')
     start_processes('slurm')
     assert joined == dict(device=0, backend='nccl') and os.environ['RANK'] == '5' and os.environ['WORLD_SIZE'] == '8'
-    assert os.environ['LOCAL_RANK'] == '0', 'mmengine and DeepSpeed take it for the number of the GPU'
+    assert os.environ['LOCAL_RANK'] == '0', 'mmengine takes it for the number of the GPU'
 
 
 def test_slurm_says_which_gpu_and_not_what_was_there_before(monkeypatch, joined):

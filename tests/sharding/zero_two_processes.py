@@ -1,28 +1,26 @@
-"""Run under torchrun by tests/sharding/test_zero.py: the same runs under DDP and under ZeRO, and what came out of each."""
+"""Run under torchrun by test_zero.py: the same runs under DDP and under ZeRO, and what came out of each."""
 
 import contextlib
 import copy
-import os
-import signal
 import sys
-from collections.abc import Callable
 from unittest import mock
 
 import resuming
 import torch
 import toy
 from mmengine.config import Config
-from mmengine.dist import broadcast_object_list, get_rank
+from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from torch import Tensor, nn
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import copied, load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
-from mmairl.errors import UserError, stop_processes
+from mmairl.errors import stop_processes
 from mmairl.hooks import ExactCheckpointHook
 from mmairl.models.batchnorm import SyncBN
 from mmairl.registry import HOOKS, MODELS
+from mmairl.sharding.zero import whole_weights
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
 DATA = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
@@ -30,6 +28,10 @@ CASES = {
     'mocov2plus': {},
     'mocov2plus_lars': {'custom_hooks': [PROBE], 'default_hooks.health.interval': 1},
     'byol': {},
+    'knn': {
+        'custom_hooks': [dict(type='OnlineKNNHook', interval=1, **DATA)],
+        'model.data_preprocessor': dict(type='ViewPreprocessor', mean=(0.0,) * 3, std=(1.0,) * 3, _delete_=True),
+    },
     'byol_lars': {},
     # With the usual eps, Adam makes steps of the rounding errors in gradients that are 0.
     'adamw': {
@@ -45,17 +47,22 @@ CASES = {
 }
 FILES = dict(
     adamw='byol_r50_200e.py',
+    knn='byol_r50_200e.py',
     msbreg='../projects/msbreg/configs/msbreg_k2_r50_300e.py',
     poisoned='mocov2plus_r50_200e.py',
     autocast='byol_r50_200e.py',
 )
 RUNS = {
-    **dict.fromkeys(('mocov2plus', 'mocov2plus_lars', 'byol', 'byol_lars'), ('zero1', 'zero2', 'zero3')),
-    'adamw': ('zero1', 'zero1_offload', 'zero2_offload', 'zero3'),
-    'msbreg': ('zero2', 'zero3_offload'),
-    'poisoned': ('zero2', 'zero3'),
-    'autocast': ('zero1', 'zero3'),
+    'mocov2plus': ('zero2',),
+    'mocov2plus_lars': ('zero1', 'zero2', 'zero3'),
+    'byol_lars': ('zero3',),
+    'adamw': ('zero1', 'zero2_offload', 'zero3'),
+    'msbreg': ('zero3_offload',),
+    'poisoned': ('zero3',),
+    'autocast': ('zero2',),
+    'knn': ('zero3',),
 }
+BF16 = dict(type='ZeroStrategy', zero_optimization=dict(stage=3), bf16=dict(enabled=True))
 
 
 @MODELS.register_module(force=True)
@@ -92,16 +99,11 @@ class Poison(Hook):
             data_batch['inputs'][0].fill_(float('nan'))
 
 
-def config(
-    case: str, work_dir: str, strategy: str | dict | None = None, steps: int = 5, small: bool = True, **options
-) -> Config:
+def config(case: str, work_dir: str, strategy: str | dict | None = None, steps: int = 5, **options) -> Config:
     """A framework at toy size, on batches of 16 images."""
     cfg = toy.config(FILES.get(case, f'{case}_r50_200e.py'), work_dir, steps=steps, batch=16, queue=32)
-    cfg.model.backbone.update(stem_channels=8, base_channels=8)
-    cfg.model.projector.in_channels = 64
-    if small:
-        cfg.model.backbone = dict(type='Small')
-        cfg.model.projector.in_channels = 22
+    cfg.model.backbone = dict(type='Small')
+    cfg.model.projector.in_channels = 22
     cfg.default_hooks.checkpoint.update(interval=steps, save_last=True)
     options = {**CASES[case], **options}
     cfg.total_batch_size *= options.get('optim_wrapper.accumulative_counts', 1)
@@ -109,10 +111,6 @@ def config(
         cfg.strategy = launch.strategy_named(strategy) if isinstance(strategy, str) else strategy
     cfg.merge_from_dict(options)
     return cfg
-
-
-def bf16(stage: int) -> dict:
-    return dict(type='ZeroStrategy', zero_optimization=dict(stage=stage), bf16=dict(enabled=True))
 
 
 def outcome(runner) -> dict:
@@ -125,6 +123,7 @@ def outcome(runner) -> dict:
     scalars = {name: history.data[0] for name, history in runner.message_hub.log_scalars.items()}
     health = {name: torch.tensor(values) for name, values in scalars.items() if name.startswith('health/')}
     health.pop('health/data_share', None)  # a time
+    parts['knn'] = scalars.get('train/knn_accuracy', torch.zeros(0)).tolist()
     return dict(losses=losses, health=health, skipped=runner.message_hub.get_info('skipped_steps', 0), **parts)
 
 
@@ -135,16 +134,20 @@ def equal_runs(work_dir: str) -> dict:
         for strategy in (None, *strategies):
             runner = launch.train(config(case, f'{work_dir}/{case}_{strategy}', strategy), 'pytorch')
             found[f'{case}/{strategy}'] = outcome(runner)
-    with mock.patch('mmairl.sharding.strategy.ShardedUpdate', lambda layout: None):  # LARS as it is, on shards
-        found['mocov2plus_lars/naive'] = outcome(
-            launch.train(config('mocov2plus_lars', f'{work_dir}/naive', 'zero2'), 'pytorch')
-        )
+    with mock.patch('mmairl.optim.lars.norms', own_norms):
+        wrong = launch.train(config('mocov2plus_lars', f'{work_dir}/wrong', 'zero2'), 'pytorch')
+        found['mocov2plus_lars/wrong'] = outcome(wrong)
     return found
+
+
+def own_norms(tensors: list[Tensor]) -> Tensor:
+    """The mistake that LARS on shards invites: the norm of a process's rows for that of the layer."""
+    return torch.stack([tensor.to_local().norm() for tensor in tensors])
 
 
 def resumed_runs(work_dir: str) -> None:
     """Runs left in the middle and gone on with, beside ones that were left alone."""
-    for name, strategy in dict(zero1='zero1', zero3='zero3', bf16_zero2=bf16(2), bf16_zero3=bf16(3)).items():
+    for name, strategy in dict(zero2='zero2', bf16=BF16).items():
         for leave_at in (None, 5):
             cfg = config('mocov2plus_lars', f'{work_dir}/{name}_{"whole" if leave_at is None else "left"}', strategy, 6)
             cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
@@ -158,117 +161,39 @@ def resumed_runs(work_dir: str) -> None:
 
 
 @HOOKS.register_module(force=True)
-class Killed(Hook):
-    """Ends one of the processes as a machine that fails does: nothing is cleaned up, and the others find out."""
-
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        if runner.iter + 1 == self.iteration and get_rank() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def killed_run(work_dir: str) -> None:
-    """The run `zero3` of `resumed_runs`, of which torchrun starts the rest."""
-    cfg = config('mocov2plus_lars', f'{work_dir}/killed', 'zero3', 6)
-    cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
-    cfg.resume = int(os.environ['TORCHELASTIC_RESTART_COUNT']) > 0
-    if not cfg.resume:
-        cfg.custom_hooks.append(dict(type='Killed', iteration=5))
-    launch.train(cfg, 'pytorch')
-
-
-def averaged(work_dir: str, momentum: float = 0.9999, updates: int = 200) -> dict:
-    """Where the teacher stands after following a student that stands still, and where both started."""
-    found = {}
-    for name, strategy in {'zero3': 'zero3', **{f'bf16_zero{stage}': bf16(stage) for stage in (1, 2, 3)}}.items():
-        cfg = config('byol', f'{work_dir}/averaged_{name}', strategy)
-        launch.share_batch(cfg, 2)
-        runner = launch.build(cfg)
-        model, strategy = runner.model.module, runner.strategy
-        start = [strategy.weights.whole()]
-        broadcast_object_list(start)
-        small = {key: 0.05 * value if value.is_floating_point() else value for key, value in start[0].items()}
-        names = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
-        strategy.weights.load({**small, **{key: small[key] + 0.01 for key in names}})
-        before = strategy.weights.whole()
-        for _ in range(updates):
-            model.teacher.follow(model, momentum)
-        found[name] = dict(before=before, after=strategy.weights.whole())
-    return found
-
-
-@HOOKS.register_module(force=True)
 class Collect(Hook):
     """Keeps the momentum and the whole weights after each step."""
 
     priority = 'LOWEST'
 
     def before_train(self, runner) -> None:
-        self.weights, self.momenta = [runner.strategy.weights.whole()], []
+        self.weights, self.momenta = [copied(dict(whole_weights(runner.model)))], []
 
     def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        self.weights.append(runner.strategy.weights.whole())
+        self.weights.append(copied(dict(whole_weights(runner.model))))
         self.momenta.append(float(runner.message_hub.get_scalar('train/momentum').current()))
 
 
-def followed(work_dir: str) -> dict:
-    """Student and teacher after each step of training in bfloat16."""
-    found = {}
-    for stage in (2, 3):
-        cfg = config('byol', f'{work_dir}/followed_{stage}', bf16(stage), custom_hooks=[dict(type='Collect')])
-        runner = launch.train(cfg, 'pytorch')
-        hook = next(hook for hook in runner.hooks if isinstance(hook, Collect))
-        found[f'zero{stage}'] = dict(weights=[copied(dict(one)) for one in hook.weights], momenta=hook.momenta)
-        found[f'zero{stage}'].update(outcome(runner))
-    return found
-
-
-def measured(work_dir: str) -> dict:
-    """The k-NN accuracy beside a run under ZeRO-3."""
-    hooks = [dict(type='OnlineKNNHook', interval=1, **DATA)]
-    cfg = config('byol', f'{work_dir}/measured', 'zero3', small=False, custom_hooks=hooks)
-    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+def bf16_run(work_dir: str) -> dict:
+    """Student and teacher after each step with weights in bfloat16."""
+    cfg = config('byol', f'{work_dir}/followed', BF16, custom_hooks=[dict(type='Collect')])
     runner = launch.train(cfg, 'pytorch')
-    if get_rank() != 0:
-        return {}
-    return dict(knn=float(runner.message_hub.get_scalar('train/knn_accuracy').current()))
+    hook = next(hook for hook in runner.hooks if isinstance(hook, Collect))
+    return dict(weights=hook.weights, momenta=hook.momenta, **outcome(runner))
 
 
-def loaded(work_dir: str) -> dict:
-    """What a checkpoint of ZeRO-3 with two processes has become after it was loaded in one process, in each stage and none."""
+def reloaded(work_dir: str) -> dict:
+    """What a checkpoint of two processes is after it was loaded by one, in each stage and in none."""
     found = {}
-    for strategy in (None, 'zero1', 'zero2', 'zero3', 'zero3_offload'):
-        cfg = config('mocov2plus_lars', f'{work_dir}/loaded_{strategy}', strategy, 6)
-        cfg.merge_from_dict(dict(resume=True, load_from=f'{work_dir}/zero3_whole/iter_6.pth', launcher='pytorch'))
+    for strategy in (None, 'zero1', 'zero3', 'zero3_offload'):
+        cfg = config('mocov2plus_lars', f'{work_dir}/reloaded_{strategy}', strategy, 6)
+        cfg.merge_from_dict(dict(resume=True, load_from=f'{work_dir}/zero2_whole/iter_6.pth', launcher='pytorch'))
         launch.share_batch(cfg, 1)
         runner = launch.build(cfg)
         runner.load_or_resume()
         next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)).states = []
         found[str(strategy)] = runner.snapshot(dict(epoch=0, iter=6), True, True)
-    other = torch.optim.SGD([torch.ones(1)], lr=1.0).state_dict()
-    found['refused'] = dict(
-        optimizer=refused(lambda: runner.optim_wrapper.load_state_dict(other)),
-        misspelt=refused(lambda: started(work_dir, dict(zero_optimization=dict(stage=2, reduce_buckets=1)))),
-        float16=refused(lambda: started(work_dir, dict(zero_optimization=dict(stage=2), fp16=dict(enabled=True)))),
-    )
     return found
-
-
-def started(work_dir: str, strategy: dict) -> None:
-    cfg = config('byol', f'{work_dir}/started', dict(type='ZeroStrategy', **strategy))
-    launch.share_batch(cfg, 1)
-    launch.build(cfg)
-
-
-def refused(call: Callable[[], None]) -> str:
-    """The sentence that a user reads."""
-    try:
-        call()
-    except UserError as error:
-        return str(error)
-    return ''
 
 
 if __name__ == '__main__':
@@ -279,13 +204,11 @@ if __name__ == '__main__':
     start_processes('pytorch')
     if what == 'equal':
         found = equal_runs(work_dir)
-    elif what == 'load':
-        found = loaded(work_dir)
-    elif what == 'killed':
-        found = killed_run(work_dir)
+    elif what == 'reload':
+        found = reloaded(work_dir)
     else:
         resumed_runs(work_dir)
-        found = dict(averaged=averaged(work_dir), followed=followed(work_dir), measured=measured(work_dir))
+        found = bf16_run(work_dir)
     if get_rank() == 0:
         torch.save(found, out)
     stop_processes()

@@ -1,2 +1,2 @@
-# The optimizer's state in shards, one for each process: docs/zero.md says what each stage saves and asks for.
+# Weights, gradients and the optimizer's state divided over the processes; docs/scale.md compares the stages.
 strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=1))

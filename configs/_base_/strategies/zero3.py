@@ -1,2 +1,2 @@
-# The optimizer's state, the gradients and the weights, the teacher's too, in shards, one for each process.
+# As ZeRO-2, with weights that are whole only while their block runs.
 strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=3))

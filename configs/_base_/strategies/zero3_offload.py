@@ -1,4 +1,4 @@
-# ZeRO-3 with the optimizer's state and step, and the weights that no layer needs at the moment, in the host's memory.
+# ZeRO-3 with the divided parts and the optimizer's step in the host's memory.
 strategy = dict(
     type='ZeroStrategy',
     zero_optimization=dict(

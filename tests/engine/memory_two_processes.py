@@ -1,7 +1,8 @@
-"""Run under torchrun by tests/engine/test_memory.py: what each strategy really holds, tensor by tensor."""
+"""Run under torchrun by test_memory.py: what each strategy really holds, tensor by tensor."""
 
 import gc
 import sys
+import weakref
 
 import torch
 import toy
@@ -16,12 +17,7 @@ from mmairl.errors import stop_processes
 from mmairl.registry import HOOKS
 
 BATCH = 4  # images a process
-STRATEGIES = {
-    'DDP': None,
-    'ZeRO-1': dict(stage=1),
-    'ZeRO-2': dict(stage=2),
-    'ZeRO-3': dict(stage=3),
-}
+STRATEGIES = {'DDP': None, 'ZeRO-1': 'zero1', 'ZeRO-2': 'zero2', 'ZeRO-3': 'zero3'}
 
 
 def config(work_dir: str = '', processes: int = 2) -> Config:
@@ -53,30 +49,38 @@ class Ledger(Hook):
         self.kept = self.live.now
 
 
-def measure(name: str, work_dir: str, bf16_weights: bool) -> dict[str, int]:
-    cfg = config(f'{work_dir}/{name}{bf16_weights}')
+def count_resized(live: LiveBytes) -> None:
+    """Have storages counted that change their size: so `fully_shard` gives memory back and takes it again."""
+    plain = torch.UntypedStorage.resize_
+
+    def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        if storage in live.known:
+            more = size - storage.nbytes()
+            live._change(more)
+            weakref.finalize(storage, live._change, -more)
+        return plain(storage, size)
+
+    torch.UntypedStorage.resize_ = resize
+
+
+def measure(name: str, work_dir: str) -> dict[str, int]:
+    cfg = config(f'{work_dir}/{name}')
     if STRATEGIES[name]:
-        cfg.strategy = dict(type='ZeroStrategy', zero_optimization=STRATEGIES[name])
-        if bf16_weights:
-            cfg.strategy.bf16 = dict(enabled=True)
+        cfg.strategy = launch.strategy_named(STRATEGIES[name])
     cfg.custom_hooks = [dict(type='Ledger')]
     with LiveBytes() as Ledger.live:
+        count_resized(Ledger.live)
         runner = launch.train(cfg, 'pytorch')
         ledger = next(hook for hook in runner.hooks if isinstance(hook, Ledger))
     return dict(kept=ledger.kept, peak=ledger.peak)
 
 
-def main() -> None:
+if __name__ == '__main__':
     out, work_dir = sys.argv[1:]
-    found = {name: measure(name, work_dir, False) for name in STRATEGIES}
-    found |= {f'{name}, bf16': measure(name, work_dir, True) for name in list(STRATEGIES)[1:]}
+    launch.register()
+    start_processes('pytorch')
+    found = {name: measure(name, work_dir) for name in STRATEGIES}
     if get_rank() == 0:
         torch.save(found, out)
         print(found)
-
-
-if __name__ == '__main__':
-    launch.register()
-    start_processes('pytorch')
-    main()
     stop_processes()

@@ -1,13 +1,12 @@
 """What is normal in a pre-training run, and what it means when it is not."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Normal from `low` to `high`, to be watched outside of it, and bad below `floor` and above `ceiling`.
+    """Normal from `low` to `high`, to be watched outside of it, bad below `floor` and above `ceiling`.
 
     `below` and `above` say what it means to be outside, with the value where `{}` stands.
     """
@@ -23,7 +22,7 @@ class Quantity:
 
 
 COLLAPSE = 'check the predictor, the momentum and the negatives, and lower the learning rate'
-# Why each range is where it is stands above it; docs/health.md has the short runs that they were held against.
+# The reason for each range stands above it; docs/health.md has the short runs that they were checked with.
 QUANTITIES = (
     Quantity('loss', 'loss'),
     # With m the mean of the unit embeddings it is at most sqrt(1 - |m|^2): below 0.1 more than 99 % of every embedding's
@@ -111,13 +110,12 @@ QUANTITIES = (
     Quantity('probe_accuracy', 'accuracy of the online probe'),
     Quantity('knn_accuracy', 'accuracy of the online k-NN, %'),
 )  # fmt: skip
-BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 
 
 def state(quantity: Quantity, value: float) -> str:
     """'good', 'watch' or 'bad'; a value that is not finite is bad.
 
-    >>> [state(BY_NAME['data_share'], share) for share in (0.1, 0.3, 0.6, float('nan'))]
+    >>> [state(Quantity('share', 'a share', high=0.2, ceiling=0.5), share) for share in (0.1, 0.3, 0.6, float('nan'))]
     ['good', 'watch', 'bad', 'bad']
     """
     if not isfinite(value) or not quantity.floor <= value <= quantity.ceiling:
@@ -132,17 +130,3 @@ def sentence(quantity: Quantity, value: float) -> str:
     if value < quantity.low:
         return quantity.below.format(f'{value:.3g}')
     return quantity.above.format(f'{value:.3g}') if value > quantity.high else ''
-
-
-def diagnose(values: Mapping[str, float]) -> list[str]:
-    """A sentence on each value outside its normal range, the bad ones first.
-
-    >>> diagnose(dict(spread_query=0.9, data_share=0.4))
-    ['watch: 0.4 of the time goes by waiting for data: raise num_workers, or make the views on the device']
-    """
-    found: dict[str, list[str]] = {'bad': [], 'watch': [], 'good': []}
-    for quantity in QUANTITIES:
-        if quantity.name in values:
-            value = values[quantity.name]
-            found[state(quantity, value)].append(sentence(quantity, value))
-    return found['bad'] + [f'watch: {text}' for text in found['watch']]

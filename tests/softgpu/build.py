@@ -1,0 +1,57 @@
+"""Builds the libraries of the software GPU with gcc, against the headers that come with torch's and triton's wheels."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+SITE = Path(torch.__file__).parents[1]
+HEADERS = [SITE / path for path in ('nvidia/cu13/include', 'triton/backends/nvidia/include', 'nvidia/nccl/include')]
+# The soname that torch links to, the source of what means something, and how the names begin that may be left out.
+LIBRARIES = (
+    ('libcudart.so.13', 'cudart.c', '(?:__)?cuda'),
+    ('libcuda.so.1', None, 'cu[A-Z]'),
+    ('libnccl.so.2', 'nccl.c', 'nccl'),
+)
+
+
+def missing() -> str | None:
+    """Why the libraries cannot be built here, or None."""
+    if not (shutil.which('gcc') and shutil.which('nm')):
+        return 'the software GPU is built with gcc and nm'
+    if not (torch.version.cuda or '').startswith('13.') or not all(path.is_dir() for path in HEADERS):
+        return "the software GPU wants torch's build for CUDA 13, with its headers"
+    return None
+
+
+def build(folder: Path) -> None:
+    """Put the libraries into a folder."""
+    wanted = _names('--undefined-only', *(SITE / 'torch/lib').glob('lib*.so'))
+    for soname, source, pattern in LIBRARIES:
+        library, sources = folder / soname, [folder / f'{soname}.c']
+        known = set() if source is None else set(re.findall(r'^[\w *]*?(\w+)\(', (HERE / source).read_text(), re.M))
+        names = sorted(name for name in wanted if re.match(pattern, name) and name not in known)
+        sources[0].write_text('\n'.join(f'int {name}() {{ return 0; }}' for name in names))
+        if source is not None:
+            sources.append(HERE / source)
+        versions = folder / f'{soname}.map'
+        versions.write_text(f'{soname} {{ global: *; }};' if 'cudart' in soname else '{ global: *; };')
+        half = [f'-D__CUDA_{kind}_H__' for kind in ('FP16', 'BF16', 'FP8')]  # of C++, which nccl.h would include
+        flags = ['-O1', '-fPIC', '-shared', '-w', f'-Wl,-soname,{soname}', f'-Wl,--version-script={versions}', *half]
+        command = ['gcc', *flags, *(f'-I{path}' for path in HEADERS), '-o', library, *sources, '-lpthread', '-lrt']
+        subprocess.run(command, check=True)
+
+
+def _names(which: str, *libraries: Path) -> set[str]:
+    listed = subprocess.run(['nm', '-D', which, *libraries], check=True, capture_output=True, text=True).stdout
+    return set(re.findall(r' U (\w+)', listed))
+
+
+if __name__ == '__main__':
+    import sys
+
+    print(missing())
+    build(Path(sys.argv[1]))

@@ -1,0 +1,252 @@
+"""A GPU in software: torch's own CUDA code on a runtime without kernels, with the numbers of the CPU's kernels.
+
+Import it before torch; the environment's SOFTGPU names the folder that build.py has filled. Devices, streams, events, the
+caching allocator, pinned memory, `torch.cuda.set_sync_debug_mode` and NCCL's process group are torch's own code. Under
+`Numbers` each operation on CUDA tensors runs twice: as it is, with its checks and allocations and without kernels, and on CPU
+tensors over the same memory, which fills in the numbers. It finds wrong devices and waits; it says nothing of speed.
+"""
+
+import ctypes
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+assert 'torch' not in sys.modules, 'import softgpu before torch'
+for _soname in ('libcudart.so.13', 'libcuda.so.1', 'libnccl.so.2'):
+    ctypes.CDLL(str(Path(os.environ['SOFTGPU']) / _soname), ctypes.RTLD_GLOBAL)
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten  # noqa: E402
+
+aten = torch.ops.aten
+# Operations that make memory, or read what is there.
+PLAIN = {
+    *(aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided, aten.resize_, aten.set_),
+    *(aten.detach, aten.alias, aten.record_stream, aten.is_pinned, aten.pin_memory, aten._pin_memory, aten.lift_fresh),
+    *(aten._reshape_alias, aten._local_scalar_dense),
+}
+# Operations that would reach into cuBLAS, cuDNN or cuSOLVER: the CPU's alone runs.
+LIBRARIES = {
+    *(
+        'convolution',
+        'convolution_backward',
+        'mm',
+        'addmm',
+        'addmm_',
+        '_addmm_activation',
+        'bmm',
+        'baddbmm',
+        'mv',
+        'dot',
+    ),
+    *('_linalg_svd', '_linalg_eigh', 'linalg_eigh', 'linalg_qr', 'linalg_inv_ex', 'special_entr'),
+}
+SIZED = {'equal', 'nonzero', 'masked_select', '_unique2', 'unique_dim', 'unique_consecutive', 'bincount'}
+MASKED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
+ON_CUDA_ONLY: dict[str, Callable] = {}  # what the CPU has no operation for
+
+
+class Numbers(TorchDispatchMode):
+    """Fills in what kernels would have computed. The CPU's generator draws, so that a run is that of a CPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        kind, name = func.overloadpacket, func.overloadpacket.__name__
+        given = tree_leaves((args, kwargs))
+        if not any(map(on_cuda, given)) or func.namespace != 'aten' or kind in PLAIN or is_view(func):
+            return func(*args, **kwargs)
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        if has(func.name(), 'CompositeImplicitAutograd') and not has(func.name(), 'CUDA'):
+            with self:  # in inference mode operations come here whole
+                return func.decompose(*args, **kwargs)
+        if kind is aten.copy_:
+            return copy(*args, **kwargs)
+        if kind is aten._to_copy:
+            return convert(func, args, kwargs)
+        if name in ON_CUDA_ONLY:
+            return ON_CUDA_ONLY[name](func, args, kwargs)
+        masked = kind in MASKED and any(isinstance(i, Tensor) and i.dtype == torch.bool for i in args[1])
+        if name in SIZED or masked:
+            wait()
+        if name in SIZED or masked or name in LIBRARIES:
+            return on_host(func, args, kwargs)
+        found = func(*args, **kwargs)
+        return fill(found, func(*tree_map(host, args), **tree_map(host, kwargs)))
+
+
+def on_cuda(leaf: Any) -> bool:
+    return (leaf.device if isinstance(leaf, Tensor) else leaf) == torch.device('cuda', torch.cuda.current_device()) or (
+        isinstance(leaf, torch.device) and leaf.type == 'cuda'
+    )
+
+
+def is_view(func) -> bool:
+    infos = [one.alias_info for one in func._schema.returns]
+    return bool(infos) and all(info is not None and not info.is_write for info in infos)
+
+
+def wait() -> None:
+    """What torch says where it waits for a number that decides a shape."""
+    mode = torch.cuda.get_sync_debug_mode()
+    if mode == 2:
+        raise RuntimeError('called a synchronizing CUDA operation')
+    if mode == 1:
+        warnings.warn('called a synchronizing CUDA operation', stacklevel=2)
+
+
+def alias(tensor: Tensor) -> Tensor:
+    """A CPU tensor over a CUDA tensor's memory."""
+    storage = tensor.untyped_storage()
+    memory = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), torch.device('cpu'), storage.nbytes())
+    return torch.empty(0, dtype=tensor.dtype).set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def host(leaf: Any) -> Any:
+    """An argument for the CPU's operation; the device's generator is replaced by the CPU's."""
+    if isinstance(leaf, Tensor):
+        return alias(leaf) if leaf.device.type == 'cuda' else leaf
+    if isinstance(leaf, torch.device):
+        return torch.device('cpu')
+    return None if isinstance(leaf, torch.Generator) and leaf.device.type == 'cuda' else leaf
+
+
+def device(number: Tensor) -> Tensor:
+    found = torch.empty_strided(number.size(), number.stride(), dtype=number.dtype, device='cuda')
+    alias(found).copy_(number)
+    return found
+
+
+def fill(found: Any, right: Any) -> Any:
+    """The CUDA results with the CPU's numbers."""
+    results, structure = tree_flatten(found)
+    filled = []
+    for one, number in zip(results, tree_leaves(right)):
+        if isinstance(one, Tensor) and one.shape == number.shape and one.dtype == number.dtype:
+            there = alias(one) if one.device.type == 'cuda' else one
+            if there.data_ptr() != number.data_ptr():
+                there.copy_(number)
+        elif isinstance(one, Tensor):
+            one = device(number)
+        else:
+            one = number
+        filled.append(one)
+    return tree_unflatten(filled, structure)
+
+
+def on_host(func, args, kwargs):
+    """The CPU's operation alone, laid out as there."""
+    for leaf in tree_leaves((args, kwargs)):
+        if isinstance(leaf, Tensor) and leaf.device.type == 'cpu' and leaf.ndim:
+            raise RuntimeError(f'Expected all tensors to be on the same device, but got one on the CPU in {func}')
+    given = {leaf.data_ptr(): leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+
+    def back(number: Any) -> Any:
+        if not isinstance(number, Tensor):
+            return number
+        same = given.get(number.data_ptr())
+        return same if same is not None and same.shape == number.shape else device(number)
+
+    return tree_map(back, func(*tree_map(host, args), **tree_map(host, kwargs)))
+
+
+def copy(to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    aten.copy_.default(to, source, non_blocking)
+    host(to).copy_(host(source))
+    return to
+
+
+def convert(func, args, kwargs):
+    """A copy to another device or type; the device's own memory is read where it goes to the host."""
+    found = func(*args, **kwargs)
+    host(found).copy_(host(args[0]))
+    return found
+
+
+def on_cuda_only(function: Callable) -> Callable:
+    ON_CUDA_ONLY[function.__name__] = function
+    return function
+
+
+def wider(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def other_axes(x: Tensor) -> tuple[list[int], list[int]]:
+    """All axes but the channels', and the shape of a value for each channel."""
+    return [axis for axis in range(x.ndim) if axis != 1], [1, -1] + [1] * (x.ndim - 2)
+
+
+@on_cuda_only
+def cudnn_batch_norm(func, args, kwargs):
+    x, *others = map(host, args)
+    y, mean, invstd = aten.native_batch_norm.default(wider(x), *others)
+    return device(y.to(x.dtype)), device(mean), device(invstd), device(torch.empty(0, dtype=torch.uint8))
+
+
+@on_cuda_only
+def cudnn_batch_norm_backward(func, args, kwargs):
+    x, grad, weight, mean, var, saved_mean, saved_invstd, eps, _ = map(host, args)
+    given = (wider(grad), wider(x), weight, mean, var, saved_mean, saved_invstd, True, eps, [True] * 3)
+    of_x, *of_parameters = aten.native_batch_norm_backward.default(*given)
+    return device(of_x.to(x.dtype)), *map(device, of_parameters)
+
+
+@on_cuda_only
+def batch_norm_stats(func, args, kwargs):
+    x, eps = host(args[0]), args[1]
+    axes, _ = other_axes(x)
+    wide = wider(x)
+    return fill(func(*args, **kwargs), (wide.mean(axes), (wide.var(axes, unbiased=False) + eps).rsqrt()))
+
+
+@on_cuda_only
+def batch_norm_gather_stats_with_counts(func, args, kwargs):
+    found = func(*args, **kwargs)
+    _, mean, invstd, running_mean, running_var, momentum, eps, counts = map(host, args)
+    counts = counts.view(-1, 1).to(mean.dtype)
+    variance, total = invstd**-2 - eps, counts.sum()
+    joined = (mean * counts).sum(0) / total
+    joined_variance = ((variance + (mean - joined) ** 2) * counts).sum(0) / total
+    if running_mean is not None:
+        running_mean.lerp_(joined.to(running_mean.dtype), momentum)
+        running_var.lerp_((joined_variance * total / (total - 1)).to(running_var.dtype), momentum)
+    return fill(found, (joined, (joined_variance + eps).rsqrt()))
+
+
+@on_cuda_only
+def batch_norm_elemt(func, args, kwargs):
+    x, weight, bias, mean, invstd, _ = map(host, args)
+    _, shape = other_axes(x)
+    y = (wider(x) - mean.view(shape)) * invstd.view(shape)
+    y = y if weight is None else y * weight.view(shape) + bias.view(shape)
+    return fill(func(*args, **kwargs), y.to(x.dtype))
+
+
+@on_cuda_only
+def batch_norm_backward_reduce(func, args, kwargs):
+    grad, x, mean, invstd, *_ = map(host, args)
+    axes, shape = other_axes(x)
+    grad, centred = wider(grad), wider(x) - mean.view(shape)
+    sum_dy, sum_dy_xmu = grad.sum(axes), (grad * centred).sum(axes)
+    return fill(func(*args, **kwargs), (sum_dy, sum_dy_xmu, sum_dy_xmu * invstd, sum_dy))
+
+
+@on_cuda_only
+def batch_norm_backward_elemt(func, args, kwargs):
+    grad, x, mean, invstd, weight, sum_dy, sum_dy_xmu, count = map(host, args)
+    _, shape = other_axes(x)
+    total = count.sum()
+    slope = (wider(x) - mean.view(shape)) * (sum_dy_xmu / total * invstd**2).view(shape)
+    of_x = (wider(grad) - (sum_dy / total).view(shape) - slope) * invstd.view(shape)
+    of_x = of_x if weight is None else of_x * weight.view(shape)
+    return fill(func(*args, **kwargs), of_x.to(x.dtype))
+
+
+torch.backends.cuda.enable_flash_sdp(False)  # the CPU has no such operations
+torch.backends.cuda.enable_mem_efficient_sdp(False)
+torch.backends.cuda.enable_cudnn_sdp(False)

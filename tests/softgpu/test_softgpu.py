@@ -1,0 +1,104 @@
+"""Whole runs on a GPU in software (softgpu.py): the CPU's numbers, no wait for the device, and defects that are found."""
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import build
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.skipif(build.missing() is not None, reason=str(build.missing()))
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory) -> Callable[[str, int], dict]:
+    """What runs.py finds on a device with so many processes. The libraries are built once for these sources and this torch."""
+    sources = b''.join((HERE / name).read_bytes() for name in ('build.py', 'cudart.c', 'nccl.c'))
+    name = hashlib.sha256(sources + torch.__version__.encode()).hexdigest()[:16]
+    cache = Path(os.environ.get('XDG_CACHE_HOME', Path.home() / '.cache')) / 'mmairl' / 'softgpu' / name
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / 'lock').open('w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (cache / 'built').exists():
+            build.build(cache)
+            (cache / 'built').touch()
+
+    def run(device: str, processes: int) -> dict:
+        folder = tmp_path_factory.mktemp(device)
+        path = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent), str(HERE)])
+        env = {**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1', 'SOFTGPU_DEVICES': str(processes)}
+        env.update(dict(SOFTGPU=str(cache)) if device == 'cuda' else dict(CUDA_VISIBLE_DEVICES=''))
+        torchrun = ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={processes}']
+        command = [sys.executable, *(torchrun if processes > 1 else []), str(HERE / 'runs.py'), device]
+        done = subprocess.run(
+            [*command, str(folder / 'found.pth'), str(folder)], env=env, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+        return torch.load(folder / 'found.pth', weights_only=True)
+
+    return run
+
+
+@pytest.fixture(scope='module')
+def one(run) -> tuple[dict, dict]:
+    return run('cuda', 1), run('cpu', 1)
+
+
+@pytest.fixture(scope='module')
+def two(run) -> tuple[dict, dict]:
+    return run('cuda', 2), run('cpu', 2)
+
+
+def assert_same_run(there: dict, here: dict, half: bool) -> None:
+    """In half precision the CPU's kernels round between operations that the GPU's join."""
+    torch.testing.assert_close(there['losses'], here['losses'], rtol=2e-2 if half else 1e-5, atol=0)
+    assert there['weights'].keys() == here['weights'].keys()
+    for name, value in here['weights'].items():
+        if not half:
+            torch.testing.assert_close(there['weights'][name], value, rtol=1e-3, atol=2e-5, msg=name)
+
+
+@pytest.mark.parametrize('case', ['mocov2plus', 'byol_lars', 'bfloat16', 'float16', 'views_on_device'])
+def test_a_run_is_the_cpus_and_waits_at_log_lines_only(one, case):
+    """A wait between two log lines would have ended the run (RefuseWaits)."""
+    there, here = one
+    assert_same_run(there[case], here[case], half='16' in case)
+
+
+@pytest.mark.parametrize('case', ['mocov2plus', 'byol_lars_zero2', 'byol_bfloat16'])
+def test_two_gpus_are_two_cpu_processes(two, case):
+    there, here = two
+    assert_same_run(there[case], here[case], half='16' in case)
+
+
+def test_a_resumed_run_goes_on_with_the_devices_random_numbers(one):
+    whole, left = (one[0]['resumed'][name] for name in ('whole', 'left'))
+    assert all(torch.equal(whole[name], left[name]) for name in whole)
+
+
+def test_evaluation_on_the_device_is_that_on_the_cpu(one):
+    there, here = (found['evaluated'] for found in one)
+    torch.testing.assert_close(there.pop('features'), here.pop('features'), rtol=1e-4, atol=1e-5)
+    assert there == here
+
+
+@pytest.mark.parametrize(
+    'kind,said',
+    [
+        ('wait', 'called a synchronizing CUDA operation'),
+        ('generator', "Expected a 'cuda' device type for generator but found 'cpu'"),
+        ('device', 'Expected all tensors to be on the same device'),
+    ],
+)
+def test_a_planted_defect_is_found(one, kind, said):
+    assert said in one[0]['defects'][kind]
+
+
+def test_a_cpu_tensor_for_nccl_is_found(two):
+    assert 'No backend type associated with device type cpu' in two[0]['defects']['nccl']
