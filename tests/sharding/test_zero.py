@@ -111,7 +111,7 @@ def test_with_bf16_weights_are_kept_averaged_and_saved_in_float32(states):
 
 def test_a_consolidated_file_holds_the_weights_alone(states, tmp_path):
     said = consolidate(states[1] / 'zero2_whole', tmp_path / 'weights.pth')
-    found, saved = load(tmp_path / 'weights.pth'), load(states[1] / 'zero2_whole' / 'iter_6.pth')
+    found, saved = load(tmp_path / 'weights.pth'), load_checkpoint(states[1] / 'zero2_whole' / 'iter_6.pth')
     assert f'{len(saved["state_dict"])} tensors of iter_6.pth' in said and set(found) == {'meta', 'state_dict'}
     assert differing(saved['state_dict'], found['state_dict'], '') == []
 
