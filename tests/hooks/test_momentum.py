@@ -21,21 +21,21 @@ def test_the_curve_is_the_closed_form(base):
 
 
 def test_a_run_logs_the_curve_and_ends_at_one(toy_config):
-    runner = launch.train(toy_config(steps=4))
+    runner = launch.train(toy_config(width=8, steps=4))
     logged, _ = runner.message_hub.get_scalar('train/momentum').data
     assert list(logged) == pytest.approx([1 - 0.005 * (1 + math.cos(math.pi * k / 4)) for k in (1, 2, 3, 4)])
 
 
 def test_a_resumed_run_goes_on_along_the_curve(toy_config):
-    work_dir = launch.train(toy_config(steps=4)).work_dir
-    again = toy_config(steps=4, resume=True, load_from=f'{work_dir}/iter_2.pth')
+    work_dir = launch.train(toy_config(width=8, steps=4)).work_dir
+    again = toy_config(width=8, steps=4, resume=True, load_from=f'{work_dir}/iter_2.pth')
     runner = launch.train(again)
     logged, _ = runner.message_hub.get_scalar('train/momentum').data
     assert list(logged[-2:]) == pytest.approx([1 - 0.005 * (1 + math.cos(math.pi * k / 4)) for k in (3, 4)])
 
 
 def test_under_accumulation_teacher_and_queue_move_once_per_optimizer_step(toy_config):
-    cfg = toy_config(steps=4, batch=16, **{'optim_wrapper.accumulative_counts': 2})
+    cfg = toy_config(width=8, steps=4, batch=16, **{'optim_wrapper.accumulative_counts': 2})
     launch.share_batch(cfg, 1)
     assert cfg.train_dataloader.batch_size == 8
     runner = launch.build(cfg)
@@ -54,6 +54,8 @@ def test_a_wrong_setting_is_one_sentence(wrong):
 
 
 def test_the_queue_is_enqueued_in_the_order_of_the_iterations(toy_config):
-    cfg = toy_config(steps=2, batch=16, queue=16, **{'optim_wrapper.accumulative_counts': 2, 'model.symmetric': False})
+    cfg = toy_config(
+        width=8, steps=2, batch=16, queue=16, **{'optim_wrapper.accumulative_counts': 2, 'model.symmetric': False}
+    )
     runner = launch.train(cfg)
     assert torch.allclose(runner.model.queue.vectors[8:], unit(runner.model.queue.fresh[1]))

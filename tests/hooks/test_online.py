@@ -20,8 +20,8 @@ def trained(cfg) -> tuple:
 
 
 def test_the_student_is_the_same_to_the_last_bit_with_the_probe(toy_config, tmp_path):
-    _, without = trained(toy_config(work_dir=str(tmp_path / 'a')))
-    runner, with_it = trained(toy_config(work_dir=str(tmp_path / 'b'), custom_hooks=[PROBE]))
+    _, without = trained(toy_config(width=8, work_dir=str(tmp_path / 'a')))
+    runner, with_it = trained(toy_config(width=8, work_dir=str(tmp_path / 'b'), custom_hooks=[PROBE]))
     assert all(torch.equal(without[key], with_it[key]) for key in without)
     assert 'train/probe_accuracy' in runner.message_hub.log_scalars
 
@@ -59,8 +59,8 @@ def test_rates_follow_the_reference():
 
 
 def test_the_probe_is_saved_and_resumed(toy_config, tmp_path):
-    whole, _ = trained(toy_config(steps=4, work_dir=str(tmp_path / 'a'), custom_hooks=[PROBE]))
-    cfg = toy_config(steps=4, work_dir=str(tmp_path / 'a'), custom_hooks=[PROBE], resume=True)
+    whole, _ = trained(toy_config(width=8, steps=4, work_dir=str(tmp_path / 'a'), custom_hooks=[PROBE]))
+    cfg = toy_config(width=8, steps=4, work_dir=str(tmp_path / 'a'), custom_hooks=[PROBE], resume=True)
     cfg.load_from = str(tmp_path / 'a' / 'iter_2.pth')
     again, _ = trained(cfg)
     one, two = (next(h for h in r.hooks if isinstance(h, OnlineProbeHook)).probe for r in (whole, again))
@@ -69,7 +69,7 @@ def test_the_probe_is_saved_and_resumed(toy_config, tmp_path):
 
 def test_what_is_saved_does_not_move_with_the_steps_that_follow(toy_config):
     """It is written in the background: whatever a hook put in is as it was when the step ended."""
-    runner, _ = trained(toy_config(custom_hooks=[PROBE]))
+    runner, _ = trained(toy_config(width=8, custom_hooks=[PROBE]))
     probe = next(hook for hook in runner.hooks if isinstance(hook, OnlineProbeHook))
     live = [
         *runner.model.state_dict().values(),
@@ -88,14 +88,14 @@ def test_what_is_saved_does_not_move_with_the_steps_that_follow(toy_config):
 )
 def test_a_wrong_number_of_classes_is_one_sentence(toy_config, wrong, sentence):
     with pytest.raises(UserError, match=sentence):
-        launch.train(toy_config(custom_hooks=[{**PROBE, **wrong}]))
+        launch.train(toy_config(width=8, custom_hooks=[{**PROBE, **wrong}]))
 
 
 def test_training_is_the_same_to_the_last_bit_with_the_online_knn(toy_config, tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
 
     def config(name: str, hooks: list):
-        cfg = toy_config(work_dir=str(tmp_path / name), custom_hooks=hooks)
+        cfg = toy_config(width=8, work_dir=str(tmp_path / name), custom_hooks=hooks)
         cfg.train_cfg = dict(by_epoch=True, max_epochs=2)
         normal = dict(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
         cfg.model.data_preprocessor = dict(type='ViewPreprocessor', **normal)

