@@ -273,7 +273,7 @@ RUN = [
     ('docs/studies.md', 'python tools/study.py configs/studies/crossover.yaml --scale demo --dry-run', '{}', 'device'),
     ('docs/frameworks.md', 'python tools/factors.py', '{}', 'mocov2plus_lars'),
     (
-        'docs/trust.md',
+        'docs/robustness.md',
         'python tools/train.py configs/mocov2plus_r50_200e.py --dump-config run.yaml',
         '{} && python tools/train.py run.yaml --plan 4 --per-gpu 64',
         '1024 = 4',
