@@ -57,13 +57,13 @@ class OnlineProbeHook(Hook):
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None) -> None:
         features, self.features = self.features, None
         labels = (data_batch.get('data_samples') or {}).get('label')
-        if labels is None or (self.probe is None and not _any_process(bool((labels >= 0).any()))):
-            raise UserError('the online probe learns from labels and the training set has none; remove OnlineProbeHook')
-        if int(labels.max()) >= self.classes:
-            raise UserError(
-                f'the training set has label {int(labels.max())} and OnlineProbeHook {self.classes} classes'
-            )
+        highest = torch.tensor(-1) if labels is None else labels.max()
+        if highest >= self.classes:
+            raise UserError(f'the training set has label {highest} and OnlineProbeHook {self.classes} classes')
         if self.probe is None:
+            all_reduce(highest, 'max')  # another process's first batch may have labels
+            if highest < 0:
+                raise UserError('the online probe needs labels and the training set has none; remove OnlineProbeHook')
             self._build(features)
         labels = labels.to(features.device, non_blocking=True)  # pinned as the loader has pinned it
         accuracy = self._step(features, labels.clamp(min=UNKNOWN), runner.iter / runner.max_iters)
@@ -115,10 +115,3 @@ class OnlineProbeHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         self.handle.remove()
-
-
-def _any_process(here: bool) -> bool:
-    """Whether it is so in any of the processes."""
-    found = torch.tensor(float(here))
-    all_reduce(found)
-    return bool(found)

@@ -19,8 +19,8 @@ CHUNK = 2**21
 def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """-log e^(q.k/t) / (e^(q.k/t) + sum_n e^(q.n/t)) of each query, and whether its positive is nearer than every negative.
 
-    The negatives get no gradient: they are keys of earlier steps. The sums run in float32 or better; the products with the
-    negatives in the precision of autocast or of the inputs.
+    The negatives get no gradient: they are keys of earlier steps. Everything runs in float32 or better but for the
+    products with the negatives, which autocast may narrow.
 
     Example:
         >>> q, k, queue = (torch.nn.functional.normalize(torch.randn(n, 16), dim=1) for n in (8, 8, 100))
@@ -28,32 +28,24 @@ def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tup
     """
     scaled = q.to(torch.promote_types(q.dtype, torch.float32)) / temperature
     positive = (scaled * k).sum(dim=1)
-    negative, nearest = _LogSumExp.apply(scaled, negatives.detach(), _product_dtype(q, negatives))
+    negative, nearest = _LogSumExp.apply(scaled, negatives.detach())
     return torch.logaddexp(positive, negative) - positive, positive.detach() > nearest
-
-
-def _product_dtype(q: Tensor, negatives: Tensor) -> torch.dtype:
-    """What a matrix product of the two would run in; autocast leaves float64 alone."""
-    device = q.device.type
-    if torch.is_autocast_enabled(device) and q.dtype != torch.float64:
-        return torch.get_autocast_dtype(device)
-    return torch.promote_types(q.dtype, negatives.dtype)
 
 
 class _LogSumExp(Function):
     """log sum_n e^(q.n) and max_n q.n of each query; -inf and -inf where there are no negatives."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, q: Tensor, negatives: Tensor, product: torch.dtype) -> tuple[Tensor, Tensor]:
+    def forward(ctx: FunctionCtx, q: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
         peak, total, mean = q.new_full((len(q),), float('-inf')), q.new_zeros(len(q)), torch.zeros_like(q)
         rows = max(1, CHUNK // max(1, len(q)))
         for start in range(0, len(negatives), rows):
-            chunk = negatives[start : start + rows].to(product)
-            logits = (q.to(product) @ chunk.T).to(q.dtype)
+            chunk = negatives[start : start + rows].to(q.dtype)
+            logits = (q @ chunk.T).to(q.dtype)
             higher = torch.maximum(peak, logits.amax(dim=1))
             weights, shrink = logits.sub_(higher.unsqueeze(1)).exp_(), (peak - higher).exp()
             total = total * shrink + weights.sum(dim=1)
-            mean = mean * shrink.unsqueeze(1) + (weights.to(product) @ chunk).to(q.dtype)
+            mean = mean * shrink.unsqueeze(1) + (weights @ chunk).to(q.dtype)
             peak = higher
         ctx.save_for_backward(mean / total.clamp(min=1).unsqueeze(1))  # e^0 is among the terms, unless there are none
         ctx.mark_non_differentiable(peak)
@@ -61,6 +53,6 @@ class _LogSumExp(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: FunctionCtx, grad: Tensor, _: Tensor) -> tuple[Tensor, None]:
         (mean,) = ctx.saved_tensors
-        return mean * grad.unsqueeze(1), None, None
+        return mean * grad.unsqueeze(1), None
