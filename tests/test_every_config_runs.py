@@ -43,7 +43,7 @@ DISTINCT = (
     'mocov2_syncbn_r50_200e.py',
     'smocov2plus_r50_200e.py',
     'byol_lars_r50_200e.py',
-    'fast/mocov2plus_r50_200e_gpu.py',
+    'fast/mocov2plus_r50_200e_cpu.py',
     'large/mocov2plus_vit_l16_300e.py',
     '../projects/byol_variants/configs/simclr_r50_300e.py',
     '../projects/byol_variants/configs/predictor_beta0_r50_300e.py',
