@@ -11,10 +11,10 @@ or a released model such as torchvision:resnet50. Everything is saved as PNG, SV
 import argparse
 from pathlib import Path
 
-from mmengine import Config, DictAction
+from mmengine import Config
 
 from mmairl.analysis.images import Images
-from mmairl.configs import load_config
+from mmairl.configs import DictAction, load_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, explained, one_sentence_errors
 from mmairl.evaluation.protocol import default_device

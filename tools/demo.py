@@ -3,9 +3,7 @@
 import argparse
 import secrets
 
-from mmengine import DictAction
-
-from mmairl.configs import load_config
+from mmairl.configs import DictAction, load_config
 from mmairl.engine.launch import register
 from mmairl.errors import one_sentence_errors
 from mmairl.report.demo_page import run_demo

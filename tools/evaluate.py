@@ -10,11 +10,10 @@ import json
 from pathlib import Path
 
 import torch
-from mmengine import DictAction
 from mmengine.dist import is_main_process
 from rich.console import Console
 
-from mmairl.configs import load_config
+from mmairl.configs import DictAction, load_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, explained, one_sentence_errors, stop_processes
 from mmairl.evaluation.knn import TEMPERATURE

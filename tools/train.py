@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from mmengine.dist import get_world_size
 
-from mmairl.configs import load_config, write_config
+from mmairl.configs import DictAction, load_config, write_config
 from mmairl.engine.launch import join, strategy_named, train
 from mmairl.engine.plan import follow, plan
 from mmairl.errors import one_sentence_errors, stop_processes

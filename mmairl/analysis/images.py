@@ -7,6 +7,7 @@ from mmengine import Config
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
+from mmairl.data.views import normalised, to_unit
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.registry import DATASETS, MODELS
@@ -36,10 +37,10 @@ class Images:
     def raw(self) -> Iterator[Tensor]:
         """Batches of floats in [0, 1] on the device."""
         loader = DataLoader(self.subset, self.batch_size, num_workers=self.workers, collate_fn=_first_views)
-        return (images.to(self.device, non_blocking=True).float() / 255 for images in loader)
+        return (to_unit(images.to(self.device, non_blocking=True)) for images in loader)
 
     def normalise(self, images: Tensor) -> Tensor:
-        return ((images - self.mean) / self.std).contiguous(memory_format=torch.channels_last)
+        return normalised(images, self.mean, self.std).contiguous(memory_format=torch.channels_last)
 
     @property
     def labels(self) -> Tensor:

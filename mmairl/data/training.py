@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from mmengine.dist import get_world_size
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.images import Reason, UnreadableImage
 from mmairl.errors import UserError, printable
@@ -99,6 +100,15 @@ class Unreadable:
 
     def __deepcopy__(self, memo: dict) -> 'Unreadable':
         return self
+
+
+def require_a_batch(loader: DataLoader) -> None:
+    """An epoch without a batch ends in an assertion of mmengine's schedules."""
+    if len(loader) == 0:
+        raise UserError(
+            f'the training set holds {len(loader.dataset)} images, fewer than one batch of {loader.batch_size} on each of '
+            f'{get_world_size()} processes; lower total_batch_size'
+        )
 
 
 def unreadable_allowed(count: int, fraction: float) -> int:

@@ -1,9 +1,17 @@
-"""What torch says when a data worker dies or hangs, as the sentence that a user can act on."""
+"""Data workers that lack memory or file handles, die or hang, end in a sentence that a user can act on."""
 
+import errno
 import re
+import resource
 import traceback
+from collections.abc import Callable
+from multiprocessing import synchronize
+from types import ModuleType
+from typing import Any
 
-from torch.utils.data import dataloader
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+from torch.utils.data import DataLoader, dataloader, get_worker_info
 
 from mmairl.errors import UserError, chain, explains
 
@@ -38,6 +46,43 @@ EXPLANATIONS = {
 }
 
 
+def safe(loader: DataLoader) -> DataLoader:
+    """The loader, whose workers fail with an error where torch's would leave the run waiting for ever."""
+    if loader.num_workers:
+        require_handles(loader.num_workers)
+        loader.collate_fn = SharedBatch(loader.collate_fn)
+    return loader
+
+
+class SharedBatch:
+    """Collates a batch and moves it to shared memory, in the worker itself.
+
+    torch does the latter in a thread of the worker. If /dev/shm is full, that thread only prints an error and drops the
+    batch, and the run waits for it.
+    """
+
+    def __init__(self, collate: Callable[[list], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, items: list) -> Any:
+        batch = self.collate(items)
+        return tree_map_only(Tensor, Tensor.share_memory_, batch) if get_worker_info() else batch
+
+
+def require_handles(workers: int) -> None:
+    """Raise the soft limit of open files if the workers need it: without handles, batches are lost and the run waits."""
+    needed = 64 + 32 * workers  # a worker's pipes, and one handle for each tensor that waits
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= needed or soft == resource.RLIM_INFINITY:
+        return
+    if needed > hard != resource.RLIM_INFINITY:
+        raise UserError(
+            f'the limit of open files is {hard} and {workers} data workers need {needed}; raise it (ulimit -n 65536) or '
+            'lower num_workers'
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 @explains
 def explain_worker_failure(error: BaseException) -> UserError | None:
     """The sentence for an error of the data workers, or None for any other error."""
@@ -49,13 +94,18 @@ def explain_worker_failure(error: BaseException) -> UserError | None:
         for message in messages:
             if found := re.search(pattern, message):
                 return UserError(sentence.format(*found.groups()))
-    return UserError(ENDED) if any(map(hung_up, links)) else None
+    for link in links:
+        # The connection to a worker broke while its batch was received, before torch noticed its death.
+        if isinstance(link, (ConnectionError, EOFError, FileNotFoundError)) and raised_in(
+            link, dataloader, '_try_get_data'
+        ):
+            return UserError(ENDED)
+        if getattr(link, 'errno', None) == errno.ENOSPC and raised_in(link, synchronize, '__init__'):
+            return UserError(SHARED_MEMORY)  # which also holds the locks of the workers' queues
+    return None
 
 
-def hung_up(error: BaseException) -> bool:
-    """Whether the connection to a worker broke while its batch was received, before torch noticed its death."""
-    if not isinstance(error, (ConnectionError, EOFError, FileNotFoundError)):
-        return False
-    # A private name: torch has no public sign of where the error came from.
+def raised_in(error: BaseException, module: ModuleType, function: str) -> bool:
+    """Whether an error passed through this function: there is no public sign of where it came from."""
     frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return any(code.co_name == '_try_get_data' and code.co_filename == dataloader.__file__ for code in frames)
+    return any(code.co_name == function and code.co_filename == module.__file__ for code in frames)

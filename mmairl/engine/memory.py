@@ -12,14 +12,14 @@ import weakref
 from dataclasses import asdict, dataclass, fields, replace
 
 import torch
-from mmengine.config import Config, DictAction
+from mmengine.config import Config
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mmairl.configs import load_config
+from mmairl.configs import DictAction, load_config
 from mmairl.engine.fast import make_fast, set_fast_keys
 from mmairl.engine.launch import register
 from mmairl.engine.plan import plan

@@ -11,7 +11,8 @@ from mmengine.runner.base_loop import BaseLoop
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mmairl.data.training import TrainingImages
+from mmairl.data.training import TrainingImages, require_a_batch
+from mmairl.data.workers import safe
 from mmairl.engine.checkpoint import Checkpointed
 from mmairl.engine.fast import lay_out, make_fast
 from mmairl.engine.loops import EpochLoop, IterLoop
@@ -51,7 +52,8 @@ class ExactRun(Checkpointed):
         loader = self.build_dataloader({**self._train_dataloader, 'dataset': dataset}, self.seed, own)
         loader.generator = torch.Generator()  # else each start of the workers draws from the run's own
         loader.worker_init_fn = partial(deaf, then=loader.worker_init_fn)
-        return loader
+        require_a_batch(loader)
+        return safe(loader)
 
 
 class Runner(ExactRun, PlainRunner):

@@ -25,6 +25,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from mmairl.data.images import UnreadableImage
+from mmairl.data.views import normalised
+from mmairl.data.workers import safe
 from mmairl.errors import UserError
 from mmairl.files import FULL
 from mmairl.models.siamese import pooled
@@ -104,15 +106,17 @@ class Extraction:
     def images(self, dataset: Dataset, label: str = 'features') -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """What a network is given, batch by batch, with the labels and whether they are readable."""
         mean_c11, std_c11 = (torch.tensor(list(v), device=self.device).view(-1, 1, 1) for v in (self.mean, self.std))
-        loader = DataLoader(
-            Readable(dataset),
-            self.batch_size,
-            num_workers=self.workers,
-            collate_fn=_collate,
-            pin_memory=torch.device(self.device).type == 'cuda',
+        loader = safe(
+            DataLoader(
+                Readable(dataset),
+                self.batch_size,
+                num_workers=self.workers,
+                collate_fn=_collate,
+                pin_memory=torch.device(self.device).type == 'cuda',
+            )
         )
         for images, y, readable in progress(loader, label):
-            images = (images.to(self.device, non_blocking=True).float() / 255 - mean_c11) / std_c11
+            images = normalised(images.to(self.device, non_blocking=True), mean_c11, std_c11)
             yield images.contiguous(memory_format=torch.channels_last), y, readable
 
 

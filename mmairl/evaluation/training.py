@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from mmairl.configs import home, load_config
 from mmairl.engine.launch import train
 from mmairl.errors import UserError
-from mmairl.evaluation import features  # noqa: F401, registers Readable
+from mmairl.evaluation.features import Readable
 from mmairl.files import replacing
 from mmairl.registry import DATASETS
 
@@ -246,5 +246,5 @@ def with_views(described: dict, views: Sequence) -> dict:
 
 def sized(view: Sequence[dict], dataset: Dataset) -> list[dict]:
     """The view with its crops as large as the images that will be tested."""
-    size = dataset[0]['inputs'][0].shape[-1]
+    size = Readable(dataset)[0]['inputs'][0].shape[-1]
     return [dict(step, size=size) if 'Crop' in step['type'] and 'size' not in step else dict(step) for step in view]

@@ -5,6 +5,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 
+from mmairl.data.training import require_a_batch
 from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.hooks.momentum import MomentumHook
@@ -25,7 +26,7 @@ class PreflightHook(Hook):
         batch = runner.train_dataloader.batch_size or runner.train_dataloader.batch_sampler.batch_size
         _check_parts(runner)
         total = batch * get_world_size() * runner.optim_wrapper._accumulative_counts
-        _check_data(runner, batch)
+        require_a_batch(runner.train_dataloader)
         _check_norm(model, batch)
         if getattr(model, 'shuffle_bn', False):
             runner.logger.info(_shuffle_in_words(model))
@@ -66,14 +67,6 @@ def _check_parts(runner: Runner) -> None:
         runner.logger.warning(
             "without default_hooks.checkpoint.type='ExactCheckpointHook' a resumed run draws other random numbers and may "
             'see images of its epoch again'
-        )
-
-
-def _check_data(runner: Runner, batch: int) -> None:
-    if len(runner.train_dataloader) == 0:
-        raise UserError(
-            f'the training set holds {len(runner.train_dataloader.dataset)} images, fewer than one batch of {batch} on '
-            f'each of {get_world_size()} processes; lower total_batch_size'
         )
 
 

@@ -1,13 +1,16 @@
 """Data workers that die or hang, for real, and the sentence that comes of it."""
 
 import errno
+import resource
 import subprocess
 import sys
+from multiprocessing import synchronize
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
-from mmairl.data.workers import explain_worker_failure
+from mmairl.data.workers import explain_worker_failure, require_handles, safe
 from mmairl.errors import UserError
 
 SCRIPT = """
@@ -110,3 +113,37 @@ def test_errors_that_are_each_others_cause_end():
     one, other = RuntimeError('one'), RuntimeError('other')
     one.__cause__, other.__cause__ = other, one
     assert explain_worker_failure(one) is None
+
+
+def test_a_batch_that_shared_memory_cannot_take_is_an_error_and_no_endless_wait(monkeypatch):
+    def refuse(tensor: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError(FULL)
+
+    monkeypatch.setattr(torch.Tensor, 'share_memory_', refuse)
+    loader = safe(DataLoader(range(4), num_workers=1, collate_fn=torch.tensor))
+    with pytest.raises(RuntimeError) as caught:
+        next(iter(loader))
+    assert 'ran out of shared memory' in str(explain_worker_failure(caught.value))
+    assert next(iter(safe(DataLoader(range(4), collate_fn=torch.tensor)))).tolist() == [0]
+
+
+def test_locks_that_shared_memory_has_no_room_for_are_explained(monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(synchronize._multiprocessing, 'SemLock', refuse)
+    with pytest.raises(OSError) as caught:
+        iter(DataLoader(range(4), num_workers=1))
+    assert 'ran out of shared memory' in str(explain_worker_failure(caught.value))
+
+
+def test_too_few_file_handles_are_refused_before_workers_wait_for_ever(monkeypatch):
+    limits, set_to = [(100, 4096), (100, 100), (10**6, 10**6)], []
+    monkeypatch.setattr(resource, 'getrlimit', lambda _: limits.pop(0))
+    monkeypatch.setattr(resource, 'setrlimit', lambda _, pair: set_to.append(pair))
+    require_handles(8)
+    assert set_to == [(320, 4096)]
+    with pytest.raises(UserError, match='the limit of open files is 100 and 8 data workers need 320; raise it'):
+        require_handles(8)
+    require_handles(8)
+    assert set_to == [(320, 4096)]
