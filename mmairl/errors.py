@@ -89,9 +89,10 @@ def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
             said = explanation(error)
             if said is None or os.environ.get('MMAIRL_TRACEBACK'):
                 raise
-            # A data worker's error arrives as its whole traceback; its last line is the sentence.
-            sentence = re.sub(r'^mmairl\.[\w.]+: ', '', str(said).strip().splitlines()[-1])
-            print(f'error: {sentence}', file=sys.stderr)
+            sentence = str(said).strip()
+            if sentence.startswith('Caught '):  # in a data worker: a whole traceback, whose last line is the sentence
+                sentence = re.sub(r'^mmairl\.[\w.]+: ', '', sentence.splitlines()[-1])
+            print(f'error: {printable(sentence)}', file=sys.stderr)
             sys.exit(2)
 
     return run

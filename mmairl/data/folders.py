@@ -59,11 +59,7 @@ class Folder(FileDataset):
     """Base of the data sets that list a folder, by `find`."""
 
     def __init__(
-        self,
-        root: str | Path,
-        views: Views | None = None,
-        max_unreadable: float = 0.01,
-        max_pixels: int = MAX_PIXELS,
+        self, root: str | Path, views: Views | None = None, max_unreadable: float = 0.01, max_pixels: int = MAX_PIXELS
     ) -> None:
         if not Path(root).is_dir():
             raise UserError(

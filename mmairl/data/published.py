@@ -21,7 +21,7 @@ from torchvision import datasets
 from mmairl.data.folders import FileDataset, image_files
 from mmairl.data.splits import HeldOut
 from mmairl.data.views import ViewDataset, Views
-from mmairl.errors import UserError
+from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val', 'train+val', 'test')
@@ -58,8 +58,8 @@ def cause(error: Exception) -> str:
     if isinstance(error, RuntimeError):
         return ''
     if isinstance(error, FileNotFoundError) and error.filename:
-        return f', where {error.filename} is missing'
-    return f' ({type(error).__name__}: {error})'
+        return f', where {printable(error.filename)} is missing'
+    return f' ({type(error).__name__}: {printable(error)})'
 
 
 class Listing(NamedTuple):

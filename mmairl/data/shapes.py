@@ -39,12 +39,7 @@ class Shapes(ViewDataset):
     """
 
     def __init__(
-        self,
-        split: str = 'train',
-        count: int = 12_000,
-        size: int = 48,
-        seed: int = 0,
-        views: Views | None = None,
+        self, split: str = 'train', count: int = 12_000, size: int = 48, seed: int = 0, views: Views | None = None
     ) -> None:
         super().__init__(views)
         if split not in SPLITS:

@@ -9,8 +9,8 @@ from multiprocessing import synchronize
 from types import ModuleType
 from typing import Any
 
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
+import torch
+from mmengine.utils import apply_to
 from torch.utils.data import DataLoader, dataloader, get_worker_info
 
 from mmairl.errors import UserError, chain, explains
@@ -66,7 +66,7 @@ class SharedBatch:
 
     def __call__(self, items: list) -> Any:
         batch = self.collate(items)
-        return tree_map_only(Tensor, Tensor.share_memory_, batch) if get_worker_info() else batch
+        return apply_to(batch, torch.is_tensor, torch.Tensor.share_memory_) if get_worker_info() else batch
 
 
 def require_handles(workers: int) -> None:

@@ -157,6 +157,9 @@ def test_a_tool_prints_the_sentence_and_leaves_with_two(capsys, monkeypatch):
         with pytest.raises(SystemExit) as left:
             launch.one_sentence_errors(lambda message=message: main(message))()
         assert left.value.code == 2 and capsys.readouterr().err == 'error: mend it\n'
+    with pytest.raises(SystemExit):
+        launch.one_sentence_errors(lambda: main('a\x1b[2J\nerror: forged.jpg is empty'))()
+    assert capsys.readouterr().err == 'error: a\\x1b[2J\\nerror: forged.jpg is empty\n'
     monkeypatch.setenv('MMAIRL_TRACEBACK', '1')
     with pytest.raises(UserError):
         launch.one_sentence_errors(lambda: main('mend it'))()
