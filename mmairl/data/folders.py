@@ -55,8 +55,14 @@ class FileDataset(ViewDataset):
             ) from fault
 
 
-class Folder(FileDataset):
-    """Base of the data sets that list a folder, by `find`."""
+@DATASETS.register_module()
+class ImageFolder(FileDataset):
+    """Images in `root/class/.../name.jpg`; the classes are the folder names in sorted order.
+
+    >>> ImageFolder('data/imagenet/val', views=[[dict(type='Resize', size=256), dict(type='CenterCrop', size=224)]])
+    """
+
+    layout = 'one folder per class with its images inside (images without classes go with type=UnlabelledFolder)'
 
     def __init__(
         self, root: str | Path, views: Views | None = None, max_unreadable: float = 0.01, max_pixels: int = MAX_PIXELS
@@ -76,19 +82,6 @@ class Folder(FileDataset):
 
     def find(self, root: str | Path) -> tuple[list[str], list[int], list[str]]:
         """Files, labels and classes."""
-        raise NotImplementedError
-
-
-@DATASETS.register_module()
-class ImageFolder(Folder):
-    """Images in `root/class/.../name.jpg`; the classes are the folder names in sorted order.
-
-    >>> ImageFolder('data/imagenet/val', views=[[dict(type='Resize', size=256), dict(type='CenterCrop', size=224)]])
-    """
-
-    layout = 'one folder per class with its images inside (images without classes go with type=UnlabelledFolder)'
-
-    def find(self, root: str | Path) -> tuple[list[str], list[int], list[str]]:
         classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.')
         label = {name: number for number, name in enumerate(classes)}
         files = [file for file in image_files(root) if os.sep in file]
@@ -96,7 +89,7 @@ class ImageFolder(Folder):
 
 
 @DATASETS.register_module()
-class UnlabelledFolder(Folder):
+class UnlabelledFolder(ImageFolder):
     """Every image below `root`, at any depth, without labels: all that pre-training needs."""
 
     layout = 'images at any depth'

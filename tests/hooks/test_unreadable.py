@@ -63,7 +63,8 @@ def test_a_run_with_data_workers_lists_what_they_met(tmp_path, toy_config):
     view = [dict(type='RandomResizedCrop', size=32)]
     images = str(folder(tmp_path / 'images', [3, 5], count=16))
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
-    cfg.train_dataloader.update(num_workers=2, dataset=dict(type='UnlabelledFolder', root=images, views=[view, view]))
+    cfg.train_dataloader.num_workers = 2
+    cfg.train_dataloader.dataset = dict(type='UnlabelledFolder', root=images, views=[view, view])
     launch.train(cfg)
     log = next((tmp_path / 'run').rglob('*.log')).read_text()
     assert '2 unreadable images were skipped; mend or remove them:' in log
@@ -82,6 +83,7 @@ def test_the_limit_of_a_run_holds_for_four_workers(tmp_path, toy_config):
     view = [dict(type='RandomResizedCrop', size=32)]
     images = str(folder(tmp_path / 'images', list(range(0, 28, 2)), count=32))
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
-    cfg.train_dataloader.update(num_workers=4, dataset=dict(type='UnlabelledFolder', root=images, views=[view, view]))
+    cfg.train_dataloader.num_workers = 4
+    cfg.train_dataloader.dataset = dict(type='UnlabelledFolder', root=images, views=[view, view])
     with pytest.raises(launch.UserError, match='11 of the 32 training images cannot be read'):
         launch.train(cfg)
