@@ -14,6 +14,7 @@ from pathlib import Path
 from projects.faults import small_run
 from projects.faults.compare import different_runs, is_damaged
 
+SEEN = ('kills', 'during a save', 'between saves', 'before a new step', 'checkpoints read back')
 FAULTS = (
     'starts that failed',
     'runs that ended first',
@@ -23,12 +24,10 @@ FAULTS = (
     'values that differ',
 )
 MOMENTS = ('save', 'step', 'save', 'step', 'start')  # what the kills aim at, in turn
-FARTHEST = 8  # new iterations that a run gets before it is aimed at
-MOST = FARTHEST + 2 * small_run.INTERVAL + 1  # new iterations that it gets before it is killed
-SAVING = 0.02  # seconds that a save of the small run takes, about
-STEP = 0.04  # seconds, about
-GLANCE = 0.0005  # seconds between two looks for a file that is being written
-PATIENCE = 120.0  # seconds without the awaited moment
+FARTHEST = 8  # new iterations before a kill is aimed
+MOST = FARTHEST + 2 * small_run.INTERVAL + 1  # new iterations before a kill
+SAVING, STEP = 0.02, 0.04  # seconds that a save and a step of the small run take, about
+GLANCE, PATIENCE = 0.0005, 120.0  # seconds between two looks, and until one gives up
 
 
 def killed_runs(count: int, seed: int, folder: Path, progress: Callable[[int], None] = lambda done: None) -> dict:
@@ -66,28 +65,32 @@ class Victim:
         if ended is not None:
             self.found['runs that ended first' if ended == 0 else 'starts that failed'] += 1
             return
-        self.count_what_is_left(process.pid)
+        where = 'during a save' if self.unfinished(process.pid) else 'between saves'
+        saved = list(self.work_dir.glob('*.pth'))
+        self.found.update(['kills', where if self.steps() else 'before a new step'])
+        self.found['checkpoints read back'] += len(saved)
+        self.found['damaged checkpoints'] += sum(map(is_damaged, saved))
 
     def wait_for(self, moment: str, process: subprocess.Popen, draw: random.Random) -> None:
+        def wait_until(happened: Callable[[], object]) -> None:
+            latest = time.monotonic() + PATIENCE
+            while not happened() and process.poll() is None and time.monotonic() < latest:
+                time.sleep(GLANCE)
+
         began = time.monotonic()
         if moment == 'start':
             time.sleep(draw.random() * self.start_takes)
             return
-        self.wait_until(lambda: self.steps() > 0, process)
+        wait_until(lambda: self.steps() > 0)
         self.start_takes = time.monotonic() - began
         wanted, late = draw.randint(1, FARTHEST), draw.random()
-        self.wait_until(lambda: self.steps() >= wanted, process)
+        wait_until(lambda: self.steps() >= wanted)
         if moment == 'save':
-            self.wait_until(lambda: self.unfinished(process.pid), process)
+            wait_until(lambda: self.unfinished(process.pid))
             time.sleep(late * SAVING)
-            self.wait_until(lambda: self.unfinished(process.pid), process)  # the next one, if that was too late
+            wait_until(lambda: self.unfinished(process.pid))  # the next one, if that was too late
         else:
             time.sleep(late * STEP)
-
-    def wait_until(self, happened: Callable[[], object], process: subprocess.Popen) -> None:
-        latest = time.monotonic() + PATIENCE
-        while not happened() and process.poll() is None and time.monotonic() < latest:
-            time.sleep(GLANCE)
 
     def steps(self) -> int:
         """Iterations since this start."""
@@ -97,21 +100,11 @@ class Victim:
         """Temporary files of this process, or of any."""
         return list(self.work_dir.glob(f'.*.{process}.tmp'))
 
-    def count_what_is_left(self, process: int) -> None:
-        where = 'during a save' if self.unfinished(process) else 'between saves'
-        self.found[where if self.steps() else 'before a new step'] += 1
-        self.found['kills'] += 1
-        for path in self.work_dir.glob('*.pth'):
-            self.found['checkpoints read back'] += 1
-            self.found['damaged checkpoints'] += is_damaged(path)
-
     def end(self, whole: Path) -> dict[str, int]:
         """Let the run end, and compare."""
-        if small_run.run(self.config, self.work_dir) != 0:
-            self.found['starts that failed'] += 1
+        self.found['starts that failed'] += small_run.run(self.config, self.work_dir) != 0
         self.found['left-over files'] = len(self.unfinished())
         self.found['surplus checkpoints'] = max(0, len(list(self.work_dir.glob('iter_*.pth'))) - small_run.KEPT)
         ends = [small_run.last_checkpoint(folder) for folder in (whole, self.work_dir)]
         self.found['values that differ'] = len(different_runs(*ends))
-        seen = ('kills', 'during a save', 'between saves', 'before a new step', 'checkpoints read back')
-        return {name: self.found[name] for name in (*seen, *FAULTS)}
+        return {name: self.found[name] for name in (*SEEN, *FAULTS)}
