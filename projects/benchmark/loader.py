@@ -30,7 +30,7 @@ QUALITY = 90
 
 def loader(device: str, quick: bool) -> Iterator[Case]:
     """JPEGs of ImageNet's size, drawn into a temporary folder; all of it runs on the CPU."""
-    count, workers = (64, (0, 1)) if quick else (512, (0, 1, 2))
+    count, workers = (16, (0,)) if quick else (512, (0, 1, 2))
     with TemporaryDirectory() as folder:
         root, archive = Path(folder) / 'images', Path(folder) / 'images.tar'
         files = write(root, count)

@@ -67,7 +67,7 @@ class Size:
 
 FULL = Size(depth=50, image=224, batch=8, features=2048, hidden=4096, queue=65_536)
 ON_GPU = Size(depth=50, image=224, batch=256, features=2048, hidden=4096, queue=65_536)
-TINY = Size(depth=18, image=64, batch=8, features=512, hidden=64, queue=64)
+TINY = Size(depth=18, image=32, batch=4, features=512, hidden=64, queue=64)
 
 
 def step(device: str, quick: bool) -> Iterator[Case]:

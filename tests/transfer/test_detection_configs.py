@@ -19,8 +19,19 @@ from projects.benchmark.detection import dicts
 
 __all__ = ['pretrained']  # a fixture
 VOC = {'VOC2007': dict(trainval=6, test=3), 'VOC2012': dict(trainval=3)}
-CONFIGS = ['voc07_c4_r18_9k', 'voc0712_c4_r18_24k', 'coco_mask_rcnn_fpn_r50_90k']
-DEEP = ['voc07_c4_r50_9k', 'voc07_c4_r101_9k', 'voc0712_c4_r50_24k', 'voc0712_c4_r101_24k', 'coco_mask_rcnn_c4_r50_90k']
+SLOW = [
+    'voc07_c4_r50_9k',
+    'voc07_c4_r101_9k',
+    'voc0712_c4_r18_24k',
+    'voc0712_c4_r50_24k',
+    'voc0712_c4_r101_24k',
+    'coco_mask_rcnn_c4_r50_90k',
+]
+CONFIGS = [
+    'voc07_c4_r18_9k',
+    'coco_mask_rcnn_fpn_r50_90k',
+    *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW),
+]
 
 
 @pytest.fixture(scope='module')
@@ -54,7 +65,7 @@ def losses_of(runner: Runner) -> dict[str, float]:
     return {key: value.data[0][-1] for key, value in scalars if key.startswith('train/loss')}
 
 
-@pytest.mark.parametrize('name', [*CONFIGS, *(pytest.param(name, marks=pytest.mark.slow) for name in DEEP)])
+@pytest.mark.parametrize('name', CONFIGS)
 def test_configs_train_and_evaluate(name, data, pretrained, tmp_path):
     checkpoint, kind = pretrained(depth_of(name)), 'coco' if name.startswith('coco') else 'voc'
     runner = launch.train(small(name, data[kind], checkpoint, tmp_path))
@@ -68,6 +79,7 @@ def test_configs_train_and_evaluate(name, data, pretrained, tmp_path):
         assert len(runner.train_dataloader.dataset) == (9 if '0712' in name else 6)
 
 
+@pytest.mark.slow
 def test_precise_statistics_change_what_is_saved_and_evaluated_and_nothing_that_is_trained(data, pretrained, tmp_path):
     states = {}
     for batches in (0, 2):
@@ -105,7 +117,7 @@ def test_two_processes_share_weights_and_statistics(data, pretrained, run_proces
         torch.testing.assert_close(first[key], second[key], rtol=1e-5, atol=1e-6, msg=key)
 
 
-@pytest.mark.parametrize('name', [*CONFIGS, *DEEP])
+@pytest.mark.parametrize('name', CONFIGS)
 def test_recipes_are_the_papers(name):
     cfg = load_config(str(toy.CONFIGS / 'transfer' / f'{name}.py'))
     iterations, milestones, sides = {

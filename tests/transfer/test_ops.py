@@ -188,6 +188,7 @@ def test_compiled_ops_are_used_where_they_fit_the_machine(found, gpu, replaced, 
     assert isinstance(sys.modules.get(NAME), TorchvisionOps) is replaced
 
 
+@pytest.mark.slow
 def test_mmdet_and_mmseg_are_imported_also_after_mmpretrain() -> None:
     code = (
         'import sys, mmairl.models, mmpretrain.models, mmcv.cnn.bricks.transformer; '

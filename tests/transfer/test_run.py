@@ -107,9 +107,6 @@ def test_protocols_on_imagenet_run_by_the_depth_of_the_checkpoint_and_end_in_the
     generator = np.random.default_rng(0)
     torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'a.pth')
     tool = [sys.executable, ROOT / 'tools/transfer.py', tmp_path / 'a.pth', '--tasks', 'knn,voc07', '--data', tmp_path]
-    options = dict(capture_output=True, text=True, cwd=tmp_path, env={**os.environ, 'PYTHONPATH': str(ROOT)})
-    done = subprocess.run(tool, **options)
-    assert done.returncode == 2 and done.stderr.strip().splitlines()[-1].startswith('error: no task has its data')
     for part, count in (('train', 50), ('val', 3)):
         for label in range(4):
             folder = tmp_path / 'data/imagenet' / part / f'n{label}'
@@ -117,7 +114,8 @@ def test_protocols_on_imagenet_run_by_the_depth_of_the_checkpoint_and_end_in_the
             for index in range(count):
                 pixels = np.clip(generator.normal(60 * label, 15, (32, 32, 3)), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(folder / f'{index}.png')
-    done = subprocess.run(tool, **options)
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
+    done = subprocess.run(tool, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert f'voc07: left out, for {tmp_path}/data/VOCdevkit/VOC2007 is not there' in done.stdout
     lines = (tmp_path / f'work_dirs/transfer/{tmp_path.name}_a_student/table.csv').read_text().splitlines()
