@@ -1,5 +1,11 @@
 """mmairl: the fair benchmark of augmentation-invariant representation learning, as an OpenMMLab plugin."""
 
+import os
+
+# A thread of OpenMP that waits gives its core up. By default it spins, which on a busy machine makes a step ten times as
+# long. torch's library reads this when it is loaded, so the command lines import mmairl first.
+os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
+
 try:
     from mmairl.configs import teach_mmengine
 except ModuleNotFoundError as missing:

@@ -92,8 +92,13 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
         raise UserError(f'the config {path} cannot be read: {error}') from error
     for key in options or {}:
         name = key.split('.')[0]
-        if name not in cfg and name not in KNOWN:
-            raise UserError(f"--cfg-options {key}: the config has no '{name}'{closest(name, KNOWN)}")
+        if name in KNOWN:
+            continue
+        if name in cfg:
+            raise UserError(
+                f"--cfg-options {key}: '{name}' is a variable that the config has used by now; override the keys set by it"
+            )
+        raise UserError(f"--cfg-options {key}: the config has no '{name}'{closest(name, KNOWN)}")
     try:
         cfg.merge_from_dict(options or {})
     except (KeyError, TypeError, AttributeError, IndexError) as error:

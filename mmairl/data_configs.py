@@ -207,6 +207,9 @@ def _not_allowed(name: str, scopes: set[str]) -> str | None:
 
 def _registered(scope: str, name: str) -> list[Any]:
     """What is registered under a name in the registries of a scope."""
+    for box in _registries(scope):
+        if hasattr(box, 'load'):  # ours, which import what is asked for
+            box.load(name)
     return [box.module_dict[name] for box in _registries(scope) if name in box.module_dict]
 
 

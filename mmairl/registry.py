@@ -1,32 +1,79 @@
 """The child registries of mmengine's, under the scope ``mmairl``.
 
-Each names the modules that fill it; mmengine imports them on the first look-up, so that importing the
-package does no work. Parts of mmpretrain, mmdet and mmseg stay reachable by prefix, as in
+Each names the packages whose classes fill it. A look-up imports the one file that defines the class, so that a run loads
+what its config names and no more. Parts of mmpretrain, mmdet and mmseg stay reachable by prefix, as in
 ``dict(type='mmpretrain.ResNet')``.
 """
 
+import re
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
 from mmengine import registry as parent
 
+REGISTERED = re.compile(r'^@\w+\.register_module\((.*)\).*\nclass (\w+)', re.MULTILINE)
 
-def _child(root: parent.Registry, *locations: str) -> parent.Registry:
-    return parent.Registry(root.name, parent=root, scope='mmairl', locations=[f'mmairl.{at}' for at in locations])
+
+@cache
+def files_of(package: str) -> dict[str, str]:
+    """The module of each registered class of a package, read from the text of its files: none of them is imported."""
+    found = {}
+    for file in sorted(Path(import_module(package).__file__).parent.glob('*.py')):
+        for words, name in REGISTERED.findall(file.read_text('utf-8')):
+            found.update(dict.fromkeys([name, *re.findall(r"'(\w+)'", words)], f'{package}.{file.stem}'))
+    return found
+
+
+def class_of(package: str, name: str) -> Any:
+    """A registered class of a package, which a package's `__getattr__` gives to `from PACKAGE import CLASS`."""
+    if name not in files_of(package):
+        raise AttributeError(f'module {package!r} has no attribute {name!r}')
+    return getattr(import_module(files_of(package)[name]), name)
+
+
+class Registry(parent.Registry):
+    """A registry of ours; `_locations` are its packages, which mmengine imports and which import nothing by themselves."""
+
+    def get(self, key: str) -> type | None:
+        self.load(key.removeprefix(f'{self.scope}.'))
+        return super().get(key)
+
+    def load(self, name: str) -> None:
+        """Import the file of the class of this name, or all files where no text tells which one registers it."""
+        if '.' in name or name in self._module_dict:
+            return  # another package's, or there already
+        if file := next((files_of(package)[name] for package in self._locations if name in files_of(package)), None):
+            import_module(file)
+        elif name not in self.parent.module_dict:
+            self.load_all()
+
+    def load_all(self) -> None:
+        for package in self._locations:
+            for module in set(files_of(package).values()):
+                import_module(module)
+
+
+def _child(root: parent.Registry, *packages: str) -> Registry:
+    return Registry(root.name, parent=root, scope='mmairl', locations=[f'mmairl.{package}' for package in packages])
 
 
 MODELS = _child(parent.MODELS, 'models', 'data')
 MODEL_WRAPPERS = _child(parent.MODEL_WRAPPERS, 'engine')
+RUNNERS = _child(parent.RUNNERS, 'engine')
 HOOKS = _child(parent.HOOKS, 'hooks')
 DATASETS = _child(parent.DATASETS, 'data')
 DATA_SAMPLERS = _child(parent.DATA_SAMPLERS, 'data')
 TRANSFORMS = _child(parent.TRANSFORMS, 'data')
 OPTIMIZERS = _child(parent.OPTIMIZERS, 'optim')
-PARAM_SCHEDULERS = _child(parent.PARAM_SCHEDULERS, 'optim')
 OPTIM_WRAPPERS = _child(parent.OPTIM_WRAPPERS, 'optim')
 OPTIM_WRAPPER_CONSTRUCTORS = _child(parent.OPTIM_WRAPPER_CONSTRUCTORS, 'optim')
-METRICS = _child(parent.METRICS, 'evaluation.metric')
-WEIGHT_INITIALIZERS = _child(parent.WEIGHT_INITIALIZERS, 'weights.init', 'analysis.init')
+PARAM_SCHEDULERS = _child(parent.PARAM_SCHEDULERS, 'optim')
+METRICS = _child(parent.METRICS, 'evaluation')
+WEIGHT_INITIALIZERS = _child(parent.WEIGHT_INITIALIZERS, 'weights', 'analysis')
 
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.
-RUNNERS = _child(parent.RUNNERS)
 RUNNER_CONSTRUCTORS = _child(parent.RUNNER_CONSTRUCTORS)
 LOOPS = _child(parent.LOOPS)
 STRATEGIES = _child(parent.STRATEGIES)

@@ -66,7 +66,7 @@ def run_processes() -> Callable[..., subprocess.CompletedProcess]:
     """Run a script of the tests as N processes under torchrun, as tools/dist_train.sh does."""
 
     def run(processes: int, script: Path | str, *args: object) -> subprocess.CompletedProcess:
-        command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={processes}']
+        command = [sys.executable, '-m', 'mmairl.engine.torchrun', f'--nproc_per_node={processes}']
         path = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])
         done = subprocess.run(
             [*command, str(script), *map(str, args)],

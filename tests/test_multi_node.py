@@ -28,7 +28,7 @@ SRUN = """#!/usr/bin/env bash
 printf '%s\\n' "$@" > "$ASKED"
 for word; do [[ $word == --ntasks=* ]] && tasks=${word#*=}; [[ $word == --ntasks-per-node=* ]] && each=${word#*=}; done
 while [[ $1 == -* ]]; do [[ $1 == -p ]] && shift; shift; done
-export SLURM_NTASKS=$tasks
+export SLURM_STEP_NUM_TASKS=$tasks SLURM_STEP_ID=0 SLURM_STEP_NODELIST='node[1-2]'
 for ((task = 0; task < tasks; task++)); do
     SLURM_PROCID=$task SLURM_LOCALID=$((task % each)) SLURM_NODEID=$((task / each)) "$@" & started+=($!)
 done
@@ -101,7 +101,7 @@ def slurm(tmp_path) -> dict[str, str]:
     scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostname node[1-2]" ] && printf "127.0.0.1\\nnode2\\n"\n')
     scontrol.chmod(0o755)
     path = os.pathsep.join([str(tmp_path / 'bin'), str(Path(sys.executable).parent), os.environ['PATH']])
-    return dict(PATH=path, ASKED=str(tmp_path / 'asked'), SLURM_NODELIST='node[1-2]', MASTER_PORT=free_port())
+    return dict(PATH=path, ASKED=str(tmp_path / 'asked'), MASTER_PORT=free_port())
 
 
 def test_slurm_is_asked_for_a_task_a_gpu_and_the_tasks_are_one_run(tmp_path, slurm):

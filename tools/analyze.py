@@ -14,10 +14,11 @@ from pathlib import Path
 from mmengine import Config
 
 from mmairl.analysis.images import Images
-from mmairl.configs import DictAction, load_config
+from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, explained, one_sentence_errors
 from mmairl.evaluation.protocol import default_device
+from mmairl.flags import ConfigOptions, count, device, positive, seed
 from mmairl.report import analysis_pages
 from mmairl.weights.read import read_backbone
 
@@ -29,7 +30,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--config', help='cka, geometry: the images to look at, and their statistics')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/analysis'))
-    parser.add_argument('--kernel', type=int, default=3, help='norms: of convolutions of this size')
+    parser.add_argument('--kernel', type=positive, default=3, help='norms: of convolutions of this size')
     parser.add_argument('--stage', default='pooled', help='cka of many checkpoints: the stage that is compared')
     parser.add_argument(
         '--full', action='store_true', help='cka of two: also over all images at once, biased, as published'
@@ -40,12 +41,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--map', choices=['tsne', 'umap', 'none'], default='tsne', help='geometry: the map of the features'
     )
-    parser.add_argument('--images', type=int, default=5000, help='cka, geometry: at most this many test images')
-    parser.add_argument('--batch-size', type=int, default=64)
-    parser.add_argument('--workers', type=int, default=0)
-    parser.add_argument('--device', default=default_device())
-    parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='overrides, as k=v')
+    parser.add_argument('--images', type=positive, default=5000, help='cka, geometry: at most this many test images')
+    parser.add_argument('--batch-size', type=positive, default=64)
+    parser.add_argument('--workers', type=count, default=0)
+    parser.add_argument('--device', type=device, default=default_device())
+    parser.add_argument('--seed', type=seed, default=0)
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, default={}, help='overrides, as k=v')
     return parser.parse_args()
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.flags import positive
 from projects.benchmark import scaling
 from projects.benchmark.limits import measure
 from projects.benchmark.report import machine, terminal, write
@@ -28,9 +29,9 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--suite', choices=[*SUITES, 'scaling', 'all', 'detection'], default='all')
     parser.add_argument('--checkpoint', help='detection: the ResNet-18 to start from')
-    parser.add_argument('--steps', type=int, default=300, help='detection: of training')
+    parser.add_argument('--steps', type=positive, default=300, help='detection: of training')
     parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
-    parser.add_argument('--rounds', type=int, default=5, help='times that each side is run, in turn')
+    parser.add_argument('--rounds', type=positive, default=5, help='times that each side is run, in turn')
     parser.add_argument('--quick', action='store_true', help='tiny sizes, to see that it runs')
     parser.add_argument('--out', type=Path, help='OUT.json and OUT.md; by default work_dirs/benchmark/SUITE_DEVICE')
     return parser.parse_args()

@@ -3,18 +3,19 @@
 import argparse
 import secrets
 
-from mmairl.configs import DictAction, load_config
+from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.errors import one_sentence_errors
+from mmairl.flags import ConfigOptions, seed
 from mmairl.report.demo_page import run_demo
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--config', default='mmairl::demo/mocov2plus_shapes.py')
-    parser.add_argument('--seed', type=int, help='by default another one every time, which is printed')
+    parser.add_argument('--seed', type=seed, help='by default another one every time, which is printed')
     parser.add_argument('--work-dir', default='work_dirs/demo')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='overrides, as k=v')
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, default={}, help='overrides, as k=v')
     return parser.parse_args()
 
 

@@ -5,16 +5,18 @@
 set -euo pipefail
 [[ $# -ge 2 ]] || { echo "usage: tools/dist_train.sh CONFIG N [options]" >&2; exit 2; }
 config=$1 processes=$2
+[[ $processes =~ ^[1-9][0-9]*$ ]] || { echo "error: N=$processes is not a number of processes; give 1 or more" >&2; exit 2; }
 shift 2
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$([[ -x $here/.venv/bin/python ]] && echo "$here/.venv/bin/python" || echo python)}
-# One machine needs no agreed port: torchrun finds a free one, so two runs beside each other do not collide.
-if [[ ${NNODES:-1} == 1 && -z ${PORT:-} ]]; then
-    where=(--standalone)
+# One machine: the processes meet on the loopback, at PORT or a free port, so two runs beside each other do not collide.
+# Several: whoever reaches the port can end the run; let a firewall keep others away.
+if [[ ${NNODES:-1} == 1 ]]; then
+    where=(mmairl.engine.torchrun)
 else
-    where=(--nnodes="${NNODES:-1}" --node_rank="${NODE_RANK:-0}" --master_addr="${MASTER_ADDR:-127.0.0.1}"
-        --master_port="${PORT:-29500}")
+    where=(torch.distributed.run --nnodes="$NNODES" --node_rank="${NODE_RANK:-0}"
+        --master_addr="${MASTER_ADDR:?set it to the address of machine 0}" --master_port="${PORT:-29500}"
+        --signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1)
 fi
-PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m torch.distributed.run "${where[@]}" \
-    --nproc_per_node="$processes" --max-restarts="${MAX_RESTARTS:-0}" \
-    --signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 "$here/tools/train.py" "$config" --launcher pytorch "$@"
+PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m "${where[@]}" \
+    --nproc_per_node="$processes" --max-restarts="${MAX_RESTARTS:-0}" "$here/tools/train.py" "$config" --launcher pytorch "$@"

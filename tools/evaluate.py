@@ -13,12 +13,13 @@ import torch
 from mmengine.dist import is_main_process
 from rich.console import Console
 
-from mmairl.configs import DictAction, load_config
+from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, explained, one_sentence_errors, stop_processes
 from mmairl.evaluation.knn import TEMPERATURE
 from mmairl.evaluation.protocol import BASELINES, BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
 from mmairl.files import replacing
+from mmairl.flags import ConfigOptions, above_zero, count, device, positive
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import terminal_table
 from mmairl.weights.read import is_released
@@ -31,8 +32,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('checkpoint', nargs='?', help='the checkpoint to measure; or give --init')
     parser.add_argument('--init', choices=BASELINES, help='measure a baseline in place of a checkpoint')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
-    parser.add_argument('--k', type=int, nargs='+', default=[20, 200], help='knn: numbers of neighbours')
-    parser.add_argument('--temperature', type=float, default=TEMPERATURE, help='knn: of the votes')
+    parser.add_argument('--k', type=positive, nargs='+', default=[20, 200], help='knn: numbers of neighbours')
+    parser.add_argument('--temperature', type=above_zero, default=TEMPERATURE, help='knn: of the votes')
     parser.add_argument('--recipe', help='linear, finetune: one of configs/_base_/recipes, or the path of a config')
     parser.add_argument(
         '--sweep', action='store_true', help='linear: many rates and decays in one pass, the best tested'
@@ -41,13 +42,15 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--work-dir', type=Path, help='linear, finetune: where the run lives, and is resumed from')
     parser.add_argument('--cache', type=Path, default=Path('work_dirs/features'), help='where features are kept')
     parser.add_argument('--no-cache', action='store_true', help='keep no features')
-    parser.add_argument('--device', default=default_device(), help='knn, logreg, svm: what features are computed on')
     parser.add_argument(
-        '--workers', type=int, default=8 if torch.cuda.is_available() else 0, help='processes that load images'
+        '--device', type=device, default=default_device(), help='knn, logreg, svm: what features are computed on'
+    )
+    parser.add_argument(
+        '--workers', type=count, default=8 if torch.cuda.is_available() else 0, help='processes that load images'
     )
     parser.add_argument('--out', type=Path, help='JSON to write; by default beside the checkpoint')
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='overrides, as k=v')
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, default={}, help='overrides, as k=v')
     return parser.parse_args()
 
 

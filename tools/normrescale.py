@@ -11,6 +11,7 @@ from rich.table import Table
 from mmairl.analysis.normrescale import PER, STATISTICS, Row, left_alone, normrescale
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.files import replacing
+from mmairl.flags import above_zero
 from mmairl.report.figures import norm_lines
 from mmairl.report.files import save_figure, save_table
 from mmairl.weights.norms import looks_lars_trained, typical_growth, weight_norms
@@ -24,7 +25,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('out', help='the checkpoint to write; the table and the figure go beside it')
     norms = parser.add_mutually_exclusive_group(required=True)
     norms.add_argument('--anchor', metavar='CKPT', help='take the norms of this one, or of torchvision:NAME')
-    norms.add_argument('--constant', type=float, help="no anchor: multiply by this; the paper's is 0.1")
+    norms.add_argument('--constant', type=above_zero, help="no anchor: multiply by this; the paper's is 0.1")
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
     parser.add_argument('--anchor-part', choices=['student', 'teacher'], default='student')
     parser.add_argument('--per', choices=PER, default='tensor', help='match norms per weight tensor or output channel')

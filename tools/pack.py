@@ -13,6 +13,7 @@ from rich.progress import track
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
 from mmairl.data.packed import pack
 from mmairl.errors import UserError, one_sentence_errors, printable
+from mmairl.flags import fraction, positive
 
 
 def parse_args() -> argparse.Namespace:
@@ -20,8 +21,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('folder', help='images in FOLDER/CLASS/')
     parser.add_argument('out', type=Path, help='the archive to write, OUT.tar')
     parser.add_argument('--unlabelled', action='store_true', help='images at any depth, without classes')
-    parser.add_argument('--workers', type=int, default=os.cpu_count(), help='processes that read and decode')
-    parser.add_argument('--max-unreadable', type=float, default=0.01, help='the fraction of files that may be left out')
+    parser.add_argument('--workers', type=positive, default=os.cpu_count(), help='processes that read and decode')
+    parser.add_argument(
+        '--max-unreadable', type=fraction, default=0.01, help='the fraction of files that may be left out'
+    )
     return parser.parse_args()
 
 

@@ -19,6 +19,7 @@ from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES
 from mmairl.files import write_text
+from mmairl.flags import count, positive, seed
 from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import latex, markdown
 from mmairl.study.collect import collect
@@ -40,11 +41,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('study', type=Path, nargs='?', help='such as configs/studies/ladder.yaml')
     parser.add_argument('--list', action='store_true', help='the ready studies as a table, and leave')
     parser.add_argument('--scale', default='in1k', help='one of configs/studies/_scales: demo, cifar, in100, in1k')
-    parser.add_argument('--seeds', type=int, nargs='+', help="in place of the study's")
+    parser.add_argument('--seeds', type=seed, nargs='+', help="in place of the study's")
     parser.add_argument('--tasks', nargs='+', help="in place of the study's")
-    parser.add_argument('--gpus', type=int, help='how many there are to use (default: all; 0 with --slurm: CPU nodes)')
-    parser.add_argument('--per-run', type=int, default=1, metavar='N', help='GPUs (or CPU processes) of each run')
-    parser.add_argument('--jobs', type=int, help='runs beside each other (default: one for each --per-run GPUs)')
+    parser.add_argument(
+        '--gpus', type=count, help='how many there are to use (default: all; 0 with --slurm: CPU nodes)'
+    )
+    parser.add_argument('--per-run', type=positive, default=1, metavar='N', help='GPUs (or CPU processes) of each run')
+    parser.add_argument('--jobs', type=positive, help='runs beside each other (default: one for each --per-run GPUs)')
     parser.add_argument('--slurm', metavar='PARTITION', help='write job scripts in place of running')
     parser.add_argument(
         '--sbatch', default='', metavar='OPTIONS', help="more options for each job, as '--time=24:00:00'"

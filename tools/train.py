@@ -4,14 +4,18 @@ import argparse
 import os
 from pathlib import Path
 
+import mmairl  # noqa: F401  before torch, whose threads it sets up
+
+# isort: split
 import torch
 from mmengine.config import Config
 from mmengine.dist import get_world_size
 
-from mmairl.configs import DictAction, load_config, write_config
+from mmairl.configs import load_config, write_config
 from mmairl.engine.launch import join, strategy_named, train
 from mmairl.engine.plan import follow, plan
 from mmairl.errors import one_sentence_errors, stop_processes
+from mmairl.flags import ConfigOptions, positive, seed
 
 
 def parse() -> argparse.Namespace:
@@ -30,13 +34,13 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate to the actual batch')
     parser.add_argument(
-        '--per-gpu', type=int, help='images a GPU holds at once; the rest of the total batch is accumulated'
+        '--per-gpu', type=positive, help='images a GPU holds at once; the rest of the total batch is accumulated'
     )
     parser.add_argument(
-        '--plan', type=int, metavar='GPUS', help='print how GPUS x --per-gpu keep the schedule, and leave'
+        '--plan', type=positive, metavar='GPUS', help='print how GPUS x --per-gpu keep the schedule, and leave'
     )
-    parser.add_argument('--seed', type=int, help='the seed; a CPU run with one repeats bit for bit')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='override config keys, as key=value')
+    parser.add_argument('--seed', type=seed, help='the seed; a CPU run with one repeats bit for bit')
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, help='override config keys, as key=value')
     parser.add_argument(
         '--dump-config', metavar='FILE', help='write the config with its bases and options as YAML or JSON, and leave'
     )
@@ -55,7 +59,8 @@ def apply(args: argparse.Namespace, cfg: Config) -> None:
     if restarts and not args.resume:
         args.resume = 'auto'  # torchrun or Slurm has started the same command again
     if args.resume:
-        cfg.resume, cfg.load_from = True, None if args.resume == 'auto' else args.resume
+        cfg.resume = args.resume if args.resume == 'auto' else True
+        cfg.load_from = cfg.load_from if args.resume == 'auto' else args.resume
     if args.amp:
         if cfg.optim_wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
             cfg.optim_wrapper.type = 'AutocastOptimWrapper'

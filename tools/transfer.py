@@ -12,6 +12,7 @@ from rich.table import Table
 
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.flags import positive
 from mmairl.report.files import save_table
 from mmairl.study.published import row
 from mmairl.transfer.run import Place, prepare, run_task
@@ -23,7 +24,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('checkpoint', help='of any known project')
     parser.add_argument('--tasks', help=f'some of {",".join(TASKS)} (default: {DEFAULT})')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
-    parser.add_argument('--gpus', type=int, default=1, help='processes; without a GPU they run on the CPU')
+    parser.add_argument('--gpus', type=positive, default=1, help='processes; without a GPU they run on the CPU')
     parser.add_argument('--normrescale', metavar='ANCHOR', help='rescale the backbone by this checkpoint first')
     parser.add_argument('--beside', default='mocov2plus_sgd', help="the paper's row (Tab. 1, 2) to set beside")
     parser.add_argument('--work-dir', type=Path, help='default: work_dirs/transfer/RUN_CKPT_PART')

@@ -1,4 +1,5 @@
 default_scope = 'mmairl'
+runner_type = 'mmairl.PreparedRunner'  # for tools/train.py of mmpretrain and others, and for `mim train`
 
 default_hooks = dict(
     runtime_info=dict(type='AsyncRuntimeInfoHook'),

@@ -1,5 +1,8 @@
-"""Data sets, augmentations, and the order in which images are seen; a class that a config names is found in its module."""
+"""Data sets, augmentations, and the order in which images are seen; a class that a config names is found in its file."""
 
-from mmairl.data import folders, packed, published, sampler, shapes, subsets, transforms, views, workers
+from mmairl.data import workers as workers  # knows the sentences for torch's errors of data workers
+from mmairl.registry import class_of
 
-__all__ = ['folders', 'packed', 'published', 'sampler', 'shapes', 'subsets', 'transforms', 'views', 'workers']
+
+def __getattr__(name: str) -> type:
+    return class_of('mmairl.data', name)

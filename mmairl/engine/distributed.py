@@ -1,7 +1,10 @@
 """Processes on GPUs or on CPUs, by the same code path."""
 
+import ctypes
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -17,8 +20,10 @@ from mmairl.registry import MODEL_WRAPPERS
 # What a launcher tells each process, and the script that calls it.
 TOLD = {
     'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'),
-    'slurm': ('SLURM_PROCID', 'SLURM_NTASKS', 'SLURM_LOCALID', 'SLURM_NODELIST'),
+    'slurm': ('SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_STEP_ID', 'SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST'),
 }
+FIRST_PORT, PORTS = 15000, 16384  # below those that systems give to outgoing connections
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 STARTED_BY = {
     'pytorch': 'start with tools/dist_train.sh or tools/dist_evaluate.sh',
     'slurm': 'start with tools/slurm_train.sh',
@@ -51,9 +56,18 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     if torch.cuda.is_available():
         backend = 'nccl'
         _take_gpu()
+    _end_with_the_launcher()
+    if os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost') and sys.platform == 'linux':
+        os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')  # one machine: nobody outside reaches what is exchanged
     if restarts := int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)):
         settings.update(_names_of_attempt(restarts))
     dist.init_process_group(backend, **settings)
+
+
+def _end_with_the_launcher() -> None:
+    """Be sent SIGTERM, upon which a run saves itself, when the process that started this one dies; Linux alone can do it."""
+    if sys.platform == 'linux':
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _take_gpu() -> None:
@@ -68,16 +82,19 @@ def _take_gpu() -> None:
 
 
 def _take_names_from_slurm() -> None:
-    for name, slurms in (('RANK', 'PROCID'), ('WORLD_SIZE', 'NTASKS'), ('LOCAL_RANK', 'LOCALID')):
+    """What srun says of its step; the job it is in may be larger, and a batch script without srun is not a step."""
+    for name, slurms in (('RANK', 'PROCID'), ('WORLD_SIZE', 'STEP_NUM_TASKS'), ('LOCAL_RANK', 'LOCALID')):
         os.environ[name] = os.environ[f'SLURM_{slurms}']
-    os.environ.setdefault('MASTER_PORT', '29500')
-    if 'MASTER_ADDR' not in os.environ:  # the first machine of the job, as mmengine finds it for GPUs
-        hosts = ['scontrol', 'show', 'hostname', os.environ['SLURM_NODELIST']]
+    # jobs may share a machine: each step has a port of its own, the same one in all its tasks
+    step = int(os.environ.get('SLURM_JOB_ID', 0)) * 7 + int(os.environ['SLURM_STEP_ID'])
+    os.environ.setdefault('MASTER_PORT', str(FIRST_PORT + step % PORTS))
+    if 'MASTER_ADDR' not in os.environ:  # the first machine of the step, as mmengine finds it for GPUs
+        hosts = ['scontrol', 'show', 'hostname', os.environ['SLURM_STEP_NODELIST']]
         try:
             os.environ['MASTER_ADDR'] = subprocess.check_output(hosts, text=True).split()[0]
         except FileNotFoundError:
             raise UserError(
-                "Slurm's scontrol, which knows the first machine of the job, is not on the PATH; set MASTER_ADDR to its name"
+                "Slurm's scontrol, which knows the first machine of the step, is not on the PATH; set MASTER_ADDR to its name"
             ) from None
 
 

@@ -1,21 +1,28 @@
 """From a config to a finished run: `train` is what tools/train.py, the demo and the tests all call."""
 
+import fcntl
 import logging
-from contextlib import suppress
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import get_world_size
 from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
 from mmairl.configs import home, load_config
+from mmairl.engine.check import check_config
 from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.fast import float32_precision, set_fast_keys
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, closest, explained, one_sentence_errors
 from mmairl.files import explained_disk_errors
+from mmairl.registry import RUNNERS
 
 # These two moved to the ground floor; scripts of users import them from here.
 __all__ = ['load_config', 'one_sentence_errors', 'register', 'train']
@@ -74,15 +81,16 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     """Train what the config says, with all that can be checked beforehand checked before the first step."""
     register()
     trust_mmengine_checkpoints()
+    check_config(cfg)
     join(cfg, launcher)
     cfg.launcher = launcher
     share_batch(cfg, get_world_size())
     leave_out_late_schedules(cfg)
     set_fast_keys(cfg)
-    if not cfg.train_dataloader.get('num_workers'):
-        cfg.train_dataloader.timeout = 0  # is for workers; torch refuses it without
-    start = choose_start(cfg)
-    with explained_disk_errors(cfg.work_dir), float32_precision(cfg.get('fast')):
+    if not cfg.train_dataloader.get('num_workers'):  # torch refuses what is for workers where there are none
+        cfg.train_dataloader.update(timeout=0, persistent_workers=False)
+    with explained_disk_errors(cfg.work_dir), locked(cfg.work_dir), float32_precision(cfg.get('fast')):
+        start = choose_start(cfg)
         with explained():
             runner = build(cfg, start)
         start.begin(Path(cfg.work_dir))
@@ -92,6 +100,42 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
             _clear_up(runner)
             raise
     return runner
+
+
+@contextmanager
+def locked(folder: str) -> Iterator[None]:
+    """Hold a work dir for this run, until it ends or its process dies; the first process of a run does it for all."""
+    if int(os.environ.get('RANK', os.environ.get('SLURM_PROCID', 0))):
+        yield
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with (Path(folder) / '.lock').open('a+') as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise UserError(
+                f'{folder} is in use by {file.read()}; wait until it ends, stop it, or give --work-dir another folder'
+            ) from None
+        file.truncate(0)
+        file.write(f'process {os.getpid()} on {socket.gethostname()}')
+        file.flush()
+        yield
+
+
+@RUNNERS.register_module()
+class PreparedRunner:
+    """The `runner_type` of our configs, by which tools/train.py of mmpretrain and others start a run as `train` does."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.cfg = cfg
+
+    @classmethod
+    def from_cfg(cls, cfg: Config) -> 'PreparedRunner':
+        return cls(cfg)
+
+    def train(self) -> Runner:
+        return train(self.cfg, self.cfg.get('launcher', 'none'))
 
 
 def _clear_up(runner: Runner) -> None:
@@ -106,7 +150,10 @@ def build(cfg: Config, start: Start | None = None) -> Runner:
     runner = Runner.from_cfg(cfg)
     runner.start = start or Start()
     runner.logger.addFilter(_about_this_run)
+    device = next(runner.model.parameters()).device.type
     print_log(
+        f'{get_world_size()} x {device}, each with {torch.get_num_threads()} threads and '
+        f'{cfg.train_dataloader.get("num_workers", 0)} data workers; '
         f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {get_world_size()} processes '
         f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps',
         logger='current',

@@ -1,33 +1,7 @@
-"""Hooks: what happens between steps."""
+"""Hooks: what happens between steps. Each is imported when a config names it: some bring a whole evaluation along."""
 
-from mmairl.hooks.checkpoint import ExactCheckpointHook
-from mmairl.hooks.epoch_bn import EpochBatchNormHook
-from mmairl.hooks.health import HealthHook
-from mmairl.hooks.momentum import MomentumHook
-from mmairl.hooks.nonfinite import NonFiniteHook
-from mmairl.hooks.online_knn import OnlineKNNHook
-from mmairl.hooks.precise_bn import PreciseBNHook
-from mmairl.hooks.preemption import PreemptionHook
-from mmairl.hooks.preflight import PreflightHook
-from mmairl.hooks.probe import OnlineProbeHook
-from mmairl.hooks.progress import ProgressHook
-from mmairl.hooks.queue import QueueHook
-from mmairl.hooks.runtime_info import AsyncRuntimeInfoHook
-from mmairl.hooks.unreadable import UnreadableHook
+from mmairl.registry import class_of
 
-__all__ = [
-    'AsyncRuntimeInfoHook',
-    'EpochBatchNormHook',
-    'ExactCheckpointHook',
-    'HealthHook',
-    'MomentumHook',
-    'NonFiniteHook',
-    'OnlineKNNHook',
-    'OnlineProbeHook',
-    'PreciseBNHook',
-    'PreemptionHook',
-    'PreflightHook',
-    'ProgressHook',
-    'QueueHook',
-    'UnreadableHook',
-]
+
+def __getattr__(name: str) -> type:
+    return class_of('mmairl.hooks', name)

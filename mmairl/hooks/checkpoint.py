@@ -12,6 +12,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
 from mmairl.data.sampler import ResumableSampler
+from mmairl.engine.checkpoint import trust_mmengine_checkpoints
 from mmairl.engine.loops import images_per_step, sampler_of
 from mmairl.errors import UserError
 from mmairl.files import BackgroundWriter, replacing, write_text
@@ -32,6 +33,7 @@ class ExactCheckpointHook(CheckpointHook):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        trust_mmengine_checkpoints()  # for mmengine's own runner, whose reader refuses what it has written itself
         if not re.fullmatch(r'[^/\\{}]*\{\}[^/\\{}]*\.pth', self.filename_tmpl):
             raise UserError(
                 f"default_hooks.checkpoint.filename_tmpl='{self.filename_tmpl}' is not a plain file name with one {{}} for the "
@@ -126,7 +128,7 @@ class ExactCheckpointHook(CheckpointHook):
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, int]) -> None:
         self.due = None
-        if self.backend_args:
+        if self.backend_args or not hasattr(runner, 'snapshot'):  # a store, or mmengine's own runner
             self._require_finite(runner.model.state_dict())  # before mmengine removes an older one
             self.states = all_gather_object(random_state())
             super()._save_checkpoint_with_step(runner, step, meta)

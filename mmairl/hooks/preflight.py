@@ -57,16 +57,22 @@ class PreflightHook(Hook):
 
 def _check_parts(runner: Runner) -> None:
     """mmengine's own parts lack what ours add; the optimizer's wrapper cannot do without it."""
+    if not runner.cfg.train_dataloader.keys() & {'batch_size', 'batch_sampler'}:
+        raise UserError(
+            "mmengine's own runner takes one image a step where train_dataloader.batch_size is not set; set it, or start with "
+            "runner_type='mmairl.PreparedRunner', which shares total_batch_size among the processes"
+        )
     wrapper = type(runner.optim_wrapper).__name__
     if not hasattr(runner.optim_wrapper, 'finite'):
         raise UserError(
             f"optim_wrapper.type='{wrapper}' is mmengine's and steps on losses that are not finite; set "
             "optim_wrapper.type='AutocastOptimWrapper' (with dtype='bfloat16' for mixed precision)"
         )
-    if not any(isinstance(hook, ExactCheckpointHook) for hook in runner.hooks):
+    exact = any(isinstance(hook, ExactCheckpointHook) for hook in runner.hooks) and hasattr(runner, 'snapshot')
+    if not exact:
         runner.logger.warning(
-            "without default_hooks.checkpoint.type='ExactCheckpointHook' a resumed run draws other random numbers and may "
-            'see images of its epoch again'
+            'a resumed run will draw other random numbers and may see images of its epoch again; to resume exactly, set '
+            "runner_type='mmairl.PreparedRunner' and default_hooks.checkpoint.type='ExactCheckpointHook'"
         )
 
 

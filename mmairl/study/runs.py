@@ -22,7 +22,6 @@ from mmairl.study.spec import Row, Study
 from mmairl.study.stopping import ending_with_parent
 from mmairl.study.worker import is_local
 
-PASSED_ON = '--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1'  # or torchrun would die of them
 GRACE = 120  # seconds to finish a step and save, as many as the Slurm jobs have
 # A run that does not listen for a signal, as between training and the last score, ends by it.
 STOPPED = (REQUEUE, *(-number for number in SIGNALS))
@@ -83,9 +82,9 @@ def commands(run: Run, devices: int) -> list[list[str]]:
     worker = [sys.executable, '-m', 'mmairl.study.worker', str(run.folder.absolute())]
     first = worker
     if devices > 1:
-        torchrun = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={devices}']
+        torchrun = [sys.executable, '-m', 'mmairl.engine.torchrun', f'--nproc_per_node={devices}']
         workers = ending_with_parent([*worker, '--launcher', 'pytorch'])
-        first = [*torchrun, '--max-restarts=3', PASSED_ON, '--no-python', *workers]
+        first = [*torchrun, '--max-restarts=3', '--no-python', *workers]
     local = all(is_local(task) for task in run.tasks)
     return [first] if local else [first, [*worker, '--transfer', str(devices)]]
 

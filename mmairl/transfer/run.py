@@ -85,7 +85,7 @@ def _start(folder: Path, processes: int) -> None:
     """This module as a command, on each GPU or as that many CPU processes; its output is the user's to see."""
     command = ['-m', 'mmairl.transfer.run', str(folder)]
     if processes > 1:
-        torchrun = ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={processes}']
+        torchrun = ['-m', 'mmairl.engine.torchrun', f'--nproc_per_node={processes}']
         command = [*torchrun, *command, '--launcher', 'pytorch']
     if subprocess.run([sys.executable, *command]).returncode:
         raise UserError(f'the run in {folder} has failed; see its messages above, and start it again to resume it')

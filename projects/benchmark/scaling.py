@@ -53,7 +53,7 @@ def measure(rounds: int = 3, steps: int = 3) -> dict[str, list[float]]:
 
 
 def _start(processes: int, steps: int) -> subprocess.Popen:
-    several = ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={processes}'] if processes > 1 else []
+    several = ['-m', 'mmairl.engine.torchrun', f'--nproc_per_node={processes}'] if processes > 1 else []
     return subprocess.Popen(
         [sys.executable, *several, '-m', 'projects.benchmark.scaling', str(steps)],
         stdout=subprocess.PIPE,

@@ -1,7 +1,12 @@
 """What a process must be told before it can join the others."""
 
 import os
+import socket
+import subprocess
+import sys
+import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -57,7 +62,7 @@ def test_a_task_of_slurm_that_sees_one_gpu_takes_it(monkeypatch, joined):
     for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_PORT'):
         monkeypatch.setenv(name, '')  # so that what is set meanwhile is taken back
         monkeypatch.delenv(name)
-    for name, value in zip(TOLD['slurm'], ('5', '8', '5', 'node[1-2]')):
+    for name, value in zip(TOLD['slurm'], ('5', '5', '0', '8', 'node[1-2]')):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv('MASTER_ADDR', 'node1')
     start_processes('slurm')
@@ -68,7 +73,7 @@ def test_a_task_of_slurm_that_sees_one_gpu_takes_it(monkeypatch, joined):
 def test_slurm_says_which_gpu_and_not_what_was_there_before(monkeypatch, joined):
     for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
         monkeypatch.setenv(name, '0')
-    for name, value in zip(TOLD['slurm'], ('1', '2', '1', 'node1')):
+    for name, value in zip(TOLD['slurm'], ('1', '1', '0', '2', 'node1')):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv('MASTER_ADDR', 'node1')
     monkeypatch.setenv('MASTER_PORT', '1')
@@ -87,3 +92,66 @@ def test_one_process_needs_to_be_told_nothing(monkeypatch):
     for name in TOLD['pytorch']:
         monkeypatch.delenv(name, raising=False)
     start_processes('none')
+
+
+LISTENING = """
+import contextlib
+import os
+import sys
+from mmairl.engine.distributed import start_processes
+start_processes('pytorch')
+ours = [os.getpid(), os.getppid()]
+sockets = []
+for pid in ours:
+    for fd in os.listdir(f'/proc/{pid}/fd'):
+        with contextlib.suppress(OSError):  # of the listing itself
+            sockets.append(os.readlink(f'/proc/{pid}/fd/{fd}'))
+for table in ('tcp', 'tcp6'):
+    for line in open(f'/proc/net/{table}').readlines()[1:]:
+        words = line.split()
+        if words[3] == '0A' and f'socket:[{words[9]}]' in sockets:
+            print('listens', words[1], flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
+def test_processes_of_one_machine_listen_on_the_loopback_alone_and_at_the_port_that_is_set(tmp_path):
+    script = tmp_path / 'script.py'
+    script.write_text(LISTENING)
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=1', str(script)]
+    known = {**os.environ, 'PORT': str(port), 'OMP_NUM_THREADS': '1'}
+    done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=300)
+    addresses = [line.split()[1] for line in done.stdout.splitlines() if line.startswith('listens')]
+    assert f'0100007F:{port:04X}' in addresses, done.stdout + done.stderr
+    assert all(address.startswith('0100007F:') for address in addresses), addresses
+
+
+WAITS = """
+import os, sys, time
+from mmairl.engine.distributed import start_processes
+start_processes('pytorch')
+print(os.getpid(), os.getppid(), flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='prctl')
+def test_a_process_ends_when_its_launcher_is_killed(tmp_path):
+    script = tmp_path / 'script.py'
+    script.write_text(WAITS)
+    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=1', str(script)]
+    known = {**os.environ, 'OMP_NUM_THREADS': '1'}
+    launcher = subprocess.Popen(command, env=known, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    rank = int(launcher.stdout.readline().split()[0])
+    launcher.kill()
+    launcher.wait()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and Path(f'/proc/{rank}').is_dir():
+        if Path(f'/proc/{rank}/stat').read_text().split(')')[1].split()[0] == 'Z':
+            break  # ended, and waits for the system to notice
+        time.sleep(0.05)
+    else:
+        assert not Path(f'/proc/{rank}').is_dir()

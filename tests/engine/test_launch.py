@@ -1,5 +1,10 @@
 """Starting runs: repeats, resumes, shares of the batch, and one sentence for each mistake."""
 
+import os
+import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -175,3 +180,65 @@ def test_a_run_that_ends_within_its_warm_up_trains(toy_config):
     ]
     cfg.default_hooks.checkpoint.by_epoch = True
     assert launch.train(cfg).iter == 2
+
+
+HOLDS = """
+import sys, time
+from mmairl.engine.launch import locked
+with locked(sys.argv[1]):
+    print('held', flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_work_dir_has_one_run_at_a_time_and_the_sentence_names_the_holder(tmp_path):
+    held = subprocess.Popen([sys.executable, '-c', HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert any(line == 'held\n' for line in held.stdout)
+        sentence = f'in use by process {held.pid} on {socket.gethostname()}; wait until it ends'
+        with pytest.raises(UserError, match=re.escape(sentence)), launch.locked(str(tmp_path)):
+            pass
+    finally:
+        held.kill()
+        held.wait()
+    with launch.locked(str(tmp_path)):
+        assert str(os.getpid()) in (tmp_path / '.lock').read_text(), 'a killed run holds nothing'
+
+
+FIRST_STEP = """
+import sys
+from pathlib import Path
+from mmengine.hooks import Hook
+from mmairl.configs import load_config
+from mmairl.engine.launch import train
+from mmairl.registry import HOOKS
+
+@HOOKS.register_module()
+class Count(Hook):
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        Path(sys.argv[1], 'imported').write_text(' '.join(name for name in sys.modules if name.startswith('mmairl.')))
+        raise SystemExit
+
+options = {'train_dataloader.dataset.count': 64, 'total_batch_size': 32, 'model.queue.length': 64, 'work_dir': sys.argv[1]}
+train(load_config('mmairl::demo/mocov2plus_shapes.py', {**options, 'custom_hooks': [dict(type='Count')]}))
+"""
+
+
+def test_an_ordinary_run_imports_what_its_config_names_and_no_more(tmp_path):
+    command = [sys.executable, '-W', 'ignore', '-c', FIRST_STEP, str(tmp_path / 'run')]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    assert (tmp_path / 'run/imported').is_file(), said.stderr[-3000:]
+    ours = (tmp_path / 'run/imported').read_text().split()
+    rooms = [name.split('.')[1] for name in ours]
+    assert not {'evaluation', 'transfer', 'study', 'report', 'sharding'} & set(rooms), said.stdout + said.stderr
+    assert 'mmairl.hooks.probe' not in ours and 'mmairl.data.published' not in ours
+    assert len(ours) <= 66
+
+
+def test_a_restart_before_the_first_checkpoint_starts_from_the_same_weights(toy_config, tmp_path):
+    """torchrun and Slurm start the same command again, which then resumes: from nothing, if nothing is saved yet."""
+    start = launch.train(toy_config(steps=1))
+    options = dict(steps=1, load_from=f'{start.work_dir}/iter_1.pth')
+    once = weights(launch.train(toy_config(**options, work_dir=str(tmp_path / 'once'))))
+    again = weights(launch.train(toy_config(**options, resume='auto', work_dir=str(tmp_path / 'again'))))
+    assert all(torch.equal(once[key], again[key]) for key in once)

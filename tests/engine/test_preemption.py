@@ -79,7 +79,7 @@ def test_under_accumulation_the_optimizer_step_is_finished_first(tmp_path):
 
 def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(tmp_path):
     """torchrun then starts both again, and the run ends as one that nobody disturbed."""
-    command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2', '--max-restarts=1']
+    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=2', '--max-restarts=1']
     script = tmp_path / 'script.py'
     script.write_text(
         'import os, sys\n'

@@ -57,7 +57,7 @@ def fake(monkeypatch):
     return run
 
 
-TORCHRUN = [*['-m', 'torch.distributed.run', '--standalone', '--nproc_per_node=2'], runs.PASSED_ON]
+TORCHRUN = ['-m', 'mmairl.engine.torchrun', '--nproc_per_node=2']
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGUSR1])

@@ -1,0 +1,98 @@
+"""The kinds of values that command lines take: each flag of each tool is checked here, where it is parsed."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from mmengine.config import DictAction
+
+from mmairl.data_configs import PlainLoader
+
+
+def whole(least: int, most: float = float('inf')) -> Callable[[str], int]:
+    """A whole number from `least` on."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            upto = f' to {most}' if most < float('inf') else ' or more'
+            raise argparse.ArgumentTypeError(f'{text!r} is not a whole number; give {least}{upto}')
+        return value
+
+    return parse
+
+
+positive = whole(1)
+count = whole(0)
+seed = whole(0, 2**32 - 1)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float('nan')  # which lies in no range
+
+
+def fraction(text: str) -> float:
+    """A number from 0 to 1."""
+    if not 0 <= (value := _number(text)) <= 1:
+        raise argparse.ArgumentTypeError(f'{text!r} is not a fraction; give a number from 0 to 1')
+    return value
+
+
+def above_zero(text: str) -> float:
+    """A finite number above 0."""
+    if not 0 < (value := _number(text)) < float('inf'):
+        raise argparse.ArgumentTypeError(f'{text!r} is not a number above 0; give one')
+    return value
+
+
+def device(text: str) -> str:
+    """A device that torch knows and this machine has."""
+    try:
+        torch.empty(0, device=text)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise argparse.ArgumentTypeError(f'{text!r} is no device here ({reason}); give cpu, cuda or cuda:N') from error
+    return text
+
+
+def existing_file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f'there is no file {text!r}; check the path')
+    return Path(text)
+
+
+class ConfigOptions(DictAction):
+    """mmengine's `--cfg-options key=value ...`, which keeps spaces in text and takes `{a: 1}` for a nested value."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        options = dict(getattr(namespace, self.dest) or {})
+        for entry in values:
+            key, equals, text = entry.partition('=')
+            if not key or not equals:
+                raise argparse.ArgumentError(self, f'{entry!r} is not of the form key=value')
+            try:
+                options[key] = self._value(text)
+            except (AssertionError, yaml.YAMLError, ValueError) as error:
+                said = ' '.join(str(error).split())
+                raise argparse.ArgumentError(self, f'{key}={text} cannot be read ({said})') from error
+        setattr(namespace, self.dest, options)
+
+    def _value(self, text: str) -> Any:
+        if text.startswith('{'):
+            return yaml.load(text, Loader=PlainLoader)
+        if len(text) > 1 and text[0] == text[-1] and text[0] in '"\'':
+            return text[1:-1]
+        if text[:1] in ('[', '(') or ',' in text:
+            return self._parse_iterable(text)  # lists and tuples, in which mmengine drops spaces
+        return self._parse_int_float_bool(text)

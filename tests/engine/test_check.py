@@ -1,0 +1,54 @@
+"""What is found wrong in a config before anything is built, and what is left alone."""
+
+import pytest
+
+from mmairl.configs import load_config
+from mmairl.engine.check import check_config
+from mmairl.errors import UserError
+
+WRONG = {
+    'a misspelt key of a hook': ({'default_hooks.checkpoint.intervall': 2}, "intervall'; did you mean 'interval'"),
+    'a hook without a type': ({'default_hooks.mine': dict(interval=2)}, 'default_hooks.mine has no type'),
+    'an unknown schedule': ({'param_scheduler': [dict(type='CosineLR')]}, 'not a registered parameter scheduler'),
+    'an unknown sampler': ({'train_dataloader.sampler.type': 'ResumableSampller'}, "did you mean 'ResumableSampler'"),
+    'a misspelt section of the environment': ({'env_cfg.cudnn_benchmrk': True}, "did you mean 'cudnn_benchmark'"),
+    'a misspelt key of the scaling rule': ({'auto_scale_lr.base_batchsize': 8}, "did you mean 'base_batch_size'"),
+    'a misspelt key of the evaluation': ({'evaluation.trian': dict()}, "did you mean 'train'"),
+    'a misspelt key of the loader': ({'train_dataloader.num_worker': 2}, "did you mean 'num_workers'"),
+    'half an epoch': ({'train_cfg.max_epochs': 1.5}, 'max_epochs=1.5 is not a whole number of 1 or more'),
+    'workers below none': ({'train_dataloader.num_workers': -1}, 'num_workers=-1 is not a whole number of 0 or more'),
+    'a seed below 0': ({'randomness.seed': -1}, 'randomness.seed=-1'),
+    'no accumulated step': ({'optim_wrapper.accumulative_counts': 0}, 'accumulative_counts=0'),
+}
+
+
+@pytest.mark.parametrize('mistake', WRONG)
+def test_a_mistake_is_one_sentence_with_its_key(mistake):
+    options, sentence = WRONG[mistake]
+    cfg = load_config('mmairl::demo/mocov2plus_shapes.py')
+    cfg.merge_from_dict(options)
+    with pytest.raises(UserError) as caught:
+        check_config(cfg)
+    assert sentence in str(caught.value) and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('part', ['model', 'train_dataloader', 'train_cfg', 'optim_wrapper'])
+def test_a_config_that_trains_nothing_is_one_sentence(part):
+    cfg = load_config('mmairl::demo/mocov2plus_shapes.py')
+    cfg[part] = None
+    with pytest.raises(UserError, match=f'sets {part}=None, so there is nothing to train'):
+        check_config(cfg)
+
+
+def test_parts_of_other_packages_and_of_users_are_left_alone():
+    cfg = load_config('mmairl::demo/mocov2plus_shapes.py')
+    cfg.custom_hooks = [dict(type='EMAHook', momentum=0.01, priority='LOW'), dict(type='mmengine.EmptyCacheHook')]
+    cfg.default_hooks.health = None
+    check_config(cfg)
+
+
+def test_a_variable_that_the_config_has_used_up_cannot_be_overridden(tmp_path):
+    path = tmp_path / 'mine.py'
+    path.write_text("_base_ = 'mmairl::demo/mocov2plus_shapes.py'\nlength = 3\ntrain_cfg = dict(max_epochs=length)\n")
+    with pytest.raises(UserError, match="'length' is a variable that the config has used by now"):
+        load_config(path, {'length': 5})
