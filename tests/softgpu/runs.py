@@ -56,24 +56,25 @@ TWO = {
 
 @HOOKS.register_module()
 class RefuseWaits(Hook):
-    """Between two log lines, has torch raise where the host waits for the device."""
+    """After the first step, which sets up, has torch raise where the host waits for the device between two log lines."""
 
     priority = 'HIGHEST'
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
-        between = (runner.iter + 1) % EVERY and runner.iter + 1 < runner.max_iters
+        step = runner.iter + 1
+        between = step > 1 and step % EVERY and step < runner.max_iters
         torch.cuda.set_sync_debug_mode('error' if between else 'default')
 
 
 @HOOKS.register_module()
 class Defect(Hook):
-    """Does in the second step what the tests are to find."""
+    """Does in the third step what the tests are to find."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
-        if runner.iter != 1:
+        if runner.iter != 2:
             return
         if self.kind == 'wait':
             outputs['loss'].item()
@@ -90,8 +91,7 @@ def config(name: str, work: str, options: dict, steps: int = 6) -> Config:
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.0,) * 3, std=(1.0,) * 3)
     cfg.default_hooks.logger.interval = cfg.default_hooks.health.interval = EVERY
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
-    cfg.custom_hooks.append(dict(type='RefuseWaits'))
-    options = {**options, 'custom_hooks': [*cfg.custom_hooks, *options.get('custom_hooks', [])]}
+    options = {**options, 'custom_hooks': [dict(type='RefuseWaits'), *options.get('custom_hooks', [])]}
     cfg.merge_from_dict(options)
     if cfg.get('strategy'):
         cfg.strategy.type = 'ZeroStrategy'
@@ -127,8 +127,7 @@ def resumed() -> dict:
     """MoCo v2, whose shuffling draws on the device: whole, and left and gone on with."""
     found = {}
     for name in ('whole', 'left'):
-        cfg = config('mocov2_r50_200e.py', name, {})
-        cfg.default_hooks.checkpoint.interval = 3
+        cfg = config('mocov2_r50_200e.py', name, {'default_hooks.checkpoint.interval': 3})
         if name == 'left':
             cfg.custom_hooks.append(dict(type='LeaveAt', iteration=5))
         with suppress(resuming.LeftInTheMiddle):

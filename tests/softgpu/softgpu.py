@@ -80,9 +80,8 @@ class Numbers(TorchDispatchMode):
 
 
 def on_cuda(leaf: Any) -> bool:
-    return (leaf.device if isinstance(leaf, Tensor) else leaf) == torch.device('cuda', torch.cuda.current_device()) or (
-        isinstance(leaf, torch.device) and leaf.type == 'cuda'
-    )
+    device = leaf.device if isinstance(leaf, Tensor) else leaf
+    return isinstance(device, torch.device) and device.type == 'cuda'
 
 
 def is_view(func) -> bool:
