@@ -5,10 +5,12 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from mmairl.configs import load_config
-from mmairl.registry import DATASETS
+from mmairl.models.batchnorm import SyncBN
+from mmairl.registry import DATASETS, MODELS
 
 RUNS = count()
 CONFIGS = Path(__file__).parent.parent / 'configs'
@@ -27,6 +29,28 @@ class FixedViews(Dataset):
 
     def __getitem__(self, index: int) -> dict:
         return dict(inputs=list(self.images[index]), data_samples=dict(label=index % 4, index=index))
+
+
+@MODELS.register_module(force=True)
+class Small(nn.Module):
+    """A backbone of two blocks with SyncBN, and a parameter of its own that no layer has and that does not learn."""
+
+    def __init__(self, width: int = 11) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.linspace(0, 1, 3).view(3, 1, 1), requires_grad=False)
+        self.blocks = nn.Sequential(Block(3, width), Block(width, 2 * width))
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        return (self.blocks(x + self.shift),)
+
+
+class Block(nn.Module):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False), SyncBN(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.conv(x)))
 
 
 def config(

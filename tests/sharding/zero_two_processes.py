@@ -11,15 +11,14 @@ import toy
 from mmengine.config import Config
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import copied, load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import stop_processes
 from mmairl.hooks import ExactCheckpointHook
-from mmairl.models.batchnorm import SyncBN
-from mmairl.registry import HOOKS, MODELS
+from mmairl.registry import HOOKS
 from mmairl.sharding.zero import whole_weights
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
@@ -63,28 +62,6 @@ RUNS = {
     'knn': ('zero3',),
 }
 BF16 = dict(type='ZeroStrategy', zero_optimization=dict(stage=3), bf16=dict(enabled=True))
-
-
-@MODELS.register_module(force=True)
-class Small(nn.Module):
-    """Two blocks of convolution and SyncBN, and a parameter of its own that no layer has and that does not learn."""
-
-    def __init__(self, width: int = 11) -> None:
-        super().__init__()
-        self.shift = nn.Parameter(torch.linspace(0, 1, 3).view(3, 1, 1), requires_grad=False)
-        self.blocks = nn.Sequential(Block(3, width), Block(width, 2 * width))
-
-    def forward(self, x: Tensor) -> tuple[Tensor]:
-        return (self.blocks(x + self.shift),)
-
-
-class Block(nn.Module):
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False), SyncBN(outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.norm(self.conv(x)))
 
 
 @HOOKS.register_module(force=True)

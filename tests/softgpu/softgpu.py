@@ -56,6 +56,8 @@ class Numbers(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if any(one.__name__ == 'DTensor' for one in types):
+            return NotImplemented  # it calls the operation on its parts
         kind, name = func.overloadpacket, func.overloadpacket.__name__
         given = tree_leaves((args, kwargs))
         if not any(map(on_cuda, given)) or func.namespace != 'aten' or kind in PLAIN or is_view(func):
@@ -101,6 +103,8 @@ def wait() -> None:
 def alias(tensor: Tensor) -> Tensor:
     """A CPU tensor over a CUDA tensor's memory."""
     storage = tensor.untyped_storage()
+    if storage.nbytes() == 0:  # `fully_shard` gives memory back under its tensors
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
     memory = torch._C._construct_storage_from_data_pointer(storage.data_ptr(), torch.device('cpu'), storage.nbytes())
     return torch.empty(0, dtype=tensor.dtype).set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
 
