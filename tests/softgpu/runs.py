@@ -60,7 +60,7 @@ def say_on_wait(mode: str) -> None:
 
 @HOOKS.register_module()
 class RefuseWaits(Hook):
-    """After two steps, in which DDP sets itself up, has torch raise where the host waits for the device between two log lines."""
+    """From the third step on, when DDP is set up, has torch raise where the host waits between two log lines."""
 
     priority = 'HIGHEST'
 
