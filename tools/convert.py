@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mmairl.errors import one_sentence_errors
-from mmairl.weights.read import Backbone, read_backbone
+from mmairl.weights.read import Backbone, not_finite, read_backbone
 from mmairl.weights.write import WRITERS, write_backbone
 
 
@@ -31,6 +31,8 @@ def summary(backbone: Backbone) -> Table:
     counters = len(backbone.weights) - len(backbone.renamed)
     if counters:
         table.add_row('added', f'{counters} batch counters of 0, which this format does not store')
+    if wrong := not_finite(backbone.weights):
+        table.add_row('not finite', f'{len(wrong)} tensors, as {wrong[0]}: the run that made them has diverged')
     return table
 
 

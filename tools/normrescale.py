@@ -3,20 +3,19 @@
 import argparse
 from pathlib import Path
 
-import torch
 from mmengine.logging import print_log
 from rich.console import Console
 from rich.table import Table
 
 from mmairl.analysis.normrescale import PER, STATISTICS, Row, left_alone, normrescale
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.files import replacing
 from mmairl.flags import above_zero
 from mmairl.report.figures import norm_lines
 from mmairl.report.files import save_figure, save_table
 from mmairl.weights.norms import looks_lars_trained, typical_growth, weight_norms
 from mmairl.weights.pickles import ORIGIN
 from mmairl.weights.read import Backbone, load_checkpoint, read_backbone
+from mmairl.weights.write import write_checkpoint
 
 
 def parse_args() -> argparse.Namespace:
@@ -79,8 +78,7 @@ def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str
         loaded['meta'] = {**loaded.get('meta', {}), ORIGIN: {**source.origin, **record}}
     else:
         loaded = dict(meta={ORIGIN: {**source.origin, **record}}, state_dict=state)
-    with replacing(args.out, source=args.lars) as beside:
-        torch.save(loaded, beside)
+    write_checkpoint(loaded, args.out, source=args.lars)
 
 
 def table(rows: list[Row]) -> Table:

@@ -1,7 +1,14 @@
 """Pre-train from a config: python tools/train.py configs/mocov2plus_r50_200e.py [--work-dir D] [--resume] ..."""
 
-import argparse
 import os
+import signal
+
+# Before imports that take seconds: a run that is asked to stop before it has begun asks for another try (exit code 75).
+for _number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
+    if __name__ == '__main__' and signal.getsignal(_number) is not signal.SIG_IGN:
+        signal.signal(_number, lambda *_: os._exit(75))
+
+import argparse
 from pathlib import Path
 
 import mmairl  # noqa: F401  before torch, whose threads it sets up
@@ -14,6 +21,7 @@ from mmengine.dist import get_world_size
 from mmairl.configs import load_config, write_config
 from mmairl.engine.launch import join, strategy_named, train
 from mmairl.engine.plan import follow, plan
+from mmairl.engine.preemption import ignore_signals
 from mmairl.errors import one_sentence_errors, stop_processes
 from mmairl.flags import ConfigOptions, positive, seed
 
@@ -59,8 +67,7 @@ def apply(args: argparse.Namespace, cfg: Config) -> None:
     if restarts and not args.resume:
         args.resume = 'auto'  # torchrun or Slurm has started the same command again
     if args.resume:
-        cfg.resume = args.resume if args.resume == 'auto' else True
-        cfg.load_from = cfg.load_from if args.resume == 'auto' else args.resume
+        cfg.resume, cfg.load_from = ('auto', cfg.get('load_from')) if args.resume == 'auto' else (True, args.resume)
     if args.amp:
         if cfg.optim_wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
             cfg.optim_wrapper.type = 'AutocastOptimWrapper'
@@ -89,6 +96,7 @@ def main() -> None:
         join(cfg, args.launcher)
         follow(cfg, plan(cfg, get_world_size(), args.per_gpu))
     train(cfg, args.launcher)
+    ignore_signals()
     stop_processes()
 
 

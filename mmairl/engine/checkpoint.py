@@ -9,6 +9,8 @@ import hashlib
 import logging
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,6 +30,15 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from mmairl.data_configs import read_plain_yaml_only
+from mmairl.engine.changes import (
+    AGAIN,
+    Change,
+    config_changes,
+    require_same_length,
+    require_same_optimizer,
+    table,
+    take_up,
+)
 from mmairl.errors import UserError
 from mmairl.files import write_text
 from mmairl.network import network_of
@@ -97,7 +108,9 @@ def _given(path: str, resume: bool) -> dict[str, Any]:
 
 def _lacking(checkpoint: dict[str, Any]) -> str | None:
     """The first part that a run cannot go on without."""
-    return next((part for part in NEEDED if not isinstance(checkpoint.get(part), dict)), None)
+    lacking = (part for part in NEEDED if not isinstance(checkpoint.get(part), dict))
+    counts = (key for key in ('epoch', 'iter') if type(checkpoint['meta'].get(key)) is not int)
+    return next(lacking, None) or next(counts, None)
 
 
 def checkpoint_folder(cfg: Config) -> Path:
@@ -141,6 +154,18 @@ def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = 
     if damaged:
         raise UserError(f'none of the {len(found)} checkpoints in {folder} is whole; start again without --resume')
     return None
+
+
+@contextmanager
+def resuming(path: str | Path) -> Iterator[None]:
+    """What a checkpoint lacks, or holds in another form than was saved, as one sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError) as error:
+        said = ' '.join(str(error).split())[:200]
+        raise UserError(f'{path} cannot be resumed from ({type(error).__name__}: {said}); {AGAIN}') from error
 
 
 def trust_mmengine_checkpoints() -> None:
@@ -190,6 +215,33 @@ class Checkpointed:
         self.logger.info(f'loaded {filename}')
         return checkpoint
 
+    def resume(self, filename: str, *_: Any, **__: Any) -> None:
+        """Go on where a checkpoint was made; what today's config sets otherwise is applied or refused, and the log says so."""
+        checkpoint = self.load_checkpoint(filename)
+        with resuming(filename):
+            changes = self._take_up(checkpoint)
+        changes += config_changes(checkpoint['meta'].get('cfg'), self._config_text)
+        if changes:
+            self.logger.warning(table(changes))
+        self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
+
+    def _take_up(self, checkpoint: dict[str, Any]) -> list[Change]:
+        meta, groups = checkpoint['meta'], self.optim_wrapper.optimizer.param_groups
+        schedules = self.param_schedulers or []
+        require_same_optimizer(checkpoint, groups, self._config_text)
+        if 'message_hub' in checkpoint:
+            info = checkpoint['message_hub']['runtime_info']
+            require_same_length(schedules, info, self.max_epochs, self.max_iters)
+            self.message_hub.load_state_dict(checkpoint['message_hub'])
+        self.train_loop._epoch, self.train_loop._iter = (
+            meta['epoch'],
+            meta['iter'],
+        )  # mmengine has no other way to set them
+        if meta.get('seed') is not None and meta['seed'] != self._randomness_cfg.get('seed'):
+            self._randomness_cfg.update(seed=meta['seed'])
+            self.set_randomness(**self._randomness_cfg)
+        return take_up(self.optim_wrapper, schedules, checkpoint, len(self.train_dataloader))
+
     def snapshot(self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool) -> dict[str, Any] | None:
         """What a checkpoint holds, copied to the host's memory: training may go on while it is written.
 
@@ -211,10 +263,14 @@ class Checkpointed:
         return checkpoint
 
     @cached_property
+    def _config_text(self) -> str:
+        return self.cfg.pretty_text  # formatting it takes longer than a step
+
+    @cached_property
     def _origin(self) -> dict[str, Any]:
-        """Which run it is; made once, since formatting the config takes longer than a step."""
+        """Which run it is."""
         found = dict(
-            cfg=self.cfg.pretty_text,
+            cfg=self._config_text,
             seed=self.seed,
             experiment_name=self.experiment_name,
             run=self.start.run,

@@ -1,4 +1,4 @@
-"""What a run is told when its machine is wanted for something else, and what it tells in return."""
+"""Signals that ask a run to stop: which they are, who handles them when, and the exit code that asks for another try."""
 
 import functools
 import os
@@ -10,7 +10,7 @@ from types import FrameType
 
 from mmairl.errors import Stopped
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = tuple(getattr(signal, name) for name in ('SIGTERM', 'SIGUSR1', 'SIGINT', 'SIGHUP') if hasattr(signal, name))
 REQUEUE = Stopped.exit_code
 
 
@@ -22,10 +22,11 @@ class Preempted(Stopped):
 
 
 class Listener:
-    """Calls a handler on each of SIGNALS, from `start` to `stop`; a child that a library forks meanwhile ends by them instead.
+    """Calls a handler on each of SIGNALS, from `start` to `stop`; forked children keep the default signal handlers.
 
-    It would inherit the handler, and Python forgets a signal that comes before a child has set itself up: a pool that ends its
-    workers would wait for them for ever. So signals are held back while a fork goes on, and the child has the default again.
+    They would inherit the handler, and Python loses a signal that comes before a child has set itself up: a pool that ends its
+    workers would wait for them for ever. So signals are blocked during a fork, and the child sets the defaults. A signal that
+    is ignored, as SIGHUP under nohup, stays ignored.
     """
 
     listening: 'Listener | None' = None
@@ -38,7 +39,8 @@ class Listener:
         if Listener.listening is not None:  # of a run that failed: its handler is not what to go back to
             Listener.listening.stop()
         Listener.listening = self
-        self.before = {number: signal.signal(number, self.handler) for number in SIGNALS}
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self.before = {number: signal.signal(number, self.handler) for number in heard}
 
     def stop(self) -> None:
         """Go back to what was before; a second call does nothing."""
@@ -55,8 +57,8 @@ class Listener:
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
 
     def leave_child(self) -> None:
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+        for number in self.before:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         Listener.listening = None
         self.release()
 
@@ -66,18 +68,24 @@ def _watch_forks() -> None:
     """For the rest of the process: Python has no way to take this back."""
     if hasattr(os, 'register_at_fork'):
         watch = {'before': 'hold', 'after_in_parent': 'release', 'after_in_child': 'leave_child'}
-        os.register_at_fork(**{when: functools.partial(_tell_listener, act) for when, act in watch.items()})
+        os.register_at_fork(**{when: functools.partial(_call_listener, act) for when, act in watch.items()})
 
 
-def _tell_listener(act: str) -> None:
+def _call_listener(act: str) -> None:
     if Listener.listening is not None:
         getattr(Listener.listening, act)()
 
 
-def deaf(worker: int, then: Callable[[int], None] | None) -> None:
-    """A data worker's start: it heeds its own process's signals only.
+def ignore_signals() -> None:
+    """For a process whose work is done: a signal while it exits must not turn its success into a failure."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
-    Schedulers signal every process of a job, and a worker that dies of it takes the step down that was to be finished.
+
+def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
+    """Start of a data worker, which ignores SIGNALS unless they are sent by its parent.
+
+    Schedulers and terminals signal every process of a job, and a worker that dies ends the step that was to be finished.
     """
     if hasattr(signal, 'sigwaitinfo'):  # elsewhere nobody can know who has sent a signal
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -16,7 +16,7 @@ from mmairl.data.workers import safe
 from mmairl.engine.checkpoint import Checkpointed
 from mmairl.engine.fast import lay_out, make_fast
 from mmairl.engine.loops import EpochLoop, IterLoop
-from mmairl.engine.preemption import deaf
+from mmairl.engine.preemption import obey_parent_only
 from mmairl.network import network_of
 from mmairl.registry import DATASETS
 
@@ -51,7 +51,7 @@ class ExactRun(Checkpointed):
         own = self._randomness_cfg.get('diff_rank_seed', False)
         loader = self.build_dataloader({**self._train_dataloader, 'dataset': dataset}, self.seed, own)
         loader.generator = torch.Generator()  # else each start of the workers draws from the run's own
-        loader.worker_init_fn = partial(deaf, then=loader.worker_init_fn)
+        loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
         require_a_batch(loader)
         return safe(loader)
 
@@ -79,10 +79,6 @@ class Runner(ExactRun, PlainRunner):
         self.model.to(memory_format=torch.contiguous_format)
         super()._init_model_weights()
         lay_out(self.model, self.cfg.get('fast'))
-
-    def resume(self, filename: str, *args, map_location: str = 'cpu', **kwargs) -> None:
-        """From the host's memory: a GPU has no room for a second copy, and counts of steps belong where torch puts them."""
-        super().resume(filename, *args, map_location=map_location, **kwargs)
 
     def prepare(self) -> None:
         """Build what is left to build, which `train` finds done."""

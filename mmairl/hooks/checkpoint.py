@@ -12,13 +12,15 @@ from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
 from mmairl.data.sampler import ResumableSampler
-from mmairl.engine.checkpoint import trust_mmengine_checkpoints
+from mmairl.engine.checkpoint import resuming, trust_mmengine_checkpoints
 from mmairl.engine.loops import images_per_step, sampler_of
 from mmairl.errors import UserError
-from mmairl.files import BackgroundWriter, replacing, write_text
+from mmairl.files import BackgroundWriter, write_text
+from mmairl.network import network_of
 from mmairl.randomness import random_state, set_random_state
 from mmairl.registry import HOOKS
 from mmairl.weights.read import not_finite
+from mmairl.weights.write import write_checkpoint
 
 
 @HOOKS.register_module()
@@ -60,7 +62,8 @@ class ExactCheckpointHook(CheckpointHook):
         if not runner.iter:
             return  # a run of its own, also where `load_from` alone has given it weights
         if len(self.resumed) == 2:
-            self._take_up(runner, **self.resumed)
+            with resuming('the checkpoint'):
+                self._take_up(runner, **self.resumed)
         else:
             runner.logger.warning('the checkpoint holds no random state: the run goes on, but not as if uninterrupted')
 
@@ -103,6 +106,12 @@ class ExactCheckpointHook(CheckpointHook):
                 f'the checkpoint was made with {place["images_per_step"]} images an iteration and this run has {now}; keep '
                 f'total_batch_size / accumulative_counts at {place["images_per_step"]}, with any number of processes'
             )
+        images = len(runner.train_dataloader.dataset)
+        if place.get('images', images) != images:
+            raise UserError(
+                f'the checkpoint was made with {place["images"]} images and this run has {images}, so that epochs have other '
+                'lengths; take the same images, or start from its weights alone by load_from without resume'
+            )
         sampler = sampler_of(runner.train_dataloader)
         if isinstance(sampler, ResumableSampler) and 'seed' in place:
             sampler.seed = place['seed']
@@ -129,7 +138,7 @@ class ExactCheckpointHook(CheckpointHook):
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, int]) -> None:
         self.due = None
         if self.backend_args or not hasattr(runner, 'snapshot'):  # a store, or mmengine's own runner
-            self._require_finite(runner.model.state_dict())  # before mmengine removes an older one
+            self._require_finite(network_of(runner).state_dict())  # before mmengine removes an older one
             self.states = all_gather_object(random_state())
             super()._save_checkpoint_with_step(runner, step, meta)
         else:
@@ -153,8 +162,7 @@ class ExactCheckpointHook(CheckpointHook):
         return path
 
     def _write(self, checkpoint: dict[str, Any], path: Path, outdated: list[str]) -> None:
-        with replacing(path) as beside, beside.open('wb') as file:  # given a path, torch would not say what went wrong
-            torch.save(checkpoint, file)
+        write_checkpoint(checkpoint, path)
         write_text(self.note, str(path))
         for name in outdated:
             path.with_name(name).unlink(missing_ok=True)
@@ -171,7 +179,8 @@ class ExactCheckpointHook(CheckpointHook):
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         self._require_finite(checkpoint['state_dict'])
         sampler = sampler_of(runner.train_dataloader)
-        place = dict(images_per_step=images_per_step(runner.train_dataloader))
+        loader = runner.train_dataloader
+        place = dict(images_per_step=images_per_step(loader), images=len(loader.dataset))
         if isinstance(sampler, ResumableSampler):
             place['seed'] = sampler.seed
         checkpoint.update(random_states=self.states, place=place)

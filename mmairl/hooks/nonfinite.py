@@ -1,4 +1,4 @@
-"""A batch whose loss is not finite does no harm, is counted, and can be looked at."""
+"""A batch whose loss or gradients are not finite does no harm, is counted, and can be looked at."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,10 +17,11 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module()
 class NonFiniteHook(Hook):
-    """Undoes what a batch with a loss that is not finite has left behind, and ends the run after `limit` of them.
+    """Undoes what a batch with a loss or gradients that are not finite has left behind; ends the run after `limit` of them.
 
-    The optimizer's wrapper does not take such a step, and teacher and queue stay as they are; here the batch-norm statistics,
-    which the forward pass has spoilt, are put back. Each process writes its batch's file names to WORK_DIR/non_finite/.
+    The optimizer's wrapper does not take such a step, and teacher and queue stay as they are; here the batch-norm statistics
+    of the forward pass are put back. On a GPU, gradients are known a step later: they were taken as zero. Each process writes
+    its batch's file names to WORK_DIR/non_finite/.
     """
 
     priority = 'HIGH'
@@ -36,35 +37,40 @@ class NonFiniteHook(Hook):
         self.statistics = [buffer for layer in norms for buffer in layer.buffers()]
         self.before = [buffer.clone() for buffer in self.statistics]
         self.batches: list[list[int]] = []
+        self.images: list[int] = []  # of the last step
+        self.accumulated = runner.optim_wrapper._accumulative_counts
         self.skipped = runner.message_hub.get_info('skipped_steps', 0)
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         self.batches.append(_indices(data_batch))
         if not runner.optim_wrapper.should_update():
             return
-        batches, self.batches = self.batches, []
+        images, self.batches = [index for batch in self.batches for index in batch], []
+        if getattr(runner.optim_wrapper, 'dropped', False):
+            self._report(runner, runner.iter - self.accumulated + 1, self.images, 'gradients')
+        self.images = images
         if runner.optim_wrapper.finite:
             _copy(self.before, self.statistics)
             return
         _copy(self.statistics, self.before)
+        self._report(runner, runner.iter + 1, images, 'loss or gradients')
+
+    def _report(self, runner: Runner, iteration: int, images: list[int], what: str) -> None:
         self.skipped += 1
         runner.message_hub.update_info('skipped_steps', self.skipped)
-        self._report(runner, [index for batch in batches for index in batch])
-
-    def _report(self, runner: Runner, indices: list[int]) -> None:
         sampler = runner.train_dataloader.sampler
-        found = dict(iteration=runner.iter + 1, epoch=runner.epoch + 1, seed=getattr(sampler, 'seed', None))
-        path = Path(runner.work_dir) / 'non_finite' / f'iter_{runner.iter + 1}_process_{get_rank()}.json'
-        files = file_names(runner.train_dataloader.dataset, indices)
-        write_json(path, {**found, 'indices': indices, 'files': files})
+        found = dict(iteration=iteration, epoch=runner.epoch + 1, seed=getattr(sampler, 'seed', None))
+        path = Path(runner.work_dir) / 'non_finite' / f'iter_{iteration}_process_{get_rank()}.json'
+        files = file_names(runner.train_dataloader.dataset, images)
+        write_json(path, {**found, 'indices': images, 'files': files})
         runner.logger.warning(
-            f'the loss of iteration {runner.iter + 1} is not finite: the step is skipped ({self.skipped} so far, the run '
-            f'ends at {self.limit}); its images are listed in {path}'
+            f'the {what} of iteration {iteration} are not finite: the step is skipped ({self.skipped} so far, the run ends at '
+            f'{self.limit}); its images are listed in {path}'
         )
         if self.skipped >= self.limit:
             raise UserError(
-                f'{self.skipped} steps had a loss that is not finite, the last at iteration {runner.iter + 1}; lower the '
-                f'learning rate, use bfloat16 instead of float16, or look at the images listed in {path.parent}'
+                f'{self.skipped} steps had a loss or gradients that are not finite, the last at iteration {iteration}; lower '
+                f'the learning rate, use bfloat16 instead of float16, or look at the images listed in {path.parent}'
             )
 
 

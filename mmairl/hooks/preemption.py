@@ -1,4 +1,4 @@
-"""A cluster takes its machine back: finish the step, write a checkpoint, leave with a code that brings the run back."""
+"""A run that is asked to stop finishes its step, writes a checkpoint and exits with the code that asks for another try."""
 
 from types import FrameType
 
@@ -16,7 +16,7 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module()
 class PreemptionHook(Hook):
-    """On SIGTERM or SIGUSR1, all processes stop after the same optimizer step and the run is written as `iter_N.pth`.
+    """On SIGTERM, SIGUSR1, SIGHUP or Ctrl-C, all processes stop after the same optimizer step and `iter_N.pth` is written.
 
     Each step's flags are added up over a gloo group while the next step runs, so that no device is waited for and no process
     stops alone. Further signals change nothing: the file is finished.
@@ -57,7 +57,10 @@ class PreemptionHook(Hook):
     def _leave(self, runner: Runner, number: int) -> None:
         hook = next((hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)), None)
         if hook is None:
-            raise UserError('the run was told to stop and has no ExactCheckpointHook to save itself with; it is lost')
+            raise UserError(
+                'the run was asked to stop and cannot save itself, so that its steps are lost; set '
+                "default_hooks.checkpoint.type='ExactCheckpointHook'"
+            )
         steps = runner.iter + 1
         path = hook.save_as(runner, f'iter_{steps}.pth', dict(epoch=runner.epoch, iter=steps))
         hook.writer.finish()

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mmairl.errors import UserError
+from mmairl.models.shards import norms, own_parts
 from mmairl.registry import OPTIM_WRAPPERS
 
 
 class FiniteFlag:
-    """One number for the losses of an optimizer step: `add` each, `fetch` when the last is there, `read` before the step.
+    """One number for the losses of an optimizer step or for its gradients: `add` each, `fetch` after the last, then `read`.
 
     >>> flag = FiniteFlag()
     >>> flag.add(torch.tensor(1.0)); flag.add(torch.tensor(float('nan'))); flag.fetch(); flag.read()
@@ -23,14 +24,16 @@ class FiniteFlag:
 
     def __init__(self) -> None:
         self.all_finite: Tensor | None = None
+        self.on_host: Tensor | None = None
 
     def add(self, loss: Tensor) -> None:
         finite = torch.isfinite(loss.detach()).to(torch.float32)
         self.all_finite = finite if self.all_finite is None else self.all_finite * finite
 
-    def fetch(self) -> None:
-        """Start the copy to the host, behind the forward pass and ahead of the backward pass."""
-        all_reduce(self.all_finite, 'min')
+    def fetch(self, join: bool = True) -> None:
+        """Start the copy to the host, for all processes together or this one alone."""
+        if join:
+            all_reduce(self.all_finite, 'min')
         on_device = self.all_finite.is_cuda
         self.on_host = torch.empty((), pin_memory=on_device)
         self.on_host.copy_(self.all_finite, non_blocking=True)
@@ -38,7 +41,7 @@ class FiniteFlag:
         self.all_finite = None
 
     def read(self) -> bool:
-        """The answer of all processes; waits for the forward pass at most."""
+        """The answer; waits until the device has come to `fetch`, which it usually has."""
         if self.there is not None:
             self.there.synchronize()
         return bool(self.on_host.numpy())
@@ -53,7 +56,8 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     A step with a loss that is not finite, in any process, is not taken: its gradients are dropped. The device is not
     waited for: whether the loss is finite is known once the forward pass is done, and read when the backward pass has been
-    queued behind it.
+    queued behind it. Gradients that are not finite at a finite loss drop the step as well on a CPU, where they are there;
+    on a GPU they become zero and the next step reads that they did (`dropped`).
 
     Example:
         >>> optimizer = dict(type='SGD', lr=0.12, momentum=0.9, weight_decay=1e-4)
@@ -77,6 +81,8 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.loss_scaler = torch.amp.GradScaler(self.device_type, enabled=dtype == 'float16')
         self._scale_update_param = None
         self.finite, self._applied, self._seen = True, True, FiniteFlag()
+        self.dropped, self._gradients = False, FiniteFlag()  # whether the step before took zero for its gradients
+        self._waits = self.device_type == 'cpu'
         if self.loss_scaler.is_enabled():  # it leaves steps out by itself, for gradients that overflow
             optimizer.register_step_post_hook(self._note_step)
 
@@ -96,9 +102,29 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.backward(self.scale_loss(loss))
         if last:
             self.finite, self._applied = self._seen.read(), not self.loss_scaler.is_enabled()
+            if not self.loss_scaler.is_enabled():
+                self._check_gradients()
             if self.finite or self.loss_scaler.is_enabled():  # a scaler refuses such gradients itself, and scales less
                 self.step(**(step_kwargs or {}))
             self.zero_grad(**(zero_kwargs or {}))
+
+    @torch.no_grad()
+    def _check_gradients(self) -> None:
+        """Processes that exchange gradients have the same, so that each comes to the same answer by itself."""
+        self.dropped = self._gradients.on_host is not None and not self._gradients.read()
+        self._gradients.on_host = None
+        groups = self.optimizer.param_groups
+        gradients = [one.grad for group in groups for one in group['params'] if one.grad is not None]
+        if not gradients or not self.finite:
+            return
+        total = norms(gradients).sum()  # of whole tensors, where they are sharded
+        self._gradients.add(total)
+        self._gradients.fetch(join=False)
+        if self._waits:
+            self.finite, self._gradients.on_host = self._gradients.read(), None
+            return
+        for gradient in own_parts(gradients):
+            gradient.masked_fill_(~total.isfinite(), 0.0)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Go on from a checkpoint; momenta come to lie in memory as their weights do, which fused steps go by."""

@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-import torch
-
 from mmairl.engine.checkpoint import load_checkpoint, newest_checkpoint, run_in
 from mmairl.errors import UserError
-from mmairl.files import replacing
+from mmairl.weights.write import write_checkpoint
 
 KEPT = ('meta', 'state_dict')
 
@@ -23,7 +21,6 @@ def consolidate(src: Path, dst: Path) -> str:
     path, checkpoint = found
     if missing := [part for part in KEPT if part not in checkpoint]:
         raise UserError(f'{path} is no training checkpoint: it holds no {missing[0]}; give one of a run of mmairl')
-    with replacing(dst, source=path) as beside, beside.open('wb') as file:
-        torch.save({part: checkpoint[part] for part in KEPT}, file)
+    write_checkpoint({part: checkpoint[part] for part in KEPT}, dst, source=path)
     tensors = len(checkpoint['state_dict'])
     return f'{dst} holds {tensors} tensors of {path.name}; optimizer, schedules and random states are left out'

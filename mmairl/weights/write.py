@@ -4,6 +4,7 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import torch
 from torch import Tensor
@@ -31,51 +32,56 @@ def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **r
         'part': backbone.part,
         **record,
     }
-    with replacing(path, source=backbone.path) as beside:
-        WRITERS[to]({key: value.contiguous() for key, value in backbone.weights.items()}, origin, beside)
+    with replacing(path, source=backbone.path) as beside, beside.open('wb') as file:
+        WRITERS[to]({key: value.contiguous() for key, value in backbone.weights.items()}, origin, file)
 
 
-def _mmairl(weights: Weights, origin: dict, path: Path) -> None:
+def write_checkpoint(content: dict, path: str | Path, source: str | Path | None = None) -> None:
+    """Save what torch can save, whole or not at all; `source` is the file that it was made from and must not replace."""
+    with replacing(path, source) as beside, beside.open('wb') as file:  # given a path, torch would hide what went wrong
+        torch.save(content, file)
+
+
+def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     state = OrderedDict((f'backbone.{key}', value) for key, value in weights.items())
-    torch.save(dict(meta={ORIGIN: origin}, state_dict=state), path)
+    torch.save(dict(meta={ORIGIN: origin}, state_dict=state), file)
 
 
-def _plain(weights: Weights, origin: dict, path: Path) -> None:
+def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """A bare dictionary of tensors, as torch's own models are released; the origin is an attribute of it."""
     state = OrderedDict(weights)
     vars(state)[ORIGIN] = origin
-    torch.save(state, path)
+    torch.save(state, file)
 
 
-def _timm(weights: Weights, origin: dict, path: Path) -> None:
+def _timm(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     is_vit = 'cls_token' in weights
-    _plain({rename(key, OURS_TO_TIMM) if is_vit else key: value for key, value in weights.items()}, origin, path)
+    _plain({rename(key, OURS_TO_TIMM) if is_vit else key: value for key, value in weights.items()}, origin, file)
 
 
-def _detectron2(weights: Weights, origin: dict, path: Path) -> None:
-    """detectron2's own names as NumPy arrays; `matching_heuristics` lets it find them in C4 and in FPN models."""
+def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
+    """detectron2's own names as NumPy arrays; `matching_heuristics` lets it find them in C4 and in FPN models.
+
+    NumPy has no bfloat16, so that such weights become float32.
+    """
     if 'conv1.weight' not in weights:
         raise UserError('detectron2 has names for ResNets alone and this backbone is none; write another format')
     arrays = {
-        rename(key, OURS_TO_DETECTRON2): (
-            value.float() if value.dtype == torch.bfloat16 else value
-        ).numpy()  # NumPy lacks bfloat16
+        rename(key, OURS_TO_DETECTRON2): (value.float() if value.dtype == torch.bfloat16 else value).numpy()
         for key, value in weights.items()
         if not key.endswith('num_batches_tracked')  # its BN layers have no such counter
     }
-    with path.open('wb') as file:
-        pickle.dump(
-            {'model': arrays, '__author__': 'mmairl', 'matching_heuristics': True, 'meta': {ORIGIN: origin}}, file, 4
-        )
+    content = {'model': arrays, '__author__': 'mmairl', 'matching_heuristics': True, 'meta': {ORIGIN: origin}}
+    pickle.dump(content, file, protocol=4)
 
 
-def _safetensors(weights: Weights, origin: dict, path: Path) -> None:
-    from safetensors.torch import save_file
+def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
+    from safetensors.torch import save
 
-    save_file(weights, path, metadata={key: str(value) for key, value in origin.items()})
+    file.write(save(weights, metadata={key: str(value) for key, value in origin.items()}))
 
 
-WRITERS: dict[str, Callable[[Weights, dict, Path], None]] = {
+WRITERS: dict[str, Callable[[Weights, dict, IO[bytes]], None]] = {
     'mmairl': _mmairl,
     'torchvision': _plain,
     'timm': _timm,

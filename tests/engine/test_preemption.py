@@ -41,7 +41,7 @@ def wait_for(process: subprocess.Popen, text: str) -> str:
     raise AssertionError(f'{text!r} was never said:\n{said}')
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_finishes_the_step_saves_and_asks_for_another_try(tmp_path, number):
     """Sent to all processes of the job, data workers too, as a scheduler does, and twice."""
     process = subprocess.Popen(
@@ -51,6 +51,9 @@ def test_a_signal_finishes_the_step_saves_and_asks_for_another_try(tmp_path, num
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # ignored where the tests run in the background
     )
     wait_for(process, '[2/5]')
     os.killpg(process.pid, number)
@@ -100,6 +103,28 @@ def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(tmp_pat
     assert run_whole.communicate(timeout=600) and run_whole.returncode == 0
     ends = [Path((tmp_path / name / 'last_checkpoint').read_text()) for name in ('whole', 'run')]
     resuming.assert_the_same_run(*ends)
+
+
+def test_a_signal_before_the_run_has_begun_asks_for_another_try(tmp_path):
+    """While Python imports torch and mmengine, which takes seconds."""
+    process = start(sys.executable, ROOT / 'tools' / 'train.py', 'configs/none.py', '--work-dir', tmp_path)
+    status = Path(f'/proc/{process.pid}/status')
+    while not int(status.read_text().split('SigCgt:')[1].split()[0], 16) & 1 << (signal.SIGUSR1 - 1):
+        time.sleep(0.005)  # the handler is not there yet
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(60) == REQUEUE
+
+
+def test_a_signal_that_is_ignored_stays_ignored(monkeypatch):
+    """nohup has SIGHUP ignored so that a run outlives its terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    listener = Listener(print)
+    try:
+        listener.start()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and signal.getsignal(signal.SIGTERM) is print
+    finally:
+        listener.stop()
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_process_that_a_library_forks_during_the_run_ends_by_the_signal(toy_config):

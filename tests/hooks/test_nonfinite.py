@@ -42,6 +42,50 @@ class Remember(Hook):
         self.states.append((model, [moment['momentum_buffer'].clone() for moment in moments]))
 
 
+class Poisonous(torch.autograd.Function):
+    """Passes a value on and gives a gradient of NaNs back."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return torch.full_like(gradient, float('nan'))
+
+
+@HOOKS.register_module(force=True)
+class SpoilGradient(Hook):
+    """A finite loss with gradients that are not, in one iteration; on a CPU, or as a GPU would know of it."""
+
+    def __init__(self, iteration: int, on_gpu: bool) -> None:
+        self.iteration, self.on_gpu = iteration, on_gpu
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        runner.optim_wrapper._waits = not self.on_gpu
+        last = runner.model.projector
+        self.handle = last.register_forward_hook(
+            lambda module, inputs, output: Poisonous.apply(output) if runner.iter + 1 == self.iteration else output
+        )
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        self.handle.remove()
+
+
+@pytest.mark.parametrize('name', ['mocov2plus_r50_200e.py', 'byol_lars_r50_200e.py'])
+@pytest.mark.parametrize('on_gpu', [False, True])
+def test_gradients_that_are_not_finite_leave_finite_weights_and_are_counted_once(toy_config, name, on_gpu):
+    cfg = toy_config(name, steps=4)
+    cfg.custom_hooks = [dict(type='SpoilGradient', iteration=2, on_gpu=on_gpu), dict(type='Remember')]
+    runner = launch.train(cfg)
+    states = next(hook for hook in runner.hooks if isinstance(hook, Remember)).states
+    assert all(value.isfinite().all() for state, moments in states for value in [*state.values(), *moments])
+    assert runner.message_hub.get_info('skipped_steps') == 1
+    assert (resuming.differing(states[0][0], states[1][0], 'model') == []) != on_gpu
+    found = json.loads((Path(runner.work_dir) / 'non_finite' / 'iter_2_process_0.json').read_text())
+    assert found['iteration'] == 2 and found['indices'] == list(range(8, 16))
+
+
 def run(toy_config, name: str = 'mocov2plus_r50_200e.py', spoilt: tuple[int, ...] = (), **options) -> tuple:
     cfg = toy_config(name, custom_hooks=[dict(type='Spoil', iterations=list(spoilt)), dict(type='Remember')], **options)
     runner = launch.train(cfg)
@@ -74,7 +118,7 @@ def test_under_accumulation_the_whole_step_is_dropped(toy_config):
 
 
 def test_too_many_end_the_run_with_one_sentence(toy_config):
-    with pytest.raises(UserError, match='2 steps had a loss that is not finite, the last at iteration 3'):
+    with pytest.raises(UserError, match='2 steps had a loss or gradients that are not finite, the last at iteration 3'):
         run(toy_config, spoilt=(1, 3), steps=5, **{'default_hooks.non_finite.limit': 2})
 
 

@@ -1,0 +1,162 @@
+"""What a resumed run's config changes: it is applied, or kept as it was, or refused; one table in the log says which.
+
+mmengine restores the rate, decay, momentum and schedules of the checkpoint, whatever the config says now. Here today's config
+holds: hyperparameters are set anew, and a schedule that differs is made anew and stepped to where the run is.
+"""
+
+import ast
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from mmengine.optim import OptimWrapper
+from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
+
+from mmairl.errors import UserError
+
+PROGRESS = ('last_step', '_global_step', '_last_value', 'verbose', 'best', 'num_bad_epochs', 'cooldown_counter')
+FORM = (
+    'params',
+    'param_names',
+    'fused',
+    'foreach',
+    'capturable',
+    'differentiable',
+)  # how a step is computed, not which
+SECTIONS = ('model', 'train_dataloader', 'total_batch_size', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'fast',
+            'randomness', 'custom_hooks', 'default_hooks.momentum', 'strategy')  # fmt: skip
+SHOWN = 20
+AGAIN = 'take the config that it was made with, or start from its weights alone by load_from without resume'
+Groups = list[dict[str, Any]]
+Change = tuple[str, Any, Any, str]  # the key, the checkpoint's value, today's, and what is done
+
+
+def take_up(
+    optim_wrapper: OptimWrapper,
+    schedules: Sequence[_ParamScheduler],
+    checkpoint: dict[str, Any],
+    epoch_length: int,
+) -> list[Change]:
+    """Load the optimizer's state and its schedules; what today's config sets otherwise is applied, and returned."""
+    saved, states = checkpoint['optimizer']['param_groups'], checkpoint.get('param_schedulers') or []
+    kept = [_settings(one.state_dict()) for one in schedules] == [_settings(one) for one in states]
+    before = saved[0].get('lr')
+    if not kept:
+        _step_to(schedules, checkpoint['meta'], epoch_length)
+    today = [dict(group) for group in optim_wrapper.optimizer.param_groups]
+    optim_wrapper.load_state_dict(checkpoint['optimizer'])
+    groups = optim_wrapper.optimizer.param_groups  # other dictionaries than before
+    found: dict[str, Change] = {}
+    scheduled = {one.param_name for one in schedules}
+    for group, wanted in zip(groups, today):
+        for key, value in wanted.items():
+            if key in FORM or (kept and key in scheduled) or group.get(key) == value:
+                continue
+            found[key] = (f'optimizer: {key}', group.get(key), value, 'applied')
+            group[key] = value
+    if kept:
+        for schedule, state in zip(schedules, states):
+            schedule.load_state_dict(state)
+    else:
+        found['lr'] = ('schedules: lr at this point', before, groups[0].get('lr'), 'made anew for the whole run')
+    return list(found.values())
+
+
+def _settings(state: dict[str, Any]) -> dict[str, Any]:
+    """A schedule without how far it is. Under ZeRO, groups of equal settings are one."""
+    plain = {key: value for key, value in state.items() if key not in PROGRESS}
+    return {**plain, 'base_values': set(state['base_values'])}
+
+
+def _step_to(schedules: Sequence[_ParamScheduler], meta: dict[str, Any], epoch_length: int) -> None:
+    """Step fresh schedules as a run does that comes to this iteration: they go from value to value."""
+    epochs = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # that no optimizer has stepped before them
+        for iteration in range(1, meta['iter'] + 1):
+            ends = iteration % epoch_length == 0 and epochs < meta['epoch']
+            epochs += ends
+            for schedule in schedules:
+                if ends or not schedule.by_epoch:
+                    schedule.step()
+
+
+def require_same_optimizer(checkpoint: dict[str, Any], groups: Groups, cfg_text: str) -> None:
+    """Refuse the state of another optimizer, or of one over other parameters."""
+    saved = checkpoint['optimizer']['param_groups']
+    types = [_optimizer_type(text) for text in (checkpoint['meta'].get('cfg'), cfg_text)]
+    if None not in types and types[0] != types[1]:
+        raise UserError(f"the checkpoint's optimizer is {types[0]} and the config's is {types[1]}: {AGAIN}")
+    sizes = [[len(group['params']) for group in one] for one in (saved, groups)]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"the checkpoint's optimizer has {sum(sizes[0])} parameters in {len(sizes[0])} groups and the config's has "
+            f'{sum(sizes[1])} in {len(sizes[1])}: {AGAIN}'
+        )
+
+
+def require_same_length(
+    schedules: Sequence[_ParamScheduler], info: dict[str, Any], epochs: int, iterations: int
+) -> None:
+    """Refuse a run of another length whose schedules end where the old one ended: the last rate would hold to the end."""
+    for number, schedule in enumerate(schedules):
+        unit, now = ('max_epochs', epochs) if schedule.by_epoch else ('max_iters', iterations)
+        if schedule.end == info.get(unit) != now:
+            raise UserError(
+                f'{unit} is {now} now, and schedule {number} of {schedule.param_name} still ends at {schedule.end}, where '
+                f'the run ended before: set both lengths (--cfg-options param_scheduler.{number}.end=...), or add '
+                "dict(type='ConstantLR', factor=1.0, begin=..., end=...) to keep the last rate"
+            )
+
+
+def config_changes(old: str | None, new: str) -> list[Change]:
+    """Where two configs in Python's words differ in what training does; they are compared and never run."""
+    one, other = _flat(_parsed(old)), _flat(_parsed(new))
+    found = []
+    for key in dict.fromkeys([*one, *other]) if one else ():
+        before, now = one.get(key), other.get(key)
+        if before == now or not key.startswith(SECTIONS) or (key == 'randomness.seed' and now is None):
+            continue
+        found.append((key, before, now, "the checkpoint's is kept" if key == 'randomness.seed' else 'applied'))
+    return found
+
+
+def table(changes: Sequence[Change]) -> str:
+    """The changes in lines, for the log."""
+    rows = [f'  {key}: {before} -> {now} ({done})' for key, before, now, done in changes[:SHOWN]]
+    more = [f'  and {len(changes) - SHOWN} more'] if len(changes) > SHOWN else []
+    return '\n'.join(['the config differs from the one in the checkpoint:', *rows, *more])
+
+
+def _optimizer_type(text: str | None) -> str | None:
+    found = _flat(_parsed(text)).get('optim_wrapper.optimizer.type')
+    return found and str(found).rpartition('.')[2]
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    try:
+        lines = ast.parse(text).body if isinstance(text, str) else []
+        return {line.targets[0].id: _value(line.value) for line in lines if isinstance(line, ast.Assign)}
+    except (SyntaxError, ValueError, AttributeError, RecursionError, MemoryError):
+        return {}  # a text that is no config of ours
+
+
+def _value(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Call(func=ast.Name(id='dict'), args=[]):
+            return {pair.arg: _value(pair.value) for pair in node.keywords}
+        case ast.Dict():
+            return {str(key and _value(key)): _value(value) for key, value in zip(node.keys, node.values)}
+        case ast.List() | ast.Tuple():
+            return [_value(one) for one in node.elts]
+    return ast.unparse(node)
+
+
+def _flat(value: Any, key: str = '') -> dict[str, Any]:
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {key: value}
+    return {at: leaf for name, one in value.items() for at, leaf in _flat(one, f'{key}.{name}'.lstrip('.')).items()}

@@ -1,0 +1,140 @@
+"""What a resumed run's config changes holds from there on, or is refused, and is said."""
+
+from pathlib import Path
+
+import pytest
+import resuming
+import torch
+
+from mmairl.engine.changes import config_changes
+from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.errors import UserError
+
+
+def config(folder: Path, **how: object):
+    cfg = resuming.config('shuffle_bn', str(folder), **how)
+    cfg.custom_hooks = [hook for hook in cfg.custom_hooks if hook['type'] == 'LeaveAt']
+    return cfg
+
+
+@pytest.fixture(scope='module')
+def left(tmp_path_factory) -> Path:
+    """The checkpoint of a run of 15 iterations, left after the eighth."""
+    return resuming.run(config(tmp_path_factory.mktemp('left'), leave_at=9))
+
+
+def resumed(left: Path, folder: Path, change=lambda cfg: None, checkpoint: dict | None = None):
+    """The run of a changed config, one iteration after the checkpoint, and what its log says."""
+    source = left
+    if checkpoint is not None:
+        source = folder / 'changed.pth'
+        torch.save(checkpoint, source)
+    cfg = config(folder / 'run', leave_at=9, resume=True)
+    cfg.load_from = str(source)
+    cfg.default_hooks.checkpoint.interval = 1
+    change(cfg)
+    resuming.run(cfg)
+    return load_checkpoint(folder / 'run' / 'iter_9.pth'), next((folder / 'run').rglob('*.log')).read_text()
+
+
+def rate(checkpoint: dict) -> float:
+    return checkpoint['optimizer']['param_groups'][0]['lr']
+
+
+def test_an_unchanged_config_is_not_spoken_of(left, tmp_path):
+    saved, log = resumed(left, tmp_path)
+    assert 'differs from the one in the checkpoint' not in log and 'resumed after epoch 1, iteration 8' in log
+    twin, _ = resumed(left, tmp_path / 'twin')
+    assert rate(saved) == rate(twin)
+
+
+def test_rate_decay_and_momentum_given_anew_hold_from_there_on(left, tmp_path):
+    before, _ = resumed(left, tmp_path / 'before')
+
+    def change(cfg) -> None:
+        cfg.optim_wrapper.optimizer.update(lr=2 * cfg.optim_wrapper.optimizer.lr, weight_decay=0.25, momentum=0.5)
+
+    after, log = resumed(left, tmp_path / 'after', change)
+    group = after['optimizer']['param_groups'][0]
+    assert (group['weight_decay'], group['momentum']) == (0.25, 0.5)
+    assert rate(after) == pytest.approx(2 * rate(before), rel=1e-9)
+    assert 'optim_wrapper.optimizer.weight_decay: 0.0001 -> 0.25 (applied)' in log
+
+
+def test_a_longer_schedule_is_the_one_of_a_run_that_was_long_from_the_start(left, tmp_path):
+    def longer(cfg) -> None:
+        cfg.train_cfg.max_epochs = cfg.param_scheduler[0].end = 6
+
+    whole = config(tmp_path / 'whole', leave_at=9)
+    longer(whole)
+    whole.default_hooks.checkpoint.interval = 1
+    wanted = load_checkpoint(resuming.run(whole))
+    found, log = resumed(left, tmp_path, longer)
+    assert rate(found) == rate(wanted) and found['param_schedulers'] == wanted['param_schedulers']
+    assert 'made anew for the whole run' in log and 'train_cfg.max_epochs: 3 -> 6' in log
+
+
+def test_a_longer_run_whose_schedule_ends_early_is_refused_with_the_flag_that_chooses(left, tmp_path):
+    with pytest.raises(UserError, match=r'max_iters is 30 now.* still ends at 15.*param_scheduler.0.end'):
+        resumed(left, tmp_path, lambda cfg: cfg.train_cfg.update(max_epochs=6))
+
+
+def test_a_checkpoint_without_schedules_gets_those_of_the_config(left, tmp_path):
+    wanted, _ = resumed(left, tmp_path / 'wanted')
+    checkpoint = load_checkpoint(left)
+    del checkpoint['param_schedulers'], checkpoint['message_hub']
+    found, _ = resumed(left, tmp_path, checkpoint=checkpoint)
+    assert rate(found) == rate(wanted)
+
+
+def images(cfg) -> None:
+    cfg.train_dataloader.dataset.count += 8
+
+
+def lars(cfg) -> None:
+    cfg.optim_wrapper.update(optimizer=dict(type='LARS', lr=0.1), constructor='LARSOptimWrapperConstructor')
+
+
+@pytest.mark.parametrize(
+    'change, sentence',
+    [
+        (images, 'was made with 43 images and this run has 51'),
+        (lars, "the checkpoint's optimizer is SGD and the config's is LARS"),
+        (lambda cfg: cfg.optim_wrapper.update(paramwise_cfg=dict(norm_decay_mult=0.0)), 'groups and the config'),
+    ],
+)
+def test_what_cannot_go_on_is_one_sentence_that_names_the_way_out(left, tmp_path, change, sentence):
+    with pytest.raises(UserError, match=sentence) as caught:
+        resumed(left, tmp_path, change)
+    assert 'load_from without resume' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    'spoil',
+    [
+        lambda one: one['optimizer'].pop('param_groups'),
+        lambda one: one['optimizer'].update(state={0: 'gone'}),
+        lambda one: one['meta'].update(iter='8'),
+        lambda one: one.update(message_hub=[]),
+        lambda one: one['param_schedulers'].insert(0, 3),
+        lambda one: one.update(place=None),
+        lambda one: one.update(random_states=[{}]),
+    ],
+)
+def test_a_malformed_checkpoint_is_one_sentence(left, tmp_path, spoil):
+    checkpoint = load_checkpoint(left)
+    spoil(checkpoint)
+    with pytest.raises(UserError, match='cannot be resumed from') as caught:
+        resumed(left, tmp_path, checkpoint=checkpoint)
+    assert '\n' not in str(caught.value)
+
+
+def test_configs_are_compared_as_text_and_never_run(tmp_path):
+    old = f"model = dict(type='A', layers=[dict(n=1)])\nx = __import__('os').mkdir('{tmp_path}/ran')\nrandomness = dict(seed=1)"
+    new = "model = dict(type='A', layers=[dict(n=2)])\nrandomness = dict(seed=2)"
+    assert config_changes(old, new) == [
+        ('model.layers.0.n', 1, 2, 'applied'),
+        ('randomness.seed', 1, 2, "the checkpoint's is kept"),
+    ]
+    assert config_changes('no config (', new) == config_changes(None, new) == []
+    assert config_changes('(' * 10_000, new) == [] and not (tmp_path / 'ran').exists()
