@@ -5,6 +5,7 @@ is not done again, whenever and however often the study is interrupted.
 """
 
 import argparse
+import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from mmairl.files import write_text
 from mmairl.flags import count, positive, seed
 from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import latex, markdown
+from mmairl.report.table import rich_table
 from mmairl.study.collect import collect
 from mmairl.study.guard import compare, require_fair
 from mmairl.study.plan import cost
@@ -29,6 +31,7 @@ from mmairl.study.runs import Run, execute, lay_out
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.slurm import slurm_jobs
 from mmairl.study.spec import Study, catalogue, read_study
+from mmairl.study.statistics import Comparison, plan_seeds
 from mmairl.study.stopping import stoppable
 from mmairl.study.worker import is_local
 from mmairl.transfer.tasks import TASKS
@@ -54,6 +57,10 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--out', type=Path, help='default: work_dirs/studies/STUDY_SCALE')
     parser.add_argument('--dry-run', action='store_true', help='plan and check, and leave')
+    parser.add_argument('--power', action='store_true', help='what the seeds that are finished can see, and leave')
+    parser.add_argument(
+        '--effect', type=float, help="--power: the effect that is looked for (default: the study's margin)"
+    )
     parser.add_argument('--collect', action='store_true', help='write the page of what is there, and leave')
     return parser.parse_args()
 
@@ -73,6 +80,9 @@ def main() -> None:
     require_fair(compare(study, configs))
     show_plan(study, configs, scale, len(seeds), jobs_of(args) * max(1, args.per_run))
     if args.dry_run:
+        return
+    if args.power:
+        show_power(out / 'study.json', args.effect or study.equivalence)
         return
     runs = lay_out(study, configs, seeds, tasks, out)
     if args.slurm:
@@ -131,6 +141,22 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
     CONSOLE.print(
         f'pre-training takes about {total:.1f} device hours, {total / devices:.1f} h on {devices} of them, and {size:.1f} GB; '
         f'at {scale.rate:g} images a second and device ({scale.rate_source})',
+        highlight=False,
+    )
+
+
+def show_power(path: Path, effect: float) -> None:
+    """For each declared comparison what its seeds can see, and how many `effect` wants."""
+    if not path.is_file():
+        raise UserError(f'there is no {path}; --power reads the spreads of finished runs, so run the study first')
+    record = json.loads(path.read_text())
+    labels = {metric['key']: metric['label'] for metric in record['metrics']}
+    columns = ('spread', 'seeds', 'they see an effect of', f'seeds for an effect of {effect:g}')
+    for key, family in record.get('comparisons', {}).items():
+        planned = plan_seeds([Comparison(**of) for of in family], effect)
+        CONSOLE.print(rich_table(columns, [(row, numbers) for row, *numbers in planned], labels[key]))
+    CONSOLE.print(
+        'found four times in five, corrected for the comparisons of a score; the spreads are estimates from these seeds',
         highlight=False,
     )
 

@@ -312,6 +312,28 @@ def study_bars(points: Sequence[Point], published: bool, start: float = 0.0) -> 
         return axes.figure
 
 
+def forest(comparisons: Sequence[Mapping]) -> Figure:
+    """Each effect with its interval about zero, and the margin of equivalence shaded; the shape of a mark tells its verdict."""
+    marks = {'differs': ('o', ACCENT), 'equivalent': ('s', QUIET), 'undecided': ('D', CARD)}
+    with drawing(7.6, 0.8 + 0.46 * len(comparisons)) as axes:
+        axes.axvline(0, color=QUIET, linewidth=1)
+        margin = comparisons[0]['margin']
+        axes.axvspan(-margin, margin, color=QUIET, alpha=0.12, linewidth=0)
+        for y, of in enumerate(comparisons):
+            axes.plot((of['low'], of['high']), (y, y), color=INK, linewidth=1.2)
+            shape, inner = marks[of['verdict']]
+            own = {'markerfacecolor': inner, 'markeredgecolor': INK, 'markersize': 7, 'linestyle': 'none'}
+            first = of['verdict'] not in [before['verdict'] for before in comparisons[:y]]
+            axes.plot(of['estimate'], y, shape, label=of['verdict'] if first else None, **own)
+        axes.set_yticks(range(len(comparisons)), [shortened(of['row']) for of in comparisons], color=INK)
+        axes.set_ylim(len(comparisons) - 0.5, -0.5)
+        axes.grid(axis='y', visible=False)
+        axes.spines['left'].set_visible(False)
+        axes.set(title='effects', xlabel='points, with the 95 % interval')
+        axes.legend(loc='upper center', bbox_to_anchor=(0.4, -0.35 / len(comparisons) - 0.1), ncols=3, labelcolor=QUIET)
+        return axes.figure
+
+
 def shortened(label: str) -> str:
     return label if len(label) < 43 else f'{label[:41]}…'
 

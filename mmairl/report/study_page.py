@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 from urllib.parse import quote
 
-from mmairl.report.figures import Point, lines, study_bars, study_lines, svg
+from mmairl.report.figures import Point, forest, lines, study_bars, study_lines, svg
 from mmairl.report.page import write_page
 from mmairl.report.sections import CURVES, percent
 from mmairl.report.study_tables import (
@@ -23,6 +23,7 @@ from mmairl.report.study_tables import (
     markdown,
     published_metrics,
     scores,
+    signed,
     table_lines,
 )
 
@@ -55,6 +56,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         ],
         panels=[panel for panel in drawn if panel['kind'] == 'measured'] + published[:SHOWN],
         folded=published[SHOWN:],
+        effects=_effects(study),
         reading=[part for part in (study.get('reading') or '').split('\n\n') if part.strip()],
         before=(study.get('fairness') or {}).get('before', []),
         after=[_check(check) for check in (study.get('fairness') or {}).get('after', [])],
@@ -120,6 +122,34 @@ def _cluster(study: Mapping, row: Mapping) -> object:
         seen.add(row['name'])
         row = rows[row['on']]
     return row['name']
+
+
+def _effects(study: Mapping) -> list[dict[str, Any]]:
+    """For each score what its comparisons found, as text, and the figure of those that have an interval."""
+    labels = {metric['key']: metric['label'] for metric in study['metrics']}
+    found = []
+    for number, (key, family) in enumerate(study.get('comparisons', {}).items()):
+        drawn = [of for of in family if of['low'] is not None]
+        figure = svg(forest(drawn), f'forest-{number}') if drawn else ''
+        shown = [{**of, 'words': _words(of)} for of in family]
+        margin = f'{family[0]["margin"]:g}' if family else ''
+        found.append(dict(label=labels.get(key, key), figure=figure, comparisons=shown, margin=margin))
+    return [of for of in found if of['comparisons']]
+
+
+def _words(of: Mapping) -> dict[str, str]:
+    """A comparison's numbers as the page prints them."""
+    estimate = BLANK if of['estimate'] is None else signed(of['estimate'], 1)
+    interval = BLANK if of['low'] is None else f'{signed(of["low"], 1)} to {signed(of["high"], 1)}'
+    better = (
+        BLANK if of['better'] is None else f'{of["better"]:.3f}' if 0.0005 < of['better'] < 0.9995 else _extreme(of)
+    )
+    verdict = f'equivalent within ±{of["margin"]:g}' if of['verdict'] == 'equivalent' else of['verdict']
+    return dict(estimate=estimate, interval=interval, better=better, verdict=verdict)
+
+
+def _extreme(of: Mapping) -> str:
+    return '< 0.001' if of['better'] < 0.5 else '> 0.999'
 
 
 def _check(check: Mapping) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from math import hypot, isfinite
+from math import isfinite
 from statistics import mean, stdev
 
 from mmairl.report.page import fill
@@ -12,8 +12,7 @@ BLANK = '—'
 WORDS = {'measured': 'measured', 'published': 'published', 'gap': 'measured − published'}
 LEGEND = (
     'Measured: mean ± sample standard deviation (n − 1) over n seeds. Δ: difference to the row that it builds on, of unrounded '
-    'means; in parentheses where it is no larger than the spreads of both rows together, √(s₁² + s₂²), or where a '
-    'row has one seed: read those as no difference. — : not measured, or not printed in the paper.'
+    'means; of measured rows in parentheses unless a test says that they differ. — : not measured, or not printed in the paper.'
 )
 # The columns of the papers' tables, where a study has no label but the key.
 LABELS = {
@@ -95,28 +94,30 @@ def published_metrics(study: Mapping) -> list[dict]:
 def table_lines(study: Mapping) -> list[Line]:
     """The table's rows, their cells in the order of `columns`."""
     rows, found = {row['name']: row for row in study['rows']}, columns(study)
+    comparisons = [of for family in study.get('comparisons', {}).values() for of in family]
+    differ = {(of['row'], of['metric']) for of in comparisons if of['verdict'] == 'differs'}
     digits = {column: _digits(study, column) for column in found}
     return [
         Line(
             row['name'],
             row.get('factor') or '',
             row.get('on'),
-            tuple(_cell(row, rows.get(row.get('on')), column, digits[column]) for column in found),
+            tuple(_cell(row, rows.get(row.get('on')), column, digits[column], differ) for column in found),
             tuple(problems(study, row)),
         )
         for row in study['rows']
     ]
 
 
-def _cell(row: Mapping, base: Mapping | None, column: Column, digits: int) -> Cell:
+def _cell(row: Mapping, base: Mapping | None, column: Column, digits: int, differ: set[tuple[str, str]]) -> Cell:
     value, values = _value(row, column), scores(row, column.key) if column.kind == 'measured' else ()
     if value is None:
         return Cell()
     return Cell(
-        _signed(value, digits) if column.kind == 'gap' else _number(value, digits),
+        signed(value, digits) if column.kind == 'gap' else _number(value, digits),
         f'± {stdev(values):.{digits}f}' if len(values) > 1 else '',
         len(values),
-        _change(row, base, column, digits) if base and column.kind != 'gap' else '',
+        _change(row, base, column, digits, differ) if base and column.kind != 'gap' else '',
     )
 
 
@@ -128,19 +129,14 @@ def _value(row: Mapping, column: Column) -> float | None:
     return measured if column.kind == 'measured' else printed
 
 
-def _change(row: Mapping, base: Mapping, column: Column, digits: int) -> str:
+def _change(row: Mapping, base: Mapping, column: Column, digits: int, differ: set[tuple[str, str]]) -> str:
     """The difference of two rows; what a published number's spread is, nobody printed."""
     one, two = _value(row, column), _value(base, column)
     if one is None or two is None:
         return BLANK
-    text = _signed(one - two, digits)
-    within = column.kind == 'measured' and not exceeds_spread(scores(row, column.key), scores(base, column.key))
-    return f'({text})' if within else text
-
-
-def exceeds_spread(one: Sequence[float], two: Sequence[float]) -> bool:
-    """Whether |mean - mean| > sqrt(s1^2 + s2^2), which single runs cannot tell."""
-    return min(len(one), len(two)) > 1 and abs(mean(one) - mean(two)) > hypot(stdev(one), stdev(two))
+    text = signed(one - two, digits)
+    undecided = column.kind == 'measured' and (row['name'], column.key) not in differ
+    return f'({text})' if undecided else text
 
 
 def _digits(study: Mapping, column: Column) -> int:
@@ -154,10 +150,15 @@ def _number(value: float, digits: int) -> str:
     return f'{value:.{digits}f}'.replace('-', '−')
 
 
-STATES = {'missing': 'has not run', 'failed': 'failed', 'running': 'is not finished'}
+STATES = {
+    'missing': 'has not run',
+    'failed': 'failed',
+    'running': 'is not finished',
+    'replaced': 'was measured before its checkpoint was replaced; run the study again',
+}
 
 
-def _signed(value: float, digits: int) -> str:
+def signed(value: float, digits: int) -> str:
     """With its sign, unless it rounds to nothing."""
     text = f'{value:+.{digits}f}'.replace('-', '−')
     return text if float(text[1:]) else text[1:]
@@ -242,7 +243,7 @@ LATEX = {
     '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"': r'\textquotedbl{}', '[': '{[}',
     **{c: f'\\{c}' for c in '&%$#_{}'},
     '—': '---', '–': '--', '−': '$-$', '±': r'$\pm$', '×': r'$\times$', '→': r'$\rightarrow$', '·': r'$\cdot$',
-    'Δ': r'$\Delta$', '√': r'$\surd$', '²': r'\textsuperscript{2}', '₁': r'\textsubscript{1}', '₂': r'\textsubscript{2}',
+    'Δ': r'$\Delta$',
 }  # fmt: skip
 
 

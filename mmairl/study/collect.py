@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from mmairl.study.guard import after, compare
 from mmairl.study.runs import Run
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
+from mmairl.study.statistics import compare as compare_scores
+from mmairl.study.worker import was_replaced
 
 
 def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequence[Run], out: Path) -> dict[str, Any]:
@@ -37,6 +40,8 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         fairness=dict(before=compared, after=after(study, finished)),
         reading=study.reading.get(scale.name, ''),
     )
+    scores = [metric['key'] for metric in record['metrics']]
+    record['comparisons'] = {key: list(map(asdict, compare_scores(record, key, study.equivalence))) for key in scores}
     write_json(out / 'study.json', record)
     return record
 
@@ -47,6 +52,8 @@ def describe(run: Run, out: Path) -> dict[str, Any]:
     found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)), state='missing')
     if result.is_file():
         found.update(json.loads(result.read_text()), state='done')
+        if was_replaced(run.folder, found):
+            found['state'] = 'replaced'
     elif failed.is_file():
         found.update(state='failed', error=failed.read_text().removeprefix('error: '))
     elif (run.folder / 'last_checkpoint').is_file():

@@ -20,7 +20,7 @@ from mmairl.errors import UserError
 from mmairl.files import write_json
 from mmairl.study.spec import Row, Study
 from mmairl.study.stopping import ending_with_parent
-from mmairl.study.worker import is_local
+from mmairl.study.worker import is_local, was_replaced
 
 GRACE = 120  # seconds to finish a step and save, as many as the Slurm jobs have
 # A run that does not listen for a signal, as between training and the last score, ends by it.
@@ -45,8 +45,9 @@ class Run:
 
     @property
     def done(self) -> bool:
-        result = self.folder / 'result.json'
-        return result.is_file() and set(self.tasks) <= set(json.loads(result.read_text())['labels'])
+        path = self.folder / 'result.json'
+        result = json.loads(path.read_text()) if path.is_file() else {'labels': ()}
+        return set(self.tasks) <= set(result['labels']) and not was_replaced(self.folder, result)
 
 
 def lay_out(

@@ -9,8 +9,9 @@ import yaml
 
 from mmairl.errors import UserError
 from mmairl.study.published import tables
+from mmairl.study.statistics import MARGIN
 
-KEYS = {'title', 'question', 'paper', 'figure', 'seeds', 'tasks', 'rows', 'cross', 'reading'}
+KEYS = {'title', 'question', 'paper', 'figure', 'seeds', 'tasks', 'rows', 'cross', 'reading', 'equivalence'}
 SETTINGS = {'beta'}  # what tells a published row from others; no score
 ROW_KEYS = {'name', 'config', 'options', 'against', 'factor', 'declares', 'published', 'group', 'x', 'rescaled'}
 
@@ -52,6 +53,7 @@ class Study:
     paper: dict[str, Any] = field(default_factory=dict)
     figure: dict[str, Any] = field(default_factory=dict)
     reading: dict[str, str] = field(default_factory=dict)  # by scale
+    equivalence: float = MARGIN  # rows closer than this, in points of a score, count as equivalent
 
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
@@ -86,6 +88,7 @@ def read_study(path: str | Path) -> Study:
         found.get('paper', {}),
         found.get('figure', {'kind': 'bars'}),
         found.get('reading', {}),
+        _margin(found.get('equivalence', MARGIN), path),
     )
 
 
@@ -96,6 +99,12 @@ def catalogue(folder: Path) -> str:
         rows = ', '.join(f'`{name}`' for name in dict.fromkeys(Path(row.config).stem for row in study.rows))
         lines.append(f'| `{study.name}.yaml`: {study.title} | {study.paper.get("where", "")} | {rows} |')
     return '\n'.join(lines) + '\n'
+
+
+def _margin(value: Any, path: Path) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise UserError(f"the `equivalence` of {path} is '{value}'; give a number above 0, in points of the score")
+    return float(value)
 
 
 def _row(row: dict, above: str | None, table: str, path: Path) -> Row:

@@ -1,9 +1,9 @@
 """What the runs of a study say about each declared difference: an estimate, an interval, and a verdict in words.
 
-Each row is compared with the row that it builds on. Where a seed means the same thing in both rows (equal initial weights and
-order of images, as the runs recorded them), the seeds are blocks: the test is that of the differences seed by seed. Elsewhere it
-is Welch's. Neither takes the spreads of other rows for its own. A model that pools them finds more, but in a ladder whose rows spread as
-unequally as those of the demo's (standard deviations of 0.7 to 6.0) it calls equal rows different in 12 % of ladders.
+Each row is compared with the row that it builds on. Where a seed means the same in both rows (equal initial weights and order
+of images, as the runs recorded them), the seeds are blocks: the differences seed by seed are tested. Elsewhere Welch's test is.
+Each comparison has its own spread. One spread pooled over all rows would find more, but where rows spread as unequally as the
+demo's ladder does (standard deviations of 0.7 to 6.0), it calls equal rows different in 12 % of ladders.
 """
 
 import math
@@ -119,7 +119,7 @@ def scores_by_seed(row: Mapping, metric: str) -> dict[int, float]:
 def _same_start(row: Mapping, base: Mapping, seed: int) -> bool:
     """Whether a seed means the same in two rows: the same order of images, and the same weights of networks of one shape."""
     one, two = (next(run for run in of['runs'] if run['seed'] == seed).get('start') for of in (row, base))
-    if not one or not two or one['order'] != two['order']:
+    if not one or not two or None in (one['order'], two['order']) or one['order'] != two['order']:
         return False
     return one['weights'] == two['weights'] or one['shapes'] != two['shapes']
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
-from mmengine.dist import get_world_size, is_main_process
+from mmengine.dist import barrier, get_world_size, is_main_process
 from torch.utils.data import Subset
 
 from mmairl.analysis.cka import recalibrate
 from mmairl.analysis.normrescale import normrescale
 from mmairl.configs import home, load_config
+from mmairl.engine.distributed import start_processes
 from mmairl.engine.launch import register, train
 from mmairl.engine.preemption import REQUEUE
 from mmairl.engine.scalars import read_scalars
@@ -33,6 +34,7 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate, extraction
 from mmairl.files import write_json
 from mmairl.registry import DATASETS
+from mmairl.study.start import RecordStart
 from mmairl.study.stopping import passing_on
 from mmairl.weights.read import read_backbone
 from mmairl.weights.write import write_backbone
@@ -80,7 +82,8 @@ def run(folder: Path, launcher: str = 'none') -> None:
     if 'rescaled' in asked and not trained.is_file():
         rescale(cfg, folder, **asked['rescaled'])
     elif not trained.is_file():
-        start = time.perf_counter()
+        start, record_start = time.perf_counter(), dict(type=RecordStart.__name__, path=str(folder / 'start.json'))
+        cfg.custom_hooks = [*cfg.get('custom_hooks', []), record_start]
         runner = train(cfg, launcher)
         record = dict(
             seconds=time.perf_counter() - start,
@@ -88,8 +91,12 @@ def run(folder: Path, launcher: str = 'none') -> None:
             images_seen=runner.max_iters * runner.train_dataloader.batch_size * get_world_size(),
         )
         if is_main_process():
-            write_json(trained, record)
+            write_json(trained, {**record, 'start': json.loads((folder / 'start.json').read_text())})
     checkpoint = last_checkpoint(folder)
+    start_processes(launcher)
+    if is_main_process():
+        forget_another(folder, asked['tasks'], sha256(checkpoint))
+    barrier()
     local = [task for task in asked['tasks'] if is_local(task)]
     scores = {task: measure(task, cfg, checkpoint, folder, launcher) for task in local}
     if is_main_process():
@@ -97,6 +104,38 @@ def run(folder: Path, launcher: str = 'none') -> None:
             folder / 'result.json', {**json.loads(trained.read_text()), **describe(cfg, folder, checkpoint, scores)}
         )
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
+
+
+def forget_another(folder: Path, tasks: Sequence[str], digest: str) -> None:
+    """Delete what was measured of another checkpoint that lay in this one's place."""
+    measured = folder / 'measured.json'
+    if measured.is_file() and json.loads(measured.read_text()) != digest:
+        for task in tasks:
+            (folder / f'{task}.json').unlink(missing_ok=True)
+            shutil.rmtree(folder / task, ignore_errors=True)
+        shutil.rmtree(folder / 'transfer', ignore_errors=True)
+        (folder / 'result.json').unlink(missing_ok=True)
+    write_json(measured, digest)
+
+
+def was_replaced(folder: Path, result: Mapping[str, Any]) -> bool:
+    """Whether the run's checkpoint is another than the one that was measured; one that was deleted is not."""
+    checkpoint = folder / result['checkpoint']
+    if not checkpoint.is_file() or result.get('file') == _file(checkpoint):
+        return False
+    return sha256(checkpoint) != result['sha256']
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open('rb') as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _file(path: Path) -> list[int]:
+    return [path.stat().st_size, path.stat().st_mtime_ns]
 
 
 def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, constant: float | None = None) -> None:
@@ -170,7 +209,8 @@ def describe(cfg: Config, folder: Path, checkpoint: Path, scores: dict[str, dict
         scores={task: next(iter(found.values())) for task, found in scores.items()},
         labels={task: f'{next(iter(found))} {task.partition("@")[2]}'.strip() for task, found in scores.items()},
         checkpoint=checkpoint.name,
-        sha256=hashlib.sha256(checkpoint.read_bytes()).hexdigest(),
+        sha256=sha256(checkpoint),
+        file=_file(checkpoint),
         git=git_state(),
         versions=versions(),
         hardware=hardware(),

@@ -5,15 +5,17 @@ import html
 import math
 import random
 import re
+from dataclasses import asdict
 
 import pytest
 from markupsafe import escape
 from outline import sound
 
 from mmairl.report.study_page import duration, write_study_page
-from mmairl.report.study_tables import BLANK, columns, exceeds_spread, latex, markdown
+from mmairl.report.study_tables import BLANK, columns, latex, markdown
 from mmairl.report.study_tables import table_lines as lines
 from mmairl.study.published import tables
+from mmairl.study.statistics import compare
 
 PRINTED = tables()['revisit_airl']['columns']
 ROWS = (  # name, published row, factor, declared, k-NN and logistic regression (made up)
@@ -40,8 +42,14 @@ def run(seed: int, noise: random.Random, slug: str, **scores: float) -> dict:
         git='b34afd9', versions={'torch': '2.11.0', 'mmengine': '0.10.7', 'numpy': '2.2.1'},
         hardware='CPU (x86_64), 2 process(es) of 1 thread(s)',
         config_text='\n'.join(f'model.part_{i}.channels: {2**i}' for i in range(9)) + f'\nrandomness.seed: {seed}\n',
-        curves={'loss': [steps, fall], 'instance_accuracy': [steps, rise]},
+        start=dict(weights='a', shapes='b', order=f'{seed}'), curves={'loss': [steps, fall], 'instance_accuracy': [steps, rise]},
     )  # fmt: skip
+
+
+def with_verdicts(study: dict) -> dict:
+    """The record with what mmairl.study.collect adds from its runs."""
+    scores = [metric['key'] for metric in study['metrics']]
+    return {**study, 'comparisons': {key: [asdict(of) for of in compare(study, key, 1.0)] for key in scores}}
 
 
 def ladder() -> dict:
@@ -63,7 +71,7 @@ def ladder() -> dict:
         seed=2, state='failed', error='the loss became nan at step 310', folder='runs/byol_sgd/seed_2'
     )
     seen = {row['name']: 360000 for row in rows}
-    return dict(
+    return with_verdicts(dict(
         name='ladder', title='From MoCo v2 to BYOL, one factor at a time',
         question='Which details that set BYOL apart from MoCo v2 make the difference? Each row adds one to the row above.',
         paper=dict(where='Fig. 2 and Tab. 1', published=True),
@@ -81,13 +89,20 @@ def ladder() -> dict:
         ),
         reading='The symmetric loss is the largest step, here as in the paper.\n\nThe order of the last two is not decided by '
                 'three seeds: their difference is no larger than the spread.',
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def grouped() -> dict:
     """Two frameworks by two optimizers."""
     noise, published = random.Random(1), tables()['revisit_airl']['table2_optimizer_crossover']
-    study = {**ladder(), 'title': 'The optimizer crossover', 'figure': dict(kind='grouped'), 'rows': [], 'reading': ''}
+    study = {
+        **ladder(),
+        'title': 'The optimizer crossover',
+        'comparisons': {},
+        'figure': dict(kind='grouped'),
+        'rows': [],
+        'reading': '',
+    }
     scores = {'mocov2plus_sgd': 70.2, 'mocov2plus_lars': 68.8, 'byol_sgd': 69.7, 'byol_lars': 70.4}
     for key, knn in scores.items():
         framework, group = ('MoCo v2+' if 'moco' in key else 'BYOL'), key.split('_')[1].upper()
@@ -105,7 +120,13 @@ def grouped() -> dict:
 def drawn_as_lines() -> dict:
     """Two frameworks over the length of pre-training."""
     noise = random.Random(2)
-    study = {**ladder(), 'title': 'Longer pre-training', 'figure': dict(kind='lines', x='epochs'), 'rows': []}
+    study = {
+        **ladder(),
+        'title': 'Longer pre-training',
+        'comparisons': {},
+        'figure': dict(kind='lines', x='epochs'),
+        'rows': [],
+    }
     for group, level in (('MoCo v2+', 69), ('BYOL', 68)):
         for x in (100, 200, 300, 500):
             score = level + 3 * math.log2(x / 100)
@@ -122,7 +143,7 @@ def drawn_as_lines() -> dict:
 
 def tiny(**values: tuple[float | None, ...]) -> dict:
     """A study of one metric with the given scores; each row builds on the one before."""
-    study, above = {**ladder(), 'rows': [], 'published_metrics': [], 'seeds': []}, None
+    study, above = {**ladder(), 'rows': [], 'comparisons': {}, 'published_metrics': [], 'seeds': []}, None
     study['metrics'] = [dict(key='knn', label='k-NN', unit='%')]
     for name, of in values.items():
         runs = [{**run(s, random.Random(0), name, knn=v)} for s, v in enumerate(of)]
@@ -156,21 +177,28 @@ def test_mean_sample_deviation_and_difference_are_the_closed_forms():
         '80.5',
         '± 0.7',
         2,
-        '+8.5',
+        '(+8.5)',
     )
 
 
-@pytest.mark.parametrize(
-    ('two', 'change'), [((73.0, 74.0, 75.0), '(+2.0)'), ((74.3, 74.3, 74.3), '+2.3'), ((75.0,), '(+3.0)')]
-)
-def test_a_difference_within_the_spreads_or_of_one_seed_is_in_parentheses(two, change):
-    assert lines(tiny(a=(70.0, 72.0, 74.0), b=two))[1].cells[0].change == change
+def test_a_difference_is_in_parentheses_unless_the_test_says_that_rows_differ():
+    study = tiny(a=(70.0, 72.0, 74.0), b=(73.0, 74.0, 75.0))
+    assert lines(study)[1].cells[0].change == '(+2.0)'
+    study['comparisons'] = {'knn': [dict(row='b', metric='knn', verdict='differs')]}
+    assert lines(study)[1].cells[0].change == '+2.0'
 
 
-def test_the_spreads_add_in_squares():
-    # Deviations of 3 and 4: a distance of 5 does not exceed them together and 5.01 does.
-    assert not exceeds_spread((-3.0, 0.0, 3.0), (1.0, 5.0, 9.0))
-    assert exceeds_spread((-3.0, 0.0, 3.0), (1.01, 5.01, 9.01))
+def test_verdicts_stand_on_the_page_with_their_intervals(page):
+    study = ladder()
+    text = page(study)
+    assert text.count('class="effects"') == 2 and text.count('aria-label="effects"') == 2
+    table = ' '.join(text_of(re.search(r'class="effects">.*?<tbody>(.*?)</tbody>', text, re.DOTALL)[1]).split())
+    symmetric = next(c for c in study['comparisons']['knn'] if c['row'].startswith('+ symmetric'))
+    low, high = (f'{symmetric[end]:+.1f}'.replace('-', '−') for end in ('low', 'high'))
+    assert f'{low} to {high}' in table and ', as blocks' in table
+    assert symmetric['verdict'] == 'undecided' and symmetric['seeds'] == 2  # a seed of the row before is missing
+    study['rows'][1]['runs'] = study['rows'][1]['runs'][:1]
+    assert 'one seed: no verdict' in page(with_verdicts(study))
 
 
 def test_quantities_about_one_keep_three_decimals_and_negative_ones_a_minus_sign():

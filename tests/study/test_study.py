@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,10 @@ from mmengine.config import Config
 from small_runs import wait_for
 
 from mmairl.errors import UserError
-from mmairl.study.worker import rescale
+from mmairl.study.collect import describe
+from mmairl.study.runs import Run, lay_out
+from mmairl.study.spec import Row, Study
+from mmairl.study.worker import forget_another, rescale
 from mmairl.weights.read import read_backbone
 
 ROOT = Path(__file__).parents[2]
@@ -144,11 +148,35 @@ def test_a_network_is_not_rescaled_from_a_run_that_is_not_finished(tmp_path):
         rescale(Config(), tmp_path, str(tmp_path / 'source'), constant=0.1)
 
 
-def test_another_config_under_the_same_folder_is_refused(out, command):
-    (out.parent / 'toy.yaml').write_text(yaml.safe_dump({**TOY, 'batch': 8}))
-    done = run(command)
-    (out.parent / 'toy.yaml').write_text(yaml.safe_dump(TOY))
-    assert done.returncode == 2 and 'was begun with another config' in done.stderr
+def test_the_seeds_of_rows_that_start_alike_are_blocks(out):
+    """SGD and LARS differ in the optimizer alone, and what is rescaled has the start of its source."""
+    starts = [
+        json.loads((out / f'runs/{row}/seed_0/trained.json').read_text())['start']
+        for row in ('sgd', 'lars', 'rescaled')
+    ]
+    assert starts[0] == starts[1] == starts[2] and all(starts[0].values())
+
+
+def test_a_score_is_not_told_of_a_checkpoint_that_was_replaced(out, tmp_path):
+    folder = shutil.copytree(out / 'runs/sgd/seed_0', tmp_path / 'seed_0')
+    run = Run(Row('SGD', 'mocov2plus_r50_200e.py'), 0, folder, ('knn',))
+    assert run.done and describe(run, tmp_path)['state'] == 'done'
+    shutil.copy(
+        out / 'runs/rescaled/seed_0/rescaled.pth',
+        folder / json.loads((folder / 'result.json').read_text())['checkpoint'],
+    )
+    assert not run.done and describe(run, tmp_path)['state'] == 'replaced'
+    forget_another(folder, ['knn'], 'another digest')
+    assert not (folder / 'knn.json').exists() and not (folder / 'result.json').exists()
+
+
+def test_another_config_under_the_same_folder_is_refused(tmp_path):
+    row = Row('SGD', 'mocov2plus_r50_200e.py')
+    study = Study('name', 'title', '', (row,), (0,), {})
+    lay_out(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
+    lay_out(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
+    with pytest.raises(UserError, match='was begun with another config'):
+        lay_out(study, {'SGD': Config(dict(batch=16))}, [0], ['knn'], tmp_path)
 
 
 @pytest.mark.slow
