@@ -42,7 +42,8 @@ def run(seed: int, noise: random.Random, slug: str, **scores: float) -> dict:
         git='b34afd9', versions={'torch': '2.11.0', 'mmengine': '0.10.7', 'numpy': '2.2.1'},
         hardware='CPU (x86_64), 2 process(es) of 1 thread(s)',
         config_text='\n'.join(f'model.part_{i}.channels: {2**i}' for i in range(9)) + f'\nrandomness.seed: {seed}\n',
-        start=dict(weights='a', shapes='b', order=f'{seed}'), curves={'loss': [steps, fall], 'instance_accuracy': [steps, rise]},
+        start=dict(weights='a', shapes='b', order=f'{seed}'),
+        curves={'loss': [steps, fall], 'instance_accuracy': [steps, rise]},
     )  # fmt: skip
 
 
