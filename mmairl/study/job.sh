@@ -27,7 +27,9 @@ pass_on() {
     kill -USR1 $child 2>/dev/null
 }
 
+# torchrun may be gone before its workers: a second signal ends it. Each worker holds a lock until it has saved.
 leave_unfinished() {
+    for lock in {{ run_folder }}/.lock_*; do [[ ! -e $lock ]] || flock -w 120 "$lock" true; done
     [[ -n $term && -z $usr1 ]] && exit 143
     scontrol requeue "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
     exit

@@ -57,5 +57,6 @@ def job(run: Run, devices: int, partition: str, gpus: bool, options: str = '') -
         log=log.replace('%', '%%'),  # a % begins a pattern of Slurm's
         options=[options] if options else [],
         folder=shlex.quote(os.getcwd()),
+        run_folder=shlex.quote(str(run.folder.absolute())),
         commands=[shlex.join(command) for command in commands(run, devices)],
     )

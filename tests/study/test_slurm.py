@@ -71,6 +71,13 @@ def test_a_job_that_is_signalled_lets_its_run_save(job, tmp_path, commands, sign
     assert (tmp_path / 'saved').is_file() == ('USR1' in commands[0]) and not (tmp_path / 'second').exists()
 
 
+def test_a_job_stays_until_workers_that_outlive_their_launcher_have_saved(job, tmp_path):
+    (tmp_path / 'run').mkdir(exist_ok=True)
+    worker = "flock $AT/run/.lock_0 sh -c 'echo > $AT/ready; sleep 1; echo > $AT/saved' & wait"
+    assert job(worker, signals=(signal.SIGTERM,)) == (143, '')
+    assert (tmp_path / 'saved').is_file()
+
+
 def test_a_task_of_an_array_puts_only_itself_back(job):
     array = dict(SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3')
     assert job('exit 75', **array) == (0, 'requeue 12_3\n')
