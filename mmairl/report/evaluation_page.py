@@ -40,19 +40,21 @@ def results(records: Sequence[dict]) -> dict[str, list[Result]]:
 
 
 def network(record: dict) -> tuple:
-    """What tells networks apart: two files of one name in different folders are two."""
-    checkpoint = record['checkpoint']
-    return (str(Path(checkpoint).absolute()), record['part']) if checkpoint else (record['subject'],)
+    """What tells networks apart: the file, and its weights, since another file may have been put under the name."""
+    checkpoint, weights = record['checkpoint'], record.get('identity', {}).get('weights', '')
+    return (str(Path(checkpoint).absolute()), record['part'], weights) if checkpoint else (record['subject'],)
 
 
 def row_names(records: Sequence[dict]) -> dict[tuple, str]:
-    """Each network's subject, with its folder where two networks would be called the same."""
-    subjects = {network(record): record['subject'] for record in records}
-    called = Counter(subjects.values())
-    return {
+    """Each network's subject, with its folder or the beginning of its weights' digest where two would be called the same."""
+    names = {network(record): record['subject'] for record in records}
+    called = Counter(names.values())
+    names = {
         key: name if called[name] == 1 else f'{key[1]} of {"/".join(Path(key[0]).parts[-2:])}'
-        for key, name in subjects.items()
+        for key, name in names.items()
     }
+    called = Counter(names.values())
+    return {key: name if called[name] == 1 else f'{name}, weights {key[2][:6]}' for key, name in names.items()}
 
 
 def write_evaluation_page(

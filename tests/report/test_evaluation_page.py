@@ -64,3 +64,15 @@ def test_files_of_one_name_in_two_folders_are_two_networks(tmp_path):
         'student of sgd/epoch_60.pth': {'k-NN, k = 20': 90.0, 'linear, top-1': 80.0},
         'student of lars/epoch_60.pth': {'k-NN, k = 20': 89.0, 'linear, top-1': 79.0},
     }
+
+
+def test_a_file_that_was_replaced_under_its_name_is_another_network(tmp_path):
+    for number, weights in enumerate(('1234567', '89abcde')):
+        leave(tmp_path, f'{number}', 'student of x.pth', {f'score {number}': 1.0}, checkpoint='run/x.pth')
+        path = tmp_path / f'{number}.json'
+        path.write_text(json.dumps({**json.loads(path.read_text()), 'identity': {'weights': weights}}))
+    [rows] = results(records_in(tmp_path)).values()
+    assert [row.subject for row in rows] == [
+        'student of run/x.pth, weights 123456',
+        'student of run/x.pth, weights 89abcd',
+    ]
