@@ -315,7 +315,7 @@ def study_bars(points: Sequence[Point], published: bool, start: float = 0.0) -> 
 def forest(comparisons: Sequence[Mapping]) -> Figure:
     """Each effect with its interval about zero, and the margin of equivalence shaded; the shape of a mark tells its verdict."""
     marks = {'differs': ('o', ACCENT), 'equivalent': ('s', QUIET), 'undecided': ('D', CARD)}
-    with drawing(7.6, 0.8 + 0.46 * len(comparisons)) as axes:
+    with drawing(5.4, 0.8 + 0.42 * len(comparisons)) as axes:
         axes.axvline(0, color=QUIET, linewidth=1)
         margin = comparisons[0]['margin']
         axes.axvspan(-margin, margin, color=QUIET, alpha=0.12, linewidth=0)

@@ -1,16 +1,19 @@
 """Studies as YAML: what is read, what is refused, and that those that come with mmairl are fair."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
+from mmengine.config import Config
 
 from mmairl.errors import UserError
+from mmairl.study.collect import collect
 from mmairl.study.guard import after, compare, require_fair
-from mmairl.study.plan import passes
+from mmairl.study.plan import cost, passes
 from mmairl.study.published import tables
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.spec import catalogue, read_study
+from mmairl.study.spec import Study, catalogue, read_study
 
 STUDIES = Path(__file__).parents[2] / 'configs' / 'studies'
 READY = sorted(path.stem for path in STUDIES.glob('*.yaml'))
@@ -31,24 +34,41 @@ def written(folder: Path, **changes) -> Path:
     return path
 
 
-@pytest.mark.parametrize('name', READY)
-def test_the_ready_studies_differ_only_in_what_they_declare(name):
-    study, scale = read_study(STUDIES / f'{name}.yaml'), read_scale('in1k')
-    compared = compare(study, {row.name: resolve(row, scale) for row in study.rows})
+@cache
+def at(name: str, scale: str) -> tuple[Study, dict[str, Config]]:
+    """A ready study and its rows' configs at a scale."""
+    study = read_study(STUDIES / f'{name}.yaml')
+    return study, {row.name: resolve(row, read_scale(scale)) for row in study.rows}
+
+
+# The other scales of the other studies only in `make test-all`.
+QUICK = ('ladder', 'crossover', 'msbreg')
+EVERYWHERE = [
+    pytest.param(name, scale, marks=[] if scale == 'in1k' or (scale == 'demo' and name in QUICK) else pytest.mark.slow)
+    for scale in ('in1k', 'demo', 'cifar', 'in100')
+    for name in READY
+]
+
+
+@pytest.mark.parametrize(('name', 'scale'), EVERYWHERE)
+def test_every_ready_study_plans_at_every_scale_and_differs_only_in_what_it_declares(name, scale):
+    study, configs = at(name, scale)
+    compared = compare(study, configs)
     require_fair(compared)
     assert len(compared) == len(study.rows) - 1, 'each row but the first is compared with one'
     trained = {row.name for row in study.rows if not row.rescaled}
-    assert all(entry['found'] for entry in compared if entry['row'] in trained), 'a row that changes nothing'
+    if scale == 'in1k':
+        assert all(entry['found'] for entry in compared if entry['row'] in trained), 'a row that changes nothing'
+    if scale == 'demo':
+        assert all(cost(cfg, read_scale(scale)).gigabytes > 0 for cfg in configs.values())
 
 
-@pytest.mark.parametrize('scale', ['demo', 'cifar', 'in100'])
-@pytest.mark.parametrize('name', ['ladder', 'crossover', 'asymmetry', 'normrescale'])
+@pytest.mark.parametrize(('name', 'scale'), [
+    ('ladder', 'demo'),
+    *(pytest.param(name, scale, marks=pytest.mark.slow) for name in ('crossover', 'asymmetry') for scale in ('demo', 'cifar', 'in100')),
+])  # fmt: skip
 def test_a_smaller_scale_keeps_the_factors_and_adds_none(name, scale):
-    study = read_study(STUDIES / f'{name}.yaml')
-    full, small = (
-        compare(study, {row.name: resolve(row, read_scale(at)) for row in study.rows}) for at in ('in1k', scale)
-    )
-    require_fair(small)
+    full, small = (compare(*at(name, which)) for which in ('in1k', scale))
     for one, other in zip(full, small):
         parts = [
             {'views' if 'views' in key else '.'.join(key.split('.')[:2]) for key in found['found']}
@@ -59,20 +79,21 @@ def test_a_smaller_scale_keeps_the_factors_and_adds_none(name, scale):
 
 def test_a_smaller_batch_is_the_usual_one_in_parts():
     """As BYOL's Fig. 3a: the gradient is averaged over N steps, and the rate stays."""
-    study = read_study(STUDIES / 'batch_size.yaml')
-    for scale in ('in1k', 'in100'):
-        for row in study.rows:
-            cfg = resolve(row, read_scale(scale))
-            parts = cfg.optim_wrapper.get('accumulative_counts', 1)
-            assert parts == 4096 / row.x and cfg.total_batch_size == (4096 if scale == 'in1k' else 256)
+    study, configs = at('batch_size', 'in1k')
+    for row in study.rows:
+        cfg = configs[row.name]
+        assert cfg.optim_wrapper.get('accumulative_counts', 1) == 4096 / row.x and cfg.total_batch_size == 4096
 
 
-@pytest.mark.parametrize('name', ['byol_variants', 'msbreg', 'ladder', 'taxonomies'])
+@pytest.mark.parametrize('name', ['msbreg', pytest.param('byol_variants', marks=pytest.mark.slow)])
 def test_a_scale_with_another_batch_has_the_rate_that_belongs_to_it(name):
     """Rates are linear in the batch, whichever a config begins with."""
-    for row in read_study(STUDIES / f'{name}.yaml').rows:
-        full, small = (resolve(row, read_scale(scale)) for scale in ('in1k', 'in100'))
-        rates = [cfg.optim_wrapper.optimizer.lr / cfg.total_batch_size for cfg in (full, small)]
+    (study, full), (_, small) = at(name, 'in1k'), at(name, 'in100')
+    for row in study.rows:
+        rates = [
+            configs[row.name].optim_wrapper.optimizer.lr / configs[row.name].total_batch_size
+            for configs in (full, small)
+        ]
         assert rates[0] == pytest.approx(rates[1]), row.name
 
 
@@ -173,3 +194,12 @@ def test_runs_that_are_not_comparable_are_found_afterwards():
 
 def test_the_page_of_studies_lists_those_that_are_there():
     assert catalogue(STUDIES) in (STUDIES.parents[1] / 'docs' / 'reproduce.md').read_text()
+
+
+def test_flags_of_a_published_row_are_no_scores_and_top_1_stands_beside_linear_evaluation(tmp_path):
+    assert set(read_study(STUDIES / 'byol_variants.yaml').row('SimCLR').published) == {'top1'}
+    assert 'asymmetric' not in read_study(STUDIES / 'asymmetry.yaml').rows[0].published
+    study, configs = at('byol_target', 'in1k')
+    record = collect(study, configs, read_scale('in1k'), [], tmp_path)
+    assert record['published_metrics'] == [dict(key='linear', label='top1')]
+    assert all(set(row['published']) == {'linear'} for row in record['rows'])
