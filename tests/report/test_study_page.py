@@ -204,7 +204,7 @@ def test_verdicts_stand_on_the_page_with_their_intervals(page):
 
 def test_quantities_about_one_keep_three_decimals_and_negative_ones_a_minus_sign():
     one, two = lines(tiny(a=(-1.52, -1.54), b=(-2.95, -2.95)))
-    assert (one.cells[0].value, one.cells[0].spread, two.cells[0].change) == ('−1.530', '± 0.014', '−1.420')
+    assert (one.cells[0].value, one.cells[0].spread, two.cells[0].change) == ('−1.530', '± 0.014', '(−1.420)')
 
 
 def test_what_is_not_printed_stays_blank_and_so_do_differences_to_it():
