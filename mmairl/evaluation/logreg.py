@@ -1,13 +1,17 @@
-"""L2-regularised logistic regression on frozen, standardised features by L-BFGS, as in BYOL's transfer table.
+"""L2-regularised logistic regression on frozen features, as in BYOL's transfer table.
 
-The strength is chosen on validation images; the test set is looked at once.
+The strength is chosen on validation images; the test set is looked at once. Each fit reaches the minimiser: Newton's method with
+gradients in float64, whose linear systems are solved in float32 by preconditioned conjugate gradients (truncated Newton,
+Nocedal and Wright 2006, ch. 7). L-BFGS, which BYOL names, has the same minimiser and stops far from it at the ends of the grid.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from logging import WARNING
 
 import torch
 import torch.nn.functional as F
+from mmengine.logging import print_log
 from torch import Tensor
 
 from mmairl.data.splits import split_by_class
@@ -17,17 +21,25 @@ from mmairl.evaluation.metrics import scores_of
 # BYOL's 45 strengths, from strong to weak, so that each fit starts from the one before it.
 STRENGTHS = tuple((10 ** torch.linspace(5, -6, 45, dtype=torch.float64)).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-SEARCH = 50  # iterations for a strength on trial, which starts from its neighbour's solution
-ROWS = 65536  # of the features at a time, so that class scores of ImageNet need no memory of their own
+ROWS = 65536  # of the features at a time in float64
+WIDEST = 8192  # features: of wider ones no principal axes are computed
+TOLERANCE = 1e-4  # of the last step over the weights; what is left then is a twentieth of it, by FORCING
+FORCING = 0.05  # how far each linear system is solved
+STEPS, INNER = 100, 300  # at most
+NEVER = 1e6  # the score, negative, of a class without a training image
 
 
 @dataclass(frozen=True)
 class LogisticRegression:
-    """Test scores in percent, the L2 strength they were reached with, and the validation score of every strength."""
+    """Test scores in percent, the L2 strength they were reached with, and of every strength the validation score.
+
+    `gradient` is the norm of the objective's gradient where each fit has ended, the last one's under 0.
+    """
 
     scores: dict[str, float]
     strength: float
     held_out: dict[float, float]
+    gradient: dict[float, float]
 
 
 def logistic_regression(
@@ -38,83 +50,169 @@ def logistic_regression(
     strengths: Sequence[float] = STRENGTHS,
     device: str | torch.device = 'cpu',
     seed: int = 0,
+    standardise: bool = False,
 ) -> LogisticRegression:
     """Choose the strength on `val`, or a fifth of the training set, fit again on both, look at the test set once."""
     if val is None:
         fit_part, held_part = split_by_class(train.y, seed)
         train, val = (Features(train.x[part], train.y[part]) for part in (fit_part, held_part))
     classes = train.y.shape[1] if train.y.ndim == 2 else int(max(train.y.max(), val.y.max())) + 1
-    x, y = train.x.to(device), train.y.to(device)
-    mean, std = standard(x)
-    x, x_val = (x - mean) / std, (val.x.to(device) - mean) / std
-    weight, held_out = None, {}
+    prepare = _standardiser(train.x) if standardise else Tensor.float
+    objective, held_out, gradient = Objective(prepare(train.x).to(device), train.y.to(device), classes), {}, {}
+    x_val = prepare(val.x).to(device)
+    found, before = None, None
     for strength in sorted(strengths, reverse=True):
-        weight = fit(x, y, classes, strength, weight, iterations=SEARCH)
-        found = scores_of(metric, scores(x_val, weight).cpu(), val.y)
-        held_out[strength] = next(iter(found.values()))
+        # Along the path the next minimum is guessed from the last two.
+        start = None if found is None else found.inner if before is None else 2 * found.inner - before.inner
+        found, before = objective.minimise(strength, start), found
+        gradient[strength] = found.gradient
+        score = scores_of(metric, scores(x_val, found.weight).cpu(), val.y)
+        if found.solved:
+            held_out[strength] = next(iter(score.values()))
+        else:
+            print_log(f'logistic regression at strength {strength:.1e} is not solved and left out', level=WARNING)
     # Small validation sets leave ties: the middle one is neither at the edge of vanishing nor of overfitting.
     tied = [strength for strength, score in held_out.items() if score == max(held_out.values())]
     best = tied[len(tied) // 2]
-    x, y = torch.cat([train.x, val.x]).to(device), torch.cat([train.y, val.y]).to(device)
-    mean, std = standard(x)
-    weight = fit((x - mean) / std, y, classes, best)
-    found = scores_of(metric, scores((test.x.to(device) - mean) / std, weight).cpu(), test.y)
-    return LogisticRegression(found, best, held_out)
-
-
-def standard(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation per dimension; a constant dimension is left at zero rather than blown up."""
-    std = x.std(dim=0)
-    return x.mean(dim=0), torch.where(std > 1e-6, std, torch.ones_like(std))
-
-
-def fit(
-    x: Tensor,
-    y: Tensor,
-    classes: int,
-    strength: float,
-    start: Tensor | None = None,
-    tolerance: float = 1e-5,
-    iterations: int = 300,
-) -> Tensor:
-    """Minimise mean cross-entropy + strength/2 |W|^2 by L-BFGS; returns (classes, D + 1), the bias in the last column.
-
-    The bias is not penalised; scikit-learn's `C` is 1 / (N strength). Where an image has several labels each class is
-    its own yes or no.
-    """
-    weight = x.new_zeros(classes, x.shape[1] + 1) if start is None else start.clone()
-    weight.requires_grad_()
-    solver = torch.optim.LBFGS(
-        [weight],
-        max_iter=iterations,
-        history_size=20,
-        tolerance_grad=tolerance,
-        tolerance_change=1e-4 * tolerance,
-        line_search_fn='strong_wolfe',
+    x, y = torch.cat([train.x, val.x]), torch.cat([train.y, val.y]).to(device)
+    prepare = _standardiser(x) if standardise else Tensor.float
+    found = Objective(prepare(x).to(device), y, classes).minimise(best)
+    gradient[0.0] = found.gradient
+    return LogisticRegression(
+        scores_of(metric, scores(prepare(test.x).to(device), found.weight).cpu(), test.y), best, held_out, gradient
     )
 
-    def objective() -> Tensor:
-        solver.zero_grad()
-        loss = strength / 2 * weight[:, :-1].square().sum()
-        loss.backward()
-        loss = loss.detach()
-        for x_block, y_block in zip(x.split(ROWS), y.split(ROWS)):
-            part = error(scores(x_block, weight), y_block) / len(x)
-            part.backward()
-            loss += part.detach()
-        return loss
 
-    solver.step(objective)
-    return weight.detach()
+def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
+    """Mean 0 and deviation 1 per dimension; a constant dimension is left at zero rather than blown up."""
+    mean, std = x.mean(dim=0), x.std(dim=0)
+    std = torch.where(std > 1e-6, std, torch.ones_like(std))
+    return lambda values: (values - mean) / std
 
 
-def error(found: Tensor, y: Tensor) -> Tensor:
-    """The sum over images of the cross-entropy, where a label of -1 is not counted."""
-    if y.ndim == 1:
-        return F.cross_entropy(found, y, reduction='sum')
-    each = F.binary_cross_entropy_with_logits(found, y.clamp(min=0).to(found), reduction='none')
-    return (each * (y >= 0)).sum()
+@dataclass(frozen=True)
+class Minimum:
+    """Where a fit has ended: (classes, D + 1) with the bias in the last column, and the same in the objective's axes."""
+
+    weight: Tensor
+    inner: Tensor
+    gradient: float
+    solved: bool
+
+
+class Objective:
+    """The mean cross-entropy of `x` (N, D) and `y`, plus strength/2 |W|^2; the bias is not penalised.
+
+    scikit-learn's `C` is 1 / (N strength). Where an image has several labels each class is its own yes or no, and -1 is
+    not counted. Inside, features are centred and along their principal axes, which changes no minimum and makes the
+    Hessian's diagonal a good preconditioner.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, classes: int) -> None:
+        self.x, self.several = x, y.ndim == 2
+        if self.several:
+            self.counted, self.target = y >= 0, y == 1
+            self.known = self.target.any(0) & (self.counted & ~self.target).any(0)
+        else:
+            self.target = F.one_hot(y, classes).bool()
+            self.counted, self.known = torch.ones_like(self.target), self.target.any(0)
+        self.mean = torch.stack([block.double().sum(0) for block in x.split(ROWS)]).sum(0) / len(x)
+        self.axes = None
+        if x.shape[1] <= WIDEST:
+            blocks = ((block.double() - self.mean) for block in x.split(ROWS))
+            self.axes = torch.linalg.eigh(sum(block.T @ block for block in blocks))[1]
+        self.along = torch.cat([self._rows(at)[0].float() for at in range(0, len(x), ROWS)])
+
+    def _rows(self, at: int) -> tuple[Tensor, Tensor, Tensor]:
+        """A block of features along the axes, with a column of ones, and its labels."""
+        x = self.x[at : at + ROWS].double() - self.mean
+        x = F.pad(x if self.axes is None else x @ self.axes, (0, 1), value=1.0)
+        return x, self.target[at : at + ROWS][:, self.known], self.counted[at : at + ROWS][:, self.known]
+
+    def gradient(self, weight: Tensor, strength: float) -> tuple[Tensor, Tensor]:
+        """In float64, and every image's class probabilities in float32."""
+        total, probabilities = F.pad(strength * weight[:, :-1], (0, 1)), []
+        for at in range(0, len(self.x), ROWS):
+            x, target, counted = self._rows(at)
+            scores = x @ weight.T
+            p = scores.sigmoid() if self.several else scores.softmax(dim=1)
+            total += ((p - target.double()) * counted).T @ x / len(self.x)
+            probabilities.append(p.float())
+        return total, torch.cat(probabilities)
+
+    def hessian(self, p: Tensor, direction: Tensor, strength: float) -> Tensor:
+        """Times a direction, in float32."""
+        change = p * (self.along @ direction.T)
+        change = change * (1 - p) * self.counted[:, self.known] if self.several else change - p * change.sum(1, True)
+        return change.T @ self.along / len(self.x) + F.pad(strength * direction[:, :-1], (0, 1))
+
+    def diagonal(self, p: Tensor, strength: float) -> Tensor:
+        """Of the Hessian, in float32."""
+        spread = p * (1 - p) * self.counted[:, self.known]
+        blocks = zip(spread.split(ROWS), self.along.split(ROWS))
+        found = sum(s.T @ x.square() for s, x in blocks) / len(self.x)
+        return (found + F.pad(torch.full_like(found[:, :-1], strength), (0, 1))).clamp_min(1e-30)
+
+    def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
+        """Newton's method until a step is small beside the weights, from zero or from `start`."""
+        weight = start
+        if weight is None:
+            weight = self.x.new_zeros(int(self.known.sum()), self.x.shape[1] + 1, dtype=torch.float64)
+        gradient, p = self.gradient(weight, strength)
+        solved = False
+        for _ in range(STEPS):
+            step = self._newton_step(gradient, p, strength)
+            length, slope = 1.0, (gradient * step).sum().abs()
+            while True:
+                after, p_after = self.gradient(weight + length * step, strength)
+                # The slope tells where the minimum along the step is; the objective itself is too flat there.
+                if (after * step).sum() <= slope / 2 or length < 1e-4:
+                    break
+                length /= 2
+            weight, gradient, p = weight + length * step, after, p_after
+            if (
+                solved := length == 1
+                and _small(step[:, :-1], weight[:, :-1], 0)
+                and _small(step[:, -1], weight[:, -1], 1)
+            ):
+                break
+        return Minimum(self._plain(weight), weight, gradient.norm().item(), solved)
+
+    def _newton_step(self, gradient: Tensor, p: Tensor, strength: float) -> Tensor:
+        """By conjugate gradients with the Hessian's diagonal as the preconditioner."""
+        scale = gradient.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
+        residual, diagonal = (-gradient / scale).float(), self.diagonal(p, strength)
+        step, towards = torch.zeros_like(residual), residual / diagonal
+        product = first = (residual * towards).sum()
+        for _ in range(INNER):
+            bent = self.hessian(p, towards, strength)
+            curvature = (towards * bent).sum()
+            if not curvature > 0:
+                break
+            step += product / curvature * towards
+            residual = residual - product / curvature * bent
+            product, before = (residual * residual / diagonal).sum(), product
+            if product <= FORCING**2 * first:
+                break
+            towards = residual / diagonal + product / before * towards
+        step = step.double() * scale
+        # Scores of all classes raised together change no probability.
+        return step if self.several else step - step.mean(dim=0)
+
+    def _plain(self, weight: Tensor) -> Tensor:
+        """The weights for the features as they are given, with a constant for classes that have no image to learn from."""
+        inner = weight[:, :-1] if self.axes is None else weight[:, :-1] @ self.axes.T
+        plain = weight.new_zeros(len(self.known), self.x.shape[1] + 1)
+        plain[:, -1] = torch.where(self.target.any(0), NEVER, -NEVER)
+        plain[self.known] = torch.cat([inner, (weight[:, -1] - inner @ self.mean)[:, None]], dim=1)
+        return plain
+
+
+def _small(step: Tensor, weight: Tensor, least: float) -> bool:
+    """Whether a step is small beside the weights."""
+    return bool(step.abs().max() <= TOLERANCE * weight.abs().max().clamp_min(least))
 
 
 def scores(x: Tensor, weight: Tensor) -> Tensor:
-    return F.linear(x, weight[:, :-1], weight[:, -1])
+    """Class scores in float64."""
+    return torch.cat([F.linear(block.double(), weight[:, :-1], weight[:, -1]) for block in x.split(ROWS)])

@@ -1,58 +1,111 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
+from torch import Tensor
 
 from mmairl.data.splits import split_by_class
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.logreg import QUICK, fit, logistic_regression, standard
+from mmairl.evaluation.logreg import NEVER, QUICK, STRENGTHS, Objective, logistic_regression, scores
 
 
 @pytest.fixture(scope='module')
 def digits() -> tuple[Features, Features]:
     x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+    x, y = torch.tensor(x / 16, dtype=torch.float32), torch.tensor(y)
     return Features(x[:1200], y[:1200]), Features(x[1200:], y[1200:])
 
 
-def quick(train: Features, test: Features):
-    return logistic_regression(train, test, strengths=QUICK)
+def unequal(train: Features, classes: int) -> Features:
+    """Of each class about half as many images as of the one before."""
+    rows = [(train.y == label).nonzero().flatten()[: max(5, 90 // 2**label)] for label in range(classes)]
+    return Features(train.x[torch.cat(rows)], train.y[torch.cat(rows)])
 
 
-@pytest.mark.parametrize('strength', [1e-1, 1e-3])
-def test_coefficients_equal_scikit_learns(digits, strength):
-    train, _ = digits
-    mean, std = standard(train.x)
-    x = ((train.x - mean) / std).double()
-    weight = fit(x, train.y, 10, strength, tolerance=1e-8)
-    reference = LogisticRegression(C=1 / (len(x) * strength), tol=1e-10, max_iter=5000).fit(x.numpy(), train.y)
-    np.testing.assert_allclose(weight[:, :-1], reference.coef_, atol=1e-3)
-    # The bias is only known up to a constant, which no probability sees.
-    np.testing.assert_allclose(
-        weight[:, -1] - weight[:, -1].mean(), reference.intercept_ - reference.intercept_.mean(), atol=1e-3
-    )
+def minimum_by_scikit_learn(x: Tensor, y: Tensor, strength: float) -> np.ndarray:
+    solver = LogisticRegression(C=1 / (len(x) * strength), tol=1e-12, max_iter=20_000, solver='newton-cg')
+    solver.fit(x.double().numpy(), y.numpy())
+    return np.column_stack([solver.coef_, solver.intercept_])
+
+
+def bias_centred(weight: np.ndarray) -> np.ndarray:
+    """The biases are only known up to a constant, which no probability sees."""
+    return np.column_stack([weight[:, :-1], weight[:, -1] - weight[:, -1].mean()])
+
+
+@pytest.mark.parametrize('kind', ['equal', 'unequal'])
+@pytest.mark.parametrize(
+    'strengths', [STRENGTHS[::11], pytest.param(STRENGTHS, marks=pytest.mark.slow)], ids=['some', 'all']
+)
+def test_every_strength_reaches_scikit_learns_minimum(digits, kind, strengths):
+    """From the strongest, where weights vanish beside the biases, to the weakest, where the classes are separated."""
+    train = unequal(digits[0], 6) if kind == 'unequal' else Features(digits[0].x[:150, 10:40], digits[0].y[:150])
+    objective = Objective(train.x, train.y, int(train.y.max()) + 1)
+    for strength in strengths:
+        found = objective.minimise(strength)
+        assert found.solved
+        wanted = minimum_by_scikit_learn(train.x, train.y, strength)
+        np.testing.assert_allclose(
+            bias_centred(found.weight.numpy()), bias_centred(wanted), atol=1e-4, err_msg=f'{strength}'
+        )
+
+
+def test_the_strongest_regularisation_of_unequal_classes_is_not_taken_for_a_good_one(digits):
+    """Weights vanish, biases say how frequent a class is: the largest class is predicted for every image."""
+    train, largest = unequal(digits[0], 6), 0
+    found = Objective(train.x, train.y, 6).minimise(1e5)
+    assert (scores(train.x, found.weight).argmax(1) == largest).all()
+    frequency = torch.bincount(train.y).double() / len(train.y)
+    torch.testing.assert_close(found.weight[:, -1].softmax(0), frequency, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize('strength', [1e2, 1e-2, 1e-5])
+def test_the_gradient_that_is_told_is_the_objectives(digits, strength):
+    train = digits[0]
+    found = Objective(train.x, train.y, 10).minimise(strength)
+    weight = found.weight.clone().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(train.x.double() @ weight[:, :-1].T + weight[:, -1], train.y)
+    (loss + strength / 2 * weight[:, :-1].square().sum()).backward()
+    assert weight.grad[:, -1].norm() <= found.gradient + 1e-12 and found.gradient < 1e-6
+
+
+def test_more_dimensions_than_images_and_very_wide_features(monkeypatch):
+    torch.manual_seed(0)
+    x, y = torch.randn(30, 50) * 3 + 5, torch.arange(30) % 3
+    wanted = minimum_by_scikit_learn(x, y, 1e-3)
+    for widest in (8192, 10):
+        monkeypatch.setattr('mmairl.evaluation.logreg.WIDEST', widest)
+        found = Objective(x, y, 3).minimise(1e-3).weight
+        np.testing.assert_allclose(bias_centred(found.numpy()), bias_centred(wanted), atol=1e-4)
 
 
 def test_strength_is_chosen_on_held_out_training_images_and_refitted_on_all(digits):
     train, test = digits
-    probe = quick(train, test)
+    probe = logistic_regression(train, test, strengths=QUICK)
     assert probe.held_out[probe.strength] == max(probe.held_out.values())
-    x_mean, x_std = train.x.numpy().mean(0), train.x.numpy().std(0, ddof=1)
-    x_std[x_std < 1e-6] = 1
+    assert set(probe.gradient) == {*QUICK, 0.0} and max(probe.gradient.values()) < 1e-6
     reference = LogisticRegression(C=1 / (len(train.x) * probe.strength), tol=1e-8, max_iter=5000)
-    reference.fit((train.x.numpy() - x_mean) / x_std, train.y)
-    assert probe.scores['top-1'] == pytest.approx(
-        100 * reference.score((test.x.numpy() - x_mean) / x_std, test.y), abs=0.2
-    )
+    reference.fit(train.x.numpy(), train.y)
+    assert probe.scores['top-1'] == pytest.approx(100 * reference.score(test.x.numpy(), test.y), abs=1e-9)
+
+
+def test_standardised_features_are_a_choice(digits):
+    train, test = digits
+    probe = logistic_regression(train, test, strengths=QUICK, standardise=True)
+    mean, std = train.x.numpy().mean(0), train.x.numpy().std(0, ddof=1)
+    std[std < 1e-6] = 1  # a constant dimension does no harm
+    reference = LogisticRegression(C=1 / (len(train.x) * probe.strength), tol=1e-8, max_iter=5000)
+    reference.fit((train.x.numpy() - mean) / std, train.y)
+    score = 100 * reference.score((test.x.numpy() - mean) / std, test.y)
+    assert probe.scores['top-1'] == pytest.approx(score, abs=1e-9)
 
 
 def test_test_labels_do_not_touch_the_choice_and_runs_repeat(digits):
     train, test = digits
     shuffled = Features(test.x, test.y.flip(0))
-    one, same, other = quick(train, test), quick(train, test), quick(train, shuffled)
+    one, same, other = (logistic_regression(train, data, strengths=QUICK) for data in (test, test, shuffled))
     assert one == same
     assert (one.strength, one.held_out) == (other.strength, other.held_out)
 
@@ -64,51 +117,48 @@ def test_split_covers_every_image_once_and_holds_a_fifth_of_each_class():
     assert y[held_part].bincount().tolist() == [10, 2, 1]
 
 
-def test_a_constant_dimension_does_no_harm(digits):
-    train, test = digits
-    wider = [Features(torch.cat([part.x, torch.full((len(part.x), 1), 3.0)], dim=1), part.y) for part in (train, test)]
-    assert quick(*wider).scores['top-1'] == pytest.approx(quick(*digits).scores['top-1'], abs=0.2)
-
-
 def test_a_class_of_one_image_is_one_sentence():
     lonely = Features(torch.randn(5, 2), torch.tensor([0, 0, 1, 1, 2]))
     with pytest.raises(UserError, match='class 2 has one training image'):
-        quick(lonely, lonely)
+        logistic_regression(lonely, lonely, strengths=QUICK)
 
 
 def test_validation_images_choose_in_place_of_held_out_ones_and_join_the_last_fit(digits):
     train, test = digits
     fit_part, val = Features(train.x[:900], train.y[:900]), Features(train.x[900:], train.y[900:])
     given = logistic_regression(fit_part, test, val, strengths=QUICK)
-    mean, std = standard(fit_part.x)
+    objective = Objective(fit_part.x, fit_part.y, 10)
     for strength in QUICK:
-        weight = fit((fit_part.x - mean) / std, fit_part.y, 10, strength)
-        right = (F.linear((val.x - mean) / std, weight[:, :-1], weight[:, -1]).argmax(1) == val.y).float().mean()
-        assert given.held_out[strength] == pytest.approx(100 * right.item(), abs=0.7)  # trials stop at 50 iterations
-    mean, std = standard(train.x)
-    weight = fit((train.x - mean) / std, train.y, 10, given.strength)
-    right = (F.linear((test.x - mean) / std, weight[:, :-1], weight[:, -1]).argmax(1) == test.y).float().mean()
-    assert given.scores['top-1'] == pytest.approx(100 * right.item(), abs=0.2)
+        right = (scores(val.x, objective.minimise(strength).weight).argmax(1) == val.y).double().mean()
+        assert given.held_out[strength] == pytest.approx(100 * right.item())
+    last = Objective(train.x, train.y, 10).minimise(given.strength).weight
+    right = (scores(test.x, last).argmax(1) == test.y).double().mean()
+    assert given.scores['top-1'] == pytest.approx(100 * right.item())
 
 
 def test_several_labels_an_image_are_a_yes_or_no_for_each_class_as_in_scikit_learn(digits):
-    train, _ = digits
-    y = torch.stack([train.y % 2, (train.y > 4).long()], dim=1)
+    x = digits[0].x[:300]
+    y = torch.stack([digits[0].y[:300] % 2, (digits[0].y[:300] > 4).long()], dim=1)
     y[::7, 0] = -1
-    mean, std = standard(train.x)
-    x = ((train.x - mean) / std).double()
-    weight = fit(x, y, 2, 1e-2, tolerance=1e-9)
+    found = Objective(x, y, 2).minimise(1e-2)
+    assert found.solved
     for column in range(2):
         kept = y[:, column] >= 0
         # sums over counted images there, over all images here
-        reference = LogisticRegression(C=1 / (len(x) * 1e-2), tol=1e-10, max_iter=5000)
-        reference.fit(x[kept].numpy(), y[kept, column])
-        np.testing.assert_allclose(weight[column, :-1], reference.coef_[0], atol=1e-3)
+        wanted = minimum_by_scikit_learn(x[kept], y[kept, column], 1e-2 * len(x) / int(kept.sum()))
+        np.testing.assert_allclose(found.weight[column], wanted[0], atol=1e-4)
+
+
+def test_a_class_without_a_training_image_is_never_predicted(digits):
+    x, y = digits[0].x[:100], digits[0].y[:100] % 4
+    y[y == 1] = 3
+    found = Objective(x, y, 5).minimise(1e-2)
+    assert found.solved and found.weight[[1, 4], -1].tolist() == [-NEVER, -NEVER]
+    assert set(scores(x, found.weight).argmax(1).tolist()) <= {0, 2, 3}
 
 
 def test_blocks_of_rows_change_nothing(digits, monkeypatch):
-    train, _ = digits
-    x = train.x.double() / 16
-    whole = fit(x, train.y, 10, 1e-1, tolerance=1e-9)
+    train = digits[0]
+    whole = Objective(train.x, train.y, 10).minimise(1e-1).weight
     monkeypatch.setattr('mmairl.evaluation.logreg.ROWS', 100)
-    torch.testing.assert_close(fit(x, train.y, 10, 1e-1, tolerance=1e-9), whole, atol=1e-6, rtol=0)
+    torch.testing.assert_close(Objective(train.x, train.y, 10).minimise(1e-1).weight, whole, atol=1e-6, rtol=0)
