@@ -7,7 +7,7 @@ from mmengine.logging import print_log
 from rich.console import Console
 from rich.table import Table
 
-from mmairl.analysis.normrescale import PER, STATISTICS, Row, left_alone, normrescale
+from mmairl.analysis.normrescale import PER, STATISTICS, WHOLE_NUMBERS, Row, left_alone, normrescale
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.flags import above_zero
 from mmairl.report.figures import norm_lines
@@ -50,7 +50,7 @@ def main() -> None:
     if all(row.why for row in rows):
         raise UserError(f'no tensor of {args.lars} could be rescaled by {anchor}: {left_alone(rows)}')
     skipped = left_alone(rows)
-    if skipped and args.strict:
+    if args.strict and left_alone([row for row in rows if row.why != WHOLE_NUMBERS]):
         raise UserError(f'{skipped}; nothing was written, leave out --strict to write it all the same')
     write(args, source, weights, str(anchor or f'constant {args.constant}'))
     Console().print(table(rows))

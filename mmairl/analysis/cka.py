@@ -1,4 +1,9 @@
-"""Networks compared stage by stage: which of their features say the same (Fig. 3b)."""
+"""Linear CKA (Kornblith et al. 2019): which stages of networks have the same features (Fig. 3b).
+
+The usual estimate of HSIC is biased: of independent features it is far above 0 as soon as they are wider than the batch is
+long. `MinibatchCKA` averages the unbiased estimate over batches (Nguyen et al. 2021), for features of any width;
+`full_cka` is the biased one of all images at once, which papers report.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -6,56 +11,98 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from mmairl.analysis.hsic import FullCKA, MinibatchCKA
 from mmairl.errors import UserError
 from mmairl.models.siamese import pooled
 
-PARTS = 4  # of a network that has no stages by name
+SMALLEST = 4  # images: the unbiased estimate divides by n (n - 3)
 
 
-def stages_of(backbone: nn.Module) -> dict[str, nn.Module]:
-    """A ResNet's four stages, or the last layer of each quarter of a ViT."""
+def unbiased_hsic(k: Tensor, l: Tensor) -> Tensor:  # noqa: E741, the statisticians' letter
+    """HSIC_1 of Gram matrices (..., n, n), whose diagonals are not looked at; the expectation is 0 for independent data."""
+    n = k.shape[-1]
+    k, l = (m - torch.diag_embed(m.diagonal(dim1=-2, dim2=-1)) for m in (k, l))  # noqa: E741
+    k_rows, l_rows = k.sum(-1), l.sum(-1)
+    trace = (k * l).sum((-2, -1))
+    sums = k_rows.sum(-1) * l_rows.sum(-1) / ((n - 1) * (n - 2))
+    return (trace + sums - 2 / (n - 2) * (k_rows * l_rows).sum(-1)) / (n * (n - 3))
+
+
+class MinibatchCKA:
+    """CKA between every one of `a` and every one of `b` sets of features, each (images, anything)."""
+
+    def __init__(self) -> None:
+        self.cross: Tensor | float = 0.0
+        self.own: list[Tensor | float] = [0.0, 0.0]
+
+    def update(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
+        """Add a batch: the same images in the same order in each set; a batch of fewer than four is left out."""
+        if len(a[0]) < SMALLEST:
+            return
+        grams_a = _gram_matrices(a)
+        grams_b = grams_a if b is a else _gram_matrices(b)
+        self.cross = self.cross + unbiased_hsic(grams_a[:, None], grams_b[None])
+        for side, grams in enumerate((grams_a, grams_b)):
+            self.own[side] = self.own[side] + unbiased_hsic(grams, grams)
+
+    def value(self) -> Tensor:
+        """(sets of a, sets of b), 1 for features equal but for rotation and scale, NaN for features that do not vary."""
+        if not isinstance(self.cross, Tensor):
+            raise UserError(f'CKA wants batches of {SMALLEST} images or more and saw none; raise the batch size')
+        product = self.own[0][:, None] * self.own[1][None]
+        return torch.where(product > 0, self.cross / product.clamp_min(0).sqrt(), torch.nan).cpu()
+
+
+def _gram_matrices(features: Sequence[Tensor]) -> Tensor:
+    """(sets, n, n) inner products in float64, of features centred over the batch, which changes no HSIC and saves digits."""
+    flat = [x.flatten(1).float() for x in features]
+    return torch.stack([(x @ x.T).double() for x in (x - x.mean(dim=0) for x in flat)])
+
+
+def stages(backbone: nn.Module) -> dict[str, list[nn.Module]]:
+    """A ResNet's four stages, or the quarters of a ViT."""
     children = dict(backbone.named_children())
     if 'layer4' in children:
-        return {name: children[name] for name in ('layer1', 'layer2', 'layer3', 'layer4')}
-    layers = next((children[name] for name in ('layers', 'blocks') if name in children), None)
-    if layers is None:
-        raise UserError(f'{type(backbone).__name__} has no stages that CKA knows; compare ResNets or ViTs')
-    ends = [len(layers) * part // PARTS - 1 for part in range(1, PARTS + 1)]
-    return {f'layer{end + 1}': layers[end] for end in ends}
+        return {name: [children[name]] for name in ('layer1', 'layer2', 'layer3', 'layer4')}
+    layers = next((children[name] for name in ('layers', 'blocks') if name in children), [])
+    return {
+        f'layer{end}': [layers[end - 1]] for end in (len(layers) * part // 4 for part in range(1, 5)) if len(layers)
+    }
 
 
 @contextmanager
-def listening(backbone: nn.Module):
+def watched_stages(backbone: nn.Module):
     """A dictionary that each forward pass fills with the stages' features and, as 'pooled', the network's own."""
-    heard: dict[str, Tensor] = {}
+    last = {name: modules[-1] for name, modules in stages(backbone).items()}
+    if not last:
+        raise UserError(f'{type(backbone).__name__} has no stages that CKA knows; compare ResNets or ViTs')
+    features: dict[str, Tensor] = {}
     with ExitStack() as stack:
-        for name, module in stages_of(backbone).items():
+        for name, module in last.items():
 
-            def hear(_module: nn.Module, _inputs: tuple, output: Tensor, name: str = name) -> None:
-                heard[name] = output
+            def keep(_module: nn.Module, _inputs: tuple, output: Tensor, name: str = name) -> None:
+                features[name] = output
 
-            stack.callback(module.register_forward_hook(hear).remove)
+            stack.callback(module.register_forward_hook(keep).remove)
 
-        def pool(_module: nn.Module, _inputs: tuple, output: Tensor) -> None:
-            heard['pooled'] = pooled(output)
+        def keep_pooled(_module: nn.Module, _inputs: tuple, output: Tensor) -> None:
+            features['pooled'] = pooled(output)
 
-        stack.callback(backbone.register_forward_hook(pool).remove)
-        yield heard
+        stack.callback(backbone.register_forward_hook(keep_pooled).remove)
+        yield features
 
 
 @torch.inference_mode()
 def stage_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> tuple[Tensor, list[str], list[str]]:
     """CKA of each stage of `a` with each of `b` on the same images, and the stages' names."""
     similarity = MinibatchCKA()
-    with listening(a) as heard_a, listening(b) as heard_b:
+    with watched_stages(a) as of_a, watched_stages(b) as of_b:
         for images in batches:
             a(images)
             if a is not b:
                 b(images)
-            features_a = list(heard_a.values())
-            similarity.update(features_a, features_a if a is b else list(heard_b.values()))
-    return similarity.value(), list(heard_a), list(heard_b)
+            features_a = list(of_a.values())
+            similarity.update(features_a, features_a if a is b else list(of_b.values()))
+    return similarity.value(), list(of_a), list(of_b)
 
 
 @torch.inference_mode()
@@ -63,35 +110,19 @@ def network_cka(networks: Sequence[nn.Module], batches: Iterable[Tensor], stage:
     """CKA of one stage between every two networks, such as the epochs of a run."""
     similarity = MinibatchCKA()
     with ExitStack() as stack:
-        heard: Sequence[Mapping[str, Tensor]] = [stack.enter_context(listening(network)) for network in networks]
+        watched: Sequence[Mapping[str, Tensor]] = [stack.enter_context(watched_stages(one)) for one in networks]
         for images in batches:
             for network in networks:
                 network(images)
-            features = [one[stage] for one in heard]
+            features = [one[stage] for one in watched]
             similarity.update(features, features)
     return similarity.value()
 
 
 @torch.inference_mode()
-def full_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor], unbiased: bool = False) -> float:
-    """CKA of the pooled features over all images at once; the biased one is what Kornblith et al. report."""
-    similarity = FullCKA(unbiased)
-    for images in batches:
-        similarity.update(pooled(a(images)), pooled(b(images)))
-    return similarity.value()
-
-
-@torch.no_grad()
-def recalibrate(backbone: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Give BN layers the statistics of these images, as weights that NormRescale has changed need before eval mode."""
-    layers = [module for module in backbone.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    momenta = [layer.momentum for layer in layers]
-    for layer in layers:
-        layer.reset_running_stats()
-        layer.momentum = None  # a plain average over the batches
-        layer.train()
-    for images in batches:
-        backbone(images)
-    for layer, momentum in zip(layers, momenta):
-        layer.momentum = momentum
-    backbone.eval()
+def full_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> float:
+    """CKA of the pooled features over all images at once, biased, as Kornblith et al. report it."""
+    pairs = [(pooled(a(images)).double().cpu(), pooled(b(images)).double().cpu()) for images in batches]
+    x, y = (torch.cat(side) for side in zip(*pairs))
+    x, y = x - x.mean(dim=0), y - y.mean(dim=0)
+    return ((x.T @ y).norm() ** 2 / ((x.T @ x).norm() * (y.T @ y).norm())).item()

@@ -8,10 +8,14 @@ import torch
 from torch import Tensor
 
 from mmairl.errors import UserError
+from mmairl.registry import WEIGHT_INITIALIZERS
+from mmairl.weights.init import PretrainedBackbone
 from mmairl.weights.norms import is_statistic
+from mmairl.weights.read import read_backbone
 
 STATISTICS = ('keep', 'rescale')
 PER = ('tensor', 'channel')
+WHOLE_NUMBERS = 'it holds whole numbers'  # such as Swin's table of positions
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,9 @@ def normrescale(
     for key, weight in weights.items():
         new[key] = weight
         if key.endswith('num_batches_tracked') or (is_statistic(key) and statistics == 'keep'):
+            continue
+        if not weight.is_floating_point():
+            rows.append(Row(key, 0.0, None, WHOLE_NUMBERS))
             continue
         norm, by_channel = weight.double().norm().item(), per == 'channel' and weight.ndim > 1
         if anchor is None:
@@ -108,3 +115,38 @@ def left_alone(rows: list[Row]) -> str:
         for why, count in reasons.items()
     )
     return f'{len(skipped)} of {len(rows)} tensors were left as they were ({named})'
+
+
+@WEIGHT_INITIALIZERS.register_module()
+class NormRescaled(PretrainedBackbone):
+    """A LARS-trained backbone with the norms of an anchor, made while a network is, so that a config needs no extra file.
+
+    init_cfg=dict(type='NormRescaled', checkpoint='byol_lars.pth', anchor='byol_sgd.pth'), or `constant=0.1`; the
+    anchor may be a released model such as 'torchvision:resnet50'. In mmdet and mmseg the type is 'mmairl.NormRescaled'.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        anchor: str | None = None,
+        constant: float | None = None,
+        part: str = 'student',
+        anchor_part: str = 'student',
+        per: str = 'tensor',
+        prefix: str = '',
+    ) -> None:
+        super().__init__(checkpoint, part, prefix)
+        self.anchor, self.anchor_part, self.constant, self.per = anchor, anchor_part, constant, per
+
+    def weights(self) -> tuple[dict[str, Tensor], str]:
+        weights, origin = super().weights()
+        anchor = read_backbone(self.anchor, self.anchor_part).weights if self.anchor else None
+        rescaled, rows = normrescale(weights, anchor, self.constant, self.per)
+        # A zero norm stays zero, as in a bias that was never moved; what does not fit is another network.
+        if skipped := left_alone([row for row in rows if row.norm and row.anchor != 0]):
+            raise UserError(
+                f'NormRescale of {self.checkpoint} by {self.anchor}: {skipped}; use an anchor of the same network'
+            )
+        return rescaled, f'{origin}, ' + (
+            f'with the norms of {self.anchor}' if anchor else f'scaled by {self.constant}'
+        )

@@ -4,13 +4,15 @@ Evaluating the wrong network in silence is the field's classic error.
 """
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from mmengine import Config
 from mmengine.logging import print_log
-from torch import nn
+from torch import Tensor, nn
 
+from mmairl.models.batchnorm import measure_statistics
 from mmairl.models.platform import import_mmpretrain
 from mmairl.registry import MODELS
 from mmairl.weights.read import Backbone, read_backbone, require_same_keys
@@ -39,6 +41,14 @@ def load_backbone(
     backbone.requires_grad_(False)
     backbone.eval()
     return backbone
+
+
+def refresh_statistics(backbone: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Measure batch norm's statistics anew on these images: those of before do not suit weights that NormRescale changed."""
+    for module in backbone.modules():
+        module.train(isinstance(module, nn.modules.batchnorm._BatchNorm))
+    measure_statistics(backbone, batches, backbone)
+    backbone.eval()
 
 
 def _build(cfg: Config) -> nn.Module:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from mmengine.dist import all_reduce, get_rank, get_world_size
+from mmengine.logging import print_log
 from torch import Tensor
 
 from mmairl.errors import UserError
@@ -40,9 +41,13 @@ def _nearest_of_block(query: Tensor, bank: Tensor, k: int, bank_block: int) -> t
 
 
 def vote(similarity: Tensor, labels: Tensor, classes: int, temperature: float = TEMPERATURE) -> Tensor:
-    """Class scores (N, classes): each neighbour gives its class the weight exp(similarity / temperature)."""
+    """Class scores (N, classes): each neighbour gives its class the weight exp(similarity / temperature).
+
+    A row's weights are divided by its largest, which changes no order and overflows at no temperature.
+    """
     scores = torch.zeros(len(similarity), classes, dtype=torch.float64)
-    return scores.scatter_add_(1, labels, (similarity.double() / temperature).exp())
+    nearness = similarity.double() - similarity.double().amax(dim=1, keepdim=True)
+    return scores.scatter_add_(1, labels, (nearness / temperature).exp())
 
 
 def knn_accuracy(
@@ -60,10 +65,15 @@ def knn_accuracy(
     >>> knn_accuracy(here, here, ks=[1])
     {1: 100.0}
     """
-    if min(ks) < 1 or max(ks) > len(train.x):
-        raise UserError(f'k must lie between 1 and the {len(train.x)} training images, not {list(ks)}; change --k')
+    if min(ks) < 1:
+        raise UserError(f'k must be 1 or more, not {list(ks)}; change --k')
+    if max(ks) > len(train.x):
+        print_log(f'there are {len(train.x)} training images: all of them vote for a larger k', logger='current')
+        ks = sorted({min(k, len(train.x)) for k in ks})
     if not temperature > 0:
         raise UserError(f'the temperature of the votes is {temperature}; give a positive one, such as {TEMPERATURE}')
+    if not len(test.x):
+        raise UserError('there is no test image to classify; check cfg.evaluation.test')
     if train.y.ndim == 2:
         raise UserError('k-NN votes for one class an image and these images have several; measure svm or logreg')
     share = slice(get_rank(), None, get_world_size())

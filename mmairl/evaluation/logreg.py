@@ -1,8 +1,8 @@
 """L2-regularised logistic regression on frozen features, as in BYOL's transfer table.
 
-The strength is chosen on validation images; the test set is looked at once. Each fit reaches the minimiser: Newton's method with
-gradients in float64, whose linear systems are solved in float32 by preconditioned conjugate gradients (truncated Newton,
-Nocedal and Wright 2006, ch. 7). L-BFGS, which BYOL names, has the same minimiser and stops far from it at the ends of the grid.
+The strength is chosen on validation images; the test set is looked at once. Each fit reaches the minimum: Newton's method with
+gradients in float64, whose linear systems are solved in float32 by preconditioned conjugate gradients (Nocedal and Wright 2006,
+ch. 7). L-BFGS, which BYOL names, has the same minimum and stops far from it at the ends of the grid.
 """
 
 from collections.abc import Callable, Sequence

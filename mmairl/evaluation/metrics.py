@@ -1,34 +1,55 @@
-"""What classification is scored by: fractions from scores of shape (images, classes) and the labels."""
+"""What classification is scored by, from class scores and labels, at once or batch by batch in a runner."""
+
+from collections.abc import Sequence
 
 import torch
+from mmengine.evaluator import BaseMetric
 from torch import Tensor
 
 from mmairl.errors import UserError
+from mmairl.registry import METRICS
 
 MANY, FEW = 100, 20  # training images of a class: many-shot above the one, few-shot below the other
 
 
-def top1(scores: Tensor, y: Tensor) -> float:
-    return (scores.argmax(dim=1) == y).double().mean().item()
+def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
+    """The scores in percent, by name, that a data set with this `metric` is reported by; `scores` are (images, classes)."""
+    require_finite(scores)
+    if metric == '11-point mAP':
+        require_multi_labels(labels, scores.shape[1])
+        return multi_label_scores(scores, labels)
+    require_labels(labels, scores.shape[1])
+    return single_label_scores(metric, best_five(scores), labels, scores.shape[1])
 
 
-def top5(scores: Tensor, y: Tensor) -> float:
-    """How often the class is among the five with the highest scores."""
-    best = scores.topk(min(5, scores.shape[1]), dim=1).indices
-    return (best == y[:, None]).any(dim=1).double().mean().item()
+def best_five(scores: Tensor) -> Tensor:
+    """The classes with the highest scores, best first; fewer where there are fewer."""
+    return scores.topk(min(5, scores.shape[-1]), dim=-1).indices
 
 
-def mean_per_class(scores: Tensor, y: Tensor) -> float:
-    """The mean over the classes in `y` of the fraction of their images that is recognised.
+def single_label_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[str, float]:
+    """From each image's best classes; of five classes or fewer, the five best say nothing."""
+    if metric == 'mean per class':
+        return {metric: 100 * torch.stack(list(recalls(best[:, 0], y).values())).mean().item()}
+    if metric != 'top-1':
+        raise UserError(
+            f"metric={metric!r} of the data set is not known; use 'top-1', 'mean per class' or '11-point mAP'."
+        )
+    right = best == y[:, None]
+    top1 = {'top-1': 100 * right[:, 0].double().mean().item()}
+    return top1 | ({'top-5': 100 * right.any(dim=1).double().mean().item()} if classes > 5 else {})
 
-    >>> mean_per_class(torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 0, 1]))
-    0.5
-    """
-    return torch.stack(list(recalls(scores.argmax(dim=1), y).values())).mean().item()
+
+def multi_label_scores(scores: Tensor, labels: Tensor) -> dict[str, float]:
+    return {'mAP (11 points)': 100 * mean_ap(scores, labels, 11), 'mAP': 100 * mean_ap(scores, labels)}
 
 
 def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
-    """The fraction recognised of each class in `y`."""
+    """The fraction recognised of each class in `y`.
+
+    >>> recalls(torch.tensor([0, 0, 0]), torch.tensor([0, 0, 1]))
+    {0: tensor(1., dtype=torch.float64), 1: tensor(0., dtype=torch.float64)}
+    """
     labels, position = y.unique(return_inverse=True)
     right = position.bincount(weights=(predicted == y).double())
     return dict(zip(labels.tolist(), right / position.bincount()))
@@ -97,19 +118,50 @@ def mean_ap(scores: Tensor, labels: Tensor, points: int | None = None) -> float:
     return sum(each) / len(each)
 
 
-def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
-    """The scores in percent, by name, that a data set with this `metric` is reported by."""
-    require_finite(scores)
-    classes = scores.shape[1]
-    if metric == '11-point mAP':
-        require_multi_labels(labels, classes)
-        return {'mAP (11 points)': 100 * mean_ap(scores, labels, 11), 'mAP': 100 * mean_ap(scores, labels)}
-    require_labels(labels, classes)
-    if metric == 'mean per class':
-        return {'mean per class': 100 * mean_per_class(scores, labels)}
-    if metric == 'top-1':
-        return {'top-1': 100 * top1(scores, labels)} | ({'top-5': 100 * top5(scores, labels)} if classes > 5 else {})
-    raise UserError(f"metric={metric!r} of the data set is not known; use 'top-1', 'mean per class' or '11-point mAP'.")
+@METRICS.register_module()
+class HeadAccuracy(BaseMetric):
+    """The scores of a data set in percent, image by image, so that processes and padded last batches add nothing.
+
+    `train_counts`, the training images of each class, adds the many-, medium- and few-shot classes' accuracies. With
+    several heads each score's name ends in @ and the head's number. Images that could not be read are counted instead.
+    """
+
+    default_prefix = ''
+
+    def __init__(self, metric: str = 'top-1', train_counts: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.metric, self.train_counts = metric, train_counts
+
+    def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
+        readable = data_batch.get('data_samples', {}).get('readable')
+        for outputs in data_samples:
+            scores, labels = outputs['scores'].cpu(), outputs['label'].cpu()
+            require_finite(scores.flatten(1))
+            self.classes = scores.shape[2]
+            if labels.ndim == 1:  # the best suffice, and are a two hundredth of ImageNet's scores
+                scores = best_five(scores)
+            counts = torch.ones(len(labels), dtype=torch.bool) if readable is None else readable.bool().cpu()
+            self.results += list(zip(scores, labels, counts))
+
+    def compute_metrics(self, results: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:
+        if not results:
+            raise UserError('no images to evaluate: the test set is empty; check cfg.evaluation.test')
+        found, labels, readable = (torch.stack(column) for column in zip(*results))
+        found, labels, scored = found[readable], labels[readable], {}
+        for head in range(found.shape[1]):
+            suffix = f'@{head}' if found.shape[1] > 1 else ''
+            scored |= {f'{name}{suffix}': value for name, value in self.of_head(found[:, head], labels).items()}
+        return scored | ({} if readable.all() else {'unreadable images': float((~readable).sum())})
+
+    def of_head(self, found: Tensor, labels: Tensor) -> dict[str, float]:
+        """One head's scores: from class scores where an image has several labels, else from its best classes."""
+        if labels.ndim == 2:
+            return multi_label_scores(found, labels)
+        scores = single_label_scores(self.metric, found, labels, self.classes)
+        if self.train_counts is not None and self.metric == 'top-1':
+            shots = shot_report(found[:, 0], labels, torch.as_tensor(self.train_counts))
+            scores |= {f'{group}-shot': value for group, value in shots.items()}
+        return scores
 
 
 def require_finite(scores: Tensor) -> None:

@@ -72,6 +72,7 @@ class Settings:
     recipe: str | None = None
     sweep: bool = False
     low_shot: bool = False
+    standardise: bool = False
     work_dir: Path = Path('work_dirs/evaluation')
     launcher: str = 'none'
 
@@ -144,6 +145,8 @@ def _identity(
         chosen['sweep'] = config_identity(recipe.sweep) if settings.sweep else False
     elif protocol == 'knn':
         chosen.update(ks=list(settings.ks), temperature=settings.temperature)
+    elif protocol == 'logreg':
+        chosen.update(standardise=settings.standardise, strengths=len(STRENGTHS))
     elif protocol == 'svm':
         chosen.update(low_shot=settings.low_shot)
     network = {key: value for key, value in cfg.model.backbone.items() if key != 'init_cfg'}
@@ -287,9 +290,13 @@ def _by_solver(
     strengths: Sequence[float],
 ) -> tuple[dict[str, float], dict]:
     if protocol == 'logreg':
-        found = logistic_regression(train, test, val, metric, strengths, settings.device)
+        found = logistic_regression(
+            train, test, val, metric, strengths, settings.device, standardise=settings.standardise
+        )
         scores = {f'logistic regression, {name}': score for name, score in found.scores.items()}
-        return scores, {'strength': found.strength, 'held_out': found.held_out}
+        details = dataclasses.asdict(found)
+        del details['scores']
+        return scores, {'features': 'standardised' if settings.standardise else 'as they are', **details}
     from mmairl.evaluation.svm import low_shot, svm  # scikit-learn takes a second, which k-NN need not pay
 
     jobs = max(1, settings.workers)
@@ -304,8 +311,10 @@ def _by_solver(
 
 
 def quick_logreg(train: Features, test: Features, device: str = 'cpu') -> float:
-    """Top-1 in percent by logistic regression over a few strengths, for a page that should not be waited for."""
-    return next(iter(logistic_regression(train, test, strengths=QUICK, device=device).scores.values()))
+    """Top-1 in percent by logistic regression on standardised features over a few strengths, for a page that should not be waited for."""
+    return next(
+        iter(logistic_regression(train, test, strengths=QUICK, device=device, standardise=True).scores.values())
+    )
 
 
 def name_of(subject: str | Path, part: str) -> str:

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from torch import Tensor, nn
 
-from mmairl.analysis.cka import full_cka, network_cka, recalibrate, stage_cka
+from mmairl.analysis.cka import full_cka, network_cka, stage_cka
 from mmairl.analysis.geometry import STRENGTHS, Geometry, geometry, invariance
 from mmairl.analysis.images import Images
+from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, progress
 from mmairl.models.siamese import pooled
 from mmairl.report.figures import heat_map, invariance_lines, lines, norm_lines, svg
@@ -193,7 +194,7 @@ def _networks(subjects: Subjects, images: Images, anew: bool) -> dict[str, nn.Mo
     networks = {name: images.network(*subject) for name, subject in subjects.items()}
     if anew:
         for name, network in networks.items():
-            recalibrate(network, _watched(images, f'BN statistics of {name}'))
+            refresh_statistics(network, _watched(images, f'BN statistics of {name}'))
     return networks
 
 

@@ -22,7 +22,6 @@ from mmengine.config import Config
 from mmengine.dist import barrier, get_world_size, is_main_process
 from torch.utils.data import Subset
 
-from mmairl.analysis.cka import recalibrate
 from mmairl.analysis.normrescale import normrescale
 from mmairl.configs import home, load_config
 from mmairl.engine.distributed import start_processes
@@ -30,7 +29,7 @@ from mmairl.engine.launch import register, train
 from mmairl.engine.preemption import REQUEUE
 from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError, one_sentence_errors, stop_processes
-from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate, extraction
 from mmairl.files import write_json
 from mmairl.registry import DATASETS
@@ -158,7 +157,7 @@ def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, const
     how = extraction(cfg, default_device())
     data = DATASETS.build(cfg.evaluation.train)
     some = Subset(data, range(0, len(data), max(1, len(data) // (STATISTICS * how.batch_size))))
-    recalibrate(network.to(how.device), (images for images, *_ in how.images(some, 'batch statistics')))
+    refresh_statistics(network.to(how.device), (images for images, *_ in how.images(some, 'batch statistics')))
     backbone.weights.update(network.cpu().state_dict())
     write_backbone(backbone, folder / 'rescaled.pth', 'mmairl')
     (folder / 'last_checkpoint').write_text('rescaled.pth')

@@ -9,7 +9,6 @@ import torch
 import torchvision
 from mmengine.model import initialize
 
-from mmairl.analysis.init import NormRescaled  # noqa: F401, registers it
 from mmairl.analysis.normrescale import left_alone, normrescale
 from mmairl.errors import UserError
 from mmairl.models.platform import import_mmpretrain
@@ -54,6 +53,17 @@ def test_norms_are_the_anchors_and_directions_the_sources():
     assert new.keys() == source.keys()
     assert_rescaled(new, source, anchor)
     assert not left_alone(rows) and len(rows) == sum(not is_statistic(key) for key in source)
+
+
+def test_buffers_of_whole_numbers_are_left_alone_and_listed():
+    source = dict(w=torch.tensor([3.0, 4.0]), relative_position_index=torch.tensor([[168, 2], [3, 4]]))
+    anchor = dict(w=torch.tensor([0.0, 1.0]), relative_position_index=torch.tensor([[1, 1], [1, 1]]))
+    for new, rows in (normrescale(source, anchor), normrescale(source, constant=0.1)):
+        assert torch.equal(new['relative_position_index'], source['relative_position_index'])
+        assert (
+            left_alone(rows)
+            == '1 of 2 tensors were left as they were (it holds whole numbers: relative_position_index)'
+        )
 
 
 def test_twice_is_once():

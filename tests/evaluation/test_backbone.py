@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from mmairl.errors import UserError
-from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 
 
 def edit(checkpoint, change) -> None:
@@ -47,3 +47,13 @@ def test_another_depth_is_refused(cfg, checkpoint):
     cfg.model.backbone.update(depth=34)
     with pytest.raises(UserError, match=r'another architecture: it lacks layer1.2.conv1.weight, '):
         load_backbone(cfg, checkpoint)
+
+
+def test_refreshed_statistics_are_those_of_the_images():
+    backbone = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4), torch.nn.Dropout(0.9)).eval()
+    backbone[0].weight.data *= 50
+    images = torch.randn(4, 6, 3, 8, 8) * 2 + 1
+    refresh_statistics(backbone, images)
+    out = torch.cat([backbone(batch) for batch in images])
+    assert out.mean((0, 2, 3)).abs().max() < 1e-4 and (out.std((0, 2, 3)) - 1).abs().max() < 0.05
+    assert backbone[1].momentum == 0.1 and not any(module.training for module in backbone.modules())

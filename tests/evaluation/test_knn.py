@@ -41,10 +41,21 @@ def test_blocks_give_what_the_whole_similarity_matrix_gives(digits, monkeypatch)
 
 def test_a_near_neighbour_outvotes_two_far_ones():
     scores = knn.vote(torch.tensor([[0.9, 0.8, 0.8]]), torch.tensor([[1, 0, 0]]), classes=3)
-    np.testing.assert_allclose(scores[0], [2 * np.exp(0.8 / 0.07), np.exp(0.9 / 0.07), 0], rtol=1e-5)
+    np.testing.assert_allclose(scores[0], [2 * np.exp(-0.1 / 0.07), 1, 0], rtol=1e-5)
     assert scores.argmax() == 1
 
 
-def test_more_neighbours_than_images_is_one_sentence(digits):
-    with pytest.raises(UserError, match='between 1 and the 1200 training images'):
-        knn.knn_accuracy(*digits, ks=[20, 5000])
+def test_votes_overflow_at_no_temperature():
+    scores = knn.vote(torch.tensor([[1.0, 0.999, 0.999]]), torch.tensor([[1, 0, 0]]), classes=2, temperature=1e-4)
+    np.testing.assert_allclose(scores[0], [2 * np.exp(-10), 1], rtol=1e-3)
+
+
+def test_more_neighbours_than_images_are_all_images(digits, monkeypatch):
+    said = []
+    monkeypatch.setattr(knn, 'print_log', lambda text, **_: said.append(text))
+    assert knn.knn_accuracy(*digits, ks=[20, 5000]) == knn.knn_accuracy(*digits, ks=[20, 1200])
+    assert said == ['there are 1200 training images: all of them vote for a larger k']
+    with pytest.raises(UserError, match='k must be 1 or more'):
+        knn.knn_accuracy(*digits, ks=[0])
+    with pytest.raises(UserError, match='no test image'):
+        knn.knn_accuracy(digits[0], Features(digits[1].x[:0], digits[1].y[:0]))

@@ -36,14 +36,11 @@ def bias_centred(weight: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize('kind', ['equal', 'unequal'])
-@pytest.mark.parametrize(
-    'strengths', [STRENGTHS[::11], pytest.param(STRENGTHS, marks=pytest.mark.slow)], ids=['some', 'all']
-)
-def test_every_strength_reaches_scikit_learns_minimum(digits, kind, strengths):
+def test_every_strength_reaches_scikit_learns_minimum(digits, kind):
     """From the strongest, where weights vanish beside the biases, to the weakest, where the classes are separated."""
     train = unequal(digits[0], 6) if kind == 'unequal' else Features(digits[0].x[:150, 10:40], digits[0].y[:150])
     objective = Objective(train.x, train.y, int(train.y.max()) + 1)
-    for strength in strengths:
+    for strength in STRENGTHS:
         found = objective.minimise(strength)
         assert found.solved
         wanted = minimum_by_scikit_learn(train.x, train.y, strength)
@@ -58,7 +55,7 @@ def test_the_strongest_regularisation_of_unequal_classes_is_not_taken_for_a_good
     found = Objective(train.x, train.y, 6).minimise(1e5)
     assert (scores(train.x, found.weight).argmax(1) == largest).all()
     frequency = torch.bincount(train.y).double() / len(train.y)
-    torch.testing.assert_close(found.weight[:, -1].softmax(0), frequency, atol=1e-6, rtol=0)
+    torch.testing.assert_close(found.weight[:, -1].softmax(0), frequency, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize('strength', [1e2, 1e-2, 1e-5])

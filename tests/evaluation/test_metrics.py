@@ -9,14 +9,12 @@ from sklearn.metrics import average_precision_score, balanced_accuracy_score, to
 
 from mmairl.errors import UserError
 from mmairl.evaluation.metrics import (
+    HeadAccuracy,
     ap11,
     average_precision,
     mean_ap,
-    mean_per_class,
     scores_of,
     shot_report,
-    top1,
-    top5,
 )
 
 
@@ -25,15 +23,17 @@ def drawn(images: int, classes: int, seed: int) -> tuple[torch.Tensor, torch.Ten
     return torch.randn(images, classes, generator=generator), torch.randint(classes, (images,), generator=generator)
 
 
-@pytest.mark.parametrize('classes', [3, 6, 40])
+@pytest.mark.parametrize('classes', [3, 5, 6])
 def test_accuracies_equal_scikit_learns(classes):
     scores, y = drawn(500, classes, seed=classes)
     labels = range(classes)
-    assert top1(scores, y) == pytest.approx(top_k_accuracy_score(y, scores, k=1, labels=labels), abs=1e-12)
-    expected = top_k_accuracy_score(y, scores, k=5, labels=labels) if classes > 5 else 1
-    assert top5(scores, y) == pytest.approx(expected, abs=1e-12)
+    found = scores_of('top-1', scores, y)
+    assert found.pop('top-1') == pytest.approx(100 * top_k_accuracy_score(y, scores, k=1, labels=labels), abs=1e-9)
+    top5 = {'top-5': 100 * top_k_accuracy_score(y, scores, k=5, labels=labels)} if classes > 5 else {}
+    assert found == pytest.approx(top5, abs=1e-9)
     y[y == 1] = 2  # class 1 is absent and must not count as one that is always missed
-    assert mean_per_class(scores, y) == pytest.approx(balanced_accuracy_score(y, scores.argmax(1)), abs=1e-12)
+    balanced = 100 * balanced_accuracy_score(y, scores.argmax(1))
+    assert scores_of('mean per class', scores, y) == pytest.approx({'mean per class': balanced}, abs=1e-9)
 
 
 @pytest.mark.parametrize('values', [None, 7, 2, 1], ids=lambda values: f'{values or "no"} ties')
@@ -114,11 +114,7 @@ def test_shots_are_means_over_the_classes_of_a_group():
         shot_report(predicted, y, counts[:5])
 
 
-def test_each_metric_has_its_names_in_percent():
-    scores, y = drawn(300, 6, seed=1)
-    assert scores_of('top-1', scores, y) == {'top-1': 100 * top1(scores, y), 'top-5': 100 * top5(scores, y)}
-    assert list(scores_of('top-1', scores[:, :5], y.clamp(max=4))) == ['top-1']
-    assert scores_of('mean per class', scores, y) == {'mean per class': 100 * mean_per_class(scores, y)}
+def test_several_labels_have_two_names_in_percent():
     scores, labels = multi_labels()
     assert scores_of('11-point mAP', scores, labels) == {
         'mAP (11 points)': 100 * mean_ap(scores, labels, 11),
@@ -156,3 +152,54 @@ def test_broken_scores_and_a_class_without_a_positive_are_one_sentence():
     for measure in (average_precision, ap11):
         with pytest.raises(UserError, match='without a positive image has no average precision'):
             measure(torch.rand(4), torch.zeros(4))
+
+
+def fed(metric: HeadAccuracy, scores: torch.Tensor, labels: torch.Tensor, size: int) -> dict[str, float]:
+    for s, y in zip(scores.split(size), labels.split(size)):
+        metric.process({}, [dict(scores=s, label=y)])
+    return metric.evaluate(len(labels))
+
+
+@pytest.mark.parametrize('kind', ['top-1', 'mean per class'])
+@pytest.mark.parametrize('size', [7, 50])
+def test_each_head_has_the_scores_of_the_data_sets_metric(kind, size):
+    generator = torch.Generator().manual_seed(0)
+    scores, labels = torch.randn(50, 3, 8, generator=generator), torch.randint(8, (50,), generator=generator)
+    found = fed(HeadAccuracy(kind), scores, labels, size)
+    for head in range(3):
+        for name, value in scores_of(kind, scores[:, head], labels).items():
+            assert found.pop(f'{name}@{head}') == pytest.approx(value)
+    assert not found
+
+
+def test_images_that_pad_the_last_batch_of_a_sampler_do_not_count():
+    metric = HeadAccuracy()
+    scores = torch.eye(6)[:, None]
+    metric.process({}, [dict(scores=torch.cat([scores, scores[:2]]), label=torch.tensor([0, 1, 2, 3, 4, 5, 5, 5]))])
+    assert metric.evaluate(6)['top-1'] == 100
+
+
+def test_several_labels_an_image_are_scored_by_average_precision():
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(40, 1, 4, generator=generator)
+    labels = torch.randint(-1, 2, (40, 4), generator=generator)
+    assert fed(HeadAccuracy('11-point mAP'), scores, labels, 9) == pytest.approx(
+        scores_of('11-point mAP', scores[:, 0], labels)
+    )
+
+
+def test_a_long_tail_is_scored_by_its_parts_too():
+    generator = torch.Generator().manual_seed(0)
+    scores, labels = torch.randn(60, 1, 6, generator=generator), torch.arange(60) % 6
+    counts = [500, 200, 90, 40, 15, 5]
+    found = fed(HeadAccuracy(train_counts=counts), scores, labels, 60)
+    for group, value in shot_report(scores[:, 0].argmax(1), labels, torch.tensor(counts)).items():
+        assert found[f'{group}-shot'] == pytest.approx(value)
+    assert {'many-shot', 'medium-shot', 'few-shot', 'top-1', 'top-5'} == set(found)
+
+
+def test_scores_that_are_no_numbers_and_no_images_at_all_are_one_sentence():
+    with pytest.raises(UserError, match='1 of 2 images have scores that are NaN'):
+        fed(HeadAccuracy(), torch.tensor([[[0.0, torch.nan]], [[0.0, 1.0]]]), torch.tensor([0, 1]), 2)
+    with pytest.raises(UserError, match='the test set is empty'):
+        HeadAccuracy().compute_metrics([])
