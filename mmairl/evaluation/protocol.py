@@ -311,7 +311,7 @@ def _by_solver(
 
 
 def quick_logreg(train: Features, test: Features, device: str = 'cpu') -> float:
-    """Top-1 in percent by logistic regression on standardised features over a few strengths, for a page that should not be waited for."""
+    """Top-1 in percent by logistic regression on standardised features, over a few strengths, for a page made in no time."""
     return next(
         iter(logistic_regression(train, test, strengths=QUICK, device=device, standardise=True).scores.values())
     )

@@ -5,23 +5,21 @@ Scores are the average precision of scikit-learn; where Goyal's code interpolate
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from joblib import Parallel, delayed
 from mmengine.logging import print_log
-from rich.console import Console
-from rich.progress import track
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from mmairl.errors import UserError
-from mmairl.evaluation.features import Features
-from mmairl.evaluation.metrics import ap11, average_precision, require_labels, require_multi_labels, top1
+from mmairl.evaluation.features import Features, progress
+from mmairl.evaluation.metrics import ap11, average_precision, require_labels, require_multi_labels, scores_of
 
 # The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Of equal costs the smallest is taken.
 COSTS = tuple(sorted([10.0**power for power in range(-7, 3)] + [2.0**power for power in range(-19, -3)]))
@@ -58,23 +56,30 @@ def svm(train: Features, test: Features, costs: Sequence[float] = COSTS, seed: i
 
     >>> svm(train, test, jobs=16).per_class[14]  # doctest: +SKIP
     """
-    train_labels, test_labels = label_matrices(train, test)
-    _require_folds(train_labels)
-    x, x_test, classes = unit(train.x), unit(test.x), train_labels.shape[1]
-    tasks = (delayed(_fit_class)(x, train_labels[:, label].numpy(), sorted(costs), seed) for label in range(classes))
-    fitted = list(_progress(Parallel(jobs, return_as='generator')(tasks), 'SVM', classes))
-    unfinished = [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]
-    if unfinished:
+    y, y_test = label_matrices(train, test)
+    for label, column in enumerate(y.T):
+        for kind, value in (('of', 1), ('not of', 0)):
+            if (count := int((column == value).sum())) < FOLDS:
+                raise UserError(
+                    f'{count} training images are {kind} class {label}, and its SVM chooses the cost by {FOLDS} folds '
+                    f'with one in each; add images or leave the class out.'
+                )
+    x, x_test = unit(train.x), unit(test.x)
+    fitted = _in_parallel(_fit_class, [(x, column.numpy(), sorted(costs), seed) for column in y.T], 'SVM', jobs)
+    if unfinished := [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]:
         print_log(f'the SVMs of classes {unfinished} stopped at {ITERATIONS} iterations', logger='current')
     decisions = torch.tensor(np.stack([model.decision_function(x_test) for model, _ in fitted], axis=1))
-    scores = {label: _scores(decisions[:, label], test_labels[:, label]) for label in _shown(test_labels)}
-    ap, eleven = (dict(zip(scores, each)) for each in zip(*scores.values()))
+    shown = _shown(y_test)
+    ap, eleven = (
+        {label: _ap(decisions[:, label], y_test[:, label], measure) for label in shown}
+        for measure in (average_precision, ap11)
+    )
     return SVMResult(
-        map=_mean(ap.values()),
-        map11=_mean(eleven.values()),
+        map=float(np.mean(list(ap.values()))),
+        map11=float(np.mean(list(eleven.values()))),
         per_class=ap,
         cost={label: cost for label, (_, cost) in enumerate(fitted)},
-        accuracy=100 * top1(decisions, test.y) if test.y.ndim == 1 else None,
+        accuracy=scores_of('top-1', decisions, test.y)['top-1'] if test.y.ndim == 1 else None,
     )
 
 
@@ -89,20 +94,19 @@ def low_shot(
 ) -> LowShotResult:
     """Train on k positives and (classes - 1) k negatives of each class, or all there are, in `samples` independent draws.
 
-    Within a draw the images of a smaller k are part of those of a larger one. A k that some class has too few positives
+    Within a draw the images of a smaller k are among those of a larger one. A k that some class has too few positives
     for is left out.
     """
-    train_labels, test_labels = label_matrices(train, test)
-    shots, shown, others = _possible(shots, train_labels), _shown(test_labels), max(1, train_labels.shape[1] - 1)
+    y, y_test = label_matrices(train, test)
+    shots, shown, others = _possible(shots, y), _shown(y_test), max(1, y.shape[1] - 1)
     x, x_test = unit(train.x), unit(test.x)
-    tasks = (
-        delayed(_ap_from)(rows, x, train_labels[:, label], x_test, test_labels[:, label], cost, seed)
+    tasks = [
+        (rows, x, y[:, label], x_test, y_test[:, label], cost, seed)
         for sample in range(samples)
         for label in shown
-        for rows in draw(train_labels[:, label], shots, others, (seed, sample, label))
-    )
-    total = samples * len(shown) * len(shots)
-    found = list(_progress(Parallel(jobs, return_as='generator')(tasks), 'low-shot SVM', total))
+        for rows in draw(y[:, label], shots, others, (seed, sample, label))
+    ]
+    found = _in_parallel(_ap_from, tasks, 'low-shot SVM', jobs)
     maps = np.array(found).reshape(samples, len(shown), len(shots)).mean(axis=1)
     return LowShotResult(dict(zip(shots, maps.mean(axis=0).tolist())), dict(zip(shots, maps.std(axis=0).tolist())))
 
@@ -126,19 +130,27 @@ def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
             f'training labels have shape {tuple(train.y.shape)} and test labels {tuple(test.y.shape)}; '
             'evaluate on two parts of one data set.'
         )
-    if train.y.ndim == 1:
-        classes = int(train.y.max()) + 1
-        for part in (train, test):
-            require_labels(part.y, classes)
-        return tuple(torch.nn.functional.one_hot(part.y, classes) for part in (train, test))
-    for part in (train, test):
-        require_multi_labels(part.y, train.y.shape[1])
-    return train.y, test.y
+    classes = train.y.shape[1] if train.y.ndim == 2 else int(train.y.max()) + 1
+    for data in (train, test):
+        (require_labels if train.y.ndim == 1 else require_multi_labels)(data.y, classes)
+    if train.y.ndim == 2:
+        return train.y, test.y
+    return tuple(torch.nn.functional.one_hot(data.y, classes) for data in (train, test))
+
+
+def classifier(cost: float, seed: int) -> LinearSVC:
+    """Goyal's SVM, where positives weigh twice; solved in the dual when there are fewer images than features."""
+    return LinearSVC(C=cost, class_weight={1: 2, -1: 1}, max_iter=ITERATIONS, dual='auto', random_state=seed)
+
+
+def _in_parallel(compute: Callable, tasks: Sequence[tuple], label: str, jobs: int) -> list:
+    done = Parallel(jobs, return_as='generator')(delayed(compute)(*task) for task in tasks)
+    return list(progress(done, label, len(tasks)))
 
 
 def _fit_class(x: np.ndarray, labels: np.ndarray, costs: Sequence[float], seed: int) -> tuple[LinearSVC, float]:
     """The SVM of one class, and the cost it was given by cross-validation."""
-    x, y = x[labels != -1], sign(labels[labels != -1])
+    x, y = x[labels != -1], np.where(labels[labels != -1] == 1, 1, -1)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', ConvergenceWarning)  # the largest costs reach the limit, as published
@@ -156,34 +168,13 @@ def _ap_from(
     """Test AP in percent of one class, learnt from these rows of the training images."""
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', ConvergenceWarning)
-        model = classifier(cost, seed).fit(x[rows], sign(labels.numpy()[rows]))
-    return _scores(torch.tensor(model.decision_function(x_test)), test_labels)[0]
+        model = classifier(cost, seed).fit(x[rows], np.where(labels.numpy()[rows] == 1, 1, -1))
+    return _ap(torch.tensor(model.decision_function(x_test)), test_labels)
 
 
-def classifier(cost: float, seed: int) -> LinearSVC:
-    """Goyal's SVM, where positives weigh twice; solved in the dual when there are fewer images than features."""
-    return LinearSVC(C=cost, class_weight={1: 2, -1: 1}, max_iter=ITERATIONS, dual='auto', random_state=seed)
-
-
-def sign(labels: np.ndarray) -> np.ndarray:
-    return np.where(labels == 1, 1, -1)
-
-
-def _scores(decisions: Tensor, labels: Tensor) -> tuple[float, float]:
-    """AP and 11-point AP in percent over the images that count."""
-    counted = labels != -1
-    return tuple(100 * measure(decisions[counted], labels[counted]) for measure in (average_precision, ap11))
-
-
-def _require_folds(labels: Tensor) -> None:
-    for label, column in enumerate(labels.T):
-        for kind, value in (('of', 1), ('not of', 0)):
-            count = int((column == value).sum())
-            if count < FOLDS:
-                raise UserError(
-                    f'{count} training images are {kind} class {label}, and its SVM chooses the cost by {FOLDS} folds '
-                    f'with one in each; add images or leave the class out.'
-                )
+def _ap(decisions: Tensor, labels: Tensor, measure: Callable = average_precision) -> float:
+    """In percent, over the images that count."""
+    return 100 * measure(decisions[labels != -1], labels[labels != -1])
 
 
 def _possible(shots: Sequence[int], labels: Tensor) -> list[int]:
@@ -203,7 +194,7 @@ def _possible(shots: Sequence[int], labels: Tensor) -> list[int]:
 
 
 def _shown(labels: Tensor) -> list[int]:
-    """The classes with a test image; the others have no average precision, which is said."""
+    """The classes with a test image; the others have no average precision, and the log names them."""
     present = (labels == 1).any(dim=0)
     absent = (~present).nonzero().squeeze(1).tolist()
     if not present.any():
@@ -211,12 +202,3 @@ def _shown(labels: Tensor) -> list[int]:
     if absent:
         print_log(f'classes {absent} have no test image and are left out of the mean', logger='current')
     return present.nonzero().squeeze(1).tolist()
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))
-
-
-def _progress(results: Iterable, label: str, total: int) -> Iterable:
-    console = Console(stderr=True)
-    return track(results, label, total, console=console, transient=True) if console.is_terminal else results
