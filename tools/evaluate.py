@@ -38,6 +38,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--sweep', action='store_true', help='linear: many rates and decays in one pass, the best tested'
     )
+    parser.add_argument('--standardise', action='store_true', help='logreg: features of mean 0 and deviation 1')
     parser.add_argument('--low-shot', action='store_true', help='svm: with few positive images a class, too')
     parser.add_argument('--work-dir', type=Path, help='linear, finetune: where the run lives, and is resumed from')
     parser.add_argument('--cache', type=Path, default=Path('work_dirs/features'), help='where features are kept')
@@ -81,6 +82,7 @@ def main() -> None:
         recipe=args.recipe,
         sweep=args.sweep,
         low_shot=args.low_shot,
+        standardise=args.standardise,
         work_dir=args.work_dir or out.with_suffix(''),
         launcher=args.launcher,
     )
@@ -92,11 +94,17 @@ def main() -> None:
 
 
 def write(args: argparse.Namespace, result, out: Path) -> None:
+    """Print the scores before anything that can fail, then keep them."""
+    features = f', features {result.details["features"]}' if 'features' in result.details else ''
+    Console().print(terminal_table([result], f'in percent, {Path(args.config).stem}{features}'))
     record = dict(protocol=args.protocol, config=args.config, checkpoint=args.checkpoint, part=args.part)
-    with replacing(out) as beside:
-        beside.write_text(json.dumps({**record, **dataclasses.asdict(result)}, indent=2) + '\n')
-    Console().print(terminal_table([result], f'in percent, {Path(args.config).stem}'))
-    print(f'written to {out}, and with what else was measured there to {write_evaluation_page(out.parent)}')
+    try:
+        with replacing(out) as beside:
+            beside.write_text(json.dumps({**record, **dataclasses.asdict(result)}, indent=2) + '\n')
+        page = write_evaluation_page(out.parent)
+    except OSError as error:
+        raise UserError(f'the scores above are not kept: {error}; give --out a place that can be written') from error
+    print(f'written to {out}, and with what else was measured there to {page}')
 
 
 if __name__ == '__main__':

@@ -4,4 +4,5 @@ evaluation = dict(
     train=dict(type='VOC2007', root='data/voc2007', split='train', views=[{{_base_.test_view}}]),
     val=dict(type='VOC2007', root='data/voc2007', split='val', views=[{{_base_.test_view}}]),
     test=dict(type='VOC2007', root='data/voc2007', split='test', views=[{{_base_.test_view}}]),
+    views=dict(svm=[dict(type='Resize', size=(224, 224))]),  # VISSL's SVM sees the whole image
 )

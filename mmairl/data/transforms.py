@@ -170,13 +170,14 @@ class RandomFlip(Augmentation):
 
 @TRANSFORMS.register_module()
 class Resize:
-    """Bring the shorter side to `size`, antialiased."""
+    """Bring the shorter side to `size`, or the two sides to a height and a width, antialiased."""
 
-    def __init__(self, size: int, interpolation: str = 'bilinear') -> None:
-        self.size, self.interpolation = size, InterpolationMode(interpolation)
+    def __init__(self, size: int | tuple[int, int], interpolation: str = 'bilinear') -> None:
+        self.size = [size] if isinstance(size, int) else list(size)
+        self.interpolation = InterpolationMode(interpolation)
 
     def __call__(self, image: Tensor) -> Tensor:
-        return F.resize(image, [self.size], self.interpolation, antialias=True)
+        return F.resize(image, self.size, self.interpolation, antialias=True)
 
     def batch(self, images: Tensor) -> Tensor:
         return self(images).clamp_(0, 1)  # bicubic overshoots

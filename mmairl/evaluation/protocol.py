@@ -30,7 +30,7 @@ from mmairl.evaluation.identity import (
 )
 from mmairl.evaluation.knn import TEMPERATURE, knn_accuracy
 from mmairl.evaluation.logreg import QUICK, STRENGTHS, logistic_regression
-from mmairl.evaluation.training import recipe_of, refit, train_and_test
+from mmairl.evaluation.training import recipe_of, refit, train_and_test, with_views
 from mmairl.registry import DATASETS
 from mmairl.weights.norms import looks_lars_trained
 from mmairl.weights.read import Backbone, read_backbone
@@ -186,6 +186,8 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     named = {'train': refit(settings), 'test': settings.test}
     if protocol not in ('knn', 'svm') and 'val' in settings:
         named |= {'train': settings.train, 'val': settings.val}
+    if protocol in settings.get('views', {}):
+        named = {name: with_views(described, [settings.views[protocol]]) for name, described in named.items()}
     datasets = {name: (described, DATASETS.build(described)) for name, described in named.items()}
     classes = [list(map(str, getattr(dataset, 'classes', ()))) for _, dataset in datasets.values()]
     for name, other in zip(datasets, classes):

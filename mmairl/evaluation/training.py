@@ -17,6 +17,8 @@ from mmengine.logging import print_log
 from torch.utils.data import Dataset
 
 from mmairl.configs import home, load_config
+from mmairl.data.splits import HELD_OUT
+from mmairl.data_configs import is_data
 from mmairl.engine.launch import train
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Readable
@@ -125,21 +127,18 @@ def points(recipe: Config) -> Iterator[tuple[str, Config]]:
 
 
 def held_out(data: dict) -> tuple[dict, dict]:
-    """Images to fit on and to choose by: the config's own validation set, or a fifth of every class kept back."""
+    """Images to fit on and to choose by: the config's validation set, or `held_out`, a fraction of every class."""
     if 'val' in data:
         return data.train, data.val
-    return dict(type='Part', dataset=data.train, held=False), dict(type='Part', dataset=data.train, held=True)
+    part = dict(type='Part', dataset=data.train, fraction=data.get('held_out', HELD_OUT))
+    return {**part, 'held': False}, {**part, 'held': True}
 
 
 def refit(data: dict) -> dict:
     """What is tested learns from training and validation images together, where they are splits of one set."""
     if 'val' in data and data.train.get('split') == 'train' and data.val.get('split') == 'val':
-        return with_split(data.train, 'train+val')
+        return {**copy.deepcopy(data.train), 'split': 'train+val'}
     return data.train
-
-
-def with_split(described: dict, split: str) -> dict:
-    return {**copy.deepcopy(described), 'split': split}
 
 
 def first_score(scores: Scores) -> str:
@@ -148,30 +147,19 @@ def first_score(scores: Scores) -> str:
 
 
 def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
-    """The recipe named, or the one that the config names, or the paper's for the optimizer of the pre-training config."""
-    if name is None:
-        name = cfg.get('recipes', {}).get(protocol)
-    if (
-        name is None
-        and protocol == 'linear'
-        and cfg.get('optim_wrapper', {}).get('optimizer', {}).get('type') == 'LARS'
-    ):
-        name = 'linear_lars_80e'
-    return load_config(str(_file(name or RECIPES[protocol], cfg)))
+    """The recipe asked for or the one that the config names; else the paper's for the optimizer of the pre-training.
 
-
-def _file(name: str, cfg: Config) -> Path:
-    """A path as it is, or a recipe of ours by its name, looked for from the config upwards and then in the package."""
-    if name.endswith('.py'):
-        return Path(name)
-    above = [folder / '_base_' / 'recipes' for folder in Path(cfg.filename).resolve().parents]
-    ours = home() / 'configs/_base_/recipes'
-    places = [*above, ours]
-    found = next((place / f'{name}.py' for place in places if (place / f'{name}.py').is_file()), None)
-    if found is None:
-        known = sorted(path.stem for path in ours.glob('*.py'))
-        raise UserError(f"there is no recipe '{name}'; say the path of a config or one of {', '.join(known)}")
-    return found
+    A recipe is one of ours by its name or, unless the config is read as data and so must run no code, a path.
+    """
+    named = cfg.get('recipes', {}).get(protocol) if name is None else None
+    lars = cfg.get('optim_wrapper', {}).get('optimizer', {}).get('type') == 'LARS'
+    chosen = name or named or ('linear_lars_80e' if protocol == 'linear' and lars else RECIPES[protocol])
+    ours = {path.stem: path for path in (home() / 'configs/_base_/recipes').glob('*.py')}
+    if chosen in ours:
+        return load_config(str(ours[chosen]))
+    if chosen.endswith('.py') and not (named and is_data(cfg.filename)):
+        return load_config(chosen)
+    raise UserError(f"there is no recipe '{chosen}'; give one of {', '.join(sorted(ours))}, or the path of a config")
 
 
 def compose(
@@ -180,8 +168,9 @@ def compose(
     """The recipe with the config's network, which begins from `start` (an init_cfg), on the data sets `train` and `test`."""
     made = copy.deepcopy(recipe)
     made.model.merge(_network(cfg, recipe, start))
-    labelled = _labelled(DATASETS.build(train), train)
+    labelled = DATASETS.build(train)
     made.model.classes = len(labelled.classes)
+    _require_classes(labelled)
     view = sized(recipe.train_view, DATASETS.build(test))
     loader = dict(num_workers=workers, persistent_workers=workers > 0, pin_memory=torch.cuda.is_available())
     loader['collate_fn'] = dict(type='default_collate')
@@ -223,15 +212,13 @@ def _network(cfg: Config, recipe: Config, start: dict | None) -> dict:
     )
 
 
-def _labelled(dataset: Dataset, described: dict) -> Dataset:
-    """The data set, once its labels are known to be ones that a classifier can learn."""
-    labels = dataset.labels
-    if labels.ndim == 1 and len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < len(dataset.classes):
-        wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
-        raise UserError(
-            f'{described["type"]} has the label {wrong} and {len(dataset.classes)} classes; name a labelled data set'
-        )
-    return dataset
+def _require_classes(dataset: Dataset) -> None:
+    """A classifier can learn labels from 0 to the number of classes."""
+    labels, classes = dataset.labels, len(dataset.classes)
+    wrong = labels[(labels < 0) | (labels >= classes)] if labels.ndim == 1 else labels[:0]
+    if len(wrong):
+        name = type(dataset).__name__
+        raise UserError(f'{name} has the label {int(wrong[0])} and {classes} classes; name a labelled data set')
 
 
 def with_views(described: dict, views: Sequence) -> dict:

@@ -220,6 +220,8 @@ def test_what_changes_the_number_is_in_the_identity(cfg: Config, checkpoint: Pat
     found = [key(), key(part='teacher'), key(ks=(5,)), key(temperature=0.1), key('svm'), key('svm', low_shot=True)]
     found += [key('linear', recipe='linear_shapes_20e', sweep=sweep) for sweep in (False, True)]
     found += [key('linear', recipe=recipe) for recipe in ('linear_lars_80e', 'linear_sgd_100e')]
+    cfg.evaluation.views = dict(knn=[dict(type='Resize', size=20)])
+    found.append(key())
     cfg.evaluation.test.count = 29
     found.append(key())
     cfg.model.data_preprocessor.mean = (0.5, 0.5, 0.5)

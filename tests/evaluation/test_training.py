@@ -15,7 +15,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation import training
 from mmairl.evaluation.protocol import Settings, evaluate
 from mmairl.evaluation.training import compose, recipe_of, sized, with_views
-from mmairl.registry import DATASETS, MODELS
+from mmairl.registry import DATASETS, MODELS, TRANSFORMS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
@@ -256,6 +256,19 @@ def test_the_papers_recipes_are_chosen_by_the_optimizer_of_the_pre_training():
         recipe_of(sgd, 'linear', 'linear_adam')
 
 
+@pytest.mark.parametrize('name', ['{folder}/evil.py', '../evil', '{folder}/evil', 'evil'])
+def test_a_config_that_is_data_runs_no_recipe_but_ours(tmp_path, name):
+    """A Python recipe is code, which a YAML file must not start, wherever it lies."""
+    canary = tmp_path / 'ran'
+    for place in (tmp_path / 'evil.py', tmp_path / '_base_/recipes/evil.py'):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f'import os\nos.mkdir({str(canary)!r})\n')
+    (tmp_path / 'a.yaml').write_text(f'recipes: {{linear: {name.format(folder=tmp_path)}}}')
+    with pytest.raises(UserError, match='there is no recipe'):
+        recipe_of(load_config(str(tmp_path / 'a.yaml')), 'linear')
+    assert not canary.exists()
+
+
 @pytest.mark.parametrize('path', sorted((CONFIGS / 'evaluation').glob('*.py')), ids=lambda path: path.stem)
 def test_every_evaluation_config_has_recipes_a_network_and_data(path):
     cfg = load_config(str(path))
@@ -264,6 +277,20 @@ def test_every_evaluation_config_has_recipes_a_network_and_data(path):
         recipe = recipe_of(cfg, protocol)
         assert recipe.model.type == 'Classifier' and recipe.train_view and recipe.total_batch_size
         assert bool(recipe.model.get('frozen')) == (protocol == 'linear' or 'semi_1pct' in recipe.filename)
+
+
+def test_a_protocol_may_have_a_view_of_its_own_and_a_data_set_its_held_out_fraction():
+    """VISSL's SVM squeezes whole images of VOC2007; BYOL holds 10 009 of ImageNet's training images out."""
+    voc, imagenet = (load_config(str(CONFIGS / f'evaluation/{name}_r50.py')) for name in ('voc2007', 'imagenet'))
+    view = [TRANSFORMS.build(step) for step in voc.evaluation.views.svm]
+    image = torch.zeros(3, 50, 100, dtype=torch.uint8)
+    image[:, :, 50:] = 255
+    for step in view:
+        image = step(image)
+    assert image.shape == (3, 224, 224) and image[:, :, :100].max() == 0 and image[:, :, 124:].min() == 255
+    fit_on, held = training.held_out(imagenet.evaluation)
+    assert fit_on.pop('held') is False and held.pop('held') is True and fit_on == held
+    assert held['fraction'] * 1_281_167 == pytest.approx(10_009)
 
 
 def test_semi_supervised_fine_tuning_gives_the_backbone_a_rate_of_its_own(cfg, tmp_path):
