@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -25,6 +26,17 @@ def _scope() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     close_logs()
+
+
+@pytest.fixture
+def run_tool(monkeypatch):
+    """A command line in this process, which has imported what it needs."""
+
+    def run(tool: str, *arguments: object) -> None:
+        monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
+        runpy.run_path(str(ROOT / tool), run_name='__main__')
+
+    return run
 
 
 @pytest.fixture(autouse=True, scope='module')

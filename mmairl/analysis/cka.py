@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mmairl.errors import UserError
 from mmairl.models.siamese import pooled
+from mmairl.models.stages import stages
 
 SMALLEST = 4  # images: the unbiased estimate divides by n (n - 3)
 
@@ -56,17 +57,6 @@ def _gram_matrices(features: Sequence[Tensor]) -> Tensor:
     """(sets, n, n) inner products in float64, of features centred over the batch, which changes no HSIC and saves digits."""
     flat = [x.flatten(1).float() for x in features]
     return torch.stack([(x @ x.T).double() for x in (x - x.mean(dim=0) for x in flat)])
-
-
-def stages(backbone: nn.Module) -> dict[str, list[nn.Module]]:
-    """A ResNet's four stages, or the quarters of a ViT."""
-    children = dict(backbone.named_children())
-    if 'layer4' in children:
-        return {name: [children[name]] for name in ('layer1', 'layer2', 'layer3', 'layer4')}
-    layers = next((children[name] for name in ('layers', 'blocks') if name in children), [])
-    return {
-        f'layer{end}': [layers[end - 1]] for end in (len(layers) * part // 4 for part in range(1, 5)) if len(layers)
-    }
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,7 +32,6 @@ from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS
 
 Answer = TypeVar('Answer')
-POLL = 10.0  # seconds for which the main process waits for the lock before it tells the other processes
 ELSEWHERE = 'name another folder (tools/evaluate.py --cache), or keep none (--no-cache)'
 
 
@@ -171,29 +169,22 @@ def read_rows(path: Path, images: int) -> Tensor:
 
 @contextlib.contextmanager
 def _one_run_at_a_time(path: Path) -> Iterator[None]:
-    """The main process holds a lock, which the system frees when it is killed.
-
-    While it waits for another run it tells the other processes so again and again, so that their collective does not
-    time out.
-    """
+    """The main process holds a lock, which the system frees when it is killed; the others wait for the main process."""
     lock = FileLock(path.with_name(f'.{path.name}.lock'))
 
-    def acquired() -> bool:
+    def acquire() -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire(timeout=POLL)
-        except Timeout:
-            return False
+            with contextlib.suppress(Timeout):
+                lock.acquire(blocking=False)
+                return
+            print_log(f'another run extracts the same features into {path}: waiting for it', logger='current')
+            lock.acquire()
         except OSError as error:
             raise UserError(f'features cannot be stored in {path.parent} ({error}); {ELSEWHERE}') from error
-        return True
 
     try:
-        for tries in count():
-            if on_main_process(acquired):
-                break
-            if not tries:
-                print_log(f'another run extracts the same features into {path}: waiting for it', logger='current')
+        on_main_process(acquire)
         yield
     finally:
         lock.release()

@@ -57,7 +57,6 @@ def stored(root: Path, name: str, waited_for: Path | None = None) -> Features:
 def main() -> None:
     root, name, *waited_for = Path(sys.argv[1]), sys.argv[2], *map(Path, sys.argv[3:])
     start_processes('pytorch' if 'RANK' in os.environ else 'none')
-    features.POLL = 0.2
     (root.parent / f'{name}.starts').touch()
     found = stored(root, name, *waited_for)
     torch.save((found.x, found.y), root.parent / f'{name}.{os.environ.get("RANK", 0)}.pth')

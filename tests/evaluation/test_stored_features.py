@@ -110,7 +110,7 @@ def start(root: Path, *args: object) -> subprocess.Popen:
 
 
 def test_of_two_runs_at_once_one_extracts_and_the_other_waits_for_it_and_reads(tmp_path, run_processes):
-    """The second, of two processes, comes while the first extracts, and waits several times until that has ended."""
+    """The second, of two processes, comes while the first extracts, and waits until that has ended."""
     first = start(tmp_path / 'f', 'first', tmp_path / 'go')
     storing.wait_for(tmp_path / 'first.extracts')
     let_go = subprocess.Popen([sys.executable, '-c', LET_GO, str(tmp_path / 'second.starts'), str(tmp_path / 'go')])
@@ -131,7 +131,7 @@ from pathlib import Path
 seen, go = map(Path, sys.argv[1:])
 while not seen.exists():
     time.sleep(0.01)
-time.sleep(1)  # in which the second run, which looks every 0.2 s, waits several times
+time.sleep(1)  # in which the second run waits
 go.touch()
 """
 

@@ -1,8 +1,6 @@
 """A made-up run: class-coloured images, two results, curves; enough to draw every section of a page."""
 
 import json
-import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -48,17 +46,6 @@ class FlipViews(nn.Module):
     def forward(self, batch: dict, training: bool) -> dict:
         view = (batch['inputs'][0] / 255 - self.mean) / self.std
         return {**batch, 'inputs': [view, view.flip(-1)]}
-
-
-@pytest.fixture
-def run_tool(monkeypatch):
-    """A command line in this process, which has imported what it needs."""
-
-    def run(tool: str, *arguments: object) -> None:
-        monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
-        runpy.run_path(str(Path(__file__).parents[2] / tool), run_name='__main__')
-
-    return run
 
 
 @pytest.fixture

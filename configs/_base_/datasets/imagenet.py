@@ -16,4 +16,5 @@ evaluation = dict(
     train=dict(type='ImageFolder', root='data/imagenet/train', views=[test_view]),
     test=dict(type='ImageFolder', root='data/imagenet/val', views=[test_view]),
     batch_size=256,
+    held_out=10_009 / 1_281_167,  # as many training images as BYOL chooses rates by
 )
