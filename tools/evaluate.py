@@ -6,7 +6,6 @@ released model such as torchvision:resnet50.
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 
 import torch
@@ -18,7 +17,7 @@ from mmairl.engine.launch import register
 from mmairl.errors import UserError, explained, one_sentence_errors, stop_processes
 from mmairl.evaluation.knn import TEMPERATURE
 from mmairl.evaluation.protocol import BASELINES, BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
-from mmairl.files import replacing
+from mmairl.files import write_json
 from mmairl.flags import ConfigOptions, above_zero, count, device, positive
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import terminal_table
@@ -98,13 +97,8 @@ def write(args: argparse.Namespace, result, out: Path) -> None:
     features = f', features {result.details["features"]}' if 'features' in result.details else ''
     Console().print(terminal_table([result], f'in percent, {Path(args.config).stem}{features}'))
     record = dict(protocol=args.protocol, config=args.config, checkpoint=args.checkpoint, part=args.part)
-    try:
-        with replacing(out) as beside:
-            beside.write_text(json.dumps({**record, **dataclasses.asdict(result)}, indent=2) + '\n')
-        page = write_evaluation_page(out.parent)
-    except OSError as error:
-        raise UserError(f'the scores above are not kept: {error}; give --out a place that can be written') from error
-    print(f'written to {out}, and with what else was measured there to {page}')
+    write_json(out, {**record, **dataclasses.asdict(result)})
+    print(f'written to {out}, and with what else was measured there to {write_evaluation_page(out.parent)}')
 
 
 if __name__ == '__main__':

@@ -27,12 +27,11 @@ from mmairl.data.images import UnreadableImage
 from mmairl.data.views import normalised
 from mmairl.data.workers import safe
 from mmairl.errors import UserError
-from mmairl.files import FULL
+from mmairl.files import explained_disk_errors
 from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS
 
 Answer = TypeVar('Answer')
-ELSEWHERE = 'name another folder (tools/evaluate.py --cache), or keep none (--no-cache)'
 
 
 @dataclass(frozen=True)
@@ -173,15 +172,13 @@ def _one_run_at_a_time(path: Path) -> Iterator[None]:
     lock = FileLock(path.with_name(f'.{path.name}.lock'))
 
     def acquire() -> None:
-        try:
+        with explained_disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(Timeout):
+            try:
                 lock.acquire(blocking=False)
-                return
-            print_log(f'another run extracts the same features into {path}: waiting for it', logger='current')
-            lock.acquire()
-        except OSError as error:
-            raise UserError(f'features cannot be stored in {path.parent} ({error}); {ELSEWHERE}') from error
+            except Timeout:
+                print_log(f'another run extracts the same features into {path}: waiting for it', logger='current')
+                lock.acquire()
 
     try:
         on_main_process(acquire)
@@ -199,28 +196,25 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
     unfinished = path.with_name(f'.{path.name}.unfinished')
     first, end = (len(dataset) * share // get_world_size() for share in (get_rank(), get_rank() + 1))
     try:
-        if is_main_process():
-            unfinished.write_bytes(b'')
-        barrier()
-        with unfinished.open('rb+') as file:
-            for x, _, _ in how.batches(backbone, Subset(dataset, range(first, end))):
-                if not file.tell():  # every process writes the same header, whose length says where its rows begin
-                    shape = (len(dataset), x.shape[1])
-                    np.lib.format.write_array_header_1_0(file, dict(descr='<f4', fortran_order=False, shape=shape))
-                    file.seek(first * x.shape[1] * 4, os.SEEK_CUR)
-                file.write(x.numpy().tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        barrier()
-        if is_main_process():
-            os.replace(unfinished, path)
-        barrier()
-    except BaseException as error:
+        with explained_disk_errors(path):
+            if is_main_process():
+                unfinished.write_bytes(b'')
+            barrier()
+            with unfinished.open('rb+') as file:
+                for x, _, _ in how.batches(backbone, Subset(dataset, range(first, end))):
+                    if not file.tell():  # every process writes the same header, whose length says where its rows begin
+                        shape = (len(dataset), x.shape[1])
+                        np.lib.format.write_array_header_1_0(file, dict(descr='<f4', fortran_order=False, shape=shape))
+                        file.seek(first * x.shape[1] * 4, os.SEEK_CUR)
+                    file.write(x.numpy().tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+            barrier()
+            if is_main_process():
+                os.replace(unfinished, path)
+            barrier()
+    except BaseException:
         unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in FULL:
-            raise UserError(
-                f'the disk is full: features could not be stored in {path.parent}; free some space or {ELSEWHERE}'
-            ) from error
         raise
 
 

@@ -33,7 +33,7 @@ from torch.utils.data import Dataset
 
 import mmairl
 from mmairl.errors import UserError
-from mmairl.files import replacing
+from mmairl.files import read_json, write_json
 from mmairl.registry import DATASETS
 
 REVISION = 2  # of our code; raise it with a change that changes what is measured
@@ -89,10 +89,11 @@ def files_identity(paths: Sequence[str], root: str | Path) -> str:
     digest, blocks = hashlib.sha256(), [paths[at : at + 1024] for at in range(0, len(paths), 1024)]
     with ThreadPoolExecutor(THREADS) as pool:
         stats = [stat for block in pool.map(lambda block: [_stat(path) for path in block], blocks) for stat in block]
+    inside = os.path.join(root, '')
     whole = sum(size for size, _ in stats) <= WHOLE
     sample = set(range(len(paths)) if whole else np.linspace(0, len(paths) - 1, SAMPLES).astype(int).tolist())
     for number, (path, (size, changed)) in enumerate(zip(paths, stats)):
-        name = os.path.relpath(path, root)
+        name = os.fspath(path).removeprefix(inside)
         digest.update(f'{name} {size} {"" if whole else changed}\n'.encode(errors='surrogateescape'))
         if number in sample:
             _add_file(digest, path, size, changed)
@@ -151,11 +152,7 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
     """Mark a folder as this result's; refuse one that holds another's, before anything in it is touched."""
     path = folder / NAME
     if path.is_file():
-        try:
-            there = json.loads(path.read_text())
-        except ValueError as error:
-            raise UserError(f'{path} is damaged; remove {folder} or name another folder') from error
-        if differs := difference(there, identity):
+        if differs := difference(read_json(path), identity):
             raise UserError(
                 f'{folder} holds another result, which differs in {differs}; name another folder (--work-dir), or '
                 'remove this one'
@@ -166,8 +163,7 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
             f'{folder} holds {found[0]} and no {NAME}, so what it measured is not known; name another folder '
             '(--work-dir), or remove this one'
         )
-    with replacing(path) as beside:
-        beside.write_text(json.dumps(identity, indent=1))
+    write_json(path, identity)
 
 
 def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:

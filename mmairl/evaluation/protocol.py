@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.features import Extraction, Features, extract, on_main_process, stored
+from mmairl.evaluation.features import Extraction, Features, extract, on_main_process, require_images, stored
 from mmairl.evaluation.identity import (
     claim,
     code_identity,
@@ -189,6 +189,8 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     if protocol in settings.get('views', {}):
         named = {name: with_views(described, [settings.views[protocol]]) for name, described in named.items()}
     datasets = {name: (described, DATASETS.build(described)) for name, described in named.items()}
+    for _, dataset in datasets.values():
+        require_images(dataset)
     classes = [list(map(str, getattr(dataset, 'classes', ()))) for _, dataset in datasets.values()]
     for name, other in zip(datasets, classes):
         if other != classes[0]:

@@ -6,7 +6,6 @@ its own, which is read when it is finished and continued when it is not, so that
 
 import copy
 import itertools
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from mmairl.data_configs import is_data
 from mmairl.engine.launch import train
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Readable
-from mmairl.files import replacing
+from mmairl.files import read_json, write_json
 from mmairl.registry import DATASETS
 
 Scores = dict[str, float]
@@ -57,15 +56,14 @@ def run(cfg: Config, launcher: str) -> Scores:
     done = folder / 'scores.json'
     if done.is_file():
         print_log(f'{folder} is finished; remove it to measure again', logger='current')
-        return json.loads(done.read_text())
+        return read_json(done)
     cfg.resume = (folder / 'last_checkpoint').is_file()
     # mmengine keeps one visualizer and log a name, and its own names differ by the second
     cfg.experiment_name = f'{folder.name}_{next(RUNS)}'
     scores = train(cfg, launcher).test()
     scores = {name.removeprefix('/'): value for name, value in scores.items()}
     if is_main_process():
-        with replacing(done) as beside:
-            beside.write_text(json.dumps(scores))
+        write_json(done, scores)
     barrier()
     return scores
 

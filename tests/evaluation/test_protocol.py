@@ -83,6 +83,21 @@ def test_a_config_without_evaluation_data_is_one_sentence(cfg):
         evaluate(cfg, 'knn', 'pixels')
 
 
+def test_an_empty_test_set_is_one_sentence_for_every_protocol(cfg, tmp_path):
+    cfg.evaluation.test.count = 0
+    for protocol in ('knn', 'logreg', 'svm', 'linear'):
+        with pytest.raises(UserError, match='no images to evaluate: Noise is empty'):
+            evaluate(cfg, protocol, 'pixels', settings=Settings(recipe='linear_shapes_20e', work_dir=tmp_path / 'a'))
+
+
+def test_scores_are_printed_before_they_are_written(tool, config_file, checkpoint, tmp_path, capsys):
+    (tmp_path / 'file').write_text('')
+    assert tool('knn', config_file, checkpoint, '--k', 3, '--out', tmp_path / 'file/a.json') == 2
+    printed = capsys.readouterr()
+    assert 'teacher' not in printed.out and 'student of epoch_3.pth' in printed.out
+    assert 'could not be written' in printed.err
+
+
 def test_checkpoints_of_other_projects_and_released_models_are_measured_by_the_same_command(
     tool, cfg, config_file, tmp_path, monkeypatch
 ):
