@@ -114,8 +114,8 @@ class Objective:
             self.counted, self.target = y >= 0, y == 1
             self.known = self.target.any(0) & (self.counted & ~self.target).any(0)
         else:
-            self.target = F.one_hot(y, classes).bool()
-            self.counted, self.known = torch.ones_like(self.target), self.target.any(0)
+            self.target = torch.zeros(len(y), classes, dtype=torch.bool, device=y.device).scatter_(1, y[:, None], True)
+            self.counted, self.known = self.target.new_ones(()).expand_as(self.target), self.target.any(0)
         self.mean = torch.stack([block.double().sum(0) for block in x.split(ROWS)]).sum(0) / len(x)
         self.axes = None
         if x.shape[1] <= WIDEST:
