@@ -22,7 +22,7 @@ from mmairl.evaluation.metrics import scores_of
 STRENGTHS = tuple((10 ** torch.linspace(5, -6, 45, dtype=torch.float64)).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 ROWS = 65536  # of the features at a time in float64
-WIDEST = 8192  # features: of wider ones no principal axes are computed
+WIDEST = 8192  # of features or images, whichever are fewer, that principal axes are computed of
 TOLERANCE = 1e-4  # of the last step over the weights; what is left then is a twentieth of it, by FORCING
 FORCING = 0.05  # how far each linear system is solved
 STEPS, INNER = 100, 300  # at most
@@ -117,11 +117,18 @@ class Objective:
             self.target = torch.zeros(len(y), classes, dtype=torch.bool, device=y.device).scatter_(1, y[:, None], True)
             self.counted, self.known = self.target.new_ones(()).expand_as(self.target), self.target.any(0)
         self.mean = torch.stack([block.double().sum(0) for block in x.split(ROWS)]).sum(0) / len(x)
-        self.axes = None
-        if x.shape[1] <= WIDEST:
-            blocks = ((block.double() - self.mean) for block in x.split(ROWS))
-            self.axes = torch.linalg.eigh(sum(block.T @ block for block in blocks))[1]
+        self.axes = self._principal_axes() if min(x.shape) <= WIDEST else None
         self.along = torch.cat([self._rows(at)[0].float() for at in range(0, len(x), ROWS)])
+
+    def _principal_axes(self) -> Tensor:
+        """(D, axes): all D of them, or those along which the images differ where there are fewer images."""
+        blocks = (block.double() - self.mean for block in self.x.split(ROWS))
+        if len(self.x) >= self.x.shape[1]:
+            return torch.linalg.eigh(sum(block.T @ block for block in blocks))[1]
+        x = torch.cat(list(blocks))
+        squares, along = torch.linalg.eigh(x @ x.T)
+        kept = squares >= 1e-12 * squares.max()  # weights along the others are zero at the minimum
+        return torch.linalg.qr(x.T @ along[:, kept])[0]
 
     def _rows(self, at: int) -> tuple[Tensor, Tensor, Tensor]:
         """A block of features along the axes, with a column of ones, and its labels."""
@@ -157,7 +164,7 @@ class Objective:
         """Newton's method until a step is small beside the weights, from zero or from `start`."""
         weight = start
         if weight is None:
-            weight = self.x.new_zeros(int(self.known.sum()), self.x.shape[1] + 1, dtype=torch.float64)
+            weight = self.mean.new_zeros(int(self.known.sum()), self.along.shape[1])
         gradient, p = self.gradient(weight, strength)
         solved = False
         for _ in range(STEPS):
