@@ -10,6 +10,7 @@ from mmengine.optim import build_optim_wrapper
 from torch import nn
 
 from mmairl.engine import launch
+from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.fast import compiled_parts, float32_precision, make_fast, set_fast_keys
 from mmairl.errors import UserError
 from mmairl.models.heads import unit
@@ -164,7 +165,7 @@ def test_a_run_takes_what_its_config_says(toy_config, tmp_path):
     assert list(runner.model.state_dict()) == list(plain.model.state_dict())
     assert runner.model.backbone.conv1.weight.is_contiguous(memory_format=torch.channels_last)
     assert runner.optim_wrapper.cast_dtype == torch.bfloat16 and runner.optim_wrapper.optimizer.defaults['fused']
-    saved = [torch.load(f'{run.work_dir}/iter_2.pth', weights_only=True)['state_dict'] for run in (plain, runner)]
+    saved = [load_checkpoint(f'{run.work_dir}/iter_2.pth')['state_dict'] for run in (plain, runner)]
     assert list(saved[0]) == list(saved[1])
 
 

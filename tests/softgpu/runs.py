@@ -44,7 +44,6 @@ ONE = {
     'mocov2plus': ('mocov2plus_r50_200e.py', {'custom_hooks': [dict(type='OnlineProbeHook', classes=4, lr=0.5)]}),
     'byol_lars': ('byol_lars_r50_200e.py', {}),
     'bfloat16': ('mocov2plus_r50_200e.py', dict(fast=FAST)),
-    'float16': ('byol_r50_200e.py', dict(fast=dict(precision='float16'))),
     'views_on_device': ('mocov2plus_r50_200e.py', ON_DEVICE),
 }
 TWO = {
