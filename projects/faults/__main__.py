@@ -1,7 +1,7 @@
 """Try faults and count the outcomes: python -m projects.faults {kills,checkpoints,images,disk,long} [--count N] [--seed S].
 
 kills        kill a run N times at random moments, half of them during a save, and compare its end with an undisturbed run
-checkpoints  damage a checkpoint N times and read it with both readers
+checkpoints  damage a checkpoint N times and read it
 images       damage N image files and read each
 disk         fill the disk while N runs save, make room and resume them
 long         train N steps of a few ms and watch memory, files, threads and workers

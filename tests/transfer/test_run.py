@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -103,10 +103,9 @@ def test_scalars_of_a_resumed_run_are_read_over_its_restarts(tmp_path):
     assert last_scalars(tmp_path) == dict(loss=2.0, AP=0.3)
 
 
-def test_protocols_on_imagenet_run_by_the_depth_of_the_checkpoint_and_end_in_the_table(tmp_path):
+def test_protocols_on_imagenet_run_by_the_depth_of_the_checkpoint_and_end_in_the_table(tmp_path, monkeypatch, capfd):
     generator = np.random.default_rng(0)
     torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'a.pth')
-    tool = [sys.executable, ROOT / 'tools/transfer.py', tmp_path / 'a.pth', '--tasks', 'knn,voc07', '--data', tmp_path]
     for part, count in (('train', 50), ('val', 3)):
         for label in range(4):
             folder = tmp_path / 'data/imagenet' / part / f'n{label}'
@@ -114,10 +113,16 @@ def test_protocols_on_imagenet_run_by_the_depth_of_the_checkpoint_and_end_in_the
             for index in range(count):
                 pixels = np.clip(generator.normal(60 * label, 15, (32, 32, 3)), 0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(folder / f'{index}.png')
-    environment = {**os.environ, 'PYTHONPATH': str(ROOT)}
-    done = subprocess.run(tool, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert f'voc07: left out, for {tmp_path}/data/VOCdevkit/VOC2007 is not there' in done.stdout
+
+    def in_this_process(folder: Path, processes: int) -> None:
+        monkeypatch.setattr(sys, 'argv', ['run.py', str(folder)])
+        transfer_run.main()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(transfer_run, '_start', in_this_process)
+    monkeypatch.setattr(sys, 'argv', ['transfer.py', 'a.pth', '--tasks', 'knn,voc07', '--data', str(tmp_path)])
+    runpy.run_path(str(ROOT / 'tools/transfer.py'), run_name='__main__')
+    assert f'voc07: left out, for {tmp_path}/data/VOCdevkit/VOC2007 is not there' in capfd.readouterr().out
     lines = (tmp_path / f'work_dirs/transfer/{tmp_path.name}_a_student/table.csv').read_text().splitlines()
     table = {line.split(',')[0]: line.split(',')[1:] for line in lines[1:]}
     assert float(table['knn20'][0]) > 60 and table['knn20'][1] == ''  # chance is 25; the paper prints none
