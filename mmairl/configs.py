@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 from mmengine.config import Config
-from mmengine.config import DictAction as PlainDictAction
 from mmengine.config import utils as by_mmengine
 from mmengine.utils import import_modules_from_strings
 
@@ -36,17 +35,6 @@ KNOWN = (
     'runner_type', 'strategy', 'total_batch_size', 'fast', 'evaluation', 'recipes',
 )  # fmt: skip
 IMPORT_KEYS = {'imports', 'allow_failed_imports'}
-
-
-class DictAction(PlainDictAction):
-    """mmengine's reader of `--cfg-options`, which takes the spaces out of every value, `root="my images"` as well."""
-
-    @staticmethod
-    def _parse_iterable(value: str) -> Any:
-        plain = value.strip().strip('\'"')
-        if ',' in plain or plain[:1] in '([':  # lists, of which mmengine's form is known
-            return PlainDictAction._parse_iterable(value)
-        return PlainDictAction._parse_int_float_bool(plain)
 
 
 def home() -> Path:

@@ -89,6 +89,7 @@ class ConfigOptions(DictAction):
         setattr(namespace, self.dest, options)
 
     def _value(self, text: str) -> Any:
+        text = text.strip()
         if text.startswith('{'):
             return yaml.load(text, Loader=PlainLoader)
         if len(text) > 1 and text[0] == text[-1] and text[0] in '"\'':

@@ -1,13 +1,11 @@
 """The configs: every one builds, and neighbours on the ladder differ in one factor."""
 
-from argparse import ArgumentParser
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 
-from mmairl.configs import DictAction
 from mmairl.study.factors import LADDER, changed, factors_of, markdown
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
@@ -99,13 +97,3 @@ def test_every_config_resolves_within_the_house_rules(path):
         assert warm_up.get('end') == cosine.begin, 'the cosine begins where the warm-up ends'
         length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
         assert cosine.get('end', length) == length, 'the cosine ends with the run'
-
-
-def test_a_text_option_keeps_its_spaces_and_all_others_are_read_as_mmengine_does():
-    parser = ArgumentParser()
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction)
-    words = ['root=my images', 'quoted="my images"', 'lr=0.1', 'on= True', 'none=None', 'size=1, 2', 'pair=(1, [2, a])']
-    found = parser.parse_args(['--cfg-options', *words]).cfg_options
-    assert found == dict(
-        root='my images', quoted='my images', lr=0.1, on=True, none=None, size=[1, 2], pair=(1, [2, 'a'])
-    )

@@ -32,8 +32,8 @@ def parsed(*words: str) -> dict:
 
 
 def test_options_keep_spaces_and_nest():
-    assert parsed('root=my images', 'a.b=1e-3', 'c=[1,2]', 'd=(x,y)', 'e=None', 'f=true', 'g=') == {
-        'root': 'my images', 'a.b': 1e-3, 'c': [1, 2], 'd': ('x', 'y'), 'e': None, 'f': True, 'g': '',
+    assert parsed('root=my images', 'a.b=1e-3', 'c=[1,2]', 'd=(x,y)', 'e=None', 'f= true', 'g=', 'pair=(1, [2, a])') == {
+        'root': 'my images', 'a.b': 1e-3, 'c': [1, 2], 'd': ('x', 'y'), 'e': None, 'f': True, 'g': '', 'pair': (1, [2, 'a']),
     }  # fmt: skip
     assert parsed("h={type: 'SGD', lr: 1e-1}", 'i="two words"') == {'h': dict(type='SGD', lr=0.1), 'i': 'two words'}
 

@@ -87,7 +87,7 @@ def test_a_signal_to_the_launcher_stops_its_processes_which_save_themselves(tmp_
     run.send_signal(signal.SIGUSR1)
     assert run.wait(timeout=300) == 1, log.read_text()[-4000:]
     assert log.read_text().count('stopped by SIGUSR1 after') == 1
-    assert newest_checkpoint(tmp_path / 'run').name.startswith('iter_')
+    assert newest_checkpoint(tmp_path / 'run')[0].name.startswith('iter_')
 
 
 @pytest.fixture

@@ -19,11 +19,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mmairl.configs import DictAction, load_config
+from mmairl.configs import load_config
 from mmairl.engine.fast import make_fast, set_fast_keys
 from mmairl.engine.launch import register
 from mmairl.engine.plan import plan
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.flags import ConfigOptions
 from mmairl.models.stages import blocks
 from mmairl.registry import MODELS
 
@@ -150,7 +151,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument('--gpus', type=int, default=8)
     parser.add_argument('--per-gpu', type=int, help='images a GPU holds at once (default: the total batch, shared)')
     parser.add_argument('--size', type=int, default=224, help="the views' side in pixels")
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='override config keys, as key=value')
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, help='override config keys, as key=value')
     return parser.parse_args()
 
 
