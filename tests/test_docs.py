@@ -261,12 +261,11 @@ TINY = (
     'train_dataloader.dataset.count=64 total_batch_size=32 train_cfg.max_epochs=1 default_hooks.checkpoint.interval=1'
 )
 RUN = [
-    ('README.md', 'configs/mocov2plus_r50_200e.py --plan 4 --per-gpu 64', 'python tools/train.py {}', '16|accumulated'),
     (
         'README.md',
         'first_run.py',
-        "sed -e \"s/: 5}/: 1, 'train_dataloader.dataset.count': 64, 'total_batch_size': 32, 'evaluation.train.count': 240, "
-        "'evaluation.test.count': 24}/\" -e s/epoch_5/epoch_1/ {} > small.py && python small.py",
+        "sed -e \"s/: 5}}/: 1, 'train_dataloader.dataset.count': 64, 'total_batch_size': 32, 'evaluation.train.count': 240, "
+        "'evaluation.test.count': 24}}/\" -e s/epoch_5/epoch_1/ {} > small.py && python small.py",
         'k-NN, k = 20',
     ),
     ('docs/scale.md', 'python tools/train.py configs/mocov2plus_r50_200e.py --plan 4 --per-gpu 64', '{}', '1024 = 4'),
