@@ -10,6 +10,7 @@ from mmengine.config import Config
 
 from mmairl.data.views import build_views
 from mmairl.engine import launch
+from mmairl.weights.read import load_checkpoint
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / 'configs'
@@ -67,7 +68,7 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
     cfg = on_shapes(toy_config(short(path), steps=2, batch=16, width=16))
     runner = launch.train(cfg)
     assert math.isfinite(runner.message_hub.get_scalar('train/loss').current())
-    first = torch.load(f'{runner.work_dir}/iter_1.pth', weights_only=True)['state_dict']
+    first = load_checkpoint(f'{runner.work_dir}/iter_1.pth')['state_dict']
     model, momentum = runner.model, cfg.default_hooks.momentum
     stem = next(
         name for name, _ in model.named_parameters() if name.startswith('backbone.') and name.endswith('weight')

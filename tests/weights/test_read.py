@@ -178,18 +178,17 @@ def test_a_flipped_bit_in_a_weight_is_named_though_torch_takes_it(whole):
     refused(whole, r'truncated or damaged: its record whole/data/0 does not have the sum')
 
 
-def test_a_record_that_claims_to_be_a_folder_is_refused_for_torch_reads_nothing_from_it(whole):
+def test_a_record_that_claims_to_be_a_folder_is_refused(whole):
+    """torch reads nothing from it, and the weights are whatever the memory held, which may be the right ones."""
     with zipfile.ZipFile(whole) as archive:
         at = archive.start_dir
         for info in archive.infolist():
             if info.filename.endswith('data/0'):
                 break
             at += 46 + len(info.orig_filename) + len(info.extra) + len(info.comment)
-    before = torch.load(whole, weights_only=True)['state_dict']['a']
     rewritten(whole, at + 38, b'\x10')  # the external attributes
     with zipfile.ZipFile(whole) as archive:
         assert archive.testzip() is None
-    assert not torch.equal(torch.load(whole, weights_only=True)['state_dict']['a'], before)
     assert 'folder' in damage(whole)
 
 
