@@ -92,7 +92,7 @@ def images(cfg) -> None:
 
 
 def lars(cfg) -> None:
-    cfg.optim_wrapper.update(optimizer=dict(type='LARS', lr=0.1), constructor='LARSOptimWrapperConstructor')
+    cfg.optim_wrapper.update(optimizer=dict(type='LARS', lr=0.1))
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_float32_stays_where_it_matters_under_bfloat16(network, optimizer):
     model = make_fast(network(), dict(channels_last=True))
     settings = dict(type=optimizer, lr=0.1, momentum=0.9)
     settings = dict(type='AutocastOptimWrapper', optimizer=settings, dtype='bfloat16')
-    wrapper = build_optim_wrapper(model, {**settings, 'constructor': 'LARSOptimWrapperConstructor'})
+    wrapper = build_optim_wrapper(model, settings)
     seen = {}
     model.backbone.register_forward_hook(lambda module, inputs, output: seen.update(features=output[0].dtype))
     log = model.train_step(dict(inputs=views(torch.float32), data_samples={}), wrapper)
