@@ -20,7 +20,7 @@ FILES = Path(__file__).parents[1] / 'files'
 
 
 def training_checkpoint(**meta: object) -> dict:
-    return dict(meta=meta, state_dict=dict(weight=torch.randn(100)), optimizer={})
+    return dict(meta=dict(epoch=1, iter=1, **meta), state_dict=dict(weight=torch.randn(100)), optimizer={})
 
 
 @pytest.fixture
@@ -185,7 +185,8 @@ HOSTILE = dict(
 
 def test_a_checkpoint_removes_nothing_but_what_the_hook_writes(tmp_path, toy_config):
     """Every list of names that a checkpoint carries is turned against files inside and outside of the work dir."""
-    cfg = toy_config(steps=1)
+    images = {'train_dataloader.dataset.count': 24}
+    cfg = toy_config(steps=1, **images)
     launch.train(cfg)
     work_dir, victim = Path(cfg.work_dir), tmp_path / 'victim.pth'
     checkpoint = load_checkpoint(work_dir / 'iter_1.pth')
@@ -198,7 +199,7 @@ def test_a_checkpoint_removes_nothing_but_what_the_hook_writes(tmp_path, toy_con
     others[-1].parent.mkdir()
     for file in others:
         file.touch()
-    again = toy_config(steps=3, resume=True, load_from=str(work_dir / 'iter_1.pth'))
+    again = toy_config(steps=3, resume=True, load_from=str(work_dir / 'iter_1.pth'), **images)
     again.default_hooks.checkpoint.update(max_keep_ckpts=1, save_best='top1', rule='greater')
     runner = launch.train(again)
     hook = next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook))
