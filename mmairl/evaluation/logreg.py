@@ -1,8 +1,8 @@
 """L2-regularised logistic regression on frozen features, as in BYOL's transfer table.
 
 The strength is chosen on validation images; the test set is looked at once. Each fit reaches the minimum: Newton's method with
-gradients in float64, whose linear systems are solved in float32 by preconditioned conjugate gradients (Nocedal and Wright 2006,
-ch. 7). L-BFGS, which BYOL names, has the same minimum and stops far from it at the ends of the grid.
+gradients in float64, whose linear systems are solved by preconditioned conjugate gradients (Nocedal and Wright 2006, ch. 7), in
+float32 where there is much to multiply. L-BFGS, which BYOL names, has the same minimum and stops far from it at the ends of the grid.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,6 +26,8 @@ WIDEST = 8192  # of features or images, whichever are fewer, that principal axes
 TOLERANCE = 1e-4  # of the last step over the weights; what is left then is a twentieth of it, by FORCING
 FORCING = 0.05  # how far each linear system is solved
 STEPS, INNER = 100, 300  # at most
+BALANCE = 1e-3  # of the gradient over strength |W|, the size of the two terms that cancel at the minimum
+SMALL = 2**24  # scores and features up to here are worked on in float64 throughout: certain classes need it
 NEVER = 1e6  # the score, negative, of a class without a training image
 
 
@@ -118,7 +120,9 @@ class Objective:
             self.counted, self.known = self.target.new_ones(()).expand_as(self.target), self.target.any(0)
         self.mean = torch.stack([block.double().sum(0) for block in x.split(ROWS)]).sum(0) / len(x)
         self.axes = self._principal_axes() if min(x.shape) <= WIDEST else None
-        self.along = torch.cat([self._rows(at)[0].float() for at in range(0, len(x), ROWS)])
+        width = x.shape[1] if self.axes is None else self.axes.shape[1]
+        self.dtype = torch.float64 if len(x) * max(width, classes) <= SMALL else torch.float32
+        self.along = torch.cat([self._rows(at)[0].to(self.dtype) for at in range(0, len(x), ROWS)])
 
     def _principal_axes(self) -> Tensor:
         """(D, axes): all D of them, or those along which the images differ where there are fewer images."""
@@ -137,28 +141,30 @@ class Objective:
         return x, self.target[at : at + ROWS][:, self.known], self.counted[at : at + ROWS][:, self.known]
 
     def gradient(self, weight: Tensor, strength: float) -> tuple[Tensor, Tensor]:
-        """In float64, and every image's class probabilities in float32."""
+        """In float64, and every image's class probabilities."""
         total, probabilities = F.pad(strength * weight[:, :-1], (0, 1)), []
         for at in range(0, len(self.x), ROWS):
             x, target, counted = self._rows(at)
             scores = x @ weight.T
             p = scores.sigmoid() if self.several else scores.softmax(dim=1)
             total += ((p - target.double()) * counted).T @ x / len(self.x)
-            probabilities.append(p.float())
+            probabilities.append(p.to(self.dtype))
         return total, torch.cat(probabilities)
 
     def hessian(self, p: Tensor, direction: Tensor, strength: float) -> Tensor:
-        """Times a direction, in float32."""
+        """Times a direction."""
         change = p * (self.along @ direction.T)
         change = change * (1 - p) * self.counted[:, self.known] if self.several else change - p * change.sum(1, True)
         return change.T @ self.along / len(self.x) + F.pad(strength * direction[:, :-1], (0, 1))
 
     def diagonal(self, p: Tensor, strength: float) -> Tensor:
-        """Of the Hessian, in float32."""
+        """Of the Hessian."""
         spread = p * (1 - p) * self.counted[:, self.known]
         blocks = zip(spread.split(ROWS), self.along.split(ROWS))
         found = sum(s.T @ x.square() for s, x in blocks) / len(self.x)
-        return (found + F.pad(torch.full_like(found[:, :-1], strength), (0, 1))).clamp_min(1e-30)
+        found += F.pad(torch.full_like(found[:, :-1], strength), (0, 1))
+        # Where every image is certain of its class, the bias has no curvature left, and dividing by it gave NaN.
+        return found.clamp_min(strength)
 
     def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
         """Newton's method until a step is small beside the weights, from zero or from `start`."""
@@ -183,12 +189,13 @@ class Objective:
                 and _small(step[:, -1], weight[:, -1], 1)
             ):
                 break
+        solved = solved and bool(gradient.norm() <= BALANCE * strength * weight[:, :-1].norm().clamp_min(1e-9))
         return Minimum(self._plain(weight), weight, gradient.norm().item(), solved)
 
     def _newton_step(self, gradient: Tensor, p: Tensor, strength: float) -> Tensor:
         """By conjugate gradients with the Hessian's diagonal as the preconditioner."""
         scale = gradient.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-        residual, diagonal = (-gradient / scale).float(), self.diagonal(p, strength)
+        residual, diagonal = (-gradient / scale).to(self.dtype), self.diagonal(p, strength)
         step, towards = torch.zeros_like(residual), residual / diagonal
         product = first = (residual * towards).sum()
         for _ in range(INNER):

@@ -159,3 +159,14 @@ def test_blocks_of_rows_change_nothing(digits, monkeypatch):
     whole = Objective(train.x, train.y, 10).minimise(1e-1).weight
     monkeypatch.setattr('mmairl.evaluation.logreg.ROWS', 100)
     torch.testing.assert_close(Objective(train.x, train.y, 10).minimise(1e-1).weight, whole, atol=1e-6, rtol=0)
+
+
+def test_few_separable_images_are_solved_at_every_strength():
+    """All probabilities come to 0 and 1 at weak strengths, where the bias has no curvature."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(30) % 2
+    objective = Objective(torch.randn(30, 300, generator=generator) + 2.0 * y[:, None], y, 2)
+    found = None
+    for strength in STRENGTHS:
+        found = objective.minimise(strength, found and found.inner)
+        assert found.solved and found.weight.isfinite().all(), strength

@@ -167,6 +167,7 @@ def reloaded(work_dir: str) -> dict:
         cfg.merge_from_dict(dict(resume=True, load_from=f'{work_dir}/zero2_whole/iter_6.pth', launcher='pytorch'))
         launch.share_batch(cfg, 1)
         runner = launch.build(cfg)
+        runner.param_schedulers = runner.build_param_scheduler(runner.param_schedulers)
         runner.load_or_resume()
         next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)).states = []
         found[str(strategy)] = runner.snapshot(dict(epoch=0, iter=6), True, True)
