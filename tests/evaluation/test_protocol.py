@@ -61,7 +61,7 @@ def test_baselines_need_no_checkpoint(tool, config_file, tmp_path):
     for subject in ('pixels', 'random'):
         out = tmp_path / f'{subject}.json'
         assert tool('logreg', config_file, '--init', subject, '--out', out) == 0
-        assert json.loads(out.read_text())['scores']['logistic regression, top-1'] == 100.0
+        assert json.loads(out.read_text())['scores']['logistic regression, top-1'] > 90  # chance is 33
 
 
 @pytest.mark.parametrize('args', [[], ['{checkpoint}', '--init', 'random']])
