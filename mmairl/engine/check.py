@@ -113,5 +113,5 @@ def _keys_of(kind: type) -> tuple[list[str], bool]:
 
 def _check_keys(path: str, section: dict, known: tuple[str, ...]) -> None:
     for key in section:
-        if key not in known:
+        if key not in (*known, '_scope_'):
             raise UserError(f"{path} has no key '{key}'{closest(key, known)}")

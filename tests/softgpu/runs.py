@@ -36,7 +36,7 @@ VIEW = [
     dict(type='RandomFlip', p=0.5),
 ]
 ON_DEVICE = {
-    'train_dataloader.dataset': dict(type='Shapes', split='train', count=48, size=32, views=None, _delete_=True),
+    'train_dataloader.dataset': dict(type='Shapes', split='train', count=96, size=32, views=None, _delete_=True),
     'train_dataloader.pin_memory': True,
     'model.data_preprocessor.views': [VIEW, VIEW],
 }
@@ -135,11 +135,13 @@ def resumed() -> dict:
     found = {}
     for name in ('whole', 'left'):
         cfg = config('mocov2_r50_200e.py', name, {'default_hooks.checkpoint.interval': 3})
+        cfg.custom_hooks = []  # a checkpoint is copied to the host and may wait
         if name == 'left':
             cfg.custom_hooks.append(dict(type='LeaveAt', iteration=4))
         with suppress(resuming.LeftInTheMiddle):
             found[name] = outcome(cfg)['weights']
     cfg = config('mocov2_r50_200e.py', 'left', dict(resume=True))
+    cfg.custom_hooks = []
     return dict(whole=found['whole'], left=outcome(cfg)['weights'])
 
 
