@@ -2,7 +2,8 @@
 
 The strength is chosen on validation images; the test set is looked at once. Each fit reaches the minimum: Newton's method with
 gradients in float64, whose linear systems are solved by preconditioned conjugate gradients (Nocedal and Wright 2006, ch. 7), in
-float32 where there is much to multiply. L-BFGS, which BYOL names, has the same minimum and stops far from it at the ends of the grid.
+float32 where there is much to multiply. L-BFGS, which BYOL names, has the same minimum and stops far from it at both ends of
+the grid.
 """
 
 from collections.abc import Callable, Sequence
