@@ -119,7 +119,7 @@ def test_a_consolidated_file_holds_the_weights_alone(states, tmp_path):
 def test_a_checkpoint_of_two_processes_is_taken_up_by_one_in_any_stage_and_in_none(states, tmp_path, run_processes):
     run_processes(1, SCRIPT, 'reload', tmp_path / 'found.pth', states[1])
     saved = load_checkpoint(states[1] / 'zero2_whole' / 'iter_6.pth')
-    for strategy, found in load(tmp_path / 'found.pth').items():
+    for strategy, found in load_checkpoint(tmp_path / 'found.pth').items():
         for part in ('state_dict', 'optimizer', 'param_schedulers'):
             assert differing(saved[part], found[part], f'{strategy}.{part}') == []
 
