@@ -3,7 +3,7 @@
 import os
 
 # A thread of OpenMP that waits gives its core up. By default it spins, which on a busy machine makes a step ten times as
-# long. torch's library reads this when it is loaded, so the command lines import mmairl first.
+# long. torch's library reads this when it is loaded, so tools/train.py imports mmairl first; after torch it does nothing.
 os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
 
 try:
@@ -18,4 +18,4 @@ except ModuleNotFoundError as missing:
 
 __version__ = '0.1.0'
 
-teach_mmengine()  # so that `_base_ = 'mmairl::mocov2plus_r50_200e.py'` is known; nothing else is done
+teach_mmengine()  # so that `_base_ = 'mmairl::mocov2plus_r50_200e.py'` is known
