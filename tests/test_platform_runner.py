@@ -22,8 +22,8 @@ def test_a_config_of_ours_trains_and_saves_in_mmengines_own_runner(toy_config, c
     saved = load_checkpoint(Path(cfg.work_dir) / 'iter_2.pth')
     assert saved['state_dict'].keys() == runner.model.state_dict().keys()
     assert 'to resume exactly, set runner_type' in next(Path(cfg.work_dir).glob('*/*.log')).read_text()
-    again = toy_config(steps=3, batch=8, resume=True, load_from=f'{cfg.work_dir}/iter_2.pth')
-    again.train_dataloader.batch_size = 8
+    options = {'train_dataloader.batch_size': 8, 'train_dataloader.dataset.count': 16}  # the same 16 images
+    again = toy_config(steps=3, batch=8, resume=True, load_from=f'{cfg.work_dir}/iter_2.pth', **options)
     runner = Runner.from_cfg(again)
     runner.train()
     assert runner.iter == 3
