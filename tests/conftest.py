@@ -1,6 +1,7 @@
 """What the tests share: the real config at toy size, on views that are fixed tensors."""
 
 import gc
+import json
 import logging
 import os
 import runpy
@@ -74,20 +75,21 @@ def toy_config(tmp_path: Path) -> Callable[..., Config]:
 
 
 @pytest.fixture(scope='session')
-def run_processes() -> Callable[..., subprocess.CompletedProcess]:
-    """Run a script of the tests as N processes under torchrun, as tools/dist_train.sh does."""
+def run_processes(tmp_path_factory) -> Iterator[Callable[..., str]]:
+    """Run a script of the tests as N processes, as torchrun would, and return what they print."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])
+    environment = {**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'}
+    command, output = [sys.executable, ROOT / 'tests/ranks.py'], tmp_path_factory.mktemp('ranks') / 'output.txt'
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with output.open('a') as early, subprocess.Popen(command, env=environment, stderr=early, **pipes) as starter:
 
-    def run(processes: int, script: Path | str, *args: object) -> subprocess.CompletedProcess:
-        command = [sys.executable, '-m', 'mmairl.engine.torchrun', f'--nproc_per_node={processes}']
-        path = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])
-        done = subprocess.run(
-            [*command, str(script), *map(str, args)],
-            env={**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-        return done
+        def run(processes: int, script: Path | str, *args: object) -> str:
+            output.write_text('')
+            request = dict(ranks=processes, output=str(output), command=[str(script), *map(str, args)])
+            print(json.dumps(request), file=starter.stdin, flush=True)
+            statuses = json.loads(starter.stdout.readline() or '"the starter of the ranks has died"')
+            assert statuses == [0] * processes, (statuses, output.read_text()[-6000:])
+            return output.read_text()
 
-    return run
+        yield run
+        starter.stdin.close()

@@ -61,7 +61,7 @@ def config(
     batch: int = 8,
     queue: int = 20,
     dtype: str = 'float32',
-    width: int = 64,
+    width: int = 16,
     **options,
 ) -> Config:
     """The config with a ResNet-18 of this width, 64 being the usual one, or a ViT of one layer."""

@@ -58,8 +58,8 @@ def test_another_number_of_processes_sees_every_image_of_the_epoch_once(tmp_path
     case = 'no_queue'
     trained(tmp_path / 'whole', case)
     resuming.run(resuming.config(case, str(tmp_path / 'resumed'), leave_at=7))
-    done = run_processes(2, SCRIPT, 'pytorch', case, tmp_path / 'resumed', 0, 'resume')
-    assert 'resumed with 2 processes after 1: batches and views are the same' in done.stdout + done.stderr
+    said = run_processes(2, SCRIPT, 'pytorch', case, tmp_path / 'resumed', 0, 'resume')
+    assert 'resumed with 2 processes after 1: batches and views are the same' in said
     one, two = (
         load_checkpoint(Path((tmp_path / name / 'last_checkpoint').read_text())) for name in ('whole', 'resumed')
     )
