@@ -5,8 +5,9 @@ long. `MinibatchCKA` averages the unbiased estimate over batches (Nguyen et al. 
 `full_cka` is the biased one of all images at once, which papers report.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -59,39 +60,32 @@ def _gram_matrices(features: Sequence[Tensor]) -> Tensor:
     return torch.stack([(x @ x.T).double() for x in (x - x.mean(dim=0) for x in flat)])
 
 
-@contextmanager
-def watched_stages(backbone: nn.Module):
-    """A dictionary that each forward pass fills with the stages' features and, as 'pooled', the network's own."""
-    last = {name: modules[-1] for name, modules in stages(backbone).items()}
-    if not last:
-        raise UserError(f'{type(backbone).__name__} has no stages that CKA knows; compare ResNets or ViTs')
-    features: dict[str, Tensor] = {}
+def _features(networks: Sequence[nn.Module], batches: Iterable[Tensor]) -> Iterator[list[dict[str, Tensor]]]:
+    """For each batch, the features of each network's stages and, as 'pooled', its own."""
     with ExitStack() as stack:
-        for name, module in last.items():
+        watched: list[dict[str, Tensor]] = [{} for _ in networks]
+        for network, features in zip(networks, watched):
+            last = {name: modules[-1] for name, modules in stages(network).items()}
+            if not last:
+                raise UserError(f'{type(network).__name__} has no stages that CKA knows; compare ResNets or ViTs')
+            for name, module in last.items():
+                stack.callback(module.register_forward_hook(partial(_keep, features, name)).remove)
+        for images in batches:
+            for network, features in zip(networks, watched):
+                features['pooled'] = pooled(network(images))
+            yield watched
 
-            def keep(_module: nn.Module, _inputs: tuple, output: Tensor, name: str = name) -> None:
-                features[name] = output
 
-            stack.callback(module.register_forward_hook(keep).remove)
-
-        def keep_pooled(_module: nn.Module, _inputs: tuple, output: Tensor) -> None:
-            features['pooled'] = pooled(output)
-
-        stack.callback(backbone.register_forward_hook(keep_pooled).remove)
-        yield features
+def _keep(features: dict[str, Tensor], name: str, module: nn.Module, inputs: tuple, output: Tensor) -> None:
+    features[name] = output
 
 
 @torch.inference_mode()
 def stage_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> tuple[Tensor, list[str], list[str]]:
     """CKA of each stage of `a` with each of `b` on the same images, and the stages' names."""
     similarity = MinibatchCKA()
-    with watched_stages(a) as of_a, watched_stages(b) as of_b:
-        for images in batches:
-            a(images)
-            if a is not b:
-                b(images)
-            features_a = list(of_a.values())
-            similarity.update(features_a, features_a if a is b else list(of_b.values()))
+    for of_a, of_b in _features([a, b], batches):
+        similarity.update(list(of_a.values()), list(of_b.values()))
     return similarity.value(), list(of_a), list(of_b)
 
 
@@ -99,13 +93,9 @@ def stage_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> tuple[Te
 def network_cka(networks: Sequence[nn.Module], batches: Iterable[Tensor], stage: str = 'pooled') -> Tensor:
     """CKA of one stage between every two networks, such as the epochs of a run."""
     similarity = MinibatchCKA()
-    with ExitStack() as stack:
-        watched: Sequence[Mapping[str, Tensor]] = [stack.enter_context(watched_stages(one)) for one in networks]
-        for images in batches:
-            for network in networks:
-                network(images)
-            features = [one[stage] for one in watched]
-            similarity.update(features, features)
+    for of_each in _features(networks, batches):
+        features = [of_one[stage] for of_one in of_each]
+        similarity.update(features, features)
     return similarity.value()
 
 

@@ -79,28 +79,22 @@ def geometry(x: Tensor, first: Tensor, second: Tensor) -> Geometry:
 
 # Each change alone, from none (0) to strong (1), of images as floats in [0, 1].
 CHANGES: Mapping[str, Callable[[Tensor, float], Tensor]] = {
-    'crop': lambda x, s: _crop(x, s),
+    'crop': lambda x, s: T.resize(T.center_crop(x, _side(x, s)), list(x.shape[-2:]), antialias=True),
     'flip': lambda x, s: x.flip(-1) if s else x,  # it has no strength
     'brightness': lambda x, s: T.adjust_brightness(x, 1 + 0.8 * s),
     'contrast': lambda x, s: T.adjust_contrast(x, 1 - 0.8 * s),
     'saturation': lambda x, s: T.adjust_saturation(x, 1 - s),
     'hue': lambda x, s: T.adjust_hue(x, 0.5 * s),
-    'blur': lambda x, s: T.gaussian_blur(x, _odd(x), sigma=2.0 * s) if s else x,
+    'blur': lambda x, s: T.gaussian_blur(x, max(3, x.shape[-1] // 20 * 2 + 1), sigma=2.0 * s) if s else x,
     'solarize': lambda x, s: torch.where(x >= 1 - 0.9 * s, 1 - x, x) if s else x,
     'rotation': lambda x, s: T.rotate(x, 90.0 * s, interpolation=T.InterpolationMode.BILINEAR) if s else x,
 }
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def _crop(images: Tensor, strength: float) -> Tensor:
-    """The middle of the image, down to a fifth of its area, at the size it had."""
-    size = list(images.shape[-2:])
-    side = (1 - 0.8 * strength) ** 0.5
-    return T.resize(T.center_crop(images, [max(1, round(side * n)) for n in size]), size, antialias=True)
-
-
-def _odd(images: Tensor) -> int:
-    return max(3, images.shape[-1] // 10 // 2 * 2 + 1)
+def _side(images: Tensor, strength: float) -> list[int]:
+    """The middle of the image, down to a fifth of its area."""
+    return [max(1, round((1 - 0.8 * strength) ** 0.5 * side)) for side in images.shape[-2:]]
 
 
 @torch.inference_mode()

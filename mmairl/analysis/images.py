@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from mmengine import Config
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, Subset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from mmairl.data.views import normalised, to_unit
 from mmairl.errors import UserError
@@ -36,8 +36,8 @@ class Images:
 
     def raw(self) -> Iterator[Tensor]:
         """Batches of floats in [0, 1] on the device."""
-        loader = DataLoader(self.subset, self.batch_size, num_workers=self.workers, collate_fn=_first_views)
-        return (to_unit(images.to(self.device, non_blocking=True)) for images in loader)
+        loader = DataLoader(self.subset, self.batch_size, num_workers=self.workers)
+        return (to_unit(batch['inputs'][0].to(self.device, non_blocking=True)) for batch in loader)
 
     def normalise(self, images: Tensor) -> Tensor:
         return normalised(images, self.mean, self.std).contiguous(memory_format=torch.channels_last)
@@ -57,13 +57,9 @@ class Images:
     def views(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Two augmented views of each image as the config's training makes them, normalised."""
         preprocessor = MODELS.build(self.cfg.model.data_preprocessor).to(self.device)
-        described = self.cfg.train_dataloader.dataset
-        made_by_workers = described.get('views') is not None
-        dataset = self.subset
-        if made_by_workers:
-            test = DATASETS.build({**self.cfg.evaluation.test, 'views': described.views})
-            dataset = Subset(test, self.subset.indices)
-        loader = DataLoader(dataset, self.batch_size, num_workers=self.workers, collate_fn=default_collate)
+        views = self.cfg.train_dataloader.dataset.get('views')  # none where the preprocessor makes them
+        dataset = DATASETS.build({**self.cfg.evaluation.test, **({} if views is None else {'views': views})})
+        loader = DataLoader(Subset(dataset, self.subset.indices), self.batch_size, num_workers=self.workers)
         for batch in loader:
             first, second, *_ = preprocessor(batch, training=True)['inputs']
             yield first, second
@@ -75,7 +71,3 @@ class Images:
         if 'layer1.0.conv1.weight' in weights:
             cfg = Config(dict(model=dict(backbone=resnet_of(weights, checkpoint))))
         return load_backbone(cfg, checkpoint, part).to(self.device, memory_format=torch.channels_last)
-
-
-def _first_views(items: list[dict]) -> Tensor:
-    return torch.stack([item['inputs'][0] for item in items])

@@ -28,12 +28,21 @@ def load_backbone(
     >>> cfg = Config.fromfile('configs/mocov2plus_r50_200e.py')  # doctest: +SKIP
     >>> backbone = load_backbone(cfg, 'epoch_200.pth', part='teacher')  # doctest: +SKIP
     """
-    if checkpoint is None:
-        backbone = _random_backbone(cfg, seed)
-        origin = f'random initialisation, seed {seed}'
-    else:
+    import_mmpretrain()
+    description = cfg.model.backbone.copy()
+    # A pre-trained start in the config belongs to training; here it would hide what the checkpoint lacks.
+    description.pop('init_cfg', None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone = MODELS.build(description)
+        if checkpoint is None:
+            origin = f'random initialisation, seed {seed}'
+            logging.disable(logging.INFO)  # mmengine would print how each tensor was started
+            if hasattr(backbone, 'init_weights'):
+                backbone.init_weights()
+            logging.disable(logging.NOTSET)
+    if checkpoint is not None:
         found = checkpoint if isinstance(checkpoint, Backbone) else read_backbone(checkpoint, part)
-        backbone = _build(cfg)
         require_same_keys(found.weights, backbone.state_dict(), found.path)
         backbone.load_state_dict(found.weights)
         origin = f'{found}, all {len(found.weights)} keys matched'
@@ -49,24 +58,3 @@ def refresh_statistics(backbone: nn.Module, batches: Iterable[Tensor]) -> None:
         module.train(isinstance(module, nn.modules.batchnorm._BatchNorm))
     measure_statistics(backbone, batches, backbone)
     backbone.eval()
-
-
-def _build(cfg: Config) -> nn.Module:
-    import_mmpretrain()
-    description = cfg.model.backbone.copy()
-    # A pre-trained start in the config belongs to training; here it would hide what the checkpoint lacks.
-    description.pop('init_cfg', None)
-    return MODELS.build(description)
-
-
-def _random_backbone(cfg: Config, seed: int) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        backbone = _build(cfg)
-        if hasattr(backbone, 'init_weights'):
-            logging.disable(logging.INFO)  # mmengine would print how each tensor was started
-            try:
-                backbone.init_weights()
-            finally:
-                logging.disable(logging.NOTSET)
-    return backbone

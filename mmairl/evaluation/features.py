@@ -108,26 +108,17 @@ class Extraction:
                 Readable(dataset),
                 self.batch_size,
                 num_workers=self.workers,
-                collate_fn=_collate,
                 pin_memory=torch.device(self.device).type == 'cuda',
             )
         )
-        for images, y, readable in progress(loader, label):
-            images = normalised(images.to(self.device, non_blocking=True), mean_c11, std_c11)
-            yield images.contiguous(memory_format=torch.channels_last), y, readable
-
-
-def _collate(items: list[dict]) -> tuple[Tensor, Tensor, Tensor]:
-    images = torch.stack([item['inputs'][0] for item in items])
-    labels, readable = (
-        torch.stack([torch.as_tensor(item['data_samples'][name]) for item in items]) for name in ('label', 'readable')
-    )
-    return images, labels, readable
+        for batch in progress(loader, label):
+            images = normalised(batch['inputs'][0].to(self.device, non_blocking=True), mean_c11, std_c11)
+            of_image = batch['data_samples']
+            yield images.contiguous(memory_format=torch.channels_last), of_image['label'], of_image['readable']
 
 
 def extract(backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
     """Every image's features, in order and in memory."""
-    require_images(dataset)
     x, y, readable = (torch.cat(column) for column in zip(*how.batches(backbone, dataset)))
     require_labelled(y)
     return _readable_rows(x, y, readable)

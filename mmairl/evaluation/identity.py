@@ -2,15 +2,7 @@
 
 An identity is a nested dictionary of plain values, which is stored beside the result. Two results with equal identities are the
 same measurement; a result with another identity is never returned and never mixed. Nothing is in it that does not change
-the number: no path, no number of workers, no device. The interface, for `evaluation`, `transfer` and `study` alike:
-
-- `weights_identity`, `data_identity`, `files_identity`, `file_identity`, `config_identity`, `code_identity` make the parts;
-- `key_of(identity)` is a short name for a file or a folder of its own;
-- `difference(there, here)` says in words what differs, '' for nothing;
-- `claim(folder, identity)` is called before anything is written to a folder: it refuses one that holds another result.
-
-`evaluation.protocol.identity_of(cfg, protocol, subject, part, settings)` is the identity of a whole evaluation, and `evaluate`
-returns it as `Result.identity`.
+the number: no path, no number of workers, no device.
 
 >>> identity = dict(weights=weights_identity(backbone.weights), code=code_identity())  # doctest: +SKIP
 >>> claim(folder, identity)  # doctest: +SKIP
@@ -64,7 +56,8 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
     dataset = DATASETS.build(dict(described)) if dataset is None else dataset
     digest, rows, images = hashlib.sha256(), np.arange(len(dataset)), len(dataset)
     while True:
-        arrays = {name: value for name, value in sorted(vars(dataset).items()) if _is_array(name, value)}
+        arrays = {name: x for name, x in sorted(vars(dataset).items()) if isinstance(x, (Tensor, np.ndarray))}
+        arrays.pop('files', None)  # they are digested one by one
         for name, value in arrays.items():
             digest.update(name.encode())
             _add_array(digest, value)
@@ -86,24 +79,17 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
 
 def files_identity(paths: Sequence[str], root: str | Path) -> str:
     """A digest of files by name below `root`, and by their bytes or, above 256 MiB, by size, time and a sample."""
-    digest, blocks = hashlib.sha256(), [paths[at : at + 1024] for at in range(0, len(paths), 1024)]
+    digest, inside = hashlib.sha256(), os.path.join(root, '')
     with ThreadPoolExecutor(THREADS) as pool:
-        stats = [stat for block in pool.map(lambda block: [_stat(path) for path in block], blocks) for stat in block]
-    inside = os.path.join(root, '')
+        blocks = [paths[at : at + 1024] for at in range(0, len(paths), 1024)]  # a million tasks would take long
+        stats = [stat for block in pool.map(lambda block: list(map(_stat, block)), blocks) for stat in block]
     whole = sum(size for size, _ in stats) <= WHOLE
     sample = set(range(len(paths)) if whole else np.linspace(0, len(paths) - 1, SAMPLES).astype(int).tolist())
     for number, (path, (size, changed)) in enumerate(zip(paths, stats)):
         name = os.fspath(path).removeprefix(inside)
         digest.update(f'{name} {size} {"" if whole else changed}\n'.encode(errors='surrogateescape'))
         if number in sample:
-            _add_file(digest, path, size, changed)
-    return digest.hexdigest()[:16]
-
-
-def file_identity(path: str | Path) -> str:
-    """A digest of one file, whatever its name."""
-    digest = hashlib.sha256()
-    _add_file(digest, path, *_stat(path))
+            _add_file(digest, path)
     return digest.hexdigest()[:16]
 
 
@@ -114,7 +100,10 @@ def config_identity(value: Any, key: str = '') -> Any:
     if isinstance(value, (list, tuple)):
         return [config_identity(inner) for inner in value]
     if isinstance(value, (str, Path)) and _is_location(key, value):
-        return 'a folder' if os.path.isdir(value) else f'file {file_identity(value)}'
+        if os.path.isdir(value):
+            return 'a folder'
+        _add_file(digest := hashlib.sha256(), value)
+        return f'file {digest.hexdigest()[:16]}'
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
@@ -167,14 +156,9 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
 
 
 def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:
-    if isinstance(values, np.ndarray):
-        return np.ascontiguousarray(values).view(np.uint8).reshape(-1).data
-    values = values.detach().cpu().contiguous()
-    return values.reshape(-1).view(torch.uint8).numpy().data if values.numel() else b''
-
-
-def _is_array(name: str, value: Any) -> bool:
-    return isinstance(value, (Tensor, np.ndarray)) and name != 'files'
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().reshape(-1).view(torch.uint8).numpy() if values.numel() else np.empty(0)
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
 def _add_array(digest: Any, values: Tensor | np.ndarray) -> None:
@@ -184,7 +168,7 @@ def _add_array(digest: Any, values: Tensor | np.ndarray) -> None:
     while isinstance(base.base if isinstance(base, np.ndarray) else None, np.ndarray):
         base = base.base
     if isinstance(base, np.memmap) and base.filename is not None and base.nbytes > WHOLE:
-        _add_file(digest, base.filename, *_stat(base.filename))
+        _add_file(digest, base.filename)
     else:
         digest.update(_bytes(values))
 
@@ -198,8 +182,9 @@ def _stat(path: str | Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _add_file(digest: Any, path: str | Path, size: int, changed: int) -> None:
+def _add_file(digest: Any, path: str | Path) -> None:
     """All bytes of a file, or the time of change and a sample of one that is large."""
+    size, changed = _stat(path)
     try:
         with open(path, 'rb') as file:
             if size <= WHOLE:

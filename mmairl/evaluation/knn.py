@@ -20,24 +20,22 @@ def nearest(
     query: Tensor, bank: Tensor, k: int, device: str | torch.device = 'cpu', bank_block: int = BANK_BLOCK
 ) -> tuple[Tensor, Tensor]:
     """Cosine similarities and bank positions, both (N, k), of the k rows of `bank` nearest to each row of `query`."""
-    found = [_nearest_of_block(block.to(device), bank, k, bank_block) for block in query.split(QUERY_BLOCK)]
+    found = []
+    for block in query.split(QUERY_BLOCK):
+        block = F.normalize(block.to(device))
+        best_similarity = block.new_empty(len(block), 0)
+        best_position = torch.empty(len(block), 0, dtype=torch.int64, device=device)
+        for start in range(0, len(bank), bank_block):
+            similarity = block @ F.normalize(bank[start : start + bank_block].to(device)).T
+            top, position = similarity.topk(min(k, similarity.shape[1]))
+            # What falls out of a block's best k can never come back.
+            candidates = torch.cat([best_similarity, top], dim=1)
+            positions = torch.cat([best_position, position + start], dim=1)
+            best_similarity, keep = candidates.topk(min(k, candidates.shape[1]))
+            best_position = positions.gather(1, keep)
+        found.append((best_similarity.cpu(), best_position.cpu()))
     similarity, position = (torch.cat(parts) for parts in zip(*found))
     return similarity, position
-
-
-def _nearest_of_block(query: Tensor, bank: Tensor, k: int, bank_block: int) -> tuple[Tensor, Tensor]:
-    """The running best k over the bank's blocks: what falls out of a block's best k can never come back."""
-    query = F.normalize(query)
-    best_similarity = query.new_empty(len(query), 0)
-    best_position = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
-    for start in range(0, len(bank), bank_block):
-        similarity = query @ F.normalize(bank[start : start + bank_block].to(query.device)).T
-        top, position = similarity.topk(min(k, similarity.shape[1]))
-        candidates = torch.cat([best_similarity, top], dim=1)
-        positions = torch.cat([best_position, position + start], dim=1)
-        best_similarity, keep = candidates.topk(min(k, candidates.shape[1]))
-        best_position = positions.gather(1, keep)
-    return best_similarity.cpu(), best_position.cpu()
 
 
 def vote(similarity: Tensor, labels: Tensor, classes: int, temperature: float = TEMPERATURE) -> Tensor:

@@ -1,12 +1,11 @@
 """L2-regularised logistic regression on frozen features, as in BYOL's transfer table.
 
-The strength is chosen on validation images; the test set is looked at once. Each fit reaches the minimum: Newton's method with
-gradients in float64, whose linear systems are solved by preconditioned conjugate gradients (Nocedal and Wright 2006, ch. 7), in
-float32 where there is much to multiply. L-BFGS, which BYOL names, has the same minimum and stops far from it at both ends of
-the grid.
+The strength is chosen on validation images; the test set is looked at once. Each fit reaches the minimum: by Newton's method
+with gradients in float64, and conjugate gradients with products in float32 for its linear systems (Nocedal and Wright 2006,
+ch. 7). L-BFGS, which BYOL names, has the same minimum and stops far from it at both ends of the grid.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from logging import WARNING
 
@@ -22,13 +21,13 @@ from mmairl.evaluation.metrics import scores_of
 # BYOL's 45 strengths, from strong to weak, so that each fit starts from the one before it.
 STRENGTHS = tuple((10 ** torch.linspace(5, -6, 45, dtype=torch.float64)).tolist())
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+PARABOLA = ((), (1,), (2, -1), (3, -3, 1))  # through the last minima of the path: where the next one is guessed
 ROWS = 65536  # of the features at a time in float64
 WIDEST = 8192  # of features or images, whichever are fewer, that principal axes are computed of
 TOLERANCE = 1e-4  # of the last step over the weights; what is left then is a twentieth of it, by FORCING
 FORCING = 0.05  # how far each linear system is solved
 STEPS, INNER = 100, 300  # at most
 BALANCE = 1e-3  # of the gradient over strength |W|, the size of the two terms that cancel at the minimum
-SMALL = 2**24  # scores and features up to here are worked on in float64 throughout: certain classes need it
 NEVER = 1e6  # the score, negative, of a class without a training image
 
 
@@ -63,11 +62,11 @@ def logistic_regression(
     prepare = _standardiser(train.x) if standardise else Tensor.float
     objective, held_out, gradient = Objective(prepare(train.x).to(device), train.y.to(device), classes), {}, {}
     x_val = prepare(val.x).to(device)
-    found, before = None, None
+    path: list[Tensor] = []
     for strength in sorted(strengths, reverse=True):
-        # Along the path the next minimum is guessed from the last two.
-        start = None if found is None else found.inner if before is None else 2 * found.inner - before.inner
-        found, before = objective.minimise(strength, start), found
+        start = sum(factor * weight for factor, weight in zip(PARABOLA[len(path)], path)) if path else None
+        found = objective.minimise(strength, start)
+        path = [found.inner, *path[:2]]
         gradient[strength] = found.gradient
         score = scores_of(metric, scores(x_val, found.weight).cpu(), val.y)
         if found.solved:
@@ -112,66 +111,56 @@ class Objective:
     """
 
     def __init__(self, x: Tensor, y: Tensor, classes: int) -> None:
-        self.x, self.several = x, y.ndim == 2
+        self.several = y.ndim == 2
         if self.several:
-            self.counted, self.target = y >= 0, y == 1
-            self.known = self.target.any(0) & (self.counted & ~self.target).any(0)
+            counted, target = y >= 0, y == 1
+            self.known = target.any(0) & (counted & ~target).any(0)
+            self.counted = counted[:, self.known]
         else:
-            self.target = torch.zeros(len(y), classes, dtype=torch.bool, device=y.device).scatter_(1, y[:, None], True)
-            self.counted, self.known = self.target.new_ones(()).expand_as(self.target), self.target.any(0)
+            target = torch.zeros(len(y), classes, dtype=torch.bool, device=y.device).scatter_(1, y[:, None], True)
+            self.known, self.counted = target.any(0), target.new_ones(len(y), 1)
+        self.certain = torch.where(target.any(0), NEVER, -NEVER).double()
+        self.target = target[:, self.known]
         self.mean = torch.stack([block.double().sum(0) for block in x.split(ROWS)]).sum(0) / len(x)
-        self.axes = self._principal_axes() if min(x.shape) <= WIDEST else None
-        width = x.shape[1] if self.axes is None else self.axes.shape[1]
-        self.dtype = torch.float64 if len(x) * max(width, classes) <= SMALL else torch.float32
-        self.along = torch.cat([self._rows(at)[0].to(self.dtype) for at in range(0, len(x), ROWS)])
+        centred = (block.double() - self.mean for block in x.split(ROWS))
+        self.axes = _principal_axes(x, self.mean) if min(x.shape) <= WIDEST else None
+        along = (block if self.axes is None else block @ self.axes for block in centred)
+        self.x = torch.cat([F.pad(block, (0, 1), value=1.0).float() for block in along])
 
-    def _principal_axes(self) -> Tensor:
-        """(D, axes): all D of them, or those along which the images differ where there are fewer images."""
-        blocks = (block.double() - self.mean for block in self.x.split(ROWS))
-        if len(self.x) >= self.x.shape[1]:
-            return torch.linalg.eigh(sum(block.T @ block for block in blocks))[1]
-        x = torch.cat(list(blocks))
-        squares, along = torch.linalg.eigh(x @ x.T)
-        kept = squares >= 1e-12 * squares.max()  # weights along the others are zero at the minimum
-        return torch.linalg.qr(x.T @ along[:, kept])[0]
-
-    def _rows(self, at: int) -> tuple[Tensor, Tensor, Tensor]:
-        """A block of features along the axes, with a column of ones, and its labels."""
-        x = self.x[at : at + ROWS].double() - self.mean
-        x = F.pad(x if self.axes is None else x @ self.axes, (0, 1), value=1.0)
-        return x, self.target[at : at + ROWS][:, self.known], self.counted[at : at + ROWS][:, self.known]
+    def _blocks(self, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        return zip(*(column.split(ROWS) for column in (self.x, self.counted, *columns)))
 
     def gradient(self, weight: Tensor, strength: float) -> tuple[Tensor, Tensor]:
         """In float64, and every image's class probabilities."""
         total, probabilities = F.pad(strength * weight[:, :-1], (0, 1)), []
-        for at in range(0, len(self.x), ROWS):
-            x, target, counted = self._rows(at)
+        for x, counted, target in self._blocks(self.target):
+            x = x.double()
             scores = x @ weight.T
             p = scores.sigmoid() if self.several else scores.softmax(dim=1)
             total += ((p - target.double()) * counted).T @ x / len(self.x)
-            probabilities.append(p.to(self.dtype))
+            probabilities.append(p)
         return total, torch.cat(probabilities)
 
     def hessian(self, p: Tensor, direction: Tensor, strength: float) -> Tensor:
-        """Times a direction."""
-        change = p * (self.along @ direction.T)
-        change = change * (1 - p) * self.counted[:, self.known] if self.several else change - p * change.sum(1, True)
-        return change.T @ self.along / len(self.x) + F.pad(strength * direction[:, :-1], (0, 1))
+        """Times a direction. Between the products all is in float64: of certain classes 1 - p is what is left of p."""
+        total = F.pad(strength * direction[:, :-1], (0, 1))
+        for x, counted, q in self._blocks(p):
+            change = q * (x @ direction.T.float())
+            change = change * (1 - q) * counted if self.several else change - q * change.sum(1, True)
+            total += change.T.float() @ x / len(self.x)
+        return total
 
     def diagonal(self, p: Tensor, strength: float) -> Tensor:
         """Of the Hessian."""
-        spread = p * (1 - p) * self.counted[:, self.known]
-        blocks = zip(spread.split(ROWS), self.along.split(ROWS))
-        found = sum(s.T @ x.square() for s, x in blocks) / len(self.x)
-        found += F.pad(torch.full_like(found[:, :-1], strength), (0, 1))
+        total = F.pad(p.new_full((p.shape[1], self.x.shape[1] - 1), strength), (0, 1))
+        for x, counted, q in self._blocks(p):
+            total += (q * (1 - q) * counted).T.float() @ x.square() / len(self.x)
         # Where every image is certain of its class, the bias has no curvature left, and dividing by it gave NaN.
-        return found.clamp_min(strength)
+        return total.clamp_min(strength)
 
     def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
         """Newton's method until a step is small beside the weights, from zero or from `start`."""
-        weight = start
-        if weight is None:
-            weight = self.mean.new_zeros(int(self.known.sum()), self.along.shape[1])
+        weight = self.mean.new_zeros(self.target.shape[1], self.x.shape[1]) if start is None else start
         gradient, p = self.gradient(weight, strength)
         solved = False
         for _ in range(STEPS):
@@ -196,7 +185,7 @@ class Objective:
     def _newton_step(self, gradient: Tensor, p: Tensor, strength: float) -> Tensor:
         """By conjugate gradients with the Hessian's diagonal as the preconditioner."""
         scale = gradient.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-        residual, diagonal = (-gradient / scale).to(self.dtype), self.diagonal(p, strength)
+        residual, diagonal = -gradient / scale, self.diagonal(p, strength)
         step, towards = torch.zeros_like(residual), residual / diagonal
         product = first = (residual * towards).sum()
         for _ in range(INNER):
@@ -210,17 +199,27 @@ class Objective:
             if product <= FORCING**2 * first:
                 break
             towards = residual / diagonal + product / before * towards
-        step = step.double() * scale
         # Scores of all classes raised together change no probability.
-        return step if self.several else step - step.mean(dim=0)
+        return step * scale if self.several else (step - step.mean(dim=0)) * scale
 
     def _plain(self, weight: Tensor) -> Tensor:
         """The weights for the features as they are given, with a constant for classes that have no image to learn from."""
         inner = weight[:, :-1] if self.axes is None else weight[:, :-1] @ self.axes.T
-        plain = weight.new_zeros(len(self.known), self.x.shape[1] + 1)
-        plain[:, -1] = torch.where(self.target.any(0), NEVER, -NEVER)
+        plain = weight.new_zeros(len(self.known), len(self.mean) + 1)
+        plain[:, -1] = self.certain
         plain[self.known] = torch.cat([inner, (weight[:, -1] - inner @ self.mean)[:, None]], dim=1)
         return plain
+
+
+def _principal_axes(x: Tensor, mean: Tensor) -> Tensor:
+    """(D, axes): all D of them, or those along which the images differ where there are fewer images."""
+    blocks = (block.double() - mean for block in x.split(ROWS))
+    if len(x) >= x.shape[1]:
+        return torch.linalg.eigh(sum(block.T @ block for block in blocks))[1]
+    centred = torch.cat(list(blocks))
+    squares, along = torch.linalg.eigh(centred @ centred.T)
+    kept = squares >= 1e-12 * squares.max()  # weights along the others are zero at the minimum
+    return torch.linalg.qr(centred.T @ along[:, kept])[0]
 
 
 def _small(step: Tensor, weight: Tensor, least: float) -> bool:

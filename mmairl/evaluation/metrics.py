@@ -65,40 +65,25 @@ def shot_report(predicted: Tensor, y: Tensor, train_counts: Tensor) -> dict[str,
     return {name: 100 * torch.stack(group).mean().item() for name, group in groups.items() if group}
 
 
-def curve(scores: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Positives found and images taken at every distinct score, from the highest down.
-
-    Images with the same score are taken together, so that their order in the data changes nothing.
-    """
-    scores, order = scores.sort(descending=True)
-    last = torch.cat([scores[1:] != scores[:-1], scores.new_ones(1, dtype=torch.bool)])
-    return (y[order] == 1).cumsum(0)[last], last.nonzero().squeeze(1) + 1
-
-
 def average_precision(scores: Tensor, y: Tensor) -> float:
     """The precision at every step of recall, weighted by the step: the sum of (R_n - R_{n-1}) P_n.
 
     >>> average_precision(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([1, 0, 1]))
     0.8333333333333333
     """
-    found, taken = curve(scores, y)
-    steps = found.diff(prepend=found.new_zeros(1))
-    return (steps * (found.double() / taken)).sum().item() / _positives(found)
+    from sklearn.metrics import average_precision_score  # it takes a second, which single labels need not pay
+
+    return float(average_precision_score(y.numpy() == 1, scores.numpy()))
 
 
 def ap11(scores: Tensor, y: Tensor) -> float:
     """VOC2007's: the mean over the recalls 0, 0.1, ..., 1 of the best precision at that recall or beyond."""
-    found, taken = curve(scores, y)
-    precision, positives = found.double() / taken, _positives(found)
-    # found / positives >= tenth / 10 in whole numbers, for 0.1 has no exact float
-    reached = [precision[10 * found >= tenth * positives].max() for tenth in range(11)]
-    return torch.stack(reached).mean().item()
+    from sklearn.metrics import precision_recall_curve
 
-
-def _positives(found: Tensor) -> int:
-    if not len(found) or not found[-1]:
-        raise UserError('a class without a positive image has no average precision; add one or leave the class out.')
-    return int(found[-1])
+    precision, recall, _ = precision_recall_curve(y.numpy() == 1, scores.numpy())
+    # scikit-learn ends its curve with a precision of 1 that no image has
+    reached = [precision[:-1][recall[:-1] >= tenth / 10].max() for tenth in range(11)]
+    return float(sum(reached)) / 11
 
 
 def mean_ap(scores: Tensor, labels: Tensor, points: int | None = None) -> float:
@@ -149,19 +134,16 @@ class HeadAccuracy(BaseMetric):
         found, labels, readable = (torch.stack(column) for column in zip(*results))
         found, labels, scored = found[readable], labels[readable], {}
         for head in range(found.shape[1]):
-            suffix = f'@{head}' if found.shape[1] > 1 else ''
-            scored |= {f'{name}{suffix}': value for name, value in self.of_head(found[:, head], labels).items()}
+            best, suffix = found[:, head], f'@{head}' if found.shape[1] > 1 else ''
+            if labels.ndim == 2:
+                scores = multi_label_scores(best, labels)
+            else:
+                scores = single_label_scores(self.metric, best, labels, self.classes)
+            if self.train_counts is not None and self.metric == 'top-1':
+                shots = shot_report(best[:, 0], labels, torch.as_tensor(self.train_counts))
+                scores |= {f'{group}-shot': value for group, value in shots.items()}
+            scored |= {f'{name}{suffix}': value for name, value in scores.items()}
         return scored | ({} if readable.all() else {'unreadable images': float((~readable).sum())})
-
-    def of_head(self, found: Tensor, labels: Tensor) -> dict[str, float]:
-        """One head's scores: from class scores where an image has several labels, else from its best classes."""
-        if labels.ndim == 2:
-            return multi_label_scores(found, labels)
-        scores = single_label_scores(self.metric, found, labels, self.classes)
-        if self.train_counts is not None and self.metric == 'top-1':
-            shots = shot_report(found[:, 0], labels, torch.as_tensor(self.train_counts))
-            scores |= {f'{group}-shot': value for group, value in shots.items()}
-        return scores
 
 
 def require_finite(scores: Tensor) -> None:

@@ -16,10 +16,11 @@ from mmengine.logging import print_log
 from torch import nn
 from torch.utils.data import Dataset
 
+from mmairl.data.splits import HELD_OUT
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.features import Extraction, Features, extract, on_main_process, require_images, stored
+from mmairl.evaluation.features import Extraction, Features, on_main_process, require_images, stored
 from mmairl.evaluation.identity import (
     claim,
     code_identity,
@@ -29,7 +30,7 @@ from mmairl.evaluation.identity import (
     weights_identity,
 )
 from mmairl.evaluation.knn import TEMPERATURE, knn_accuracy
-from mmairl.evaluation.logreg import QUICK, STRENGTHS, logistic_regression
+from mmairl.evaluation.logreg import STRENGTHS, logistic_regression
 from mmairl.evaluation.training import recipe_of, refit, train_and_test, with_views
 from mmairl.registry import DATASETS
 from mmairl.weights.norms import looks_lars_trained
@@ -96,7 +97,10 @@ def evaluate(
     recipe = _recipe(cfg, protocol, settings, found) if protocol in BY_TRAINING else None
     identity = on_main_process(lambda: _identity(cfg, protocol, found or str(subject), settings, datasets, recipe))
     if recipe is not None:
-        cfg = _without_network(cfg) if subject == 'pixels' else cfg
+        if subject == 'pixels':
+            cfg = cfg.copy()
+            image = datasets['test'][1][0]['inputs'][0]
+            cfg.model.backbone, cfg.model.in_channels = dict(type='Pixels'), image.numel()
         print_log(f'{protocol} by the recipe {Path(recipe.filename).stem}', logger='current')
         print_log(f'network under test: {found or name_of(subject, part)}', logger='current')
         start = on_main_process(lambda: _start(settings.work_dir, identity, found))
@@ -121,16 +125,6 @@ def _start(folder: Path, identity: dict[str, Any], found: Backbone | None) -> di
     return dict(type='PretrainedBackbone', checkpoint=str(folder / 'start.pth'))
 
 
-def identity_of(
-    cfg: Config, protocol: str, subject: str | Path, part: str = 'student', settings: Settings | None = None
-) -> dict[str, Any]:
-    """What the result of `evaluate` with these arguments depends on, without measuring anything."""
-    settings = settings or Settings()
-    found = None if subject in BASELINES else read_backbone(subject, part)
-    recipe = _recipe(cfg, protocol, settings, found) if protocol in BY_TRAINING else None
-    return _identity(cfg, protocol, found or str(subject), settings, evaluation_sets(cfg, protocol), recipe)
-
-
 def _identity(
     cfg: Config,
     protocol: str,
@@ -139,10 +133,13 @@ def _identity(
     datasets: dict[str, tuple[dict, Dataset]],
     recipe: Config | None,
 ) -> dict[str, Any]:
+    """What the result depends on: nothing else, and nothing that changes no number."""
     chosen: dict[str, Any] = dict(name=protocol)
     if recipe is not None:
         chosen['recipe'] = config_identity({key: recipe[key] for key in OF_RECIPE if key in recipe})
         chosen['sweep'] = config_identity(recipe.sweep) if settings.sweep else False
+        if (settings.sweep or recipe.get('grid')) and 'val' not in datasets:
+            chosen['held_out'] = cfg.evaluation.get('held_out', HELD_OUT)
     elif protocol == 'knn':
         chosen.update(ks=list(settings.ks), temperature=settings.temperature)
     elif protocol == 'logreg':
@@ -167,14 +164,6 @@ def _recipe(cfg: Config, protocol: str, settings: Settings, found: Backbone | No
     if name is None and protocol == 'linear' and not known and found and looks_lars_trained(found.weights):
         name = 'linear_lars_80e'
     return recipe_of(cfg, protocol, name)
-
-
-def _without_network(cfg: Config) -> Config:
-    """The config with an image's pixels in place of the network's features."""
-    cfg = cfg.copy()
-    image = DATASETS.build(cfg.evaluation.test)[0]['inputs'][0]
-    cfg.model.backbone, cfg.model.in_channels = dict(type='Pixels'), image.numel()
-    return cfg
 
 
 def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict, Dataset]]:
@@ -220,8 +209,13 @@ def _on_features(
             key = key_of({**identity, 'protocol': 'features', 'data': identity['data'][name]})
             features[name] = stored(Path(shared[0]) / f'{key}.npy', backbone, dataset, how)
         train, test, val = (features.get(name) for name in ('train', 'test', 'val'))
-        metric = getattr(datasets['test'][1], 'metric', 'top-1')
-        scores, details = measure(protocol, train, test, settings, val, metric)
+        if protocol == 'knn':
+            found = knn_accuracy(train, test, settings.ks, settings.temperature, settings.device)
+            scores = {f'k-NN, k = {k}': score for k, score in found.items()}
+            details = {'temperature': settings.temperature}
+        else:  # the solvers run in one process
+            metric = getattr(datasets['test'][1], 'metric', 'top-1')
+            scores, details = on_main_process(lambda: _by_solver(protocol, train, test, settings, val, metric))
         sizes = {'train_images': len(train.x), 'test_images': len(test.x), 'dimensions': train.x.shape[1]}
         left_out = {name: _names(datasets[name][1], found.unreadable) for name, found in features.items()}
         barrier()
@@ -241,47 +235,10 @@ def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
     return names
 
 
-def evaluation_data(cfg: Config) -> tuple[Dataset, Dataset]:
-    """The labelled training and test sets that the config names for evaluation."""
-    datasets = evaluation_sets(cfg)
-    return datasets['train'][1], datasets['test'][1]
-
-
-def subject_backbone(cfg: Config, subject: str | Path, part: str = 'student', seed: int = 0) -> nn.Module | None:
-    """The network of a subject: 'pixels' has none, 'random' is the untrained one, anything else is a checkpoint."""
-    if subject == 'pixels':
-        return None
-    return load_backbone(cfg, None if subject == 'random' else subject, part, seed)
-
-
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:
     """How this config's images become features: normalised as in its training."""
     normal = cfg.model.data_preprocessor
     return Extraction(normal.mean, normal.std, cfg.evaluation.get('batch_size', 256), device, workers)
-
-
-def features_of(
-    cfg: Config, backbone: nn.Module | None, data: Sequence[Dataset], device: str = 'cpu', workers: int = 0
-) -> tuple[Features, ...]:
-    """Features of each data set, in memory."""
-    return tuple(extract(backbone, part, extraction(cfg, device, workers)) for part in data)
-
-
-def measure(
-    protocol: str,
-    train: Features,
-    test: Features,
-    settings: Settings,
-    val: Features | None = None,
-    metric: str = 'top-1',
-    strengths: Sequence[float] = STRENGTHS,
-) -> tuple[dict[str, float], dict]:
-    """Scores in percent by name, and the details that the JSON keeps, of one protocol on given features."""
-    if protocol == 'knn':
-        found = knn_accuracy(train, test, settings.ks, settings.temperature, settings.device)
-        return {f'k-NN, k = {k}': score for k, score in found.items()}, {'temperature': settings.temperature}
-    # The solvers run in one process.
-    return on_main_process(lambda: _by_solver(protocol, train, test, settings, val, metric, strengths))
 
 
 def _by_solver(
@@ -291,12 +248,9 @@ def _by_solver(
     settings: Settings,
     val: Features | None,
     metric: str,
-    strengths: Sequence[float],
 ) -> tuple[dict[str, float], dict]:
     if protocol == 'logreg':
-        found = logistic_regression(
-            train, test, val, metric, strengths, settings.device, standardise=settings.standardise
-        )
+        found = logistic_regression(train, test, val, metric, device=settings.device, standardise=settings.standardise)
         scores = {f'logistic regression, {name}': score for name, score in found.scores.items()}
         details = dataclasses.asdict(found)
         del details['scores']
@@ -312,13 +266,6 @@ def _by_solver(
     if settings.low_shot:
         details['low_shot'] = dataclasses.asdict(low_shot(train, test, jobs=jobs))
     return scores, details
-
-
-def quick_logreg(train: Features, test: Features, device: str = 'cpu') -> float:
-    """Top-1 in percent by logistic regression on standardised features, over a few strengths, for a page made in no time."""
-    return next(
-        iter(logistic_regression(train, test, strengths=QUICK, device=device, standardise=True).scores.values())
-    )
 
 
 def name_of(subject: str | Path, part: str) -> str:

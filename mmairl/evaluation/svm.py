@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Features, progress
-from mmairl.evaluation.metrics import ap11, average_precision, require_labels, require_multi_labels, scores_of
+from mmairl.evaluation.metrics import average_precision, mean_ap, require_labels, require_multi_labels, scores_of
 
 # The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Of equal costs the smallest is taken.
 COSTS = tuple(sorted([10.0**power for power in range(-7, 3)] + [2.0**power for power in range(-19, -3)]))
@@ -69,14 +69,10 @@ def svm(train: Features, test: Features, costs: Sequence[float] = COSTS, seed: i
     if unfinished := [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]:
         print_log(f'the SVMs of classes {unfinished} stopped at {ITERATIONS} iterations', logger='current')
     decisions = torch.tensor(np.stack([model.decision_function(x_test) for model, _ in fitted], axis=1))
-    shown = _shown(y_test)
-    ap, eleven = (
-        {label: _ap(decisions[:, label], y_test[:, label], measure) for label in shown}
-        for measure in (average_precision, ap11)
-    )
+    ap = {label: _ap(decisions[:, label], y_test[:, label]) for label in _shown(y_test)}
     return SVMResult(
         map=float(np.mean(list(ap.values()))),
-        map11=float(np.mean(list(eleven.values()))),
+        map11=100 * mean_ap(decisions, y_test, 11),
         per_class=ap,
         cost={label: cost for label, (_, cost) in enumerate(fitted)},
         accuracy=scores_of('top-1', decisions, test.y)['top-1'] if test.y.ndim == 1 else None,
@@ -172,9 +168,9 @@ def _ap_from(
     return _ap(torch.tensor(model.decision_function(x_test)), test_labels)
 
 
-def _ap(decisions: Tensor, labels: Tensor, measure: Callable = average_precision) -> float:
+def _ap(decisions: Tensor, labels: Tensor) -> float:
     """In percent, over the images that count."""
-    return 100 * measure(decisions[labels != -1], labels[labels != -1])
+    return 100 * average_precision(decisions[labels != -1], labels[labels != -1])
 
 
 def _possible(shots: Sequence[int], labels: Tensor) -> list[int]:

@@ -168,7 +168,10 @@ def compose(
     made.model.merge(_network(cfg, recipe, start))
     labelled = DATASETS.build(train)
     made.model.classes = len(labelled.classes)
-    _require_classes(labelled)
+    wrong = labelled.labels[(labelled.labels < 0) | (labelled.labels >= made.model.classes)]
+    if labelled.labels.ndim == 1 and len(wrong):
+        name, classes = type(labelled).__name__, made.model.classes
+        raise UserError(f'{name} has the label {int(wrong[0])} and {classes} classes; name a labelled data set')
     view = sized(recipe.train_view, DATASETS.build(test))
     loader = dict(num_workers=workers, persistent_workers=workers > 0, pin_memory=torch.cuda.is_available())
     loader['collate_fn'] = dict(type='default_collate')
@@ -208,15 +211,6 @@ def _network(cfg: Config, recipe: Config, start: dict | None) -> dict:
     return ConfigDict(
         backbone=ConfigDict(_delete_=True, **backbone), in_channels=width, data_preprocessor=ConfigDict(preprocessor)
     )
-
-
-def _require_classes(dataset: Dataset) -> None:
-    """A classifier can learn labels from 0 to the number of classes."""
-    labels, classes = dataset.labels, len(dataset.classes)
-    wrong = labels[(labels < 0) | (labels >= classes)] if labels.ndim == 1 else labels[:0]
-    if len(wrong):
-        name = type(dataset).__name__
-        raise UserError(f'{name} has the label {int(wrong[0])} and {classes} classes; name a labelled data set')
 
 
 def with_views(described: dict, views: Sequence) -> dict:

@@ -13,17 +13,11 @@ from torch.utils.data import Dataset
 from mmairl.analysis.geometry import invariance
 from mmairl.analysis.images import Images
 from mmairl.engine.launch import train
-from mmairl.evaluation.features import Features
-from mmairl.evaluation.protocol import (
-    Result,
-    Settings,
-    evaluation_data,
-    features_of,
-    measure,
-    name_of,
-    quick_logreg,
-    subject_backbone,
-)
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.features import Features, extract
+from mmairl.evaluation.knn import knn_accuracy
+from mmairl.evaluation.logreg import QUICK, logistic_regression
+from mmairl.evaluation.protocol import Result, evaluation_sets, extraction, name_of
 from mmairl.report import sections
 from mmairl.report.analysis_pages import add_invariance, embedding
 from mmairl.report.page import Page
@@ -44,7 +38,7 @@ def run_demo(cfg: Config, seed: int, device: str = 'cpu') -> Path:
     trained_in = time.perf_counter() - start
 
     console.print('[bold]2/3[/] measuring the features')
-    data = evaluation_data(cfg)
+    data = tuple(dataset for _, dataset in evaluation_sets(cfg).values())
     results, features = measure_subjects(cfg, data, find_latest_checkpoint(cfg.work_dir), seed, device)
     console.print(terminal_table(results, f'top-1 in percent on {len(data[1])} test images'))
     console.print(verdict(results))
@@ -63,9 +57,12 @@ def measure_subjects(
     results, kept = [], {}
     for subject in ('pixels', 'random', checkpoint):
         start = time.perf_counter()
-        features = features_of(cfg, subject_backbone(cfg, subject, seed=seed), data, device)
-        scores = measure('knn', *features, Settings(ks=[K], device=device))[0]
-        scores['logistic regression'] = quick_logreg(*features, device)
+        backbone = (
+            None if subject == 'pixels' else load_backbone(cfg, None if subject == 'random' else subject, seed=seed)
+        )
+        features = tuple(extract(backbone, dataset, extraction(cfg, device)) for dataset in data)
+        linear = logistic_regression(*features, strengths=QUICK, device=device, standardise=True)
+        scores = {SCORE: knn_accuracy(*features, [K], device=device)[K], 'logistic regression': linear.scores['top-1']}
         name = 'trained student' if subject == checkpoint else name_of(subject, 'student')
         results.append(Result(name, scores, time.perf_counter() - start))
         kept[name] = features
@@ -109,8 +106,8 @@ def invariances(cfg: Config, checkpoint: str, seed: int, device: str) -> dict[st
     images = Images(cfg, LOOKED_AT, device=device)
     raw = torch.cat(list(images.raw()))
     return {
-        name: invariance(embedding(subject_backbone(cfg, subject, seed=seed), images), raw)
-        for name, subject in (('random initialisation', 'random'), ('trained student', checkpoint))
+        name: invariance(embedding(load_backbone(cfg, subject, seed=seed), images), raw)
+        for name, subject in (('random initialisation', None), ('trained student', checkpoint))
     }
 
 

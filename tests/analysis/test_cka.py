@@ -5,7 +5,7 @@ import pytest
 import torch
 import torchvision
 
-from mmairl.analysis.cka import MinibatchCKA, full_cka, network_cka, stage_cka, unbiased_hsic, watched_stages
+from mmairl.analysis.cka import MinibatchCKA, full_cka, network_cka, stage_cka, unbiased_hsic
 from mmairl.errors import UserError
 
 
@@ -65,7 +65,7 @@ def test_a_rotated_scaled_and_shifted_copy_is_the_same(features):
     assert float(similarity.value()) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize('width', [16, 256, 4096])
+@pytest.mark.parametrize('width', [16, 512])
 def test_independent_noise_is_near_zero_at_any_width_and_the_biased_estimate_is_not(width):
     generator = torch.Generator().manual_seed(width)
     similarity, biased = MinibatchCKA(), []
@@ -96,15 +96,21 @@ def networks():
     return [torchvision.models.resnet18(num_classes=8).eval() for _ in range(2)]
 
 
+def through(network, x: torch.Tensor) -> list[torch.Tensor]:
+    """The features of the four stages of torchvision's ResNet."""
+    x = network.maxpool(network.relu(network.bn1(network.conv1(x))))
+    return [x := stage(x) for stage in (network.layer1, network.layer2, network.layer3, network.layer4)]
+
+
 def test_stages_of_two_networks_are_compared_on_the_same_images(networks):
     batches = list(torch.randn(3, 8, 3, 32, 32))
     values, rows, columns = stage_cka(*networks, batches)
     assert rows == columns == ['layer1', 'layer2', 'layer3', 'layer4', 'pooled']
     expected = MinibatchCKA()
-    with watched_stages(networks[0]) as a, watched_stages(networks[1]) as b, torch.no_grad():
+    with torch.no_grad():
         for images in batches:
-            networks[0](images), networks[1](images)
-            expected.update([a['layer2']], [b['layer4']])
+            a, b = (through(network, images) for network in networks)
+            expected.update([a[1]], [b[3]])
     assert values[1, 3].item() == pytest.approx(expected.value().item(), abs=1e-6)
     own, *_ = stage_cka(networks[0], networks[0], batches)
     assert torch.allclose(own.diagonal(), torch.ones(5, dtype=own.dtype)) and torch.allclose(own, own.T)

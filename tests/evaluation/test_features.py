@@ -1,10 +1,12 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from mmairl.errors import UserError
-from mmairl.evaluation.features import Extraction, extract
+from mmairl.evaluation.features import Extraction, extract, stored
 from mmairl.registry import DATASETS
 
 Noise = DATASETS.get('Noise')  # registered by this folder's conftest
@@ -53,10 +55,11 @@ def test_nan_features_name_the_first_image():
         extract(Breaks(), Noise(), HOW)
 
 
-def test_empty_and_unlabelled_data_are_one_sentence():
+def test_empty_and_unlabelled_data_are_one_sentence(tmp_path):
     with pytest.raises(UserError, match='empty'):
-        extract(None, Noise(0), HOW)
+        stored(tmp_path / 'a.npy', None, Noise(0), HOW)
     unlabelled = Noise()
     unlabelled.labels = torch.full((45,), -1)
-    with pytest.raises(UserError, match='without a label'):
-        extract(None, unlabelled, HOW)
+    for find in (extract, partial(stored, tmp_path / 'a.npy')):
+        with pytest.raises(UserError, match='without a label'):
+            find(None, unlabelled, HOW)

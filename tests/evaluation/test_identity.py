@@ -14,7 +14,7 @@ from PIL import Image
 from mmairl.data.folders import ImageFolder
 from mmairl.data.packed import pack
 from mmairl.errors import UserError
-from mmairl.evaluation import identity
+from mmairl.evaluation import identity, protocol
 from mmairl.evaluation.identity import (
     claim,
     code_identity,
@@ -24,7 +24,7 @@ from mmairl.evaluation.identity import (
     key_of,
     weights_identity,
 )
-from mmairl.evaluation.protocol import Settings, evaluate, identity_of
+from mmairl.evaluation.protocol import Settings, evaluate
 
 VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
 
@@ -205,21 +205,36 @@ def replace_weights(checkpoint: Path, factor: float) -> None:
     os.utime(checkpoint, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_what_changes_no_number_is_in_no_identity(cfg: Config, checkpoint: Path, tmp_path, monkeypatch):
-    base = identity_of(cfg, 'linear', checkpoint, settings=Settings(recipe='linear_shapes_20e'))
+@pytest.fixture
+def identity_of(monkeypatch, tmp_path):
+    """The identity of an evaluation of which nothing is measured."""
+    monkeypatch.setattr(protocol, 'train_and_test', lambda *_: ({}, {}))
+    monkeypatch.setattr(protocol, '_on_features', lambda *_: ({}, {}))
+
+    def of(cfg: Config, name: str, checkpoint: Path, part: str = 'student', **settings) -> dict:
+        shutil.rmtree(tmp_path / 'run', ignore_errors=True)
+        return evaluate(cfg, name, checkpoint, part, Settings(**{'work_dir': tmp_path / 'run', **settings})).identity
+
+    return of
+
+
+def test_what_changes_no_number_is_in_no_identity(cfg: Config, checkpoint: Path, tmp_path, monkeypatch, identity_of):
+    base = identity_of(cfg, 'linear', checkpoint, recipe='linear_shapes_20e')
     monkeypatch.chdir(tmp_path)
-    more = Settings(recipe='linear_shapes_20e', workers=3, work_dir=tmp_path / 'b', device='cuda')
-    cfg.evaluation.batch_size = 3
-    assert identity_of(cfg, 'linear', f'./{checkpoint.name}', settings=more) == base
+    more = dict(recipe='linear_shapes_20e', workers=3, work_dir=tmp_path / 'b', device='cuda')
+    cfg.evaluation.update(batch_size=3, held_out=0.3)  # nothing is chosen
+    assert identity_of(cfg, 'linear', f'./{checkpoint.name}', **more) == base
 
 
-def test_what_changes_the_number_is_in_the_identity(cfg: Config, checkpoint: Path):
-    def key(protocol: str = 'knn', part: str = 'student', **settings) -> str:
-        return key_of(identity_of(cfg, protocol, checkpoint, part, Settings(**settings)))
+def test_what_changes_the_number_is_in_the_identity(cfg: Config, checkpoint: Path, identity_of):
+    def key(name: str = 'knn', part: str = 'student', **settings) -> str:
+        return key_of(identity_of(cfg, name, checkpoint, part, **settings))
 
     found = [key(), key(part='teacher'), key(ks=(5,)), key(temperature=0.1), key('svm'), key('svm', low_shot=True)]
     found += [key('linear', recipe='linear_shapes_20e', sweep=sweep) for sweep in (False, True)]
     found += [key('linear', recipe=recipe) for recipe in ('linear_lars_80e', 'linear_sgd_100e')]
+    cfg.evaluation.held_out = 0.3
+    found.append(key('linear', recipe='linear_shapes_20e', sweep=True))
     cfg.evaluation.views = dict(knn=[dict(type='Resize', size=20)])
     found.append(key())
     cfg.evaluation.test.count = 29

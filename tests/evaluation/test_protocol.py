@@ -10,7 +10,8 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.protocol import Settings, evaluate, evaluation_data, features_of
+from mmairl.evaluation.features import extract
+from mmairl.evaluation.protocol import Settings, evaluate, evaluation_sets, extraction
 from mmairl.registry import DATASETS
 
 TOOL = Path(__file__).parents[2] / 'tools' / 'evaluate.py'
@@ -34,7 +35,9 @@ def tool(monkeypatch, tmp_path):
 def test_tool_measures_the_named_part_and_writes_json_beside_the_checkpoint(tool, cfg, config_file, checkpoint, capsys):
     assert tool('knn', config_file, checkpoint, '--part', 'teacher', '--k', 3) == 0
     record = json.loads((checkpoint.parent / 'epoch_3_teacher_knn.json').read_text())
-    train, test = features_of(cfg, load_backbone(cfg, seed=2), evaluation_data(cfg), 'cpu')
+    train, test = (
+        extract(load_backbone(cfg, seed=2), dataset, extraction(cfg)) for _, dataset in evaluation_sets(cfg).values()
+    )
     reference = KNeighborsClassifier(3, metric='cosine', algorithm='brute').fit(train.x, train.y)
     assert record['scores']['k-NN, k = 3'] == pytest.approx(100 * reference.score(test.x, test.y), abs=1e-4)
     assert record['details'] == {'train_images': 45, 'test_images': 30, 'dimensions': 64, 'temperature': 0.07}

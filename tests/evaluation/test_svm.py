@@ -129,7 +129,7 @@ def test_classes_without_a_test_image_are_said_and_not_averaged(kinds, said):
 
 def test_low_shot_equals_plain_fits_on_the_drawn_images(kinds):
     train, test = kinds
-    found = low_shot(train, test, shots=(2, 8), samples=2, cost=0.3, seed=5, jobs=2)
+    found = low_shot(train, test, shots=(2, 8), samples=2, cost=0.3, seed=5)
     x, x_test = (torch.nn.functional.normalize(data.x.double()).numpy() for data in kinds)
     for at, shot in enumerate((2, 8)):
         maps = []

@@ -2,7 +2,8 @@ import torch
 from outline import sound
 from rich.console import Console
 
-from mmairl.evaluation.protocol import Result, evaluation_data, features_of
+from mmairl.evaluation.features import extract
+from mmairl.evaluation.protocol import Result, evaluation_sets, extraction
 from mmairl.registry import DATASETS
 from mmairl.report import sections
 from mmairl.report.files import save_table
@@ -11,8 +12,8 @@ from mmairl.report.table import results_table, terminal_table
 
 
 def test_page_is_sound_and_has_every_figure(cfg, results, work_dir, tmp_path):
-    data = evaluation_data(cfg)
-    train, test = features_of(cfg, None, data, 'cpu')
+    data = [dataset for _, dataset in evaluation_sets(cfg).values()]
+    train, test = (extract(None, dataset, extraction(cfg)) for dataset in data)
     page = Page('A <title>', 'A lead.')
     sections.add_results(page, results)
     sections.add_views(page, cfg, seed=0)
@@ -36,8 +37,8 @@ def test_views_are_training_views_as_bytes(cfg):
 
 
 def test_neighbours_are_framed_by_whether_they_are_right(cfg, tmp_path):
-    data = evaluation_data(cfg)
-    train, test = features_of(cfg, None, data, 'cpu')
+    data = [dataset for _, dataset in evaluation_sets(cfg).values()]
+    train, test = (extract(None, dataset, extraction(cfg)) for dataset in data)
     wrong = type(train)(train.x, (train.y + 1) % 3)
     for bank, right_frames in ((train, 21), (wrong, 0)):
         page = Page('')
