@@ -90,7 +90,7 @@ def main() -> None:
         write_config(cfg, args.dump_config)
         return
     if args.plan is not None:
-        print(plan(cfg, args.plan, args.per_gpu or cfg.total_batch_size // args.plan))
+        print(plan(cfg, args.plan, args.per_gpu or cfg.total_batch_size // args.plan).text)
         return
     if args.per_gpu is not None:
         join(cfg, args.launcher)

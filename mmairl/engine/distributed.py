@@ -10,24 +10,19 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from mmengine.dist import init_dist
 from mmengine.model import MMDistributedDataParallel
 from torch import nn
 
 from mmairl.errors import UserError
 from mmairl.registry import MODEL_WRAPPERS
 
-# What a launcher tells each process, and the script that calls it.
+# What a launcher tells each process.
 TOLD = {
     'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'),
     'slurm': ('SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_STEP_ID', 'SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST'),
 }
 FIRST_PORT, PORTS = 15000, 16384  # below those that systems give to outgoing connections
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-STARTED_BY = {
-    'pytorch': 'start with tools/dist_train.sh or tools/dist_evaluate.sh',
-    'slurm': 'start with tools/slurm_train.sh',
-}
 
 
 def start_processes(launcher: str, timeout: float | None = None) -> None:
@@ -36,18 +31,15 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     mmengine would do it when it builds a runner, after the batch has been divided; finding a group, it leaves it.
 
     Args:
-        launcher: 'none', 'pytorch' or 'slurm'; others are mmengine's.
+        launcher: 'none', 'pytorch' or 'slurm'.
         timeout: seconds that a process waits for the others in a collective; by default half an hour, on GPUs ten minutes.
     """
     if launcher == 'none' or dist.is_initialized():
         return
-    settings = {} if timeout is None else dict(timeout=timedelta(seconds=timeout))
-    if launcher not in TOLD:
-        init_dist(launcher, **settings)
-        return
     if missing := [name for name in TOLD[launcher] if name not in os.environ]:
+        starts = 'tools/slurm_train.sh' if launcher == 'slurm' else 'tools/dist_train.sh or tools/dist_evaluate.sh'
         raise UserError(
-            f'--launcher {launcher} wants {", ".join(missing)} in the environment; {STARTED_BY[launcher]}, '
+            f'--launcher {launcher} wants {", ".join(missing)} in the environment; start with {starts}, '
             'or leave --launcher out for one process'
         )
     if launcher == 'slurm':
@@ -59,6 +51,7 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     _end_with_the_launcher()
     if os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost') and sys.platform == 'linux':
         os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')  # one machine: nobody outside reaches what is exchanged
+    settings = {} if timeout is None else dict(timeout=timedelta(seconds=timeout))
     if restarts := int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)):
         settings.update(_names_of_attempt(restarts))
     dist.init_process_group(backend, **settings)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice, repeat
 
 from mmengine.dist import get_world_size
 from mmengine.logging import print_log
@@ -35,26 +35,13 @@ class IterLoop(IterBasedTrainLoop):
         # that, since samplers that are one stream, as mmengine's InfiniteSampler, end when a reader of them is dropped
         idle = DataLoader(dataloader.dataset, generator=dataloader.generator)
         super().__init__(runner, idle, *args, **kwargs)
-        self.dataloader, self.dataloader_iterator = dataloader, None
+        self.dataloader = dataloader
 
     def run(self) -> nn.Module:
-        self.runner.call_hook('before_train')
-        self.runner.call_hook('before_train_epoch')
-        for batch in endless(self.dataloader, self._iter):
-            if self._iter >= self._max_iters or self.stop_training:
-                break
-            self.runner.model.train()
-            self.run_iter(batch)
-            self._decide_current_val_interval()
-            if self._validates():
-                self.runner.val_loop.run()
-        self.runner.call_hook('after_train_epoch')
-        self.runner.call_hook('after_train')
-        return self.runner.model
-
-    def _validates(self) -> bool:
-        due = self._iter % self.val_interval == 0 or self._iter == self._max_iters
-        return self.runner.val_loop is not None and self._iter >= self.val_begin and due
+        # mmengine's loop passes over as many batches as the run has taken; here these cost nothing
+        seen = repeat(None, self._iter)
+        self.dataloader_iterator = chain(seen, endless(self.dataloader, self._iter))
+        return super().run()
 
 
 def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:

@@ -9,7 +9,6 @@ between allocations.
 
 import argparse
 import weakref
-from dataclasses import asdict, dataclass, fields, replace
 
 import torch
 from mmengine.config import Config
@@ -30,23 +29,6 @@ from mmairl.registry import MODELS
 
 STATE = dict(SGD=4, LARS=4, Adam=8, AdamW=8)  # bytes a parameter: one float32 or two
 GIB = 2**30
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes on one GPU."""
-
-    parameters: float
-    gradients: float
-    optimizer: float
-    teacher: float
-    buffers: float
-    gathered: float = 0
-    activations: float = 0
-
-    @property
-    def total(self) -> float:
-        return sum(asdict(self).values())
 
 
 class WithoutStorage(TorchFunctionMode):
@@ -114,8 +96,8 @@ def fullest_moment(model: nn.Module, images: list[Tensor], half: bool = False) -
     return live.peak + sum(image.nbytes for image in images)
 
 
-def shares(model: nn.Module, optimizer: str, gpus: int, accumulated: bool = False) -> dict[str, Memory]:
-    """What each strategy keeps on one of so many GPUs, beside activations: float32 throughout.
+def shares(model: nn.Module, optimizer: str, gpus: int, accumulated: bool = False) -> dict[str, dict[str, float]]:
+    """Bytes of each part that each strategy keeps on one of so many GPUs, beside activations: float32 throughout.
 
     Under ZeRO all that lasts is divided. `gathered` is what is whole for a time: at stages 1 and 2 all weights, and a block's
     gradients before they are divided (all gradients at stage 1, if batches are accumulated); at stage 3 the block at work and
@@ -127,50 +109,46 @@ def shares(model: nn.Module, optimizer: str, gpus: int, accumulated: bool = Fals
         )
     trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     fixed = sum(p.nbytes for p in model.parameters() if not p.requires_grad)
-    buffers, state = sum(b.nbytes for b in model.buffers()), STATE[optimizer] / 4 * trained
     block = max((sum(p.nbytes for p in block.parameters()) for block in blocks(model.backbone)), default=trained)
-    found = {'DDP': Memory(trained, trained, state, fixed, buffers)}
-    gathered = {'ZeRO-1': trained + fixed + (trained if accumulated else 2 * block)}
-    gathered.update({'ZeRO-2': trained + fixed + 2 * block, 'ZeRO-3': 4 * block})
-    for stage, whole in gathered.items():
-        found[stage] = Memory(*(part / gpus for part in (trained, trained, state, fixed)), buffers, whole)
-    return found
+    lasting = dict(parameters=trained, gradients=trained, optimizer=STATE[optimizer] / 4 * trained, teacher=fixed)
+    divided = {part: size / gpus for part, size in lasting.items()}
+    buffers = sum(b.nbytes for b in model.buffers())
+    gathered = {
+        'ZeRO-1': trained + fixed + (trained if accumulated else 2 * block),
+        'ZeRO-2': trained + fixed + 2 * block,
+        'ZeRO-3': 4 * block,
+    }
+    found = {stage: dict(divided, buffers=buffers, gathered=whole) for stage, whole in gathered.items()}
+    return {'DDP': dict(lasting, buffers=buffers, gathered=0), **found}
 
 
-def table(columns: dict[str, Memory]) -> str:
-    """GiB of each part by strategy."""
-    rows = [['GiB on each GPU', *columns]]
-    for part in [field.name for field in fields(Memory)] + ['total']:
-        rows.append([part, *(f'{getattr(memory, part) / GIB:.2f}' for memory in columns.values())])
-    return '\n'.join(f'{name:<16}' + ''.join(f'{value:>9}' for value in values) for name, *values in rows)
-
-
-def parse() -> argparse.Namespace:
+@one_sentence_errors
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', help='a config file, such as configs/large/mocov2plus_vit_l16_300e.py')
     parser.add_argument('--gpus', type=int, default=8)
     parser.add_argument('--per-gpu', type=int, help='images a GPU holds at once (default: the total batch, shared)')
     parser.add_argument('--size', type=int, default=224, help="the views' side in pixels")
     parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, help='override config keys, as key=value')
-    return parser.parse_args()
-
-
-@one_sentence_errors
-def main() -> None:
-    args = parse()
+    args = parser.parse_args()
     register()
     cfg = load_config(args.config, args.cfg_options)
     made = plan(cfg, args.gpus, args.per_gpu or cfg.total_batch_size // args.gpus)
     set_fast_keys(cfg)
     model, views = build(cfg), len(cfg.train_dataloader.dataset.get('views') or [None, None])
     columns = shares(model, cfg.optim_wrapper.optimizer.type, made.gpus, made.accumulation > 1)
-    trained, teacher = (columns['DDP'].parameters / 4e6, columns['DDP'].teacher / 4e6)
+    trained, teacher = (columns['DDP'][part] / 4e6 for part in ('parameters', 'teacher'))
     print(
         f'{trained:.1f} million parameters, {teacher:.1f} of the teacher; {cfg.optim_wrapper.optimizer.type}; '
         f'{views} views of {made.per_gpu} images of {args.size} pixels on each of {made.gpus} GPUs'
     )
     step = activations(model, views, made.per_gpu, args.size, cfg.optim_wrapper.get('dtype') == 'bfloat16')
-    print(table({name: replace(memory, activations=step) for name, memory in columns.items()}))
+    for parts in columns.values():
+        parts['activations'] = step
+        parts['total'] = sum(parts.values())
+    print(f'{"GiB on each GPU":<16}' + ''.join(f'{name:>9}' for name in columns))
+    for part in columns['DDP']:
+        print(f'{part:<16}' + ''.join(f'{parts[part] / GIB:>9.2f}' for parts in columns.values()))
 
 
 if __name__ == '__main__':

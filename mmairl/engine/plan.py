@@ -9,23 +9,12 @@ from mmairl.errors import UserError
 
 @dataclass(frozen=True)
 class Plan:
-    """How `gpus` processes of `per_gpu` images reach the config's total batch, and what stays as it was."""
+    """How `gpus` processes of `per_gpu` images reach the config's total batch; `text` also says what stays as it was."""
 
     gpus: int
     per_gpu: int
     accumulation: int
-    total: int
-    lr: float
-    warm_up: str
-    notes: tuple[str, ...]
-
-    def __str__(self) -> str:
-        lines = [
-            f'total batch    {self.total} = {self.gpus} GPUs x {self.per_gpu} images x {self.accumulation} accumulated steps',
-            f'learning rate  {self.lr:g} (unchanged: the total batch is)',
-            f'warm-up        {self.warm_up} (unchanged)',
-        ]
-        return '\n'.join([*lines, *(f'note           {note}' for note in self.notes)])
+    text: str
 
 
 def plan(cfg: Config, gpus: int, per_gpu: int) -> Plan:
@@ -45,18 +34,21 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> Plan:
         fits = [size for size in range(per_gpu, 0, -1) if total % (gpus * size) == 0]
         remedy = f'try a per-GPU batch of {fits[0]}' if fits else 'use a number of GPUs that divides it'
         raise UserError(f'{gpus} GPUs x {per_gpu} images = {once} do not divide the total batch of {total}; {remedy}')
-    steps, notes = total // once, []
+    steps, first, warm_up = total // once, cfg.param_scheduler[0], 'none'
+    if first.type in ('WarmUpLR', 'LinearLR'):
+        warm_up = f'{first.end} {"epochs" if first.get("by_epoch", True) else "iterations"}'
+    lines = [
+        f'total batch    {total} = {gpus} GPUs x {per_gpu} images x {steps} accumulated steps',
+        f'learning rate  {cfg.optim_wrapper.optimizer.lr:g} (unchanged: the total batch is)',
+        f'warm-up        {warm_up} (unchanged)',
+    ]
+    note = 'note           '
     if steps > 1 and 'BN' in str(cfg.model.backbone.get('norm_cfg')):
-        notes.append(f'batch statistics are over {once} images a step instead of {total}; nothing can make them equal')
+        seen = f'batch statistics are over {once} images a step instead of {total}'
+        lines.append(f'{note}{seen}; nothing can make them equal')
     if steps > 1 and 'queue' in cfg.model and cfg.model.queue is None:
-        notes.append('terms over the batch (negatives in it, its spread) see one accumulated step as well')
-    first = cfg.param_scheduler[0]
-    warm_up = (
-        f'{first.end} {"epochs" if first.get("by_epoch", True) else "iterations"}'
-        if first.type in ('WarmUpLR', 'LinearLR')
-        else 'none'
-    )
-    return Plan(gpus, per_gpu, steps, total, cfg.optim_wrapper.optimizer.lr, warm_up, tuple(notes))
+        lines.append(f'{note}terms over the batch (negatives in it, its spread) see one accumulated step as well')
+    return Plan(gpus, per_gpu, steps, '\n'.join(lines))
 
 
 def follow(cfg: Config, made: Plan) -> None:

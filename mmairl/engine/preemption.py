@@ -1,4 +1,5 @@
-"""Signals that ask a run to stop: which they are, who handles them when, and the exit code that asks for another try."""
+"""Signals that ask a run to stop: which they are, how processes beside the run take them, and the exit code that asks for
+another try."""
 
 import functools
 import os
@@ -6,11 +7,10 @@ import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 from mmairl.errors import Stopped
 
-SIGNALS = tuple(getattr(signal, name) for name in ('SIGTERM', 'SIGUSR1', 'SIGINT', 'SIGHUP') if hasattr(signal, name))
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 REQUEUE = Stopped.exit_code
 
 
@@ -21,59 +21,22 @@ class Preempted(Stopped):
         super().__init__(f'stopped by {signal.Signals(number).name} after {steps} iterations: {path} is written')
 
 
-class Listener:
-    """Calls a handler on each of SIGNALS, from `start` to `stop`; forked children keep the default signal handlers.
-
-    They would inherit the handler, and Python loses a signal that comes before a child has set itself up: a pool that ends its
-    workers would wait for them for ever. So signals are blocked during a fork, and the child sets the defaults. A signal that
-    is ignored, as SIGHUP under nohup, stays ignored.
-    """
-
-    listening: 'Listener | None' = None
-
-    def __init__(self, handler: Callable[[int, FrameType | None], None]) -> None:
-        self.handler = handler
-
-    def start(self) -> None:
-        _watch_forks()
-        if Listener.listening is not None:  # of a run that failed: its handler is not what to go back to
-            Listener.listening.stop()
-        Listener.listening = self
-        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self.before = {number: signal.signal(number, self.handler) for number in heard}
-
-    def stop(self) -> None:
-        """Go back to what was before; a second call does nothing."""
-        if Listener.listening is not self:
-            return
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-        Listener.listening = None
-
-    def hold(self) -> None:
-        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-
-    def release(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
-
-    def leave_child(self) -> None:
-        for number in self.before:
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-        Listener.listening = None
-        self.release()
-
-
 @functools.cache
-def _watch_forks() -> None:
-    """For the rest of the process: Python has no way to take this back."""
-    if hasattr(os, 'register_at_fork'):
-        watch = {'before': 'hold', 'after_in_parent': 'release', 'after_in_child': 'leave_child'}
-        os.register_at_fork(**{when: functools.partial(_call_listener, act) for when, act in watch.items()})
+def block_signals_in_forks() -> None:
+    """Keep SIGNALS waiting while this process forks, from now until it ends.
 
+    Python loses a signal that comes before a forked child has set itself up, and a pool that ends its workers would wait for
+    that one for ever.
+    """
+    masks = []
 
-def _call_listener(act: str) -> None:
-    if Listener.listening is not None:
-        getattr(Listener.listening, act)()
+    def block() -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS))
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
+    os.register_at_fork(before=block, after_in_parent=release, after_in_child=release)
 
 
 def ignore_signals() -> None:

@@ -18,22 +18,17 @@ def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
         raise UserError(f'there is no */vis_data/scalars.json under {work_dir}; give the work_dir of a training run')
     curves: dict[str, dict[int, float]] = {}
     for file in files:  # one for each start of the run; where two have a step, the later start counts
-        for name, values in _curves(file).items():
+        own: dict[str, dict[int, float]] = {}
+        for line in file.read_text().splitlines():
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # the last line of a run that was killed while writing it
+            step = record.pop('step', record.get('iter'))
+            for name, value in record.items():
+                if isinstance(value, int | float) and step is not None:
+                    own.setdefault(name, {})[step] = value
+        for name, values in own.items():
             kept = {step: value for step, value in curves.get(name, {}).items() if step < min(values)}
             curves[name] = {**kept, **values}
     return {name: (list(values), list(values.values())) for name, values in curves.items()}
-
-
-def _curves(file: Path) -> dict[str, dict[int, float]]:
-    """One start's values by name and step."""
-    curves: dict[str, dict[int, float]] = {}
-    for line in file.read_text().splitlines():
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the last line of a run that was killed while writing it
-        step = record.pop('step', record.get('iter'))
-        for name, value in record.items():
-            if isinstance(value, int | float) and step is not None:
-                curves.setdefault(name, {})[step] = value
-    return curves

@@ -9,7 +9,6 @@ from torch.optim import Optimizer
 
 from mmairl.analysis.geometry import rankme, spread
 from mmairl.analysis.normal_ranges import QUANTITIES, sentence, state
-from mmairl.errors import UserError
 from mmairl.models.gather import gather
 from mmairl.models.heads import unit
 from mmairl.models.shards import norms
@@ -35,8 +34,6 @@ class HealthHook(Hook):
     priority = 'ABOVE_NORMAL'  # before QueueHook writes this step's keys over the negatives that it was compared with
 
     def __init__(self, interval: int = 50) -> None:
-        if interval < 1:
-            raise UserError(f'HealthHook.interval={interval} measures nothing; set 1 or more')
         self.interval = interval
         self.recorder: Recorder | None = None
         self.bad: set[str] = set()
@@ -83,7 +80,7 @@ class HealthHook(Hook):
             queue_filled=queue.filled / queue.length,
         )
         if 'train/momentum' in runner.message_hub.log_scalars:
-            values['queue_drift'] = steps * (1 - float(runner.message_hub.get_scalar('train/momentum').current()))
+            values['queue_drift'] = steps * (1 - runner.message_hub.get_scalar('train/momentum').current())
         return values
 
     def _of_times(self, runner: Runner) -> dict[str, float]:
@@ -96,28 +93,29 @@ class HealthHook(Hook):
 
     def _warn(self, runner: Runner, values: dict[str, float]) -> None:
         """Say when a quantity turns bad, and when it is normal again."""
-        for quantity in QUANTITIES:
-            if quantity.name not in values:
-                continue
+        for quantity in [quantity for quantity in QUANTITIES if quantity.name in values]:
             value, bad = values[quantity.name], quantity.name in self.bad
             now = state(quantity, value)
             if now == 'bad' and not bad:
                 self.bad.add(quantity.name)
-                runner.logger.warning(f'health, iteration {runner.iter + 1}: {sentence(quantity, value)}')
+                said = sentence(quantity, value)
             elif now == 'good' and bad:
                 self.bad.remove(quantity.name)
-                runner.logger.warning(
-                    f'health, iteration {runner.iter + 1}: all clear, {quantity.label} is normal again at {value:.3g}'
-                )
+                said = f'all clear, {quantity.label} is normal again at {value:.3g}'
+            else:
+                continue
+            runner.logger.warning(f'health, iteration {runner.iter + 1}: {said}')
 
 
 def due(iteration: int, every: int, interval: int) -> bool:
-    """Whether a step of `every` iterations ends with this one and is the last to end by a multiple of the interval.
+    """Whether a step of `every` iterations ends with this one and is the last to end by a multiple of the interval, if any.
 
     >>> [i for i in range(1, 13) if due(i, 1, 5)], [i for i in range(1, 13) if due(i, 2, 5)]
     ([5, 10], [4, 10])
     """
-    return iteration % every == 0 and (iteration + every - 1) // interval > (iteration - 1) // interval
+    if not interval or iteration % every:
+        return False
+    return (iteration + every - 1) // interval > (iteration - 1) // interval
 
 
 class Recorder:
@@ -205,14 +203,11 @@ def distance(own: list[Tensor], theirs: list[Tensor]) -> Tensor:
 
 def of_batch(features: Tensor, q: Tensor | None, k: Tensor | None, negatives: Tensor | None) -> dict[str, float]:
     """Ranks, spreads and similarities of a batch."""
-    values = {}
-    if len(features) >= FEWEST:
-        values.update(rank_features=rank(features[:ROWS]))
-    if q is None:
-        return values
-    if len(q) >= FEWEST:
-        values.update(rank_embeddings=rank(q[:ROWS]))
-    return {**values, 'spread_query': spread(q), 'spread_key': spread(k), **similarities(q[:ROWS], k[:ROWS], negatives)}
+    parts = dict(rank_features=features) if q is None else dict(rank_features=features, rank_embeddings=q)
+    values = {name: rank(rows[:ROWS]) for name, rows in parts.items() if len(rows) >= FEWEST}
+    if q is not None:
+        values.update(spread_query=spread(q), spread_key=spread(k), **similarities(q[:ROWS], k[:ROWS], negatives))
+    return values
 
 
 def rank(rows: Tensor) -> float:

@@ -30,10 +30,10 @@ class MomentumHook(Hook):
     """
 
     def __init__(self, base: float = 0.99, schedule: str = 'cosine') -> None:
-        if schedule not in ('cosine', 'constant'):
-            raise UserError(f"MomentumHook.schedule='{schedule}' is not known; say cosine or constant")
-        if not 0 <= base <= 1:
-            raise UserError(f'MomentumHook.base={base} is not a momentum; set it between 0 and 1')
+        if schedule not in ('cosine', 'constant') or not 0 <= base <= 1:
+            raise UserError(
+                f"MomentumHook wants a schedule 'cosine' or 'constant' and a base from 0 to 1, not {schedule!r} and {base}"
+            )
         self.base, self.schedule = base, schedule
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:

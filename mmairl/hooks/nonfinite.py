@@ -1,13 +1,12 @@
 """A batch whose loss or gradients are not finite does no harm, is counted, and can be looked at."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch import Tensor, nn
+from torch import nn
 
 from mmairl.errors import UserError
 from mmairl.files import write_json
@@ -27,8 +26,6 @@ class NonFiniteHook(Hook):
     priority = 'HIGH'
 
     def __init__(self, limit: int = 20) -> None:
-        if limit < 1:
-            raise UserError(f'NonFiniteHook.limit={limit} ends a run before it starts; set 1 or more')
         self.limit = limit
 
     def before_train(self, runner: Runner) -> None:
@@ -36,24 +33,27 @@ class NonFiniteHook(Hook):
         norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
         self.statistics = [buffer for layer in norms for buffer in layer.buffers()]
         self.before = [buffer.clone() for buffer in self.statistics]
-        self.batches: list[list[int]] = []
-        self.images: list[int] = []  # of the last step
+        self.images: list[int] = []  # of this step, and of the last one
+        self.last_images: list[int] = []
         self.accumulated = runner.optim_wrapper._accumulative_counts
         self.skipped = runner.message_hub.get_info('skipped_steps', 0)
 
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        self.batches.append(_indices(data_batch))
+    @torch.no_grad()
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None) -> None:
+        samples = data_batch.get('data_samples')
+        if isinstance(samples, dict):
+            self.images += [int(at) for at in samples.get('index', ())]
         if not runner.optim_wrapper.should_update():
             return
-        images, self.batches = [index for batch in self.batches for index in batch], []
         if getattr(runner.optim_wrapper, 'dropped', False):
-            self._report(runner, runner.iter - self.accumulated + 1, self.images, 'gradients')
-        self.images = images
-        if runner.optim_wrapper.finite:
-            _copy(self.before, self.statistics)
-            return
-        _copy(self.statistics, self.before)
-        self._report(runner, runner.iter + 1, images, 'loss or gradients')
+            self._report(runner, runner.iter - self.accumulated + 1, self.last_images, 'gradients')
+        self.last_images, self.images = self.images, []
+        finite = runner.optim_wrapper.finite
+        target, source = (self.before, self.statistics) if finite else (self.statistics, self.before)
+        if target:
+            torch._foreach_copy_(target, source)
+        if not finite:
+            self._report(runner, runner.iter + 1, self.last_images, 'loss or gradients')
 
     def _report(self, runner: Runner, iteration: int, images: list[int], what: str) -> None:
         self.skipped += 1
@@ -72,19 +72,6 @@ class NonFiniteHook(Hook):
                 f'{self.skipped} steps had a loss or gradients that are not finite, the last at iteration {iteration}; lower '
                 f'the learning rate, use bfloat16 instead of float16, or look at the images listed in {path.parent}'
             )
-
-
-@torch.no_grad()
-def _copy(target: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    if target:
-        torch._foreach_copy_(target, source)
-
-
-def _indices(batch: dict | None) -> list[int]:
-    """Where in the data set a batch's images are."""
-    samples = batch.get('data_samples') if isinstance(batch, dict) else None
-    index = samples.get('index') if isinstance(samples, dict) else None
-    return [] if index is None else [int(at) for at in index]
 
 
 def file_names(dataset: object, indices: list[int]) -> list[str]:

@@ -27,8 +27,6 @@ class OnlineKNNHook(Hook):
     priority = 'LOW'
 
     def __init__(self, interval: int = 10, k: int = 20, train: dict | None = None, test: dict | None = None) -> None:
-        if interval < 1 or k < 1:
-            raise UserError(f'OnlineKNNHook wants an interval and a k of 1 or more, not {interval} and {k}')
         self.interval, self.k, self.train, self.test = interval, k, train, test
 
     def before_train(self, runner: Runner) -> None:

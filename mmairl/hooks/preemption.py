@@ -1,5 +1,7 @@
 """A run that is asked to stop finishes its step, writes a checkpoint and exits with the code that asks for another try."""
 
+import os
+import signal
 from types import FrameType
 
 import torch
@@ -8,7 +10,7 @@ from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmairl.engine.preemption import Listener, Preempted
+from mmairl.engine.preemption import SIGNALS, Preempted, block_signals_in_forks
 from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.registry import HOOKS
@@ -26,15 +28,22 @@ class PreemptionHook(Hook):
 
     def __init__(self) -> None:
         self.signalled, self.leaving = 0, False
-        self.listener = Listener(self._note)
+        self.before: dict = {}  # each signal's handler before the run
 
     def before_train(self, runner: Runner) -> None:
-        self.listener.start()
+        block_signals_in_forks()
+        self.process = os.getpid()
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup sets SIGHUP
+        self.before = {number: signal.signal(number, self._note) for number in heard}
         self.group = dist.new_group(backend='gloo') if get_world_size() > 1 else None
         self.asked: tuple[torch.Tensor, dist.Work] | None = None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signalled = number
+        if os.getpid() == self.process:
+            self.signalled = number
+        else:  # a child that a library has forked ends as it would without this handler
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         wanted = self._wanted()
@@ -76,4 +85,6 @@ class PreemptionHook(Hook):
     def after_run(self, runner: Runner) -> None:
         """Also of a run that ended early; but on the way out a second signal must not end those who wait for the file."""
         if not self.leaving:
-            self.listener.stop()
+            for number, handler in self.before.items():
+                signal.signal(number, handler)
+            self.before = {}

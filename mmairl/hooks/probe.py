@@ -9,8 +9,8 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmairl.engine.history import record
 from mmairl.errors import UserError
+from mmairl.hooks.history import record
 from mmairl.models.siamese import pooled
 from mmairl.network import network_of
 from mmairl.registry import HOOKS

@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from typing import TextIO
 
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
@@ -45,10 +44,11 @@ class ProgressHook(Hook):
         self.progress = Progress(*columns)
         self.task = self.progress.add_task('', total=runner.max_iters, completed=runner.iter)
         self.progress.start()
-        self._log_to(runner, sys.stdout)  # rich has put a proxy there that prints above the bar
+        self._log_to_stdout(runner)  # rich has put a proxy there that prints above the bar
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        if self.progress is None or not (self.every_n_train_iters(runner, self.interval) or self._last(runner)):
+        due = self.every_n_train_iters(runner, self.interval) or runner.iter + 1 == runner.max_iters
+        if self.progress is None or not due:
             return
         scalars = runner.message_hub.log_scalars
         shown = [
@@ -58,16 +58,13 @@ class ProgressHook(Hook):
         ]
         self.progress.update(self.task, completed=runner.iter + 1, description='  '.join(shown))
 
-    def _last(self, runner: Runner) -> bool:
-        return runner.iter + 1 == runner.max_iters
-
     def after_run(self, runner: Runner) -> None:
         if self.progress is not None:
             self.progress.stop()
             self.progress = None
-            self._log_to(runner, sys.stdout)
+            self._log_to_stdout(runner)
 
-    def _log_to(self, runner: Runner, stream: TextIO) -> None:
+    def _log_to_stdout(self, runner: Runner) -> None:
         for handler in runner.logger.handlers:
             if type(handler) is logging.StreamHandler:
-                handler.setStream(stream)
+                handler.setStream(sys.stdout)

@@ -4,7 +4,7 @@ custom_imports = dict(
         'mmairl.files',
         'mmairl.transfer.c4_head',
         'mmairl.transfer.pretrained',
-        'mmairl.hooks.precise_bn',
+        'mmairl.hooks.batchnorm',
         'mmairl.transfer.voc_metric',
     ],
     allow_failed_imports=False,

@@ -1,6 +1,6 @@
 # What the segmentation runs share: our parts beside mmseg's, batch norm over all GPUs, batch 16, and a plain ResNet.
 custom_imports = dict(
-    imports=['mmairl.files', 'mmairl.transfer.depth', 'mmairl.transfer.pretrained', 'mmairl.hooks.precise_bn'],
+    imports=['mmairl.files', 'mmairl.transfer.depth', 'mmairl.transfer.pretrained', 'mmairl.hooks.batchnorm'],
     allow_failed_imports=False,
 )
 custom_hooks = [dict(type='mmairl.CheckPretrainedHook'), dict(type='mmairl.PreciseBNHook', batches=200)]

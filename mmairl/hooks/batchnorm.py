@@ -1,15 +1,30 @@
-"""Batch-norm statistics of the weights as they are, measured anew before they are evaluated and saved."""
+"""Batch norm where a network is fine-tuned: how long its statistics remember, and statistics measured anew."""
 
 from itertools import islice
 
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from torch import nn
 from torch.utils.data import DataLoader
 
 from mmairl.models.batchnorm import measure_statistics
 from mmairl.network import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import HOOKS
+
+
+@HOOKS.register_module()
+class EpochBatchNormHook(Hook):
+    """BYOL's rule for small sets: every BN layer's decay is max(1 - 10 / s, 0.9), with s steps an epoch.
+
+    Torch's momentum is one minus that: statistics remember about a tenth of an epoch.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        momentum = min(10 / len(runner.train_dataloader), 0.1)
+        for module in runner.model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.momentum = momentum
 
 
 @HOOKS.register_module()
@@ -29,9 +44,8 @@ class PreciseBNHook(Hook):
 
     def after_train_iter(self, runner: Runner, *_: object, **__: object) -> None:
         evaluates = runner.val_loop is not None
-        if (evaluates and self.every_n_train_iters(runner, runner.train_loop.val_interval)) or self.is_last_train_iter(
-            runner
-        ):
+        due = evaluates and self.every_n_train_iters(runner, runner.train_loop.val_interval)
+        if due or self.is_last_train_iter(runner):
             self.measure(runner)
 
     def measure(self, runner: Runner) -> None:

@@ -5,8 +5,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from mmengine.hooks import RuntimeInfoHook
 from mmengine.logging import HistoryBuffer, MessageHub
+from mmengine.runner import Runner
 from torch import Tensor
+
+from mmairl.registry import HOOKS
 
 KEPT = 2000  # the widest window that a log averages over; mmengine keeps a million, in each checkpoint too
 
@@ -52,10 +56,8 @@ class DeviceHistory(HistoryBuffer):
         self._read()
         return self._values[-1]
 
-    def __deepcopy__(self, memo: dict) -> HistoryBuffer:
-        return HistoryBuffer(self._log_history, self._count_history, KEPT)
-
     def __reduce__(self) -> tuple:
+        """Of a copy as well."""
         return HistoryBuffer, (self._log_history, self._count_history, KEPT)
 
 
@@ -73,3 +75,16 @@ def bounded(hub: MessageHub) -> None:
     for name, history in hub.log_scalars.items():
         if not isinstance(history, DeviceHistory):
             hub.log_scalars[name] = DeviceHistory(*history.data)
+
+
+@HOOKS.register_module()
+class AsyncRuntimeInfoHook(RuntimeInfoHook):
+    """mmengine's RuntimeInfoHook, which would read every loss of every step back to the host."""
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+        super().before_train_iter(runner, batch_idx, data_batch)
+        bounded(runner.message_hub)
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None) -> None:
+        for name, value in (outputs or {}).items():
+            record(runner.message_hub, f'train/{name}', value)
