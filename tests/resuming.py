@@ -1,15 +1,20 @@
 """Runs that are left in the middle and gone on with, for the tests of resuming: small, but with workers and real views."""
 
 import contextlib
+import multiprocessing
+import os
+import signal
 import sys
 from pathlib import Path
 
 import toy
 from mmengine.config import Config
+from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 
 from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes
+from mmairl.engine.preemption import Preempted
 from mmairl.errors import stop_processes
 from mmairl.registry import HOOKS
 from projects.faults.compare import different_runs
@@ -48,10 +53,48 @@ class LeaveAt(Hook):
             raise LeftInTheMiddle
 
 
-def config(case: str, work_dir: str, *, leave_at: int | None = None, resume: bool = False, batch: int = 8) -> Config:
-    """3 epochs of 5 steps; a checkpoint every 4 iterations, most of them inside an epoch."""
+@HOOKS.register_module(force=True)
+class SignalAt(Hook):
+    """Sends a signal to a process's own number and to its data workers, twice, as a scheduler may, before an iteration."""
+
+    def __init__(self, iteration: int, number: int, rank: int = 0) -> None:
+        self.iteration, self.number, self.rank = iteration, number, rank
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        if runner.iter + 1 == self.iteration and get_rank() == self.rank:
+            for process in [*(child.pid for child in multiprocessing.active_children()), os.getpid()] * 2:
+                os.kill(process, self.number)
+
+
+@HOOKS.register_module(force=True)
+class Spoil(Hook):
+    """Puts a NaN into the batches of some iterations, in one process."""
+
+    def __init__(self, iterations: list[int], rank: int = 0) -> None:
+        self.iterations, self.rank = iterations, rank
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        if runner.iter + 1 in self.iterations and get_rank() == self.rank:
+            data_batch['inputs'][0][0, 0, 0, 0] = float('nan')
+
+
+SHORT = dict(epochs=2, steps=4, every=3)
+
+
+def config(
+    case: str,
+    work_dir: str,
+    *,
+    leave_at: int | None = None,
+    resume: bool = False,
+    batch: int = 8,
+    epochs: int = 3,
+    steps: int = 5,
+    every: int = 4,
+) -> Config:
+    """Epochs of a few steps; a checkpoint every few iterations, most of them inside an epoch."""
     settings = {'workers': 0, 'accumulate': 1, 'in_batch': False, 'replicas': None, **CASES[case]}
-    steps = 5 * settings['accumulate']
+    steps *= settings['accumulate']
     cfg = toy.config(settings['name'], work_dir, batch=batch * settings['accumulate'])
     cfg.model.backbone.update(stem_channels=8, base_channels=8)
     cfg.model.projector.in_channels = 64
@@ -70,9 +113,11 @@ def config(case: str, work_dir: str, *, leave_at: int | None = None, resume: boo
         dataset=dict(type='Shapes', split='train', count=steps * batch + 3, size=32, views=views),
     )
     cfg.optim_wrapper.accumulative_counts = settings['accumulate']
-    cfg.train_cfg = dict(by_epoch=True, max_epochs=3)
-    cfg.param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=3, convert_to_iter_based=True)]
-    cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=4, max_keep_ckpts=9)
+    cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs)
+    cfg.param_scheduler = [
+        dict(type='CosineAnnealingLR', by_epoch=True, begin=0, end=epochs, convert_to_iter_based=True)
+    ]
+    cfg.default_hooks.checkpoint = dict(type='ExactCheckpointHook', by_epoch=False, interval=every, max_keep_ckpts=9)
     cfg.default_hooks.logger.interval = 1
     cfg.custom_hooks = [dict(type='OnlineProbeHook', classes=12, lr=0.5)]
     if leave_at is not None:
@@ -93,12 +138,27 @@ def assert_the_same_run(one: Path, other: Path) -> None:
     assert different_runs(one, other) == []
 
 
-@launch.one_sentence_errors
 def main() -> None:
-    launcher, case, work_dir, leave_at, resume = sys.argv[1:]
+    """The two processes of test_resume.py: runs left alone, left in the middle, and stopped by a signal to one process."""
+    folder = sys.argv[1]
     launch.register()
-    start_processes(launcher)
-    run(config(case, work_dir, leave_at=int(leave_at) or None, resume=resume == 'resume'), launcher)
+    start_processes('pytorch')
+
+    def two(case: str, name: str, resume: bool = False, **options) -> None:
+        run(config(case, f'{folder}/{name}', resume=resume, **SHORT, **options), 'pytorch')
+
+    for case in ('workers', 'lars_accumulated'):
+        two(case, f'{case}_whole')
+        two(case, f'{case}_left', leave_at=5)
+        two(case, f'{case}_left', resume=True)
+    two('no_queue', 'of_one', resume=True)
+    stopped = config('workers', f'{folder}/stopped', **SHORT)
+    stopped.custom_hooks.append(dict(type='SignalAt', iteration=2, number=signal.SIGUSR1, rank=1))
+    try:
+        launch.train(stopped, 'pytorch')
+    except Preempted as said:
+        print(f'process {get_rank()} {said}', flush=True)
+    two('workers', 'stopped', resume=True)
     stop_processes()
 
 

@@ -1,4 +1,4 @@
-"""A run that is told to stop saves itself and asks for another try."""
+"""A run that is told to stop saves itself and asks for another try; two processes are in test_resume.py."""
 
 import multiprocessing
 import os
@@ -12,102 +12,78 @@ import pytest
 import resuming
 
 from mmairl.engine import launch
-from mmairl.engine.preemption import REQUEUE, SIGNALS, Listener, Preempted
+from mmairl.engine.preemption import REQUEUE, SIGNALS, Preempted
+from mmairl.errors import one_sentence_errors
 from mmairl.hooks import PreemptionHook
 
-SCRIPT = Path(resuming.__file__)
-ROOT = SCRIPT.parents[1]
-ENVIRONMENT = {
-    **os.environ,
-    'PYTHONPATH': os.pathsep.join([str(ROOT), str(SCRIPT.parent)]),
-    'OMP_NUM_THREADS': '1',
-    'PYTHONUNBUFFERED': '1',
-}
+TRAIN = Path(__file__).parents[2] / 'tools/train.py'
 
 
-def start(*command: object) -> subprocess.Popen:
-    return subprocess.Popen(
-        list(map(str, command)), env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+@pytest.fixture(autouse=True)
+def handlers():
+    """Each run gives the signals back, but for one that has saved itself and is on its way out."""
+    before = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-def wait_for(process: subprocess.Popen, text: str) -> str:
-    """What the process has said when it says this."""
-    said = ''
-    for line in process.stdout:
-        said += line
-        if text in line:
-            return said
-    raise AssertionError(f'{text!r} was never said:\n{said}')
+@pytest.fixture
+def stop(monkeypatch):
+    """Trains with a signal before the second iteration; what is said, and the checkpoint."""
+    hooks = []
+    plain = PreemptionHook.before_train
+    monkeypatch.setattr(PreemptionHook, 'before_train', lambda hook, runner: (hooks.append(hook), plain(hook, runner)))
+
+    def train(cfg, number: int) -> tuple[str, Path]:
+        cfg.custom_hooks.append(dict(type='SignalAt', iteration=2, number=number))
+        with pytest.raises(Preempted) as stopped:
+            launch.train(cfg)
+        assert signal.getsignal(signal.SIGTERM) == hooks[0]._note, 'a second signal must not end those who still wait'
+        os.kill(os.getpid(), signal.SIGTERM)
+        return str(stopped.value), Path((Path(cfg.work_dir) / 'last_checkpoint').read_text())
+
+    yield train
+    for hook in hooks:
+        hook.leaving = False
+        hook.after_run(None)
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_finishes_the_step_saves_and_asks_for_another_try(tmp_path, number):
-    """Sent to all processes of the job, data workers too, as a scheduler does, and twice."""
-    process = subprocess.Popen(
-        [sys.executable, str(SCRIPT), 'none', 'workers', str(tmp_path / 'run'), '0', 'new'],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        ),  # ignored where the tests run in the background
-    )
-    wait_for(process, '[2/5]')
-    os.killpg(process.pid, number)
-    time.sleep(0.02)
-    os.killpg(process.pid, number)
-    said, _ = process.communicate(timeout=600)
-    assert process.returncode == REQUEUE, said
-    assert f'stopped by {signal.Signals(number).name} after' in said and 'Traceback' not in said
-    saved = Path((tmp_path / 'run' / 'last_checkpoint').read_text())
-    assert saved.name.startswith('iter_') and not list(saved.parent.glob('.*.tmp'))
+@pytest.mark.parametrize('number', SIGNALS, ids=lambda number: number.name)
+def test_a_signal_finishes_the_step_saves_and_asks_for_another_try(tmp_path, stop, number):
+    """It comes to all processes of the job, data workers too, and twice."""
+    said, saved = stop(resuming.config('workers', str(tmp_path / 'run'), **resuming.SHORT), number)
+    assert said == f'stopped by {number.name} after 2 iterations: {saved} is written'
+    assert saved.name == 'iter_2.pth' and not list(saved.parent.glob('.*.tmp'))
     if number == signal.SIGTERM:
-        whole = resuming.run(resuming.config('workers', str(tmp_path / 'whole')))
-        resumed = resuming.run(resuming.config('workers', str(tmp_path / 'run'), resume=True))
+        whole = resuming.run(resuming.config('workers', str(tmp_path / 'whole'), **resuming.SHORT))
+        resumed = resuming.run(resuming.config('workers', str(tmp_path / 'run'), resume=True, **resuming.SHORT))
         resuming.assert_the_same_run(whole, resumed)
 
 
-def test_under_accumulation_the_optimizer_step_is_finished_first(tmp_path):
-    process = start(sys.executable, SCRIPT, 'none', 'lars_accumulated', tmp_path / 'run', 0, 'new')
-    wait_for(process, '[ 5/10]')
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=600)
-    assert process.returncode == REQUEUE, said
-    saved = Path((tmp_path / 'run' / 'last_checkpoint').read_text())
-    assert int(saved.stem.removeprefix('iter_')) % 2 == 0
-
-
-def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(tmp_path):
-    """torchrun then starts both again, and the run ends as one that nobody disturbed."""
-    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=2', '--max-restarts=1']
-    script = tmp_path / 'script.py'
-    script.write_text(
-        'import os, sys\n'
-        "again = int(os.environ['TORCHELASTIC_RESTART_COUNT']) > 0\n"
-        "print('process', os.getpid(), flush=True)\n"
-        f"sys.argv = ['', 'pytorch', 'workers', {str(tmp_path / 'run')!r}, '0', 'resume' if again else 'new']\n"
-        'import resuming\n'
-        'resuming.main()\n'
+def test_under_accumulation_the_optimizer_step_is_finished_first(toy_config, stop):
+    _, saved = stop(
+        toy_config(width=8, steps=6, batch=12, custom_hooks=[], **{'optim_wrapper.accumulative_counts': 3}),
+        signal.SIGUSR1,
     )
-    process = start(*command, script)
-    said = wait_for(process, '[2/5]')
-    one = int(said.split('process ')[1].split()[0])
-    os.kill(one, signal.SIGUSR1)
-    rest, _ = process.communicate(timeout=600)
-    assert process.returncode == 0, said + rest
-    assert rest.count('stopped by SIGUSR1 after') == 1
-    run_whole = start(*command, SCRIPT, 'pytorch', 'workers', tmp_path / 'whole', 0, 'new')
-    assert run_whole.communicate(timeout=600) and run_whole.returncode == 0
-    ends = [Path((tmp_path / name / 'last_checkpoint').read_text()) for name in ('whole', 'run')]
-    resuming.assert_the_same_run(*ends)
+    assert saved.name == 'iter_3.pth'
+
+
+def test_a_stopped_run_is_one_line_and_the_exit_code_that_asks_for_another_try(capsys):
+    @one_sentence_errors
+    def main() -> None:
+        raise Preempted(signal.SIGTERM, 7, Path('iter_7.pth'))
+
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == REQUEUE
+    assert (
+        capsys.readouterr().err == 'stopped by SIGTERM after 7 iterations: iter_7.pth is written; go on with --resume\n'
+    )
 
 
 def test_a_signal_before_the_run_has_begun_asks_for_another_try(tmp_path):
     """While Python imports torch and mmengine, which takes seconds."""
-    process = start(sys.executable, ROOT / 'tools' / 'train.py', 'configs/none.py', '--work-dir', tmp_path)
+    process = subprocess.Popen([sys.executable, TRAIN, 'configs/none.py', '--work-dir', tmp_path])
     status = Path(f'/proc/{process.pid}/status')
     while not int(status.read_text().split('SigCgt:')[1].split()[0], 16) & 1 << (signal.SIGUSR1 - 1):
         time.sleep(0.005)  # the handler is not there yet
@@ -115,74 +91,44 @@ def test_a_signal_before_the_run_has_begun_asks_for_another_try(tmp_path):
     assert process.wait(60) == REQUEUE
 
 
-def test_a_signal_that_is_ignored_stays_ignored(monkeypatch):
+@pytest.fixture
+def hook(toy_config):
+    """A run's hook between the run's start and its end."""
+    cfg = toy_config(steps=1, width=8)
+    launch.share_batch(cfg, 1)
+    runner = launch.build(cfg)
+    hook = PreemptionHook()
+    hook.before_train(runner)
+    yield hook
+    hook.after_train(runner)
+
+
+def test_a_signal_that_is_ignored_stays_ignored(request):
     """nohup has SIGHUP ignored so that a run outlives its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    listener = Listener(print)
     try:
-        listener.start()
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and signal.getsignal(signal.SIGTERM) is print
+        hook = request.getfixturevalue('hook')
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) == hook._note
     finally:
-        listener.stop()
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_process_that_a_library_forks_during_the_run_ends_by_the_signal(toy_config):
+def test_a_process_that_a_library_forks_during_the_run_ends_by_the_signal(hook):
     """However early it comes: mmdet's and scikit-learn's pools wait for the end of those that they have told to stop."""
-    runner = launch.build(_shared(toy_config(steps=1)))
-    hook = PreemptionHook()
-    hook.before_train(runner)
-    try:
-        for _ in range(30):
-            process = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))
-            process.start()
-            process.terminate()
-            process.join(60)
-            code = process.exitcode
-            process.kill()
-            assert code == -signal.SIGTERM
-        os.kill(os.getpid(), signal.SIGUSR1)
-        assert hook.signalled == signal.SIGUSR1
-    finally:
-        hook.after_train(runner)
+    for _ in range(30):
+        process = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))
+        process.start()
+        process.terminate()
+        process.join(60)
+        code = process.exitcode
+        process.kill()
+        assert code == -signal.SIGTERM
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert hook.signalled == signal.SIGUSR1
 
 
-def test_on_the_way_out_a_second_signal_changes_nothing(toy_config, monkeypatch):
-    """Other processes wait at a barrier while the first one writes; the tool leaves with its code soon after."""
-    before = [signal.getsignal(number) for number in SIGNALS]
-    _note = PreemptionHook.after_train_iter
-
-    def told(hook, runner, *args, **kwargs):
-        hook.signalled = signal.SIGUSR1
-        _note(hook, runner, *args, **kwargs)
-
-    monkeypatch.setattr(PreemptionHook, 'after_train_iter', told)
-    try:
-        with pytest.raises(Preempted, match='stopped by SIGUSR1 after 1 iterations'):
-            launch.train(toy_config(steps=3))
-        assert all(signal.getsignal(number) not in (signal.SIG_DFL, None) for number in SIGNALS)
-        os.kill(os.getpid(), signal.SIGTERM)
-    finally:
-        Listener.listening.stop()
-    assert [signal.getsignal(number) for number in SIGNALS] == before
-
-
-def test_a_run_that_fails_leaves_the_signals_as_they_were(toy_config, tmp_path):
-    """Else the next run would give them back to the handler of one that is gone."""
-    before = [signal.getsignal(number) for number in SIGNALS]
-    cfg = toy_config(steps=3)
-    cfg.custom_hooks = [dict(type='LeaveAt', iteration=2)]
+def test_a_run_that_fails_gives_the_signals_back(toy_config):
+    cfg = toy_config(steps=3, width=8, custom_hooks=[dict(type='LeaveAt', iteration=2)])
     with pytest.raises(resuming.LeftInTheMiddle):
         launch.train(cfg)
-    assert [signal.getsignal(number) for number in SIGNALS] == before and Listener.listening is None
-    left, other = Listener(print), Listener(print)
-    left.start()
-    other.start()
-    other.stop()
-    left.stop()
-    assert [signal.getsignal(number) for number in SIGNALS] == before
-
-
-def _shared(cfg):
-    launch.share_batch(cfg, 1)
-    return cfg

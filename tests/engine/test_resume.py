@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import resuming
 import torch
+from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from mmairl.data.sampler import ResumableSampler
 from mmairl.data.training import TrainingImages
@@ -19,72 +20,69 @@ SCRIPT = Path(resuming.__file__)
 def trained(folder: Path, case: str, *leave_at: int) -> Path:
     """The last checkpoint of a run that was left at these iterations, one after the other."""
     for place, iteration in enumerate([*leave_at, None]):
-        last = resuming.run(resuming.config(case, str(folder), leave_at=iteration, resume=place > 0))
+        cfg = resuming.config(case, str(folder), leave_at=iteration, resume=place > 0, **resuming.SHORT)
+        last = resuming.run(cfg)
     return last
 
 
-@pytest.mark.parametrize('case', ['workers', 'shuffle_bn', 'lars_accumulated', 'views_of_the_batch'])
+SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in ('shuffle_bn', 'lars_accumulated')]
+
+
+@pytest.mark.parametrize('case', ['workers', 'views_of_the_batch', *SLOW])
 def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, case):
-    """Left in the first epoch after its checkpoint, again at an iteration that saves, and at an epoch's last."""
+    """Left at an epoch's last iteration, after its checkpoint, and again at an iteration that saves."""
     whole = trained(tmp_path / 'whole', case)
-    resumed = trained(tmp_path / 'resumed', case, 5, 8, 10)
+    resumed = trained(tmp_path / 'resumed', case, 4, 6)
     resuming.assert_the_same_run(whole, resumed)
 
 
-def test_the_comparison_sees_a_difference_of_one_draw(tmp_path):
-    """The control of the test above: a generator that is not put back is found."""
+def test_the_comparison_sees_a_difference_of_one_draw_and_the_run_said_that_it_would_differ(tmp_path):
+    """The control of the test above: a checkpoint of plain OpenMMLab has no random state; it is gone on with all the same."""
     whole = trained(tmp_path / 'whole', 'shuffle_bn')
-    resuming.run(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), leave_at=5))
-    path = tmp_path / 'resumed' / 'iter_4.pth'
-    checkpoint = load_checkpoint(path)
-    del checkpoint['random_states']
-    torch.save(checkpoint, path)
-    last = resuming.run(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), resume=True))
-    with pytest.raises((AssertionError, KeyError)):
-        resuming.assert_the_same_run(whole, last)
-
-
-@pytest.mark.parametrize('case', ['workers', 'lars_accumulated'])
-def test_two_interrupted_processes_equal_two_uninterrupted_bit_for_bit(tmp_path, run_processes, case):
-    run_processes(2, SCRIPT, 'pytorch', case, tmp_path / 'whole', 0, 'new')
-    run_processes(2, SCRIPT, 'pytorch', case, tmp_path / 'resumed', 7, 'new')
-    run_processes(2, SCRIPT, 'pytorch', case, tmp_path / 'resumed', 0, 'resume')
-    ends = [Path((tmp_path / name / 'last_checkpoint').read_text()) for name in ('whole', 'resumed')]
-    resuming.assert_the_same_run(*ends)
-
-
-def test_another_number_of_processes_sees_every_image_of_the_epoch_once(tmp_path, run_processes):
-    """One process for 7 steps, then two for the rest; without a queue, whose order differs, SyncBN makes the weights agree."""
-    case = 'no_queue'
-    trained(tmp_path / 'whole', case)
-    resuming.run(resuming.config(case, str(tmp_path / 'resumed'), leave_at=7))
-    said = run_processes(2, SCRIPT, 'pytorch', case, tmp_path / 'resumed', 0, 'resume')
-    assert 'resumed with 2 processes after 1: batches and views are the same' in said
-    one, two = (
-        load_checkpoint(Path((tmp_path / name / 'last_checkpoint').read_text())) for name in ('whole', 'resumed')
-    )
-    assert one['meta']['iter'] == two['meta']['iter']
-    for key in ('backbone.conv1.weight', 'teacher.backbone.conv1.weight'):
-        torch.testing.assert_close(two['state_dict'][key], one['state_dict'][key], rtol=1e-3, atol=1e-5)
-
-
-def test_another_batch_is_refused_since_its_steps_are_not_the_same_steps(tmp_path):
-    resuming.run(resuming.config('shuffle_bn', str(tmp_path), leave_at=5))
-    with pytest.raises(UserError, match='made with 8 images an iteration and this run has 16'):
-        resuming.run(resuming.config('shuffle_bn', str(tmp_path), resume=True, batch=16))
-
-
-def test_a_checkpoint_of_plain_openmmlab_is_gone_on_with_and_the_difference_is_said(tmp_path):
-    resuming.run(resuming.config('views_of_the_batch', str(tmp_path), leave_at=5))
-    path = tmp_path / 'iter_4.pth'
+    resuming.run(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), leave_at=4, **resuming.SHORT))
+    path = tmp_path / 'resumed' / 'iter_3.pth'
     checkpoint = load_checkpoint(path)
     del checkpoint['random_states'], checkpoint['place']
     torch.save(checkpoint, path)
-    cfg = resuming.config('views_of_the_batch', str(tmp_path), resume=True)
-    runner = launch.train(cfg)
-    assert runner.iter == 15
-    log = next(Path(runner.log_dir).glob('*.log')).read_text()
-    assert 'not as if uninterrupted' in log
+    runner = launch.train(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), resume=True, **resuming.SHORT))
+    assert 'not as if uninterrupted' in next(Path(runner.log_dir).glob('*.log')).read_text()
+    with pytest.raises((AssertionError, KeyError)):
+        resuming.assert_the_same_run(whole, tmp_path / 'resumed' / 'iter_8.pth')
+    with pytest.raises(UserError, match='made with 8 images an iteration and this run has 16'):
+        resuming.run(resuming.config('shuffle_bn', str(tmp_path / 'whole'), resume=True, batch=16, **resuming.SHORT))
+
+
+@pytest.fixture(scope='module')
+def two(tmp_path_factory, run_processes) -> tuple[Path, str]:
+    """The runs of two processes (resuming.py), and what they said; a run of one process began one of them."""
+    folder = tmp_path_factory.mktemp('two')
+    resuming.run(resuming.config('no_queue', str(folder / 'of_one'), leave_at=5, **resuming.SHORT))
+    return folder, run_processes(2, SCRIPT, folder)
+
+
+def end(folder: Path) -> Path:
+    return Path((folder / 'last_checkpoint').read_text())
+
+
+@pytest.mark.parametrize('case', ['workers', 'lars_accumulated'])
+def test_two_interrupted_processes_equal_two_uninterrupted_bit_for_bit(two, case):
+    resuming.assert_the_same_run(end(two[0] / f'{case}_whole'), end(two[0] / f'{case}_left'))
+
+
+def test_a_signal_to_one_of_two_processes_stops_both_after_the_same_step(two):
+    folder, said = two
+    for rank in (0, 1):
+        assert f'process {rank} stopped by SIGUSR1 after 3 iterations: {folder}/stopped/iter_3.pth is written' in said
+    resuming.assert_the_same_run(end(folder / 'workers_whole'), end(folder / 'stopped'))
+
+
+def test_another_number_of_processes_sees_every_image_of_the_epoch_once(two, tmp_path):
+    """One process for 5 steps, then two for the rest; without a queue, whose order differs, SyncBN makes the weights agree."""
+    one, both = (load_checkpoint(path) for path in (trained(tmp_path / 'whole', 'no_queue'), end(two[0] / 'of_one')))
+    assert 'resumed with 2 processes after 1: batches and views are the same' in two[1]
+    assert one['meta']['iter'] == both['meta']['iter']
+    for key in ('backbone.conv1.weight', 'teacher.backbone.conv1.weight'):
+        torch.testing.assert_close(both['state_dict'][key], one['state_dict'][key], rtol=1e-3, atol=1e-5)
 
 
 def images_of(world: int, start: int, epoch: int = 3, count: int = 60) -> list[list[tuple[int, int]]]:
@@ -120,7 +118,7 @@ def test_the_order_is_openmmlabs_and_the_seeds_are_all_different():
     assert abs(ones - 0.5) < 5 / (2 * (32 * len(seeds)) ** 0.5)  # five standard deviations of fair bits
 
 
-class Counting(torch.utils.data.Dataset):
+class Counting(Dataset):
     """Knows what was read of it."""
 
     def __init__(self) -> None:
@@ -134,33 +132,27 @@ class Counting(torch.utils.data.Dataset):
         return int(index)
 
 
-def test_what_was_seen_is_not_read_again():
-    dataset = Counting()
-    loader = torch.utils.data.DataLoader(dataset, batch_size=4, sampler=ResumableSampler(dataset, seed=1))
-    whole = [batch.tolist() for batch in batches(loader, epoch=2, done=0)]
-    dataset.read.clear()
-    assert [batch.tolist() for batch in batches(loader, epoch=2, done=7)] == whole[7:]
-    assert len(dataset.read) == 12 and len(loader) == 10
+def test_what_was_seen_is_not_read_again_unless_a_foreign_sampler_cannot_pass_over_it():
+    for sampler, read in ((ResumableSampler(Counting(), seed=1), 12), (SequentialSampler(range(40)), 40)):
+        dataset = Counting()
+        loader = DataLoader(dataset, batch_size=4, sampler=sampler)
+        whole = [batch.tolist() for batch in batches(loader, epoch=2, done=0)]
+        dataset.read.clear()
+        assert [batch.tolist() for batch in batches(loader, epoch=2, done=7)] == whole[7:]
+        assert len(dataset.read) == read and len(loader) == 10
 
 
-def test_a_foreign_sampler_gets_there_by_reading_again():
-    dataset = Counting()
-    loader = torch.utils.data.DataLoader(dataset, batch_size=4)
-    assert [batch.tolist() for batch in batches(loader, epoch=0, done=8)] == [[32, 33, 34, 35], [36, 37, 38, 39]]
-    assert len(dataset.read) == 40
-
-
-def test_views_do_not_depend_on_the_number_of_workers(toy_config):
-    """The same seed, 0 and 2 workers: the first batch of both loaders is the same."""
+def test_views_do_not_depend_on_the_number_of_workers(tmp_path):
+    """The same seed, 0 and 2 workers: the first batches of both loaders are the same."""
     found = []
     for workers in (0, 2):
-        cfg = resuming.config('workers', str(toy_config().work_dir) + str(workers))
+        cfg = resuming.config('workers', str(tmp_path))
         cfg.train_dataloader.update(num_workers=workers, persistent_workers=False)
         launch.share_batch(cfg, 1)
         runner = launch.build(cfg)
         before = torch.get_rng_state()
         found.append([next(batches(runner.train_dataloader, epoch, 0))['inputs'] for epoch in (0, 1)])
         assert torch.equal(torch.get_rng_state(), before)
-    (first, second), again = found
+    first, second = found[0]
     assert not torch.equal(first[0], second[0])
-    assert all(torch.equal(a, b) for one, other in zip(found[0], again) for a, b in zip(one, other))
+    assert all(torch.equal(a, b) for one, other in zip(*found) for a, b in zip(one, other))
