@@ -84,10 +84,6 @@ for _language in (PlainLoader, PlainDumper):
     _language.add_implicit_resolver('tag:yaml.org,2002:float', FLOAT, list('-+0123456789'))
 
 
-class TooLarge(ValueError):
-    """The file would unfold to more values, or deeper ones, than any run needs."""
-
-
 def _count(node: yaml.Node, counted: dict[int, int]) -> int:
     """The values that a node of the tree stands for, with everything that it refers to."""
     if id(node) not in counted:
@@ -96,7 +92,7 @@ def _count(node: yaml.Node, counted: dict[int, int]) -> int:
         flat = [child for entry in children for child in (entry if isinstance(entry, tuple) else (entry,))]
         counted[id(node)] = 1 + sum(_count(child, counted) for child in flat)
         if counted[id(node)] > LARGEST:
-            raise TooLarge
+            raise OverflowError
     return counted[id(node)]
 
 
@@ -125,7 +121,7 @@ def parsed(path: Path) -> dict:
             raise UserError(too_large)
         text = path.read_text('utf-8')
         values = json.loads(text) if path.suffix.lower() == '.json' else yaml.load(text, Loader=PlainLoader)
-    except (TooLarge, RecursionError) as error:
+    except (OverflowError, RecursionError) as error:
         raise UserError(too_large) from error
     except yaml.constructor.ConstructorError as error:
         where = f'{path}, line {error.problem_mark.line + 1}'

@@ -2,6 +2,8 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -50,9 +52,8 @@ class FileDataset(ViewDataset):
         try:
             return decode(self.path(index), self.root, self.max_pixels)
         except UnreadableImage as fault:
-            raise UnreadableImage(
-                f'{printable(self.name(index))} {fault.reason.phrase}; mend or remove that image', fault.reason
-            ) from fault
+            name = printable(self.name(index))
+            raise UnreadableImage(fault.reason, name, '; mend or remove that image') from fault
 
 
 @DATASETS.register_module()
@@ -99,27 +100,12 @@ class UnlabelledFolder(ImageFolder):
         return files, [-1] * len(files), []
 
 
-def image_files(root: str | Path, below: str = '') -> list[str]:
+def image_files(root: str | Path, below: str = '', above: tuple[Identity, ...] = ()) -> list[str]:
     """The image files below root/below, relative to root: a folder's own in sorted order, then those of its sorted folders.
 
-    Hidden files and folders are left out; links to folders are followed.
+    Hidden files and folders are left out; links to folders are followed. `above` are the folders that hold this one.
     """
-    files, folders, above = list_folder(root, below, ())
-    with ThreadPoolExecutor(THREADS) as pool:
-        for inner in pool.map(lambda folder: files_below(root, folder, above), folders):
-            files += inner
-    return files
-
-
-def files_below(root: str | Path, at: str, above: tuple[Identity, ...]) -> list[str]:
-    """All image files of the folder root/at; `above` are the folders that hold it."""
-    files, folders, above = list_folder(root, at, above)
-    return [*files, *(file for inner in folders for file in files_below(root, inner, above))]
-
-
-def list_folder(root: str | Path, at: str, above: tuple[Identity, ...]) -> tuple[list[str], list[str], tuple]:
-    """The image files in root/at, the folders in it, and `above` with this folder."""
-    folder = os.path.join(root, at)
+    folder = os.path.join(root, below)
     files, folders = [], []
     try:
         status = os.stat(folder)
@@ -131,11 +117,14 @@ def list_folder(root: str | Path, at: str, above: tuple[Identity, ...]) -> tuple
                 if entry.name[0] == '.':
                     continue
                 if entry.is_dir():
-                    folders.append(os.path.join(at, entry.name))
+                    folders.append(os.path.join(below, entry.name))
                 elif entry.name.lower().endswith(EXTENSIONS):
-                    files.append(os.path.join(at, entry.name))
+                    files.append(os.path.join(below, entry.name))
     except OSError as error:
         raise UserError(
             f'{printable(error.filename)} cannot be listed ({error.strerror}); mend that, or move it out of {root}'
         ) from error
-    return sorted(files), sorted(folders), (*above, this)
+    # Only the uppermost folders are listed side by side.
+    with nullcontext() if above else ThreadPoolExecutor(THREADS) as pool:
+        inner = (map if above else pool.map)(lambda at: image_files(root, at, (*above, this)), sorted(folders))
+        return [*sorted(files), *chain.from_iterable(inner)]

@@ -8,7 +8,6 @@ import errno
 import functools
 import logging
 import os
-import re
 import stat
 import time
 import warnings
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageChops, UnidentifiedImageError
+from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from mmairl.errors import UserError, printable
@@ -30,15 +29,6 @@ MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a gigabyte of RGB; Im
 BYTES_PER_PIXEL = 16  # the most that Pillow reads: four channels of 32 bits
 # What is found under the names of images. Others in Pillow's list run programs (EPS) or take any file for theirs (TGA).
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000', 'DIB', 'ICO')
-UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 CUSTOMARY_WHITES = (1, 255, 65535)  # of images whose format does not say where white is
 
 
@@ -77,8 +67,8 @@ FAULTS_OF_THE_FILE = {
 class UnreadableImage(UserError):
     """This one file is at fault: training takes another image in its place (data/training.py), evaluation stops."""
 
-    def __init__(self, message: str, reason: Reason = Reason.BROKEN) -> None:
-        super().__init__(message)
+    def __init__(self, reason: Reason, name: str = 'an image', advice: str = '') -> None:
+        super().__init__(f'{name} {reason.phrase}{advice}')
         self.reason = reason
 
 
@@ -103,9 +93,19 @@ def read_file(path: Path, root: Path, max_pixels: int) -> bytes:
                 raise
             if reason is Reason.VANISHED:
                 require_root(root)
-            raise unreadable(reason) from error
+            raise UnreadableImage(reason) from error
 
     return retried(read, path)
+
+
+def require_root(root: Path) -> None:
+    """A vanished file is the file's fault only while the root is there and holds something: a lost mount is an empty folder."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as entries:
+        if any(entries):
+            return
+    raise UserError(
+        f'the image folder {root} is empty or gone in the middle of the run; mount it again, then go on with --resume'
+    )
 
 
 def retried(read: Callable[[], bytes], path: Path) -> bytes:
@@ -130,31 +130,13 @@ def read_once(path: Path, max_bytes: int) -> bytes:
     with open(path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise unreadable(Reason.NO_FILE)
+            raise UnreadableImage(Reason.NO_FILE)
         if status.st_size > max_bytes:
-            raise unreadable(Reason.TOO_LARGE)
+            raise UnreadableImage(Reason.TOO_LARGE)
         data = file.read()
     if not data:
-        raise unreadable(Reason.EMPTY)
+        raise UnreadableImage(Reason.EMPTY)
     return data
-
-
-def require_root(root: Path) -> None:
-    """A vanished file is the file's fault only while the root is there and holds something: a lost mount is an empty folder."""
-    try:
-        with os.scandir(root) as entries:
-            if next(entries, None) is not None:
-                return
-        state = 'is empty'
-    except (FileNotFoundError, NotADirectoryError):
-        state = 'is gone'
-    raise UserError(
-        f'the image folder {root} {state} in the middle of the run; mount it again, then go on with --resume'
-    )
-
-
-def unreadable(reason: Reason) -> UnreadableImage:
-    return UnreadableImage(f'an image {reason.phrase}', reason)
 
 
 def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
@@ -162,13 +144,22 @@ def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     try:
         with pillow_within(max_pixels), Image.open(BytesIO(data), formats=formats()) as image:
             image.load()
-            pixels = np.array(upright(as_rgb(image), orientation(image)))
+            with suppress(Exception):  # as many kinds as for broken pixels: a broken EXIF block says nothing of them
+                ImageOps.exif_transpose(image, in_place=True)
+            pixels = np.array(as_rgb(image))
     except MemoryError:  # the machine's fault: a file within max_pixels needs little
         raise
     except Exception as error:  # Pillow raises a dozen kinds for broken files: OSError, SyntaxError, struct.error, ...
-        raise unreadable(reason_of(error)) from error
+        reason = Reason.BROKEN
+        if isinstance(error, Image.DecompressionBombError):
+            reason = Reason.TOO_LARGE
+        elif isinstance(error, UnidentifiedImageError):
+            reason = Reason.NO_IMAGE
+        elif 'truncated' in str(error).lower():  # only the message tells a file that ends too soon
+            reason = Reason.CUT_SHORT
+        raise UnreadableImage(reason) from error
     if not pixels.size:
-        raise unreadable(Reason.BROKEN)
+        raise UnreadableImage(Reason.BROKEN)
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
 
@@ -187,43 +178,18 @@ def pillow_within(max_pixels: int) -> Iterator[None]:
 
 @functools.cache
 def formats() -> tuple[str, ...]:
-    """The formats of FORMATS that this Pillow is built with."""
+    """The formats of FORMATS that this Pillow is built with.
+
+    Pillow's log and what libtiff prints are turned off: they do not name the file, and an exception follows anyway.
+    """
     Image.init()
-    silence()
-    return tuple(name for name in FORMATS if name in Image.OPEN)
-
-
-def silence() -> None:
-    """Turn off Pillow's log and libtiff's printing: they do not name the file, and an exception follows anyway."""
     logging.getLogger('PIL').setLevel(logging.CRITICAL)
     maps = Path('/proc/self/maps')
     lines = maps.read_text(errors='surrogateescape').splitlines() if maps.exists() else []
     for library in {line.split(maxsplit=5)[-1] for line in lines if 'libtiff' in line}:
         with suppress(OSError, AttributeError):
             ctypes.CDLL(library).TIFFSetErrorHandler(None)
-
-
-def reason_of(error: Exception) -> Reason:
-    if isinstance(error, Image.DecompressionBombError):
-        return Reason.TOO_LARGE
-    if isinstance(error, UnidentifiedImageError):
-        return Reason.NO_IMAGE
-    # Only the message tells a file that ends too soon from one with wrong bytes.
-    return Reason.CUT_SHORT if re.search('truncated', str(error), re.IGNORECASE) else Reason.BROKEN
-
-
-def orientation(image: Image.Image) -> object:
-    """The EXIF orientation; an image whose EXIF block is broken is shown as it is stored."""
-    try:
-        return image.getexif().get(ExifTags.Base.Orientation)
-    except Exception:  # as many kinds as for broken pixels; the pixels may still be good
-        return None
-
-
-def upright(image: Image.Image, orientation: object) -> Image.Image:
-    # The value is whatever the block holds, a fraction or a list as well.
-    known = isinstance(orientation, int) and orientation in UPRIGHT
-    return image.transpose(UPRIGHT[orientation]) if known else image
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def as_rgb(image: Image.Image) -> Image.Image:
@@ -244,28 +210,22 @@ def as_rgb(image: Image.Image) -> Image.Image:
 
 
 def eight_bits(image: Image.Image) -> np.ndarray:
-    """Greys of more than 8 bits as round(255 (v - black) / (white - black)), where Pillow's own conversion clips."""
+    """Greys of more than 8 bits as round(255 (v - black) / (white - black)), where Pillow's own conversion clips.
+
+    Where the format does not say what white is, it is the least customary white that is not below any value, and black
+    is 0; black and white are the extremes of the image where none fits.
+    """
     values = np.asarray(image, dtype=np.float32).copy()
-    black, white = (0, 65535) if of_16_bits(image) else black_and_white(values)
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0, 1)
+    # Pillow may widen 16-bit PNG and PGM to its 32-bit mode.
+    if image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM')):
+        black, white = 0, 65535
+    elif low >= 0 and high <= CUSTOMARY_WHITES[-1]:
+        black, white = 0, next(white for white in CUSTOMARY_WHITES if high <= white)
+    else:
+        black, white = low, high if high > low else low + 1
     values -= black
     values *= 255 / (white - black)
     np.nan_to_num(values, copy=False, nan=0)
     return np.rint(values.clip(0, 255, out=values), out=values).astype(np.uint8)
-
-
-def of_16_bits(image: Image.Image) -> bool:
-    """Whether the format says that white is 65535; Pillow may widen 16-bit PNG and PGM to its 32-bit mode."""
-    return image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM'))
-
-
-def black_and_white(values: np.ndarray) -> tuple[float, float]:
-    """0 and the least customary white that is not below any value; the extremes of the image where none fits."""
-    finite = values[np.isfinite(values)]
-    if not finite.size:
-        return 0, 1
-    low, high = float(finite.min()), float(finite.max())
-    if low >= 0:
-        for white in CUSTOMARY_WHITES:
-            if high <= white:
-                return 0, white
-    return low, high if high > low else low + 1

@@ -6,10 +6,11 @@ A new one is a class in this file and a config in configs/evaluation.
 import csv
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -27,6 +28,9 @@ from mmairl.registry import DATASETS
 SPLITS = ('train', 'val', 'train+val', 'test')
 
 
+Listing = tuple[list[str], list, list[str]]  # images as paths below the root, their labels, the names of the labels
+
+
 class Published:
     """What a published set says about itself: its splits, the files it wants below its root, and where they come from."""
 
@@ -34,86 +38,34 @@ class Published:
     layout: str
     source: str
 
-    def require_split(self, split: str) -> None:
-        if split not in self.splits:
-            names = ', '.join(repr(name) for name in self.splits)
-            raise UserError(f'{type(self).__name__} has no split {split!r}; use one of {names}')
-
     @contextmanager
-    def reading(self, root: str | Path) -> Iterator[None]:
-        """Turn the errors of missing or broken lists into one sentence."""
+    def reading(self, root: str | Path, split: str) -> Iterator[None]:
+        """Turn a wrong split and the errors of missing or broken lists into one sentence."""
+        if split not in self.splits:
+            names = ', '.join(map(repr, self.splits))
+            raise UserError(f'{type(self).__name__} has no split {split!r}; use one of {names}')
         try:
             yield
-        except UserError:
-            raise
         except (OSError, RuntimeError, ValueError, LookupError, SyntaxError) as error:
+            if isinstance(error, UserError):
+                raise
+            # torchvision's RuntimeErrors only advise a download, which we do not make.
+            cause = '' if isinstance(error, RuntimeError) else f' ({type(error).__name__}: {printable(error)})'
             raise UserError(
-                f'{type(self).__name__} cannot be read from {Path(root).resolve()}{cause(error)}: it wants '
+                f'{type(self).__name__} cannot be read from {Path(root).resolve()}{cause}: it wants '
                 f'{self.layout} there, from {self.source}; put them there or set root of the data set to where they are'
             ) from error
 
 
-def cause(error: Exception) -> str:
-    """What is wrong with a list; torchvision's RuntimeErrors only advise a download, which we do not make."""
-    if isinstance(error, RuntimeError):
-        return ''
-    if isinstance(error, FileNotFoundError) and error.filename:
-        return f', where {printable(error.filename)} is missing'
-    return f' ({type(error).__name__}: {printable(error)})'
-
-
-class Listing(NamedTuple):
-    """Images as paths below the root, their labels, and the names of the labels."""
-
-    files: list[str]
-    labels: list[int] | list[list[int]]
-    classes: list[str]
-
-    def pick(self, rows: Iterable[int]) -> 'Listing':
-        rows = list(rows)
-        return Listing([self.files[row] for row in rows], [self.labels[row] for row in rows], self.classes)
-
-    def __add__(self, other: 'Listing') -> 'Listing':
-        return Listing(self.files + other.files, self.labels + other.labels, self.classes)
-
-
 class ListedDataset(Published, FileDataset):
-    """Base of the sets of files with a list for each split; a child has `listing`, or `lists` if torchvision reads them."""
+    """Base of the sets of files with a list for each part; a child has `listing`, or `lists` if torchvision reads them.
 
-    lists: type[Dataset]
-
-    def __init__(
-        self, root: str | Path, split: str = 'train', views: Views | None = None, max_unreadable: float = 0.01
-    ) -> None:
-        self.require_split(split)
-        with self.reading(root):
-            listing = self.select(Path(root), split)
-        if not listing.files:
-            raise UserError(
-                f'{type(self).__name__} has no image for split {split!r} in {Path(root).resolve()}; '
-                'check that the set is whole'
-            )
-        self.classes = listing.classes
-        super().__init__(root, listing.files, listing.labels, views, max_unreadable)
-
-    def listing(self, root: Path, part: str) -> Listing:
-        """What the list of one part ('train', 'val' or 'test') holds."""
-        return listed_by_torchvision(root, self.lists(root, part))
-
-    def select(self, root: Path, split: str) -> Listing:
-        first, *rest = (self.listing(root, part) for part in split.split('+'))
-        for listing in rest:
-            first = first + listing
-        return first
-
-
-class HeldOutDataset(ListedDataset):
-    """Base of the sets with lists for training and test only: 'val' is held out of the training images by `seed`.
-
-    The published numbers come from one such split, of which only the size is known (BYOL's appendix); ours has that size.
+    Where the authors list no validation images, `held_out` of the training images are drawn by `seed`. The published
+    numbers come from one such split, of which only the size is known (BYOL's appendix); ours has that size.
     """
 
-    held_out: HeldOut
+    lists: Callable[[Path, str], Dataset]
+    held_out: HeldOut | None = None
 
     def __init__(
         self,
@@ -124,20 +76,32 @@ class HeldOutDataset(ListedDataset):
         seed: int = 0,
     ) -> None:
         self.seed = seed
-        super().__init__(root, split, views, max_unreadable)
+        with self.reading(root, split):
+            files, labels, self.classes = self.select(Path(root), split)
+        if not files:
+            raise UserError(
+                f'{type(self).__name__} has no image for split {split!r} in {Path(root).resolve()}; '
+                'check that the set is whole'
+            )
+        super().__init__(root, files, labels, views, max_unreadable)
+
+    def listing(self, root: Path, part: str) -> Listing:
+        """What the list of one part ('train', 'val' or 'test') holds."""
+        found = self.lists(root, part)
+        # torchvision's lists are private: its public way to a file's name decodes the image.
+        if hasattr(found, '_samples'):
+            files, labels = zip(*found._samples)
+        else:
+            files, labels = getattr(found, '_image_files', None) or found._images, found._labels
+        return below(root, files), [int(label) for label in labels], found.classes
 
     def select(self, root: Path, split: str) -> Listing:
-        listing = self.listing(root, 'test' if split == 'test' else 'train')
-        return listing.pick(self.held_out.rows(split, len(listing.files), self.seed).tolist())
-
-
-def listed_by_torchvision(root: Path, found: Dataset) -> Listing:
-    """The lists that torchvision's data set has read. They are private: its public way to a file's name decodes the image."""
-    if hasattr(found, '_samples'):
-        files, labels = zip(*found._samples)
-    else:
-        files, labels = getattr(found, '_image_files', None) or found._images, found._labels
-    return Listing(below(root, files), [int(label) for label in labels], found.classes)
+        if self.held_out is None:
+            files, labels, classes = zip(*(self.listing(root, part) for part in split.split('+')))
+            return [*chain(*files)], [*chain(*labels)], classes[0]
+        files, labels, classes = self.listing(root, 'test' if split == 'test' else 'train')
+        rows = self.held_out.rows(split, len(files), self.seed).tolist()
+        return [files[row] for row in rows], [labels[row] for row in rows], classes
 
 
 def below(root: Path, files: Iterable[str | Path]) -> list[str]:
@@ -145,7 +109,7 @@ def below(root: Path, files: Iterable[str | Path]) -> list[str]:
 
 
 @DATASETS.register_module()
-class Food101(HeldOutDataset):
+class Food101(ListedDataset):
     """101 dishes: 68 175 training, 7 575 validation and 25 250 test images.
 
     >>> Food101('data/food101', split='val', views=[[dict(type='Resize', size=224), dict(type='CenterCrop', size=224)]])
@@ -158,7 +122,7 @@ class Food101(HeldOutDataset):
 
 
 @DATASETS.register_module()
-class StanfordCars(HeldOutDataset):
+class StanfordCars(ListedDataset):
     """196 models of cars: 6 494 training, 1 650 validation and 8 041 test images."""
 
     layout = (
@@ -187,23 +151,16 @@ class DTD(ListedDataset):
     layout = 'dtd/dtd/labels/{train,val,test}N.txt and dtd/dtd/images/CLASS/NAME.jpg'
     source = "the Describable Textures page of Oxford's Visual Geometry Group"
 
-    def __init__(
-        self,
-        root: str | Path,
-        split: str = 'train',
-        views: Views | None = None,
-        max_unreadable: float = 0.01,
-        partition: int = 1,
-    ) -> None:
+    def __init__(self, *arguments: Any, partition: int = 1, **options: Any) -> None:
         self.partition = partition
-        super().__init__(root, split, views, max_unreadable)
+        super().__init__(*arguments, **options)
 
-    def listing(self, root: Path, part: str) -> Listing:
-        return listed_by_torchvision(root, datasets.DTD(root, part, partition=self.partition))
+    def lists(self, root: Path, part: str) -> Dataset:
+        return datasets.DTD(root, part, partition=self.partition)
 
 
 @DATASETS.register_module()
-class OxfordIIITPet(HeldOutDataset):
+class OxfordIIITPet(ListedDataset):
     """37 breeds of cats and dogs: 2 940 training, 740 validation and 3 669 test images."""
 
     metric = 'mean per class'
@@ -211,8 +168,8 @@ class OxfordIIITPet(HeldOutDataset):
     source = "the Oxford-IIIT Pet page of Oxford's Visual Geometry Group"
     held_out = HeldOut(740, of=3_680)
 
-    def listing(self, root: Path, part: str) -> Listing:
-        return listed_by_torchvision(root, datasets.OxfordIIITPet(root, 'test' if part == 'test' else 'trainval'))
+    def lists(self, root: Path, part: str) -> Dataset:
+        return datasets.OxfordIIITPet(root, 'test' if part == 'test' else 'trainval')
 
 
 @DATASETS.register_module()
@@ -226,7 +183,7 @@ class Flowers102(ListedDataset):
 
 
 @DATASETS.register_module()
-class SUN397(HeldOutDataset):
+class SUN397(ListedDataset):
     """397 scenes by the authors' first partition: 15 880 training, 3 970 validation and 19 850 test images.
 
     Most of the archive is in no split.
@@ -243,11 +200,11 @@ class SUN397(HeldOutDataset):
         images = (root / 'splits' / self.partition[part]).read_text().split()
         label = {name: number for number, name in enumerate(names)}
         labels = [label[image.rpartition('/')[0]] for image in images]
-        return Listing([f'SUN397{image}' for image in images], labels, [name[len('/a/') :] for name in names])
+        return [f'SUN397{image}' for image in images], labels, [name[len('/a/') :] for name in names]
 
 
 @DATASETS.register_module()
-class Birdsnap(HeldOutDataset):
+class Birdsnap(ListedDataset):
     """500 birds of North America: 42 405 training, 4 981 validation and 2 443 test images where all are on the disk.
 
     Photographs that are gone from Flickr are left out of every split, and the validation part shrinks in proportion.
@@ -267,7 +224,7 @@ class Birdsnap(HeldOutDataset):
             for row in table(root / 'images.txt')
             if (row['path'] in test) == (part == 'test') and (root / self.images / row['path']).is_file()
         ]
-        return Listing([file for file, _ in there], [y for _, y in there], [row['common'] for row in species])
+        return [file for file, _ in there], [y for _, y in there], [row['common'] for row in species]
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -277,7 +234,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 @DATASETS.register_module()
-class Caltech101(HeldOutDataset):
+class Caltech101(ListedDataset):
     """25 training and 5 validation images of each class, drawn by `seed`, and the rest for the test.
 
     The published sizes of 2 550, 510 and 6 084 count BACKGROUND_Google as the 102nd class, and so do we. torchvision
@@ -308,7 +265,7 @@ class Caltech101(HeldOutDataset):
             drawn = torch.randperm(len(images), generator=generator)[part.get(split, slice(train + held_out, None))]
             files += [images[row] for row in drawn.sort().values.tolist()]
             labels += [label] * len(drawn)
-        return Listing(files, labels, classes)
+        return files, labels, classes
 
 
 @DATASETS.register_module()
@@ -327,7 +284,7 @@ class Places205(ListedDataset):
         # The list names classes only by their folders; a/abbey is abbey.
         names = {label: image.rpartition('/')[0].partition('/')[2] for image, label in zip(images, labels)}
         classes = [names.get(label, str(label)) for label in range(max(labels) + 1)]
-        return Listing([f'{self.folder}/{image}' for image in images], labels, classes)
+        return [f'{self.folder}/{image}' for image in images], labels, classes
 
 
 @DATASETS.register_module()
@@ -345,7 +302,7 @@ class INaturalist2018(ListedDataset):
         species = {item['image_id']: label[item['category_id']] for item in record['annotations']}
         files = [image['file_name'] for image in record['images']]
         labels = [species[image['id']] for image in record['images']]
-        return Listing(files, labels, [category['name'] for category in categories])
+        return files, labels, [category['name'] for category in categories]
 
 
 # fmt: off
@@ -370,7 +327,7 @@ class VOC2007(ListedDataset):
 
     def listing(self, root: Path, part: str) -> Listing:
         found = datasets.VOCDetection(root, year='2007', image_set=part)
-        return Listing(below(root, found.images), [presence(path) for path in found.annotations], VOC_CLASSES)
+        return below(root, found.images), [presence(path) for path in found.annotations], VOC_CLASSES
 
 
 def presence(annotation: str | Path) -> list[int]:
@@ -400,8 +357,7 @@ class CIFAR10(Published, ViewDataset):
 
     def __init__(self, root: str | Path, split: str = 'train', views: Views | None = None, seed: int = 0) -> None:
         super().__init__(views)
-        self.require_split(split)
-        with self.reading(root):
+        with self.reading(root, split):
             found = self.published(root, train=split != 'test', download=False)
         rows = self.held_out.rows(split, len(found.targets), seed)
         self.classes = list(found.classes)
@@ -435,9 +391,8 @@ class STL10(Published, ViewDataset):
 
     def __init__(self, root: str | Path, split: str = 'train', views: Views | None = None) -> None:
         super().__init__(views)
-        self.require_split(split)
         folder = Path(root) / 'stl10_binary'
-        with self.reading(root):
+        with self.reading(root, split):
             self.classes = (folder / 'class_names.txt').read_text().split()
             self.images = np.memmap(folder / f'{split}_X.bin', np.uint8, 'r').reshape(-1, 3, self.size, self.size)
             self.labels = torch.full((len(self.images),), -1)

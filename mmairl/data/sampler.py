@@ -37,18 +37,14 @@ class ResumableSampler(Sampler):
         self.epoch, self.start = epoch, start
 
     def __iter__(self) -> Iterator[int | tuple[int, int]]:
-        order = self.order()
+        order = range(len(self.dataset))
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            order = torch.randperm(len(order), generator=generator).tolist()
         with_seeds = isinstance(self.dataset, TrainingImages)
         for place in range(self.start + self.rank, self.total, self.world_size):
             index = order[place % len(order)]
             yield (index, self.seed_of(place)) if with_seeds else index
-
-    def order(self) -> list[int]:
-        """This epoch's permutation."""
-        if not self.shuffle:
-            return list(range(len(self.dataset)))
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        return torch.randperm(len(self.dataset), generator=generator).tolist()
 
     def seed_of(self, place: int) -> int:
         """32 well-mixed bits of (seed, epoch, place): neighbours must not draw alike (the finaliser of splitmix64)."""

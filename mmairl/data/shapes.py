@@ -54,31 +54,18 @@ class Shapes(ViewDataset):
 
 def cached(split: str, count: int, size: int, seed: int) -> np.ndarray:
     """The images from the user's cache, drawn and put there when missing or broken."""
-    path = cache_folder() / f'{split}-{count}-{size}-{seed}-{drawing_version()}.npy'
-    try:
+    folder = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmairl' / 'shapes'
+    version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]  # of the drawing code
+    path = folder / f'{split}-{count}-{size}-{seed}-{version}.npy'
+    with suppress(OSError, ValueError, EOFError):
         images = np.load(path, mmap_mode='r')
         if images.shape == (count, 3, size, size) and images.dtype == np.uint8:
             return images
-    except (OSError, ValueError, EOFError):
-        pass
     images = draw(split, range(count), size, seed)
-    store(images, path)
-    return images
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmairl' / 'shapes'
-
-
-def drawing_version() -> str:
-    """A digest of the drawing code, so that a change of it never meets images drawn before."""
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
-
-
-def store(images: np.ndarray, path: Path) -> None:
-    """Write the cache whole or not at all; a disk that cannot be written only costs the next run its drawing."""
-    with suppress(OSError), replacing(path) as beside, beside.open('wb') as file:
+    # A disk that cannot be written only costs the next run its drawing.
+    with suppress(OSError, UserError), replacing(path) as beside, beside.open('wb') as file:
         np.save(file, images)
+    return images
 
 
 def draw(split: str, indices: Sequence[int], size: int, seed: int) -> np.ndarray:
@@ -111,21 +98,15 @@ def render(scenes: list[Scene], kinds: np.ndarray, size: int) -> np.ndarray:
     stacked = {key: np.stack([getattr(scene, key) for scene in scenes]) for key in vars(scenes[0])}
     reach = int(np.ceil(RADIUS[1] * size * 1.15)) + 1
     margin = 2 * reach + size // CELLS  # copies may lie partly or wholly outside the image
-    canvas = np.pad(
-        background(stacked['background'], size), [(0, 0), (0, 0), (margin, margin), (margin, margin)], 'edge'
-    )
+    at = np.linspace(0, PATCHES - 1, size)
+    weights = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(PATCHES))).astype(np.float32)
+    background = weights @ stacked['background'] @ weights.T  # the random colours, smoothly interpolated
+    canvas = np.pad(background, [(0, 0), (0, 0), (margin, margin), (margin, margin)], 'edge')
     for copy in range(stacked['radius'].shape[1]):
         placed = {key: stacked[key][:, copy] for key in ('centre', 'radius', 'angle', 'colour', 'contrast')}
         paint(canvas, kinds, placed, size, reach, margin)
     images = canvas[:, :, margin : margin + size, margin : margin + size] + NOISE * stacked['noise']
     return (images.clip(0, 1) * 255).round().astype(np.uint8)
-
-
-def background(colours: np.ndarray, size: int) -> np.ndarray:
-    """(N, 3, PATCHES, PATCHES) random colours, smoothly interpolated to (N, 3, size, size)."""
-    at = np.linspace(0, PATCHES - 1, size)
-    weights = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(PATCHES))).astype(np.float32)
-    return weights @ colours @ weights.T
 
 
 def paint(
@@ -239,13 +220,9 @@ class Digits(ViewDataset):
         rows = dict(zip(('train', 'val'), parts))[split]
         self.classes = [str(name) for name in digits.target_names]
         self.labels = torch.as_tensor(digits.target[rows], dtype=torch.int64)
-        self.images = enlarge(torch.as_tensor(digits.images[rows], dtype=torch.float32) / 16, size)
+        images = torch.as_tensor(digits.images[rows], dtype=torch.float32)[:, None] / 16
+        large = torch.nn.functional.interpolate(images, size=(size, size), mode='bilinear', antialias=True)
+        self.images = (large * 255).round().to(torch.uint8)
 
     def raw(self, index: int) -> Tensor:
         return self.images[index].expand(3, -1, -1).clone()
-
-
-def enlarge(images: Tensor, size: int) -> Tensor:
-    """(N, 8, 8) values in [0, 1] to (N, 1, size, size) bytes."""
-    large = torch.nn.functional.interpolate(images[:, None], size=(size, size), mode='bilinear', antialias=True)
-    return (large * 255).round().to(torch.uint8)

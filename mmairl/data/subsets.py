@@ -71,8 +71,8 @@ class Part(ImageSubset):
 class LongTailed(ImageSubset):
     """All images of class 0, and of each next class exponentially fewer, down to 1 / `imbalance` of that number.
 
-    As Cao et al. 2019 make CIFAR-10-LT and -100-LT. The images are drawn class by class: for one seed, a smaller
-    imbalance keeps the images of a larger one and more.
+    As Cao et al. 2019 make CIFAR-10-LT and -100-LT: n_i = int(n_0 (1 / imbalance)^(i / (C - 1))). The images are drawn
+    class by class: for one seed, a smaller imbalance keeps the images of a larger one and more.
     """
 
     def __init__(self, dataset: dict, imbalance: float, seed: int = 0) -> None:
@@ -84,7 +84,8 @@ class LongTailed(ImageSubset):
         labels, names = self.dataset.labels, self.dataset.classes
         if labels.ndim != 1 or not names:
             raise UserError(f'LongTailed wants one class an image and {dataset["type"]} gives another kind of labels')
-        wanted = quotas(int((labels == 0).sum()), len(names), imbalance)
+        largest, steps = int((labels == 0).sum()), max(len(names) - 1, 1)
+        wanted = [int(largest * (1 / imbalance) ** (label / steps)) for label in range(len(names))]
         generator = torch.Generator().manual_seed(seed)
         kept = []
         for label, count in enumerate(wanted):
@@ -96,15 +97,6 @@ class LongTailed(ImageSubset):
                 )
             kept.append(members[torch.randperm(len(members), generator=generator)[:count]])
         self._keep(torch.cat(kept).sort().values)
-
-
-def quotas(largest: int, classes: int, imbalance: float) -> list[int]:
-    """Images of each class, n_i = int(n_0 (1 / imbalance)^(i / (C - 1))), from `largest` down to largest / imbalance.
-
-    >>> quotas(5000, 3, imbalance=100)
-    [5000, 500, 50]
-    """
-    return [int(largest * (1 / imbalance) ** (label / max(classes - 1, 1))) for label in range(classes)]
 
 
 @DATASETS.register_module()
@@ -177,23 +169,21 @@ def find(names: list[str], files: Iterable[bytes], source: str | Path) -> Tensor
         for name in {file, file.rpartition(b'/')[2]}:
             if name in matches:
                 matches[name].append(position)
-    found = {name: matches[os.fsencode(name)] for name in names}
-    owners = defaultdict(list)
+    wrong, found = defaultdict(list), set()
     for name in names:
-        if len(found[name]) == 1:
-            owners[found[name][0]].append(name)
-    wrong = {
-        'absent': [name for name, at in found.items() if not at],
-        'doubled': [same[0] for same in owners.values() if len(same) > 1],
-        'in several folders': [name for name, at in found.items() if len(at) > 1],
-    }
-    if any(wrong.values()):
-        kinds = ', '.join(f'{len(some)} {kind} ({first(some)})' for kind, some in wrong.items() if some)
+        positions = matches[os.fsencode(name)]
+        if len(positions) != 1:
+            wrong['in several folders' if positions else 'absent'].append(name)
+        elif positions[0] in found:
+            wrong['doubled'].append(name)
+        found.update(positions)
+    if wrong:
+        kinds = ', '.join(f'{len(some)} {kind} ({first(some)})' for kind, some in wrong.items())
         raise UserError(
             f'{sum(map(len, wrong.values()))} of the {len(names)} names in {source} do not stand for one image each: '
             f'{kinds}; correct the list, or set root of the data set to the images it was made for'
         )
-    return torch.tensor(sorted(owners))
+    return torch.tensor(sorted(found))
 
 
 def first(names: list[str]) -> str:
@@ -273,13 +263,9 @@ def merge(classes: Sequence[str], parents: dict[str, str], count: int) -> list[s
     for name, line in lines.items():
         if len(line) == 1:
             raise UserError(f'class {name} is not in the taxonomy; the folder names must be its node names')
-    roots = len({line[-1] for line in lines.values()})
-    if count < roots:
-        raise UserError(f'the taxonomy has {roots} roots and cannot give {count} groups')
-    level = max(map(len, lines.values()))
-    while True:
+    for level in range(max(map(len, lines.values())), 0, -1):
         # the node at most `level` - 1 steps below its root
         groups = [line[max(0, len(line) - level)] for line in lines.values()]
         if len(set(groups)) <= count:
             return groups
-        level -= 1
+    raise UserError(f'the taxonomy has {len(set(groups))} roots and cannot give {count} groups')

@@ -24,12 +24,20 @@ class TrainingImages(Dataset):
     A worker's generators advance with every image that it happens to get, and cannot be resumed. With a seed for each
     image, 0 and 8 workers, one process and two, an interrupted and an uninterrupted run all see the same views.
 
-    An unreadable image is replaced by the next readable one. `unreadable` knows all of them, whichever worker met them.
+    An unreadable image is replaced by the next readable one. `reasons` has a byte for each image, 0 or its Reason, in
+    memory that is shared with the data workers, whichever of them met it; `allowed` is how many there may be.
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
-        self.unreadable = Unreadable(len(dataset), getattr(inner_most(dataset), 'max_unreadable', 0))
+        self.dataset = inner_most = dataset
+        while hasattr(inner_most, 'dataset'):  # below those that pick or relabel its images
+            inner_most = inner_most.dataset
+        self.reasons = torch.zeros(len(dataset), dtype=torch.uint8).share_memory_()
+        self.allowed = unreadable_allowed(len(dataset), getattr(inner_most, 'max_unreadable', 0))
+
+    def __deepcopy__(self, memo: dict) -> 'TrainingImages':
+        """Itself: mmengine copies a config, with the data set in it, before it starts the workers."""
+        return self
 
     def __getitems__(self, items: Sequence[int | tuple[int, int]]) -> list[Any]:
         """A batch, as a loader asks for it. With seeds, the generators of the process stay as they were.
@@ -47,7 +55,7 @@ class TrainingImages(Dataset):
         """The image at this index, or the next readable one."""
         for step in range(len(self)):
             at = (index + step) % len(self)
-            if self.unreadable.reasons[at]:
+            if self.reasons[at]:
                 continue
             if seed is not None:
                 # torch.manual_seed would also queue a call for a GPU that a worker never starts, at every image
@@ -57,17 +65,17 @@ class TrainingImages(Dataset):
             try:
                 return self.dataset[at]
             except UnreadableImage as fault:
-                self.unreadable.reasons[at] = fault.reason
-                self.refuse_too_many(self.unreadable.reasons)
+                self.reasons[at] = fault.reason
+                self.refuse_too_many(self.reasons)
         raise AssertionError('the limit is below the number of images, so one of them was readable')
 
     def refuse_too_many(self, reasons: Tensor) -> None:
         """Stop when more images are unreadable than the data set allows."""
-        count, allowed = int(reasons.count_nonzero()), self.unreadable.allowed
-        if count > allowed:
+        count = int(reasons.count_nonzero())
+        if count > self.allowed:
             first = ', '.join(self.listed(reasons)[:3])
             raise UserError(
-                f'{count} of the {len(self)} training images cannot be read, more than the {allowed} that are allowed, '
+                f'{count} of the {len(self)} training images cannot be read, more than the {self.allowed} that are allowed, '
                 f'first {first}; mend or remove them, or raise max_unreadable of the data set'
             )
 
@@ -87,21 +95,6 @@ class TrainingImages(Dataset):
         return getattr(self.dataset, name)
 
 
-class Unreadable:
-    """One byte for each image in shared memory, 0 or its Reason; `allowed` is how many images may be unreadable.
-
-    Data workers write to it and the process that started them reads it. mmengine copies a data set before it starts
-    workers, so a copy shares the memory, too.
-    """
-
-    def __init__(self, count: int, fraction: float) -> None:
-        self.reasons = torch.zeros(count, dtype=torch.uint8).share_memory_()
-        self.allowed = unreadable_allowed(count, fraction)
-
-    def __deepcopy__(self, memo: dict) -> 'Unreadable':
-        return self
-
-
 def require_a_batch(loader: DataLoader) -> None:
     """An epoch without a batch ends in an assertion of mmengine's schedules."""
     if len(loader) == 0:
@@ -114,10 +107,3 @@ def require_a_batch(loader: DataLoader) -> None:
 def unreadable_allowed(count: int, fraction: float) -> int:
     """How many of `count` images may be unreadable: ten at least, unless the fraction is 0, but never all."""
     return min(max(ALWAYS_ALLOWED, int(fraction * count)) if fraction else 0, count - 1)
-
-
-def inner_most(dataset: Dataset) -> Dataset:
-    """The data set below those that pick or relabel its images."""
-    while hasattr(dataset, 'dataset'):
-        dataset = dataset.dataset
-    return dataset

@@ -111,17 +111,11 @@ class RandomResizedCrop(Augmentation):
         h, w = heights[first], widths[first]
         top, left = np.floor(chance[:, -2] * (height - h + 1)), np.floor(chance[:, -1] * (width - w + 1))
         if not (any_fits := fits.any(1)).all():
-            h[~any_fits], w[~any_fits] = centre = self._largest(height, width)
+            # A very long image: the largest box of an allowed aspect ratio, in the middle.
+            centre = min(height, round(width / self.ratio[0])), min(width, round(height * self.ratio[1]))
+            h[~any_fits], w[~any_fits] = centre
             top[~any_fits], left[~any_fits] = (height - centre[0]) // 2, (width - centre[1]) // 2
         return {key: torch.from_numpy(value) for key, value in dict(top=top, left=left, height=h, width=w).items()}
-
-    def _largest(self, height: int, width: int) -> tuple[int, int]:
-        """The largest centred box of an allowed aspect ratio: what is left when no attempt fits a very long image."""
-        if width / height < self.ratio[0]:
-            return round(width / self.ratio[0]), width
-        if width / height > self.ratio[1]:
-            return height, round(height * self.ratio[1])
-        return height, width
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         top, left, height, width = (int(params[key].item()) for key in ('top', 'left', 'height', 'width'))

@@ -86,7 +86,11 @@ class ViewPreprocessor(BaseDataPreprocessor):
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
 
     def forward(self, data: dict, training: bool = False) -> dict:
-        data = self.cast_data(without_index(data))
+        if isinstance(samples := data.get('data_samples'), dict):
+            # Hooks read the images' places in the data set on the host; the device does not need them.
+            samples = {key: value for key, value in samples.items() if key != 'index'}
+            data = dict(data, data_samples=samples)
+        data = self.cast_data(data)
         inputs = data['inputs']
         with full_precision(self.mean.device.type):
             if isinstance(inputs, Tensor):
@@ -113,14 +117,6 @@ class ViewPreprocessor(BaseDataPreprocessor):
 
     def normalise(self, images: Tensor) -> Tensor:
         return normalised(images, self.mean, self.std).contiguous(memory_format=self.layout)
-
-
-def without_index(data: dict) -> dict:
-    """The batch without the images' places in the data set: hooks read them on the host, the device does not need them."""
-    samples = data.get('data_samples')
-    if not isinstance(samples, dict):
-        return data
-    return dict(data, data_samples={key: value for key, value in samples.items() if key != 'index'})
 
 
 @contextmanager

@@ -38,9 +38,8 @@ class UnreadableHook(Hook):
 
 def of_all_processes(dataset: TrainingImages) -> Tensor:
     """What any process has met, the same in all; each also takes it over."""
-    reasons = dataset.unreadable.reasons
-    met = reasons.clone()
+    met = dataset.reasons.clone()
     all_reduce(met, 'max')
     found = met.nonzero().squeeze(1)
-    reasons[found] = met[found]  # the others stay: a worker may be writing them
+    dataset.reasons[found] = met[found]  # the others stay: a worker may be writing them
     return met

@@ -13,26 +13,14 @@ from PIL import Image
 from torchvision import datasets
 
 from mmairl.data import published
-from mmairl.data.images import UnreadableImage
-from mmairl.data.published import (
-    CIFAR10,
-    CIFAR100,
-    DTD,
-    STL10,
-    SUN397,
-    VOC2007,
-    Birdsnap,
-    Caltech101,
-    FGVCAircraft,
-    Flowers102,
-    Food101,
-    INaturalist2018,
-    OxfordIIITPet,
-    Places205,
-    StanfordCars,
-)
+from mmairl.data.published import CIFAR10, DTD, STL10, VOC2007, Birdsnap, Caltech101, Flowers102, INaturalist2018
 from mmairl.data.splits import HeldOut
 from mmairl.errors import UserError
+
+EVERY = {name: kind for name, kind in vars(published).items() if isinstance(kind, type) and hasattr(kind, 'source')}
+TRAIN, TEST = range(40), range(40, 44)
+OWN = dict(train=range(3), val=range(3, 5), test=range(5, 7))  # where the authors list validation images
+Parts = dict[str, list[tuple[int, int]]]
 
 
 def picture(path: Path, grey: int) -> None:
@@ -40,9 +28,14 @@ def picture(path: Path, grey: int) -> None:
     Image.new('RGB', (9, 6), (grey, grey, grey)).save(path, quality=100)
 
 
-def write(path: Path, lines: list[str]) -> None:
+def write(path: Path, *lines: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(''.join(f'{line}\n' for line in lines))
+
+
+def labelled(**parts: range) -> Parts:
+    """The class of an image is its number modulo 2."""
+    return {part: [(i, i % 2) for i in numbers] for part, numbers in parts.items()}
 
 
 def contents(data) -> list[tuple[int, int]]:
@@ -50,127 +43,231 @@ def contents(data) -> list[tuple[int, int]]:
     return [(int(data.raw(i)[0, 3, 4]), int(data.labels[i])) for i in range(len(data))]
 
 
-def assert_held_out(kind, root: Path, everything: list[tuple[int, int]], val: int) -> None:
-    """'val' has `val` images, 'train' the others, and together they are the published training list, in its order."""
-    parts = {split: contents(kind(root, split)) for split in ('train', 'val', 'train+val')}
-    assert len(parts['val']) == val and len(parts['train']) == len(everything) - val
-    assert parts['train+val'] == everything
-    assert sorted(parts['train'] + parts['val']) == sorted(everything)
-    assert contents(kind(root, 'val', seed=1)) != parts['val']
+# Each writes a tree of grey images, and returns the (grey, label) pairs of its parts and the names of the classes.
 
 
-def test_food(tmp_path):
-    folder = tmp_path / 'food-101'
-    lists = {
-        'train': {'sushi': [f'sushi/{i}' for i in range(10)], 'apple_pie': [f'apple_pie/{i}' for i in range(10, 20)]},
-        'test': {'sushi': ['sushi/20'], 'apple_pie': ['apple_pie/21']},
+def food(root: Path) -> tuple[Parts, list[str]]:
+    names = 'apple_pie', 'sushi'
+    for part, numbers in dict(train=TRAIN, test=TEST).items():
+        lists = {name: [f'{name}/{i}' for i in numbers if i % 2 == y] for y, name in enumerate(names)}
+        write(root / f'food-101/meta/{part}.json', json.dumps(lists))
+        for i in numbers:
+            picture(root / f'food-101/images/{names[i % 2]}/{i}.jpg', i)
+    in_order = {
+        part: sorted(pairs, key=lambda pair: pair[1]) for part, pairs in labelled(train=TRAIN, test=TEST).items()
     }
-    for part, names in lists.items():
-        every = [name for some in names.values() for name in some]
-        write(folder / 'meta' / f'{part}.txt', every)
-        write(folder / 'meta' / f'{part}.json', [json.dumps(names)])
-        for name in every:
-            picture(folder / 'images' / f'{name}.jpg', int(name.split('/')[1]))
-    assert_held_out(Food101, tmp_path, [(i, 1) for i in range(10)] + [(i, 0) for i in range(10, 20)], val=2)
-    test = Food101(tmp_path, 'test')
-    assert contents(test) == [(20, 1), (21, 0)]
-    assert test.classes == ['apple_pie', 'sushi'] and test.metric == 'top-1'
-    assert test.raw(0).shape == (3, 6, 9)
+    return in_order, [*names]
 
 
-def test_cars(tmp_path):
-    folder = tmp_path / 'stanford_cars'
-    kind = [('bbox_x1', 'O'), ('class', 'O'), ('fname', 'O')]
-
-    def annotate(path: Path, images: Path, greys: list[int], labels: list[int]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [(1, label, f'{grey:05}.jpg') for grey, label in zip(greys, labels)]
-        scipy.io.savemat(path, {'annotations': np.array(rows, dtype=kind).reshape(1, -1)})
-        for grey in greys:
-            picture(images / f'{grey:05}.jpg', grey)
-
-    annotate(folder / 'devkit' / 'cars_train_annos.mat', folder / 'cars_train', list(range(10)), [1, 2] * 5)
-    annotate(folder / 'cars_test_annos_withlabels.mat', folder / 'cars_test', [10, 11, 12], [2, 1, 2])
-    names = np.array(['Acura RL', 'smart fortwo'], dtype=object).reshape(1, -1)
-    scipy.io.savemat(folder / 'devkit' / 'cars_meta.mat', {'class_names': names})
-    assert_held_out(StanfordCars, tmp_path, [(i, i % 2) for i in range(10)], val=2)
-    test = StanfordCars(tmp_path, 'test')
-    assert contents(test) == [(10, 1), (11, 0), (12, 1)]
-    assert test.classes == ['Acura RL', 'smart fortwo'] and test.metric == 'top-1'
+def cars(root: Path) -> tuple[Parts, list[str]]:
+    folder, kind = root / 'stanford_cars', [('bbox_x1', 'O'), ('class', 'O'), ('fname', 'O')]
+    (folder / 'devkit').mkdir(parents=True)
+    lists = {'devkit/cars_train_annos': ('cars_train', TRAIN), 'cars_test_annos_withlabels': ('cars_test', TEST)}
+    for file, (images, numbers) in lists.items():
+        rows = np.array([(1, i % 2 + 1, f'{i:05}.jpg') for i in numbers], dtype=kind)
+        scipy.io.savemat(folder / f'{file}.mat', {'annotations': rows.reshape(1, -1)})
+        for i in numbers:
+            picture(folder / images / f'{i:05}.jpg', i)
+    names = ['Acura RL', 'smart fortwo']
+    scipy.io.savemat(folder / 'devkit/cars_meta.mat', {'class_names': np.array([names], dtype=object)})
+    return labelled(train=TRAIN, test=TEST), names
 
 
-def test_aircraft(tmp_path):
-    folder = tmp_path / 'fgvc-aircraft-2013b' / 'data'
-    write(folder / 'variants.txt', ['A300B4', 'Boeing 707-320'])
-    greys = {'train': [1, 2, 3], 'val': [4, 5], 'test': [6]}
-    for part, images in greys.items():
-        names = {0: 'A300B4', 1: 'Boeing 707-320'}
-        write(folder / f'images_variant_{part}.txt', [f'{grey:07} {names[grey % 2]}' for grey in images])
-        for grey in images:
-            picture(folder / 'images' / f'{grey:07}.jpg', grey)
-    for part, images in {**greys, 'train+val': [1, 2, 3, 4, 5]}.items():
-        assert contents(FGVCAircraft(tmp_path, part)) == [(grey, grey % 2) for grey in images]
-    data = FGVCAircraft(tmp_path)
-    assert data.classes == ['A300B4', 'Boeing 707-320'] and data.metric == 'mean per class'
+def aircraft(root: Path) -> tuple[Parts, list[str]]:
+    folder, names = root / 'fgvc-aircraft-2013b/data', ['A300B4', 'Boeing 707-320']
+    write(folder / 'variants.txt', *names)
+    for part, numbers in OWN.items():
+        write(folder / f'images_variant_{part}.txt', *(f'{i:07} {names[i % 2]}' for i in numbers))
+        for i in numbers:
+            picture(folder / f'images/{i:07}.jpg', i)
+    return labelled(**OWN), names
 
 
-def test_textures_of_any_partition(tmp_path):
-    folder = tmp_path / 'dtd' / 'dtd'
-    first = {'train': [0, 1], 'val': [2, 3], 'test': [4, 5]}
-    second = {'train': [4, 5], 'val': [0, 1], 'test': [2, 3]}
-    for number, parts in ((1, first), (2, second)):
-        for part, images in parts.items():
-            lines = [f'{("banded", "zigzagged")[i % 2]}/{("banded", "zigzagged")[i % 2]}_{i:04}.jpg' for i in images]
-            write(folder / 'labels' / f'{part}{number}.txt', lines)
-            for line, i in zip(lines, images):
-                picture(folder / 'images' / line, i)
-    for number, parts in ((1, first), (2, second)):
-        for part, images in {**parts, 'train+val': parts['train'] + parts['val']}.items():
-            assert contents(DTD(tmp_path, part, partition=number)) == [(i, i % 2) for i in images]
-    assert contents(DTD(tmp_path, 'test')) == [(4, 0), (5, 1)]
-    assert DTD(tmp_path).classes == ['banded', 'zigzagged'] and DTD.metric == 'top-1'
-    with pytest.raises(UserError, match=r'DTD cannot be read .* where .*train3\.txt is missing'):
-        DTD(tmp_path, partition=3)
+def textures(root: Path, partition: int = 1) -> tuple[Parts, list[str]]:
+    names = ['banded', 'zigzagged']
+    for part, numbers in OWN.items():
+        lines = [f'{names[i % 2]}/{names[i % 2]}_{i:04}.jpg' for i in numbers]
+        write(root / f'dtd/dtd/labels/{part}{partition}.txt', *lines)
+        for i, line in zip(numbers, lines):
+            picture(root / 'dtd/dtd/images' / line, i)
+    return labelled(**OWN), names
 
 
-def test_pets(tmp_path):
-    folder = tmp_path / 'oxford-iiit-pet'
-    breeds = ['Abyssinian', 'american_bulldog']
-    for part, greys in (('trainval', range(10)), ('test', range(10, 14))):
-        lines = [f'{breeds[i % 2]}_{i} {i % 2 + 1} {i % 2 + 1} 1' for i in greys]
-        write(folder / 'annotations' / f'{part}.txt', lines)
-        for i in greys:
-            picture(folder / 'images' / f'{breeds[i % 2]}_{i}.jpg', i)
-    assert_held_out(OxfordIIITPet, tmp_path, [(i, i % 2) for i in range(10)], val=2)
-    test = OxfordIIITPet(tmp_path, 'test')
-    assert contents(test) == [(i, i % 2) for i in range(10, 14)]
-    assert test.classes == ['Abyssinian', 'American Bulldog'] and test.metric == 'mean per class'
+def pets(root: Path) -> tuple[Parts, list[str]]:
+    folder, breeds = root / 'oxford-iiit-pet', ['Abyssinian', 'american_bulldog']
+    for part, numbers in dict(trainval=TRAIN, test=TEST).items():
+        write(folder / f'annotations/{part}.txt', *(f'{breeds[i % 2]}_{i} {i % 2 + 1} {i % 2 + 1} 1' for i in numbers))
+        for i in numbers:
+            picture(folder / f'images/{breeds[i % 2]}_{i}.jpg', i)
+    return labelled(train=TRAIN, test=TEST), ['Abyssinian', 'American Bulldog']
 
 
-def test_flowers(tmp_path, monkeypatch):
-    folder = tmp_path / 'flowers-102'
+def flowers(root: Path) -> tuple[Parts, list[str]]:
+    folder = root / 'flowers-102'
     for image in range(1, 7):
-        picture(folder / 'jpg' / f'image_{image:05}.jpg', image)
+        picture(folder / f'jpg/image_{image:05}.jpg', image)
     scipy.io.savemat(folder / 'setid.mat', {'trnid': [[6, 1]], 'valid': [[2, 3]], 'tstid': [[5, 4]]})
     scipy.io.savemat(folder / 'imagelabels.mat', {'labels': [[77, 1, 77, 1, 102, 102]]})
-    with pytest.raises(UserError, match='Flowers102 cannot be read .* unchanged by their md5'):
-        Flowers102(tmp_path)
-    names = {'image': '102flowers.tgz', 'label': 'imagelabels.mat', 'setid': 'setid.mat'}
-    md5 = {key: hashlib.md5((folder / names[key]).read_bytes()).hexdigest() for key in ('label', 'setid')}
-    monkeypatch.setattr(
-        datasets.Flowers102, '_file_dict', {key: (name, md5.get(key, '')) for key, name in names.items()}
+    parts = dict(train=[(6, 101), (1, 76)], val=[(2, 0), (3, 76)], test=[(5, 101), (4, 0)])
+    return parts, list(datasets.Flowers102.classes)
+
+
+def sun(root: Path) -> tuple[Parts, list[str]]:
+    names = ['/a/abbey', '/a/apartment_building/outdoor']
+    write(root / 'SUN397/ClassName.txt', *names)
+    for part, numbers in dict(Training=TRAIN, Testing=TEST, none=range(44, 46)).items():
+        lines = [f'{names[i % 2]}/sun_{i:04}.jpg' for i in numbers]
+        write(root / f'splits/{part}_01.txt', *lines)
+        for i, line in zip(numbers, lines):
+            picture(root / f'SUN397{line}', i)
+    return labelled(train=TRAIN, test=TEST), ['abbey', 'apartment_building/outdoor']
+
+
+def birds(root: Path) -> tuple[Parts, list[str]]:
+    """Two photographs are gone."""
+    species = ('7', 'Acadian Flycatcher', 'Acadian_Flycatcher'), ('3', "Wilson's Snipe", 'Wilsons_Snipe')
+    lines = [f'{id}\t{common}\tAves aves\t{folder}' for id, common, folder in species]
+    write(root / 'species.txt', 'id\tcommon\tscientific\tdir', *lines)
+    paths = {i: f'{species[i % 2][2]}/{i}.jpg' for i in (*TRAIN, *TEST)}
+    rows = [f'http://flickr/{i}.jpg\t{"0" * 32}\t{path}\t{species[i % 2][0]}\t1\t2' for i, path in paths.items()]
+    write(root / 'images.txt', 'url\tmd5\tpath\tspecies_id\tbb_x1\tbb_y1', *rows)
+    write(root / 'test_images.txt', 'path', *(paths[i] for i in TEST))
+    for i, path in paths.items():
+        if i not in (4, 41):
+            picture(root / 'download/images' / path, i)
+    parts = labelled(train=TRAIN, test=TEST)
+    return {part: [pair for pair in pairs if pair[0] not in (4, 41)] for part, pairs in parts.items()}, [
+        common for _, common, _ in species
+    ]
+
+
+def places(root: Path) -> tuple[Parts, list[str]]:
+    lists = dict(
+        train=['a/abbey/gsun_1.jpg 0', 'a/apartment_building/outdoor/gsun_2.jpg 2', 'a/abbey/g sun_3.jpg 0'],
+        val=['a/abbey/gsun_4.jpg 0', 'a/apartment_building/outdoor/gsun_5.jpg 2'],
     )
-    expected = {'train': [(6, 101), (1, 76)], 'val': [(2, 0), (3, 76)], 'test': [(5, 101), (4, 0)]}
-    for part, images in {**expected, 'train+val': expected['train'] + expected['val']}.items():
-        assert contents(Flowers102(tmp_path, part)) == images
-    data = Flowers102(tmp_path)
-    assert len(data.classes) == 102 and data.classes[76] == 'passion flower' and data.metric == 'mean per class'
+    parts = {}
+    for part, lines in lists.items():
+        write(root / f'trainvalsplit_places205/{part}_places205.csv', *lines)
+        parts[part] = [(10 * len(part) + n, int(line[-1])) for n, line in enumerate(lines)]
+        for (grey, _), line in zip(parts[part], lines):
+            picture(root / 'data/vision/torralba/deeplearning/images256' / line[:-2], grey)
+    return parts, ['abbey', '1', 'apartment_building/outdoor']
 
 
-EVERY = [kind for kind in vars(published).values() if isinstance(kind, type) and hasattr(kind, 'source')]
+def inaturalist(root: Path) -> tuple[Parts, list[str]]:
+    categories = [dict(id=12, name='Turdus merula', supercategory='Aves'), dict(id=5, name='Apis', supercategory='In')]
+    for part, species in dict(train={901: 12, 900: 5}, val={903: 12}).items():
+        files = {i: f'train_val2018/Aves/{kind}/{i}.jpg' for i, kind in species.items()}
+        record = dict(
+            images=[dict(id=i, file_name=file, width=8, height=8) for i, file in files.items()],
+            # in another order than the images
+            annotations=[dict(id=1000 + i, image_id=i, category_id=kind) for i, kind in sorted(species.items())],
+            categories=categories,
+        )
+        write(root / f'{part}2018.json', json.dumps(record))
+        for i, file in files.items():
+            picture(root / file, i - 900)
+    return dict(train=[(1, 1), (0, 0)], val=[(3, 1)]), ['Apis', 'Turdus merula']
 
 
-@pytest.mark.parametrize('kind', EVERY)
+def cifar(root: Path, kind: str = 'CIFAR10') -> tuple[Parts, list[str]]:
+    """Image i: red i, green its row, blue its column."""
+    name, key, names = ('cifar-10-batches-py', 'labels', 'label_names')
+    if kind == 'CIFAR100':
+        name, key, names = ('cifar-100-python', 'fine_labels', 'fine_label_names')
+    theirs, at = getattr(datasets, kind), np.arange(32)
+    (root / name).mkdir(parents=True)
+    train = [file for file, _ in theirs.train_list]
+    each = len(TRAIN) // len(train)
+    batches = {file: TRAIN[n * each : (n + 1) * each] for n, file in enumerate(train)}
+    for file, numbers in {**batches, theirs.test_list[0][0]: TEST}.items():
+        planes = [np.stack([np.full((32, 32), i), np.tile(at[:, None], 32), np.tile(at, (32, 1))]) for i in numbers]
+        batch = {'data': np.array(planes, np.uint8).reshape(len(numbers), -1), key: [i % 2 for i in numbers]}
+        (root / name / file).write_bytes(pickle.dumps(batch))
+    (root / name / theirs.meta['filename']).write_bytes(pickle.dumps({names: ['even', 'odd']}))
+    return labelled(train=TRAIN, test=TEST), ['even', 'odd']
+
+
+def cifar100(root: Path) -> tuple[Parts, list[str]]:
+    return cifar(root, 'CIFAR100')
+
+
+def stl(root: Path) -> tuple[Parts, list[str]]:
+    """Image i: red i, green its row, blue its column; on the disk channel by channel, each column by column."""
+    folder, at = root / 'stl10_binary', np.arange(96)
+    write(folder / 'class_names.txt', 'airplane', 'bird', 'car')
+    parts = dict(train=[(1, 1), (2, 2)], test=[(3, 0)], unlabeled=[(4, -1), (5, -1), (6, -1)])
+    for part, pairs in parts.items():
+        planes = [np.stack([np.full((96, 96), i), np.tile(at, (96, 1)), np.tile(at[:, None], 96)]) for i, _ in pairs]
+        np.array(planes, np.uint8).tofile(folder / f'{part}_X.bin')
+        if part != 'unlabeled':
+            np.array([y + 1 for _, y in pairs], np.uint8).tofile(folder / f'{part}_y.bin')
+    return parts, ['airplane', 'bird', 'car']
+
+
+TREES = {
+    'Food101': food, 'StanfordCars': cars, 'FGVCAircraft': aircraft, 'DTD': textures, 'OxfordIIITPet': pets,
+    'Flowers102': flowers, 'SUN397': sun, 'Birdsnap': birds, 'Places205': places, 'INaturalist2018': inaturalist,
+    'CIFAR10': cifar, 'CIFAR100': cifar100, 'STL10': stl,
+}  # fmt: skip
+
+
+def accept_md5(root: Path, monkeypatch) -> None:
+    """Take the files of a tree for the published ones, where torchvision looks at their md5."""
+
+    def md5(file: str) -> str:
+        return hashlib.md5((root / file).read_bytes()).hexdigest()
+
+    if (root / 'flowers-102').exists():
+        names = dict(image='102flowers.tgz', label='imagelabels.mat', setid='setid.mat')
+        files = {k: (name, '' if k == 'image' else md5(f'flowers-102/{name}')) for k, name in names.items()}
+        monkeypatch.setattr(datasets.Flowers102, '_file_dict', files)
+    for theirs in (datasets.CIFAR10, datasets.CIFAR100):
+        if (root / (folder := theirs.base_folder)).exists():
+            for name in ('train_list', 'test_list'):
+                monkeypatch.setattr(
+                    theirs, name, [[file, md5(f'{folder}/{file}')] for file, _ in getattr(theirs, name)]
+                )
+            monkeypatch.setattr(theirs, 'meta', {**theirs.meta, 'md5': md5(f'{folder}/{theirs.meta["filename"]}')})
+
+
+@pytest.mark.parametrize('name', TREES)
+def test_a_set_in_its_published_format_gives_its_images_labels_and_splits(name, tmp_path, monkeypatch):
+    kind, (parts, classes) = EVERY[name], TREES[name](tmp_path)
+    accept_md5(tmp_path, monkeypatch)
+    for part, pairs in parts.items():
+        split = 'train+val' if part == 'train' and 'val' not in parts and 'val' in kind.splits else part
+        assert contents(kind(tmp_path, split)) == pairs
+    if 'val' not in parts and 'val' in kind.splits:
+        train, val = (contents(kind(tmp_path, split)) for split in ('train', 'val'))
+        size = round(len(parts['train']) * kind.held_out.images / kind.held_out.of)
+        assert len(val) == size > 0 and sorted(train + val) == sorted(parts['train'])
+        assert contents(kind(tmp_path, 'val', seed=1)) != val
+    elif 'train+val' in kind.splits:
+        assert contents(kind(tmp_path, 'train+val')) == parts['train'] + parts['val']
+    assert kind(tmp_path).classes == classes
+
+
+def test_rows_columns_and_channels_in_memory_are_where_they_belong_and_stay_as_they_are(tmp_path, monkeypatch):
+    cifar(tmp_path), stl(tmp_path)
+    accept_md5(tmp_path, monkeypatch)
+    for kind, red in ((CIFAR10, 41), (STL10, 2)):
+        data = kind(tmp_path, 'test' if kind is CIFAR10 else 'train', views=[[dict(type='CenterCrop', size=32)]])
+        at = (data.raw(1).shape[-1] - 32) // 2
+        assert data.raw(1).dtype == torch.uint8 and data.raw(1)[:, 4, 9].tolist() == [red, 4, 9]
+        assert data[1]['inputs'][0][:, 4, 9].tolist() == [red, 4 + at, 9 + at]
+        data.raw(1).zero_()
+        assert data.raw(1)[0, 0, 0] == red, 'what a view does to its image stays with the view'
+
+
+def test_textures_of_another_partition(tmp_path):
+    textures(tmp_path)
+    write(tmp_path / 'dtd/dtd/labels/train2.txt', 'zigzagged/zigzagged_0003.jpg', 'banded/banded_0004.jpg')
+    assert contents(DTD(tmp_path, 'train', partition=2)) == [(3, 1), (4, 0)]
+
+
+@pytest.mark.parametrize('kind', EVERY.values())
 def test_a_missing_set_or_split_is_one_sentence(kind, tmp_path):
     with pytest.raises(UserError) as caught:
         kind(tmp_path / 'gone')
@@ -183,281 +280,29 @@ def test_a_missing_set_or_split_is_one_sentence(kind, tmp_path):
         kind(tmp_path, 'tset')
 
 
-def test_a_file_that_is_missing_and_a_list_that_is_broken_are_named(tmp_path):
-    with pytest.raises(UserError, match=r'INaturalist2018 .*, where .*train2018\.json is missing: it wants'):
+def test_a_file_that_is_missing_broken_or_cut_short_is_one_sentence(tmp_path):
+    flowers(tmp_path), stl(tmp_path), voc(tmp_path), birds(tmp_path)
+    with pytest.raises(UserError, match='Flowers102 cannot be read .* unchanged by their md5'):
+        Flowers102(tmp_path)
+    with pytest.raises(UserError, match=r'INaturalist2018 .*No such file .*/train2018\.json.*: it wants'):
         INaturalist2018(tmp_path)
-    (tmp_path / 'train2018.json').write_text('{"images": [')
+    write(tmp_path / 'train2018.json', '{"images": [')
     with pytest.raises(UserError, match=r'INaturalist2018 cannot be read from .*\(JSONDecodeError: .+\): it wants'):
         INaturalist2018(tmp_path)
-
-
-def test_an_unreadable_image_of_a_list_is_named(tmp_path):
-    folder = tmp_path / 'fgvc-aircraft-2013b' / 'data'
-    write(folder / 'variants.txt', ['A300B4'])
-    write(folder / 'images_variant_train.txt', ['0000001 A300B4'])
-    write(folder / 'images' / '0000001.jpg', ['not an image'])
-    with pytest.raises(UnreadableImage, match='images/0000001.jpg is not recognised'):
-        FGVCAircraft(tmp_path)[0]
-
-
-SPECIES = {'7': ('Acadian Flycatcher', 'Acadian_Flycatcher'), '3': ("Wilson's Snipe", 'Wilsons_Snipe')}
-
-
-@pytest.fixture
-def birds(tmp_path: Path) -> Path:
-    lines = [f'{id}\t{common}\tAves aves\t{folder}' for id, (common, folder) in SPECIES.items()]
-    (tmp_path / 'species.txt').write_text('\n'.join(['id\tcommon\tscientific\tdir', *lines]) + '\n')
-    # 20 training images, 4 of the test, one photograph of each gone
-    paths = {i: (f'{SPECIES["73"[i % 2]][1]}/{i}.jpg', '73'[i % 2]) for i in range(26)}
-    rows = [f'http://flickr/{i}.jpg\t{"0" * 32}\t{path}\t{id}\t1\t2\t3\t4\tnull' for i, (path, id) in paths.items()]
-    header = 'url\tmd5\tpath\tspecies_id\tbb_x1\tbb_y1\tbb_x2\tbb_y2\tback_x'
-    (tmp_path / 'images.txt').write_text('\n'.join([header, *rows]) + '\n')
-    (tmp_path / 'test_images.txt').write_text('\n'.join(['path', *(paths[i][0] for i in range(21, 26))]) + '\n')
-    for i, (path, _) in paths.items():
-        if i not in (4, 22):
-            file = tmp_path / 'download' / 'images' / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.new('RGB', (8, 8), (i, i, i)).save(file, quality=100)
-    return tmp_path
-
-
-def test_photographs_that_are_gone_are_left_out_of_every_split(birds):
-    assert contents(Birdsnap(birds, 'test')) == [(i, i % 2) for i in (21, 23, 24, 25)]
-    train, val, both = (contents(Birdsnap(birds, split)) for split in ('train', 'val', 'train+val'))
-    assert both == [(i, i % 2) for i in range(21) if i != 4]
-    assert len(val) == round(20 * 4_981 / 47_386) and sorted(train + val) == both
-    assert Birdsnap(birds).classes == ['Acadian Flycatcher', "Wilson's Snipe"] and Birdsnap.metric == 'top-1'
-
-
-def test_a_set_without_any_photograph_says_so(birds):
-    (birds / 'download').rename(birds / 'elsewhere')
-    with pytest.raises(UserError, match="Birdsnap has no image for split 'test' in"):
-        Birdsnap(birds, 'test')
-
-
-SIZES = {'BACKGROUND_Google': 31, 'ant': 34}
-
-
-@pytest.fixture
-def caltech(tmp_path: Path) -> Path:
-    for first, (name, size) in zip((0, 100), SIZES.items()):
-        folder = tmp_path / 'caltech101' / '101_ObjectCategories' / name
-        folder.mkdir(parents=True)
-        for i in range(size):
-            Image.new('L', (8, 8), first + i).save(folder / f'image_{i + 1:04}.jpg', quality=100)
-    (tmp_path / 'caltech101' / '101_ObjectCategories' / 'BACKGROUND_Google' / 'tmp').touch()  # as in the archive
-    return tmp_path
-
-
-def test_each_class_gives_25_and_5_images_and_the_rest(caltech):
-    parts = {split: contents(Caltech101(caltech, split)) for split in ('train', 'val', 'train+val', 'test')}
-    counts = {split: [sum(y == label for _, y in images) for label in (0, 1)] for split, images in parts.items()}
-    assert counts == {'train': [25, 25], 'val': [5, 5], 'train+val': [30, 30], 'test': [1, 4]}
-    assert sorted(parts['train'] + parts['val']) == sorted(parts['train+val'])
-    assert sorted(parts['train+val'] + parts['test']) == [(i, 0) for i in range(31)] + [(100 + i, 1) for i in range(34)]
-    data = Caltech101(caltech)
-    assert data.classes == ['BACKGROUND_Google', 'ant'] and data.metric == 'mean per class'
-    assert contents(Caltech101(caltech, 'val', seed=1)) != parts['val']
-
-
-def test_a_class_without_a_test_image_is_one_sentence(caltech):
-    for image in (31, 32, 33, 34):
-        (caltech / 'caltech101' / '101_ObjectCategories' / 'ant' / f'image_{image:04}.jpg').unlink()
-    with pytest.raises(UserError, match='class ant of Caltech101 has 30 images .* wants over 30'):
-        Caltech101(caltech)
-
-
-def test_places(tmp_path):
-    lists = tmp_path / 'trainvalsplit_places205'
-    lists.mkdir()
-    lines = ['a/abbey/gsun_1.jpg 0', 'a/apartment_building/outdoor/gsun_2.jpg 2', 'a/abbey/g sun_3.jpg 0']
-    (lists / 'train_places205.csv').write_text('\n'.join(lines) + '\n')
-    (lists / 'val_places205.csv').write_text('a/abbey/gsun_4.jpg 0\n')
-    for grey, line in enumerate([*lines, 'a/abbey/gsun_4.jpg 0']):
-        picture(tmp_path / 'data/vision/torralba/deeplearning/images256' / line[:-2], grey)
-    train = Places205(tmp_path)
-    assert contents(train) == [(0, 0), (1, 2), (2, 0)]
-    assert train.classes == ['abbey', '1', 'apartment_building/outdoor'] and train.metric == 'top-1'
-    assert contents(Places205(tmp_path, 'val')) == [(3, 0)]
-
-
-def test_inaturalist(tmp_path):
-    categories = [dict(id=12, name='Turdus merula', supercategory='Aves'), dict(id=5, name='Apis', supercategory='In')]
-    images = {'train': {901: 12, 900: 5}, 'val': {903: 12}}
-    for part, species in images.items():
-        record = dict(
-            images=[
-                dict(id=image, file_name=f'train_val2018/Aves/{kind}/{image}.jpg', width=8, height=8)
-                for image, kind in species.items()
-            ],
-            # in another order than the images
-            annotations=[
-                dict(id=1000 + image, image_id=image, category_id=kind) for image, kind in sorted(species.items())
-            ],
-            categories=categories,
-        )
-        (tmp_path / f'{part}2018.json').write_text(json.dumps(record))
-        for image, kind in species.items():
-            picture(tmp_path / f'train_val2018/Aves/{kind}/{image}.jpg', image - 900)
-    train = INaturalist2018(tmp_path)
-    assert contents(train) == [(1, 1), (0, 0)]
-    assert train.classes == ['Apis', 'Turdus merula'] and train.metric == 'top-1'
-    assert contents(INaturalist2018(tmp_path, 'val')) == [(3, 1)]
-
-
-SUN_CLASSES = ['/a/abbey', '/a/apartment_building/outdoor']
-
-
-@pytest.fixture
-def sun(tmp_path: Path) -> Path:
-    def line(i: int) -> str:
-        return f'{SUN_CLASSES[i % 2]}/sun_{i:04}.jpg'
-
-    for i in range(14):
-        file = tmp_path / f'SUN397{line(i)}'
-        file.parent.mkdir(parents=True, exist_ok=True)
-        Image.new('RGB', (8, 8), (i, i, i)).save(file, quality=100)
-    (tmp_path / 'SUN397' / 'ClassName.txt').write_text(''.join(f'{name}\n' for name in SUN_CLASSES))
-    (tmp_path / 'splits').mkdir()
-    (tmp_path / 'splits' / 'Training_01.txt').write_text(''.join(f'{line(i)}\n' for i in range(10)))
-    (tmp_path / 'splits' / 'Testing_01.txt').write_text(''.join(f'{line(i)}\n' for i in (10, 11)))
-    return tmp_path
-
-
-def test_the_first_partition_is_the_split(sun):
-    train, val, both, test = (contents(SUN397(sun, split)) for split in ('train', 'val', 'train+val', 'test'))
-    assert both == [(i, i % 2) for i in range(10)] and len(val) == 2 and sorted(train + val) == both
-    assert test == [(10, 0), (11, 1)], 'images in neither list are in no split'
-    assert SUN397(sun).classes == ['abbey', 'apartment_building/outdoor'] and SUN397.metric == 'top-1'
-
-
-def test_without_the_partition_it_says_where_that_comes_from(sun):
-    (sun / 'splits' / 'Testing_01.txt').unlink()
-    assert len(SUN397(sun, 'train')) == 8
-    with pytest.raises(UserError, match=r'SUN397 .*Testing_01\.txt is missing: it wants .*splits/\{Tr.* Partitions'):
-        SUN397(sun, 'test')
-
-
-# name -> (split, [(class, difficult)])
-VOC_IMAGES = {
-    '000005': ('train', [('chair', 0), ('chair', 1), ('person', 1)]),
-    '000007': ('train', [('car', 1), ('car', 0)]),
-    '000009': ('val', [('horse', 0), ('person', 0)]),
-    '000001': ('test', [('dog', 1), ('dog', 1)]),
-}
-
-
-@pytest.fixture
-def voc(tmp_path: Path) -> Path:
-    folder = tmp_path / 'VOCdevkit' / 'VOC2007'
-    for part in ('Annotations', 'JPEGImages', 'ImageSets/Main'):
-        (folder / part).mkdir(parents=True)
-    for name, (_, things) in VOC_IMAGES.items():
-        grey = int(name)
-        Image.new('RGB', (9, 6), (grey, grey, grey)).save(folder / 'JPEGImages' / f'{name}.jpg', quality=100)
-        objects = ''.join(
-            f'<object><name>{thing}</name><pose>Rear</pose><truncated>0</truncated><difficult>{difficult}</difficult>'
-            '<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>5</xmax><ymax>5</ymax></bndbox>'
-            # people come with parts, which are no objects of the task
-            '<part><name>head</name><bndbox><xmin>1</xmin></bndbox></part></object>'
-            for thing, difficult in things
-        )
-        text = f'<annotation><folder>VOC2007</folder><filename>{name}.jpg</filename>{objects}</annotation>'
-        (folder / 'Annotations' / f'{name}.xml').write_text(text)
-    for part in ('train', 'val', 'test'):
-        names = [name for name, (split, _) in VOC_IMAGES.items() if split == part]
-        (folder / 'ImageSets' / 'Main' / f'{part}.txt').write_text('\n'.join(names) + '\n')
-    return tmp_path
-
-
-def shown(data: VOC2007) -> list[dict[str, int]]:
-    return [{name: value for name, value in zip(data.classes, row) if value} for row in data.labels.tolist()]
-
-
-def test_an_image_is_of_every_class_it_shows_and_difficult_ones_do_not_count(voc):
-    train = VOC2007(voc)
-    assert train.labels.shape == (2, 20) and train.metric == '11-point mAP'
-    assert shown(train) == [{'chair': 1, 'person': -1}, {'car': 1}]
-    assert [train.raw(i)[0, 0, 0] for i in range(2)] == [5, 7]
-    assert train[1]['data_samples']['label'].tolist() == train.labels[1].tolist()
-    assert shown(VOC2007(voc, 'test')) == [{'dog': -1}]
-
-
-def test_training_and_validation_images_together(voc):
-    both = VOC2007(voc, 'train+val')
-    assert [both.path(i).stem for i in range(3)] == ['000005', '000007', '000009'] and both.labels.shape == (3, 20)
-
-
-def test_annotations_that_are_broken_or_missing_are_one_sentence(voc):
-    annotation = voc / 'VOCdevkit' / 'VOC2007' / 'Annotations' / '000005.xml'
     for broken in ('<annotation><object>', '<annotation><object><name>wolf</name></object></annotation>'):
-        annotation.write_text(broken)
+        write(tmp_path / 'VOCdevkit/VOC2007/Annotations/000005.xml', broken)
         with pytest.raises(UserError, match='VOC2007 cannot be read'):
-            VOC2007(voc)
-    annotation.unlink()
-    with pytest.raises(UserError, match=r'where .*000005\.xml is missing'):
-        VOC2007(voc)
-
-
-CIFARS = {
-    CIFAR10: ('cifar-10-batches-py', [f'data_batch_{i}' for i in range(1, 6)], 'test_batch', 'batches.meta', 'labels'),
-    CIFAR100: ('cifar-100-python', ['train'], 'test', 'meta', 'fine_labels'),
-}
-
-
-def images(indices: range) -> np.ndarray:
-    """Image i, (3, 32, 32): red i, green its row, blue its column."""
-    at = np.arange(32)
-    planes = [np.stack([np.full((32, 32), i), np.tile(at[:, None], 32), np.tile(at, (32, 1))]) for i in indices]
-    return np.array(planes, np.uint8)
-
-
-def write_cifar(folder: Path, kind: type[CIFAR10]) -> dict[str, str]:
-    """The files of a set of 40 training and 10 test images whose labels are their number modulo 2, and their md5."""
-    name, train, test, meta, key = CIFARS[kind]
-    (folder / name).mkdir(parents=True)
-    each = 40 // len(train)
-    batches = {file: range(i * each, (i + 1) * each) for i, file in enumerate(train)}
-    md5 = {}
-    for file, indices in {**batches, test: range(40, 50)}.items():
-        batch = {'data': images(indices).reshape(len(indices), -1), key: [i % 2 for i in indices]}
-        (folder / name / file).write_bytes(pickle.dumps(batch))
-    names = 'label_names' if kind is CIFAR10 else 'fine_label_names'
-    (folder / name / meta).write_bytes(pickle.dumps({names: ['even', 'odd']}))
-    for file in (*train, test, meta):
-        md5[file] = hashlib.md5((folder / name / file).read_bytes()).hexdigest()
-    return md5
-
-
-@pytest.fixture(params=CIFARS, ids=lambda kind: kind.__name__)
-def cifar(request, tmp_path, monkeypatch) -> tuple[type[CIFAR10], Path]:
-    kind = request.param
-    md5 = write_cifar(tmp_path, kind)
-    _, train, test, meta, _ = CIFARS[kind]
-    theirs = {CIFAR10: datasets.CIFAR10, CIFAR100: datasets.CIFAR100}[kind]
-    monkeypatch.setattr(theirs, 'train_list', [[file, md5[file]] for file in train])
-    monkeypatch.setattr(theirs, 'test_list', [[test, md5[test]]])
-    monkeypatch.setattr(theirs, 'meta', {**theirs.meta, 'md5': md5[meta]})
-    return kind, tmp_path
-
-
-def test_cifar_holds_a_tenth_out_and_keeps_the_test(cifar):
-    kind, root = cifar
-    train, val, both, test = (contents(kind(root, split)) for split in ('train', 'val', 'train+val', 'test'))
-    assert both == [(i, i % 2) for i in range(40)] and len(val) == 4 and sorted(train + val) == both
-    assert test == [(i, i % 2) for i in range(40, 50)]
-    assert contents(kind(root, 'val', seed=1)) != val
-    data = kind(root, 'test')
-    assert data.classes == ['even', 'odd'] and data.metric == 'top-1' and data.images.dtype == torch.uint8
-
-
-def test_rows_columns_and_channels_of_cifar_are_where_they_belong(cifar):
-    kind, root = cifar
-    data = kind(root, 'test', views=[[dict(type='CenterCrop', size=32)]])
-    assert data.raw(3)[:, 4, 9].tolist() == [43, 4, 9]
-    assert data[3]['inputs'][0][:, 4, 9].tolist() == [43, 4, 9]
-    data.raw(3).zero_()
-    assert data.raw(3)[0, 0, 0] == 43, 'what a view does to its image stays with the view'
+            VOC2007(tmp_path)
+    file = tmp_path / 'stl10_binary/train_X.bin'
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UserError, match='STL10 cannot be read'):
+        STL10(tmp_path)
+    file.with_name('unlabeled_X.bin').rename(file)  # more images than labels
+    with pytest.raises(UserError, match='STL10 cannot be read'):
+        STL10(tmp_path)
+    (tmp_path / 'download').rename(tmp_path / 'elsewhere')
+    with pytest.raises(UserError, match="Birdsnap has no image for split 'test' in"):
+        Birdsnap(tmp_path, 'test')
 
 
 class Trap:
@@ -470,82 +315,96 @@ class Trap:
         return Path.touch, (self.path,)
 
 
-def test_a_pickle_that_is_not_the_published_one_is_never_opened(cifar):
-    kind, root = cifar
-    folder, train, test, meta, _ = CIFARS[kind]
-    for file in (train[0], test, meta):
-        before = (root / folder / file).read_bytes()
-        (root / folder / file).write_bytes(pickle.dumps(Trap(root / 'sprung')))
+def test_a_pickle_that_is_not_the_published_one_is_never_opened(tmp_path, monkeypatch):
+    cifar(tmp_path)
+    accept_md5(tmp_path, monkeypatch)
+    for file in ('data_batch_1', 'test_batch', 'batches.meta'):
+        path = tmp_path / 'cifar-10-batches-py' / file
+        before = path.read_bytes()
+        path.write_bytes(pickle.dumps(Trap(tmp_path / 'sprung')))
         for split in ('train', 'test'):
             with pytest.raises(UserError, match='unchanged by their md5'):
-                kind(root, split)
-        assert not (root / 'sprung').exists()
-        (root / folder / file).write_bytes(before)
-    pickle.loads(pickle.dumps(Trap(root / 'sprung')))
-    assert (root / 'sprung').exists(), 'the trap works'
+                CIFAR10(tmp_path, split)
+        assert not (tmp_path / 'sprung').exists()
+        path.write_bytes(before)
+    pickle.loads(pickle.dumps(Trap(tmp_path / 'sprung')))
+    assert (tmp_path / 'sprung').exists(), 'the trap works'
 
 
-@pytest.fixture
-def stl(tmp_path: Path) -> Path:
-    folder = tmp_path / 'stl10_binary'
-    folder.mkdir()
-    (folder / 'class_names.txt').write_text('airplane\nbird\ncar\n')
-    at = np.arange(96)
-    for part, numbers in (('train', (1, 2)), ('test', (3,)), ('unlabeled', (4, 5, 6))):
-        # the format: channel by channel, each column by column
-        planes = [np.stack([np.full((96, 96), i), np.tile(at, (96, 1)), np.tile(at[:, None], 96)]) for i in numbers]
-        np.array(planes, np.uint8).tofile(folder / f'{part}_X.bin')
-        if part != 'unlabeled':
-            np.array([i % 3 + 1 for i in numbers], np.uint8).tofile(folder / f'{part}_y.bin')
-    return tmp_path
+def test_caltech_draws_25_and_5_images_of_each_class_and_tests_on_the_rest(tmp_path):
+    folder = tmp_path / 'caltech101/101_ObjectCategories'
+    for first, (name, size) in zip((0, 100), {'BACKGROUND_Google': 31, 'ant': 34}.items()):
+        for i in range(size):
+            picture(folder / name / f'image_{i + 1:04}.jpg', first + i)
+    (folder / 'BACKGROUND_Google/tmp').touch()  # as in the archive
+    parts = {split: contents(Caltech101(tmp_path, split)) for split in Caltech101.splits}
+    counts = {split: [sum(y == label for _, y in images) for label in (0, 1)] for split, images in parts.items()}
+    assert counts == {'train': [25, 25], 'val': [5, 5], 'train+val': [30, 30], 'test': [1, 4]}
+    assert sorted(parts['train'] + parts['val']) == sorted(parts['train+val'])
+    assert sorted(parts['train+val'] + parts['test']) == [(i, 0) for i in range(31)] + [(100 + i, 1) for i in range(34)]
+    assert Caltech101(tmp_path).classes == ['BACKGROUND_Google', 'ant']
+    assert contents(Caltech101(tmp_path, 'val', seed=1)) != parts['val']
+    for image in (31, 32, 33, 34):
+        (folder / f'ant/image_{image:04}.jpg').unlink()
+    with pytest.raises(UserError, match='class ant of Caltech101 has 30 images .* wants over 30'):
+        Caltech101(tmp_path)
 
 
-def test_stl_counts_labels_from_0_and_turns_its_columns_into_rows(stl):
-    train = STL10(stl)
-    assert contents(train) == [(1, 1), (2, 2)] and train.classes == ['airplane', 'bird', 'car']
-    assert train.raw(0)[:, 4, 9].tolist() == [1, 4, 9], 'red is the number, green the row, blue the column'
-    assert contents(STL10(stl, 'test')) == [(3, 0)]
-    assert contents(STL10(stl, 'unlabeled')) == [(4, -1), (5, -1), (6, -1)]
-
-
-def test_stl_has_no_validation_split_and_refuses_files_that_were_cut_short(stl):
-    with pytest.raises(UserError, match="no split 'val'; use one of 'train', 'test', 'unlabeled'"):
-        STL10(stl, 'val')
-    file = stl / 'stl10_binary' / 'train_X.bin'
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(UserError, match='STL10 cannot be read'):
-        STL10(stl)
-    (stl / 'stl10_binary' / 'unlabeled_X.bin').rename(file)
-    with pytest.raises(UserError, match='STL10 cannot be read'):
-        STL10(stl)
-
-
-# BYOL's appendix: training and validation images
-PUBLISHED = {
-    CIFAR10: (45_000, 5_000),
-    CIFAR100: (44_933, 5_067),
-    Food101: (68_175, 7_575),
-    Birdsnap: (42_405, 4_981),
-    SUN397: (15_880, 3_970),
-    StanfordCars: (6_494, 1_650),
-    OxfordIIITPet: (2_940, 740),
+# name -> (split, [(class, difficult)])
+VOC_IMAGES = {
+    '000005': ('train', [('chair', 0), ('chair', 1), ('person', 1)]),
+    '000007': ('train', [('car', 1), ('car', 0)]),
+    '000009': ('val', [('horse', 0), ('person', 0)]),
+    '000001': ('test', [('dog', 1), ('dog', 1)]),
 }
 
 
-def test_the_held_out_part_has_the_published_size():
-    for kind, (train, val) in PUBLISHED.items():
-        held_out = kind.held_out
-        assert held_out.of == train + val
+def voc(root: Path) -> None:
+    folder = root / 'VOCdevkit/VOC2007'
+    for name, (_, things) in VOC_IMAGES.items():
+        picture(folder / f'JPEGImages/{name}.jpg', int(name))
+        objects = ''.join(
+            f'<object><name>{thing}</name><pose>Rear</pose><truncated>0</truncated><difficult>{difficult}</difficult>'
+            '<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>5</xmax><ymax>5</ymax></bndbox>'
+            # people come with parts, which are no objects of the task
+            '<part><name>head</name><bndbox><xmin>1</xmin></bndbox></part></object>'
+            for thing, difficult in things
+        )
+        write(folder / f'Annotations/{name}.xml', f'<annotation><filename>{name}.jpg</filename>{objects}</annotation>')
+    for part in ('train', 'val', 'test'):
+        names = [name for name, (split, _) in VOC_IMAGES.items() if split == part]
+        write(folder / f'ImageSets/Main/{part}.txt', *names)
+
+
+def test_a_voc_image_is_of_every_class_it_shows_and_difficult_ones_do_not_count(tmp_path):
+    voc(tmp_path)
+
+    def shown(data: VOC2007) -> list[dict[str, int]]:
+        return [{name: value for name, value in zip(data.classes, row) if value} for row in data.labels.tolist()]
+
+    train, both = VOC2007(tmp_path), VOC2007(tmp_path, 'train+val')
+    assert train.labels.shape == (2, 20) and both.labels.shape == (3, 20)
+    assert shown(train) == [{'chair': 1, 'person': -1}, {'car': 1}]
+    assert train[1]['data_samples']['label'].tolist() == train.labels[1].tolist()
+    assert shown(VOC2007(tmp_path, 'test')) == [{'dog': -1}]
+    assert [int(both.raw(i)[0, 0, 0]) for i in range(3)] == [5, 7, 9]
+
+
+# BYOL's appendix: training and validation images
+PUBLISHED = dict(
+    CIFAR10=(45_000, 5_000), CIFAR100=(44_933, 5_067), Food101=(68_175, 7_575), Birdsnap=(42_405, 4_981),
+    SUN397=(15_880, 3_970), StanfordCars=(6_494, 1_650), OxfordIIITPet=(2_940, 740),
+)  # fmt: skip
+
+
+def test_the_held_out_part_has_the_published_size_and_another_seed_other_images():
+    for name, (train, val) in PUBLISHED.items():
+        held_out = EVERY[name].held_out
         rows = {split: held_out.rows(split, train + val, seed=0).tolist() for split in ('train', 'val', 'train+val')}
         assert (len(rows['train']), len(rows['val'])) == (train, val)
         assert sorted(rows['train'] + rows['val']) == rows['train+val'] == list(range(train + val))
-
-
-def test_another_size_gives_the_same_fraction_and_another_seed_other_images():
     held_out = HeldOut(25, of=100)
     first, again, other = (held_out.rows('val', 40, seed).tolist() for seed in (0, 0, 1))
-    assert len(first) == 10 and first == again == sorted(first)
-    assert first != other
-    assert not set(first) & set(held_out.rows('train', 40, 0).tolist())
+    assert len(first) == 10 and first == again == sorted(first) != other
     assert first != list(range(10)), 'the first images are often of one class'
     assert held_out.rows('test', 5, seed=0).tolist() == [0, 1, 2, 3, 4]

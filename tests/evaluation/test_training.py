@@ -9,7 +9,7 @@ from mmengine import Config
 from mmengine.optim import build_optim_wrapper
 
 from mmairl.configs import load_config
-from mmairl.data.images import UnreadableImage
+from mmairl.data.images import Reason, UnreadableImage
 from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
 from mmairl.evaluation import training
@@ -160,7 +160,7 @@ def test_unreadable_test_images_are_left_out_and_counted(cfg, recipe, tmp_path, 
 
     def some(self: Bright, index: int) -> torch.Tensor:
         if len(self) == 30 and index in (4, 9):
-            raise UnreadableImage('an image is empty')
+            raise UnreadableImage(Reason.EMPTY)
         return raw(self, index)
 
     monkeypatch.setattr(Bright, 'raw', some)
