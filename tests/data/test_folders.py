@@ -9,8 +9,6 @@ from mmairl.data.folders import ImageFolder, UnlabelledFolder, image_files
 from mmairl.data.images import UnreadableImage
 from mmairl.errors import UserError
 
-VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
-
 
 def picture(path: Path, colour: tuple[int, ...] = (255, 0, 0)) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -21,7 +19,7 @@ def picture(path: Path, colour: tuple[int, ...] = (255, 0, 0)) -> Path:
 def test_classes_are_the_sorted_folder_names(tmp_path):
     for name, colour in (('zebra', (0, 0, 255)), ('ant', (255, 0, 0))):
         picture(tmp_path / name / 'deep' / 'a.png', colour)
-    data = ImageFolder(tmp_path, views=VIEW)
+    data = ImageFolder(tmp_path)
     assert data.classes == ['ant', 'zebra'] and data.labels.tolist() == [0, 1]
     assert data[1]['inputs'][0][:, 8, 8].tolist() == [0, 0, 255]
 
@@ -50,16 +48,11 @@ def test_an_unreadable_image_is_named_with_its_reason_and_no_neighbour_is_shown(
     data = ImageFolder(tmp_path, max_pixels=600)
     for file in files[1:]:
         file.unlink()
-    for index, message in enumerate(
-        [
-            '/class/0.png is larger than max_pixels',
-            '/class/1.png has vanished',
-            r'/class/li\nne\x1b[2J.png has vanished',
-        ]
-    ):
+    shown = ('0.png is larger than max_pixels', '1.png has vanished', r'li\nne\x1b[2J.png has vanished')
+    for index, message in enumerate(shown):
         with pytest.raises(UnreadableImage) as caught:
             data[index]
-        assert str(caught.value) == f'{tmp_path}{message}; mend or remove that image'
+        assert str(caught.value) == f'{tmp_path}/class/{message}; mend or remove that image'
 
 
 def test_missing_and_empty_folders_say_what_is_wanted(tmp_path):

@@ -54,10 +54,7 @@ def test_seeded_images_draw_the_same_in_every_process_and_leave_its_generators_a
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
     assert torch.equal(drawn(2, sampler=sampler), one) and len(one.unique()) == one.numel()
-
-
-def test_a_data_set_of_others_is_given_plain_indices():
-    assert sorted(ResumableSampler(range(16), seed=5)) == list(range(16))
+    assert sorted(ResumableSampler(range(16), seed=5)) == list(range(16)), 'a data set of others is given plain indices'
 
 
 def folder(root: Path, broken: list[int], count: int = 30) -> Path:
@@ -79,22 +76,13 @@ def test_unreadable_images_are_replaced_by_the_next_and_known_to_the_process_tha
     reds = torch.cat([batch['inputs'][0][:, 0, 4, 4] for batch in batches]).tolist()
     indices = torch.cat([batch['data_samples']['index'] for batch in batches]).tolist()
     assert reds == indices == [{4: 6, 5: 6, 29: 0}.get(i, i) for i in range(30)]
-    listed = data.listed(data.unreadable.reasons)
-    assert listed == [f'{tmp_path}/{name}.png (is empty)' for name in ('04', '05', '29')]
-
-
-@pytest.mark.parametrize('workers', [0, 4])
-def test_the_limit_counts_what_all_workers_have_met(tmp_path, workers):
+    assert data.listed(data.reasons) == [f'{tmp_path}/{name}.png (is empty)' for name in ('04', '05', '29')]
     data = TrainingImages(UnlabelledFolder(folder(tmp_path, list(range(0, 24, 2)))))
-    with pytest.raises(
-        UserError, match='11 of the 30 training images cannot be read, more than the 10 that are allowed'
-    ):
+    with pytest.raises(UserError, match='11 of the 30 training images cannot be read, more than the 10 that'):
         list(DataLoader(copy.deepcopy(data), batch_size=1, num_workers=workers))
 
 
 def test_the_limit_is_a_fraction_ten_or_none_and_never_all(tmp_path):
-    def allowed(**options) -> int:
-        return TrainingImages(UnlabelledFolder(folder(tmp_path, []), **options)).unreadable.allowed
-
-    assert (allowed(), allowed(max_unreadable=0.5), allowed(max_unreadable=0)) == (10, 15, 0)
-    assert allowed(max_unreadable=1) == 29
+    limits = {0.01: 10, 0.5: 15, 0: 0, 1: 29}
+    images = folder(tmp_path, [])
+    assert limits == {part: TrainingImages(UnlabelledFolder(images, max_unreadable=part)).allowed for part in limits}

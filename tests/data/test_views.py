@@ -57,7 +57,7 @@ def test_the_device_is_sent_no_index_and_hooks_still_read_it():
     assert list(make(batch)['data_samples']) == ['label'] and list(batch['data_samples']) == ['label', 'index']
 
 
-def test_views_are_made_without_tf32_and_the_run_keeps_it():
+def test_neither_tf32_nor_autocast_coarsens_the_views_and_the_run_keeps_them():
     seen = []
 
     class Spy:
@@ -65,25 +65,20 @@ def test_views_are_made_without_tf32_and_the_run_keeps_it():
             seen.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
             return images
 
-    make = ViewPreprocessor(mean=(0.0,) * 3, std=(1.0,) * 3)
-    make.views = [[Spy()]]
-    torch.set_float32_matmul_precision('high')
-    try:
-        make(dict(inputs=[torch.zeros(2, 3, 4, 4)]), training=True)
-        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ('high', True)
-    finally:
-        torch.set_float32_matmul_precision('highest')
-    assert seen == [('highest', False)]
-
-
-def test_autocast_does_not_coarsen_the_views():
     make = ViewPreprocessor(mean=(0.0,) * 3, std=(1.0,) * 3, views=[RECIPE])
+    make.views[0].append(Spy())
     data = dict(inputs=[torch.randint(0, 256, (8, 3, 40, 40), dtype=torch.uint8)])
     torch.manual_seed(3)
     expected = make(data, training=True)['inputs'][0]
     torch.manual_seed(3)
-    with torch.autocast('cpu', torch.bfloat16):
-        made = make(data, training=True)['inputs'][0]
+    torch.set_float32_matmul_precision('high')
+    try:
+        with torch.autocast('cpu', torch.bfloat16):
+            made = make(data, training=True)['inputs'][0]
+        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ('high', True)
+    finally:
+        torch.set_float32_matmul_precision('highest')
+    assert seen == [('highest', False)] * 2
     assert made.dtype == torch.float32 and torch.equal(made, expected)
 
 
