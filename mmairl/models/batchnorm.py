@@ -52,15 +52,13 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
     The running statistics are the average over the parts.
     """
 
+    _check_input_dim = nn.SyncBatchNorm._check_input_dim
+
     def __init__(self, num_features: int, replicas: int = 8, **kwargs) -> None:
         super().__init__(num_features, **kwargs)
         if replicas < 1:
             raise UserError(f'SplitBN.replicas={replicas} leaves no batch to normalise over; set 1 or more')
         self.replicas = replicas
-
-    def _check_input_dim(self, x: Tensor) -> None:
-        if x.ndim < 2:
-            raise ValueError(f'SplitBN wants (batch, channels, ...) and got {tuple(x.shape)}')
 
     def forward(self, x: Tensor) -> Tensor:
         parts = max(1, self.replicas // get_world_size())
@@ -137,14 +135,11 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
     or in evaluation, it is plain batch norm.
     """
 
-    def _check_input_dim(self, x: Tensor) -> None:
-        if x.ndim < 2:
-            raise ValueError(f'SyncBN wants (batch, channels, ...) and got {tuple(x.shape)}')
+    _check_input_dim = nn.SyncBatchNorm._check_input_dim
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or get_world_size() == 1:
             return super().forward(x)
-        self._check_input_dim(x)
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         return _OverProcesses.apply(x, self.weight, self.bias, self)

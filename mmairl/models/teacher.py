@@ -9,11 +9,6 @@ from mmairl.errors import UserError
 from mmairl.models.shards import own_parts
 
 
-def multi_tensor_average(teacher: list[Tensor], student: list[Tensor], momentum: float) -> None:
-    """T <- T + (1 - m) (S - T) over all tensors in one call, in place."""
-    torch._foreach_lerp_(teacher, student, 1 - momentum)
-
-
 class Teacher(nn.Module):
     """Copies of the student's parts without gradient, moved towards the student after each optimizer step.
 
@@ -40,8 +35,8 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def follow(self, student: nn.Module, momentum: float) -> None:
-        """T <- m T + (1 - m) S."""
-        multi_tensor_average(*map(own_parts, self.pairs(student)), momentum)
+        """T <- m T + (1 - m) S, all tensors in one call."""
+        torch._foreach_lerp_(*map(own_parts, self.pairs(student)), 1 - momentum)
 
     def pairs(self, student: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
         """Own parameters and theirs, paired by order, which a copy shares: names would cost a quarter of a step on a CPU."""

@@ -101,10 +101,11 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             self._seen.fetch()
         self.backward(self.scale_loss(loss))
         if last:
-            self.finite, self._applied = self._seen.read(), not self.loss_scaler.is_enabled()
-            if not self.loss_scaler.is_enabled():
+            scaled = self.loss_scaler.is_enabled()
+            self.finite, self._applied = self._seen.read(), not scaled
+            if not scaled:
                 self._check_gradients()
-            if self.finite or self.loss_scaler.is_enabled():  # a scaler refuses such gradients itself, and scales less
+            if self.finite or scaled:  # a scaler refuses such gradients itself, and scales less
                 self.step(**(step_kwargs or {}))
             self.zero_grad(**(zero_kwargs or {}))
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.registry import OPTIMIZERS
@@ -30,19 +29,16 @@ class HeadSGD(torch.optim.SGD):
             raise UserError(f'HeadSGD has {len(rates)} rates and {len(decays)} decays; give each head one of each')
         super().__init__(params, lr=lr, momentum=momentum, nesterov=nesterov)
         weight = self.param_groups[0]['params'][0]
-        settings = torch.tensor([rates, decays], dtype=torch.float64)
-        self.rates, self.decays = settings.to(weight).unsqueeze(
-            2
+        settings = torch.tensor(
+            [rates, decays], dtype=torch.float64
         )  # once: a copy in each step would wait for the device
+        self.rates, self.decays = settings.to(weight).unsqueeze(2)
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
             for param in group['params']:
                 if param.grad is not None:
-                    self._fold(param)
+                    gradient, weight = (rows.view(len(self.rates), -1) for rows in (param.grad, param))
+                    gradient.add_(weight * self.decays).mul_(self.rates)
         return super().step(closure)
-
-    def _fold(self, param: Tensor) -> None:
-        gradient, weight = param.grad.view(len(self.rates), -1), param.view(len(self.rates), -1)
-        gradient.add_(weight * self.decays).mul_(self.rates)

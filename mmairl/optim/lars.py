@@ -63,8 +63,7 @@ class LARS(Optimizer):
                     self.state[param]['momentum_buffer'] = torch.zeros_like(param)
             if params:
                 buffers = [self.state[param]['momentum_buffer'] for param in params]
-                hyper = {key: group[key] for key in ('lr', 'momentum', 'weight_decay', 'eta', 'adapt')}
-                multi_tensor_lars(params, [param.grad for param in params], buffers, **hyper)
+                multi_tensor_lars(params, [param.grad for param in params], buffers, group)
         return loss
 
 
@@ -85,25 +84,16 @@ def split(params: Iterable[Tensor] | Iterable[dict]) -> list[dict]:
     return groups
 
 
-def multi_tensor_lars(
-    params: list[Tensor],
-    grads: list[Tensor],
-    buffers: list[Tensor],
-    *,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    eta: float,
-    adapt: bool,
-) -> None:
-    """The rule over all tensors at once, in place; the norms stay on the device."""
-    w, g = norms([*params, *grads]).chunk(2) if adapt else (None, None)
+def multi_tensor_lars(params: list[Tensor], grads: list[Tensor], buffers: list[Tensor], group: dict) -> None:
+    """The rule over all tensors of a group at once, in place; the norms stay on the device."""
+    lr, decay = group['lr'], group['weight_decay']
+    w, g = norms([*params, *grads]).chunk(2) if group['adapt'] else (None, None)
     params, grads, buffers = own_parts(params), own_parts(grads), own_parts(buffers)
-    torch._foreach_mul_(buffers, momentum)
-    if adapt:
-        local = torch.where((w > 0) & (g > 0), eta * w / (g + weight_decay * w), 1.0)
+    torch._foreach_mul_(buffers, group['momentum'])
+    if group['adapt']:
+        local = torch.where((w > 0) & (g > 0), group['eta'] * w / (g + decay * w), 1.0)
         torch._foreach_addcmul_(buffers, grads, list((lr * local).unbind()))
-        torch._foreach_addcmul_(buffers, params, list((lr * weight_decay * local).unbind()))
+        torch._foreach_addcmul_(buffers, params, list((lr * decay * local).unbind()))
     else:
         torch._foreach_add_(buffers, grads, alpha=lr)
     torch._foreach_sub_(params, buffers)

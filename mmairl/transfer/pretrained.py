@@ -13,30 +13,24 @@ from mmairl.registry import HOOKS
 from mmairl.weights.norms import warning_before_fine_tuning
 from mmairl.weights.read import read_tensors, weights_for, with_counters
 
-PREFIX = {'student': '', 'teacher': 'teacher.'}
 
+def start_from(cfg: Config, checkpoint: str) -> Config:
+    """Take every pre-trained part of the config's model from one checkpoint.
 
-def start_from(cfg: Config, checkpoint: str, part: str = 'student') -> Config:
-    """Take every pre-trained part of the config's model from one checkpoint's student or teacher.
-
-    >>> cfg = start_from(load_config('configs/transfer/voc07_c4_r50_9k.py'), CKPT, 'teacher')  # doctest: +SKIP
+    >>> cfg = start_from(load_config('configs/transfer/voc07_c4_r50_9k.py'), CKPT)  # doctest: +SKIP
     """
-    if part not in PREFIX:
-        raise UserError(f"part '{part}' is not in a checkpoint; say student or teacher")
-    for init in _pretrained_dicts(cfg.model):
-        init.update(checkpoint=str(checkpoint), prefix=PREFIX[part] + init.prefix.removeprefix(PREFIX['teacher']))
+    for init in dicts(cfg.model):
+        if init.get('type') == 'Pretrained':
+            init['checkpoint'] = str(checkpoint)
     return cfg
 
 
-def _pretrained_dicts(node: object) -> Iterator[dict]:
+def dicts(node: object) -> Iterator[dict]:
+    """Every dictionary in a config."""
     if isinstance(node, dict):
-        if node.get('type') == 'Pretrained':
-            yield node
-        for value in node.values():
-            yield from _pretrained_dicts(value)
-    elif isinstance(node, (list, tuple)):
-        for value in node:
-            yield from _pretrained_dicts(value)
+        yield node
+    for value in node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ():
+        yield from dicts(value)
 
 
 @HOOKS.register_module()
@@ -97,18 +91,15 @@ def pretrained_parts(model: nn.Module) -> dict[str, dict]:
     parts = {}
     for name, module in model.named_modules():
         inits = getattr(module, 'init_cfg', None) or []
-        for init in [inits] if isinstance(inits, dict) else inits:
-            if 'checkpoint' in init:
-                parts[name] = init
+        parts.update((name, init) for init in ([inits] if isinstance(inits, dict) else inits) if 'checkpoint' in init)
     return parts
 
 
-def new_parts(model: nn.Module, filled: Iterable[str]) -> list[str]:
+def new_parts(module: nn.Module, filled: Iterable[str], name: str = '') -> list[str]:
     """The outermost modules with weights that no checkpoint fills."""
-
-    def within(inner: str, outer: str) -> bool:
-        return f'{inner}.'.startswith(f'{outer}.')
-
-    learning = [name for name, module in model.named_modules() if name and list(module.parameters())]
-    new = [name for name in learning if not any(within(name, part) or within(part, name) for part in filled)]
-    return [name for name in new if not any(name != other and within(name, other) for other in new)]
+    if name in filled or not list(module.parameters()):
+        return []
+    if name and not any(part.startswith(f'{name}.') for part in filled):
+        return [name]
+    inner = ((f'{name}.{child}'.lstrip('.'), part) for child, part in module.named_children())
+    return [new for child, part in inner for new in new_parts(part, filled, child)]

@@ -22,7 +22,7 @@ from mmairl.errors import UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, weights_identity
 from mmairl.evaluation.protocol import Settings, default_device, evaluate
 from mmairl.files import write_json
-from mmairl.transfer.pretrained import start_from
+from mmairl.transfer.pretrained import dicts, start_from
 from mmairl.transfer.tasks import TASKS, config_of
 from mmairl.weights.formats import resnet_of
 from mmairl.weights.read import read_backbone
@@ -100,14 +100,17 @@ def main() -> None:
     register()
     asked = json.loads((args.folder / 'task.json').read_text())
     cfg = load_config(asked['config'])
-    _move_data(cfg._cfg_dict, Path(asked['data']))
+    for node in dicts(cfg._cfg_dict):
+        moved = {
+            k: str(Path(asked['data']) / v) for k, v in node.items() if isinstance(v, str) and v.startswith('data/')
+        }
+        node.update(moved)
     if asked['protocol']:
         _evaluate(cfg, asked, args.folder, args.launcher)
     else:
         cfg = start_from(cfg, asked['start'])
-        cfg.train_dataloader.batch_size = (
-            None  # the share of a process in total_batch_size, and not mmdet's 2 of 8 GPUs
-        )
+        # The share of a process in total_batch_size, and not mmdet's 2 of 8 GPUs.
+        cfg.train_dataloader.batch_size = None
         cfg.work_dir, cfg.resume = str(args.folder), True
         train(cfg, args.launcher)
     stop_processes()
@@ -125,16 +128,6 @@ def _evaluate(cfg: Config, asked: dict[str, Any], folder: Path, launcher: str) -
     result = evaluate(cfg, asked['protocol'], asked['start'], settings=settings)
     if is_main_process():
         write_json(folder / 'result.json', result.scores)
-
-
-def _move_data(node: Any, root: Path) -> None:
-    """Look for every path of the config that begins with data/ below `root`."""
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for key, value in list(items):
-        if isinstance(value, str) and value.startswith('data/'):
-            node[key] = str(root / value)
-        else:
-            _move_data(value, root)
 
 
 def last_scalars(folder: Path) -> dict[str, float]:

@@ -1,14 +1,13 @@
 """Whether a detector of ours learns: average precision on drawn images before training and as it goes."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 
 from mmairl.configs import load_config
 from mmairl.engine.launch import train
-from mmairl.transfer.pretrained import start_from
+from mmairl.transfer.pretrained import dicts, start_from
 from projects.benchmark.drawn_sets import write_voc
 
 CONFIG = 'mmairl::transfer/voc07_c4_r18_9k.py'
@@ -49,14 +48,6 @@ def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) 
     cfg.model.train_cfg.rcnn.sampler.num = 64
     cfg.work_dir, cfg.randomness, cfg.experiment_name = str(work_dir), dict(seed=0), work_dir.name
     return cfg
-
-
-def dicts(node: object) -> Iterator[ConfigDict]:
-    """Every dictionary in a config."""
-    if isinstance(node, ConfigDict):
-        yield node
-    for value in node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ():
-        yield from dicts(value)
 
 
 def measured(folder: Path) -> list[tuple[int, ...]]:

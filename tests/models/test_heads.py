@@ -9,13 +9,9 @@ from mmairl.errors import UserError
 from mmairl.models.heads import ContrastiveHead, RegressionHead
 
 
-def rows(count: int, dim: int = 6) -> Tensor:
+def rows(count: int) -> Tensor:
     """As a network gives them, of any length."""
-    return 3 * torch.randn(count, dim, dtype=torch.float64)
-
-
-def unit(count: int, dim: int = 6) -> Tensor:
-    return F.normalize(rows(count, dim), dim=1)
+    return 3 * torch.randn(count, 6, dtype=torch.float64)
 
 
 def info_nce(query: Tensor, key: Tensor, bank: Tensor, temperature: float) -> Tensor:
@@ -31,7 +27,7 @@ def info_nce(query: Tensor, key: Tensor, bank: Tensor, temperature: float) -> Te
 @pytest.mark.parametrize('temperature,batch,negatives', [(0.07, 4, 9), (1.0, 1, 1)])
 def test_info_nce_and_its_gradient_equal_the_printed_formula(temperature, batch, negatives):
     q = [rows(batch).requires_grad_() for _ in range(2)]
-    k, bank = [rows(batch) for _ in range(2)], unit(negatives)
+    k, bank = [rows(batch) for _ in range(2)], F.normalize(rows(negatives), dim=1)
     expected = info_nce(q[0], k[1], bank, temperature) + info_nce(q[1], k[0], bank, temperature)
     wanted = torch.autograd.grad(expected, q)
     found = ContrastiveHead(temperature)(dict(enumerate(q)), dict(enumerate(k)), bank)
@@ -63,8 +59,5 @@ def test_instance_accuracy_counts_positives_nearer_than_every_negative():
     axes = torch.eye(3)
     found = ContrastiveHead(0.2)({0: 5 * axes[:2]}, {1: axes[[0, 2]]}, axes[1:2])
     assert found['instance_accuracy'] == 0.5
-
-
-def test_a_contrastive_head_without_a_queue_says_so():
     with pytest.raises(UserError, match='no queue'):
-        ContrastiveHead(0.2)({0: unit(2)}, {1: unit(2)}, None)
+        ContrastiveHead(0.2)({0: axes}, {1: axes}, None)

@@ -9,36 +9,26 @@ from mmairl.models.queue import KeyQueue
 
 @pytest.mark.parametrize('batch', [1, 3, 10])
 def test_it_keeps_the_newest_keys_in_order_at_any_batch_size(batch):
-    queue, kept = KeyQueue(10, 2), []
-    kept += list(queue.vectors.clone())
+    queue = KeyQueue(10, 2)
+    kept = list(queue.vectors.clone())
     for _ in range(9):
         keys = torch.randn(batch, 2)
         queue.enqueue(keys)
         kept = (kept + list(keys))[-10:]
         assert torch.equal(queue.vectors.roll(-queue.position, 0), torch.stack(kept))
+    with pytest.raises(UserError, match='raise model.queue.length'):
+        queue.enqueue(torch.randn(11, 2))
 
 
-def test_started_empty_it_offers_real_keys_only():
-    queue = KeyQueue(4, 2, start='empty')
+def test_started_empty_it_offers_real_keys_only_also_when_it_is_loaded():
+    queue, again = (KeyQueue(4, 2, start='empty') for _ in range(2))
     assert len(queue.negatives()) == 0
     keys = torch.randn(3, 2)
     queue.enqueue(keys)
-    assert torch.equal(queue.negatives(), keys)
-    queue.enqueue(keys)
-    assert len(queue.negatives()) == 4
-
-
-def test_position_and_fill_are_saved_and_loaded():
-    queue, again = KeyQueue(5, 2, start='empty'), KeyQueue(5, 2, start='empty')
-    queue.enqueue(torch.randn(3, 2))
     again.load_state_dict(queue.state_dict())
-    assert (again.position, again.filled) == (3, 3)
-    assert torch.equal(again.negatives(), queue.negatives())
-
-
-def test_more_keys_than_it_holds_are_refused():
-    with pytest.raises(UserError, match='raise model.queue.length'):
-        KeyQueue(4, 2).enqueue(torch.randn(5, 2))
+    assert torch.equal(queue.negatives(), keys) and torch.equal(again.negatives(), keys)
+    again.enqueue(keys)
+    assert len(again.negatives()) == 4 and again.position == 2
 
 
 def test_keys_on_their_way_are_waited_for_when_keys_are_wanted():

@@ -15,7 +15,6 @@ from transfer.small_runs import check_backbone, depth_of, pretrained, small_run
 from mmairl.configs import load_config
 from mmairl.engine import launch
 from projects.benchmark import drawn_sets
-from projects.benchmark.detection import dicts
 
 __all__ = ['pretrained']  # a fixture
 VOC = {'VOC2007': dict(trainval=6, test=3), 'VOC2012': dict(trainval=3)}

@@ -60,22 +60,16 @@ def regions(generator: np.random.Generator, count: int, side: float) -> np.ndarr
 
 @pytest.mark.parametrize('aligned', [True, False])
 @pytest.mark.parametrize('samples', [0, 2])
-@pytest.mark.parametrize('scale', [1.0, 1 / 16])
-def test_roi_align_is_mmcvs_formula(aligned: bool, samples: int, scale: float) -> None:
+def test_roi_align_is_mmcvs_formula_and_its_gradient_the_derivative(aligned: bool, samples: int) -> None:
     generator = np.random.default_rng(0)
-    images, rois = generator.normal(size=(2, 3, 9, 11)), regions(generator, 12, 10 / scale)
-    expected = roi_align_by_hand(images, rois, (3, 2), scale, samples, aligned)
-    layer = RoIAlign((3, 2), scale, samples, aligned=aligned)
-    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4)):
-        found = layer(torch.tensor(images, dtype=dtype), torch.tensor(rois, dtype=dtype))
-        assert found.dtype == dtype
-        np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize('aligned', [True, False])
-@pytest.mark.parametrize('samples', [0, 2])
-def test_roi_aligns_gradient_is_its_derivative(aligned: bool, samples: int) -> None:
-    generator = np.random.default_rng(1)
+    for scale in (1.0, 1 / 16):
+        images, rois = generator.normal(size=(2, 3, 9, 11)), regions(generator, 12, 10 / scale)
+        expected = roi_align_by_hand(images, rois, (3, 2), scale, samples, aligned)
+        layer = RoIAlign((3, 2), scale, samples, aligned=aligned)
+        for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4)):
+            found = layer(torch.tensor(images, dtype=dtype), torch.tensor(rois, dtype=dtype))
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=tolerance)
     images = torch.tensor(generator.normal(size=(2, 2, 5, 6)), requires_grad=True)
     rois = torch.tensor(regions(generator, 4, 6))
     assert torch.autograd.gradcheck(lambda x: roi_align(x, rois, (2, 3), 1.0, samples, 'avg', aligned), images)
@@ -109,7 +103,7 @@ def drawn_boxes(count: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize('offset', [0, 1])
-@pytest.mark.parametrize('threshold', [0.1, 0.5, 0.7])
+@pytest.mark.parametrize('threshold', [0.1, 0.7])
 def test_nms_is_mmcvs_rule(offset: int, threshold: float) -> None:
     boxes, scores = drawn_boxes(120)
     scores[5:9] = scores[40]  # equal scores keep their order
@@ -118,10 +112,6 @@ def test_nms_is_mmcvs_rule(offset: int, threshold: float) -> None:
     found, indices = nms(boxes, scores, threshold, offset)
     assert indices.tolist() == kept
     assert torch.equal(found, torch.cat([boxes, scores[:, None]], dim=1)[kept])
-    assert nms(boxes, scores, threshold, offset, score_threshold=0.5)[1].tolist() == [
-        index for index in kept if scores[index] > 0.5
-    ]
-    assert nms(boxes, scores, threshold, offset, max_num=3)[1].tolist() == kept[:3]
 
 
 def test_an_overlap_of_just_the_threshold_stays_as_in_mmcvs_float32() -> None:
@@ -163,22 +153,22 @@ def test_any_other_op_says_when_it_is_called_how_to_get_it() -> None:
         RoIAlign((2, 2), pool_mode='max')(torch.randn(1, 2, 4, 4), torch.tensor([[0, 0, 0, 3, 3.0]]))
 
 
-@pytest.mark.parametrize(
-    ('found', 'gpu', 'replaced'),
-    [
-        ('12.8', True, False),
-        ('not available', False, False),
-        ('not available', True, True),
-        (ImportError('undefined symbol'), False, True),
-    ],
-    ids=['built for GPUs', 'built for CPUs, on a CPU', 'built for CPUs, on a GPU', 'built for another torch'],
-)
-def test_compiled_ops_are_used_where_they_fit_the_machine(found, gpu, replaced, monkeypatch) -> None:
+# What mmcv's ops say that they were built for, whether there is a GPU, and whether torchvision's take their place.
+BUILT = [
+    ('12.8', True, False),
+    ('not available', False, False),
+    ('not available', True, True),
+    (ImportError('built for another torch'), False, True),
+]
+
+
+@pytest.mark.parametrize(('built', 'gpu', 'replaced'), BUILT, ids=str)
+def test_compiled_ops_are_used_where_they_fit_the_machine(built, gpu, replaced, monkeypatch) -> None:
     def import_module(name: str) -> object:
-        if name == NAME and isinstance(found, ImportError):
-            raise found
+        if name == NAME and isinstance(built, ImportError):
+            raise built
         return (
-            SimpleNamespace(get_compiling_cuda_version=lambda: found) if name == NAME else importlib.import_module(name)
+            SimpleNamespace(get_compiling_cuda_version=lambda: built) if name == NAME else importlib.import_module(name)
         )
 
     monkeypatch.delitem(sys.modules, NAME, raising=False)

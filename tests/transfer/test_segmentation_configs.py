@@ -10,7 +10,6 @@ from transfer.small_runs import check_backbone, depth_of, pretrained, small_run
 
 from mmairl.engine import launch
 from mmairl.errors import UserError
-from projects.benchmark.detection import dicts
 
 __all__ = ['pretrained']  # a fixture
 SIZES = dict(cityscapes=(64, 32), voc2012=(48, 48), nyuv2=(80, 60))
