@@ -35,20 +35,17 @@ def assert_same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
-def test_two_views_are_byols_symmetric_loss():
-    q, k = rows(2), rows(2)
-    one, two = CentroidHead()(q, k, None)['loss'], RegressionHead()(q, k, None)['loss']
-    assert_same(one, two, list(q.values()))
-
-
-@pytest.mark.parametrize('views', [3, 8])
-def test_each_view_is_drawn_to_the_centre_of_the_others(views):
+@pytest.mark.parametrize('views', [2, 3, 8])
+def test_each_view_is_drawn_to_the_centre_of_the_others_as_in_byol_of_two(views):
     q, k = rows(views), rows(views)
     unit_q, unit_k, total = units(q), units(k), 0.0
     for v in range(views):
         centre = sum(unit_k[w] for w in range(views) if w != v) / (views - 1)
         total = total + sum(2 - 2 * (unit_q[v][i] @ centre[i]) / centre[i].norm() for i in range(6)) / 6
-    assert_same(CentroidHead()(q, k, None)['loss'], 2 * total / views, list(q.values()))
+    found = CentroidHead()(q, k, None)['loss']
+    assert_same(found, 2 * total / views, list(q.values()))
+    if views == 2:
+        torch.testing.assert_close(found, RegressionHead()(q, k, None)['loss'])
 
 
 def test_the_means_of_both_networks_can_be_compared_instead():
@@ -66,12 +63,9 @@ def test_the_singular_value_term_is_that_of_the_singular_values():
         values = torch.linalg.svdvals(standard / 20**0.5)
         expected = expected + ((values**2 - 1) ** 2).sum() / 2
     assert_same(SingularValueTerm()(z), expected, [z], tolerance=1e-6)  # the term keeps 1e-8 under the root
-
-
-def test_a_collapsed_batch_has_a_finite_gradient():
-    z = torch.ones(1, 6, 4, requires_grad=True)
-    loss = SingularValueTerm()(z)
-    assert loss == 4 and torch.autograd.grad(loss, z)[0].isfinite().all()
+    collapsed = torch.ones(1, 6, 4, requires_grad=True)
+    loss = SingularValueTerm()(collapsed)
+    assert loss == 4 and torch.autograd.grad(loss, collapsed)[0].isfinite().all()
 
 
 def test_a_large_batch_fits_into_half_precision():
@@ -102,15 +96,17 @@ def test_terms_are_added_to_any_head_by_their_weights():
     torch.testing.assert_close(found['loss'], expected)
 
 
-@pytest.mark.parametrize('path', sorted(CONFIGS.glob('msbreg_*.py')), ids=lambda path: path.stem)
-def test_the_rate_grows_with_batch_and_views(path):
-    cfg = load_config(str(path))
-    base = next(rate for part, rate in BASE_LR.items() if f'_{part}_' in path.name)
-    lr, warm_up = base * cfg.total_batch_size / 256 * len(cfg.train_dataloader.dataset.views), cfg.param_scheduler[0]
-    assert cfg.optim_wrapper.optimizer.lr == pytest.approx(lr)
-    assert warm_up.start == 1e-6 and warm_up.end == 10
-    assert cfg.optim_wrapper.optimizer.weight_decay == 1e-5
-    assert cfg.auto_scale_lr.base_batch_size == cfg.total_batch_size
+def test_the_rate_grows_with_batch_and_views():
+    for path in CONFIGS.glob('msbreg_*.py'):
+        cfg = load_config(str(path))
+        base = next(rate for part, rate in BASE_LR.items() if f'_{part}_' in path.name)
+        lr, warm_up = (
+            base * cfg.total_batch_size / 256 * len(cfg.train_dataloader.dataset.views),
+            cfg.param_scheduler[0],
+        )
+        assert cfg.optim_wrapper.optimizer.lr == pytest.approx(lr), path
+        assert (warm_up.start, warm_up.end, cfg.optim_wrapper.optimizer.weight_decay) == (1e-6, 10, 1e-5)
+        assert cfg.auto_scale_lr.base_batch_size == cfg.total_batch_size
 
 
 def test_layer_norm_takes_batch_norms_place_in_both_mlps():

@@ -1,0 +1,260 @@
+"""Short forms of `python -m projects.faults`, and that each count would rise if there were such a fault."""
+
+import errno
+import itertools
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import resuming
+import torch
+from mmengine.hooks import Hook
+
+from mmairl.data.images import Reason
+from mmairl.engine import history
+from mmairl.engine.launch import register
+from mmairl.errors import UserError
+from mmairl.files import replacing
+from mmairl.hooks.checkpoint import ExactCheckpointHook
+from mmairl.registry import HOOKS
+from mmairl.weights import read
+from projects.faults import checkpoints, disk, images, kills, long_run, small_run
+from projects.faults.compare import different_runs, differing
+from projects.faults.disk import TmpFs
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason='only root can mount a file system')
+
+
+def test_no_damage_of_a_checkpoint_passes_for_another_one_and_nothing_runs(tmp_path):
+    found = checkpoints.fuzz_checkpoints(100, 0, tmp_path)
+    assert found['failed'] == 0 and found['refused'] + found['equal'] == 100
+
+
+def test_a_careless_reader_of_checkpoints_is_caught(tmp_path, monkeypatch):
+    monkeypatch.setattr(read, 'damage', lambda path: None)
+    assert checkpoints.fuzz_checkpoints(100, 0, tmp_path / 'no sums')['failed'] > 10
+    monkeypatch.undo()
+    careless = torch.load
+    monkeypatch.setattr(torch, 'load', lambda path, **how: careless(path, **{**how, 'weights_only': False}))
+    monkeypatch.setattr(read, 'plain', lambda value: value)
+    assert checkpoints.fuzz_checkpoints(100, 0, tmp_path / 'pickles')['hostile pickle: failed'] == 10
+
+
+# Each differs from the next in a bit, a type or a shape.
+VALUES = [
+    torch.tensor([0.0]),
+    torch.tensor([-0.0]),
+    torch.ones(2),
+    torch.ones(2, dtype=torch.float64),
+    torch.ones(1, 2),
+    torch.ones(2),
+    torch.tensor([1.0, 1.0000001]),
+    1,
+    1.0,
+    1.0 + 2**-52,
+    None,
+    [1],
+    [1, 1],
+    dict(a=1),
+    dict(b=1),
+]
+
+
+def test_any_difference_of_two_runs_is_seen(tmp_path):
+    for one, other in itertools.pairwise(VALUES):
+        assert differing(dict(part=[one]), dict(part=[other]), 'all') == ['all.part.0']
+        assert differing(dict(part=[one]), dict(part=[one]), 'all') == []
+    resuming.run(resuming.config('views_of_the_batch', str(tmp_path), leave_at=9))
+    found = different_runs(tmp_path / 'iter_4.pth', tmp_path / 'iter_8.pth')
+    assert {'meta.iter', 'state_dict.backbone.conv1.weight', 'random_states.0.torch', 'train/loss'} <= set(found)
+    assert {'optimizer', 'online_probe'} <= {name.split('.')[0] for name in found}
+    assert different_runs(tmp_path / 'iter_8.pth', tmp_path / 'iter_8.pth') == []
+
+
+@as_root
+@pytest.mark.slow
+def test_a_run_on_a_full_disk_says_so_and_resumes_when_there_is_room(tmp_path):
+    found = disk.full_disks(1, 0, tmp_path)
+    assert {name: found[name] for name in disk.FAULTS} == dict.fromkeys(disk.FAULTS, 0)
+    assert found['full disks'] == found['went on'] == 1
+
+
+@as_root
+def test_torchs_error_for_a_full_disk_is_explained_and_leaves_no_file(tmp_path):
+    """torch ends in a RuntimeError about a position in its archive; the system's error is its context."""
+    with TmpFs(tmp_path / 'disk') as full:
+        full.fill(disk.SIZE // 8)
+        path, too_much = full.folder / 'a.pth', dict(weight=torch.zeros(disk.SIZE // 16))
+        with (
+            pytest.raises(UserError, match='the disk is full: .*a.pth could not be written'),
+            replacing(path) as beside,
+            beside.open('wb') as file,
+        ):
+            torch.save(too_much, file)
+        assert list(full.folder.iterdir()) == [full.filler]
+        full.free()
+        full.fill(0)
+        with pytest.raises(OSError) as caught:
+            (full.folder / 'more').write_bytes(b'x')
+        assert caught.value.errno == errno.ENOSPC
+
+
+def test_a_run_that_ends_in_a_traceback_is_counted_as_a_fault(tmp_path, monkeypatch):
+    full = SimpleNamespace(folder=tmp_path, free=lambda: None)
+    monkeypatch.setattr(disk, 'until_full', lambda *_: (1, 'Traceback (most recent call last):\nOSError: full'))
+    monkeypatch.setattr(small_run, 'run', lambda *_: 1)
+    found = disk.one_run(tmp_path / 'none.py', full, 0, tmp_path / 'whole')
+    faults = {'ended otherwise', 'said otherwise', 'damaged checkpoints', 'could not go on'}
+    assert {name for name in disk.FAULTS if found[name]} == faults
+
+
+def test_no_broken_image_harms_the_run(tmp_path):
+    counts = images.fuzz_images(150, seed=0, folder=tmp_path)
+    assert [counts[kind] for kind in ('escaped', 'misread', 'warnings', 'crashes', 'hangs')] == [0] * 5
+    refused = sum(counts.get(reason.phrase, 0) for reason in Reason)
+    assert counts['read'] + refused == 150 and counts['read'] > 30 and refused > 50
+    assert counts['memory_mib'] < 100  # without the limit on pixels one header of these asks for gigabytes
+
+
+def fail() -> None:
+    warnings.warn('one', stacklevel=1)
+    raise MemoryError
+
+
+def log_and_fail() -> None:
+    logging.warning('two')
+    raise MemoryError
+
+
+# What loading the third of ten whole images does, and the counts of escaped, warnings, crashes and hangs.
+MISCHIEF = {
+    'crash': (lambda: os.kill(os.getpid(), signal.SIGKILL), (0, 0, 1, 0)),
+    'hang': (lambda: time.sleep(10**6), (0, 0, 0, 1)),
+    'warning': (fail, (1, 1, 0, 0)),
+    'log': (log_and_fail, (1, 1, 0, 0)),
+}
+
+
+@pytest.mark.parametrize('name', MISCHIEF)
+def test_what_an_image_does_to_its_reader_is_counted_and_the_rest_is_still_read(monkeypatch, tmp_path, name):
+    act, wanted = MISCHIEF[name]
+    real = images.FileDataset.raw
+    monkeypatch.setattr(images, 'KINDS', [lambda content, draw: content] * 1000)
+    monkeypatch.setattr(images, 'PATIENCE', 1.0 if name == 'hang' else 60.0)
+    monkeypatch.setattr(images.FileDataset, 'raw', lambda data, at: act() if at == 2 else real(data, at))
+    counts = images.fuzz_images(10, seed=1, folder=tmp_path)
+    assert (counts['read'], *(counts[kind] for kind in ('escaped', 'warnings', 'crashes', 'hangs'))) == (9, *wanted)
+
+
+@pytest.mark.slow
+def test_a_run_killed_during_a_save_and_between_saves_ends_as_the_undisturbed_run(tmp_path):
+    found = kills.killed_runs(2, 0, tmp_path)
+    assert {name: found[name] for name in kills.FAULTS} == dict.fromkeys(kills.FAULTS, 0)
+    assert found['kills'] == 2 and found['during a save'] >= 1 and found['before a new step'] == 0
+    assert found['checkpoints read back'] >= 1
+
+
+def test_a_run_that_ends_before_it_is_killed_and_a_half_written_checkpoint_are_counted(tmp_path, monkeypatch):
+    def counted(command: str) -> dict:
+        victim = kills.Victim(tmp_path / 'none.py', tmp_path / 'killed')
+        start = lambda *_: subprocess.Popen(['sh', '-c', command], start_new_session=True)  # noqa: E731
+        monkeypatch.setattr(small_run, 'start', start)
+        victim.start_takes = 0.01
+        victim.kill_at('start' if 'sleep' in command else 'step', random.Random(0))
+        return dict(victim.found)
+
+    assert counted('exit 1') == {'starts that failed': 1} and counted('exit 0') == {'runs that ended first': 1}
+    half = tmp_path / 'killed/iter_3.pth'
+    half.parent.mkdir()
+    torch.save(dict(weight=torch.zeros(1000)), half)
+    half.write_bytes(half.read_bytes()[:-1000])
+    assert counted('sleep 60')['damaged checkpoints'] == 1
+
+
+def test_what_a_killed_process_was_writing_or_about_to_remove_is_gone_after_the_next_start(tmp_path, monkeypatch):
+    """Killed with the third checkpoint written and the first, of which two are kept, still there."""
+
+    def run(**options) -> None:
+        cfg = resuming.config('views_of_the_batch', str(tmp_path / 'run'), leave_at=7, **options)
+        cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
+        resuming.run(cfg)
+
+    write = ExactCheckpointHook._write
+    monkeypatch.setattr(ExactCheckpointHook, '_write', lambda hook, saved, path, outdated: write(hook, saved, path, []))
+    run()
+    monkeypatch.undo()
+    left = [tmp_path / 'run' / name for name in ('.iter_6.pth.4242.tmp', '.last_checkpoint.4242.tmp', 'iter_2.pth')]
+    for path in left[:2]:
+        path.write_text('half')
+    assert all(path.exists() for path in left)
+    run(resume=True)
+    assert not any(path.exists() for path in left)
+    assert sorted(path.name for path in (tmp_path / 'run').glob('*.pth')) == ['iter_4.pth', 'iter_6.pth']
+
+
+@HOOKS.register_module(force=True)
+class KeepEverything(Hook):
+    """A leak: 16 KiB every step and a file every fifth."""
+
+    def __init__(self) -> None:
+        self.kept = []
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        self.kept.append(torch.ones(16 * 1024, dtype=torch.uint8))
+        if runner.iter % 5 == 0:
+            self.kept.append(open('/dev/null'))  # noqa: SIM115
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('leaks', [False, True])
+def test_a_run_keeps_its_memory_files_threads_and_workers_and_a_leak_is_found(tmp_path, run_processes, leaks):
+    """In a fresh process: in one that has freed much, a leak fills what was freed and does not show."""
+    run_processes(1, __file__, tmp_path, *['KeepEverything'] * leaks)
+    found = json.loads((tmp_path / 'found.json').read_text())
+    if leaks:
+        assert found['memory grows'] and found['KiB gained per 1000 steps'] > 12_000 and found['files grow']
+    else:
+        assert {name: found[name] for name in long_run.FAULTS} == dict.fromkeys(long_run.FAULTS, 0)
+
+
+def short_long_run(folder: Path, hooks: list[str]) -> None:
+    history.KEPT, config = 100, long_run.config  # values of each logged quantity: full after a sixth of the run
+
+    def with_hooks(*args):
+        cfg = config(*args)
+        cfg.custom_hooks += [dict(type=name) for name in hooks]
+        return cfg
+
+    long_run.config = with_hooks
+    register()
+    (folder / 'found.json').write_text(json.dumps(long_run.long_run(600, 0, folder)))
+
+
+def test_a_long_run_is_judged_by_its_slope_and_by_counts_that_rise():
+    def judged(kib_per_step: float = 0.0, **counts) -> dict:
+        made = [
+            long_run.Sample(step, int(10_000 + kib_per_step * step), 20, 5, 1) for step in range(1000, 20_001, 1000)
+        ]
+        for what, each in counts.items():
+            for place, one in enumerate(made):
+                setattr(one, what, 20 + each(place))
+        return long_run.judge(made, left_over=0)
+
+    assert not judged(long_run.KIB_PER_1000_STEPS / 1000)['memory grows']
+    assert judged(0.5)['memory grows'] and judged(0.5)['KiB gained per 1000 steps'] == pytest.approx(500, abs=1)
+    for what in ('files', 'threads', 'workers'):
+        assert judged(**{what: lambda place: place})[f'{what} grow']
+        assert not judged(**{what: lambda place: place % 3})[f'{what} grow'], 'they come and go'
+
+
+if __name__ == '__main__':
+    short_long_run(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,142 @@
+"""Each detection, segmentation and depth config, small in pixels and steps, trains and evaluates from a checkpoint of ours."""
+
+import pytest
+import torch
+import toy
+from torch import nn
+from transfer.small_runs import small, write_pretrained
+
+from mmairl.configs import load_config
+from mmairl.engine import launch
+from mmairl.transfer.pretrained import dicts
+
+CONFIGS = sorted(path.stem for path in (toy.CONFIGS / 'transfer').glob('*.py'))
+DETECTION = [name for name in CONFIGS if name.startswith(('voc07', 'coco'))]
+UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')  # a detector and a segmenter; `make test-all` takes all
+METRICS = dict(
+    coco=['coco/bbox_mAP', 'coco/bbox_mAP_75', 'coco/segm_mAP'],
+    voc07=['pascal_voc/AP', 'pascal_voc/AP50', 'pascal_voc/AP75'],
+    voc0712=['pascal_voc/AP', 'pascal_voc/AP50', 'pascal_voc/AP75'],
+    cityscapes=['mIoU', 'aAcc'],
+    voc2012=['mIoU'],
+    nyuv2=['d1', 'd2', 'd3', 'rmse', 'abs_rel'],
+)
+MOST = dict(mIoU=100, aAcc=100, rmse=1e4, abs_rel=1e4)  # 1 for the others
+
+
+def depth_of(name: str) -> int:
+    return int(name.split('_r')[-1].split('_')[0])
+
+
+@pytest.mark.parametrize(
+    'name', [pytest.param(name, marks=[] if name in UNMARKED else pytest.mark.slow) for name in CONFIGS]
+)
+def test_it_trains_and_evaluates(name, data, pretrained, tmp_path):
+    """All of the backbone moves from where the checkpoint put it, every norm is ours, and the metrics are in their range."""
+    depth, task = depth_of(name), name.split('_')[0]
+    checkpoint = pretrained if depth == 18 else write_pretrained(tmp_path / 'start.pth', depth)
+    runner = launch.train(small(name, data, checkpoint, tmp_path))
+    model, scalars = runner.model, runner.message_hub.log_scalars
+    for metric in METRICS[task]:
+        assert 0 <= scalars[f'val/{metric}'].current() <= MOST.get(metric, 1), metric
+    losses = {key: value.current() for key, value in scalars.items() if key.startswith('train/loss')}
+    assert losses and all(0 <= loss < 100 for loss in losses.values())
+    assert ('train/loss_mask' in losses) == (task == 'coco')
+    before = torch.load(checkpoint, weights_only=True)['state_dict']
+    for key, parameter in model.backbone.named_parameters():
+        start = before[f'backbone.{key}']
+        assert 0 < (parameter - start).norm() < 2 * start.norm() + 1, key
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    assert norms and all(type(norm).__name__ == 'SyncBN' for norm in norms)
+    counts = dict(voc07=6, voc0712=9, voc2012=2)  # trainval2007; and trainval2012; train and aug
+    assert len(runner.train_dataloader.dataset) == counts.get(task, len(runner.train_dataloader.dataset))
+    if task in OF_TASK:
+        OF_TASK[task](runner, name)
+
+
+def cityscapes(runner, name):
+    stages = runner.model.backbone(torch.zeros(1, 3, 64, 64))
+    assert 64 // stages[-1].shape[-1] == (16 if 'os16' in name else 8)
+    if 'mg124' in name:
+        last = [block.conv2.dilation[0] for block in runner.model.backbone.layer4]
+        assert last == [2, 4, 8]  # multi-grid 1, 2, 4 times the stage's 2
+
+
+def voc2012(runner, name):
+    """BYOL's head."""
+    head, conv5 = runner.model.decode_head, [block.conv2 for block in runner.model.backbone.layer4]
+    assert [(c.conv.kernel_size, c.conv.dilation) for c in head.convs] == [((3, 3), (6, 6))] * 2
+    assert (head.conv_seg.kernel_size, head.conv_seg.out_channels) == ((1, 1), 21)
+    assert not runner.model.with_auxiliary_head
+    assert conv5[0].stride == (1, 1) and all(conv.dilation == (2, 2) for conv in conv5)
+
+
+def nyuv2(runner, name):
+    """Depth is in metres and has the image's size."""
+    sample = runner.train_dataloader.dataset[0]
+    assert sample['inputs'].shape[1:] == (48, 64) == sample['data_samples'].gt_depth_map.shape[-2:]
+    assert 0.9 < sample['data_samples'].gt_depth_map.data.max() <= 8
+
+
+OF_TASK = dict(cityscapes=cityscapes, voc2012=voc2012, nyuv2=nyuv2)
+
+
+@pytest.mark.slow
+def test_precise_statistics_change_what_is_saved_and_evaluated_and_nothing_that_is_trained(data, pretrained, tmp_path):
+    states = {}
+    for batches in (0, 2):
+        cfg = small('voc07_c4_r18_9k', data, pretrained, tmp_path / str(batches))
+        cfg.train_cfg.val_interval = 1  # so that training goes on after the first measurement
+        cfg.custom_hooks[1].batches = batches
+        states[batches] = dict(launch.train(cfg).model.state_dict())
+    differing = {key.split('.')[-1] for key in states[0] if not torch.equal(states[0][key], states[2][key])}
+    assert differing == {'running_mean', 'running_var', 'num_batches_tracked'}
+
+
+TWO_PROCESSES = """
+import sys
+from pathlib import Path
+import torch
+from mmairl.engine import launch
+from transfer.small_runs import small
+
+data, checkpoint, out = map(Path, sys.argv[1:])
+cfg = small('voc07_c4_r18_9k', data, checkpoint, out / 'run', steps=1)
+cfg.experiment_name = 'two'
+runner = launch.train(cfg, 'pytorch')
+torch.save(runner.model.module.state_dict(), out / f'{torch.distributed.get_rank()}.pth')
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_share_weights_and_statistics(data, pretrained, run_processes, tmp_path):
+    (tmp_path / 'two.py').write_text(TWO_PROCESSES)
+    run_processes(2, tmp_path / 'two.py', data, pretrained, tmp_path)
+    first, second = (torch.load(tmp_path / f'{rank}.pth', weights_only=True) for rank in range(2))
+    for key in first:
+        torch.testing.assert_close(first[key], second[key], rtol=1e-5, atol=1e-6, msg=key)
+
+
+@pytest.mark.parametrize('name', DETECTION)
+def test_recipes_are_the_papers(name):
+    cfg = load_config(str(toy.CONFIGS / 'transfer' / f'{name}.py'))
+    iterations, milestones, sides = {
+        'voc07': (9000, [6750, 8250], range(480, 801, 32)),
+        'voc0712': (24000, [18000, 22000], range(480, 801, 32)),
+        'coco': (90000, [60000, 80000], range(640, 801, 32)),
+    }[name.split('_')[0]]
+    warm_up, steps = cfg.param_scheduler
+    assert (cfg.train_cfg.type, cfg.train_cfg.max_iters) == ('IterBasedTrainLoop', iterations)
+    assert (steps.milestones, steps.gamma, steps.end, steps.by_epoch) == (milestones, 0.1, iterations, False)
+    assert (warm_up.begin, warm_up.end, warm_up.by_epoch) == (0, 1000 if 'coco' in name else 100, False)
+    assert (cfg.optim_wrapper.optimizer.lr, cfg.train_dataloader.batch_size * 8) == (0.02, 16)
+    resizes = [node.scales for node in dicts(cfg.train_dataloader) if node.get('type') == 'RandomChoiceResize']
+    assert resizes and all([tuple(scale) for scale in scales] == [(1333, side) for side in sides] for scales in resizes)
+    assert [node.scale for node in dicts(cfg.val_dataloader) if node.get('type') == 'Resize'] == [(1333, 800)]
+    backbone, pixels = cfg.model.backbone, cfg.model.data_preprocessor
+    assert (pixels.mean, pixels.std) == ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]) and pixels.bgr_to_rgb
+    assert (backbone.depth, backbone.style) == (depth_of(name), 'pytorch')
+    assert (backbone.frozen_stages, backbone.norm_eval) == (-1, False)
+    assert not [node for node in dicts(cfg.model) if node.get('requires_grad') is False or node.get('type') == 'BN']
