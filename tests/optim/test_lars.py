@@ -158,7 +158,7 @@ def test_a_vits_tokens_count_as_weights_and_its_gains_do_not():
 
 @pytest.mark.parametrize('kind', ['AutocastOptimWrapper', 'LARSOptimWrapper'])
 def test_parts_of_the_network_may_have_rates_of_their_own(kind):
-    """BYOL's section 5 gives the predictor one; each part is split into weights and the rest. The second name is an older one."""
+    """As BYOL's predictor has; each part is split into weights and the rest. Older configs say the second name."""
     rates = dict(custom_keys={'mlp': dict(lr_mult=10)})
     cfg = dict(type=kind, optimizer=dict(type='LARS', lr=0.3), paramwise_cfg=rates)
     student = Student()

@@ -96,7 +96,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize('name', CASES)
+@pytest.mark.parametrize('name', ['simsiam', *(pytest.param(n, marks=pytest.mark.slow) for n in ('vicreg', 'dino'))])
 @torch.no_grad()
 def test_the_method_does_not_collapse_and_without_its_remedy_it_does(tmp_path, name):
     remedy, measure, above, below = CASES[name]

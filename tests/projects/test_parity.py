@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from projects.parity import compare
+from projects.parity import compare, precision
 
 
 def test_a_library_that_is_not_installed_is_a_row_that_says_so(monkeypatch):
@@ -26,3 +26,9 @@ def test_their_code_is_equal_to_ours_but_for_named_factors(package):
     apart = ('warm-up', 'momentum over a run')  # what the table is there to show
     mine = [row for row in compare.rows() if row[0] == compare.PACKAGES[package]]
     assert mine and all('equal' in row[2] for row in mine if not any(word in row[1] for word in apart))
+
+
+def test_the_gradient_of_bfloat16_is_measured_as_training_goes_on():
+    found = [line.strip('| ').split(' | ') for line in precision.rows(steps=(0, 1), batch=4, size=32)]
+    assert [cells[0] for cells in found] == ['0', '1'] and found[0][1] != found[1][1]
+    assert all(-1 <= float(worst) <= float(median) <= 1 for c in found for median, worst in (c[2:4], c[4:6]))

@@ -12,7 +12,7 @@ from mmairl.transfer.pretrained import dicts
 
 CONFIGS = sorted(path.stem for path in (toy.CONFIGS / 'transfer').glob('*.py'))
 DETECTION = [name for name in CONFIGS if name.startswith(('voc07', 'coco'))]
-UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')  # a detector and a segmenter; `make test-all` takes all
+UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')  # `make test-all` takes all
 METRICS = dict(
     coco=['coco/bbox_mAP', 'coco/bbox_mAP_75', 'coco/segm_mAP'],
     voc07=['pascal_voc/AP', 'pascal_voc/AP50', 'pascal_voc/AP75'],
@@ -24,13 +24,15 @@ METRICS = dict(
 MOST = dict(mIoU=100, aAcc=100, rmse=1e4, abs_rel=1e4)  # 1 for the others
 
 
+def named(name: str, *unmarked: str) -> object:
+    return pytest.param(name, marks=[] if name in unmarked else pytest.mark.slow)
+
+
 def depth_of(name: str) -> int:
     return int(name.split('_r')[-1].split('_')[0])
 
 
-@pytest.mark.parametrize(
-    'name', [pytest.param(name, marks=[] if name in UNMARKED else pytest.mark.slow) for name in CONFIGS]
-)
+@pytest.mark.parametrize('name', [named(name, *UNMARKED) for name in CONFIGS])
 def test_it_trains_and_evaluates(name, data, pretrained, tmp_path):
     """All of the backbone moves from where the checkpoint put it, every norm is ours, and the metrics are in their range."""
     depth, task = depth_of(name), name.split('_')[0]
@@ -119,7 +121,9 @@ def test_two_processes_share_weights_and_statistics(data, pretrained, run_proces
         torch.testing.assert_close(first[key], second[key], rtol=1e-5, atol=1e-6, msg=key)
 
 
-@pytest.mark.parametrize('name', DETECTION)
+@pytest.mark.parametrize(
+    'name', [named(name, 'voc0712_c4_r50_24k', 'coco_mask_rcnn_fpn_r50_90k') for name in DETECTION]
+)
 def test_recipes_are_the_papers(name):
     cfg = load_config(str(toy.CONFIGS / 'transfer' / f'{name}.py'))
     iterations, milestones, sides = {

@@ -1,0 +1,110 @@
+"""How near bfloat16's gradient is to float32's as training goes on: python -m projects.parity.precision [--write].
+
+BYOL with a ResNet-18 on Shapes, trained in float32 on a CPU. At some steps one batch that is not trained on goes through a copy
+of the network in both precisions, and through a second copy whose backbones are torchvision's, with the same weights.
+"""
+
+import argparse
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from mmairl.configs import load_config
+from mmairl.engine.launch import register
+from mmairl.registry import DATASETS, MODELS
+
+README = Path(__file__).with_name('README.md')
+TABLE = re.compile(r'(?<=<!-- precision -->\n).*?(?=<!-- end -->)', re.DOTALL)
+STEPS = (0, 10, 30, 100, 300)
+NETWORK = {
+    'model.backbone.depth': 18,
+    'model.projector.in_channels': 512,
+    'model.projector.hidden_channels': 512,
+    'model.predictor.hidden_channels': 512,
+}
+HEAD = (
+    '| step | loss | ours, median | ours, worst | torchvision, median | torchvision, worst |\n|---|---|---|---|---|---|'
+)
+
+
+def views(batches: int, batch: int, size: int) -> Iterator[list[Tensor]]:
+    view = [
+        dict(type='RandomResizedCrop', size=size, scale=(0.2, 1.0)),
+        dict(type='RandomFlip', p=0.5),
+        dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
+    ]
+    data = DATASETS.build(dict(type='Shapes', split='train', count=batches * batch, size=size, views=[view, view]))
+    for drawn in DataLoader(data, batch, shuffle=True):
+        yield [one / 127.5 - 1 for one in drawn['inputs']]
+
+
+def with_torchvision(model: nn.Module) -> nn.Module:
+    """A copy whose student and teacher have torchvision's ResNet-18, under the same weights."""
+    model = copy.deepcopy(model)
+    for network in (model, model.teacher):
+        backbone = torchvision.models.resnet18()
+        backbone.fc = nn.Identity()
+        backbone.load_state_dict(network.backbone.state_dict())
+        network.backbone = backbone
+    return model
+
+
+def cosines(model: nn.Module, batch: list[Tensor]) -> Tensor:
+    """Of each convolution's gradient in float32 and under autocast to bfloat16, in rising order."""
+    sides = []
+    for enabled in (False, True):
+        network = copy.deepcopy(model)  # whose batch-norm statistics may move
+        with torch.autocast('cpu', torch.bfloat16, enabled=enabled):
+            loss = network(batch, mode='loss')['loss']
+        weights = [weight for weight in network.backbone.parameters() if weight.ndim > 1]
+        sides.append(torch.autograd.grad(loss, weights))
+    return torch.stack([torch.cosine_similarity(*pair, dim=0) for pair in zip(*map(flat, sides))]).sort().values
+
+
+def flat(gradients: tuple[Tensor, ...]) -> list[Tensor]:
+    return [gradient.double().flatten() for gradient in gradients]
+
+
+def rows(steps: tuple[int, ...] = STEPS, batch: int = 32, size: int = 64) -> Iterator[str]:
+    """A line of the table for each of these steps."""
+    register()
+    torch.manual_seed(0)
+    model = MODELS.build(load_config('mmairl::byol_r50_200e.py', NETWORK).model)
+    model.init_weights()
+    learning = [weight for weight in model.train().parameters() if weight.requires_grad]
+    optimizer = torch.optim.SGD(learning, lr=0.03, momentum=0.9, weight_decay=1e-4)
+    held, *train = views(steps[-1] + 1, batch, size)
+    for step in range(steps[-1] + 1):
+        if step in steps:
+            with torch.no_grad():
+                loss = copy.deepcopy(model)(held, mode='loss')['loss']
+            found = [cosines(network, held) for network in (model, with_torchvision(model))]
+            cells = [f'{one.median():.2f} | {one[0]:.2f}' for one in found]
+            yield f'| {step} | {loss:.2f} | {" | ".join(cells)} |'
+        if step < steps[-1]:
+            optimizer.zero_grad()
+            model(train[step], mode='loss')['loss'].backward()
+            optimizer.step()
+            model.teacher.follow(model, 0.99)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--write', action='store_true', help='put the table into README.md')
+    args = parser.parse_args()
+    lines = [HEAD]
+    for line in rows():
+        print(line, flush=True)
+        lines.append(line)
+    if args.write:
+        README.write_text(TABLE.sub('\n'.join(lines) + '\n', README.read_text()))
+
+
+if __name__ == '__main__':
+    main()
