@@ -28,6 +28,11 @@ def predict(encoder: nn.Module, projections: Tensor) -> Tensor:
     return projections if encoder.predictor is None else encoder.predictor(projections)
 
 
+def embed(encoder: nn.Module, images: Tensor) -> Tensor:
+    """Backbone -> projector -> predictor, where there is one."""
+    return predict(encoder, project(encoder, images))
+
+
 @MODELS.register_module()
 class Siamese(BaseModel):
     """Student and teacher, one factor a key; the student's parts are top-level, so that its backbone is `backbone.`.
@@ -97,7 +102,7 @@ class Siamese(BaseModel):
         queries, keys = self.roles(len(views))
         if self.teacher is not None:
             k = {view: self.teach(views[view]) for view in keys}
-            q = {view: predict(self, project(self, views[view])) for view in queries}
+            q = {view: embed(self, views[view]) for view in queries}
         else:
             z = [project(self, view) for view in views]
             k = {view: z[view] if self.target == 'student' else z[view].detach() for view in keys}
@@ -120,9 +125,9 @@ class Siamese(BaseModel):
     def teach(self, images: Tensor) -> Tensor:
         """The teacher's embeddings, without gradient."""
         if not self.shuffle_bn:
-            return predict(self.teacher, project(self.teacher, images))
+            return embed(self.teacher, images)
         shuffled, order = shuffle(images)
-        return unshuffle(predict(self.teacher, project(self.teacher, shuffled)), order)
+        return unshuffle(embed(self.teacher, shuffled), order)
 
     def parse_losses(self, losses: dict) -> tuple[Tensor, dict[str, Tensor]]:
         """mmengine's, of all but the keys, which wait for the optimizer's step in the queue."""

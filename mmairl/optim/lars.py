@@ -10,7 +10,7 @@ The learning rate stands inside the momentum buffer; torch's SGD and lightly's L
 soon as it changes, in warm-up and under a cosine. Biases and the gains of normalisation layers take local = 1 and wd = 0.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -50,12 +50,8 @@ class LARS(Optimizer):
         super().__init__(split(params), dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta))
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
-        """Move every parameter that has a gradient; a closure, if given, computes the loss first."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:
+        """Move every parameter that has a gradient."""
         for group in self.param_groups:
             params = [param for param in group['params'] if param.grad is not None]
             for param in params:
@@ -64,7 +60,6 @@ class LARS(Optimizer):
             if params:
                 buffers = [self.state[param]['momentum_buffer'] for param in params]
                 multi_tensor_lars(params, [param.grad for param in params], buffers, group)
-        return loss
 
 
 def split(params: Iterable[Tensor] | Iterable[dict]) -> list[dict]:

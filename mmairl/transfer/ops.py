@@ -54,11 +54,13 @@ class TorchvisionOps(ModuleType):
         """Any other op: it exists, since `mmcv.ops` imports all of them at once, and it cannot be called."""
         if name.startswith('__'):
             raise AttributeError(name)
-        return lambda *args, **kwargs: _not_compiled(name)
 
+        def not_compiled(*args: object, **kwargs: object) -> NoReturn:
+            raise UserError(
+                f'{name} is an op of mmcv that torchvision has not; build it with requirements/install.sh ops'
+            )
 
-def _not_compiled(op: str) -> NoReturn:
-    raise UserError(f'{op} is an op of mmcv that torchvision has not; build it with requirements/install.sh ops')
+        return not_compiled
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, offset: int) -> Tensor:
@@ -98,6 +100,6 @@ def _roi_align(
     aligned: bool,
 ) -> Tensor:
     if pool_mode == 0:
-        _not_compiled("RoIAlign with pool_mode='max'")
+        raise UserError("torchvision's RoIAlign has no pool_mode='max'; build mmcv's with requirements/install.sh ops")
     size = (aligned_height, aligned_width)
     return torchvision.ops.roi_align(input, rois, size, spatial_scale, sampling_ratio, aligned)

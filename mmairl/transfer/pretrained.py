@@ -48,8 +48,11 @@ class CheckPretrainedHook(Hook):
         self.found: list[str] = []
 
     def before_run(self, runner: Runner) -> None:
-        model, files = network_of(runner), {}
-        parts = pretrained_parts(model)
+        model, files, parts = network_of(runner), {}, {}
+        for name, module in model.named_modules():
+            for init in dicts(getattr(module, 'init_cfg', None)):
+                if 'checkpoint' in init:
+                    parts[name] = init
         if not any(name.split('.')[0] == 'backbone' for name in parts):
             raise UserError(
                 "the backbone has no pre-trained weights: set model.backbone.init_cfg=dict(type='Pretrained', "
@@ -84,15 +87,6 @@ class CheckPretrainedHook(Hook):
             model.get_submodule(name).load_state_dict(weights)
         self.weights = {}
         runner.logger.info('; '.join(self.found))
-
-
-def pretrained_parts(model: nn.Module) -> dict[str, dict]:
-    """The modules whose `init_cfg` names a checkpoint, and that `init_cfg`."""
-    parts = {}
-    for name, module in model.named_modules():
-        inits = getattr(module, 'init_cfg', None) or []
-        parts.update((name, init) for init in ([inits] if isinstance(inits, dict) else inits) if 'checkpoint' in init)
-    return parts
 
 
 def new_parts(module: nn.Module, filled: Iterable[str], name: str = '') -> list[str]:

@@ -9,10 +9,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from mmengine.config import Config
 from mmengine.dist import is_main_process
 
 from mmairl.analysis.normrescale import left_alone, normrescale
@@ -101,12 +99,21 @@ def main() -> None:
     asked = json.loads((args.folder / 'task.json').read_text())
     cfg = load_config(asked['config'])
     for node in dicts(cfg._cfg_dict):
-        moved = {
-            k: str(Path(asked['data']) / v) for k, v in node.items() if isinstance(v, str) and v.startswith('data/')
-        }
-        node.update(moved)
+        for key, value in node.items():
+            if isinstance(value, str) and value.startswith('data/'):
+                node[key] = str(Path(asked['data']) / value)
     if asked['protocol']:
-        _evaluate(cfg, asked, args.folder, args.launcher)
+        cfg.model.backbone.depth, cfg.model.in_channels = asked['depth'], 512 if asked['depth'] < 50 else 2048
+        settings = Settings(
+            device=default_device(),
+            workers=8 if torch.cuda.is_available() else 0,
+            cache=Path('work_dirs/features'),
+            work_dir=args.folder / 'result',
+            launcher=args.launcher,
+        )
+        result = evaluate(cfg, asked['protocol'], asked['start'], settings=settings)
+        if is_main_process():
+            write_json(args.folder / 'result.json', result.scores)
     else:
         cfg = start_from(cfg, asked['start'])
         # The share of a process in total_batch_size, and not mmdet's 2 of 8 GPUs.
@@ -114,20 +121,6 @@ def main() -> None:
         cfg.work_dir, cfg.resume = str(args.folder), True
         train(cfg, args.launcher)
     stop_processes()
-
-
-def _evaluate(cfg: Config, asked: dict[str, Any], folder: Path, launcher: str) -> None:
-    cfg.model.backbone.depth, cfg.model.in_channels = asked['depth'], 512 if asked['depth'] < 50 else 2048
-    settings = Settings(
-        device=default_device(),
-        workers=8 if torch.cuda.is_available() else 0,
-        cache=Path('work_dirs/features'),
-        work_dir=folder / 'result',
-        launcher=launcher,
-    )
-    result = evaluate(cfg, asked['protocol'], asked['start'], settings=settings)
-    if is_main_process():
-        write_json(folder / 'result.json', result.scores)
 
 
 def last_scalars(folder: Path) -> dict[str, float]:

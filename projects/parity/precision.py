@@ -1,7 +1,7 @@
 """How near bfloat16's gradient is to float32's as training goes on: python -m projects.parity.precision [--write].
 
-BYOL with a ResNet-18 on Shapes, trained in float32 on a CPU. At some steps one batch that is not trained on goes through a copy
-of the network in both precisions, and through a second copy whose backbones are torchvision's, with the same weights.
+BYOL with a ResNet-18 and a ResNet-50 on Shapes, trained in float32 on a CPU. At some steps one batch that is not trained on
+goes through a copy of the network in both precisions, and through a copy with torchvision's backbones and the same weights.
 """
 
 import argparse
@@ -18,19 +18,13 @@ from torch.utils.data import DataLoader
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.registry import DATASETS, MODELS
+from projects.benchmark.step import quiet
 
 README = Path(__file__).with_name('README.md')
 TABLE = re.compile(r'(?<=<!-- precision -->\n).*?(?=<!-- end -->)', re.DOTALL)
 STEPS = (0, 10, 30, 100, 300)
-NETWORK = {
-    'model.backbone.depth': 18,
-    'model.projector.in_channels': 512,
-    'model.projector.hidden_channels': 512,
-    'model.predictor.hidden_channels': 512,
-}
-HEAD = (
-    '| step | loss | ours, median | ours, worst | torchvision, median | torchvision, worst |\n|---|---|---|---|---|---|'
-)
+WIDTHS = {18: 512, 50: 2048}  # of the features, by depth
+COLUMNS = ('ResNet', 'step', 'loss', 'ours, median', 'ours, worst', 'torchvision, median', 'torchvision, worst')
 
 
 def views(batches: int, batch: int, size: int) -> Iterator[list[Tensor]]:
@@ -45,10 +39,10 @@ def views(batches: int, batch: int, size: int) -> Iterator[list[Tensor]]:
 
 
 def with_torchvision(model: nn.Module) -> nn.Module:
-    """A copy whose student and teacher have torchvision's ResNet-18, under the same weights."""
+    """A copy whose student and teacher have torchvision's ResNet, under the same weights."""
     model = copy.deepcopy(model)
     for network in (model, model.teacher):
-        backbone = torchvision.models.resnet18()
+        backbone = getattr(torchvision.models, f'resnet{network.backbone.depth}')()
         backbone.fc = nn.Identity()
         backbone.load_state_dict(network.backbone.state_dict())
         network.backbone = backbone
@@ -71,12 +65,16 @@ def flat(gradients: tuple[Tensor, ...]) -> list[Tensor]:
     return [gradient.double().flatten() for gradient in gradients]
 
 
-def rows(steps: tuple[int, ...] = STEPS, batch: int = 32, size: int = 64) -> Iterator[str]:
+def rows(depth: int, steps: tuple[int, ...] = STEPS, batch: int = 32, size: int = 64) -> Iterator[str]:
     """A line of the table for each of these steps."""
     register()
     torch.manual_seed(0)
-    model = MODELS.build(load_config('mmairl::byol_r50_200e.py', NETWORK).model)
-    model.init_weights()
+    cfg = load_config('mmairl::byol_r50_200e.py').model
+    cfg.backbone.depth, cfg.projector.in_channels = depth, WIDTHS[depth]
+    cfg.projector.hidden_channels = cfg.predictor.hidden_channels = 512
+    model = MODELS.build(cfg)
+    with quiet():
+        model.init_weights()
     learning = [weight for weight in model.train().parameters() if weight.requires_grad]
     optimizer = torch.optim.SGD(learning, lr=0.03, momentum=0.9, weight_decay=1e-4)
     held, *train = views(steps[-1] + 1, batch, size)
@@ -86,7 +84,7 @@ def rows(steps: tuple[int, ...] = STEPS, batch: int = 32, size: int = 64) -> Ite
                 loss = copy.deepcopy(model)(held, mode='loss')['loss']
             found = [cosines(network, held) for network in (model, with_torchvision(model))]
             cells = [f'{one.median():.2f} | {one[0]:.2f}' for one in found]
-            yield f'| {step} | {loss:.2f} | {" | ".join(cells)} |'
+            yield f'| {depth} | {step} | {loss:.2f} | {" | ".join(cells)} |'
         if step < steps[-1]:
             optimizer.zero_grad()
             model(train[step], mode='loss')['loss'].backward()
@@ -98,10 +96,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--write', action='store_true', help='put the table into README.md')
     args = parser.parse_args()
-    lines = [HEAD]
-    for line in rows():
-        print(line, flush=True)
-        lines.append(line)
+    lines = ['| ' + ' | '.join(COLUMNS) + ' |', '|' + '---|' * len(COLUMNS)]
+    for depth in WIDTHS:
+        for line in rows(depth):
+            print(line, flush=True)
+            lines.append(line)
     if args.write:
         README.write_text(TABLE.sub('\n'.join(lines) + '\n', README.read_text()))
 

@@ -78,19 +78,6 @@ def test_a_zero_norm_makes_the_local_rate_one():
     torch.testing.assert_close(params[1], torch.full((3,), 2.0 - 0.1 * 0.05 * 2.0))
 
 
-def test_an_excluded_group_equals_torch_sgd_only_while_the_lr_stands_still():
-    """The control: torch's SGD keeps the learning rate outside its buffer."""
-
-    def apart(lr_at) -> float:
-        ends = []
-        for make in (lambda p: LARS([dict(params=p, adapt=False)], lr=1.0), lambda p: torch.optim.SGD(p, momentum=0.9)):
-            params = [nn.Parameter(p) for p in tensors(0)]
-            ends.append(advance(params, make(params), range(10), lr_at))
-        return (ends[0] - ends[1]).abs().max().item()
-
-    assert apart(lambda step: 0.5) < 1e-5 and apart(warm_up_then_cosine) > 0.1
-
-
 def test_state_dict_round_trips_through_a_weights_only_file(tmp_path):
     params = [nn.Parameter(p) for p in tensors(0)]
     optimizer = LARS(params, lr=1.0, **HYPER)
@@ -100,19 +87,6 @@ def test_state_dict_round_trips_through_a_weights_only_file(tmp_path):
     other = LARS(resumed, lr=9.0, momentum=0.1)
     other.load_state_dict(torch.load(tmp_path / 'state.pth', weights_only=True))
     assert torch.equal(advance(params, optimizer, range(3, 6)), advance(resumed, other, range(3, 6)))
-
-
-def test_a_closure_is_evaluated_with_gradients():
-    param = nn.Parameter(torch.ones(2, 2))
-    optimizer = LARS([param], lr=1.0)
-
-    def closure():
-        loss = param.square().sum()
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure).item() == 4
-    torch.testing.assert_close(param.detach(), torch.full((2, 2), 1 - 0.001 * 2 / 4 * 2))
 
 
 def test_impossible_hyperparameters_are_refused_in_one_sentence():

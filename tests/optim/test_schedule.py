@@ -36,18 +36,3 @@ def test_the_rate_is_linear_to_its_peak_and_a_cosine_from_there(epochs, warm_up,
             cosine = lr * (1 + math.cos(math.pi * (step - until) / (total - until))) / 2
             wanted = 1e-6 + (lr - 1e-6) * step / until if step < until else cosine
             assert rate == pytest.approx(wanted, rel=1e-9, abs=1e-15)
-
-
-def test_a_resumed_warm_up_goes_on_as_if_never_stopped():
-    optimizers = [torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3) for _ in range(2)]
-    one, two = (
-        PARAM_SCHEDULERS.build(dict(type='WarmUpLR', end=9, by_epoch=False), default_args=dict(optimizer=o))
-        for o in optimizers
-    )
-    for step in range(9):
-        if step == 4:
-            two.load_state_dict(one.state_dict())
-        for optimizer, scheduler in zip(optimizers, (one, two) if step >= 4 else (one,)):
-            optimizer.step()
-            scheduler.step()
-    assert optimizers[0].param_groups[0]['lr'] == optimizers[1].param_groups[0]['lr'] == pytest.approx(0.3)
