@@ -77,7 +77,8 @@ def rows(depth: int, steps: tuple[int, ...] = STEPS, batch: int = 32, size: int 
         model.init_weights()
     learning = [weight for weight in model.train().parameters() if weight.requires_grad]
     optimizer = torch.optim.SGD(learning, lr=0.03, momentum=0.9, weight_decay=1e-4)
-    held, *train = views(steps[-1] + 1, batch, size)
+    train = views(steps[-1] + 1, batch, size)
+    held = next(train)
     for step in range(steps[-1] + 1):
         if step in steps:
             with torch.no_grad():
@@ -87,7 +88,7 @@ def rows(depth: int, steps: tuple[int, ...] = STEPS, batch: int = 32, size: int 
             yield f'| {depth} | {step} | {loss:.2f} | {" | ".join(cells)} |'
         if step < steps[-1]:
             optimizer.zero_grad()
-            model(train[step], mode='loss')['loss'].backward()
+            model(next(train), mode='loss')['loss'].backward()
             optimizer.step()
             model.teacher.follow(model, 0.99)
 
