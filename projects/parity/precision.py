@@ -81,9 +81,10 @@ def rows(depth: int, steps: tuple[int, ...] = STEPS, batch: int = 32, size: int 
     held = next(train)
     for step in range(steps[-1] + 1):
         if step in steps:
-            with torch.no_grad():
+            with torch.no_grad(), torch.random.fork_rng():
                 loss = copy.deepcopy(model)(held, mode='loss')['loss']
-            found = [cosines(network, held) for network in (model, with_torchvision(model))]
+                theirs = with_torchvision(model)
+            found = [cosines(network, held) for network in (model, theirs)]
             cells = [f'{one.median():.2f} | {one[0]:.2f}' for one in found]
             yield f'| {depth} | {step} | {loss:.2f} | {" | ".join(cells)} |'
         if step < steps[-1]:
