@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from mmcv.ops import RoIAlign, SoftmaxFocalLoss, batched_nms, nms, roi_align, soft_nms
+from mmcv.ops import RoIAlign, SoftmaxFocalLoss, nms, roi_align, soft_nms
 from torch import Tensor
 
 from mmairl.errors import UserError
@@ -119,19 +119,6 @@ def test_an_overlap_of_just_the_threshold_stays_as_in_mmcvs_float32() -> None:
     boxes = torch.tensor([[0.0, 0, 10, 1], [0, 0, 3, 1]])
     assert nms(boxes, torch.tensor([0.9, 0.8]), 0.3)[1].tolist() == [0, 1]
     assert nms(boxes, torch.tensor([0.9, 0.8]), 0.2999)[1].tolist() == [0]
-
-
-@pytest.mark.parametrize('split', [10_000, 10])
-def test_nms_of_classes_is_one_for_each_class(split: int) -> None:
-    boxes, scores = drawn_boxes(90)
-    classes = torch.arange(90) % 3
-    kept = []
-    for name in range(3):
-        mine = (classes == name).nonzero()[:, 0]
-        kept += mine[nms_by_hand(boxes[mine].double().numpy(), scores[mine].numpy(), 0.5, 0)].tolist()
-    expected = sorted(kept, key=lambda index: -scores[index])
-    found, indices = batched_nms(boxes, scores, classes, dict(type='nms', iou_threshold=0.5, split_thr=split))
-    assert indices.tolist() == expected and torch.equal(found[:, :4], boxes[expected])
 
 
 def test_no_boxes_and_no_regions_are_no_error() -> None:
