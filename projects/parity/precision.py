@@ -22,8 +22,10 @@ from projects.benchmark.step import quiet
 
 README = Path(__file__).with_name('README.md')
 TABLE = re.compile(r'(?<=<!-- precision -->\n).*?(?=<!-- end -->)', re.DOTALL)
-STEPS = (0, 10, 30, 100, 300)
-WIDTHS = {18: 512, 50: 2048}  # of the features, by depth
+NETWORKS = {
+    18: (512, (0, 10, 30, 100)),
+    50: (2048, (0, 10, 30)),
+}  # by depth: the width of the features, and when to measure
 COLUMNS = ('ResNet', 'step', 'loss', 'ours, median', 'ours, worst', 'torchvision, median', 'torchvision, worst')
 
 
@@ -65,12 +67,13 @@ def flat(gradients: tuple[Tensor, ...]) -> list[Tensor]:
     return [gradient.double().flatten() for gradient in gradients]
 
 
-def rows(depth: int, steps: tuple[int, ...] = STEPS, batch: int = 32, size: int = 64) -> Iterator[str]:
-    """A line of the table for each of these steps."""
+def rows(depth: int, batch: int = 32, size: int = 64) -> Iterator[str]:
+    """A line of the table for each step that is measured."""
+    width, steps = NETWORKS[depth]
     register()
     torch.manual_seed(0)
     cfg = load_config('mmairl::byol_r50_200e.py').model
-    cfg.backbone.depth, cfg.projector.in_channels = depth, WIDTHS[depth]
+    cfg.backbone.depth, cfg.projector.in_channels = depth, width
     cfg.projector.hidden_channels = cfg.predictor.hidden_channels = 512
     model = MODELS.build(cfg)
     with quiet():
@@ -99,7 +102,7 @@ def main() -> None:
     parser.add_argument('--write', action='store_true', help='put the table into README.md')
     args = parser.parse_args()
     lines = ['| ' + ' | '.join(COLUMNS) + ' |', '|' + '---|' * len(COLUMNS)]
-    for depth in WIDTHS:
+    for depth in NETWORKS:
         for line in rows(depth):
             print(line, flush=True)
             lines.append(line)
