@@ -14,3 +14,12 @@ view = [
 ]
 train_dataloader = dict(dataset=dict(views=[view, view]))
 default_hooks = dict(momentum=dict(base=0.999, schedule='constant'))
+# What the papers leave open and every row shares; a config that makes a choice of its own adds it here, by a name.
+assumptions = dict(
+    orientation="images are turned as their EXIF block says; the release's loader and torchvision's leave them",
+    crop='crops are resized bilinearly',
+    jitter='colour jitter rounds once; PIL, and so the release, after each operation',
+    blur="blur is a Gaussian, of 23 taps at 224 pixels; the release has PIL's approximation by boxes",
+    running_variance="the running variance is unbiased; that of the release's synchronised batch norm is biased",
+    linear_start='linear classifiers start at N(0, 0.01), the last is tested; the release tests the best of every 20th epoch',
+)

@@ -6,3 +6,6 @@ model = dict(
     projector=dict(hidden_channels=4096, out_channels=256, norm_cfg=norm),
     shuffle_bn=False,
 )
+assumptions = dict(
+    projector="with SyncBN the projector widens to BYOL's 4096-256; the paper says only that a BN is inserted"
+)

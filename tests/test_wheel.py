@@ -85,7 +85,7 @@ def test_the_wheel_holds_all_of_the_package_and_nothing_that_was_removed(wheel):
     }
     beside = {f'mmairl/.mim/{path.relative_to(ROOT).as_posix()}' for path in shipped()}
     assert {name for name in held if '.dist-info/' not in name} == package | beside
-    assert 'mmairl/study/published.yaml' in held and 'mmairl/report/templates/page.html' in held
+    assert 'mmairl/.mim/configs/studies/_published/byol.yaml' in held and 'mmairl/report/templates/page.html' in held
 
 
 def shipped() -> list[Path]:

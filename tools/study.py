@@ -18,7 +18,7 @@ from rich.table import Table
 from mmairl.configs import home
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES
+from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, default_device
 from mmairl.files import write_text
 from mmairl.flags import count, positive, seed
 from mmairl.report.study_page import write_study_page
@@ -26,15 +26,16 @@ from mmairl.report.study_tables import latex, markdown
 from mmairl.report.table import rich_table
 from mmairl.study.collect import collect
 from mmairl.study.guard import compare, require_fair
-from mmairl.study.plan import cost
+from mmairl.study.plan import Cost, cost
 from mmairl.study.runs import Run, execute, lay_out
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.slurm import slurm_jobs
 from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.statistics import Comparison, plan_seeds
 from mmairl.study.stopping import stoppable
-from mmairl.study.worker import is_local
+from mmairl.study.worker import is_local, last_checkpoint
 from mmairl.transfer.tasks import TASKS
+from mmairl.weights.read import read_backbone
 
 CONSOLE = Console()
 
@@ -95,6 +96,7 @@ def main() -> None:
         with stoppable():
             execute(runs, jobs_of(args), args.per_run, Progress(len(runs) - todo, len(runs)))
     finish(collect(study, configs, scale, runs, out), out)
+    look_into(study, configs, runs, out)
     if failed := [run for run in runs if (run.folder / 'failed.txt').is_file() and not run.done]:
         raise UserError(
             f'{len(failed)} of {len(runs)} runs have failed, the first in {failed[0].folder} (see its log.txt)'
@@ -132,6 +134,7 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
     for name in ('row', 'changes', 'runs', 'epochs', 'device hours', 'GB'):
         table.add_column(name, justify='left' if name in ('row', 'changes') else 'right')
     found = {name: cost(cfg, scale) for name, cfg in configs.items()}
+    found |= {row.name: Cost(0, 0, found[row.name].gigabytes) for row in study.rows if row.others}  # nothing is trained
     for row in study.rows:
         of = found[row.name]
         numbers = (f'{of.epochs:g}', f'{of.hours * seeds:.2f}', f'{of.gigabytes * seeds:.2f}')
@@ -159,6 +162,29 @@ def show_power(path: Path, effect: float) -> None:
         'found four times in five, corrected for the comparisons of a score; the spreads are estimates from these seeds',
         highlight=False,
     )
+
+
+def look_into(study: Study, configs: dict, runs: list[Run], out: Path) -> None:
+    """The study's looks into its networks, of the first seed and where all of their rows are finished."""
+    from mmairl.analysis.images import Images
+    from mmairl.report import analysis_pages
+
+    for number, of in enumerate(study.look):
+        first = {run.row.name: run for run in runs if run.row.name in of['rows'] and run.seed == runs[0].seed}
+        if not all(run.done for run in first.values()):
+            continue
+        paths = {name: str(last_checkpoint(first[name].folder)) for name in of['rows']}
+        subjects = {name: (path, 'student') for name, path in paths.items()}
+        folder, instrument = out / f'{of["instrument"]}_{number}', of['instrument']
+        if instrument == 'norms':
+            networks = {name: read_backbone(path) for name, path in paths.items()}
+            print(analysis_pages.norms_page(networks, 3, folder))
+            continue
+        images = Images(configs[of['rows'][0]], 5000, 64, 0, default_device())
+        if instrument == 'cka':
+            print(analysis_pages.cka_page(subjects, images, 'pooled', False, False, folder))
+        else:
+            print(analysis_pages.geometry_page(subjects, images, 'tsne', False, folder, 0))
 
 
 def finish(record: dict, out: Path) -> None:

@@ -26,7 +26,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
     parser.add_argument('--gpus', type=positive, default=1, help='processes; without a GPU they run on the CPU')
     parser.add_argument('--normrescale', metavar='ANCHOR', help='rescale the backbone by this checkpoint first')
-    parser.add_argument('--beside', default='mocov2plus_sgd', help="the paper's row (Tab. 1, 2) to set beside")
+    parser.add_argument(
+        '--beside', default='mocov2plus_sgd', help="the paper's row (Tab. 1, 2), or TABLE/ROW of another"
+    )
     parser.add_argument('--work-dir', type=Path, help='default: work_dirs/transfer/RUN_CKPT_PART')
     parser.add_argument('--data', type=Path, default=Path('.'), help='the folder that has data/')
     return parser.parse_args()
@@ -61,13 +63,15 @@ def main() -> None:
 
 def table(rows: list[tuple[str, float | None, float | None]], beside: str) -> Table:
     """What was measured beside what was published; what is not there is blank."""
-    shown = Table(title='transfer, in percent')
+    shown = Table(title='transfer, in percent (nyuv2_rms and nyuv2_rel: as they are)')
     shown.add_column('')
     for name in ('measured', f'published, {beside}', 'difference'):
         shown.add_column(name, justify='right')
     for column, ours, theirs in rows:
         both = ours is not None and theirs is not None
-        cells = ('' if value is None else f'{value:.1f}' for value in (ours, theirs, ours - theirs if both else None))
+        digits = 1 if column not in TASKS['nyuv2'].plain else 3
+        difference = ours - theirs if both else None
+        cells = ('' if value is None else f'{value:.{digits}f}' for value in (ours, theirs, difference))
         shown.add_row(column, *cells)
     return shown
 

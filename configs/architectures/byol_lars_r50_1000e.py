@@ -6,3 +6,5 @@ optim_wrapper = dict(optimizer=dict(_delete_=True, type='LARS', lr=3.2, momentum
 default_hooks = dict(momentum=dict(base=0.996))
 auto_scale_lr = dict(base_batch_size=4096)
 train_cfg = dict(max_epochs=1000)
+evaluation = dict(sweep=True)  # BYOL chooses the linear classifier's rate from five
+assumptions = dict(crop="crops are resized bilinearly; BYOL's were bicubic")

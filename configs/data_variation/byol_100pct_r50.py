@@ -10,3 +10,6 @@ param_scheduler = [
 ]
 train_cfg = dict(_delete_=True, by_epoch=False, max_iters=250200)
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=12510))
+assumptions = dict(
+    iterations='the constant number of iterations of Fig. 8, which the paper does not print, is that of 200 epochs'
+)

@@ -13,3 +13,7 @@ model = dict(
 train_dataloader = dict(dataset=dict(views=[{{_base_.crop_flip}}]))
 optim_wrapper = dict(optimizer=dict(lr=0.4))
 train_cfg = dict(max_epochs=100)
+assumptions = dict(
+    supervised_rate='supervised rows have 0.1 per 256 images and decay 1e-4; the paper gives no rate',
+    supervised_norm="supervised rows have SyncBN, as the frameworks; the release's batch norm is each GPU's own",
+)

@@ -221,6 +221,11 @@ class Relabelled(ImageSubset):
             merged = ['artifact' if ARTIFACT in ancestors(name, parents) else 'not artifact' for name in names]
         elif isinstance(groups, int) and groups >= 1:
             merged = merge(names, parents, groups)
+            if (reached := len(set(merged))) != groups:
+                raise UserError(
+                    f'{taxonomy} merged bottom-up has no level of {groups} groups, the next below has {reached}; '
+                    'give a taxonomy that has one, or ask for a number that it reaches'
+                )
         else:
             raise UserError(f"Relabelled.groups={groups!r} is not known; give a number of groups or 'artifact'")
         classes = sorted(set(merged))

@@ -28,7 +28,7 @@ SECTIONS = {
     'env_cfg.mp_cfg': ('mp_start_method', 'opencv_num_threads'),
     'auto_scale_lr': ('base_batch_size', 'enable'),
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
-    'evaluation': ('train', 'val', 'test', 'batch_size', 'held_out', 'views'),
+    'evaluation': ('train', 'val', 'test', 'batch_size', 'held_out', 'views', 'sweep'),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
 LOADED = dict(dataset=DATASETS, sampler=DATA_SAMPLERS)

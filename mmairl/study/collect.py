@@ -32,18 +32,28 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         seeds=sorted({run.seed for run in runs}),
         metrics=_metrics(finished),
         published_metrics=[
-            dict(key=_measured_as(key, scale), label=key)
+            dict(key=_measured_as(key, study, scale), label=key)
             for key in dict.fromkeys(key for row in study.rows for key in row.published)
         ],
         figure=study.figure,
-        rows=[_row(row, scale, changed.get(row.name, []), by_row[row.name]) for row in study.rows],
+        rows=[_row(row, study, scale, changed.get(row.name, []), by_row[row.name]) for row in study.rows],
         fairness=dict(before=compared, after=after(study, finished)),
         reading=study.reading.get(scale.name, ''),
+        assumptions=assumptions(configs),
     )
     scores = [metric['key'] for metric in record['metrics']]
     record['comparisons'] = {key: list(map(asdict, compare_scores(record, key, study.equivalence))) for key in scores}
     write_json(out / 'study.json', record)
     return record
+
+
+def assumptions(configs: dict[str, Config]) -> dict[str, list[str]]:
+    """What the papers do not say and the rows' configs assume, each with the rows that do."""
+    found: dict[str, list[str]] = {}
+    for name, cfg in configs.items():
+        for said in filter(None, (cfg.get('assumptions') or {}).values()):
+            found.setdefault(said, []).append(name)
+    return found
 
 
 def describe(run: Run, out: Path) -> dict[str, Any]:
@@ -71,12 +81,13 @@ def _metrics(finished: dict[str, list[dict[str, Any]]]) -> list[dict[str, str]]:
     return [dict(key=key, label=label, unit='%') for key, label in labels.items()]
 
 
-def _measured_as(key: str, scale: Scale) -> str:
+def _measured_as(key: str, study: Study, scale: Scale) -> str:
     """The task whose score stands beside a published number; top-1 on ImageNet is that of linear evaluation."""
-    return 'linear' if scale.name == 'in1k' and key in ('in1k', 'top1') else key
+    by = {'in1k': 'linear', 'top1': 'linear', **study.measured} if scale.name == 'in1k' else {}
+    return by.get(key, key)
 
 
-def _row(row: Row, scale: Scale, changed: list[str], runs: list[dict[str, Any]]) -> dict[str, Any]:
+def _row(row: Row, study: Study, scale: Scale, changed: list[str], runs: list[dict[str, Any]]) -> dict[str, Any]:
     return dict(
         name=row.name,
         config=row.config,
@@ -86,6 +97,6 @@ def _row(row: Row, scale: Scale, changed: list[str], runs: list[dict[str, Any]])
         changed=changed,
         group=row.group,
         x=row.x,
-        published={_measured_as(key, scale): value for key, value in row.published.items()},
+        published={_measured_as(key, study, scale): value for key, value in row.published.items()},
         runs=runs,
     )

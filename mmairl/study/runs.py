@@ -62,9 +62,10 @@ def lay_out(
         folders = {row.name: out / 'runs' / row.slug / f'seed_{seed}' for row in study.rows}
         for row in study.rows:
             folder, asked = folders[row.name], dict(seed=seed, tasks=list(tasks))
-            needs = {key: folders[name] for key, name in (row.rescaled or {}).items() if key != 'constant'}
-            if row.rescaled:
-                asked['rescaled'] = {**row.rescaled, **{key: str(path.absolute()) for key, path in needs.items()}}
+            needs = {key: folders[name] for key, name in row.others.items()}
+            for way in ('rescaled', 'along'):
+                if made := getattr(row, way):
+                    asked[way] = {**made, **{key: str(path.absolute()) for key, path in needs.items()}}
             (folder / 'asked').mkdir(parents=True, exist_ok=True)
             made, config = folder / 'asked' / '.config.yaml', folder / 'asked' / 'config.yaml'
             write_config(configs[row.name], made)

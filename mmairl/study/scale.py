@@ -118,4 +118,8 @@ def _rescale_schedule(cfg: Config, scale: Scale) -> None:
             schedule.end = warm_up = scale.warm_up or max(1, round(schedule.end * scale.epochs))
         else:
             schedule.begin, schedule.end = schedule.begin and warm_up, short
-    cfg.default_hooks.checkpoint.update(interval=max(1, short // 4), max_keep_ckpts=1)
+    checkpoint = cfg.default_hooks.checkpoint
+    if checkpoint.max_keep_ckpts == -1:  # the run's checkpoints along the way are measured, too
+        checkpoint.interval = max(1, round(checkpoint.interval * scale.epochs))
+    else:
+        checkpoint.update(interval=max(1, short // 4), max_keep_ckpts=1)

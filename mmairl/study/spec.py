@@ -8,12 +8,26 @@ from typing import Any
 import yaml
 
 from mmairl.errors import UserError
-from mmairl.study.published import tables
+from mmairl.study import published
 from mmairl.study.statistics import MARGIN
 
-KEYS = {'title', 'question', 'paper', 'figure', 'seeds', 'tasks', 'rows', 'cross', 'reading', 'equivalence'}
-SETTINGS = {'beta'}  # what tells a published row from others; no score
-ROW_KEYS = {'name', 'config', 'options', 'against', 'factor', 'declares', 'published', 'group', 'x', 'rescaled'}
+KEYS = {
+    *('title', 'question', 'paper', 'figure', 'seeds', 'tasks', 'rows', 'cross', 'reading', 'equivalence'),
+    *('measured', 'look'),
+}
+ROW_KEYS = {
+    'name',
+    'config',
+    'options',
+    'against',
+    'factor',
+    'declares',
+    'published',
+    'group',
+    'x',
+    'rescaled',
+    'along',
+}
 
 
 @dataclass(frozen=True)
@@ -27,12 +41,18 @@ class Row:
     factor: str = ''  # what is changed, in words
     declares: tuple[str, ...] = ()  # the keys that may differ, as dotted prefixes
     published: dict[str, float] = field(default_factory=dict)
-    table: str = ''  # where that is printed
     group: str | None = None
     x: float | None = None
     rescaled: dict[str, Any] | None = (
         None  # no training: the row `of`, NormRescaled by the row `anchor` or by a `constant`
     )
+
+    along: dict[str, str] | None = None  # no training: what the row `of` had saved after a `part` of it, such as 50/300
+
+    @property
+    def others(self) -> dict[str, str]:
+        """The rows whose weights it takes."""
+        return {key: name for key, name in (self.rescaled or self.along or {}).items() if key in ('of', 'anchor')}
 
     @property
     def slug(self) -> str:
@@ -53,6 +73,8 @@ class Study:
     paper: dict[str, Any] = field(default_factory=dict)
     figure: dict[str, Any] = field(default_factory=dict)
     reading: dict[str, str] = field(default_factory=dict)  # by scale
+    measured: dict[str, str] = field(default_factory=dict)  # by what was published: the task that measures it
+    look: tuple[dict[str, Any], ...] = ()  # rows that an instrument of tools/analyze.py compares
     equivalence: float = MARGIN  # rows closer than this, in points of a score, count as equivalent
 
     def row(self, name: str) -> Row:
@@ -73,7 +95,7 @@ def read_study(path: str | Path) -> Study:
     _known(found, KEYS, f'the study {path}')
     described = found.get('rows') or _crossed(found['cross'])
     table = found.get('paper', {}).get('table', '')
-    _published(table)  # a wrong name is told also where no row uses it
+    published.rows(table)  # a wrong name is told also where no row uses it
     rows = tuple(
         _row(row, described[place - 1]['name'] if place else None, table, path) for place, row in enumerate(described)
     )
@@ -88,6 +110,8 @@ def read_study(path: str | Path) -> Study:
         found.get('paper', {}),
         found.get('figure', {'kind': 'bars'}),
         found.get('reading', {}),
+        found.get('measured', {}),
+        tuple(found.get('look', ())),
         _margin(found.get('equivalence', MARGIN), path),
     )
 
@@ -111,10 +135,6 @@ def _row(row: dict, above: str | None, table: str, path: Path) -> Row:
     _known(row, ROW_KEYS, f"the row '{row.get('name')}' of {path}")
     if 'name' not in row or 'config' not in row:
         raise UserError(f'a row of {path} lacks a name or a config')
-    table, key = _place(row.get('published'), table)
-    published = {} if key is None else _published(table)
-    if key is not None and key not in published:
-        raise UserError(f"the row '{row['name']}' of {path} names '{key}', which the paper's table does not hold")
     return Row(
         str(row['name']),
         row['config'],
@@ -122,40 +142,20 @@ def _row(row: dict, above: str | None, table: str, path: Path) -> Row:
         row.get('against') or above,
         row.get('factor', ''),
         tuple(row.get('declares', ())),
-        {} if key is None else published[key],
-        '' if key is None else table,
+        _printed(row.get('published'), table),
         row.get('group'),
         row.get('x'),
         row.get('rescaled'),
+        row.get('along'),
     )
 
 
-def _place(published: Any, table: str) -> tuple[str, str | None]:
-    """Table and row of what was published: a row of the study's own table, or TABLE/ROW."""
-    if published is None:
-        return table, None
-    other, _, key = str(published).rpartition('/')
-    return other or table, key
-
-
-def _published(name: str) -> dict[str, dict[str, float]]:
-    """The rows of a published table as dictionaries, whether they are printed so, as lists under columns, or as one number."""
-    if not name:
-        return {}
-    table, columns = tables(), ()
-    for part in name.split('.'):
-        if not isinstance(table, dict) or part not in table:
-            raise UserError(f"there is no published table '{name}'; see mmairl/study/published.yaml")
-        table = table[part]
-        columns = table.get('columns', columns) if isinstance(table, dict) else columns
-    rows = enumerate(table) if isinstance(table, list) else table.items()
-    return {str(name): _numbers(row, columns) for name, row in rows if name != 'columns'}
-
-
-def _numbers(row: Any, columns: list[str]) -> dict[str, float]:
-    if not isinstance(row, dict):
-        return dict(zip(columns, row)) if isinstance(row, list) else {'top1': row}
-    return {key: value for key, value in row.items() if not isinstance(value, bool) and key not in SETTINGS}
+def _printed(names: Any, table: str) -> dict[str, float]:
+    """What was published of a row: rows of the study's own table, or TABLE/ROW of others; one, or a list of them."""
+    found = {}
+    for name in [] if names is None else names if isinstance(names, list) else [names]:
+        found |= published.row(name if '/' in str(name) else f'{table}/{name}')
+    return found
 
 
 def _crossed(cross: dict) -> list[dict]:
@@ -189,7 +189,6 @@ def _check(rows: tuple[Row, ...], path: Path) -> None:
     if len(set(slugs)) < len(slugs):
         raise UserError(f'two rows of {path} have the same name (as a folder); rename one')
     for row in rows:
-        rescaled = row.rescaled or {}
-        for other in (row.against, rescaled.get('of'), rescaled.get('anchor')):
+        for other in (row.against, *row.others.values()):
             if other is not None and other not in names:
                 raise UserError(f"the row '{row.name}' of {path} builds on '{other}', which is no row of it")

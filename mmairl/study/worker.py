@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ from mmairl.weights.write import write_backbone
 
 STATISTICS = 200  # batches that batch norm's statistics are measured on, as many as PreciseBN takes
 FEATURES = 'features'  # of the protocols that share them, until all are measured
+SIZES = ('type', 'depth', 'stem_channels', 'base_channels')  # what a network has on every data set
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
 PATIENCE = 60  # seconds that the next start of a run waits for one that is stopping, and saving
 PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy')
@@ -78,8 +81,10 @@ def run(folder: Path, launcher: str = 'none') -> None:
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     cfg.work_dir, cfg.randomness.seed, cfg.resume = str(folder), asked['seed'], True
     trained = folder / 'trained.json'
-    if 'rescaled' in asked and not trained.is_file():
+    if not trained.is_file() and 'rescaled' in asked:
         rescale(cfg, folder, **asked['rescaled'])
+    elif not trained.is_file() and 'along' in asked:
+        earlier(folder, **asked['along'])
     elif not trained.is_file():
         start, record_start = time.perf_counter(), dict(type=RecordStart.__name__, path=str(folder / 'start.json'))
         cfg.custom_hooks = [*cfg.get('custom_hooks', []), record_start]
@@ -165,6 +170,21 @@ def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, const
     write_json(folder / 'trained.json', {**of_source, 'seconds': time.perf_counter() - start})
 
 
+def earlier(folder: Path, of: str, part: str) -> None:
+    """The weights that another run saved after a `part` of it, such as 50/300 of its epochs; nothing is trained."""
+    last = last_checkpoint(Path(of))
+    saved = last.with_name(re.sub(r'\d+', lambda end: str(round(int(end[0]) * Fraction(part))), last.name))
+    if not saved.is_file():
+        raise UserError(
+            f'{last.parent} kept no {saved.name}; its config wants max_keep_ckpts=-1 and an interval for it'
+        )
+    write_backbone(read_backbone(str(saved)), folder / 'taken.pth', 'mmairl')
+    (folder / 'last_checkpoint').write_text('taken.pth')
+    of_source = json.loads((last.parent / 'trained.json').read_text())
+    seen = {key: round(of_source[key] * Fraction(part)) for key in ('steps', 'images_seen')}
+    write_json(folder / 'trained.json', {**of_source, **seen, 'seconds': 0.0})
+
+
 def transfer(folder: Path, gpus: int, leave_if_signalled: Callable[[], None]) -> None:
     """The run's tasks on mmdet and mmseg, added to its result; each is resumed and kept in a folder of its own."""
     from mmairl.transfer.run import Place, prepare, run_task  # needs the platforms
@@ -191,9 +211,17 @@ def measure(task: str, cfg: Config, checkpoint: Path, folder: Path, launcher: st
     done, (protocol, _, elsewhere) = folder / f'{task}.json', task.partition('@')
     if not done.is_file():
         if elsewhere:
+            network = {key: cfg.model.backbone[key] for key in SIZES if key in cfg.model.backbone}
+            width = cfg.model.get('in_channels') or cfg.model.projector.in_channels
             cfg = load_config(str(home() / 'configs' / 'evaluation' / f'{elsewhere}.py'))
+            cfg.merge_from_dict({'model.backbone': network, 'model.in_channels': width})
         settings = Settings(
-            ks=[20], device=default_device(), cache=folder / FEATURES, work_dir=folder / task, launcher=launcher
+            ks=[20],
+            device=default_device(),
+            cache=folder / FEATURES,
+            sweep=cfg.get('evaluation', {}).get('sweep', False),
+            work_dir=folder / task,
+            launcher=launcher,
         )
         scores = evaluate(cfg, protocol, checkpoint, settings=settings).scores
         if is_main_process():

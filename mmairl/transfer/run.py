@@ -75,7 +75,8 @@ def run_task(name: str, start: Path, depth: int, place: Place) -> dict[str, floa
         found = json.loads((folder / 'result.json').read_text()) if task.protocol else last_scalars(folder)
         if lacking := [key for key in task.scores.values() if key not in found]:
             raise UserError(f'{name} has ended without the score {lacking[0]}; its log is in {folder}')
-        write_json(done, {column: task.factor * found[key] for column, key in task.scores.items()})
+        factors = {column: 1 if column in task.plain else task.factor for column in task.scores}
+        write_json(done, {column: factors[column] * found[key] for column, key in task.scores.items()})
     return json.loads(done.read_text())
 
 

@@ -12,7 +12,7 @@ class Task:
     """A protocol of evaluate.py on ImageNet, or a detection or segmentation run.
 
     `config` has a place for the depth; `data` are the paths that must be there; `scores` maps the paper's columns (or, where it
-    has none, a name) to what the run calls the score, which `factor` makes a percentage.
+    has none, a name) to what the run calls the score, which `factor` makes a percentage unless it is one of `plain`.
     """
 
     config: str
@@ -21,6 +21,7 @@ class Task:
     depths: tuple[int, ...] = (18, 50, 101)
     protocol: str | None = None
     factor: float = 100
+    plain: tuple[str, ...] = ()  # such as metres
 
 
 VOC07, VOC12, COCO = 'data/VOCdevkit/VOC2007', 'data/VOCdevkit/VOC2012', ('data/coco/annotations',)
@@ -35,7 +36,9 @@ def _voc(column: str) -> dict[str, str]:
 
 
 def _coco(column: str) -> dict[str, str]:
-    return {f'{column}_box': 'coco/bbox_mAP', f'{column}_mask': 'coco/segm_mAP'}
+    kinds = {'': 'mAP', '_ap50': 'mAP_50', '_ap75': 'mAP_75'}
+    parts = {'box': 'bbox', 'mask': 'segm'}
+    return {f'{column}_{part}{end}': f'coco/{parts[part]}_{name}' for end, name in kinds.items() for part in parts}
 
 
 DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
@@ -47,11 +50,14 @@ TASKS = {
     'voc0712': Task('transfer/voc0712_c4_r{depth}_24k', (VOC07, VOC12), _voc('voc0712')),
     'coco_c4': Task('transfer/coco_mask_rcnn_c4_r{depth}_90k', COCO, _coco('coco_c4'), (50,)),
     'coco_fpn': Task('transfer/coco_mask_rcnn_fpn_r{depth}_90k', COCO, _coco('coco_fpn'), (50,)),
+    'coco_fpn_msbreg': Task('transfer/coco_mask_rcnn_fpn_r{depth}_90k_msbreg', COCO, _coco('coco_fpn'), (50,)),
     'cityscapes': Task('transfer/cityscapes_deeplabv3_r{depth}_40k', CITYSCAPES, {'cityscapes_miou': 'mIoU'}, factor=1),
     'voc2012_seg': Task(
         'transfer/voc2012_fcn_r{depth}_30k', (f'{VOC12}/SegmentationClass',), {'voc2012_miou': 'mIoU'}, (50,), factor=1
     ),
-    'nyuv2': Task('transfer/nyuv2_depth_r{depth}_7500', ('data/nyu/images',), NYU, (50,), factor=1),
+    'nyuv2': Task(
+        'transfer/nyuv2_depth_r{depth}_7500', ('data/nyu/images',), NYU, (50,), plain=('nyuv2_rms', 'nyuv2_rel')
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""MSBReg's loss terms: the centroid over K views, and two regularisers that any head can be given."""
+"""MSBReg's loss terms: the centroid over K views, and regularisers that any head can be given."""
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -105,3 +107,21 @@ class BrownianTerm(nn.Module):
         shape = {'image': (1, images, width), 'view': (views, images, width), 'batch': (1, 1, width)}[self.per]
         g = F.normalize(torch.randn(shape, device=queries.device, dtype=queries.dtype), dim=-1)
         return (queries * g).sum(dim=-1).mean()
+
+
+@MODELS.register_module()
+class UniformityTerm(nn.Module):
+    """Wang and Isola's uniformity: ln of the mean of exp(-2 |q_i - q_j|^2) over a view's pairs, averaged over the views."""
+
+    name = 'uniformity'
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, queries: Tensor) -> Tensor:
+        return torch.stack([self.of_view(gather_with_gradient(view)) for view in queries]).mean()
+
+    def of_view(self, q: Tensor) -> Tensor:
+        cosines = (q @ q.T).to(q.dtype)[~torch.eye(len(q), dtype=torch.bool, device=q.device)]
+        return (4 * cosines - 4).logsumexp(0) - math.log(len(cosines))  # |q_i - q_j|^2 = 2 - 2 cos

@@ -10,10 +10,10 @@ from mmengine.config import Config
 from mmairl.errors import UserError
 from mmairl.study.collect import collect
 from mmairl.study.guard import after, compare, require_fair
-from mmairl.study.plan import cost, passes
+from mmairl.study.plan import passes
 from mmairl.study.published import tables
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.spec import Study, catalogue, read_study
+from mmairl.study.spec import Study, read_study
 
 STUDIES = Path(__file__).parents[2] / 'configs' / 'studies'
 READY = sorted(path.stem for path in STUDIES.glob('*.yaml'))
@@ -39,28 +39,6 @@ def at(name: str, scale: str) -> tuple[Study, dict[str, Config]]:
     """A ready study and its rows' configs at a scale."""
     study = read_study(STUDIES / f'{name}.yaml')
     return study, {row.name: resolve(row, read_scale(scale)) for row in study.rows}
-
-
-# The other scales of the other studies only in `make test-all`.
-QUICK = ('ladder', 'crossover', 'msbreg')
-EVERYWHERE = [
-    pytest.param(name, scale, marks=[] if scale == 'in1k' or (scale == 'demo' and name in QUICK) else pytest.mark.slow)
-    for scale in ('in1k', 'demo', 'cifar', 'in100')
-    for name in READY
-]
-
-
-@pytest.mark.parametrize(('name', 'scale'), EVERYWHERE)
-def test_every_ready_study_plans_at_every_scale_and_differs_only_in_what_it_declares(name, scale):
-    study, configs = at(name, scale)
-    compared = compare(study, configs)
-    require_fair(compared)
-    assert len(compared) == len(study.rows) - 1, 'each row but the first is compared with one'
-    trained = {row.name for row in study.rows if not row.rescaled}
-    if scale == 'in1k':
-        assert all(entry['found'] for entry in compared if entry['row'] in trained), 'a row that changes nothing'
-    if scale == 'demo':
-        assert all(cost(cfg, read_scale(scale)).gigabytes > 0 for cfg in configs.values())
 
 
 SMALLER = [(name, scale) for name in ('crossover', 'asymmetry', 'ladder') for scale in ('cifar', 'in100', 'demo')]
@@ -104,7 +82,7 @@ def test_published_numbers_are_the_papers():
     assert ladder.row('MoCo v2').published['voc07_ap50'] == 76.5 and ladder.row('BYOL (SGD)').published['in1k'] == 72.1
     rescaled = read_study(STUDIES / 'normrescale.yaml').row('NormRescale by BYOL (SGD)')
     columns = tables()['revisit_airl']['table8_normrescale_anchors']['columns']
-    assert rescaled.published == dict(zip(columns, [76.6, 48.1, 51.6, 82.1, 56.7, 62.9]))
+    assert dict(zip(columns, [76.6, 48.1, 51.6, 82.1, 56.7, 62.9])).items() <= rescaled.published.items()
     assert read_study(STUDIES / 'byol_target.yaml').row('momentum 0.99').published == {'top1': 72.5}
     assert read_study(STUDIES / 'byol_variants.yaml').row('SimCLR').published['top1'] == 69.4
 
@@ -172,7 +150,7 @@ def test_factors_are_crossed(tmp_path):
         (dict(rows=[dict(name='a')]), 'lacks a name or a config'),
         (dict(rows=[dict(name='a', config='x'), dict(name='A', config='x')]), 'have the same name'),
         (dict(rows=[dict(name='a', config='x', against='b')]), "builds on 'b', which is no row"),
-        (dict(rows=[dict(name='a', config='x', published='z')]), "names 'z', which the paper's table does not hold"),
+        (dict(rows=[dict(name='a', config='x', published='z')]), "has no row 'z'"),
         (dict(paper=dict(table='revisit_airl.table9')), "no published table 'revisit_airl.table9'"),
     ],
 )
@@ -192,10 +170,6 @@ def test_runs_that_are_not_comparable_are_found_afterwards():
         'software': True,
         'code': True,
     }
-
-
-def test_the_page_of_studies_lists_those_that_are_there():
-    assert catalogue(STUDIES) in (STUDIES.parents[1] / 'docs' / 'reproduce.md').read_text()
 
 
 def test_flags_of_a_published_row_are_no_scores_and_top_1_stands_beside_linear_evaluation(tmp_path):

@@ -8,6 +8,7 @@ optim_wrapper = dict(
     type='AutocastOptimWrapper',
     optimizer=dict(type='SGD', lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4),
 )
+# BYOL names no schedule of the rate; the cosine is ours.
 param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=0, end=20000)]
 train_cfg = dict(by_epoch=False, max_iters=20000)
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=2000, max_keep_ckpts=1))

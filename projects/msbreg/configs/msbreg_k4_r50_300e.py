@@ -22,3 +22,8 @@ auto_scale_lr = dict(base_batch_size=512)
 train_dataloader = dict(dataset=dict(views=[view] * 4))
 optim_wrapper = dict(optimizer=dict(lr=1.2, weight_decay=1e-5))
 train_cfg = dict(max_epochs=300)
+assumptions = dict(
+    lars_batch=None,
+    msbreg_terms="MSBReg's terms are a reading: its supplement has no equations (README of projects/msbreg)",
+    msbreg_teacher="the teacher's momentum and the crop's area are BYOL's",
+)

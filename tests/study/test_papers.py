@@ -1,0 +1,136 @@
+"""The three papers: every table and figure is a study that plans at every scale, a command, or a sentence that says why not."""
+
+import copy
+import json
+import math
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from test_docs import check_command, commands, module
+
+from mmairl.configs import load_config
+from mmairl.registry import MODELS
+from mmairl.study import scale as scales
+from mmairl.study import worker
+from mmairl.study.guard import compare, require_fair
+from mmairl.study.published import rows, tables
+from mmairl.study.spec import read_study
+from mmairl.study.worker import is_local
+from mmairl.transfer.tasks import TASKS
+from projects.papers.reproduce import coverage, pages
+
+ROOT = Path(__file__).parents[2]
+STUDIES = sorted((ROOT / 'configs' / 'studies').glob('*.yaml'))
+ITEMS = [(paper['paper'], of) for paper in coverage() for of in paper['items']]
+read = cache(load_config)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Rows, studies and scales share what was read of a file."""
+
+    def load(path, options):
+        cfg = copy.deepcopy(read(path))
+        cfg.merge_from_dict(options)
+        return cfg
+
+    monkeypatch.setattr(scales, 'load_config', load)
+
+
+@pytest.mark.parametrize('path', STUDIES, ids=lambda path: path.stem)
+def test_every_study_plans_at_every_scale_and_names_tasks_that_are_there(quick, path):
+    study = read_study(path)
+    for name in ('in1k', 'demo', 'cifar', 'in100'):
+        compared = compare(study, {row.name: scales.resolve(row, scales.read_scale(name)) for row in study.rows})
+        require_fair(compared)
+        changes = {entry['row']: entry['found'] for entry in compared}
+        assert len(changes) == len(study.rows) - 1, 'each row but the first is compared with one'
+        still = [row.name for row in study.rows[1:] if not (row.others or changes[row.name])]
+        assert name != 'in1k' or not still, f'rows that change nothing: {still}'
+    for task in [*study.tasks['in1k'], *study.measured.values()]:
+        assert is_local(task) or task in TASKS, task
+        assert not task.partition('@')[2] or (ROOT / f'configs/evaluation/{task.partition("@")[2]}.py').is_file(), task
+    names = {row.name for row in study.rows}
+    assert all(set(of['rows']) <= names for of in study.look)
+    assert set(study.measured) <= {key for row in study.rows for key in row.published}
+
+
+def test_every_item_of_the_papers_has_a_study_a_command_or_a_reason():
+    ready = {path.stem for path in STUDIES}
+    for paper, of in ITEMS:
+        assert of.keys() & {'studies', 'commands', 'why'}, f'{paper}, {of["item"]}: nothing is said of it'
+        assert set(of.get('studies', ())) <= ready, of['item']
+        for command in (words for line in of.get('commands', ()) for words in commands(line)):
+            check_command(command, set())
+    assert ready - {name for _, of in ITEMS for name in of.get('studies', ())} == {'longer_lars'}, 'not of the papers'
+
+
+def test_the_pages_are_made_from_the_studies():
+    for path, text in pages().items():
+        assert path.read_text() == text, f'run python projects/papers/reproduce.py, for {path} is another'
+
+
+def test_every_published_table_says_which_it_is():
+    for paper, found in tables().items():
+        assert found['paper']
+        for name, table in found.items():
+            parts = (
+                {f'{name}.{key}': part for key, part in table.items()} if name == 'table3_transfer' else {name: table}
+            )
+            for place, part in parts.items() if isinstance(table, dict) else ():
+                assert part['printed'] and rows(f'{paper}.{place}'), place
+
+
+def test_the_optimal_linear_predictor_is_least_squares_and_the_network_alone_learns():
+    load_config(ROOT / 'projects/byol_variants/configs/optimal_linear_r50_300e.py')
+    head = MODELS.build(dict(type='OptimalLinearHead', ridge=1e-12))
+    q, k = torch.randn(2, 64, 8).unbind()
+    best = torch.linalg.lstsq(q.double(), k.double()).solution.float()
+    torch.testing.assert_close(head.solve(q, k), best)
+    q.requires_grad_()
+    loss = head({0: q, 1: q}, {0: k, 1: k}, None)['loss']
+    cosine = torch.cosine_similarity(q @ best, k)
+    assert loss.item() == pytest.approx(2 * (2 - 2 * cosine).mean().item(), rel=1e-5)
+    (gradient,) = torch.autograd.grad(loss, q)
+    (expected,) = torch.autograd.grad(2 * (2 - 2 * cosine).mean(), q)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_uniformity_is_the_mean_over_pairs():
+    load_config(ROOT / 'projects/msbreg/configs/byol_uniform_r18_in100_320e.py')
+    q = torch.nn.functional.normalize(torch.randn(2, 6, 5, dtype=torch.float64), dim=2)
+    pairs = [[math.exp(-2 * (a - b).square().sum()) for a in v for b in v if a is not b] for v in map(list, q)]
+    expected = sum(math.log(sum(of) / len(of)) for of in pairs) / 2
+    assert MODELS.build(dict(type='UniformityTerm'))(q).item() == pytest.approx(expected)
+
+
+def test_checkpoints_along_a_run_are_measured_and_looked_into(tmp_path, monkeypatch):
+    """A study of one run, of what it had saved after a third and two thirds, and of what its networks look like."""
+    config = 'longer/mocov2plus_r50_300e.py'
+    described = [dict(name='end', config=config, x=3)]
+    for part in ('1/3', '2/3'):
+        described.append(dict(name=part, config=config, x=1, along=dict(of='end', part=part), against='end'))
+    looks = [dict(instrument=name, rows=['1/3', 'end']) for name in ('norms', 'cka')]
+    study = dict(title='Along', figure=dict(kind='scatter', x='knn'), tasks={}, look=looks, rows=described)
+    toy = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
+    toy['merge'] |= {'model.backbone.stem_channels': 8, 'model.backbone.base_channels': 8}
+    data = dict(type='Shapes', split='train', count=64, size=24)
+    toy |= dict(images=64, data=data, batch=16, epochs=0.02, queue=64, widths=dict(features=64, hidden=32, out=16))
+    toy['views']['RandomResizedCrop']['size'] = 16
+    toy['replace']['evaluation'] = dict(train=data, test={**data, 'split': 'val'})
+    for name, content in (('study', study), ('toy', toy)):
+        (tmp_path / f'{name}.yaml').write_text(yaml.safe_dump(content))
+    tool = module('tools/study.py')
+    monkeypatch.setattr(tool, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
+    parts = [tmp_path / 'study.yaml', '--scale', tmp_path / 'toy.yaml', '--out', tmp_path / 'out']
+    monkeypatch.setattr(sys, 'argv', ['study', *map(str, parts)])
+    tool.main()
+    record = json.loads((tmp_path / 'out' / 'study.json').read_text())
+    assert [row['runs'][0]['images_seen'] for row in record['rows']] == [6 * 64, 2 * 64, 4 * 64]
+    assert len({run['sha256'] for row in record['rows'] for run in row['runs']}) == 3
+    assert any('projector' in said for said in record['assumptions'])
+    assert list(tmp_path.glob('out/norms_0/*.html')) and list(tmp_path.glob('out/cka_1/*.html'))
