@@ -48,7 +48,14 @@ def normrescale(
     >>> new['w'], rows[0].ratio
     (tensor([0.6000, 0.8000]), 0.2)
     """
-    _check(anchor, constant, per, statistics)
+    if (anchor is None) == (constant is None):
+        raise UserError('NormRescale takes its norms from an anchor or scales by a constant: give one of the two')
+    if constant is not None and not 0 < constant < float('inf'):
+        raise UserError(f'the constant of NormRescale is {constant}; give a positive number such as 0.1')
+    if per not in PER or statistics not in STATISTICS:
+        raise UserError(f"per='{per}', statistics='{statistics}' are not NormRescale's; say {PER} and {STATISTICS}")
+    if constant is not None and per == 'channel':
+        raise UserError('a constant factor is the same for every channel; per=channel goes with an anchor')
     new, rows = {}, []
     for key, weight in weights.items():
         new[key] = weight
@@ -67,17 +74,6 @@ def normrescale(
         if not why:
             new[key] = _rescaled(weight, anchor[key], by_channel)
     return new, rows
-
-
-def _check(anchor: Mapping | None, constant: float | None, per: str, statistics: str) -> None:
-    if (anchor is None) == (constant is None):
-        raise UserError('NormRescale takes its norms from an anchor or scales by a constant: give one of the two')
-    if constant is not None and not 0 < constant < float('inf'):
-        raise UserError(f'the constant of NormRescale is {constant}; give a positive number such as 0.1')
-    if per not in PER or statistics not in STATISTICS:
-        raise UserError(f"per='{per}', statistics='{statistics}' are not NormRescale's; say {PER} and {STATISTICS}")
-    if constant is not None and per == 'channel':
-        raise UserError('a constant factor is the same for every channel; per=channel goes with an anchor')
 
 
 def _why_not(weight: Tensor, anchor: Tensor | None) -> str:

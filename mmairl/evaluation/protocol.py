@@ -264,7 +264,7 @@ def _by_solver(
         scores['SVM, top-1'] = found.accuracy
     details = {'cost': found.cost, 'per_class': found.per_class}
     if settings.low_shot:
-        details['low_shot'] = dataclasses.asdict(low_shot(train, test, jobs=jobs))
+        details['low_shot'] = low_shot(train, test, jobs=jobs)
     return scores, details
 
 

@@ -13,7 +13,7 @@ import torch
 from joblib import Parallel, delayed
 from mmengine.logging import print_log
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
@@ -41,14 +41,6 @@ class SVMResult:
     per_class: dict[int, float]
     cost: dict[int, float]
     accuracy: float | None
-
-
-@dataclass(frozen=True)
-class LowShotResult:
-    """Mean and standard deviation over the samples of the test mAP in percent, by the number of positives a class."""
-
-    mean: dict[int, float]
-    std: dict[int, float]
 
 
 def svm(train: Features, test: Features, costs: Sequence[float] = COSTS, seed: int = 0, jobs: int = 1) -> SVMResult:
@@ -87,11 +79,11 @@ def low_shot(
     cost: float = LOW_SHOT_COST,
     seed: int = 0,
     jobs: int = 1,
-) -> LowShotResult:
-    """Train on k positives and (classes - 1) k negatives of each class, or all there are, in `samples` independent draws.
+) -> dict[str, dict[int, float]]:
+    """Mean and standard deviation over `samples` independent draws of the test mAP in percent, by k.
 
-    Within a draw the images of a smaller k are among those of a larger one. A k that some class has too few positives
-    for is left out.
+    Each class learns from k positives and (classes - 1) k negatives, or all there are. Within a draw the images of a
+    smaller k are among those of a larger one. A k that some class has too few positives for is left out.
     """
     y, y_test = label_matrices(train, test)
     shots, shown, others = _possible(shots, y), _shown(y_test), max(1, y.shape[1] - 1)
@@ -104,7 +96,10 @@ def low_shot(
     ]
     found = _in_parallel(_ap_from, tasks, 'low-shot SVM', jobs)
     maps = np.array(found).reshape(samples, len(shown), len(shots)).mean(axis=1)
-    return LowShotResult(dict(zip(shots, maps.mean(axis=0).tolist())), dict(zip(shots, maps.std(axis=0).tolist())))
+    return {
+        'mean': dict(zip(shots, maps.mean(axis=0).tolist())),
+        'std': dict(zip(shots, maps.std(axis=0).tolist())),
+    }
 
 
 def draw(labels: Tensor, shots: Sequence[int], others: int, seed: tuple[int, ...]) -> list[np.ndarray]:
@@ -150,12 +145,8 @@ def _fit_class(x: np.ndarray, labels: np.ndarray, costs: Sequence[float], seed: 
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', ConvergenceWarning)  # the largest costs reach the limit, as published
-        held_out = [
-            cross_val_score(classifier(cost, seed), x, y, cv=folds, scoring='average_precision').mean()
-            for cost in costs
-        ]
-        best = costs[int(np.argmax(held_out))]
-        return classifier(best, seed).fit(x, y), best
+        grid = GridSearchCV(classifier(1.0, seed), {'C': costs}, scoring='average_precision', cv=folds).fit(x, y)
+    return grid.best_estimator_, grid.best_params_['C']
 
 
 def _ap_from(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmairl.analysis.geometry import CHANGES, alignment, geometry, invariance, rankme, spectrum, spread, uniformity
+from mmairl.analysis.geometry import CHANGES, alignment, invariance, rankme, spectrum, spread, uniformity
 
 
 def sphere(count: int, width: int, seed: int = 0) -> torch.Tensor:
@@ -47,12 +47,6 @@ def test_the_spectrum_is_that_of_the_covariance():
     x = sphere(300, 12)
     wanted = np.linalg.eigvalsh(np.cov(x.double().numpy().T))[::-1]
     np.testing.assert_allclose(spectrum(x).numpy(), wanted / wanted.sum(), rtol=1e-6)
-
-
-def test_all_figures_of_one_network_together():
-    x = sphere(100, 16)
-    found = geometry(x, x, x)
-    assert (found.alignment, found.dimensions, found.images) == (pytest.approx(0), 16, 100)
 
 
 def test_every_change_is_none_at_strength_zero_and_some_at_one():

@@ -44,12 +44,14 @@ def assert_rescaled(new: dict, source: dict, anchor: dict) -> None:
             assert not torch.equal(value, source[key])
 
 
-def test_norms_are_the_anchors_and_directions_the_sources():
+def test_norms_are_the_anchors_and_directions_the_sources_and_twice_is_once():
     source, anchor = weights(1, scale=9), weights(2)
     new, rows = normrescale(source, anchor)
     assert new.keys() == source.keys()
     assert_rescaled(new, source, anchor)
     assert not left_alone(rows) and len(rows) == sum(not is_statistic(key) for key in source)
+    twice, _ = normrescale(new, anchor)
+    assert all(torch.allclose(twice[key].double(), new[key].double(), rtol=3e-7, atol=0) for key in new)
 
 
 def test_buffers_of_whole_numbers_are_left_alone_and_listed():
@@ -57,17 +59,7 @@ def test_buffers_of_whole_numbers_are_left_alone_and_listed():
     anchor = dict(w=torch.tensor([0.0, 1.0]), relative_position_index=torch.tensor([[1, 1], [1, 1]]))
     for new, rows in (normrescale(source, anchor), normrescale(source, constant=0.1)):
         assert torch.equal(new['relative_position_index'], source['relative_position_index'])
-        assert (
-            left_alone(rows)
-            == '1 of 2 tensors were left as they were (it holds whole numbers: relative_position_index)'
-        )
-
-
-def test_twice_is_once():
-    source, anchor = weights(1), weights(2)
-    once, _ = normrescale(source, anchor)
-    twice, _ = normrescale(once, anchor)
-    assert all(torch.allclose(twice[key].double(), once[key].double(), rtol=3e-7, atol=0) for key in once)
+        assert 'left as they were (it holds whole numbers: relative_position_index)' in left_alone(rows)
 
 
 def test_a_constant_scales_each_learnable_tensor():
@@ -79,18 +71,13 @@ def test_a_constant_scales_each_learnable_tensor():
     assert rows[0].ratio == pytest.approx(0.1)
 
 
-def test_per_channel_matches_every_output_channel():
+def test_per_channel_and_running_statistics_are_choices():
     source, anchor = weights(1), weights(2)
     source['conv1.weight'][3] = 0
-    new = normrescale(source, anchor, per='channel')[0]['conv1.weight'].double()
-    norms, wanted = new.flatten(1).norm(dim=1), anchor['conv1.weight'].double().flatten(1).norm(dim=1)
+    new, _ = normrescale(source, anchor, per='channel', statistics='rescale')  # the latter as the release did
+    wanted = anchor['conv1.weight'].double().flatten(1).norm(dim=1)
     wanted[3] = 0
-    assert torch.allclose(norms, wanted, rtol=1e-6)
-
-
-def test_the_release_rescaled_running_statistics_too_and_counters_stay():
-    source, anchor = weights(1), weights(2)
-    new, _ = normrescale(source, anchor, statistics='rescale')
+    assert torch.allclose(new['conv1.weight'].double().flatten(1).norm(dim=1), wanted, rtol=1e-6)
     norm = new['bn1.running_mean'].double().norm().item()
     assert norm == pytest.approx(anchor['bn1.running_mean'].double().norm().item(), rel=1e-6)
     assert torch.equal(new['bn1.num_batches_tracked'], source['bn1.num_batches_tracked'])
@@ -98,21 +85,23 @@ def test_the_release_rescaled_running_statistics_too_and_counters_stay():
 
 def test_what_cannot_be_rescaled_is_named_with_its_reason():
     source = dict(a=torch.ones(3), b=torch.ones(2), c=torch.zeros(2), d=torch.ones(2), e=torch.ones(2))
-    anchor = dict(b=torch.ones(3), c=torch.ones(2), d=torch.zeros(2), e=torch.full((2,), 2.0))
+    source['f'] = torch.tensor([torch.nan])
+    anchor = dict(b=torch.ones(3), c=torch.ones(2), d=torch.zeros(2), e=torch.full((2,), 2.0), f=torch.ones(1))
     new, rows = normrescale(source, anchor)
     assert all(torch.equal(new[key], source[key]) for key in 'abcd') and new['e'].tolist() == [2, 2]
     sentence = left_alone(rows)
-    assert sentence.startswith('4 of 5 tensors')
-    for part in ('the anchor lacks it: a', 'differs', 'its norm is zero: c', 'norm is zero: d'):
+    assert sentence.startswith('5 of 6 tensors')
+    for part in ('the anchor lacks it: a', 'differs', 'its norm is zero: c', 'norm is zero: d', 'not finite: f'):
         assert part in sentence
 
 
 @pytest.mark.parametrize(
-    'arguments', [{}, dict(anchor={}, constant=0.1), dict(constant=-1.0), dict(constant=float('nan'))]
+    'arguments',
+    [{}, dict(anchor={}, constant=0.1), dict(constant=float('nan')), dict(constant=0.1, per='channel'), dict(per='x')],
 )
 def test_an_anchor_or_a_positive_constant_is_wanted(arguments):
     with pytest.raises(UserError):
-        normrescale(dict(a=torch.ones(2)), **arguments)
+        normrescale(dict(a=torch.ones(2)), **{'anchor': None if arguments != dict(per='x') else {}, **arguments})
 
 
 def save_ours(path: Path, source: dict, **more) -> Path:

@@ -5,35 +5,35 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine import Config
-from torch.utils.data import Dataset
 
+from mmairl.configs import load_config
+from mmairl.data.views import ViewDataset
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.registry import DATASETS
 
 
 @DATASETS.register_module(force=True)
-class Noise(Dataset):
+class Noise(ViewDataset):
     """`count` images of noise, brighter by class."""
 
-    classes, metric = ('dark', 'mid', 'bright'), 'top-1'
+    classes = ['dark', 'mid', 'bright']
 
     def __init__(self, count: int = 45, seed: int = 0, views: list | None = None) -> None:
+        super().__init__(views)
         generator = torch.Generator().manual_seed(seed)
         self.labels = torch.arange(count) % 3
         noise = torch.randint(0, 60, (count, 3, 32, 32), generator=generator)
         self.images = (noise + 80 * self.labels.view(-1, 1, 1, 1)).byte()
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> dict:
-        return {'inputs': [self.images[index]], 'data_samples': {'label': int(self.labels[index]), 'index': index}}
+    def raw(self, index: int) -> torch.Tensor:
+        return self.images[index]
 
 
 CONFIG = """
 model = dict(
     type='Siamese',
     backbone=dict(type='mmpretrain.ResNet', depth=18, base_channels=8, stem_channels=8, init_cfg=dict(type='Pretrained', checkpoint='nowhere')),
+    in_channels=64,
     data_preprocessor=dict(type='ViewPreprocessor', mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3)),
 )
 evaluation = dict(train=dict(type='Noise'), test=dict(type='Noise', count=30, seed=1), batch_size=16)
@@ -49,7 +49,7 @@ def config_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cfg(config_file: Path) -> Config:
-    return Config.fromfile(config_file)
+    return load_config(str(config_file))
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
-"""A run that stores features, for tests that start several: storing.py ROOT NAME [FILE_TO_WAIT_FOR]."""
+"""Two runs that store features, the first of which somebody else has begun: storing.py FOLDER."""
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -54,14 +53,10 @@ def stored(root: Path, name: str, waited_for: Path | None = None) -> Features:
     return features.stored(root / 'key.npy', network, Ramp(), HOW)
 
 
-def main() -> None:
-    root, name, *waited_for = Path(sys.argv[1]), sys.argv[2], *map(Path, sys.argv[3:])
-    start_processes('pytorch' if 'RANK' in os.environ else 'none')
-    (root.parent / f'{name}.starts').touch()
-    found = stored(root, name, *waited_for)
-    torch.save((found.x, found.y), root.parent / f'{name}.{os.environ.get("RANK", 0)}.pth')
-    stop_processes()
-
-
 if __name__ == '__main__':
-    main()
+    folder = Path(sys.argv[1])
+    start_processes('pytorch')
+    (folder / 'starts').touch()
+    for root in ('shared', 'two'):
+        stored(folder / root, root)
+    stop_processes()

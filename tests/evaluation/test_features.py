@@ -1,17 +1,31 @@
+"""Features as they are computed, and in one file: read again, whole or not there, filled once by any number of processes."""
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+import storing
 import torch
+from PIL import Image
 from torch import nn
 
+from mmairl.data.folders import ImageFolder
 from mmairl.errors import UserError
-from mmairl.evaluation.features import Extraction, extract, stored
+from mmairl.evaluation import features
+from mmairl.evaluation.features import Extraction, extract, read_rows, stored
 from mmairl.registry import DATASETS
+from projects.faults.disk import TmpFs
 
 Noise = DATASETS.get('Noise')  # registered by this folder's conftest
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 HOW = Extraction(MEAN, STD)
+VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
 
 
 class Channels(nn.Module):
@@ -26,15 +40,16 @@ def normalised(dataset) -> np.ndarray:
     return (images - np.reshape(MEAN, (1, 3, 1, 1))) / np.reshape(STD, (1, 3, 1, 1))
 
 
-def test_features_are_the_last_map_averaged_over_space_in_order():
-    dataset = Noise()
-    features = extract(Channels(), dataset, Extraction(MEAN, STD, batch_size=7))
-    np.testing.assert_allclose(features.x, normalised(dataset).mean(axis=(2, 3)), atol=1e-5)
-    assert features.x.dtype == torch.float32 and torch.equal(features.y, dataset.labels)
+def in_store(root: Path) -> list[str]:
+    """The files, but for the locks, which stay and are empty."""
+    return [path.name for path in root.iterdir() if path.suffix != '.lock' or path.stat().st_size]
 
 
-def test_without_a_backbone_the_pixels_are_the_features():
+def test_features_are_the_last_map_averaged_over_space_in_order_or_the_pixels():
     dataset = Noise()
+    found = extract(Channels(), dataset, Extraction(MEAN, STD, batch_size=7))
+    np.testing.assert_allclose(found.x, normalised(dataset).mean(axis=(2, 3)), atol=1e-5)
+    assert found.x.dtype == torch.float32 and torch.equal(found.y, dataset.labels)
     np.testing.assert_allclose(extract(None, dataset, HOW).x, normalised(dataset).reshape(45, -1), atol=1e-5)
 
 
@@ -46,20 +61,117 @@ def test_batch_norm_uses_and_keeps_its_running_statistics():
     assert backbone[0].num_batches_tracked == 0
 
 
-def test_nan_features_name_the_first_image():
+def test_empty_and_unlabelled_data_and_nan_features_are_one_sentence(tmp_path):
     class Breaks(nn.Module):
         def forward(self, images):
-            return images.mean((2, 3)).masked_fill(images.mean((1, 2, 3), keepdim=False)[:, None] > 0.5, torch.nan)
+            return images.mean((2, 3)).masked_fill(images.mean((1, 2, 3))[:, None] > 0.5, torch.nan)
 
-    with pytest.raises(UserError, match='image 2 has NaN or infinite features'):
-        extract(Breaks(), Noise(), HOW)
-
-
-def test_empty_and_unlabelled_data_are_one_sentence(tmp_path):
+    store = partial(stored, tmp_path / 'f/key.npy')
     with pytest.raises(UserError, match='empty'):
-        stored(tmp_path / 'a.npy', None, Noise(0), HOW)
+        store(None, Noise(0), HOW)
     unlabelled = Noise()
     unlabelled.labels = torch.full((45,), -1)
-    for find in (extract, partial(stored, tmp_path / 'a.npy')):
+    for find in (extract, store):
         with pytest.raises(UserError, match='without a label'):
             find(None, unlabelled, HOW)
+        with pytest.raises(UserError, match='image 2 has NaN or infinite features'):
+            find(Breaks(), Noise(), HOW)
+    assert in_store(tmp_path / 'f') == []
+
+
+def test_unreadable_images_have_no_row_and_are_listed_and_what_is_stored_is_read_again(tmp_path, monkeypatch):
+    for number in range(10):
+        image = tmp_path / f'images/{"ab"[number // 5]}/{number}.png'
+        image.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(number).integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(image)
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    whole = extract(backbone, ImageFolder(tmp_path / 'images', views=VIEW), HOW)
+    assert whole.unreadable == ()
+    for name in ('a/4.png', 'b/6.png'):
+        (tmp_path / 'images' / name).write_bytes(b'')
+    dataset, kept = ImageFolder(tmp_path / 'images', views=VIEW), [0, 1, 2, 3, 5, 7, 8, 9]
+    found = [extract(backbone, dataset, HOW), stored(tmp_path / 'k.npy', backbone, dataset, HOW)]
+    monkeypatch.setattr(features, '_fill', lambda *_: pytest.fail('extracted again'))
+    for one in (*found, stored(tmp_path / 'k.npy', backbone, dataset, HOW)):
+        assert one.unreadable == (4, 6)
+        assert torch.equal(one.x, whole.x[kept]) and torch.equal(one.y, whole.y[kept])
+
+
+def test_an_interrupted_extraction_leaves_nothing_and_the_next_one_works(tmp_path, monkeypatch):
+    original = Extraction.batches
+
+    def break_off(self, *args, **kwargs):
+        yield next(original(self, *args, **kwargs))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Extraction, 'batches', break_off)
+        with pytest.raises(KeyboardInterrupt):
+            storing.stored(tmp_path / 'f', 'cut')
+    assert in_store(tmp_path / 'f') == []
+    (tmp_path / 'f/.key.npy.unfinished').write_bytes(b'1' * 5000)  # of a killed run
+    (tmp_path / 'f/.key.npy.lock').touch()
+    assert len(storing.stored(tmp_path / 'f', 'next').x) == 10
+    assert in_store(tmp_path / 'f') == ['key.npy']
+
+
+@pytest.mark.parametrize('content', ['cut', 'other rows', 'no array'])
+def test_a_damaged_file_is_one_sentence(tmp_path, content):
+    storing.stored(tmp_path, 'first')
+    path = tmp_path / 'key.npy'
+    if content == 'other rows':
+        np.save(path, np.zeros((9, 3), np.float32))
+    else:
+        path.write_bytes(path.read_bytes()[:150] if content == 'cut' else b'text')
+    with pytest.raises(UserError, match=r'the features in .*key.npy cannot be read .* remove the file'):
+        read_rows(path, 10)
+
+
+def test_of_two_runs_one_extracts_and_the_other_waits_and_reads_and_two_processes_fill_as_one(tmp_path, run_processes):
+    """The second, of two processes, comes while the first extracts; then it extracts by itself."""
+
+    def let_go() -> None:
+        storing.wait_for(tmp_path / 'starts')
+        time.sleep(1)  # in which the second run waits
+        (tmp_path / 'go').touch()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(storing.stored, tmp_path / 'shared', 'first', tmp_path / 'go')
+        storing.wait_for(tmp_path / 'first.extracts')
+        pool.submit(let_go)
+        run_processes(2, storing.__file__, tmp_path)
+        found = first.result()
+    assert not (tmp_path / 'shared.extracts').exists() and (tmp_path / 'two.extracts').exists()
+    np.testing.assert_allclose(found.x[3], np.full(3, (3 / 255 - 0.5) / 0.25), rtol=1e-5)
+    assert (tmp_path / 'two/key.npy').read_bytes() == (tmp_path / 'shared/key.npy').read_bytes()
+    assert in_store(tmp_path / 'two') == in_store(tmp_path / 'shared') == ['key.npy']
+
+
+def test_a_store_that_cannot_be_locked_is_one_sentence(tmp_path):
+    (tmp_path / 'f').write_text('a file')
+    with pytest.raises(UserError, match=r'f/key.npy could not be written: .*; check the folder'):
+        storing.stored(tmp_path / 'f', 'here')
+
+
+FULL_DISK = """
+import sys
+from pathlib import Path
+import storing
+from mmairl.errors import one_sentence_errors
+storing.Waits.forward = lambda self, images: images.mean((2, 3)).repeat(1, 300_000)  # 36 MB, of 24
+one_sentence_errors(lambda: storing.stored(Path(sys.argv[1]), 'here'))()
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_ends_a_run_in_a_sentence_and_not_by_a_signal(tmp_path):
+    try:
+        disk = TmpFs(tmp_path / 'disk')
+    except UserError:
+        pytest.skip('only root can mount a file system')
+    path = os.pathsep.join([str(Path(storing.__file__).parent), str(Path(__file__).parents[2])])
+    with disk:
+        command = [sys.executable, '-c', FULL_DISK, str(disk.folder / 'f')]
+        done = subprocess.run(command, env={**os.environ, 'PYTHONPATH': path}, capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.startswith('error: the disk is full: '), done
+        assert in_store(disk.folder / 'f') == []

@@ -67,20 +67,19 @@ def test_baselines_need_no_checkpoint(tool, config_file, tmp_path):
         assert json.loads(out.read_text())['scores']['logistic regression, top-1'] > 90  # chance is 33
 
 
-@pytest.mark.parametrize('args', [[], ['{checkpoint}', '--init', 'random']])
-def test_checkpoint_and_baseline_exclude_each_other(tool, config_file, checkpoint, args, capsys):
-    assert tool('knn', config_file, *(arg.format(checkpoint=checkpoint) for arg in args)) == 2
-    assert 'error: give either a checkpoint or --init' in capsys.readouterr().err
-
-
-def test_a_broken_checkpoint_leaves_no_json(tool, config_file, checkpoint, tmp_path, capsys):
+def test_what_is_missing_broken_or_too_much_is_one_sentence_and_leaves_no_json(
+    tool, cfg, config_file, checkpoint, capsys
+):
     checkpoint.write_bytes(checkpoint.read_bytes()[:5000])
-    assert tool('knn', config_file, checkpoint) == 2
-    assert capsys.readouterr().err.count('\n') == 1
-    assert not list(tmp_path.glob('*.json*'))
-
-
-def test_a_config_without_evaluation_data_is_one_sentence(cfg):
+    for arguments, sentence in (
+        ([], 'give either a checkpoint or --init'),
+        ([checkpoint, '--init', 'random'], 'give either a checkpoint or --init'),
+        ([checkpoint], 'truncated or damaged'),
+    ):
+        assert tool('knn', config_file, *arguments) == 2
+        said = capsys.readouterr().err
+        assert sentence in said and said.count('\n') == 1
+    assert not list(checkpoint.parent.glob('*.json*'))
     cfg.pop('evaluation')
     with pytest.raises(UserError, match='names no data to evaluate on'):
         evaluate(cfg, 'knn', 'pixels')

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine import Config
+from mmengine.hooks import CheckpointHook
 from mmengine.optim import build_optim_wrapper
 
 from mmairl.configs import load_config
 from mmairl.data.images import Reason, UnreadableImage
-from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
 from mmairl.evaluation import training
 from mmairl.evaluation.protocol import Settings, evaluate
@@ -20,47 +20,23 @@ from mmairl.registry import DATASETS, MODELS, TRANSFORMS
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
 
-@DATASETS.register_module(force=True)
-class Bright(ViewDataset):
-    """Three kinds of noise that brightness tells apart."""
-
-    classes = ['dark', 'mid', 'bright']
-
-    def __init__(self, count: int = 60, seed: int = 0, views: list | None = None) -> None:
-        super().__init__(views)
-        generator = torch.Generator().manual_seed(seed)
-        self.labels = torch.arange(count) % 3
-        noise = torch.randint(0, 60, (count, 3, 32, 32), generator=generator)
-        self.images = (noise + 80 * self.labels.view(-1, 1, 1, 1)).byte()
-
-    def raw(self, index: int) -> torch.Tensor:
-        return self.images[index]
+Noise = DATASETS.get('Noise')  # registered by this folder's conftest
 
 
-@pytest.fixture
-def cfg(tmp_path) -> Config:
-    file = tmp_path / 'tiny.py'
-    file.write_text(
-        """
-model = dict(
-    backbone=dict(type='mmpretrain.ResNet', depth=18, base_channels=8, stem_channels=8, norm_eval=False),
-    in_channels=64,
-    data_preprocessor=dict(type='ViewPreprocessor', mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3)),
-)
-evaluation = dict(train=dict(type='Bright'), test=dict(type='Bright', count=30, seed=1), batch_size=16)
-"""
-    )
-    return load_config(str(file))
+def shrunk(name: str) -> Config:
+    """A recipe without progress bars and plots, with batches of 20."""
+    recipe = load_config(str(CONFIGS / f'_base_/recipes/{name}.py'))
+    recipe.total_batch_size, recipe.randomness.seed = 20, 0
+    recipe.visualizer.vis_backends = [dict(type='LocalVisBackend')]
+    recipe.default_hooks.pop('progress')
+    return recipe
 
 
 @pytest.fixture
 def recipe() -> Config:
-    recipe = load_config(str(CONFIGS / '_base_/recipes/linear_shapes_20e.py'))
-    recipe.total_batch_size, recipe.train_cfg.max_epochs, recipe.param_scheduler[0].end = 20, 3, 3
-    recipe.visualizer.vis_backends = [dict(type='LocalVisBackend')]
-    recipe.default_hooks.pop('progress')
+    recipe = shrunk('linear_shapes_20e')
+    recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 3
     recipe.default_hooks.checkpoint = dict(type='ExactCheckpointHook', interval=1, max_keep_ckpts=1)
-    recipe.randomness.seed = 0
     return recipe
 
 
@@ -69,18 +45,11 @@ def run(cfg, recipe, folder, **more):
     return training.train_and_test(cfg, recipe, **{**options, **more})
 
 
-def test_a_linear_run_learns_and_leaves_its_scores(cfg, recipe, tmp_path):
-    scores, _ = run(cfg, recipe, tmp_path / 'a')
-    assert scores['top-1'] > 60 and json.loads((tmp_path / 'a/scores.json').read_text()) == scores
-    before = torch.get_rng_state()
-    assert run(cfg, recipe, tmp_path / 'a')[0] == scores  # and is not run again
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_an_interrupted_run_goes_on_and_ends_the_same(cfg, recipe, tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_scores_which_are_read_again(
+    cfg, recipe, tmp_path, monkeypatch
+):
     whole, _ = run(cfg, recipe, tmp_path / 'whole')
-    from mmengine.hooks import CheckpointHook
-
+    assert whole['top-1'] > 60 and json.loads((tmp_path / 'whole/scores.json').read_text()) == whole
     after = CheckpointHook.after_train_epoch
 
     def stop_after_the_second(hook, runner):
@@ -93,8 +62,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(cfg, recipe, tmp_path, mon
         with pytest.raises(KeyboardInterrupt):
             run(cfg, recipe, tmp_path / 'cut')
     assert not (tmp_path / 'cut/scores.json').exists()
-    started = []
-    train = training.train
+    started, train = [], training.train
 
     def watched(cfg, launcher):
         runner = train(cfg, launcher)
@@ -102,44 +70,45 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(cfg, recipe, tmp_path, mon
         return runner
 
     monkeypatch.setattr(training, 'train', watched)
-    assert run(cfg, recipe, tmp_path / 'cut')[0].keys() == whole.keys()
+    for _ in range(2):
+        assert run(cfg, recipe, tmp_path / 'cut')[0] == whole
     assert started == [True]
 
 
-@pytest.fixture
-def recipe_file(recipe, tmp_path) -> Path:
+@pytest.mark.parametrize('count, an_epoch', [(47, 2), (15, 1)])  # more and fewer images than a batch
+def test_fine_tuning_by_iterations_moves_the_checkpoint_over_many_epochs_with_workers(
+    cfg, tmp_path, checkpoint, count, an_epoch
+):
+    """As BYOL's 20 000 steps on a small data set."""
+    recipe = shrunk('finetune_20k')
+    recipe.train_cfg.max_iters = recipe.param_scheduler[0].end = 5
+    recipe.default_hooks.logger.interval = 1
+    data, start = dict(type='Noise', count=count), dict(type='PretrainedBackbone', checkpoint=str(checkpoint))
+    made = compose(cfg, recipe, data, cfg.evaluation.test, {**start, 'part': 'teacher'}, tmp_path / 'a', workers=2)
+    made.experiment_name = tmp_path.name
+    runner = training.train(made)
+    assert runner.iter == 5 and len(runner.message_hub.get_scalar('train/loss').data[0]) == 5
+    assert len(runner.train_dataloader) == an_epoch, 'what the decay of batch norm is set by'
+    teacher = torch.load(checkpoint)['state_dict']['teacher.backbone.conv1.weight']
+    moved = (runner.model.backbone.conv1.weight - teacher).norm() / teacher.norm()
+    assert 0 < moved < 0.5
+
+
+def test_a_folder_is_one_evaluations_whatever_takes_the_name_of_its_checkpoint(
+    cfg, recipe, tmp_path, checkpoint, monkeypatch
+):
+    """A killed run does not go on from other weights, and the score is read again for the same evaluation only."""
     recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1
     recipe.dump(str(tmp_path / 'recipe.py'))
-    return tmp_path / 'recipe.py'
-
-
-def files(folder: Path) -> dict[Path, bytes]:
-    """What is in a folder, but for the log, which this process still writes to."""
-    return {path: path.read_bytes() for path in folder.rglob('*') if path.is_file() and path.suffix != '.log'}
-
-
-def test_a_score_is_read_again_for_the_same_evaluation_only(cfg, recipe_file, tmp_path, checkpoint, monkeypatch):
-    settings = Settings(recipe=str(recipe_file), work_dir=tmp_path / 'a')
-    scores = evaluate(cfg, 'linear', checkpoint, settings=settings).scores
-    before = files(tmp_path / 'a')
-    monkeypatch.setattr(training, 'train', lambda *_: pytest.fail('trained'))
-    monkeypatch.chdir(tmp_path)
-    again = Settings(recipe='./recipe.py', workers=1, work_dir=tmp_path / 'a')
-    assert evaluate(cfg, 'linear', './epoch_3.pth', settings=again).scores == scores
+    settings, folder = Settings(recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'a'), tmp_path / 'a'
     saved = torch.load(checkpoint)
-    torch.save({**saved, 'state_dict': {k: v + 1 for k, v in saved['state_dict'].items()}}, checkpoint)
-    with pytest.raises(UserError, match=r'holds another result, which differs in weights \(\w{16} there'):
-        evaluate(cfg, 'linear', checkpoint, settings=settings)
-    torch.save(saved, checkpoint)
-    cfg.evaluation.test.count = 33
-    with pytest.raises(UserError, match=r'differs in data.test.settings.count \(30 there, 33 here\)'):
-        evaluate(cfg, 'linear', checkpoint, settings=settings)
-    assert files(tmp_path / 'a') == before
+    other = {**saved, 'state_dict': {k: v + 1 for k, v in saved['state_dict'].items()}}
 
-
-def test_a_killed_run_does_not_go_on_from_other_weights(cfg, recipe_file, tmp_path, checkpoint, monkeypatch):
-    """The checkpoint is replaced after half of a search: its folder is refused, and its start is still the first one."""
-    settings = Settings(recipe=str(recipe_file), work_dir=tmp_path / 'a')
+    def refused(differs: str) -> None:
+        before = {path: path.read_bytes() for path in folder.rglob('*') if path.is_file() and path.suffix != '.log'}
+        with pytest.raises(UserError, match=f'holds another result, which differs in {differs}'):
+            evaluate(cfg, 'linear', checkpoint, settings=settings)
+        assert before == {path: path.read_bytes() for path in before}
 
     def killed(*_):
         raise KeyboardInterrupt
@@ -147,41 +116,41 @@ def test_a_killed_run_does_not_go_on_from_other_weights(cfg, recipe_file, tmp_pa
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(training, 'train', killed)
         evaluate(cfg, 'linear', checkpoint, settings=settings)
-    saved = torch.load(checkpoint)
-    torch.save({**saved, 'state_dict': {k: v + 1 for k, v in saved['state_dict'].items()}}, checkpoint)
-    with pytest.raises(UserError, match='differs in weights'):
-        evaluate(cfg, 'linear', checkpoint, settings=settings)
-    start = torch.load(tmp_path / 'a/start.pth')['state_dict']
-    assert torch.equal(start['backbone.conv1.weight'], saved['state_dict']['backbone.conv1.weight'])
+    torch.save(other, checkpoint)
+    refused(r'weights \(\w{16} there, \w{16} here\)')
+    torch.save(saved, checkpoint)
+    scores = evaluate(cfg, 'linear', checkpoint, settings=settings).scores
+    monkeypatch.setattr(training, 'train', lambda *_: pytest.fail('trained'))
+    monkeypatch.chdir(tmp_path)
+    again = Settings(recipe='./recipe.py', workers=1, work_dir=folder)
+    assert evaluate(cfg, 'linear', './epoch_3.pth', settings=again).scores == scores
+    torch.save(other, checkpoint)
+    refused('weights')
+    torch.save(saved, checkpoint)
+    cfg.evaluation.test.count = 33
+    refused(r'data.test.settings.count \(30 there, 33 here\)')
 
 
-def test_unreadable_test_images_are_left_out_and_counted(cfg, recipe, tmp_path, monkeypatch):
-    raw = Bright.raw
+def test_a_sweep_chooses_on_held_out_images_and_scores_the_readable_test_images_once(
+    cfg, recipe, tmp_path, monkeypatch
+):
+    raw, run_one, asked = Noise.raw, training.run, []
 
-    def some(self: Bright, index: int) -> torch.Tensor:
+    def some(self: Noise, index: int) -> torch.Tensor:
         if len(self) == 30 and index in (4, 9):
             raise UnreadableImage(Reason.EMPTY)
         return raw(self, index)
 
-    monkeypatch.setattr(Bright, 'raw', some)
-    scores, _ = run(cfg, recipe, tmp_path / 'a')
-    assert scores['unreadable images'] == 2 and scores['top-1'] > 60
-
-
-def test_a_sweep_chooses_on_held_out_images_and_looks_at_the_test_set_once(cfg, recipe, tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(training, 'run', lambda made, launcher: asked.append(made) or train_run(made, launcher))
+    monkeypatch.setattr(Noise, 'raw', some)
+    monkeypatch.setattr(training, 'run', lambda made, launcher: asked.append(made) or run_one(made, launcher))
     recipe.sweep = dict(lr=[1e-6, 3.0], weight_decay=[0.0, 1e-4])
     scores, chosen = run(cfg, recipe, tmp_path / 'a', sweep=True)
     sweep, final = asked
     assert sweep.model.heads == 4 and sweep.optim_wrapper.optimizer.rates == [1e-6, 1e-6, 3.0, 3.0]
     assert sweep.test_dataloader.dataset.dataset.type == 'Part' and sweep.test_dataloader.dataset.dataset.held
-    assert final.test_dataloader.dataset.dataset.to_dict() == dict(type='Bright', count=30, seed=1)
+    assert final.test_dataloader.dataset.dataset.to_dict() == dict(type='Noise', count=30, seed=1)
     assert final.optim_wrapper.optimizer.lr == chosen['lr'] == 3.0
-    assert len(chosen['held_out']) == 4 and scores['top-1'] > 60
-
-
-train_run = training.run
+    assert len(chosen['held_out']) == 4 and scores['top-1'] > 60 and scores['unreadable images'] == 2
 
 
 def test_a_grid_is_searched_run_by_run_with_its_decay_divided_by_the_rate(cfg, recipe, tmp_path):
@@ -195,34 +164,19 @@ def test_a_grid_is_searched_run_by_run_with_its_decay_divided_by_the_rate(cfg, r
     assert {path.name for path in (tmp_path / 'a').iterdir()} == {'lr1e-07', 'lr2', 'test'}
 
 
-def test_fine_tuning_starts_from_the_checkpoint_and_moves_it(cfg, recipe, tmp_path, checkpoint):
-    recipe.model.frozen, recipe.optim_wrapper.optimizer.lr = False, 0.01
-    start = dict(type='PretrainedBackbone', checkpoint=str(checkpoint), part='teacher')
-    made = compose(cfg, recipe, cfg.evaluation.train, cfg.evaluation.test, start, tmp_path / 'a', workers=0)
-    runner = training.train(made)
-    teacher = torch.load(checkpoint)['state_dict']['teacher.backbone.conv1.weight']
-    moved = (runner.model.backbone.conv1.weight - teacher).norm() / teacher.norm()
-    assert 0 < moved < 0.5
-
-
-def test_a_checkpoint_of_another_network_is_refused_by_both_kinds_of_protocol(cfg, tmp_path, checkpoint):
+def test_what_cannot_be_learnt_is_one_sentence(cfg, recipe, tmp_path, checkpoint, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(Noise, 'classes', ['dark', 'mid'])
+        with pytest.raises(UserError, match='Noise has the label 2 and 2 classes'):
+            run(cfg, recipe, tmp_path / 'a')
     cfg.model.backbone.base_channels = 16
-    settings = Settings(recipe='linear_shapes_20e', work_dir=tmp_path / 'a')
     for protocol in ('knn', 'linear'):
         with pytest.raises(UserError, match='another architecture'):
+            settings = Settings(recipe='linear_shapes_20e', work_dir=tmp_path / 'b')
             evaluate(cfg, protocol, checkpoint, settings=settings)
-
-
-def test_labels_out_of_range_are_one_sentence(cfg, recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(Bright, 'classes', ['dark', 'mid'])
-    with pytest.raises(UserError, match='Bright has the label 2 and 2 classes'):
-        run(cfg, recipe, tmp_path / 'a')
-
-
-def test_a_class_without_an_image_to_hold_out_is_one_sentence(cfg, recipe, tmp_path):
-    cfg.evaluation.train = dict(type='Bright', count=4)
+    cfg.evaluation.train = dict(type='Noise', count=4)
     with pytest.raises(UserError, match='class 1 has one training image'):
-        run(cfg, recipe, tmp_path / 'a', sweep=True)
+        run(cfg, recipe, tmp_path / 'c', sweep=True)
 
 
 def test_refitting_takes_train_and_val_where_they_are_splits_of_one_set():
@@ -238,7 +192,7 @@ def test_refitting_takes_train_and_val_where_they_are_splits_of_one_set():
 
 
 def test_views_go_to_the_innermost_data_set_and_crops_to_the_test_images_size(cfg):
-    wrapped = dict(type='LongTailed', imbalance=10, dataset=dict(type='Bright', views=[]))
+    wrapped = dict(type='LongTailed', imbalance=10, dataset=dict(type='Noise', views=[]))
     view = sized([dict(type='RandomResizedCrop'), dict(type='RandomFlip')], DATASETS.build(cfg.evaluation.test))
     assert with_views(wrapped, [view])['dataset']['views'] == [
         [dict(type='RandomResizedCrop', size=32), dict(type='RandomFlip')]

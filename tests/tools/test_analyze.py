@@ -1,9 +1,6 @@
 """tools/analyze.py as a user calls it: pictures, numbers and a page, and a sentence when something is off."""
 
 import csv
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,18 +8,20 @@ import torch
 from PIL import Image
 
 from mmairl.configs import load_config
+from mmairl.engine.launch import register
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.weights.read import read_backbone
 
-ROOT = Path(__file__).parents[2]
-DEMO = ROOT / 'configs/demo/mocov2plus_shapes.py'
-FEW = ['--images', '60', '--batch-size', '20', '--cfg-options', 'evaluation.test.count=60']
+TOOL = 'tools/analyze.py'
+DEMO = Path(__file__).parents[2] / 'configs/demo/mocov2plus_shapes.py'
+FEW = ['--config', DEMO, '--images', '60', '--batch-size', '20', '--cfg-options', 'evaluation.test.count=60']
 
 
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory) -> Path:
     """Two checkpoints of the demo's network, each a student and a teacher."""
     folder = tmp_path_factory.mktemp('analyze')
+    register()
     cfg = load_config(str(DEMO))
     for name, seed in (('a', 0), ('b', 2)):
         parts = {'backbone.': load_backbone(cfg, seed=seed), 'teacher.backbone.': load_backbone(cfg, seed=seed + 1)}
@@ -31,63 +30,60 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def analyze(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, ROOT / 'tools/analyze.py', *map(str, arguments), '--out', folder / 'out']
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, 'OMP_NUM_THREADS': '1'})
-
-
 def numbers(folder: Path, name: str) -> list[list[str]]:
-    with (folder / 'out' / f'{name}.csv').open() as file:
+    with (folder / f'{name}.csv').open() as file:
         return list(csv.reader(file))
 
 
 def assert_pictures(folder: Path, *names: str) -> None:
     for name in names:
-        with Image.open(folder / 'out' / f'{name}.png') as image:
+        with Image.open(folder / f'{name}.png') as image:
             assert min(image.size) > 200 and len(image.convert('L').getcolors(256)) > 3
-        assert (folder / 'out' / f'{name}.svg').read_text().rstrip().endswith('</svg>')
+        assert (folder / f'{name}.svg').read_text().rstrip().endswith('</svg>')
 
 
-def test_norms_need_no_config_and_are_those_of_the_weights(folder):
-    done = analyze(folder, 'norms', folder / 'a.pth', folder / 'b.pth')
-    assert done.returncode == 0, done.stderr
-    assert_pictures(folder, 'norms')
-    header, *rows = numbers(folder, 'norms')
+def test_norms_need_no_config_and_are_those_of_the_weights(folder, tmp_path, run_tool):
+    run_tool(TOOL, 'norms', folder / 'a.pth', folder / 'b.pth', '--out', tmp_path)
+    assert_pictures(tmp_path, 'norms')
+    header, *rows = numbers(tmp_path, 'norms')
     weights = read_backbone(folder / 'b.pth').weights
     assert header == ['tensor', 'a', 'b'] and len(rows) == 16
     assert all(float(row[2]) == pytest.approx(weights[row[0]].norm().item(), rel=1e-5) for row in rows)
-    assert 'looks LARS-trained' in (folder / 'out/norms.html').read_text()
+    assert 'looks LARS-trained' in (tmp_path / 'norms.html').read_text()
 
 
-def test_cka_of_one_checkpoint_is_of_student_and_teacher_and_of_many_a_matrix(folder):
-    done = analyze(folder, 'cka', folder / 'a.pth', '--config', DEMO, *FEW)
-    assert done.returncode == 0, done.stderr
-    header, *rows = numbers(folder, 'cka')
+def test_cka_of_one_checkpoint_is_of_student_and_teacher_and_of_many_a_matrix(folder, tmp_path, run_tool):
+    run_tool(TOOL, 'cka', folder / 'a.pth', '--full', '--recalibrate', '--out', tmp_path, *FEW)
+    header, *rows = numbers(tmp_path, 'cka')
     assert header[1:] == ['layer1', 'layer2', 'layer3', 'layer4', 'pooled'] and len(rows) == 5
-    assert_pictures(folder, 'cka', 'cka_stages')
+    assert_pictures(tmp_path, 'cka', 'cka_stages')
     (folder / 'again.pth').write_bytes((folder / 'a.pth').read_bytes())
-    done = analyze(folder, 'cka', folder / 'a.pth', folder / 'b.pth', folder / 'again.pth', '--config', DEMO, *FEW)
-    assert done.returncode == 0, done.stderr
-    header, *rows = numbers(folder, 'cka')
+    run_tool(TOOL, 'cka', *(folder / f'{name}.pth' for name in ('a', 'b', 'again')), '--out', tmp_path, *FEW)
+    header, *rows = numbers(tmp_path, 'cka')
     assert header[1:] == ['a', 'b', 'again'] and float(rows[0][3]) == pytest.approx(1) and float(rows[0][2]) < 1
 
 
-def test_geometry_draws_everything_on_a_page(folder):
-    done = analyze(folder, 'geometry', folder / 'a.pth', '--config', DEMO, *FEW)
-    assert done.returncode == 0, done.stderr
-    assert_pictures(folder, 'spectrum', 'invariance')
-    (header, row), invariance = numbers(folder, 'geometry'), numbers(folder, 'invariance')
+def test_geometry_draws_everything_on_a_page(folder, tmp_path, run_tool):
+    run_tool(TOOL, 'geometry', folder / 'a.pth', '--out', tmp_path, *FEW)
+    assert_pictures(tmp_path, 'spectrum', 'invariance')
+    (header, row), invariance = numbers(tmp_path, 'geometry'), numbers(tmp_path, 'invariance')
     assert header == ['network', 'alignment', 'uniformity', 'RankMe', 'spread', 'dimensions', 'images']
     assert row[-2:] == ['128', '60'] and 0 < float(row[1]) < 4 and float(row[2]) <= 0
     assert {line[1] for line in invariance[1:]} >= {'crop', 'hue', 'solarize'}
-    page = (folder / 'out/geometry.html').read_text()
+    page = (tmp_path / 'geometry.html').read_text()
     assert 't-SNE of 60' in page and 'What lies nearest for a?' in page and page.count('<svg') >= 3
 
 
-def test_what_is_missing_is_one_sentence(folder):
-    done = analyze(folder, 'cka', folder / 'a.pth', folder / 'b.pth')
-    assert done.returncode == 2 and 'give --config' in done.stderr
-    done = analyze(folder, 'norms', folder / 'a.pth', folder / 'a.pth')
-    assert done.returncode == 2 and 'given twice' in done.stderr
-    done = analyze(folder, 'norms', folder / 'none.pth')
-    assert done.returncode == 2 and 'no checkpoint at' in done.stderr
+@pytest.mark.parametrize(
+    'arguments, sentence',
+    [
+        (('cka', 'a.pth', 'b.pth'), 'give --config'),
+        (('norms', 'a.pth', 'a.pth'), 'given twice'),
+        (('norms', 'none.pth'), 'no checkpoint at'),
+    ],
+)
+def test_what_is_missing_is_one_sentence(folder, monkeypatch, run_tool, capsys, arguments, sentence):
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit, match='2'):
+        run_tool(TOOL, *arguments)
+    assert sentence in capsys.readouterr().err
