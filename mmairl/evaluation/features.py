@@ -95,7 +95,11 @@ class Extraction:
         at = 0
         for images, y, readable in self.images(dataset):
             x = (images.flatten(1) if backbone is None else pooled(backbone(images))).float().cpu()
-            require_finite(x, at)
+            if (broken := ~x.isfinite().all(dim=1)).any():
+                raise UserError(
+                    f'image {at + int(broken.nonzero()[0])} has NaN or infinite features; the pre-training has diverged, '
+                    'use an earlier checkpoint'
+                )
             x[~readable] = torch.nan
             at += len(x)
             yield x, y, readable
@@ -103,15 +107,9 @@ class Extraction:
     def images(self, dataset: Dataset, label: str = 'features') -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """What a network is given, batch by batch, with the labels and whether they are readable."""
         mean_c11, std_c11 = (torch.tensor(list(v), device=self.device).view(-1, 1, 1) for v in (self.mean, self.std))
-        loader = safe(
-            DataLoader(
-                Readable(dataset),
-                self.batch_size,
-                num_workers=self.workers,
-                pin_memory=torch.device(self.device).type == 'cuda',
-            )
-        )
-        for batch in progress(loader, label):
+        pinned = torch.device(self.device).type == 'cuda'
+        loader = DataLoader(Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned)
+        for batch in progress(safe(loader), label):
             images = normalised(batch['inputs'][0].to(self.device, non_blocking=True), mean_c11, std_c11)
             of_image = batch['data_samples']
             yield images.contiguous(memory_format=torch.channels_last), of_image['label'], of_image['readable']
@@ -211,8 +209,7 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
 
 def on_main_process(compute: Callable[[], Answer]) -> Answer:
     """What one process computes, told to all of them, or its error as theirs; they wait for a day at most."""
-    several = dist.is_available() and dist.is_initialized()
-    if not several:
+    if not (dist.is_available() and dist.is_initialized()):
         return compute()
     group = dist.new_group(backend='gloo', timeout=timedelta(days=1))
     answer: list = [None, None]
@@ -237,16 +234,6 @@ def progress(items: object, label: str, total: int | None = None) -> Iterator:
 def require_images(dataset: Dataset) -> None:
     if not len(dataset):
         raise UserError(f'no images to evaluate: {type(dataset).__name__} is empty; check cfg.evaluation')
-
-
-def require_finite(x: Tensor, first_image: int = 0) -> None:
-    """Refuse features that no protocol can make sense of; `first_image` is the position of the first row."""
-    broken = (~x.isfinite()).any(dim=1)
-    if broken.any():
-        raise UserError(
-            f'image {first_image + int(broken.nonzero()[0])} has NaN or infinite features; the pre-training has diverged, '
-            'use an earlier checkpoint'
-        )
 
 
 def require_labelled(y: Tensor) -> None:
