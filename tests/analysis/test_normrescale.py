@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torchvision
 from mmengine.model import initialize
 
 from mmairl.analysis.normrescale import left_alone, normrescale
@@ -151,16 +150,6 @@ def test_strict_refuses_an_anchor_of_another_network_and_writes_nothing(tmp_path
     assert '1 of 60 tensors' in capsys.readouterr().err and not (tmp_path / 'out.pth').exists()
     run_tool(*command)
     assert (tmp_path / 'out.pth').exists()
-
-
-def test_a_released_torchvision_model_is_an_anchor(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
-    name = Path(torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url).name
-    (tmp_path / 'checkpoints').mkdir()
-    torch.save(weights(1), tmp_path / 'checkpoints' / name)
-    assert read_backbone('torchvision:resnet18').weights['conv1.weight'].shape == (4, 3, 7, 7)
-    with pytest.raises(UserError, match='not a released model'):
-        read_backbone('torchvision:resnet19')
 
 
 @pytest.mark.parametrize('zero_init_residual', [False, True])

@@ -34,13 +34,6 @@ def test_accuracies_equal_scikit_learns(classes):
     assert scores_of('mean per class', scores, y) == pytest.approx({'mean per class': balanced}, abs=1e-9)
 
 
-def test_a_recall_of_three_tenths_reaches_the_point_0_3():
-    # Three of ten found first, then ten others, then the rest: precision 1 at 0, .1, .2 and .3, then 10/20 at the end.
-    # In floats 3 * 0.1 is more than 3 / 10.
-    y = torch.tensor([1] * 3 + [0] * 10 + [1] * 7)
-    assert ap11(torch.arange(20, 0, -1).float(), y) == pytest.approx((4 * 1 + 7 * 10 / 20) / 11, abs=1e-12)
-
-
 def eleven_points(scores: list[float], y: list[int]) -> Fraction:
     """The definition, threshold by threshold, in exact fractions."""
     points = []

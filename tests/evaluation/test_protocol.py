@@ -1,6 +1,5 @@
 import json
-import runpy
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,26 +13,17 @@ from mmairl.evaluation.features import extract
 from mmairl.evaluation.protocol import Settings, evaluate, evaluation_sets, extraction
 from mmairl.registry import DATASETS
 
-TOOL = Path(__file__).parents[2] / 'tools' / 'evaluate.py'
-
 
 @pytest.fixture
-def tool(monkeypatch, tmp_path):
+def tool(monkeypatch, tmp_path, run_tool):
     monkeypatch.chdir(tmp_path)  # which is where it keeps features
-
-    def run(*args) -> int:
-        monkeypatch.setattr(sys, 'argv', [str(TOOL), *map(str, args)])
-        try:
-            runpy.run_path(str(TOOL), run_name='__main__')
-        except SystemExit as leave:
-            return leave.code
-        return 0
-
-    return run
+    return partial(run_tool, 'tools/evaluate.py')
 
 
-def test_tool_measures_the_named_part_and_writes_json_beside_the_checkpoint(tool, cfg, config_file, checkpoint, capsys):
-    assert tool('knn', config_file, checkpoint, '--part', 'teacher', '--k', 3) == 0
+def test_the_tool_measures_the_named_part_once_for_all_protocols(
+    tool, cfg, config_file, checkpoint, capsys, monkeypatch
+):
+    tool('knn', config_file, checkpoint, '--part', 'teacher', '--k', 3)
     record = json.loads((checkpoint.parent / 'epoch_3_teacher_knn.json').read_text())
     train, test = (
         extract(load_backbone(cfg, seed=2), dataset, extraction(cfg)) for _, dataset in evaluation_sets(cfg).values()
@@ -41,7 +31,19 @@ def test_tool_measures_the_named_part_and_writes_json_beside_the_checkpoint(tool
     reference = KNeighborsClassifier(3, metric='cosine', algorithm='brute').fit(train.x, train.y)
     assert record['scores']['k-NN, k = 3'] == pytest.approx(100 * reference.score(test.x, test.y), abs=1e-4)
     assert record['details'] == {'train_images': 45, 'test_images': 30, 'dimensions': 64, 'temperature': 0.07}
-    assert 'teacher of epoch_3.pth' in capsys.readouterr().out
+    monkeypatch.setattr('mmairl.evaluation.features._fill', lambda *_: pytest.fail('extracted again'))
+    tool('svm', config_file, checkpoint, '--part', 'teacher', '--low-shot')
+    tool('logreg', config_file, checkpoint, '--part', 'teacher')
+    (checkpoint.parent / 'file').write_text('')
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match='2'):
+        tool('knn', config_file, checkpoint, '--part', 'teacher', '--out', checkpoint.parent / 'file/a.json')
+    printed = capsys.readouterr()
+    assert 'could not be written' in printed.err and 'teacher of epoch_3.pth' in printed.out, 'scores come first'
+    names = {path.stem for path in checkpoint.parent.glob('*.json')}
+    assert names == {'epoch_3_teacher_knn', 'epoch_3_teacher_svm', 'epoch_3_teacher_logreg'}
+    page = (checkpoint.parent / 'evaluation.html').read_text()
+    assert all(name in page for name in ('k-NN, k = 3', 'SVM, mAP', 'logistic regression, top-1'))
 
 
 @DATASETS.register_module(force=True)
@@ -63,12 +65,12 @@ def test_training_and_validation_images_serve_where_nothing_is_chosen_on_the_lat
 def test_baselines_need_no_checkpoint(tool, config_file, tmp_path):
     for subject in ('pixels', 'random'):
         out = tmp_path / f'{subject}.json'
-        assert tool('logreg', config_file, '--init', subject, '--out', out) == 0
+        tool('logreg', config_file, '--init', subject, '--out', out)
         assert json.loads(out.read_text())['scores']['logistic regression, top-1'] > 90  # chance is 33
 
 
 def test_what_is_missing_broken_or_too_much_is_one_sentence_and_leaves_no_json(
-    tool, cfg, config_file, checkpoint, capsys
+    tool, cfg, config_file, checkpoint, tmp_path, capsys
 ):
     checkpoint.write_bytes(checkpoint.read_bytes()[:5000])
     for arguments, sentence in (
@@ -76,28 +78,20 @@ def test_what_is_missing_broken_or_too_much_is_one_sentence_and_leaves_no_json(
         ([checkpoint, '--init', 'random'], 'give either a checkpoint or --init'),
         ([checkpoint], 'truncated or damaged'),
     ):
-        assert tool('knn', config_file, *arguments) == 2
+        with pytest.raises(SystemExit, match='2'):
+            tool('knn', config_file, *arguments)
         said = capsys.readouterr().err
         assert sentence in said and said.count('\n') == 1
-    assert not list(checkpoint.parent.glob('*.json*'))
-    cfg.pop('evaluation')
-    with pytest.raises(UserError, match='names no data to evaluate on'):
-        evaluate(cfg, 'knn', 'pixels')
-
-
-def test_an_empty_test_set_is_one_sentence_for_every_protocol(cfg, tmp_path):
+    assert not list(tmp_path.glob('*.json*'))
     cfg.evaluation.test.count = 0
     for protocol in ('knn', 'logreg', 'svm', 'linear'):
         with pytest.raises(UserError, match='no images to evaluate: Noise is empty'):
             evaluate(cfg, protocol, 'pixels', settings=Settings(recipe='linear_shapes_20e', work_dir=tmp_path / 'a'))
-
-
-def test_scores_are_printed_before_they_are_written(tool, config_file, checkpoint, tmp_path, capsys):
-    (tmp_path / 'file').write_text('')
-    assert tool('knn', config_file, checkpoint, '--k', 3, '--out', tmp_path / 'file/a.json') == 2
-    printed = capsys.readouterr()
-    assert 'teacher' not in printed.out and 'student of epoch_3.pth' in printed.out
-    assert 'could not be written' in printed.err
+    with pytest.raises(UserError, match='not a released model'):
+        evaluate(cfg, 'knn', 'torchvision:resnet19')
+    cfg.pop('evaluation')
+    with pytest.raises(UserError, match='names no data to evaluate on'):
+        evaluate(cfg, 'knn', 'pixels')
 
 
 def test_checkpoints_of_other_projects_and_released_models_are_measured_by_the_same_command(
@@ -116,17 +110,6 @@ def test_checkpoints_of_other_projects_and_released_models_are_measured_by_the_s
     found = []
     for number, subject in enumerate((own, tmp_path / 'moco.pth', 'torchvision:resnet18')):
         out = tmp_path / f'{number}.json'
-        assert tool('knn', config_file, subject, '--k', 3, '--out', out) == 0
+        tool('knn', config_file, subject, '--k', 3, '--out', out)
         found.append(json.loads(out.read_text())['scores'])
     assert found[0] == found[1] == found[2]
-
-
-def test_features_are_extracted_once_for_all_protocols(tool, config_file, checkpoint, monkeypatch):
-    assert tool('knn', config_file, checkpoint, '--k', 3) == 0
-    monkeypatch.setattr('mmairl.evaluation.features._fill', lambda *_: pytest.fail('extracted again'))
-    assert tool('svm', config_file, checkpoint) == 0
-    assert tool('logreg', config_file, checkpoint) == 0
-    names = {path.stem for path in checkpoint.parent.glob('epoch_3_student_*.json')}
-    assert names == {'epoch_3_student_knn', 'epoch_3_student_svm', 'epoch_3_student_logreg'}
-    page = (checkpoint.parent / 'evaluation.html').read_text()
-    assert all(name in page for name in ('k-NN, k = 3', 'SVM, mAP', 'logistic regression, top-1'))
