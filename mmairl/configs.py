@@ -7,8 +7,6 @@ Such a base behaves exactly like a relative `_base_`.
 
 import os
 import sys
-from collections.abc import Callable
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,11 +50,10 @@ def config_path(name: str) -> Path:
     root = home() if inner.startswith('projects/') else home() / 'configs'
     path = (root / inner).resolve()
     if not path.is_relative_to(root) or not path.is_file():
-        known = [file.relative_to(root).as_posix() for file in root.rglob('*.py')]
-        close = get_close_matches(inner, known, n=1)
-        raise UserError(f"there is no config '{name}'" + (f"; did you mean '{PREFIX}{close[0]}'?" if close else ''))
-    if root == home() and str(root) not in sys.path:
-        sys.path.append(str(root))  # where a project's config imports its own parts from
+        known = [PREFIX + file.relative_to(root).as_posix() for file in root.rglob('*.py')]
+        raise UserError(f"there is no config '{name}'{closest(name, known, 0.6)}")
+    if root == home():
+        _import_from(root)
     return path
 
 
@@ -76,8 +73,8 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
         cfg = read_config(path) if is_data(path) else _run_config(path)
     except UserError:
         raise
-    except (SyntaxError, NameError, KeyError, TypeError, FileNotFoundError, AttributeError) as error:
-        raise UserError(f'the config {path} cannot be read: {error}') from error
+    except Exception as error:  # a config in Python can fail in any way
+        raise UserError(f'the config {path} cannot be read ({type(error).__name__}: {error}); correct it') from error
     for key in options or {}:
         name = key.split('.')[0]
         if name in KNOWN:
@@ -89,7 +86,9 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
         raise UserError(f"--cfg-options {key}: the config has no '{name}'{closest(name, KNOWN)}")
     try:
         cfg.merge_from_dict(options or {})
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        if any(key.startswith('custom_imports') for key in options or {}):
+            import_modules_from_strings(**cfg.custom_imports)
+    except (KeyError, TypeError, AttributeError, IndexError, ImportError) as error:
         raise UserError(f'--cfg-options do not fit the config {path}: {error}') from error
     for name in cfg:
         if name not in KNOWN and closest(name, KNOWN):
@@ -100,9 +99,15 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
 def _run_config(path: str) -> Config:
     """A Python config: code that runs, by OpenMMLab's design. A folder of YAML must not be able to bring such code."""
     for folder in Path(path).resolve().parents:
-        if (folder / 'projects').is_dir() and str(folder) not in sys.path:
-            sys.path.append(str(folder))  # where a project's config imports its own parts from
+        if (folder / 'projects').is_dir():
+            _import_from(folder)
     return Config.fromfile(path)
+
+
+def _import_from(folder: Path) -> None:
+    """Where a project's config finds its own parts."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def read_config(path: str | Path) -> Config:
@@ -175,8 +180,7 @@ def _trusted(path: Path, user: Path) -> Config:
             f'{user} has the _base_ {path}, which is Python code and does not come with mmairl; '
             'give a base in YAML or JSON, or write the config in Python if you mean to run that code'
         )
-    if str(home()) not in sys.path:
-        sys.path.append(str(home()))  # where a project's config imports its own parts from
+    _import_from(home())
     return Config.fromfile(path, import_custom_modules=False)
 
 
@@ -200,43 +204,27 @@ def _folder(package: str) -> Path | None:
     return Path(spec.origin).resolve().parent if spec and spec.origin else None
 
 
-def _of_base(theirs: Callable) -> Callable:
-    """mmengine's path and scope of a `_base_`, and those of our names."""
-
-    def path_and_scope(base: str, filename: str) -> tuple[str, str | None]:
-        return (str(config_path(base)), None) if base.startswith(PREFIX) else theirs(base, filename)
-
-    return path_and_scope
-
-
-def _of_package(theirs: Callable) -> Callable:
-    """The package and path that `mmengine.hub.get_config` asks for; joined to a folder, an absolute path stays as it is."""
-
-    def package_and_path(name: str) -> tuple[str, str]:
-        return ('mmairl', str(config_path(name))) if name.startswith(PREFIX) else theirs(name)
-
-    return package_and_path
-
-
-def _of_model(theirs: Callable) -> Callable:
-    """What a package's metafile says of a config; of an absolute path that is nothing, which mmengine takes as an answer."""
-
-    def metainfo(package: str, path: str) -> dict[str, Any]:
-        if Path(path).is_absolute():
-            raise ValueError(f'{path} is a file, not the name of a model')
-        return theirs(package, path)
-
-    return metainfo
-
-
 def teach_mmengine() -> None:
-    """Replace the three look-ups, also in `mmengine.hub` where it has been imported before."""
-    if getattr(by_mmengine, 'knows_mmairl', False):
+    """Make mmengine know `mmairl::` names: in a `_base_`, and in `mmengine.hub.get_config`, which may be imported by now."""
+    if hasattr(by_mmengine, 'knows_mmairl'):
         return
     by_mmengine.knows_mmairl = True
-    Config._get_cfg_path = staticmethod(_of_base(Config._get_cfg_path))
-    for name, ours in (('_get_package_and_cfg_path', _of_package), ('_get_cfg_metainfo', _of_model)):
-        replaced = ours(getattr(by_mmengine, name))
-        for module in (by_mmengine, sys.modules.get('mmengine.hub.hub')):
-            if module is not None:
-                setattr(module, name, replaced)
+    path_of_base = Config._get_cfg_path
+    package_and_path, metainfo = by_mmengine._get_package_and_cfg_path, by_mmengine._get_cfg_metainfo
+
+    def our_base(base: str, filename: str) -> tuple[str, str | None]:
+        return (str(config_path(base)), None) if base.startswith(PREFIX) else path_of_base(base, filename)
+
+    def our_path(name: str) -> tuple[str, str]:
+        """Joined to the package's folder, an absolute path stays as it is."""
+        return ('mmairl', str(config_path(name))) if name.startswith(PREFIX) else package_and_path(name)
+
+    def no_metainfo(package: str, path: str) -> dict[str, Any]:
+        if Path(path).is_absolute():
+            raise ValueError(f'{path} is a file, not the name of a model')  # which mmengine takes as an answer
+        return metainfo(package, path)
+
+    Config._get_cfg_path = staticmethod(our_base)
+    for module in (by_mmengine, sys.modules.get('mmengine.hub.hub')):
+        if module is not None:
+            module._get_package_and_cfg_path, module._get_cfg_metainfo = our_path, no_metainfo

@@ -2,19 +2,17 @@
 
 import difflib
 import functools
-import inspect
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 
 import torch.distributed as dist
 from mmengine.dist import is_main_process
 
-from mmairl import registry
-
-WRONG_CALL = re.compile(r"(\w+)\.__init__\(\) (missing .+|got an unexpected keyword argument '(\w+)')")
+# In the frames of these, nothing is called but what a config names.
+BUILDERS = (('mmengine.registry.build_functions', 'build_from_cfg'), ('mmairl.engine.launch', 'build'))
 
 
 class UserError(ValueError):
@@ -43,7 +41,23 @@ def explanation(error: BaseException) -> UserError | None:
     """The sentence for an error, or None where it is a bug."""
     if isinstance(error, UserError):
         return error
-    return next((said for explainer in EXPLAINERS if (said := explainer(error))), None)
+    return next((said for explainer in (*EXPLAINERS, _of_building) if (said := explainer(error))), None)
+
+
+def _of_building(error: BaseException) -> UserError | None:
+    """What a part says about the values that the config gives it."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    builds = any((frame.f_globals.get('__name__'), frame.f_code.co_name) in BUILDERS for frame in frames)
+    if not builds or isinstance(error, (OSError, ImportError)):
+        return None
+    kinds = [
+        frame.f_locals['obj_cls'].__name__ for frame in frames if hasattr(frame.f_locals.get('obj_cls'), '__name__')
+    ]
+    said = ' '.join(str(error).split())[:200]
+    return UserError(
+        f'{kinds[-1] if kinds else "the run"} cannot be built from what the config says ({type(error).__name__}: {said}); '
+        'correct it there (MMAIRL_TRACEBACK=1 shows where)'
+    )
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -64,9 +78,9 @@ def printable(name: object) -> str:
     return ''.join(one if one.isprintable() else one.encode('unicode_escape').decode() for one in str(name))
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: str, known: Iterable[str], cutoff: float = 0.8) -> str:
     """The end of a sentence about a misspelt name: `; did you mean '...'?`, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.8)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean '{close[0]}'?" if close else ''
 
 
@@ -103,29 +117,3 @@ def stop_processes() -> None:
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn what Python and mmengine say about a wrong config key or type into one sentence; other errors pass."""
-    try:
-        yield
-    except TypeError as error:
-        if not (wrong := WRONG_CALL.search(str(error))):
-            raise
-        owner, unknown = wrong[1], wrong[3]
-        if unknown is None:
-            raise UserError(f'{owner} in the config lacks a key: {wrong[2]}') from error
-        raise UserError(f"{owner} has no key '{unknown}'{closest(unknown, _keys_of(owner))}") from error
-    except KeyError as error:
-        if not (wrong := re.match(r'(\S+) is not in the (\S+) registry', str(error.args[0]))):
-            raise
-        raise UserError(
-            f"the config names '{wrong[1]}', which is not a registered {wrong[2]}; check its type"
-        ) from error
-
-
-def _keys_of(owner: str) -> list[str]:
-    """The config keys of a registered class."""
-    found = (box.get(owner) for box in vars(registry).values() if isinstance(box, registry.parent.Registry))
-    return [key for kind in found if kind is not None for key in inspect.signature(kind).parameters]

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,12 +61,6 @@ def device(text: str) -> str:
         reason = str(error).splitlines()[0]
         raise argparse.ArgumentTypeError(f'{text!r} is no device here ({reason}); give cpu, cuda or cuda:N') from error
     return text
-
-
-def existing_file(text: str) -> Path:
-    if not Path(text).is_file():
-        raise argparse.ArgumentTypeError(f'there is no file {text!r}; check the path')
-    return Path(text)
 
 
 class ConfigOptions(DictAction):

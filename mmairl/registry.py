@@ -20,7 +20,8 @@ REGISTERED = re.compile(r'^@\w+\.register_module\((.*)\).*\nclass (\w+)', re.MUL
 def files_of(package: str) -> dict[str, str]:
     """The module of each registered class of a package, read from the text of its files: none of them is imported."""
     found = {}
-    for file in sorted(Path(import_module(package).__file__).parent.glob('*.py')):
+    folder = Path(__file__).parent.joinpath(*package.split('.')[1:])
+    for file in sorted(folder.glob('*.py')):
         for words, name in REGISTERED.findall(file.read_text('utf-8')):
             found.update(dict.fromkeys([name, *re.findall(r"'(\w+)'", words)], f'{package}.{file.stem}'))
     return found
@@ -49,6 +50,21 @@ class Registry(parent.Registry):
         elif name not in self.parent.module_dict:
             self.load_all()
 
+    def names(self) -> list[str]:
+        """All names that it knows so far, and those that are in the text of its files."""
+        found = [name for package in self._locations for name in files_of(package)]
+        return [*found, *self.module_dict, *self.parent.module_dict]
+
+    def peek(self, name: str) -> type | None:
+        """The class of this name, unless another package would have to be imported to look for it."""
+        scope, _, inner = name.rpartition('.')
+        if scope not in ('', self.scope):
+            other = self.parent.children.get(scope)
+            return other and other.module_dict.get(inner)
+        if inner in self.module_dict or any(inner in files_of(package) for package in self._locations):
+            return self.get(inner)
+        return self.parent.module_dict.get(inner)
+
     def load_all(self) -> None:
         for package in self._locations:
             for module in set(files_of(package).values()):
@@ -74,13 +90,10 @@ METRICS = _child(parent.METRICS, 'evaluation')
 WEIGHT_INITIALIZERS = _child(parent.WEIGHT_INITIALIZERS, 'weights', 'analysis')
 
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.
-RUNNER_CONSTRUCTORS = _child(parent.RUNNER_CONSTRUCTORS)
-LOOPS = _child(parent.LOOPS)
-STRATEGIES = _child(parent.STRATEGIES)
-TASK_UTILS = _child(parent.TASK_UTILS)
-EVALUATOR = _child(parent.EVALUATOR)
-VISUALIZERS = _child(parent.VISUALIZERS)
-VISBACKENDS = _child(parent.VISBACKENDS)
-LOG_PROCESSORS = _child(parent.LOG_PROCESSORS)
-INFERENCERS = _child(parent.INFERENCERS)
-FUNCTIONS = _child(parent.FUNCTIONS)
+for _root in (
+    parent.RUNNER_CONSTRUCTORS, parent.LOOPS, parent.STRATEGIES, parent.TASK_UTILS, parent.EVALUATOR, parent.VISUALIZERS,
+    parent.VISBACKENDS, parent.LOG_PROCESSORS, parent.INFERENCERS, parent.FUNCTIONS,
+):  # fmt: skip
+    _child(_root)
+
+BOXES = [root.children['mmairl'] for root in vars(parent).values() if isinstance(root, parent.Registry)]

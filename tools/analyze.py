@@ -15,8 +15,9 @@ from mmengine import Config
 
 from mmairl.analysis.images import Images
 from mmairl.configs import load_config
+from mmairl.engine.check import check_parts
 from mmairl.engine.launch import register
-from mmairl.errors import UserError, explained, one_sentence_errors
+from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.protocol import default_device
 from mmairl.flags import ConfigOptions, count, device, positive, seed
 from mmairl.report import analysis_pages
@@ -54,6 +55,7 @@ def images_of(args: argparse.Namespace) -> Images:
     """The config's test images, batch by batch on the device."""
     register()
     cfg: Config = load_config(args.config, args.cfg_options)
+    check_parts(cfg, ('model', 'evaluation'))
     return Images(cfg, args.images, args.batch_size, args.workers, args.device)
 
 
@@ -66,15 +68,12 @@ def main() -> None:
         return
     if not args.config:
         raise UserError(f'{args.instrument} looks at images: give --config, such as the one of the pre-training')
-    with explained():
-        images = images_of(args)
-        if args.instrument == 'cka':
-            print(
-                analysis_pages.cka_page(cka_subjects(args), images, args.stage, args.full, args.recalibrate, args.out)
-            )
-        else:
-            subjects = {name: (path, args.part) for name, path in named(args.checkpoints).items()}
-            print(analysis_pages.geometry_page(subjects, images, args.map, args.recalibrate, args.out, args.seed))
+    images = images_of(args)
+    if args.instrument == 'cka':
+        print(analysis_pages.cka_page(cka_subjects(args), images, args.stage, args.full, args.recalibrate, args.out))
+    else:
+        subjects = {name: (path, args.part) for name, path in named(args.checkpoints).items()}
+        print(analysis_pages.geometry_page(subjects, images, args.map, args.recalibrate, args.out, args.seed))
 
 
 def cka_subjects(args: argparse.Namespace) -> dict[str, tuple[str, str]]:

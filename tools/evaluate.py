@@ -13,8 +13,9 @@ from mmengine.dist import is_main_process
 from rich.console import Console
 
 from mmairl.configs import load_config
+from mmairl.engine.check import check_parts
 from mmairl.engine.launch import register
-from mmairl.errors import UserError, explained, one_sentence_errors, stop_processes
+from mmairl.errors import UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.knn import TEMPERATURE
 from mmairl.evaluation.protocol import BASELINES, BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
 from mmairl.files import write_json
@@ -85,8 +86,8 @@ def main() -> None:
         work_dir=args.work_dir or out.with_suffix(''),
         launcher=args.launcher,
     )
-    with explained():
-        result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings)
+    check_parts(cfg, ('model', 'evaluation'))
+    result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings)
     if is_main_process():
         write(args, result, out)
     stop_processes()

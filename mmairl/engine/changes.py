@@ -4,11 +4,11 @@ mmengine restores the rate, decay, momentum and schedules of the checkpoint, wha
 holds: hyperparameters are set anew, and a schedule that differs is made anew and stepped to where the run is.
 """
 
-import ast
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from mmengine.config import Config
 from mmengine.optim import OptimWrapper
 from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 
@@ -81,12 +81,13 @@ def _step_to(schedules: Sequence[_ParamScheduler], meta: dict[str, Any], epoch_l
                     schedule.step()
 
 
-def require_same_optimizer(checkpoint: dict[str, Any], groups: Groups, cfg_text: str) -> None:
+def require_same_optimizer(checkpoint: dict[str, Any], groups: Groups, today: dict[str, str]) -> None:
     """Refuse the state of another optimizer, or of one over other parameters."""
     saved = checkpoint['optimizer']['param_groups']
-    types = [_optimizer_type(text) for text in (checkpoint['meta'].get('cfg'), cfg_text)]
-    if None not in types and types[0] != types[1]:
-        raise UserError(f"the checkpoint's optimizer is {types[0]} and the config's is {types[1]}: {AGAIN}")
+    key = 'optim_wrapper.optimizer.type'
+    before, now = (one.get(key, '').rpartition('.')[2] for one in (checkpoint['meta'].get('settings', {}), today))
+    if before and before != now:
+        raise UserError(f"the checkpoint's optimizer is {before} and the config's is {now}: {AGAIN}")
     sizes = [[len(group['params']) for group in one] for one in (saved, groups)]
     if sizes[0] != sizes[1]:
         raise UserError(
@@ -109,13 +110,17 @@ def require_same_length(
             )
 
 
-def config_changes(old: str | None, new: str) -> list[Change]:
-    """Where two configs in Python's words differ in what training does; they are compared and never run."""
-    one, other = _flat(_parsed(old)), _flat(_parsed(new))
+def settings(cfg: Config) -> dict[str, str]:
+    """What training depends on, by dotted keys and as text; each checkpoint holds it, for a resume to compare."""
+    return {key: str(value) for key, value in _flat(cfg.to_dict()).items() if key.startswith(SECTIONS)}
+
+
+def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
+    """Where the settings in a checkpoint, if it holds any, and today's differ."""
     found = []
-    for key in dict.fromkeys([*one, *other]) if one else ():
-        before, now = one.get(key), other.get(key)
-        if before == now or not key.startswith(SECTIONS) or (key == 'randomness.seed' and now is None):
+    for key in dict.fromkeys([*old, *new]) if isinstance(old, dict) else ():
+        before, now = old.get(key), new.get(key)
+        if before == now or (key == 'randomness.seed' and now == 'None'):
             continue
         found.append((key, before, now, "the checkpoint's is kept" if key == 'randomness.seed' else 'applied'))
     return found
@@ -128,33 +133,8 @@ def table(changes: Sequence[Change]) -> str:
     return '\n'.join(['the config differs from the one in the checkpoint:', *rows, *more])
 
 
-def _optimizer_type(text: str | None) -> str | None:
-    found = _flat(_parsed(text)).get('optim_wrapper.optimizer.type')
-    return found and str(found).rpartition('.')[2]
-
-
-def _parsed(text: str | None) -> dict[str, Any]:
-    try:
-        lines = ast.parse(text).body if isinstance(text, str) else []
-        return {line.targets[0].id: _value(line.value) for line in lines if isinstance(line, ast.Assign)}
-    except (SyntaxError, ValueError, AttributeError, RecursionError, MemoryError):
-        return {}  # a text that is no config of ours
-
-
-def _value(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.Call(func=ast.Name(id='dict'), args=[]):
-            return {pair.arg: _value(pair.value) for pair in node.keywords}
-        case ast.Dict():
-            return {str(key and _value(key)): _value(value) for key, value in zip(node.keys, node.values)}
-        case ast.List() | ast.Tuple():
-            return [_value(one) for one in node.elts]
-    return ast.unparse(node)
-
-
 def _flat(value: Any, key: str = '') -> dict[str, Any]:
+    value = list(value) if isinstance(value, tuple) else value
     if isinstance(value, list) and any(isinstance(one, dict) for one in value):
         value = dict(enumerate(value))
     if not isinstance(value, dict):

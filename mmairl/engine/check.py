@@ -1,14 +1,27 @@
 """What can be known to be wrong in a training config before anything is built from it, said with the key that is meant."""
 
 import inspect
+import math
+from collections.abc import Callable
 from typing import Any
 
 from mmengine.config import Config
 from mmengine.runner import set_random_seed
 from torch.utils.data import DataLoader
 
+from mmairl.data_configs import walk
 from mmairl.errors import UserError, closest
-from mmairl.registry import DATA_SAMPLERS, DATASETS, HOOKS, OPTIM_WRAPPERS, OPTIMIZERS, PARAM_SCHEDULERS, Registry
+from mmairl.registry import (
+    BOXES,
+    DATA_SAMPLERS,
+    DATASETS,
+    HOOKS,
+    MODELS,
+    OPTIM_WRAPPERS,
+    OPTIMIZERS,
+    PARAM_SCHEDULERS,
+    Registry,
+)
 
 REQUIRED = ('model', 'train_dataloader', 'train_cfg', 'optim_wrapper')
 # The least value of each key that counts something.
@@ -20,6 +33,7 @@ COUNTS = {
     'train_dataloader.num_workers': 0,
     'optim_wrapper.accumulative_counts': 1,
     'randomness.seed': 0,
+    'evaluation.batch_size': 1,
 }
 # The keys of sections that have no class, as mmengine's runner reads them.
 SECTIONS = {
@@ -31,9 +45,23 @@ SECTIONS = {
     'evaluation': ('train', 'val', 'test', 'batch_size', 'held_out', 'views', 'sweep'),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
-LOADED = dict(dataset=DATASETS, sampler=DATA_SAMPLERS)
+# Where a part of a certain kind stands; one below these may be of any kind, or of none.
+PLACES = {
+    'model': MODELS,
+    'train_dataloader.dataset': DATASETS,
+    'train_dataloader.sampler': DATA_SAMPLERS,
+    'optim_wrapper': OPTIM_WRAPPERS,
+    'optim_wrapper.optimizer': OPTIMIZERS,
+    'param_scheduler.*': PARAM_SCHEDULERS,
+    'default_hooks.*': HOOKS,
+    'custom_hooks.*': HOOKS,
+}
+BUILT = ('model', 'data_preprocessor', 'train_dataloader', 'optim_wrapper', 'param_scheduler', 'default_hooks',
+         'custom_hooks', 'visualizer')  # fmt: skip
+OTHERS = '**'
 # Keys that are taken out before a class is called.
-BESIDE = ('type', '_scope_', 'priority', 'constructor', 'paramwise_cfg', 'convert_to_iter_based', 'optimizer')
+BESIDE = ('type', '_scope_', 'priority', 'constructor', 'paramwise_cfg', 'convert_to_iter_based', 'optimizer',
+          'init_cfg', 'requires_grad')  # fmt: skip
 
 
 def check_config(cfg: Config) -> None:
@@ -43,14 +71,29 @@ def check_config(cfg: Config) -> None:
             raise UserError(
                 f'the config sets {name}={cfg.get(name)}, so there is nothing to train; give a training config'
             )
+    for keys, value in walk(cfg.optim_wrapper.get('optimizer'), ('optim_wrapper', 'optimizer')):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f'{".".join(map(str, keys))}={value} is not a finite number; set one')
+    check_parts(cfg, BUILT if cfg.get('default_scope') == 'mmairl' else ())
+
+
+def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
+    """Refuse a key, at any depth, that the class of its part does not take, and a class that is not registered."""
     for path, least in COUNTS.items():
         value = _at(cfg, path)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise UserError(f'{path}={value!r} is not a whole number of {least} or more; set one')
     for path, known in SECTIONS.items():
-        _check_keys(path, _at(cfg, path) or {}, known)
-    for path, entry, box in _registered_parts(cfg) if cfg.get('default_scope') == 'mmairl' else ():
-        _check_part(path, entry, box)
+        for key in _at(cfg, path) or {}:
+            if key not in (*known, '_scope_'):
+                raise UserError(f"{path} has no key '{key}'{closest(key, known)}")
+    for section in sections:
+        for keys, entry in walk(cfg.get(section), (section,)):
+            path = '.'.join(map(str, keys))
+            place = path if len(keys) != 2 or path in PLACES else f'{section}.*'
+            if isinstance(entry, dict) and (place in PLACES or isinstance(entry.get('type'), str)):
+                default = {'type': 'AutocastOptimWrapper'} if path == 'optim_wrapper' else {}
+                _check_part(path, {**default, **entry}, PLACES.get(place))
 
 
 def _at(cfg: Config, path: str) -> Any:
@@ -60,58 +103,44 @@ def _at(cfg: Config, path: str) -> Any:
     return value
 
 
-def _registered_parts(cfg: Config) -> list[tuple[str, Any, Registry]]:
-    hooks = {
-        f'default_hooks.{name}': hook for name, hook in (cfg.get('default_hooks') or {}).items() if hook is not None
-    }
-    hooks |= {f'custom_hooks[{at}]': hook for at, hook in enumerate(cfg.get('custom_hooks') or [])}
-    schedules = cfg.get('param_scheduler') or []
-    schedules = enumerate(schedules if isinstance(schedules, list) else [schedules])
-    parts = [(path, hook, HOOKS) for path, hook in hooks.items()]
-    parts += [(f'param_scheduler[{at}]', schedule, PARAM_SCHEDULERS) for at, schedule in schedules]
-    parts += [('optim_wrapper', {'type': 'AutocastOptimWrapper', **cfg.optim_wrapper}, OPTIM_WRAPPERS)]
-    if isinstance(optimizer := cfg.optim_wrapper.get('optimizer'), dict):
-        parts += [('optim_wrapper.optimizer', optimizer, OPTIMIZERS)]
-    loader = cfg.train_dataloader
-    parts += [(f'train_dataloader.{name}', loader.get(name), box) for name, box in LOADED.items() if loader.get(name)]
-    return parts
-
-
-def _check_part(path: str, entry: Any, box: Registry) -> None:
-    if not isinstance(entry, dict):
-        return  # an object, which a config made in Python may hold
+def _check_part(path: str, entry: dict, box: Registry | None) -> None:
     if 'type' not in entry:
         raise UserError(
             f'{path} has no type; set {path}.type to a registered {box.name}, or {path}=None to leave it out'
         )
-    kind = box.get(entry['type']) if isinstance(entry['type'], str) else entry['type']
-    if kind is None:
+    name, boxes = entry['type'], BOXES if box is None else [box]
+    kinds = [kind for one in boxes if (kind := one.peek(name))] if isinstance(name, str) else [name]
+    if not kinds and box is not None and (kind := box.get(name)):
+        kinds = [kind]  # of a package that is not imported yet
+    if not kinds:
+        near = closest(name, [known for one in boxes for known in one.names()])
+        if box is None and not near:
+            return  # a type that the platform chooses by itself, or one that is built later
         raise UserError(
-            f"the config names '{entry['type']}', which is not a registered {box.name}; check {path}.type"
-            f'{closest(entry["type"], box.module_dict)}'
+            f"the config names '{name}', which is not a registered {'part' if box is None else box.name}; "
+            f'check {path}.type{near}'
         )
-    keys, passes_on = _keys_of(kind)
-    known = (*keys, *BESIDE)
-    for key in entry:
-        if key not in known and (not passes_on or closest(key, known)):
-            raise UserError(f"{path} has no key '{key}'{closest(key, known)}")
+    known: dict[str, inspect.Parameter] = {}
+    for kind in kinds:
+        known |= _parameters(kind)
+    strict = (box is not None or kinds[0].__module__.startswith('mmairl.')) and OTHERS not in known
+    for key, value in entry.items():
+        if key not in known and key not in BESIDE and (strict or closest(key, known)):
+            raise UserError(f"{path} has no key '{key}'{closest(key, (*known, *BESIDE), 0.6)}")
+        wanted = known[key].annotation if key in known else None
+        if isinstance(value, str) and wanted in (int, float, bool):
+            raise UserError(f'{path}.{key}={value!r} is text; set {"True or False" if wanted is bool else "a number"}')
 
 
-def _keys_of(kind: type) -> tuple[list[str], bool]:
-    """The keys that a class takes, and whether it passes others on to code that is not its bases'."""
-    keys: list[str] = []
+def _parameters(kind: Callable) -> dict[str, inspect.Parameter]:
+    """The arguments that a class takes; OTHERS is among them if it passes any on to code that is not its bases'."""
+    found: dict[str, inspect.Parameter] = {}
     for base in inspect.getmro(kind) if inspect.isclass(kind) else (kind,):
         method = vars(base).get('__init__') if inspect.isclass(base) else base
         if method is None or base is object:
             continue
-        parameters = inspect.signature(method).parameters.values()
-        keys += [parameter.name for parameter in parameters]
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            return keys, False
-    return keys, True
-
-
-def _check_keys(path: str, section: dict, known: tuple[str, ...]) -> None:
-    for key in section:
-        if key not in (*known, '_scope_'):
-            raise UserError(f"{path} has no key '{key}'{closest(key, known)}")
+        own = inspect.signature(method).parameters
+        found = {**own, **found}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
+            return found
+    return {**found, OTHERS: None}

@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import urlparse
 
 import mmengine
-import torch
 from mmengine.config import Config
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.fileio import register_handler
@@ -36,6 +35,7 @@ from mmairl.engine.changes import (
     config_changes,
     require_same_length,
     require_same_optimizer,
+    settings,
     table,
     take_up,
 )
@@ -43,7 +43,7 @@ from mmairl.errors import UserError
 from mmairl.files import write_text
 from mmairl.network import network_of
 from mmairl.weights.pickles import PlainPickles
-from mmairl.weights.read import DamagedCheckpoint, Device, load_checkpoint
+from mmairl.weights.read import DamagedCheckpoint, Device, fetched, load_checkpoint
 
 NEEDED = ('meta', 'state_dict', 'optimizer')  # of a checkpoint that a run goes on from
 RUN = 'run_id'  # the file in a work dir that says whose checkpoints are the current run's
@@ -191,18 +191,12 @@ def _from_address(url: str, model_dir: str | None = None, map_location: Device =
     """What mmengine gets for http://, kept where torch keeps such files; another address has another file there."""
     name = Path(urlparse(url).path)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
-    file = Path(model_dir or Path(torch.hub.get_dir()) / 'checkpoints') / f'{name.stem}-{digest}{name.suffix}'
-    if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            torch.hub.download_url_to_file(url, str(file), progress=progress)
-        except OSError as error:
-            raise UserError(f'{url} could not be fetched ({error}); put its file at {file}') from error
+    file = fetched(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)
     return _for_mmengine(str(file), map_location)
 
 
 class Checkpointed:
-    """What a runner of ours does with checkpoints: it starts from the one that was read, and says what a new one holds."""
+    """What our runner does with checkpoints: it starts from the one that was read, and says what a new one holds."""
 
     start = Start()
 
@@ -220,7 +214,7 @@ class Checkpointed:
         checkpoint = self.load_checkpoint(filename)
         with resuming(filename):
             changes = self._take_up(checkpoint)
-        changes += config_changes(checkpoint['meta'].get('cfg'), self._config_text)
+        changes += config_changes(checkpoint['meta'].get('settings'), settings(self.cfg))
         if changes:
             self.logger.warning(table(changes))
         self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
@@ -228,15 +222,13 @@ class Checkpointed:
     def _take_up(self, checkpoint: dict[str, Any]) -> list[Change]:
         meta, groups = checkpoint['meta'], self.optim_wrapper.optimizer.param_groups
         schedules = self.param_schedulers or []
-        require_same_optimizer(checkpoint, groups, self._config_text)
+        require_same_optimizer(checkpoint, groups, settings(self.cfg))
         if 'message_hub' in checkpoint:
             info = checkpoint['message_hub']['runtime_info']
             require_same_length(schedules, info, self.max_epochs, self.max_iters)
             self.message_hub.load_state_dict(checkpoint['message_hub'])
-        self.train_loop._epoch, self.train_loop._iter = (
-            meta['epoch'],
-            meta['iter'],
-        )  # mmengine has no other way to set them
+        loop = self.train_loop  # mmengine has no other way to set these two
+        loop._epoch, loop._iter = meta['epoch'], meta['iter']
         if meta.get('seed') is not None and meta['seed'] != self._randomness_cfg.get('seed'):
             self._randomness_cfg.update(seed=meta['seed'])
             self.set_randomness(**self._randomness_cfg)
@@ -247,7 +239,7 @@ class Checkpointed:
 
         All processes call it together, since each may hold a part; the first has the whole, the others None.
         """
-        weights, optimizer = self._weights(), self._optimizer_state() if save_optimizer else None
+        weights, optimizer = self._weights(), self.optim_wrapper.state_dict() if save_optimizer else None
         if not is_main_process():
             return None
         checkpoint = dict(meta={**meta, **self._origin}, state_dict=weights, message_hub=self.message_hub.state_dict())
@@ -263,14 +255,11 @@ class Checkpointed:
         return checkpoint
 
     @cached_property
-    def _config_text(self) -> str:
-        return self.cfg.pretty_text  # formatting it takes longer than a step
-
-    @cached_property
     def _origin(self) -> dict[str, Any]:
-        """Which run it is."""
+        """Which run it is; formatting its config takes longer than a step."""
         found = dict(
-            cfg=self._config_text,
+            cfg=self.cfg.pretty_text,
+            settings=settings(self.cfg),
             seed=self.seed,
             experiment_name=self.experiment_name,
             run=self.start.run,

@@ -20,7 +20,7 @@ from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpo
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.fast import float32_precision, set_fast_keys
 from mmairl.engine.runner import Runner
-from mmairl.errors import UserError, closest, explained, one_sentence_errors
+from mmairl.errors import UserError, closest, one_sentence_errors
 from mmairl.files import explained_disk_errors
 from mmairl.registry import RUNNERS
 
@@ -91,8 +91,7 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
         cfg.train_dataloader.update(timeout=0, persistent_workers=False)
     with explained_disk_errors(cfg.work_dir), locked(cfg.work_dir), float32_precision(cfg.get('fast')):
         start = choose_start(cfg)
-        with explained():
-            runner = build(cfg, start)
+        runner = build(cfg, start)
         start.begin(Path(cfg.work_dir))
         try:
             runner.train()

@@ -1,4 +1,4 @@
-"""mmengine's runners with loops that resume exactly and checkpoints that hold what that takes."""
+"""mmengine's runner with loops that resume exactly and checkpoints that hold what that takes."""
 
 from collections import OrderedDict
 from functools import partial
@@ -21,8 +21,8 @@ from mmairl.network import network_of
 from mmairl.registry import DATASETS
 
 
-class ExactRun(Checkpointed):
-    """What our runners have in common: loops, data and checkpoints.
+class Runner(Checkpointed, PlainRunner):
+    """One process, several with the whole model each, or, with a `strategy`, several with a part of it.
 
     Trains through `EpochLoop` or `IterLoop`, on images that draw their own random numbers. A loop that a config names by its
     type is used as it is.
@@ -54,10 +54,6 @@ class ExactRun(Checkpointed):
         loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
         require_a_batch(loader)
         return safe(loader)
-
-
-class Runner(ExactRun, PlainRunner):
-    """One process, several with the whole model each, or, with a `strategy`, several with a part of it."""
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         fast = dict(self.cfg.get('fast') or {})
@@ -94,6 +90,3 @@ class Runner(ExactRun, PlainRunner):
 
             return whole_weights(self.model)
         return network_of(self).state_dict()
-
-    def _optimizer_state(self) -> dict[str, Any]:
-        return self.optim_wrapper.state_dict()

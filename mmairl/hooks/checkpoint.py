@@ -48,17 +48,23 @@ class ExactCheckpointHook(CheckpointHook):
         self.resumed: dict[str, Any] = {}
 
     def before_train(self, runner: Runner) -> None:
-        self._keep_plain_names(runner.message_hub.runtime_info)
+        info = runner.message_hub.runtime_info
+        self._keep_own_names(info)
         super().before_train(runner)
-        self._keep_best_in_folder()
+        if self.save_best:
+            self.best_ckpt_path = self._in_folder(getattr(self, 'best_ckpt_path', None))
+            named = getattr(self, 'best_ckpt_path_dict', {})
+            self.best_ckpt_path_dict = {key: self._in_folder(path) for key, path in named.items()}
         self.note = Path(runner.work_dir) / 'last_checkpoint'  # as OpenMMLab's tools know it, wherever checkpoints go
         start = getattr(runner, 'start', None)
         if start and start.resume and Path(start.path).resolve().parent != Path(self.out_dir).resolve():
-            runner.message_hub.update_info('kept_checkpoints', [])  # they are in another folder
-            runner.message_hub.update_info('outdated_checkpoints', [])
-        self.kept = deque(runner.message_hub.get_info('kept_checkpoints', []))
-        if is_main_process():
-            self._clear_away(runner)
+            info.update(kept_checkpoints=[], outdated_checkpoints=[])  # they are in another folder
+        self.kept = deque(info['kept_checkpoints'])
+        if is_main_process():  # what a killed process was writing, and what it would have removed next
+            folder = Path(self.out_dir)
+            left_over = [*folder.glob('.*.pth.*.tmp'), *self.note.parent.glob('.last_checkpoint.*.tmp')]
+            for path in [*left_over, *(folder / name for name in info['outdated_checkpoints'])]:
+                path.unlink(missing_ok=True)
         if not runner.iter:
             return  # a run of its own, also where `load_from` alone has given it weights
         if len(self.resumed) == 2:
@@ -67,36 +73,18 @@ class ExactCheckpointHook(CheckpointHook):
         else:
             runner.logger.warning('the checkpoint holds no random state: the run goes on, but not as if uninterrupted')
 
-    def _keep_plain_names(self, info: dict[str, Any]) -> None:
+    def _keep_own_names(self, info: dict[str, Any]) -> None:
         """Of the files that a checkpoint names, keep those that this hook can have written; others are not ours to remove."""
         ours = re.escape(self.filename_tmpl).replace(r'\{\}', r'\d{1,18}') + r'|iter_\d{1,18}\.pth'
-        for key, fits in (
-            ('kept_checkpoints', lambda name: isinstance(name, str) and re.fullmatch(ours, name)),
-            ('outdated_checkpoints', lambda name: isinstance(name, str) and re.fullmatch(ours, name)),
-            ('keep_ckpt_ids', lambda step: type(step) is int),
-        ):
-            if key in info:
-                info[key] = [name for name in info[key] if fits(name)] if isinstance(info[key], list) else []
+        for key in ('kept_checkpoints', 'outdated_checkpoints', 'keep_ckpt_ids'):
+            found = info.get(key) if isinstance(info.get(key), list) else []
+            names = [name for name in found if isinstance(name, str) and re.fullmatch(ours, name)]
+            info[key] = [step for step in found if type(step) is int] if key == 'keep_ckpt_ids' else names
 
-    def _keep_best_in_folder(self) -> None:
-        """The best checkpoint that a resumed one names is looked for in this run's folder alone, since mmengine removes it."""
-
-        def ours(path: object) -> str | None:
-            name = Path(str(path)).name
-            found = re.fullmatch(r'best_[^/\\]+\.pth', name) if isinstance(path, str) else None
-            return found and self.file_backend.join_path(self.out_dir, name)
-
-        if hasattr(self, 'best_ckpt_path'):
-            self.best_ckpt_path = ours(self.best_ckpt_path)
-        if hasattr(self, 'best_ckpt_path_dict'):
-            self.best_ckpt_path_dict = {key: ours(path) for key, path in self.best_ckpt_path_dict.items()}
-
-    def _clear_away(self, runner: Runner) -> None:
-        """What a killed process was writing, and what it would have removed next."""
-        folder, outdated = Path(self.out_dir), runner.message_hub.get_info('outdated_checkpoints', [])
-        left_over = [*folder.glob('.*.pth.*.tmp'), *self.note.parent.glob('.last_checkpoint.*.tmp')]
-        for path in [*left_over, *(folder / name for name in outdated)]:
-            path.unlink(missing_ok=True)
+    def _in_folder(self, path: object) -> str | None:
+        """The best checkpoint that a resumed one names, in this run's folder alone, since mmengine removes it."""
+        found = isinstance(path, str) and re.fullmatch(r'best_[^/\\]+\.pth', Path(path).name)
+        return self.file_backend.join_path(self.out_dir, found[0]) if found else None
 
     def _take_up(self, runner: Runner, random_states: list[dict], place: dict[str, int]) -> None:
         """Be at the same point of the same order of images, with the same random numbers to come."""
@@ -152,9 +140,9 @@ class ExactCheckpointHook(CheckpointHook):
         self.kept = deque([*(other for other in self.kept if other != name), name])
         too_many = len(self.kept) - self.max_keep_ckpts if self.max_keep_ckpts > 0 else 0
         outdated = [self.kept.popleft() for _ in range(too_many)]
-        runner.message_hub.update_info('last_ckpt', self.last_ckpt)
-        runner.message_hub.update_info('kept_checkpoints', list(self.kept))
-        runner.message_hub.update_info('outdated_checkpoints', outdated)
+        runner.message_hub.update_info_dict(
+            dict(last_ckpt=self.last_ckpt, kept_checkpoints=list(self.kept), outdated_checkpoints=outdated)
+        )
         checkpoint = runner.snapshot(meta, self.save_optimizer, self.save_param_scheduler)
         if is_main_process():
             self.writer.start(partial(self._write, checkpoint, path, outdated))

@@ -1,8 +1,7 @@
-"""Optimizers, schedules, and the wrapper that steps them."""
+"""Optimizers, schedules, and the wrapper that steps them; a class is imported when it is asked for."""
 
-from mmairl.optim.autocast import AutocastOptimWrapper
-from mmairl.optim.head_sgd import HeadSGD
-from mmairl.optim.lars import LARS
-from mmairl.optim.schedule import WarmUpLR
+from mmairl.registry import class_of
 
-__all__ = ['LARS', 'AutocastOptimWrapper', 'HeadSGD', 'WarmUpLR']
+
+def __getattr__(name: str) -> type:
+    return class_of('mmairl.optim', name)

@@ -68,46 +68,28 @@ def recognise(keys: Collection[str]) -> Format | None:
     return found[0] if found else None
 
 
-Rules = tuple[tuple[str, str], ...]
+Names = tuple[tuple[str, str], ...]
 
-# Each rule is tried on each key, in this order; together they are one to one.
-DETECTRON2_TO_OURS: Rules = (
-    (r'^stem\.conv1\.norm\.', 'bn1.'),
-    (r'^stem\.conv1\.', 'conv1.'),
-    (r'^res5\.', 'layer4.'),
-    (r'^res4\.', 'layer3.'),
-    (r'^res3\.', 'layer2.'),
-    (r'^res2\.', 'layer1.'),
-    (r'\.shortcut\.norm\.', '.downsample.1.'),
-    (r'\.shortcut\.', '.downsample.0.'),
-    (r'\.conv([123])\.norm\.', r'.bn\1.'),
+# Our names and another project's by pairs, tried on each key in this order and in either direction. What begins with a dot
+# may be anywhere in a key, the rest is its beginning; `#` is a number.
+DETECTRON2: Names = (
+    ('bn1.', 'stem.conv1.norm.'),
+    ('conv1.', 'stem.conv1.'),
+    ('layer1.', 'res2.'),
+    ('layer2.', 'res3.'),
+    ('layer3.', 'res4.'),
+    ('layer4.', 'res5.'),
+    ('.downsample.1.', '.shortcut.norm.'),
+    ('.downsample.0.', '.shortcut.'),
+    ('.bn#.', '.conv#.norm.'),
 )
-OURS_TO_DETECTRON2: Rules = (
-    (r'^bn1\.', 'stem.conv1.norm.'),
-    (r'^conv1\.', 'stem.conv1.'),
-    (r'^layer1\.', 'res2.'),
-    (r'^layer2\.', 'res3.'),
-    (r'^layer3\.', 'res4.'),
-    (r'^layer4\.', 'res5.'),
-    (r'\.downsample\.1\.', '.shortcut.norm.'),
-    (r'\.downsample\.0\.', '.shortcut.'),
-    (r'\.bn([123])\.', r'.conv\1.norm.'),
-)
-TIMM_TO_OURS: Rules = (
-    (r'^norm\.', 'ln1.'),
-    (r'^blocks\.(\d+)\.norm([12])\.', r'layers.\1.ln\2.'),
-    (r'^blocks\.(\d+)\.mlp\.fc1\.', r'layers.\1.ffn.layers.0.0.'),
-    (r'^blocks\.(\d+)\.mlp\.fc2\.', r'layers.\1.ffn.layers.1.'),
-    (r'^blocks\.', 'layers.'),
-    (r'^patch_embed\.proj\.', 'patch_embed.projection.'),
-)
-OURS_TO_TIMM: Rules = (
-    (r'^ln1\.', 'norm.'),
-    (r'^layers\.(\d+)\.ln([12])\.', r'blocks.\1.norm\2.'),
-    (r'^layers\.(\d+)\.ffn\.layers\.0\.0\.', r'blocks.\1.mlp.fc1.'),
-    (r'^layers\.(\d+)\.ffn\.layers\.1\.', r'blocks.\1.mlp.fc2.'),
-    (r'^layers\.', 'blocks.'),
-    (r'^patch_embed\.projection\.', 'patch_embed.proj.'),
+TIMM: Names = (
+    ('ln1.', 'norm.'),
+    ('layers.#.ln#.', 'blocks.#.norm#.'),
+    ('layers.#.ffn.layers.0.0.', 'blocks.#.mlp.fc1.'),
+    ('layers.#.ffn.layers.1.', 'blocks.#.mlp.fc2.'),
+    ('layers.', 'blocks.'),
+    ('patch_embed.projection.', 'patch_embed.proj.'),
 )
 # The first name of every tensor of a ResNet or ViT, in any layout; what begins otherwise is a head.
 BACKBONE = re.compile(
@@ -115,20 +97,20 @@ BACKBONE = re.compile(
 )
 
 
-def rename(key: str, rules: Rules) -> str:
-    for pattern, replacement in rules:
-        key = re.sub(pattern, replacement, key)
+def rename(key: str, names: Names, to_ours: bool = False) -> str:
+    for pair in names:
+        old, new = reversed(pair) if to_ours else pair
+        pattern = ('' if old.startswith('.') else '^') + re.escape(old).replace(r'\#', r'(\d+)')
+        key = re.sub(pattern, lambda found, new=new: new.replace('#', '{}').format(*found.groups()), key)
     return key
 
 
-def rules_to_ours(keys: Iterable[str]) -> Rules:
-    """The rules that bring these keys, free of any prefix, to our names."""
+def names_of(keys: Iterable[str]) -> Names:
+    """The names that these keys, free of any prefix, have in place of ours."""
     keys = set(keys)
     if 'stem.conv1.weight' in keys:
-        return DETECTRON2_TO_OURS
-    if any(key.startswith('blocks.') for key in keys):
-        return TIMM_TO_OURS
-    return ()
+        return DETECTRON2
+    return TIMM if any(key.startswith('blocks.') for key in keys) else ()
 
 
 # Blocks per stage, and whether a block is a bottleneck, to the depth.

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
-from urllib.error import URLError
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.weights.formats import BACKBONE, Format, recognise, rename, rules_to_ours
+from mmairl.weights.formats import BACKBONE, Format, names_of, recognise, rename
 from mmairl.weights.pickles import FOR_TORCH, ORIGIN, PlainUnpickler, plain
 
 # What a checkpoint wraps its weights in, from the outside in.
@@ -133,13 +132,19 @@ def released_file(name: str) -> Path:
     if model not in torchvision.models.list_models(torchvision.models):
         raise UserError(f"'{name}' is not a released model; say torchvision:NAME, such as torchvision:resnet50")
     url = torchvision.models.get_model_weights(model)['IMAGENET1K_V1'].url
-    file = Path(torch.hub.get_dir()) / 'checkpoints' / Path(url).name
+    name = Path(url).name
+    return fetched(url, name, hash_prefix=Path(name).stem.rpartition('-')[2])
+
+
+def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -> Path:
+    """What is at an address, kept under this name where torch keeps such files."""
+    file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            torch.hub.download_url_to_file(url, str(file), hash_prefix=file.stem.rpartition('-')[2])
-        except (URLError, OSError) as error:
-            raise UserError(f'{name} could not be fetched ({error}); put the file of {url} at {file}') from error
+            torch.hub.download_url_to_file(url, str(file), **how)
+        except (OSError, RuntimeError) as error:
+            raise UserError(f'{url} could not be fetched ({error}); put its file at {file}') from error
     return file
 
 
@@ -177,8 +182,8 @@ def read_backbone(path: str | Path, part: str = 'student') -> Backbone:
     prefix = _prefix(form, part, tensors, path)
     inside = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
     kept = {key: value for key, value in inside.items() if form.pure or BACKBONE.match(key)}
-    rules = rules_to_ours(kept)
-    renamed = {prefix + key: rename(key, rules) for key in kept}
+    names = names_of(kept)
+    renamed = {prefix + key: rename(key, names, to_ours=True) for key in kept}
     weights = {renamed[prefix + key]: value for key, value in kept.items()}
     dropped = [key for key in tensors if key not in renamed]
     return Backbone(with_counters(weights), str(path), form.name, part, renamed, dropped, origin)
@@ -230,23 +235,24 @@ def _flat(values: dict, prefix: str = '') -> list[tuple[str, Any]]:
 def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: str | Path) -> None:
     """Refuse a checkpoint unless it and the network name the same tensors, with the same shapes and kinds of numbers."""
     both = [key for key in here if key in there]
-    shapes = [key for key in both if here[key].shape != there[key].shape]
+    shapes = [
+        f'{key} is {tuple(there[key].shape)} there and {tuple(here[key].shape)} in the config'
+        for key in both
+        if here[key].shape != there[key].shape
+    ]
     # Counters, which are whole numbers here, are floats in some files.
-    kinds = [key for key in both if here[key].is_floating_point() and not there[key].is_floating_point()]
-    missing = [key for key in here if key not in there]
-    unexpected = [key for key in there if key not in here]
-    faults = []
-    if shapes:
-        key = shapes[0]
-        faults.append(
-            f'{key} is {tuple(there[key].shape)} there and {tuple(here[key].shape)} in the config{_more(shapes[1:])}'
-        )
-    if kinds:
-        faults.append(f'{kinds[0]} is {there[kinds[0]].dtype} there{_more(kinds[1:])}')
-    if missing:
-        faults.append(f'it lacks {_few(missing)}')
-    if unexpected:
-        faults.append(f'it has {_few(unexpected)} beyond the config')
+    kinds = [
+        f'{key} is {there[key].dtype} there'
+        for key in both
+        if here[key].is_floating_point() and not there[key].is_floating_point()
+    ]
+    missing = [f'it lacks {key}' for key in here if key not in there]
+    unexpected = [f'it has {key} beyond the config' for key in there if key not in here]
+    faults = [
+        found[0] + (f' (and {len(found) - 1} more such)' if found[1:] else '')
+        for found in (shapes, kinds, missing, unexpected)
+        if found
+    ]
     if faults:
         raise UserError(
             f'checkpoint {path} holds another architecture: {"; ".join(faults)}; give the config it was trained with'
@@ -272,11 +278,3 @@ def not_finite(weights: dict[str, Tensor]) -> list[str]:
     """The tensors that hold a NaN or an infinity; a mask of minus infinities, which some networks keep, is none of them."""
     floating = {key: value for key, value in weights.items() if value.is_floating_point()}
     return [key for key, value in floating.items() if (value.isnan() | value.isposinf()).any()]
-
-
-def _few(keys: list[str], shown: int = 2) -> str:
-    return ', '.join(keys[:shown]) + _more(keys[shown:])
-
-
-def _more(rest: list[str]) -> str:
-    return f' (and {len(rest)} more)' if rest else ''

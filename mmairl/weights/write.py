@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.files import replacing
-from mmairl.weights.formats import OURS_TO_DETECTRON2, OURS_TO_TIMM, rename
+from mmairl.weights.formats import DETECTRON2, TIMM, rename
 from mmairl.weights.pickles import ORIGIN
 from mmairl.weights.read import Backbone
 
@@ -56,7 +56,7 @@ def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 def _timm(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     is_vit = 'cls_token' in weights
-    _plain({rename(key, OURS_TO_TIMM) if is_vit else key: value for key, value in weights.items()}, origin, file)
+    _plain({rename(key, TIMM) if is_vit else key: value for key, value in weights.items()}, origin, file)
 
 
 def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
@@ -67,7 +67,7 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     if 'conv1.weight' not in weights:
         raise UserError('detectron2 has names for ResNets alone and this backbone is none; write another format')
     arrays = {
-        rename(key, OURS_TO_DETECTRON2): (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        rename(key, DETECTRON2): (value.float() if value.dtype == torch.bfloat16 else value).numpy()
         for key, value in weights.items()
         if not key.endswith('num_batches_tracked')  # its BN layers have no such counter
     }

@@ -15,6 +15,25 @@ WRONG = {
     'a misspelt key of the scaling rule': ({'auto_scale_lr.base_batchsize': 8}, "did you mean 'base_batch_size'"),
     'a misspelt key of the evaluation': ({'evaluation.trian': dict()}, "did you mean 'train'"),
     'a misspelt key of the loader': ({'train_dataloader.num_worker': 2}, "did you mean 'num_workers'"),
+    'a misspelt key deep in the network': (
+        {'model.projector.hiden_channels': 64},
+        "model.projector has no key 'hiden_channels'; did you mean 'hidden_channels'",
+    ),
+    'a misspelt key of the head': ({'model.head.temperatur': 1.0}, "did you mean 'temperature'"),
+    'a misspelt type of a part': (
+        {'model.head.type': 'ContrastivHead'},
+        "check model.head.type; did you mean 'ContrastiveHead'",
+    ),
+    'a misspelt key of a view': (
+        {'model.data_preprocessor.views.0.0.siz': 3},
+        "views.0.0 has no key 'siz'; did you mean 'size'",
+    ),
+    'text for a number': ({'model.queue.length': 'long'}, "model.queue.length='long' is text; set a number"),
+    'text for a choice': ({'model.symmetric': 'maybe'}, 'is text; set True or False'),
+    'a rate that is no number': (
+        {'optim_wrapper.optimizer.lr': float('nan')},
+        'optimizer.lr=nan is not a finite number',
+    ),
     'half an epoch': ({'train_cfg.max_epochs': 1.5}, 'max_epochs=1.5 is not a whole number of 1 or more'),
     'workers below none': ({'train_dataloader.num_workers': -1}, 'num_workers=-1 is not a whole number of 0 or more'),
     'a seed below 0': ({'randomness.seed': -1}, 'randomness.seed=-1'),

@@ -12,7 +12,7 @@ import torchvision
 from mmairl.errors import UserError
 from mmairl.models.platform import import_mmpretrain
 from mmairl.registry import MODELS
-from mmairl.weights.formats import OURS_TO_DETECTRON2, OURS_TO_TIMM, rename, resnet_of
+from mmairl.weights.formats import DETECTRON2, TIMM, rename, resnet_of
 from mmairl.weights.read import read_backbone, read_tensors
 from mmairl.weights.write import WRITERS, write_backbone
 
@@ -38,7 +38,7 @@ def with_prefix(prefix: str, state: dict) -> dict:
 
 
 def detectron2(state: dict) -> dict[str, np.ndarray]:
-    return {rename(key, OURS_TO_DETECTRON2): value.numpy() for key, value in state.items() if 'num_batches' not in key}
+    return {rename(key, DETECTRON2): value.numpy() for key, value in state.items() if 'num_batches' not in key}
 
 
 # How each project's own training script nests and names things: envelope, student's prefix, teacher's prefix.
@@ -190,7 +190,7 @@ def test_a_vit_goes_to_timm_and_back_and_computes_the_same(tmp_path):
 
 def test_renaming_to_timm_undoes_itself():
     key = 'layers.3.ffn.layers.0.0.weight'
-    assert rename(key, OURS_TO_TIMM) == 'blocks.3.mlp.fc1.weight'
+    assert rename(key, TIMM) == 'blocks.3.mlp.fc1.weight'
 
 
 @pytest.mark.parametrize('depth', [18, 34, 50, 101])
