@@ -100,46 +100,32 @@ def test_the_source_has_no_reader_that_can_run_code_but_those_with_a_reason():
     assert not unknown and found.keys() == ALLOWED.keys()
 
 
-@pytest.mark.parametrize(
-    'source',
-    [
-        'import torch; torch.load(path)',
-        'import torch; torch.load(path, weights_only=False)',
-        'from torch import load as read; read(path, weights_only=flag)',
-        'import torch as t; t.hub.load_state_dict_from_url(url)',
-        'import pickle; pickle.loads(data)',
-        'from pickle import Unpickler; Unpickler(file).load()',
-        'import numpy as np; np.load(path, allow_pickle=True)',
-        "import numpy; numpy.load(path, 'r', True)",
-        'import yaml; yaml.load(text)',
-        'import yaml; yaml.load(text, Loader=yaml.Loader)',
-        'import yaml; yaml.unsafe_load(text)',
-        'eval(text)',
-        'exec(text)',
-        'import importlib; importlib.import_module(name)',
-        '__import__(name)',
-        'archive.extractall(folder)',
-        'import mmengine; mmengine.load(path)',
-        'from mmengine.config import Config; Config.fromfile(path)',
-        'import joblib; joblib.load(path)',
-    ],
-)
-def test_the_search_of_the_source_finds_each_kind(source):
-    assert len(list(code_readers(source))) == 1
+RUN_CODE = """
+import torch; torch.load(path)
+from torch import load as read; read(path, weights_only=flag)
+import torch as t; t.hub.load_state_dict_from_url(url)
+from pickle import Unpickler; Unpickler(file).load()
+import numpy; numpy.load(path, 'r', True)
+import yaml; yaml.load(text, Loader=yaml.Loader)
+exec(text)
+import importlib; importlib.import_module(name)
+archive.extractall(folder)
+from mmengine.config import Config; Config.fromfile(path)
+"""
+RUN_NONE = """
+import torch; torch.load(path, weights_only=True)
+import numpy as np; np.load(path)
+import yaml; yaml.safe_load(text); yaml.load(text, Loader=yaml.SafeLoader)
+network.eval(); json.loads(text)
+__import__('mmdet')
+"""
 
 
-@pytest.mark.parametrize(
-    'source',
-    [
-        'import torch; torch.load(path, weights_only=True)',
-        'import numpy as np; np.load(path)',
-        'import yaml; yaml.safe_load(text); yaml.load(text, Loader=yaml.SafeLoader)',
-        'network.eval(); json.loads(text)',
-        "__import__('mmdet')",
-    ],
-)
-def test_the_search_of_the_source_lets_plain_readers_be(source):
-    assert not list(code_readers(source))
+def test_the_search_of_the_source_finds_each_kind_and_lets_plain_readers_be():
+    for source in RUN_CODE.strip().splitlines():
+        assert len(list(code_readers(source))) == 1, source
+    for source in RUN_NONE.strip().splitlines():
+        assert not list(code_readers(source)), source
 
 
 @pytest.mark.parametrize('package', ['mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmseg'])
@@ -156,12 +142,12 @@ def test_each_reader_of_the_platform_that_can_run_code_is_known(package):
     assert named <= PLATFORM.keys()
 
 
-@pytest.mark.parametrize('protocol', range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize('name', ['a.pth', 'a.pkl', 'a.pth.tar', 'a'])
-def test_a_pickle_by_any_name_runs_nothing(tmp_path, canary, name, protocol):
+def test_a_pickle_by_any_name_runs_nothing(tmp_path, canary, name):
     path = tmp_path / name
-    path.write_bytes(pickle.dumps(dict(model=dict(a=Canary(canary))), protocol))
-    sentence(lambda: load_checkpoint(path), canary, 'refused|not a checkpoint')
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        path.write_bytes(pickle.dumps(dict(model=dict(a=Canary(canary))), protocol))
+        sentence(lambda: load_checkpoint(path), canary, 'refused|not a checkpoint')
 
 
 @pytest.mark.parametrize('zipped', [True, False])
@@ -171,25 +157,22 @@ def test_a_checkpoint_of_torch_runs_nothing(tmp_path, canary, zipped):
     sentence(lambda: load_checkpoint(path), canary, r'asks to run \w+\.mkdir while loading')
 
 
-def test_the_platform_reads_checkpoints_by_the_same_rule(tmp_path, canary, monkeypatch):
-    path = tmp_path / 'a.pth'
-    torch.save(dict(state_dict={}, a=Canary(canary)), path)
-    monkeypatch.setattr(torch.hub, 'download_url_to_file', lambda url, file, **how: shutil.copy(path, file))
+def test_the_platform_reads_files_and_addresses_by_the_same_rule(tmp_path, canary, monkeypatch):
+    hostile, plain = tmp_path / 'a.pth', tmp_path / 'plain.pth'
+    torch.save(dict(state_dict={}, a=Canary(canary)), hostile)
+    torch.save(dict(state_dict=dict(a=torch.ones(2))), plain)
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))
     trust_mmengine_checkpoints()
-    for name in (str(path), 'https://example.org/models/b.pth', 'http://example.org/c.pth'):
-        sentence(lambda name=name: CheckpointLoader.load_checkpoint(name), canary, 'asks to run')
-    assert len(list((tmp_path / 'hub' / 'checkpoints').glob('b-*.pth'))) == 1
-
-
-def test_an_address_gives_the_weights_that_are_there(tmp_path, monkeypatch):
-    torch.save(dict(state_dict=dict(a=torch.ones(2))), tmp_path / 'a.pth')
     monkeypatch.setattr(
-        torch.hub, 'download_url_to_file', lambda url, file, **how: shutil.copy(tmp_path / 'a.pth', file)
+        torch.hub, 'download_url_to_file', lambda url, file, **how: shutil.copy(tmp_path / Path(url).name, file)
     )
-    monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path / 'hub'))
-    trust_mmengine_checkpoints()
-    assert CheckpointLoader.load_checkpoint('https://example.org/a.pth')['state_dict']['a'].tolist() == [1, 1]
+    for source in (hostile, plain):
+        for name in (str(source), f'https://example.org/models/{source.name}', f'http://example.org/{source.name}'):
+            if source == hostile:
+                sentence(lambda name=name: CheckpointLoader.load_checkpoint(name), canary, 'asks to run')
+            else:
+                assert CheckpointLoader.load_checkpoint(name)['state_dict']['a'].tolist() == [1, 1]
+    assert len(list((tmp_path / 'hub' / 'checkpoints').glob('plain-*.pth'))) == 2, 'an address, a file'
 
 
 def test_the_config_text_in_a_checkpoint_is_not_run_when_a_run_resumes_from_it(toy_config, tmp_path, canary):
@@ -218,15 +201,12 @@ def test_annotations_that_the_platform_loads_by_their_suffix_run_nothing(tmp_pat
     assert mmengine.load(path) == plain
 
 
-def test_batches_of_cifar_run_nothing(tmp_path, canary):
+def test_batches_of_cifar_and_stored_features_run_nothing(tmp_path, canary):
     for published in CIFAR10.published.train_list + CIFAR10.published.test_list:
         path = tmp_path / CIFAR10.published.base_folder / published[0]
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(pickle.dumps(dict(data=Canary(canary))))
     sentence(lambda: CIFAR10(tmp_path), canary, 'unchanged by their md5')
-
-
-def test_stored_features_run_nothing(tmp_path, canary):
     np.save(tmp_path / 'x.npy', np.array([Canary(canary)], dtype=object), allow_pickle=True)
     sentence(lambda: read_rows(tmp_path / 'x.npy', 1), canary, 'cannot be read .* remove the file')
 

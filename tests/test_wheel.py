@@ -46,18 +46,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope='module')
-def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     out = tmp_path_factory.mktemp('wheel')
     flags = ('--no-deps', '--no-build-isolation', '--no-index', '--disable-pip-version-check', '-q')
     shell(sys.executable, '-m', 'pip', 'wheel', *flags, '-w', out, source, cwd=out)
-    return next(out.glob('mmairl-*.whl'))
+    return zipfile.ZipFile(next(out.glob('mmairl-*.whl')))
 
 
 @pytest.fixture(scope='module')
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp('site')
-    flags = ('--no-deps', '--no-index', '--disable-pip-version-check', '-q')
-    shell(sys.executable, '-m', 'pip', 'install', *flags, '--target', target, wheel, cwd=target)
+    wheel.extractall(target)  # which is all that installing a wheel without scripts does
     return target
 
 
@@ -76,16 +75,21 @@ def elsewhere(code: str, installed: Path, folder: Path) -> str:
     return said.strip().splitlines()[-1]
 
 
-def test_the_wheel_holds_all_of_the_package_and_nothing_that_was_removed(wheel):
-    held = set(zipfile.ZipFile(wheel).namelist())
+def test_the_wheel_holds_all_of_the_package_and_names_what_it_needs(wheel):
+    held = set(wheel.namelist())
     package = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / 'mmairl').rglob('*')
         if path.is_file() and '__pycache__' not in path.parts
     }
     beside = {f'mmairl/.mim/{path.relative_to(ROOT).as_posix()}' for path in shipped()}
-    assert {name for name in held if '.dist-info/' not in name} == package | beside
+    assert {name for name in held if '.dist-info/' not in name} == package | beside, 'and nothing that was removed'
     assert 'mmairl/.mim/configs/studies/_published/byol.yaml' in held and 'mmairl/report/templates/page.html' in held
+    lines = wheel.read(f'mmairl-{mmairl.__version__}.dist-info/METADATA').decode().splitlines()
+    assert f'Version: {mmairl.__version__}' in lines
+    for name in ('torch', 'torchvision', 'numpy', 'scikit-learn', 'matplotlib', 'rich', 'filelock'):
+        assert any(line.startswith(f'Requires-Dist: {name}') and 'extra' not in line for line in lines), name
+    assert any(line.startswith('Requires-Dist: mmengine') and 'extra == "openmmlab"' in line for line in lines)
 
 
 def shipped() -> list[Path]:
@@ -101,14 +105,6 @@ def test_the_source_tree_gets_no_links_and_the_sdist_can_be_built_from(source, t
     assert {'setup.py', 'requirements/runtime.txt'} <= held
     assert {path.relative_to(ROOT).as_posix() for path in shipped()} <= held
     assert not (source / 'mmairl' / '.mim').exists()
-
-
-def test_the_wheel_names_its_version_and_what_it_needs(installed):
-    lines = next(installed.glob('mmairl-*.dist-info/METADATA')).read_text().splitlines()
-    assert f'Version: {mmairl.__version__}' in lines
-    for name in ('torch', 'torchvision', 'numpy', 'scikit-learn', 'matplotlib', 'rich', 'filelock'):
-        assert any(line.startswith(f'Requires-Dist: {name}') and 'extra' not in line for line in lines), name
-    assert any(line.startswith('Requires-Dist: mmengine') and 'extra == "openmmlab"' in line for line in lines)
 
 
 def test_without_the_platform_the_import_says_what_to_install(installed, tmp_path):
@@ -127,75 +123,56 @@ except ImportError as error:
     assert "say: pip install 'mmairl[openmmlab]'" in elsewhere(code, installed, tmp_path)
 
 
-@pytest.mark.parametrize('name', ['mocov2plus_r50_200e.py', 'longer/byol_lars_r50_300e.py'])
-def test_an_installed_config_is_inherited_by_name_as_in_the_checkout_by_path(installed, tmp_path, name):
-    (tmp_path / 'mine.py').write_text(f"_base_ = 'mmairl::{name}'\ntotal_batch_size = 512\n")
-    code = """
-import json
-import mmairl
-from mmengine.config import Config
-cfg = Config.fromfile('mine.py')
-print(json.dumps([mmairl.__file__, cfg.to_dict()]))
-"""
-    where, cfg = json.loads(elsewhere(code, installed, tmp_path))
-    assert Path(where).is_relative_to(installed)
-    expected = Config.fromfile(ROOT / 'configs' / name).to_dict() | {'total_batch_size': 512}
-    assert cfg == json.loads(json.dumps(expected))
-
-
-def test_an_installed_config_is_got_by_name_and_what_a_run_needs_is_there(installed, tmp_path):
-    """Of a project too, whose own modules are imported from the wheel; study, page and recipe are read as data."""
-    code = """
-import json
-import mmairl
-from mmengine.hub import get_config
-from mmairl.configs import load_config
-from mmairl.configs import home
-from mmairl.study.published import row
-from mmairl.study.spec import read_study
-cfg = get_config('mmairl::mocov2plus_r50_200e.py')
-study = read_study(home() / 'configs/studies/crossover.yaml')
-head = load_config(str(home() / 'projects/msbreg/configs/msbreg_k2_r50_300e.py')).model.head.type
-import projects.msbreg.msbreg
-print(json.dumps([cfg.total_batch_size, len(study.rows), row('byol_sgd')['in1k'], head, projects.msbreg.msbreg.__file__]))
-"""
-    batch, rows, top1, head, module = json.loads(elsewhere(code, installed, tmp_path))
-    assert (batch, rows, top1, head) == (1024, 4, 72.1, 'RegularisedHead')
-    assert Path(module).is_relative_to(installed / 'mmairl' / '.mim')
-
-
-def test_the_tools_of_the_wheel_run(installed, tmp_path):
-    """`mim run mmairl train` and its like start these files."""
-    (tmp_path / 'mine.py').write_text("_base_ = 'mmairl::mocov2plus_r50_200e.py'\n")
-    code = """
-import runpy
+USES = """
+import contextlib, io, json, runpy
 from pathlib import Path
 import mmairl
-sys.argv = ['train.py', 'mine.py', '--plan', '4', '--per-gpu', '64']
-runpy.run_path(str(Path(mmairl.__file__).parent / '.mim/tools/train.py'), run_name='__main__')
-"""
-    assert '1024' in elsewhere(code, installed, tmp_path)
-
-
-def test_a_config_that_is_data_trusts_what_the_wheel_holds_and_not_the_folder_beside_it(installed, tmp_path):
-    """site-packages may have a `configs` and a `projects` of anybody's."""
-    name = 'mmairl::projects/msbreg/configs/msbreg_k2_r50_300e.py'
-    (tmp_path / 'ours.yaml').write_text(f"_base_: '{name}'\ncustom_imports: {{imports: projects.msbreg.msbreg}}\n")
-    stranger = installed / 'configs' / 'stranger.py'
-    stranger.parent.mkdir(exist_ok=True)
-    stranger.write_text("raise SystemExit('this ran')\n")
-    (tmp_path / 'theirs.yaml').write_text(f"_base_: '{stranger}'\n")
-    code = """
-from mmairl.configs import load_config
+from mmengine.config import Config
+from mmengine.hub import get_config
+from mmairl.configs import home, load_config
 from mmairl.errors import UserError
-found = load_config('ours.yaml').model.head.type, load_config('mmairl::mocov2plus_r50_200e.py').total_batch_size
+from mmairl.study.published import row
+from mmairl.study.spec import read_study
+
+found = dict(
+    package=mmairl.__file__,
+    inherited=Config.fromfile('mine.py').to_dict(),
+    got=get_config('mmairl::mocov2plus_r50_200e.py').total_batch_size,
+    rows=len(read_study(home() / 'configs/studies/crossover.yaml').rows),
+    published=row('byol_sgd')['in1k'],
+    head=load_config(str(home() / 'projects/msbreg/configs/msbreg_k2_r50_300e.py')).model.head.type,
+    ours=load_config('ours.yaml').model.head.type,
+)
+import projects.msbreg.msbreg
+found['project'] = projects.msbreg.msbreg.__file__
 try:
     load_config('theirs.yaml')
 except UserError as error:
-    print(*found, error)
+    found['theirs'] = str(error)
+sys.argv = ['train.py', 'mine.py', '--plan', '4', '--per-gpu', '64']
+with contextlib.redirect_stdout(io.StringIO()) as said:
+    runpy.run_path(str(Path(mmairl.__file__).parent / '.mim/tools/train.py'), run_name='__main__')
+print(json.dumps({**found, 'plan': said.getvalue()}))
 """
-    said = elsewhere(code, installed, tmp_path)
-    assert said.startswith('RegularisedHead 1024') and 'does not come with mmairl' in said and 'this ran' not in said
+
+
+def test_the_installed_package_gives_what_the_checkout_does_and_trusts_no_folder_beside_it(installed, tmp_path):
+    """Configs by name, a project's own modules, data, and tools as `mim run mmairl train` starts them."""
+    (tmp_path / 'mine.py').write_text("_base_ = 'mmairl::longer/byol_lars_r50_300e.py'\ntotal_batch_size = 512\n")
+    name = 'mmairl::projects/msbreg/configs/msbreg_k2_r50_300e.py'
+    (tmp_path / 'ours.yaml').write_text(f"_base_: '{name}'\ncustom_imports: {{imports: projects.msbreg.msbreg}}\n")
+    stranger = installed / 'configs' / 'stranger.py'  # site-packages may have a `configs` of anybody's
+    stranger.parent.mkdir(exist_ok=True)
+    stranger.write_text("raise SystemExit('this ran')\n")
+    (tmp_path / 'theirs.yaml').write_text(f"_base_: '{stranger}'\n")
+    found = json.loads(elsewhere(USES, installed, tmp_path))
+    assert Path(found['package']).is_relative_to(installed)
+    expected = Config.fromfile(ROOT / 'configs/longer/byol_lars_r50_300e.py').to_dict() | {'total_batch_size': 512}
+    assert found['inherited'] == json.loads(json.dumps(expected))
+    assert (found['got'], found['rows'], found['published'], found['head']) == (1024, 4, 72.1, 'RegularisedHead')
+    assert Path(found['project']).is_relative_to(installed / 'mmairl' / '.mim')
+    assert found['ours'] == 'RegularisedHead' and 'does not come with mmairl' in found['theirs']
+    assert '512 = 4 GPUs x 64' in found['plan']
 
 
 @pytest.mark.parametrize('read', [Config.fromfile, lambda path: load_config(str(path))])
@@ -213,12 +190,16 @@ def test_get_config_gives_what_the_path_gives_and_leaves_other_packages_to_mmeng
         get_config('nobody::a/b.py')
 
 
-def test_a_misspelt_name_is_told_with_the_nearest(tmp_path):
-    with pytest.raises(UserError, match="did you mean 'mmairl::mocov2plus_r50_200e.py'"):
-        config_path('mmairl::mocov2plus_r50_20e.py')
-
-
-@pytest.mark.parametrize('name', ['mmairl::../setup.py', 'mmairl::../../etc/passwd', 'mmairl::/etc/passwd', 'mmairl::'])
-def test_a_name_leads_nowhere_else(name):
-    with pytest.raises(UserError, match='there is no config'):
+@pytest.mark.parametrize(
+    'name, says',
+    [
+        ('mmairl::mocov2plus_r50_20e.py', "did you mean 'mmairl::mocov2plus_r50_200e.py'"),
+        ('mmairl::../setup.py', 'there is no config'),
+        ('mmairl::../../etc/passwd', 'there is no config'),
+        ('mmairl::/etc/passwd', 'there is no config'),
+        ('mmairl::', 'there is no config'),
+    ],
+)
+def test_a_misspelt_name_is_told_with_the_nearest_and_none_leads_elsewhere(name, says):
+    with pytest.raises(UserError, match=says):
         config_path(name)

@@ -113,7 +113,7 @@ def _check_part(path: str, entry: dict, box: Registry | None) -> None:
     if not kinds and box is not None and (kind := box.get(name)):
         kinds = [kind]  # of a package that is not imported yet
     if not kinds:
-        near = closest(name, [known for one in boxes for known in one.names()])
+        near = closest(name, [known for one in boxes for known in one.names()], 0.8 if box is None else 0.6)
         if box is None and not near:
             return  # a type that the platform chooses by itself, or one that is built later
         raise UserError(
