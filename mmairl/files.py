@@ -4,10 +4,9 @@ import errno
 import glob
 import json
 import os
-import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,8 @@ def replacing(path: str | Path, source: str | Path | None = None) -> Iterator[Pa
     beside = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
     with explained_disk_errors(path):
         if path.exists() and not path.is_file():
-            raise UserError(f'{path} is a {_kind(path)}, not a file; give the name of a file to write')
+            kind = 'folder' if path.is_dir() else 'device or pipe'
+            raise UserError(f'{path} is a {kind}, not a file; give the name of a file to write')
         if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
             raise UserError(f'{path} is the file to read from; give the output another name')
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,10 +69,6 @@ def read_json(path: str | Path) -> Any:
         raise UserError(f'{path} cannot be read: {error.strerror}; check its permissions') from error
 
 
-def _kind(path: Path) -> str:
-    return 'folder' if stat.S_ISDIR(path.stat().st_mode) else 'device or pipe'
-
-
 def _remove_leftovers(path: Path) -> None:
     """Temporary files of this name whose process was killed."""
     for left in path.parent.glob(f'.{glob.escape(path.name)}.*.tmp'):
@@ -87,21 +83,16 @@ def _is_running(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        return True
+        pass  # of another user
     return True
 
 
 def _flush_folder(folder: Path) -> None:
     """A rename is on the disk only when its folder is; not every file system lets one flush a folder."""
-    if not hasattr(os, 'O_DIRECTORY'):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    descriptor = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):
         os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+    os.close(descriptor)
 
 
 @contextmanager

@@ -16,33 +16,24 @@ from mmairl.files import BackgroundWriter, read_json, replacing, write_json, wri
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 
 
-def test_the_caller_does_not_wait_for_the_disk_and_the_next_write_does():
+def test_the_caller_does_not_wait_for_the_disk_the_next_write_does_and_an_error_is_raised_once():
     writer, gate, done = BackgroundWriter(), threading.Event(), []
 
     def slow() -> None:
         gate.wait(10)
         done.append('first')
+        raise UserError('the disk is full')
 
     writer.start(slow)
     writer.check()
     assert done == []
     gate.set()
+    with pytest.raises(UserError, match='the disk is full'):
+        writer.start(lambda: done.append('never'))
     writer.start(lambda: done.append('second'))
     writer.finish()
-    assert done == ['first', 'second']
-
-
-def test_what_goes_wrong_in_the_background_is_raised_once_at_the_next_call():
-    writer = BackgroundWriter()
-
-    def fail() -> None:
-        raise UserError('the disk is full')
-
-    writer.start(fail)
-    with pytest.raises(UserError, match='the disk is full'):
-        writer.finish()
     writer.check()
-    writer.finish()
+    assert done == ['first', 'second']
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
@@ -56,17 +47,24 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     assert read_json(target) == dict(a=[1, 'ä']) and list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.parametrize('number', [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_one_sentence_and_the_older_file_stays(tmp_path, number):
+@pytest.mark.parametrize(
+    'number, sentence',
+    [
+        (errno.ENOSPC, 'the disk is full: .*epoch_2.pth could not be written'),
+        (errno.EDQUOT, 'the disk is full'),
+        (errno.EFBIG, 'the disk is full'),
+        (errno.EACCES, 'epoch_2.pth could not be written: Permission denied'),
+    ],
+)
+def test_a_full_disk_and_a_missing_permission_are_one_sentence_and_the_older_file_stays(tmp_path, number, sentence):
     path = tmp_path / 'epoch_2.pth'
     path.write_text('older')
-    with (
-        pytest.raises(UserError, match='the disk is full: .*epoch_2.pth could not be written'),
-        replacing(path) as beside,
-    ):
+    with pytest.raises(UserError, match=sentence), replacing(path) as beside:
         beside.write_text('half')
-        raise OSError(number, 'full')
+        raise OSError(number, os.strerror(number), str(beside))
     assert path.read_text() == 'older' and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(FileNotFoundError), replacing(path):
+        Path('/not/there').read_text()
 
 
 def test_an_output_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tmp_path):
@@ -89,14 +87,6 @@ def test_an_output_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tm
     assert file.read_text() == 'content' and pipe.is_fifo() and not list(tmp_path.glob('.*'))
 
 
-def test_a_missing_permission_is_one_sentence_and_other_errors_pass(tmp_path):
-    path = tmp_path / 'out.pth'
-    with pytest.raises(UserError, match='out.pth could not be written: Permission denied'), replacing(path) as beside:
-        raise PermissionError(errno.EACCES, 'Permission denied', str(beside))
-    with pytest.raises(FileNotFoundError), replacing(path):
-        Path('/not/there').read_text()
-
-
 def test_what_a_killed_process_left_beside_an_output_is_removed(tmp_path):
     gone = subprocess.Popen(['true'])
     gone.wait()
@@ -116,6 +106,12 @@ def test_what_is_no_whole_json_file_is_one_sentence(tmp_path, content):
         read_json(path)
 
 
+def run(folder: Path, **options: object) -> Path:
+    cfg = resuming.config('views_of_the_batch', str(folder), **options)
+    cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
+    return resuming.run(cfg)
+
+
 def test_an_older_checkpoint_goes_only_when_the_newer_one_is_there(tmp_path, monkeypatch):
     """A disk that fills up at the third checkpoint, of which two are kept."""
     save, written = torch.save, []
@@ -126,34 +122,29 @@ def test_an_older_checkpoint_goes_only_when_the_newer_one_is_there(tmp_path, mon
         if len(written) == 3:
             raise OSError(errno.ENOSPC, 'No space left on device')
 
+    def checkpoints() -> list[str]:
+        return sorted(path.name for path in (tmp_path / 'run').glob('*.pth*'))
+
     monkeypatch.setattr(torch, 'save', fill_up)
-    cfg = resuming.config('views_of_the_batch', str(tmp_path / 'run'))
-    cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
     with pytest.raises(UserError, match='what was there before is whole'):
-        resuming.run(cfg)
-    assert sorted(path.name for path in (tmp_path / 'run').glob('*.pth*')) == ['iter_2.pth', 'iter_4.pth']
-    assert not list((tmp_path / 'run').glob('.*.tmp'))
+        run(tmp_path / 'run')
+    assert checkpoints() == ['iter_2.pth', 'iter_4.pth'] and not list((tmp_path / 'run').glob('.*.tmp'))
     monkeypatch.undo()
-    again = resuming.config('views_of_the_batch', str(tmp_path / 'run'), resume=True)
-    again.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
-    last = resuming.run(again)
-    assert sorted(path.name for path in (tmp_path / 'run').glob('*.pth')) == ['iter_14.pth', 'iter_15.pth']
-    plain = resuming.config('views_of_the_batch', str(tmp_path / 'plain'))
-    plain.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
-    resuming.assert_the_same_run(resuming.run(plain), last)
+    last = run(tmp_path / 'run', resume=True)
+    assert checkpoints() == ['iter_14.pth', 'iter_15.pth']
+    resuming.assert_the_same_run(run(tmp_path / 'plain'), last)
 
 
 def test_what_is_being_written_does_not_change_with_the_weights(tmp_path, monkeypatch):
-    """The step after the checkpoint runs before the file is written: the file holds the weights of its own step."""
+    """The steps after the checkpoint run before the file is written: the file holds the weights of its own step."""
+    run(tmp_path / 'a', leave_at=5)
     write, gate = ExactCheckpointHook._write, threading.Event()
 
     def late(hook: ExactCheckpointHook, checkpoint: dict, path: Path, outdated: list[str]) -> None:
         gate.wait(1) if path.name == 'iter_4.pth' else None
         write(hook, checkpoint, path, outdated)
 
-    one = resuming.config('views_of_the_batch', str(tmp_path / 'a'), leave_at=5)
-    resuming.run(one)
     monkeypatch.setattr(ExactCheckpointHook, '_write', late)
-    resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'b'), leave_at=5))
+    run(tmp_path / 'b', leave_at=5)
     saved = [load_checkpoint(tmp_path / name / 'iter_4.pth')['state_dict'] for name in 'ab']
     assert resuming.differing(dict(saved[0]), dict(saved[1]), 'state_dict') == []

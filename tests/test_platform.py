@@ -1,29 +1,35 @@
-"""The platform around: mmpretrain beside what else is installed, and checkpoints that mmdet and mmseg read themselves."""
+"""The platform around: our configs in its own runner and tools, our checkpoints in mmdet and mmseg, and how it is imported."""
 
+import runpy
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
+from mmengine.runner import Runner
 
 from mmairl.engine import launch
+from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.errors import UserError
 from mmairl.transfer.ops import use_torchvision_ops
 
 
-@pytest.mark.parametrize('kind', ['mmdet.ResNet', 'mmseg.ResNet'])
-def test_a_training_checkpoint_loads_by_init_cfg(toy_config, kind):
+def test_a_training_checkpoint_loads_by_init_cfg_in_mmdet_and_mmseg(toy_config):
     use_torchvision_ops()
-    scope = kind.split('.')[0]
-    registry = pytest.importorskip(f'{scope}.registry', reason='the core set-up has no mmdet and mmseg')
-    pytest.importorskip(f'{scope}.models')
+    pytest.importorskip('mmseg.models', reason='the core set-up has no mmdet and mmseg')
+    registries = [pytest.importorskip(f'{scope}.registry') for scope in ('mmdet', 'mmseg')]
+    pytest.importorskip('mmdet.models')
     runner = launch.train(toy_config(steps=1))
-    checkpoint = f'{runner.work_dir}/iter_1.pth'
-    init = dict(type='Pretrained', checkpoint=checkpoint, prefix='backbone.')
-    backbone = registry.MODELS.build(dict(type=kind, depth=18, init_cfg=init))
-    backbone.init_weights()
-    ours, theirs = runner.model.backbone.state_dict(), backbone.state_dict()
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    init = dict(type='Pretrained', checkpoint=f'{runner.work_dir}/iter_1.pth', prefix='backbone.')
+    ours = runner.model.backbone.state_dict()
+    for registry, kind in zip(registries, ('mmdet.ResNet', 'mmseg.ResNet')):
+        backbone = registry.MODELS.build(dict(type=kind, depth=18, init_cfg=init))
+        backbone.init_weights()
+        theirs = backbone.state_dict()
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
 def test_mmpretrain_imports_beside_a_transformers_that_it_does_not_know(tmp_path):
@@ -39,3 +45,39 @@ def test_mmpretrain_imports_beside_a_transformers_that_it_does_not_know(tmp_path
     code = f'import sys; sys.path.insert(0, {str(tmp_path)!r}); import mmairl.models; print("fine")'
     done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=600)
     assert done.stdout.strip().endswith('fine'), done.stderr[-2000:]
+
+
+def test_a_config_of_ours_trains_and_saves_in_mmengines_own_runner(toy_config, caplog):
+    cfg = toy_config(steps=2, batch=8, width=8, **{'train_dataloader.batch_size': 8})
+    launch.register()
+    runner = Runner.from_cfg(cfg)
+    runner.train()
+    saved = load_checkpoint(Path(cfg.work_dir) / 'iter_2.pth')
+    assert saved['state_dict'].keys() == runner.model.state_dict().keys()
+    assert 'to resume exactly, set runner_type' in next(Path(cfg.work_dir).glob('*/*.log')).read_text()
+    options = {'train_dataloader.batch_size': 8, 'train_dataloader.dataset.count': 16}  # the same 16 images
+    again = toy_config(steps=3, batch=8, width=8, resume=True, load_from=f'{cfg.work_dir}/iter_2.pth', **options)
+    runner = Runner.from_cfg(again)
+    runner.train()
+    assert runner.iter == 3
+
+
+def test_a_batch_that_mmengines_runner_would_take_for_one_is_one_sentence(toy_config):
+    with pytest.raises(UserError, match='takes one image a step where train_dataloader.batch_size is not set'):
+        Runner.from_cfg(toy_config(steps=2)).train()
+
+
+def test_mmpretrains_own_script_trains_a_config_of_ours_as_our_tool_does(toy_config, tmp_path, monkeypatch):
+    """Its train.py builds the `runner_type` of the config, after `custom_imports` has made the toy data known."""
+    script = Path(find_spec('mmpretrain').origin).parent / '.mim/tools/train.py'
+    if not script.is_file():
+        pytest.skip('mmpretrain is installed without its tools')
+    cfg = toy_config(steps=2, width=8, work_dir=str(tmp_path / 'theirs'), custom_imports=dict(imports=['mmairl']))
+    config = tmp_path / 'run.py'
+    cfg.dump(config)
+    monkeypatch.setattr(sys, 'argv', ['train.py', str(config)])
+    runpy.run_path(str(script), run_name='__main__')
+    theirs = load_checkpoint(tmp_path / 'theirs/iter_2.pth')
+    assert len(theirs['random_states']) == 1, 'our runner: it resumes exactly'
+    ours = launch.train(toy_config(steps=2, width=8)).model.state_dict()
+    assert all(torch.equal(value, theirs['state_dict'][key]) for key, value in ours.items())

@@ -11,6 +11,9 @@ or a released model such as torchvision:resnet50. Everything is saved as PNG, SV
 import argparse
 from pathlib import Path
 
+import mmairl  # noqa: F401  before torch, whose threads it sets up
+
+# isort: split
 from mmengine import Config
 
 from mmairl.analysis.images import Images

@@ -8,6 +8,9 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+import mmairl  # noqa: F401  before torch, whose threads it sets up
+
+# isort: split
 import torch
 from mmengine.dist import is_main_process
 from rich.console import Console

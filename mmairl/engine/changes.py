@@ -15,14 +15,8 @@ from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from mmairl.errors import UserError
 
 PROGRESS = ('last_step', '_global_step', '_last_value', 'verbose', 'best', 'num_bad_epochs', 'cooldown_counter')
-FORM = (
-    'params',
-    'param_names',
-    'fused',
-    'foreach',
-    'capturable',
-    'differentiable',
-)  # how a step is computed, not which
+# How a step is computed, not which.
+FORM = ('params', 'param_names', 'fused', 'foreach', 'capturable', 'differentiable')
 SECTIONS = ('model', 'train_dataloader', 'total_batch_size', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'fast',
             'randomness', 'custom_hooks', 'default_hooks.momentum', 'strategy')  # fmt: skip
 SHOWN = 20

@@ -74,7 +74,7 @@ def check_config(cfg: Config) -> None:
     for keys, value in walk(cfg.optim_wrapper.get('optimizer'), ('optim_wrapper', 'optimizer')):
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f'{".".join(map(str, keys))}={value} is not a finite number; set one')
-    check_parts(cfg, BUILT if cfg.get('default_scope') == 'mmairl' else ())
+    check_parts(cfg, BUILT)
 
 
 def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
@@ -87,7 +87,7 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
         for key in _at(cfg, path) or {}:
             if key not in (*known, '_scope_'):
                 raise UserError(f"{path} has no key '{key}'{closest(key, known)}")
-    for section in sections:
+    for section in sections if cfg.get('default_scope') == 'mmairl' else ():
         for keys, entry in walk(cfg.get(section), (section,)):
             path = '.'.join(map(str, keys))
             place = path if len(keys) != 2 or path in PLACES else f'{section}.*'

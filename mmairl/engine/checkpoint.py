@@ -100,7 +100,7 @@ def _given(path: str, resume: bool) -> dict[str, Any]:
             f"{path} is a folder of shards, as mmengine's DeepSpeedStrategy writes them, which fit its processes only; put "
             'it together with the zero_to_fp32.py in it and give the file as load_from, without resume'
         )
-    checkpoint = _without_code(load_checkpoint(Path(path).expanduser()))
+    checkpoint = load_checkpoint(path)
     if resume and (lacking := _lacking(checkpoint)):
         raise UserError(f'{path} cannot be resumed from: it holds no {lacking}; give a training checkpoint')
     return checkpoint
@@ -140,7 +140,7 @@ def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = 
     damaged = False
     for path in found:
         try:
-            checkpoint = _without_code(load_checkpoint(path))
+            checkpoint = load_checkpoint(path)
         except DamagedCheckpoint as error:
             damaged = True
             print_log(f'{error}; going back to the one before', logger='current', level=logging.WARNING)
@@ -172,19 +172,8 @@ def trust_mmengine_checkpoints() -> None:
     """Make mmengine read files as this package does: by itself it runs code that a checkpoint, pickle or YAML holds."""
     read_plain_yaml_only()
     register_handler(['pkl', 'pickle'])(PlainPickles)
-    CheckpointLoader.register_scheme('', _for_mmengine, force=True)
+    CheckpointLoader.register_scheme('', load_checkpoint, force=True)
     platform.load_url = _from_address  # not a registered scheme: mmengine's own for http calls it by this name
-
-
-def _for_mmengine(filename: str, map_location: Device = None) -> dict[str, Any]:
-    return _without_code(load_checkpoint(Path(filename).expanduser(), map_location))
-
-
-def _without_code(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Without the text that mmengine's `resume` would run as Python."""
-    if isinstance(checkpoint.get('meta'), dict):
-        checkpoint['meta'].pop('config', None)
-    return checkpoint
 
 
 def _from_address(url: str, model_dir: str | None = None, map_location: Device = None, progress: bool = True) -> dict:
@@ -192,7 +181,7 @@ def _from_address(url: str, model_dir: str | None = None, map_location: Device =
     name = Path(urlparse(url).path)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
     file = fetched(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)
-    return _for_mmengine(str(file), map_location)
+    return load_checkpoint(file, map_location)
 
 
 class Checkpointed:

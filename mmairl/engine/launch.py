@@ -62,14 +62,12 @@ def share_batch(cfg: Config, processes: int) -> None:
 
 def leave_out_late_schedules(cfg: Config) -> None:
     """A run cut short, as by `train_cfg.max_epochs=1`, may end before a schedule begins, which mmengine refuses."""
-    epochs, iterations = cfg.train_cfg.get('max_epochs'), cfg.train_cfg.get('max_iters')
-
-    def acts(schedule: dict) -> bool:
-        length = epochs if schedule.get('by_epoch', True) else iterations
-        return length is None or schedule.get('begin', 0) < length
-
     if isinstance(cfg.get('param_scheduler'), list):
-        cfg.param_scheduler = [schedule for schedule in cfg.param_scheduler if acts(schedule)]
+        lengths = {True: cfg.train_cfg.get('max_epochs'), False: cfg.train_cfg.get('max_iters')}
+        ends = [lengths[one.get('by_epoch', True)] for one in cfg.param_scheduler]
+        cfg.param_scheduler = [
+            one for one, end in zip(cfg.param_scheduler, ends) if end is None or one.get('begin', 0) < end
+        ]
 
 
 def join(cfg: Config, launcher: str) -> None:

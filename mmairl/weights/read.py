@@ -35,7 +35,7 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
 
     >>> load_checkpoint('work_dirs/demo/epoch_10.pth')['meta']['epoch']  # doctest: +SKIP
     """
-    path = released_file(str(path)) if is_released(path) else Path(path)
+    path = released_file(str(path)) if is_released(path) else Path(path).expanduser()
     try:
         if not path.is_file():
             raise UserError(f'there is no checkpoint at {path}; check the path')
@@ -53,6 +53,8 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
         raise _explained(path, error) from error
     if not isinstance(loaded, dict):
         raise UserError(f'{path} holds a {type(loaded).__name__}, not a dictionary of weights; give a model file')
+    if isinstance(loaded.get('meta'), dict):
+        loaded['meta'].pop('config', None)  # text that mmengine's `resume` would run as Python
     return loaded
 
 

@@ -42,15 +42,9 @@ def rate(checkpoint: dict) -> float:
     return checkpoint['optimizer']['param_groups'][0]['lr']
 
 
-def test_an_unchanged_config_is_not_spoken_of(left, tmp_path):
-    saved, log = resumed(left, tmp_path)
+def test_only_a_changed_rate_decay_or_momentum_holds_from_there_on_and_is_spoken_of(left, tmp_path):
+    before, log = resumed(left, tmp_path / 'before')
     assert 'differs from the one in the checkpoint' not in log and 'resumed after epoch 1, iteration 8' in log
-    twin, _ = resumed(left, tmp_path / 'twin')
-    assert rate(saved) == rate(twin)
-
-
-def test_rate_decay_and_momentum_given_anew_hold_from_there_on(left, tmp_path):
-    before, _ = resumed(left, tmp_path / 'before')
 
     def change(cfg) -> None:
         cfg.optim_wrapper.optimizer.update(lr=2 * cfg.optim_wrapper.optimizer.lr, weight_decay=0.25, momentum=0.5)
@@ -60,6 +54,10 @@ def test_rate_decay_and_momentum_given_anew_hold_from_there_on(left, tmp_path):
     assert (group['weight_decay'], group['momentum']) == (0.25, 0.5)
     assert rate(after) == pytest.approx(2 * rate(before), rel=1e-9)
     assert 'optim_wrapper.optimizer.weight_decay: 0.0001 -> 0.25 (applied)' in log
+    checkpoint = load_checkpoint(left)
+    del checkpoint['param_schedulers'], checkpoint['message_hub']
+    without, _ = resumed(left, tmp_path, checkpoint=checkpoint)
+    assert rate(without) == rate(before), 'a checkpoint without schedules gets those of the config'
 
 
 def test_a_longer_schedule_is_the_one_of_a_run_that_was_long_from_the_start(left, tmp_path):
@@ -80,27 +78,14 @@ def test_a_longer_run_whose_schedule_ends_early_is_refused_with_the_flag_that_ch
         resumed(left, tmp_path, lambda cfg: cfg.train_cfg.update(max_epochs=6))
 
 
-def test_a_checkpoint_without_schedules_gets_those_of_the_config(left, tmp_path):
-    wanted, _ = resumed(left, tmp_path / 'wanted')
-    checkpoint = load_checkpoint(left)
-    del checkpoint['param_schedulers'], checkpoint['message_hub']
-    found, _ = resumed(left, tmp_path, checkpoint=checkpoint)
-    assert rate(found) == rate(wanted)
-
-
-def images(cfg) -> None:
-    cfg.train_dataloader.dataset.count += 8
-
-
-def lars(cfg) -> None:
-    cfg.optim_wrapper.update(optimizer=dict(type='LARS', lr=0.1))
+LARS = dict(type='LARS', lr=0.1)
 
 
 @pytest.mark.parametrize(
     'change, sentence',
     [
-        (images, 'was made with 43 images and this run has 51'),
-        (lars, "the checkpoint's optimizer is SGD and the config's is LARS"),
+        (lambda cfg: cfg.train_dataloader.dataset.update(count=51), 'was made with 43 images and this run has 51'),
+        (lambda cfg: cfg.optim_wrapper.update(optimizer=LARS), "optimizer is SGD and the config's is LARS"),
         (lambda cfg: cfg.optim_wrapper.update(paramwise_cfg=dict(norm_decay_mult=0.0)), 'groups and the config'),
     ],
 )

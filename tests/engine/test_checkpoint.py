@@ -127,6 +127,28 @@ def test_the_whole_life_goes_on_where_checkpoints_lie_elsewhere(tmp_path):
     resuming.assert_the_same_run(whole, last)
 
 
+def test_load_from_without_resume_takes_weights_and_nothing_else(tmp_path):
+    """The seed, the batch and the probe are the new run's own."""
+    other = resuming.run(resuming.config('views_of_the_batch', str(tmp_path / 'other'), leave_at=5))
+    saved = []
+    for seed, batch in ((11, 8), (12, 4)):
+        cfg = resuming.config('views_of_the_batch', str(tmp_path / str(seed)), leave_at=1, batch=batch)
+        cfg.load_from, cfg.randomness.seed = str(other), seed
+        cfg.custom_hooks[0].lr = 0.0  # at this rate the probe stays where it began
+        cfg.default_hooks.checkpoint.interval = 1
+        saved.append(load_checkpoint(resuming.run(cfg)))
+    before, one, two = load_checkpoint(other), *saved
+    assert len({run['place']['seed'] for run in (before, one, two)}) == 3
+    assert not torch.equal(one['random_states'][0]['torch'], two['random_states'][0]['torch'])
+    assert [run['place']['images_per_step'] for run in (one, two)] == [8, 4]
+    key = 'backbone.conv1.weight'
+    assert torch.allclose(one['state_dict'][key], before['state_dict'][key], atol=0.01), (
+        "the weights are the other run's"
+    )
+    probe = one['online_probe']['probe']['weight']
+    assert torch.equal(probe, 0.01 * torch.randn(probe.shape, generator=torch.Generator().manual_seed(0)))
+
+
 def old_config(work_dir: Path) -> Config:
     """The config that tests/files/before_the_house.pth was made with, at commit 96d53a7, in today's words."""
     cfg = launch.load_config(str(FILES.parents[1] / 'configs/demo/mocov2plus_shapes.py'))
@@ -151,15 +173,10 @@ def old_config(work_dir: Path) -> Config:
 
 # What the old code ended with, of the same run, at iteration 12.
 OLD = {
-    'backbone.conv1.weight': [2.868680715560913, 2.7424960136413574, 1.6357855796813965, 0.7054697871208191],
-    'teacher.backbone.conv1.weight': [0.6588388681411743, 0.8565136194229126, 0.4604138433933258, 0.1308524459600449],
-    'backbone.layer4.1.bn2.running_var': [
-        0.4566108286380768,
-        25.221269607543945,
-        1.1709188222885132,
-        0.30074039101600647,
-    ],
-    'queue.vectors': [0.1146489679813385, 0.14455585181713104, -0.14420291781425476, 0.9721958637237549],
+    'backbone.conv1.weight': [2.86868072, 2.74249601, 1.63578558, 0.70546979],
+    'teacher.backbone.conv1.weight': [0.65883887, 0.85651362, 0.46041384, 0.13085245],
+    'backbone.layer4.1.bn2.running_var': [0.45661083, 25.22126961, 1.17091882, 0.30074039],
+    'queue.vectors': [0.11464897, 0.14455585, -0.14420292, 0.97219586],
 }
 OLD_SUM, OLD_MOMENTA = 7268.672979419987, 5599.789806782663  # of absolute values: weights and queue, momenta
 

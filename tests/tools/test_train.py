@@ -10,7 +10,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+from mmairl.engine import launch
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -23,16 +23,11 @@ SMALL = [
 ]
 
 
-def type_in(*command: object) -> subprocess.CompletedProcess:
-    environment = {**os.environ, 'PYTHON': sys.executable, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-    words = [str(word) for word in command]
-    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
-
-
 def test_the_demo_config_trains_on_two_cpu_processes(tmp_path):
-    done = type_in(
-        'tools/dist_train.sh', 'configs/demo/mocov2plus_shapes.py', 2, '--work-dir', tmp_path, '--cfg-options', *SMALL
-    )
+    environment = {**os.environ, 'PYTHON': sys.executable, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    command = ['tools/dist_train.sh', 'configs/demo/mocov2plus_shapes.py', '2', '--work-dir', str(tmp_path)]
+    command += ['--cfg-options', *SMALL]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert 'total batch 32 = 16 images x 2 processes' in done.stdout + done.stderr
     weights = torch.load(tmp_path / 'epoch_1.pth', map_location='cpu', weights_only=False)['state_dict']
@@ -40,40 +35,49 @@ def test_the_demo_config_trains_on_two_cpu_processes(tmp_path):
     assert list(tmp_path.rglob('events.out.tfevents*')), 'TensorBoard is on by default'
 
 
-def test_the_full_job_is_built_and_wants_only_imagenet(tmp_path):
-    done = type_in(sys.executable, 'tools/train.py', 'configs/mocov2plus_r50_200e.py', '--work-dir', tmp_path)
-    assert done.returncode == 2
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith('error: ') and 'data/imagenet/train' in last and 'Traceback' not in done.stderr
+@pytest.fixture
+def script(monkeypatch):
+    """tools/train.py as a module of this process, given these words."""
+    monkeypatch.syspath_prepend(ROOT)
+    from tools import train
+
+    def typed(*words: object):
+        monkeypatch.setattr(sys, 'argv', ['train.py', 'configs/mocov2plus_r50_200e.py', *map(str, words)])
+        return train
+
+    return typed
+
+
+def test_the_full_job_is_built_and_wants_only_imagenet(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit) as left:
+        script('--work-dir', tmp_path).main()
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert left.value.code == 2 and last.startswith('error: ') and 'data/imagenet/train' in last
     assert not list(tmp_path.rglob('*.pth'))
 
 
 @pytest.fixture
-def tool(monkeypatch, toy_config):
-    """Call tools/train.py's own functions in this process on a toy config."""
-    from tools import train as script
-
+def applied(script, toy_config):
     def run(*words: object) -> Config:
-        monkeypatch.setattr(sys, 'argv', ['train.py', 'configs/mocov2plus_r50_200e.py', *map(str, words)])
-        cfg = toy_config()
+        """A toy config after what the flags do to it."""
+        cfg, tool = toy_config(width=8), script(*words)
         cfg.work_dir = None
-        script.apply(script.parse(), cfg)
+        tool.apply(tool.parse(), cfg)
         return cfg
 
     return run
 
 
-def test_flags_become_config(tool):
-    cfg = tool('--amp', '--auto-scale-lr', '--seed', 5, '--resume')
+def test_flags_become_config(applied):
+    cfg = applied('--amp', '--auto-scale-lr', '--seed', 5, '--resume')
     assert cfg.work_dir == 'work_dirs/mocov2plus_r50_200e'
     assert cfg.optim_wrapper.type == 'AutocastOptimWrapper' and cfg.optim_wrapper.dtype in ('bfloat16', 'float16')
     assert cfg.auto_scale_lr.enable and cfg.randomness.seed == 5 and cfg.resume and cfg.load_from is None
-    assert tool('--resume', 'a.pth').load_from == 'a.pth'
+    assert applied('--resume', 'a.pth').load_from == 'a.pth'
 
 
-def test_amp_trains_with_weights_teacher_and_queue_in_float32(tool, tmp_path):
-    from mmairl.engine import launch
-
-    runner = launch.train(tool('--amp', '--work-dir', tmp_path))
+def test_amp_trains_with_weights_teacher_and_queue_in_float32(applied, tmp_path):
+    runner = launch.train(applied('--amp', '--work-dir', tmp_path))
     assert {value.dtype for value in runner.model.state_dict().values()} == {torch.float32, torch.int64}
     assert math.isfinite(runner.message_hub.get_scalar('train/loss').current())
