@@ -128,7 +128,6 @@ def test_misspelt_options_and_configs_are_found(tmp_path):
         'model =',
         "_base_ = 'none.py'",
         "custom_imports = dict(imports=['absent'])",
-        'import absent',
     ):
         own.write_text(text)
         with pytest.raises(UserError, match='mine.py cannot be read'):

@@ -26,7 +26,8 @@ def states() -> list[State]:
     networks = [MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=4, base_channels=4)) for _ in 'ab']
     for network in networks:
         network.init_weights()
-        network.train()(torch.randn(4, 3, 64, 64))
+        network.train()  # mmpretrain's returns nothing
+        network(torch.randn(4, 3, 64, 64))
     return [network.state_dict() for network in networks]
 
 
