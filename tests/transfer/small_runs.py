@@ -44,7 +44,7 @@ def write_masks(root: Path) -> None:
         files[f'voc2012/SegmentationClass{folder}/{split}.png'] = Image.fromarray(mask)
         (root / 'voc2012/ImageSets/Segmentation').mkdir(parents=True, exist_ok=True)
         (root / f'voc2012/ImageSets/Segmentation/{split}.txt').write_text(f'{split}\n')
-    for split in ('train/a', 'train/b', 'test/a'):
+    for split in ('train/kitchen_00000', 'train/kitchen_00001', 'test/kitchen_00000'):
         image, metres = drawn(generator, (320, 240), [1, 2, 3, 4, 5, 6])
         depth = np.where(metres > 0, 1000 * metres.astype(int), 8000).astype(np.uint16)
         depth[:8] = 0  # where the sensor saw nothing
@@ -64,7 +64,7 @@ def write_data(root: Path) -> Path:
 def write_pretrained(path: Path, depth: int) -> Path:
     """A pre-training checkpoint of a network of this depth, as it was made."""
     options = {'model.backbone.depth': depth, 'model.projector.in_channels': 512 if depth == 18 else 2048}
-    model = MODELS.build(toy.config('mocov2plus_r50_200e.py', str(path.parent), **options).model)
+    model = MODELS.build(toy.config('mocov2plus_r50_200e.py', str(path.parent), width=64, **options).model)
     student = {key: value for key, value in model.state_dict().items() if key.startswith('backbone.')}
     torch.save(dict(meta={}, state_dict=student), path)
     return path
