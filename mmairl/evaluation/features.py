@@ -85,14 +85,16 @@ class Extraction:
     workers: int = 0
 
     @torch.no_grad()
-    def batches(self, backbone: nn.Module | None, dataset: Dataset) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def batches(
+        self, backbone: nn.Module | None, dataset: Dataset, first: int = 0
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Features, labels and whether they are readable, batch by batch and in order; the features of the others are NaN.
 
-        Without a backbone the normalised pixels are the features.
+        Without a backbone the normalised pixels are the features. `first` is what a message calls the first image.
         """
         if backbone is not None:
             backbone.to(self.device, memory_format=torch.channels_last).eval()
-        at = 0
+        at = first
         for images, y, readable in self.images(dataset):
             x = (images.flatten(1) if backbone is None else pooled(backbone(images))).float().cpu()
             if (broken := ~x.isfinite().all(dim=1)).any():
@@ -190,7 +192,7 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
                 unfinished.write_bytes(b'')
             barrier()
             with unfinished.open('rb+') as file:
-                for x, _, _ in how.batches(backbone, Subset(dataset, range(first, end))):
+                for x, _, _ in how.batches(backbone, Subset(dataset, range(first, end)), first):
                     if not file.tell():  # every process writes the same header, whose length says where its rows begin
                         shape = (len(dataset), x.shape[1])
                         np.lib.format.write_array_header_1_0(file, dict(descr='<f4', fortran_order=False, shape=shape))
