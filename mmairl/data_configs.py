@@ -163,7 +163,7 @@ def scopes_of(values: dict) -> set[str]:
     return {'mmengine', 'mmairl', *(scope for scope in ALLOWED if scope in found)}
 
 
-def check(values: dict, path: Path, scopes: set[str]) -> None:
+def check(values: dict, path: Path | str, scopes: set[str]) -> None:
     """Refuse values that would do more than choose among the registered parts of these scopes."""
     for keys, value in walk(values):
         if keys and (reason := _objection(keys, value, scopes)):

@@ -39,7 +39,7 @@ def parse_args() -> argparse.Namespace:
 
 def detection(args: argparse.Namespace) -> None:
     """AP as training goes, in the terminal and as CSV."""
-    from mmairl.report.files import save_table
+    from mmairl.report.table import save_table
     from projects.benchmark.detection import SCORES, learning_curve  # mmdet is optional
 
     if not args.checkpoint:

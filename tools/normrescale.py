@@ -10,8 +10,8 @@ from rich.table import Table
 from mmairl.analysis.normrescale import PER, STATISTICS, WHOLE_NUMBERS, Row, left_alone, normrescale
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.flags import above_zero
-from mmairl.report.figures import norm_lines
-from mmairl.report.files import save_figure, save_table
+from mmairl.report.figures import norm_lines, save_figure
+from mmairl.report.table import save_table
 from mmairl.weights.norms import looks_lars_trained, typical_growth, weight_norms
 from mmairl.weights.pickles import ORIGIN
 from mmairl.weights.read import Backbone, load_checkpoint, read_backbone

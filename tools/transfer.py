@@ -13,7 +13,7 @@ from rich.table import Table
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.flags import positive
-from mmairl.report.files import save_table
+from mmairl.report.table import save_table
 from mmairl.study.published import row
 from mmairl.transfer.run import Place, prepare, run_task
 from mmairl.transfer.tasks import DEFAULT, TASKS, chosen, lacking, require_platform

@@ -15,11 +15,10 @@ from mmairl.analysis.images import Images
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, progress
 from mmairl.models.siamese import pooled
-from mmairl.report.figures import heat_map, invariance_lines, lines, norm_lines, svg
-from mmairl.report.files import save_figure, save_table
+from mmairl.report.figures import heat_map, invariance_lines, lines, norm_lines, save_figure, svg
 from mmairl.report.page import Page
 from mmairl.report.sections import add_maps, add_neighbours
-from mmairl.report.table import html_table, rich_table
+from mmairl.report.table import html_table, rich_table, save_table
 from mmairl.weights.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
 from mmairl.weights.read import Backbone
 
@@ -59,48 +58,35 @@ def norms_page(networks: Mapping[str, Backbone], kernel: int, out: Path) -> Path
 def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: bool, out: Path) -> Path:
     """Two networks by stages, or more at one stage."""
     networks = _networks(subjects, images, anew)
+    names, two, batches = list(networks), len(networks) == 2, _watched(images, 'CKA')
     lead = f'How alike what networks say of the same {len(images)} images is: 1 for the same, 0 for unrelated.'
     page = Page('CKA', lead)
-    if len(networks) == 2:
-        _compare_stages(page, networks, images, full, out)
+    if two:
+        values, rows, columns = stage_cka(*networks.values(), batches)
+        heading, text = (
+            'Stage by stage',
+            'Each stage of one network with each of the other; equal stages lie on the diagonal.',
+        )
+        figure = heat_map(values, rows, columns, 'linear CKA', names)
     else:
-        _compare_networks(page, networks, images, stage, out)
-    return page.write(out / 'cka.html')
-
-
-def _compare_stages(page: Page, networks: Mapping[str, nn.Module], images: Images, full: bool, out: Path) -> None:
-    (first, second), (a, b) = networks.keys(), networks.values()
-    values, rows, columns = stage_cka(a, b, _watched(images, 'CKA'))
+        values, rows, columns = network_cka(list(networks.values()), batches, stage), names, names
+        heading, text = 'Network by network', f'Each network with each other, at {stage}.'
+        figure = heat_map(values, rows, columns, f'linear CKA at {stage}', ('', ''))
+    save_table(('', *columns), [(row, *line) for row, line in zip(rows, values.tolist())], out / 'cka')
+    page.add(heading, text, _saved(figure, out / 'cka'))
+    if not two:
+        Console().print(rich_table(names, [(of, [f'{v:.3f}' for v in row]) for of, row in zip(names, values.tolist())]))
+        return page.write(out / 'cka.html')
     equal = values.diagonal().tolist()
-    page.add(
-        'Stage by stage',
-        'Each stage of one network with each of the other; equal stages lie on the diagonal.',
-        _heat_map(values, rows, columns, 'linear CKA', (first, second), out / 'cka'),
-    )
-    line = {f'{first} and {second}': (range(len(equal)), equal)}
-    figure = lines(line, 'equal stages', y='CKA', ticks=rows, limits=(0, 1.03), wide=True)
+    series = {' and '.join(names): (range(len(equal)), equal)}
+    figure = lines(series, 'equal stages', y='CKA', ticks=rows, limits=(0, 1.03), wide=True)
     page.add('Equal stages', 'As in Fig. 3b of the paper.', _saved(figure, out / 'cka_stages'))
     Console().print(rich_table(('CKA',), [(name, (f'{value:.4f}',)) for name, value in zip(rows, equal)]))
     if full:
-        number = full_cka(a, b, _watched(images, 'CKA over all images'))
+        number = full_cka(*networks.values(), _watched(images, 'CKA over all images'))
         page.add('Pooled features, all images at once', f'The biased estimate, as papers report it: {number:.4f}.')
         print(f'pooled features, all images at once, biased: {number:.4f}')
-
-
-def _compare_networks(page: Page, networks: Mapping[str, nn.Module], images: Images, stage: str, out: Path) -> None:
-    names = list(networks)
-    values = network_cka(list(networks.values()), _watched(images, 'CKA'), stage)
-    figure = _heat_map(values, names, names, f'linear CKA at {stage}', ('', ''), out / 'cka')
-    page.add('Network by network', f'Each network with each other, at {stage}.', figure)
-    rows = [(name, [f'{value:.3f}' for value in row]) for name, row in zip(names, values.tolist())]
-    Console().print(rich_table(names, rows))
-
-
-def _heat_map(
-    values: Tensor, rows: list[str], columns: list[str], title: str, axes: tuple[str, str], stem: Path
-) -> str:
-    save_table(('', *columns), [(row, *line) for row, line in zip(rows, values.tolist())], stem)
-    return _saved(heat_map(values, rows, columns, title, axes), stem)
+    return page.write(out / 'cka.html')
 
 
 def _saved(figure: Figure, stem: Path) -> str:

@@ -35,18 +35,26 @@ def run_demo(cfg: Config, seed: int, device: str = 'cpu') -> Path:
     console.print(f'[bold]1/3[/] pre-training, seed {seed}')
     start = time.perf_counter()
     train(cfg)
-    trained_in = time.perf_counter() - start
+    minutes, checkpoint = (time.perf_counter() - start) / 60, find_latest_checkpoint(cfg.work_dir)
 
     console.print('[bold]2/3[/] measuring the features')
     data = tuple(dataset for _, dataset in evaluation_sets(cfg).values())
-    results, features = measure_subjects(cfg, data, find_latest_checkpoint(cfg.work_dir), seed, device)
+    results, features = measure_subjects(cfg, data, checkpoint, seed, device)
     console.print(terminal_table(results, f'top-1 in percent on {len(data[1])} test images'))
     console.print(verdict(results))
 
     console.print('[bold]3/3[/] drawing the page')
     page = draw(cfg, data, results, features, seed)
-    add_invariance(page, invariances(cfg, find_latest_checkpoint(cfg.work_dir), seed, device))
-    how_it_was_made(page, cfg, seed, trained_in)
+    images = Images(cfg, LOOKED_AT, device=device)
+    raw, networks = torch.cat(list(images.raw())), {'random initialisation': None, 'trained student': checkpoint}
+    embeddings = {name: embedding(load_backbone(cfg, of, seed=seed), images) for name, of in networks.items()}
+    add_invariance(page, {name: invariance(embed, raw) for name, embed in embeddings.items()})
+    page.add(
+        'How was this made?',
+        f'MoCo v2+ by {Path(cfg.filename).name}, seed {seed}: {minutes:.1f} minutes of pre-training on '
+        f'{torch.get_num_threads()} threads ({platform.machine()}, torch {torch.__version__}). '
+        'Neither the seed nor the checkpoint was chosen by its result.',
+    )
     return page.write(Path(cfg.work_dir) / 'report.html')
 
 
@@ -99,22 +107,3 @@ def draw(
     sections.add_neighbours(page, (train_set.raw, train_features), (test_set.raw, test_features), test_set.classes)
     sections.add_curves(page, cfg.work_dir)
     return page
-
-
-def invariances(cfg: Config, checkpoint: str, seed: int, device: str) -> dict[str, dict[str, list[float]]]:
-    """How far the untrained network and the student ignore each change of an image."""
-    images = Images(cfg, LOOKED_AT, device=device)
-    raw = torch.cat(list(images.raw()))
-    return {
-        name: invariance(embedding(load_backbone(cfg, subject, seed=seed), images), raw)
-        for name, subject in (('random initialisation', None), ('trained student', checkpoint))
-    }
-
-
-def how_it_was_made(page: Page, cfg: Config, seed: int, trained_in: float) -> None:
-    page.add(
-        'How was this made?',
-        f'MoCo v2+ by {Path(cfg.filename).name}, seed {seed}: {trained_in / 60:.1f} minutes of pre-training on '
-        f'{torch.get_num_threads()} threads ({platform.machine()}, torch {torch.__version__}). '
-        'Neither the seed nor the checkpoint was chosen by its result.',
-    )

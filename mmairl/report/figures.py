@@ -2,13 +2,13 @@
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import groupby
+from itertools import pairwise
 from math import isfinite
+from pathlib import Path
 from statistics import mean, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -20,6 +20,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor
 
 from mmairl.evaluation.protocol import Result
+from mmairl.files import replacing
 from mmairl.report.table import score_names
 from mmairl.weights.norms import Norm
 
@@ -39,11 +40,9 @@ STYLE = {
     'font.family': 'sans-serif',
     'font.size': 11,
     'text.color': INK,
-    'axes.edgecolor': LINE,
     'axes.labelcolor': QUIET,
     'axes.facecolor': 'none',
-    'axes.spines.top': False,
-    'axes.spines.right': False,
+    **{f'axes.spines.{side}': False for side in ('left', 'right', 'top', 'bottom')},
     'axes.titlesize': 12,
     'axes.titlelocation': 'left',
     'axes.grid': True,
@@ -55,18 +54,24 @@ STYLE = {
     'xtick.major.size': 0,
     'ytick.major.size': 0,
     'lines.linewidth': 2,
+    'errorbar.capsize': 3,
+    'hatch.linewidth': 0.6,
     'figure.facecolor': 'none',
     'legend.frameon': False,
     'legend.fontsize': 10,
+    'legend.labelcolor': QUIET,
+    'legend.columnspacing': 1,
 }
+styled = rc_context(STYLE)  # of every function that draws
+DOT = {'marker': 'o', 'markersize': 4.6, 'markeredgecolor': CARD, 'markeredgewidth': 0.8, 'zorder': 3, 'linestyle': ''}
 Curve = tuple[Sequence[float], Sequence[float]]
 
 
-def svg(figure: Figure, name: str) -> Markup:
-    """The figure as inline SVG; `name` keeps its ids apart from those of the page's other figures."""
+@styled
+def svg(figure: Figure, name: str, label: str = '') -> Markup:
+    """The figure as inline SVG, read out as `label`; `name` keeps its ids apart from those of the page's other figures."""
     buffer = io.StringIO()
-    with rc_context(STYLE):
-        figure.savefig(buffer, format='svg', bbox_inches='tight', pad_inches=0.05, metadata={'Date': None})
+    figure.savefig(buffer, format='svg', bbox_inches='tight', pad_inches=0.05, metadata={'Date': None})
     text = buffer.getvalue()
     text = re.sub(r'<metadata>.*?</metadata>', '', text[text.index('<svg') :], flags=re.DOTALL)
     text = re.sub(r'\b(id="|xlink:href="#|url\(#)', rf'\g<1>{name}-', text)
@@ -74,34 +79,53 @@ def svg(figure: Figure, name: str) -> Markup:
     text = re.sub(r'font: ([\d.]+px) [^;\"]*', r'font: \1 system-ui, sans-serif', text)
     for colour, variable in VARIABLES.items():
         text = text.replace(colour, f'var(--{variable})')
-    label = escape(figure.axes[0].get_title(loc='left') or name)
+    label = escape(label or figure.axes[0].get_title(loc='left') or name)
     box = re.search(r'viewBox="([^"]+)"', text)[1]
-    head = f'<svg class="plot" role="img" aria-label="{label}" viewBox="{box}">'
+    # Its text stays between small and large: a narrow screen scrolls, and a wide one leaves room beside it.
+    width = float(box.split()[2])
+    size = f'min-width: {0.8 * width:.0f}px; max-width: {1.6 * width:.0f}px'
+    head = f'<svg class="plot" role="img" aria-label="{label}" viewBox="{box}" style="{size}">'
     return Markup(head + text.partition('>')[2])
 
 
-@contextmanager
-def drawing(width: float, height: float, **style: object) -> Iterator[Axes]:
-    """Axes of a new figure in our style; not by pyplot, which keeps figures and a backend for the whole process."""
-    with rc_context({**STYLE, **style}):
-        yield Figure(figsize=(width, height)).subplots()
+@styled
+def save_figure(figure: Figure, stem: str | Path) -> None:
+    """Write stem.png and stem.svg on white; the same figure gives the same files."""
+    for kind, metadata in (('png', {}), ('svg', {'Date': None})):
+        with replacing(Path(f'{stem}.{kind}')) as beside:
+            figure.savefig(beside, format=kind, metadata=metadata, dpi=160, facecolor='white', bbox_inches='tight')
 
 
-def colour(number: int) -> str:
+def _axes(width: float, height: float) -> Axes:
+    """Axes of a new figure; not by pyplot, which keeps figures and a backend for the whole process."""
+    return Figure(figsize=(width, height)).subplots()
+
+
+def _row_axes(rows: Sequence[tuple[str, str]], places: Sequence[float]) -> Axes:
+    """Axes for horizontal rows, the name of each above it with its number at the end: on a phone the width is the drawing's."""
+    axes = _axes(4.6, 0.55 + 0.46 * (1 + places[-1]))
+    written = {'va': 'center', 'fontsize': 10, 'transform': axes.get_yaxis_transform(), 'zorder': 1.5}
+    written['bbox'] = {'facecolor': CARD, 'linewidth': 0, 'pad': 1.5}
+    for y, (name, number) in zip(places, rows):
+        room = 52 - len(number)
+        axes.text(0, y - 0.36, name if len(name) <= room else f'{name[: room - 1]}…', **written)
+        axes.text(1, y - 0.36, number, ha='right', **written)
+    axes.set(ylim=(places[-1] + 0.45, -0.62), yticks=[])
+    axes.locator_params(axis='x', nbins=6)
+    return axes
+
+
+def _places(groups: Sequence[object]) -> np.ndarray:
+    """Where rows stand: one below the other, with a gap where another group begins."""
+    return np.arange(len(groups)) + 0.45 * np.cumsum([0, *(one != two for one, two in pairwise(groups))])
+
+
+def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
-
-
-def look(number: int) -> dict[str, str]:
-    """Colour and marker of a class: the markers change when the colours come round again, and by turns before."""
-    return {'color': colour(number), 'marker': MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]}
 
 
 def _label(name: str) -> str:
     return f'\u200b{name}'  # matplotlib leaves a label that begins with an underscore out of the legend
-
-
-def _legend_below(axes: Axes, columns: int) -> None:
-    axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=columns, columnspacing=1, labelcolor=QUIET)
 
 
 def _logarithmic(axes: Axes, axis: Axis, name: str) -> None:
@@ -113,6 +137,7 @@ def _logarithmic(axes: Axes, axis: Axis, name: str) -> None:
     axis.set_minor_locator(NullLocator())
 
 
+@styled
 def lines(
     series: Mapping[str, Curve],
     title: str = '',
@@ -124,27 +149,29 @@ def lines(
     wide: bool = False,
 ) -> Figure:
     """One line a name. `log` names the logarithmic axes, 'y' or 'xy'; `ticks` are names along x; `wide` fills a page."""
-    with drawing(*((7.6, 3.5) if wide else (4.6, 2.5))) as axes:
-        for number, (name, points) in enumerate(series.items()):
-            dashes = '-' if number < len(COLOURS) // 2 else '--'
-            own = {'color': ACCENT if len(series) == 1 and not wide else colour(number), 'linestyle': dashes}
-            if ticks:
-                own |= {'marker': MARKERS[number % len(MARKERS)], 'markersize': 5}
-            axes.plot(*points, label=_label(name), linewidth=2 if len(series) == 1 or wide else 1.5, **own)
-        axes.set(title=title, xlabel=x, ylabel=y, ylim=limits)
-        axes.ticklabel_format(axis='y', useOffset=False)
-        axes.locator_params(nbins=5) if not wide else None
-        for name in log:
-            _logarithmic(axes, getattr(axes, f'{name}axis'), name)
+    axes = _axes(*((7.6, 3.5) if wide else (4.6, 2.5)))
+    for number, (name, points) in enumerate(series.items()):
+        own = {'color': ACCENT if len(series) == 1 and not wide else _colour(number)}
+        own['linestyle'] = '-' if number < len(COLOURS) // 2 else '--'
         if ticks:
-            every = -(-len(ticks) // 24)
-            slant = {'rotation': 60, 'ha': 'right', 'rotation_mode': 'anchor', 'fontsize': 8} if len(ticks) > 8 else {}
-            axes.set_xticks(range(0, len(ticks), every), ticks[::every], **slant)
-        if wide:
-            axes.legend()
-        elif len(series) > 1:
-            _legend_below(axes, 4)
-        return axes.figure
+            own |= {'marker': MARKERS[number % len(MARKERS)], 'markersize': 5}
+        axes.plot(*points, label=_label(name), linewidth=2 if len(series) == 1 or wide else 1.5, **own)
+    axes.set(title=title, xlabel=x, ylabel=y)
+    if limits:  # else it stays automatic, for a logarithmic axis as well
+        axes.set_ylim(limits)
+    axes.ticklabel_format(axis='y', useOffset=False)
+    axes.locator_params(nbins=5) if not wide else None
+    for name in log:
+        _logarithmic(axes, getattr(axes, f'{name}axis'), name)
+    if ticks:
+        every = -(-len(ticks) // 24)
+        slant = {'rotation': 60, 'ha': 'right', 'rotation_mode': 'anchor', 'fontsize': 8} if len(ticks) > 8 else {}
+        axes.set_xticks(range(0, len(ticks), every), ticks[::every], **slant)
+    if wide:
+        axes.legend()
+    elif len(series) > 1:
+        axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=4)
+    return axes.figure
 
 
 def norm_lines(norms: Mapping[str, Sequence[Norm]], title: str = '') -> Figure:
@@ -157,6 +184,7 @@ def norm_lines(norms: Mapping[str, Sequence[Norm]], title: str = '') -> Figure:
     return lines(series, title, y='norm', log='y' if apart else '', ticks=ticks, wide=True)
 
 
+@styled
 def within(figure: Figure, low: float, high: float, logarithmic: bool) -> Figure:
     """Shade the normal range, and make the axis reach its ends; the low end of a logarithmic axis may be too far away."""
     (axes,) = figure.axes
@@ -177,213 +205,183 @@ def within(figure: Figure, low: float, high: float, logarithmic: bool) -> Figure
     return figure
 
 
+@styled
 def score_bars(results: Sequence[Result]) -> Figure:
-    """The results table as horizontal bars: one group a score, one bar a subject, the last subject in colour."""
-    names, room = score_names(results), len(results) + 0.6
-    with drawing(7.6, 0.5 + 0.42 * len(names) * room) as axes:
-        for row, result in enumerate(results):
-            shown = [(g * room + row, result.scores[n]) for g, n in enumerate(names) if n in result.scores]
-            fill = {'color': ACCENT} if row == len(results) - 1 else {'color': QUIET, 'alpha': 0.55}
-            axes.barh([y for y, _ in shown], [score for _, score in shown], height=0.82, **fill)
-            for y, score in shown:
-                axes.text(score + 1, y, f'{score:.1f}', va='center', color=INK)
-        ticks = [g * room + row for g in range(len(names)) for row in range(len(results))]
-        axes.set_yticks(ticks, [f'{r.subject}  ·  {n}' for n in names for r in results], color=INK)
-        axes.invert_yaxis()
-        axes.set(xlim=(0, 108), xticks=range(0, 101, 25), xlabel='top-1, %')
-        axes.grid(axis='y', visible=False)
-        axes.spines['left'].set_visible(False)
-        return axes.figure
+    """The results table as bars: a group a score, a bar a subject, the last subject in colour."""
+    shown = [(n, r) for n in score_names(results) for r in results if n in r.scores]
+    places = _places([n for n, _ in shown])
+    axes = _row_axes([(f'{r.subject}  ·  {n}', f'{r.scores[n]:.1f}') for n, r in shown], places)
+    for y, (name, result) in zip(places, shown):
+        fill = {'color': ACCENT} if result is results[-1] else {'color': QUIET, 'alpha': 0.55}
+        axes.barh(y + 0.06, result.scores[name], height=0.32, **fill)
+    axes.set(xlim=(0, 100), xlabel='top-1, %')
+    return axes.figure
 
 
+@styled
 def feature_map(points: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str) -> Figure:
-    """Images as dots in two dimensions, coloured and marked by class; the legend is drawn beneath."""
-    with drawing(4.6, 4.6) as axes:
-        for label, name in enumerate(classes):
-            here = {'s': 11, 'linewidths': 0, 'alpha': 0.85, 'label': _label(name), **look(label)}
-            axes.scatter(*points[labels == label].T, **here)
-        axes.set(xticks=[], yticks=[], title=title, aspect='equal')
-        axes.spines[:].set_visible(False)
-        axes.grid(visible=False)
-        under = {'loc': 'upper center', 'bbox_to_anchor': (0.5, 0), 'ncols': 4}
-        axes.legend(markerscale=2, columnspacing=1, handletextpad=0.1, **under)
-        return axes.figure
+    """Images as dots in two dimensions, coloured and marked by class; the markers change when the colours come round again."""
+    axes = _axes(4.6, 4.6)
+    for label, name in enumerate(classes):
+        marker = MARKERS[(label + label // len(COLOURS)) % len(MARKERS)]
+        own = {'s': 11, 'linewidths': 0, 'alpha': 0.85, 'label': _label(name)}
+        axes.scatter(*points[labels == label].T, color=_colour(label), marker=marker, **own)
+    axes.set(xticks=[], yticks=[], title=title, aspect='equal')
+    axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), ncols=4, markerscale=2, handletextpad=0.1)
+    return axes.figure
 
 
+@styled
 def heat_map(values: Tensor, rows: Sequence[str], columns: Sequence[str], title: str, names: Sequence[str]) -> Figure:
     """Similarities in [0, 1] as squares with their numbers; `names` are those of the two axes."""
-    with drawing(7.6, 1.6 + 0.5 * len(rows), **{'axes.grid': False}) as axes:
-        axes.imshow(values.clamp(0, 1), vmin=0, vmax=1, cmap='Blues', aspect='auto' if len(rows) < 12 else 'equal')
-        axes.set_xticks(range(len(columns)), columns, rotation=45, ha='right', rotation_mode='anchor')
-        axes.set_yticks(range(len(rows)), rows)
-        axes.set(xlabel=names[1], ylabel=names[0], title=title)
-        axes.spines[:].set_visible(False)
-        centred = {'ha': 'center', 'va': 'center', 'fontsize': 9}
-        for i, row in enumerate(values.tolist()):
-            for j, value in enumerate(row):
-                axes.text(j, i, f'{value:.2f}', color='white' if value > 0.55 else INK, **centred)
-        return axes.figure
+    axes = _axes(7.6, 1.6 + 0.5 * len(rows))
+    axes.imshow(values.clamp(0, 1), vmin=0, vmax=1, cmap='Blues', aspect='auto' if len(rows) < 12 else 'equal')
+    axes.set_xticks(range(len(columns)), columns, rotation=45, ha='right', rotation_mode='anchor')
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set(xlabel=names[1], ylabel=names[0], title=title)
+    axes.grid(False)
+    centred = {'ha': 'center', 'va': 'center', 'fontsize': 9}
+    for (i, j), value in np.ndenumerate(values.numpy()):
+        axes.text(j, i, f'{value:.2f}', color='white' if value > 0.55 else '#14171f', **centred)
+    return axes.figure
 
 
+@styled
 def invariance_lines(kept: Mapping[str, Mapping[str, Sequence[float]]], strengths: Sequence[float]) -> Figure:
     """A small chart for each change: how much likeness is left as it grows, one line a network."""
     changes, columns = list(next(iter(kept.values()))), 3
     rows = -(-len(changes) // columns)
     lowest = min(min(of[change]) for of in kept.values() for change in changes)
-    with rc_context(STYLE):
-        figure = Figure(figsize=(2.6 * columns, 1.9 * rows + 0.4))
-        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        for axes, change in zip(grid.flat, changes):
-            for number, (name, of) in enumerate(kept.items()):
-                own = {'color': colour(number), 'marker': MARKERS[number % len(MARKERS)], 'markersize': 3.5}
-                axes.plot(strengths, of[change], label=_label(name), **own)
-            axes.set(title=change, ylim=(min(0, lowest) - 0.05, 1.05))
-        for axes in list(grid.flat)[len(changes) :]:
-            axes.set_visible(False)
-        handles, labels = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc='lower center', ncols=min(3, len(labels)), fontsize=9)
-        figure.tight_layout(rect=(0, 0.05 + 0.02 * (len(labels) > 3), 1, 1))
-        return figure
+    figure = Figure(figsize=(2.6 * columns, 1.9 * rows + 0.4))
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axes, change in zip(grid.flat, changes):
+        for number, (name, of) in enumerate(kept.items()):
+            own = {'color': _colour(number), 'marker': MARKERS[number % len(MARKERS)], 'markersize': 3.5}
+            axes.plot(strengths, of[change], label=_label(name), **own)
+        axes.set(title=change, ylim=(min(0, lowest) - 0.05, 1.05))
+    for axes in list(grid.flat)[len(changes) :]:
+        axes.set_visible(False)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc='lower center', ncols=min(3, len(labels)), fontsize=9)
+    figure.tight_layout(rect=(0, 0.05 + 0.02 * (len(labels) > 3), 1, 1))
+    return figure
 
 
+@styled
 def against(points: Mapping[str, tuple[float, float]], x: str, y: str) -> Figure:
     """One score over another, a dot a network, with the least-squares line and the correlation (Fig. 4's form)."""
-    with drawing(7.6, 4.2) as axes:
-        for name, point in points.items():
-            axes.scatter(*point, color=ACCENT, s=36)
-            axes.annotate(name, point, xytext=(6, 4), textcoords='offset points', fontsize=9, color=INK)
-        axes.set(xlabel=f'{x}, %', ylabel=f'{y}, %')
-        if len(points) > 2:
-            xs, ys = np.array(list(points.values())).T
-            slope, start = np.polyfit(xs, ys, 1)
-            ends = np.array([xs.min(), xs.max()])
-            axes.plot(ends, slope * ends + start, color=QUIET, linewidth=1.2)
-            axes.set_title(f'correlation {np.corrcoef(xs, ys)[0, 1]:.2f} over {len(points)} networks')
-        return axes.figure
+    axes = _axes(7.6, 4.2)
+    for name, point in points.items():
+        axes.scatter(*point, color=ACCENT, s=36)
+        axes.annotate(name, point, xytext=(6, 4), textcoords='offset points', fontsize=9)
+    axes.set(xlabel=f'{x}, %', ylabel=f'{y}, %')
+    if len(points) > 2:
+        xs, ys = np.array(list(points.values())).T
+        slope, start = np.polyfit(xs, ys, 1)
+        ends = np.array([xs.min(), xs.max()])
+        axes.plot(ends, slope * ends + start, color=QUIET, linewidth=1.2)
+        axes.set_title(f'correlation {np.corrcoef(xs, ys)[0, 1]:.2f} over {len(points)} networks')
+    return axes.figure
 
 
+@styled
 def low_shot_lines(records: Sequence[Mapping]) -> Figure:
     """Mean average precision over the number of positive images a class, with the spread over samples."""
-    with drawing(7.6, 3.4) as axes:
-        for record in records:
-            mean_of, spread = (record['details']['low_shot'][name] for name in ('mean', 'std'))
-            shots = [int(k) for k in mean_of]
-            own = {'marker': 'o', 'capsize': 3, 'label': _label(record['subject'])}
-            axes.errorbar(shots, list(mean_of.values()), list(spread.values()), **own)
-        axes.set_xscale('log', base=2)
-        axes.xaxis.set_major_formatter('{x:g}')
-        axes.set(xlabel='positive images a class', ylabel='mAP, %')
-        axes.legend()
-        return axes.figure
+    axes = _axes(7.6, 3.4)
+    for number, record in enumerate(records):
+        mean_of, spread = (list(record['details']['low_shot'][name].items()) for name in ('mean', 'std'))
+        (shots, means), (_, spreads) = zip(*mean_of), zip(*spread)
+        own = {'marker': 'o', 'color': _colour(number), 'label': _label(record['subject'])}
+        axes.errorbar(list(map(int, shots)), means, spreads, **own)
+    axes.set_xscale('log', base=2)
+    axes.xaxis.set_major_formatter('{x:g}')
+    axes.set(xlabel='positive images a class', ylabel='mAP, %')
+    axes.legend()
+    return axes.figure
 
 
 class Point(NamedTuple):
     """A row of a study in a figure: a value a seed, or the one that was published, or none."""
 
-    label: str
+    row: Mapping[str, Any]
     values: tuple[float, ...]
     text: str  # the number as the table has it
-    group: str | None = None
-    x: float | None = None
     cluster: object = None
 
 
+@styled
 def study_bars(points: Sequence[Point], published: bool, start: float = 0.0) -> Figure:
-    """A bar a row from `start` to the mean, its label above it; spread and a dot a seed on top."""
-    clusters = [len(list(of)) for _, of in groupby(points, key=lambda point: point.cluster)]
-    gaps = np.repeat(np.arange(len(clusters)), clusters) * 0.45
+    """A bar a row from `start` to the mean; spread and a dot a seed on top. What was published is hollow."""
+    places = _places([point.cluster for point in points])
     colours = _group_colours(points, published)
-    written = {'va': 'center', 'fontsize': 10, 'color': INK, 'bbox': {'facecolor': CARD, 'linewidth': 0, 'pad': 1.5}}
-    with drawing(4.6, 0.55 + 0.46 * (len(points) + gaps[-1]), **{'hatch.linewidth': 0.6}) as axes:
-        beside = axes.get_yaxis_transform()
-        for y, point in zip(np.arange(len(points)) + gaps, points):
-            axes.text(0, y - 0.36, shortened(point.label), transform=beside, **written)
-            axes.text(1, y - 0.36, point.text, transform=beside, ha='right', **written)
-            axes.vlines(start, y - 0.16, y + 0.28, color=QUIET, linewidth=1)
-            if point.values:
-                _study_bar(axes, y + 0.06, point, start, colours[point.group], published)
-        axes.set_ylim(len(points) + gaps[-1] - 0.55, -0.62)
-        axes.set_yticks([])
-        axes.use_sticky_edges = False  # or there is no margin where a bar starts, and marks are cut
-        axes.margins(x=0.06)
-        axes.grid(axis='y', visible=False)
-        axes.spines[:].set_visible(False)
-        axes.locator_params(axis='x', nbins=6)
-        return axes.figure
+    axes = _row_axes([(point.row['name'], point.text) for point in points], places)
+    for y, (row, values, _, _) in zip(places, points):
+        axes.vlines(start, y - 0.16, y + 0.28, color=QUIET, linewidth=1)
+        if not values:
+            continue
+        y, centre, fill = y + 0.06, mean(values), colours[row['group']]
+        if published:
+            axes.barh(y, centre - start, 0.32, left=start, facecolor='none', hatch='////', edgecolor=fill)
+            # The bar of the row that all start at has no length to see.
+            axes.plot(centre, y, 'D', markersize=5, markerfacecolor=CARD, markeredgecolor=fill)
+        else:
+            axes.barh(y, centre - start, 0.32, left=start, color=fill, alpha=0.75)
+            axes.errorbar(centre, y, xerr=_spread(values), color=INK, linewidth=1.2)
+            axes.plot(values, [y] * len(values), **DOT, color=INK)
+    axes.use_sticky_edges = False  # or there is no margin where a bar starts, and marks are cut
+    axes.margins(x=0.06)
+    return axes.figure
 
 
-def forest(comparisons: Sequence[Mapping]) -> Figure:
-    """Each effect with its interval about zero, and the margin of equivalence shaded; the shape of a mark tells its verdict."""
-    marks = {'differs': ('o', ACCENT), 'equivalent': ('s', QUIET), 'undecided': ('D', CARD)}
-    with drawing(5.4, 0.8 + 0.42 * len(comparisons)) as axes:
-        axes.axvline(0, color=QUIET, linewidth=1)
-        margin = comparisons[0]['margin']
-        axes.axvspan(-margin, margin, color=QUIET, alpha=0.12, linewidth=0)
-        for y, of in enumerate(comparisons):
-            axes.plot((of['low'], of['high']), (y, y), color=INK, linewidth=1.2)
-            shape, inner = marks[of['verdict']]
-            own = {'markerfacecolor': inner, 'markeredgecolor': INK, 'markersize': 7, 'linestyle': 'none'}
-            first = of['verdict'] not in [before['verdict'] for before in comparisons[:y]]
-            axes.plot(of['estimate'], y, shape, label=of['verdict'] if first else None, **own)
-        axes.set_yticks(range(len(comparisons)), [shortened(of['row']) for of in comparisons], color=INK)
-        axes.set_ylim(len(comparisons) - 0.5, -0.5)
-        axes.grid(axis='y', visible=False)
-        axes.spines['left'].set_visible(False)
-        axes.set(title='effects', xlabel='points, with the 95 % interval')
-        axes.legend(loc='upper center', bbox_to_anchor=(0.4, -0.35 / len(comparisons) - 0.1), ncols=3, labelcolor=QUIET)
-        return axes.figure
+@styled
+def study_lines(points: Sequence[Point], x_label: str, published: bool) -> Figure:
+    """Means over `x`, one line a group, with spread and a dot a seed; published lines are dashed and their dots hollow."""
+    placed = sorted((p for p in points if p.values and p.row['x'] is not None), key=lambda point: point.row['x'])
+    axes = _axes(4.6, 3.1)
+    dashed = {'marker': 'D', 'markersize': 5, 'markerfacecolor': CARD, 'linestyle': (0, (4, 2)), 'linewidth': 1.5}
+    for group, colour in _group_colours(points, published).items():
+        own = [point for point in placed if point.row['group'] == group]
+        xs, means = [point.row['x'] for point in own], [mean(point.values) for point in own]
+        spreads = None if published else [_spread(point.values) or 0 for point in own]
+        line = {'color': colour, 'label': _label(group or ''), 'elinewidth': 1.2}
+        axes.errorbar(xs, means, spreads, **line, **(dashed if published else {}))
+        for point in own if not published else ():
+            axes.plot([point.row['x']] * len(point.values), point.values, **DOT, color=colour)
+    ticks = sorted({point.row['x'] for point in points if point.row['x'] is not None})
+    if ticks and ticks[0] > 0 and ticks[-1] / ticks[0] > 8:
+        axes.set_xscale('log')
+        axes.minorticks_off()
+    axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
+    axes.set_xlabel(x_label)
+    axes.locator_params(axis='y', nbins=5)
+    if any(point.row['group'] for point in placed):
+        axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=2)
+    return axes.figure
 
 
-def shortened(label: str) -> str:
-    return label if len(label) < 43 else f'{label[:41]}…'
-
-
-def _study_bar(axes: Axes, y: float, point: Point, start: float, fill: str, published: bool) -> None:
-    height, centre = {'left': start, 'height': 0.32}, mean(point.values)
-    if published:
-        axes.barh(y, centre - start, facecolor='none', hatch='////', edgecolor=fill, **height)
-        # The bar of the row that all start at has no length to see.
-        axes.plot(centre, y, 'D', markersize=5, markerfacecolor=CARD, markeredgecolor=fill)
-        return
-    axes.barh(y, centre - start, color=fill, alpha=0.75, **height)
-    if len(point.values) > 1:
-        axes.errorbar(centre, y, xerr=stdev(point.values), color=INK, linewidth=1.2, capsize=3)
-    axes.plot(point.values, [y] * len(point.values), 'o', markersize=4.6, **_dot(INK))
-
-
-def _dot(fill: str) -> dict[str, object]:
-    return {'markerfacecolor': fill, 'markeredgecolor': CARD, 'markeredgewidth': 0.8, 'zorder': 3}
+def _spread(values: Sequence[float]) -> float | None:
+    return stdev(values) if len(values) > 1 else None
 
 
 def _group_colours(points: Sequence[Point], published: bool) -> dict[str | None, str]:
-    groups = dict.fromkeys(point.group for point in points if point.group is not None)
-    return {None: PUBLISHED if published else ACCENT, **dict(zip(groups, COLOURS * len(groups)))}
+    groups = dict.fromkeys(point.row['group'] for point in points)
+    colours = iter(COLOURS * len(groups))
+    return {group: next(colours) if group else PUBLISHED if published else ACCENT for group in groups}
 
 
-def study_lines(points: Sequence[Point], x_label: str, published: bool) -> Figure:
-    """Means over `x`, one line a group, with spread and a dot a seed; published lines are dashed and their dots hollow."""
-    placed = sorted((point for point in points if point.values and point.x is not None), key=lambda point: point.x)
-    colours = _group_colours(points, published)
-    with drawing(4.6, 3.1) as axes:
-        for group in dict.fromkeys(point.group for point in points):
-            own = [point for point in placed if point.group == group]
-            xs, means = [point.x for point in own], [mean(point.values) for point in own]
-            line = {'color': colours[group], 'label': _label(group or '')}
-            if published:
-                hollow = {'marker': 'D', 'markersize': 5, 'markerfacecolor': CARD, 'linestyle': (0, (4, 2))}
-                axes.plot(xs, means, linewidth=1.5, **line, **hollow)
-                continue
-            spreads = [stdev(point.values) if len(point.values) > 1 else 0 for point in own]
-            axes.errorbar(xs, means, yerr=spreads, capsize=3, elinewidth=1.2, **line)
-            for point in own:
-                axes.plot([point.x] * len(point.values), point.values, 'o', markersize=4.6, **_dot(colours[group]))
-        ticks = sorted({point.x for point in points if point.x is not None})
-        if ticks and ticks[0] > 0 and ticks[-1] / ticks[0] > 8:
-            axes.set_xscale('log')
-            axes.minorticks_off()
-        axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
-        axes.set_xlabel(x_label)
-        axes.locator_params(axis='y', nbins=5)
-        if any(point.group for point in placed):
-            _legend_below(axes, 2)
-        return axes.figure
+@styled
+def forest(comparisons: Sequence[Mapping], texts: Sequence[str]) -> Figure:
+    """Each effect with its interval about zero, and the margin of equivalence shaded; the shape of a mark tells its verdict."""
+    marks = {'differs': ('o', ACCENT), 'equivalent': ('s', QUIET), 'undecided': ('D', CARD)}
+    axes = _row_axes([(of['row'], text) for of, text in zip(comparisons, texts)], range(len(comparisons)))
+    axes.axvline(0, color=QUIET, linewidth=1, zorder=1)
+    axes.axvspan(-comparisons[0]['margin'], comparisons[0]['margin'], color=QUIET, alpha=0.12, linewidth=0)
+    for verdict, (shape, fill) in marks.items():
+        own = {y + 0.06: of for y, of in enumerate(comparisons) if of['verdict'] == verdict}
+        if own:
+            effects, halves = zip(*((of['estimate'], of['high'] - of['estimate']) for of in own.values()))
+            look = {'color': INK, 'markerfacecolor': fill, 'markersize': 7, 'elinewidth': 1.2, 'capsize': 0}
+            axes.errorbar(effects, list(own), xerr=halves, fmt=shape, label=verdict, **look)
+    axes.set_xlabel('points, with the 95 % interval')
+    axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.5 / len(comparisons) - 0.1), ncols=3)
+    return axes.figure

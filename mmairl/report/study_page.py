@@ -6,7 +6,6 @@ from math import isfinite
 from pathlib import Path
 from statistics import mean
 from typing import Any
-from urllib.parse import quote
 
 from mmairl.report.figures import Point, forest, lines, study_bars, study_lines, svg
 from mmairl.report.page import write_page
@@ -18,11 +17,8 @@ from mmairl.report.study_tables import (
     Column,
     Line,
     columns,
-    done,
     latex,
     markdown,
-    published_metrics,
-    scores,
     signed,
     table_lines,
 )
@@ -36,49 +32,42 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
     >>> write_study_page(json.loads(Path('ladder/study.json').read_text()), 'ladder/page.html')  # doctest: +SKIP
     """
     found, rows = columns(study), table_lines(study)
-    drawn = [panel for place, column in enumerate(found) if (panel := _panel(study, column, rows, place))]
-    published = [panel for panel in drawn if panel['kind'] == 'published']
-    runs = [run for row in study['rows'] for run in row['runs'] if run.get('seconds') is not None]
+    panels = [panel for place, column in enumerate(found) if (panel := _panel(study, column, rows, place))]
+    published = [panel for panel in panels if panel['column'].kind == 'published']
+    timed = [run for row in study['rows'] for run in row['runs'] if run.get('seconds') is not None]
+    trained = duration(sum(run['seconds'] for run in timed)) if timed else BLANK
     return write_page(
         out,
         'study.html',
         title=study['title'],
-        lead=study.get('question', ''),
+        lead=study['question'],
         study=study,
-        published=published_metrics(study),
-        tiles=_tiles(study),
+        tiles=_tiles(study, trained, len(timed)),
         words=WORDS,
         legend=LEGEND,
         kinds=[(kind, len(list(of))) for kind, of in groupby(column.kind for column in found)],
         columns=found,
-        rows=[
-            dict(line=line, **_row(study, row, number)) for number, (line, row) in enumerate(zip(rows, study['rows']))
-        ],
-        panels=[panel for panel in drawn if panel['kind'] == 'measured'] + published[:SHOWN],
+        rows=[dict(line=line, **_runs(study, line.row, number)) for number, line in enumerate(rows)],
+        panels=[panel for panel in panels if panel not in published] + published[:SHOWN],
         folded=published[SHOWN:],
         effects=_effects(study),
-        reading=[part for part in (study.get('reading') or '').split('\n\n') if part.strip()],
-        before=(study.get('fairness') or {}).get('before', []),
-        after=[_check(check) for check in (study.get('fairness') or {}).get('after', [])],
-        trained=f'{duration(sum(run["seconds"] for run in runs))} of training in {len(runs)} runs' if runs else '',
-        hardware=', '.join(dict.fromkeys(run['hardware'] for run in runs if run.get('hardware'))),
+        reading=[part for part in study['reading'].split('\n\n') if part.strip()],
+        trained=f'{trained} of training in {len(timed)} runs' if timed else '',
+        hardware=', '.join(dict.fromkeys(run['hardware'] for run in timed if run.get('hardware'))),
         copies={'Markdown': markdown(study), 'LaTeX (booktabs)': latex(study)},
     )
 
 
-def _tiles(study: Mapping) -> dict[str, str]:
+def _tiles(study: Mapping, trained: str, timed: int) -> dict[str, str]:
     """How much work it was and whether it was fair, before any result."""
-    runs = [run for row in study['rows'] for run in row['runs']]
-    asked = sum(max(len(row['runs']), len(study.get('seeds', ()))) for row in study['rows'])
-    finished = sum(len(done(row)) for row in study['rows'])
-    seconds = [run['seconds'] for run in runs if run.get('seconds') is not None]
-    before = (study.get('fairness') or {}).get('before', [])
-    undeclared = sum(len(entry['undeclared']) for entry in before)
+    asked = sum(max(len(row['runs']), len(study['seeds'])) for row in study['rows'])
+    finished = sum(run['state'] == 'done' for row in study['rows'] for run in row['runs'])
+    before = study['fairness'].get('before', [])
     return {
         'rows, each a config': f'{len(study["rows"])}',
         'runs finished' if finished == asked else 'runs finished; the others are named below': f'{finished} of {asked}',
-        f'training in all, {len(seconds)} runs': duration(sum(seconds)) if seconds else BLANK,
-        'undeclared differences between rows': f'{undeclared}' if before else BLANK,
+        f'training in all, {timed} runs': trained,
+        'undeclared differences between rows': f'{sum(len(of["undeclared"]) for of in before)}' if before else BLANK,
     }
 
 
@@ -91,34 +80,30 @@ def duration(seconds: float) -> str:
 
 def _panel(study: Mapping, column: Column, rows: Sequence[Line], place: int) -> dict[str, Any] | None:
     """A figure of one column, where two rows or more have a number; measured and published ones have scales of their own."""
-    figure, published = study.get('figure', {}), column.kind == 'published'
-    kind = figure.get('kind', 'bars')
+    kind, published = study['figure'].get('kind', 'bars'), column.kind == 'published'
     points = []
-    for row, line in zip(study['rows'], rows):
-        cell, printed = line.cells[place], row.get('published', {}).get(column.key)
-        values = scores(row, column.key) if column.kind == 'measured' else () if printed is None else (printed,)
-        cluster = _cluster(study, row) if kind == 'grouped' else None
-        text = f'{cell.value} {cell.spread}'.strip()
-        points.append(Point(row['name'], values, text, row.get('group'), row.get('x'), cluster))
-    if column.kind == 'gap' or sum(bool(point.values) for point in points) < 2:
+    for line in rows:
+        cell, cluster = line.cells[place], _cluster(study, line.row) if kind == 'grouped' else None
+        points.append(Point(line.row, cell.numbers, f'{cell.value} {cell.spread}'.strip(), cluster))
+    measured = [point for point in points if point.values]
+    if column.kind == 'gap' or len(measured) < 2:
         return None
     if kind == 'lines':
-        drawn = study_lines(points, figure.get('x', ''), published)
+        drawn = study_lines(points, study['figure'].get('x', ''), published)
     elif kind == 'grouped':
         order = list(dict.fromkeys(point.cluster for point in points))
         drawn = study_bars(sorted(points, key=lambda point: order.index(point.cluster)), published)
     else:
-        first = next(point for point in points if point.values)
-        drawn = study_bars(points, published, mean(first.values))
-    return dict(kind=column.kind, column=column, svg=svg(drawn, f'panel-{place}'))
+        drawn = study_bars(points, published, mean(measured[0].values))
+    return dict(column=column, svg=svg(drawn, f'panel-{place}', f'{column.label}, {column.kind}'))
 
 
 def _cluster(study: Mapping, row: Mapping) -> object:
     """Bars stand together at one place of the x axis, or around the row that they all build on in the end."""
-    if row.get('x') is not None:
+    if row['x'] is not None:
         return row['x']
     rows, seen = {row['name']: row for row in study['rows']}, set()
-    while row.get('on') in rows and row['name'] not in seen:
+    while row['on'] in rows and row['name'] not in seen:
         seen.add(row['name'])
         row = rows[row['on']]
     return row['name']
@@ -126,42 +111,30 @@ def _cluster(study: Mapping, row: Mapping) -> object:
 
 def _effects(study: Mapping) -> list[dict[str, Any]]:
     """For each score what its comparisons found, as text, and the figure of those that have an interval."""
-    labels = {metric['key']: metric['label'] for metric in study['metrics']}
     found = []
-    for number, (key, family) in enumerate(study.get('comparisons', {}).items()):
+    for number, metric in enumerate(study['metrics']):
+        family = [{**of, 'words': _words(of)} for of in study['comparisons'].get(metric['key'], ())]
         drawn = [of for of in family if of['low'] is not None]
-        figure = svg(forest(drawn), f'forest-{number}') if drawn else ''
-        shown = [{**of, 'words': _words(of)} for of in family]
-        margin = f'{family[0]["margin"]:g}' if family else ''
-        found.append(dict(label=labels.get(key, key), figure=figure, comparisons=shown, margin=margin))
-    return [of for of in found if of['comparisons']]
+        texts = [of['words']['estimate'] for of in drawn]
+        figure = svg(forest(drawn, texts), f'forest-{number}', f'effects on {metric["label"]}') if drawn else ''
+        if family:
+            found.append(dict(label=metric['label'], figure=figure, comparisons=family))
+    return found
 
 
 def _words(of: Mapping) -> dict[str, str]:
     """A comparison's numbers as the page prints them."""
     estimate = BLANK if of['estimate'] is None else signed(of['estimate'], 1)
-    interval = BLANK if of['low'] is None else f'{signed(of["low"], 1)} to {signed(of["high"], 1)}'
-    better = (
-        BLANK if of['better'] is None else f'{of["better"]:.3f}' if 0.0005 < of['better'] < 0.9995 else _extreme(of)
-    )
+    interval = better = BLANK
+    if of['low'] is not None:
+        interval = f'{signed(of["low"], 1)} to {signed(of["high"], 1)}'
+        certain = '< 0.001' if of['better'] < 0.5 else '> 0.999'
+        better = f'{of["better"]:.3f}' if 0.0005 < of['better'] < 0.9995 else certain
     verdict = f'equivalent within ±{of["margin"]:g}' if of['verdict'] == 'equivalent' else of['verdict']
     return dict(estimate=estimate, interval=interval, better=better, verdict=verdict)
 
 
-def _extreme(of: Mapping) -> str:
-    return '< 0.001' if of['better'] < 0.5 else '> 0.999'
-
-
-def _check(check: Mapping) -> dict[str, Any]:
-    """A check of the finished runs with its values as text; the template says nothing of fewer than two rows."""
-    return {**check, 'values': {row: _thousands(value) for row, value in (check.get('values') or {}).items()}}
-
-
-def _thousands(value: object) -> str:
-    return f'{int(value):,}' if str(value).isdigit() else str(value)
-
-
-def _row(study: Mapping, row: Mapping, number: int) -> dict[str, Any]:
+def _runs(study: Mapping, row: Mapping, number: int) -> dict[str, Any]:
     """What the list of runs shows of a row: its curves, a line a seed, and its runs."""
     names = dict.fromkeys(name for run in row['runs'] for name in run.get('curves') or ())
     figures = []
@@ -170,36 +143,23 @@ def _row(study: Mapping, row: Mapping, number: int) -> dict[str, Any]:
         series = {f'seed {run["seed"]}': percent(name, run['curves'][name]) for run in runs}
         title = CURVES.get(name, name.replace('_', ' '))
         figures.append(svg(lines(series, title, 'step'), f'curves-{number}-{place}'))
-    runs = [
-        dict(anchor=f'run-{number}-{place}', run=run, scores=_finite(study, run), facts=_facts(run))
-        for place, run in enumerate(row['runs'])
-    ]
-    return dict(row=row, figures=figures, runs=runs)
+    labels = {metric['key']: metric['label'] for metric in study['metrics']}
+    shown = []
+    for place, run in enumerate(row['runs']):
+        scores = {labels.get(key, key): value for key, value in run.get('scores', {}).items() if isfinite(value)}
+        shown.append(dict(anchor=f'run-{number}-{place}', run=run, scores=scores, facts=_facts(run)))
+    return dict(figures=figures, runs=shown)
 
 
-def _facts(run: Mapping) -> dict[str, Any]:
-    """All that is known of a run; what is not known is left out. A pair is a link."""
-    seen = run.get('images_seen')
+def _facts(run: Mapping) -> dict[str, str]:
+    """What is known of a run beside its scores and files; what is not known is left out."""
     facts = {
         'what went wrong': ' '.join((run.get('error') or '').split()),
         'training': f'{run["seconds"]:,.1f} s' if run.get('seconds') is not None else '',
-        'images seen': f'{seen:,}' if seen is not None else '',
+        'images seen': f'{run["images_seen"]:,}' if run.get('images_seen') is not None else '',
         'hardware': run.get('hardware'),
-        'checkpoint': _link(run['folder'], run['checkpoint']) if run.get('checkpoint') else '',
         'SHA-256': run.get('sha256'),
         'code': run.get('git'),
-        'versions': ', '.join(f'{name} {version}' for name, version in (run.get('versions') or {}).items()),
-        'folder': _link(run['folder'], '') if run.get('folder') else '',
+        'versions': ', '.join(f'{name} {version}' for name, version in run.get('versions', {}).items()),
     }
     return {name: value for name, value in facts.items() if value}
-
-
-def _link(folder: str, file: str) -> tuple[str, str]:
-    """Address and text of something beside the page, whatever its name."""
-    path = '/'.join(part for part in (folder.strip('/'), file) if part)
-    return f'./{quote(path)}', file or folder
-
-
-def _finite(study: Mapping, run: Mapping) -> dict[str, float]:
-    labels = {metric['key']: metric['label'] for metric in study['metrics']}
-    return {labels.get(key, key): value for key, value in run.get('scores', {}).items() if isfinite(value)}

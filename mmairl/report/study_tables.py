@@ -1,7 +1,7 @@
 """A study's table, once as data and written as Markdown and LaTeX; the page draws the same cells."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import isfinite
 from statistics import mean, stdev
@@ -23,6 +23,14 @@ LABELS = {
 }  # fmt: skip
 
 
+STATES = {
+    'missing': 'has not run',
+    'failed': 'failed',
+    'running': 'is not finished',
+    'replaced': 'was measured before its checkpoint was replaced; run the study again',
+}
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of numbers: measured here, published, or the one less the other."""
@@ -32,11 +40,23 @@ class Column:
     label: str
     unit: str = ''
 
+    def numbers(self, row: Mapping) -> tuple[float, ...]:
+        """A row's finite score of each finished run, the number that was printed for it, or the difference."""
+        found = (run.get('scores', {}).get(self.key) for run in row['runs'] if run['state'] == 'done')
+        scores = tuple(value for value in found if value is not None and isfinite(value))
+        if self.kind == 'measured':
+            return scores
+        printed = row.get('published', {}).get(self.key)
+        if printed is None or (self.kind == 'gap' and not scores):
+            return ()
+        return (mean(scores) - printed if self.kind == 'gap' else printed,)
+
 
 @dataclass(frozen=True)
 class Cell:
-    """A number as text, its spread over `n` runs, and the difference to the row that it builds on."""
+    """Numbers as text: their mean, its spread over `n` runs, and the difference to the row that it builds on."""
 
+    numbers: tuple[float, ...] = ()
     value: str = BLANK
     spread: str = ''
     n: int = 0
@@ -45,117 +65,52 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A row: its name, what it changes in which other row, its cells, and what is wrong with its runs."""
+    """A row, its cells in the order of `columns`, and what is wrong with its runs."""
 
-    name: str
-    factor: str
-    on: str | None
+    row: Mapping
     cells: tuple[Cell, ...]
     problems: tuple[str, ...]
 
 
-def done(row: Mapping) -> list[dict]:
-    """The runs whose scores count: those that ended."""
-    return [run for run in row['runs'] if run['state'] == 'done']
-
-
-def scores(row: Mapping, key: str) -> tuple[float, ...]:
-    """One finite score a finished run; what diverged is among the `problems`, not in the mean."""
-    found = (run.get('scores', {}).get(key) for run in done(row))
-    return tuple(value for value in found if value is not None and isfinite(value))
-
-
 def columns(study: Mapping) -> list[Column]:
     """Each measured metric, the published one of the same key beside it, and then what was published besides."""
-    metrics = {metric['key']: metric for metric in study['metrics']}
-    published = {metric['key']: metric for metric in published_metrics(study)}
-    found = []
-    for key, metric in metrics.items():
-        found.append(_column('measured', metric))
-        if key in published:
-            found += [_column('published', published[key]), _column('gap', metric)]
-    return found + [_column('published', metric) for key, metric in published.items() if key not in metrics]
-
-
-def _column(kind: str, metric: Mapping) -> Column:
-    key, label = metric['key'], metric.get('label', metric['key'])
-    return Column(kind, key, LABELS.get(label, label), metric.get('unit', ''))
-
-
-def published_metrics(study: Mapping) -> list[dict]:
-    """Those that the paper prints for any row of the study."""
-    return [
-        metric
-        for metric in study.get('published_metrics', ())
-        if any(metric['key'] in row.get('published', {}) for row in study['rows'])
-    ]
+    published, found = {metric['key']: metric for metric in study['published_metrics']}, []
+    for metric in study['metrics']:
+        found.append(('measured', metric))
+        if metric['key'] in published:
+            found += [('published', published.pop(metric['key'])), ('gap', metric)]
+    found += [('published', metric) for metric in published.values()]
+    return [Column(kind, of['key'], LABELS.get(of['label'], of['label']), of.get('unit', '')) for kind, of in found]
 
 
 def table_lines(study: Mapping) -> list[Line]:
-    """The table's rows, their cells in the order of `columns`."""
     rows, found = {row['name']: row for row in study['rows']}, columns(study)
-    comparisons = [of for family in study.get('comparisons', {}).values() for of in family]
+    comparisons = [of for family in study['comparisons'].values() for of in family]
     differ = {(of['row'], of['metric']) for of in comparisons if of['verdict'] == 'differs'}
-    digits = {column: _digits(study, column) for column in found}
-    return [
-        Line(
-            row['name'],
-            row.get('factor') or '',
-            row.get('on'),
-            tuple(_cell(row, rows.get(row.get('on')), column, digits[column], differ) for column in found),
-            tuple(problems(study, row)),
-        )
-        for row in study['rows']
-    ]
+    lines = []
+    for row in study['rows']:
+        certain = [column.kind == 'published' or (row['name'], column.key) in differ for column in found]
+        cells = tuple(_cell(study, row, rows.get(row['on']), *of) for of in zip(found, certain))
+        lines.append(Line(row, cells, tuple(problems(study, row))))
+    return lines
 
 
-def _cell(row: Mapping, base: Mapping | None, column: Column, digits: int, differ: set[tuple[str, str]]) -> Cell:
-    value, values = _value(row, column), scores(row, column.key) if column.kind == 'measured' else ()
-    if value is None:
+def _cell(study: Mapping, row: Mapping, base: Mapping | None, column: Column, certain: bool) -> Cell:
+    """A difference that no test finds is in parentheses; what the spread of a published number is, nobody printed."""
+    numbers, gap = column.numbers(row), column.kind == 'gap'
+    if not numbers:
         return Cell()
-    return Cell(
-        signed(value, digits) if column.kind == 'gap' else _number(value, digits),
-        f'± {stdev(values):.{digits}f}' if len(values) > 1 else '',
-        len(values),
-        _change(row, base, column, digits, differ) if base and column.kind != 'gap' else '',
-    )
-
-
-def _value(row: Mapping, column: Column) -> float | None:
-    values, printed = scores(row, column.key), row.get('published', {}).get(column.key)
-    measured = mean(values) if values else None
-    if column.kind == 'gap':
-        return None if measured is None or printed is None else measured - printed
-    return measured if column.kind == 'measured' else printed
-
-
-def _change(row: Mapping, base: Mapping, column: Column, digits: int, differ: set[tuple[str, str]]) -> str:
-    """The difference of two rows; what a published number's spread is, nobody printed."""
-    one, two = _value(row, column), _value(base, column)
-    if one is None or two is None:
-        return BLANK
-    text = signed(one - two, digits)
-    undecided = column.kind == 'measured' and (row['name'], column.key) not in differ
-    return f'({text})' if undecided else text
-
-
-def _digits(study: Mapping, column: Column) -> int:
-    """One decimal for percentages, three for quantities about 1."""
-    kind = 'measured' if column.kind == 'gap' else column.kind
-    values = [_value(row, Column(kind, column.key, '')) for row in study['rows']]
-    return 1 if max((abs(value) for value in values if value is not None), default=10) >= 10 else 3
-
-
-def _number(value: float, digits: int) -> str:
-    return f'{value:.{digits}f}'.replace('-', '−')
-
-
-STATES = {
-    'missing': 'has not run',
-    'failed': 'failed',
-    'running': 'is not finished',
-    'replaced': 'was measured before its checkpoint was replaced; run the study again',
-}
+    # One decimal for percentages, three for quantities about 1.
+    scale = replace(column, kind='measured') if gap else column
+    largest = max((abs(mean(of)) for of in map(scale.numbers, study['rows']) if of), default=10)
+    digits, change = 1 if largest >= 10 else 3, ''
+    if base and not gap:
+        before = column.numbers(base)
+        change = signed(mean(numbers) - mean(before), digits) if before else BLANK
+        change = change if certain or not before else f'({change})'
+    value = signed(mean(numbers), digits) if gap else f'{mean(numbers):.{digits}f}'.replace('-', '−')
+    spread = f'± {stdev(numbers):.{digits}f}' if len(numbers) > 1 else ''
+    return Cell(numbers, value, spread, len(numbers) if column.kind == 'measured' else 0, change)
 
 
 def signed(value: float, digits: int) -> str:
@@ -165,31 +120,23 @@ def signed(value: float, digits: int) -> str:
 
 
 def problems(study: Mapping, row: Mapping) -> list[str]:
-    """What the row's means lack and why, a sentence for all seeds that it holds of."""
-    by_sentence: dict[str, list] = {}
-    for seed, sentence in _lacking(study, row):
-        by_sentence.setdefault(sentence, []).append(seed)
-    return [
-        f'seed{"s" * (len(seeds) > 1)} {", ".join(map(str, seeds))}: {sentence}'
-        for sentence, seeds in by_sentence.items()
-    ]
-
-
-def _lacking(study: Mapping, row: Mapping) -> Iterator[tuple[object, str]]:
-    """Seeds that did not end, and scores that are no number, which a mean over the others would hide."""
+    """What the row's means lack and why, a sentence for all seeds that it holds of: a mean over the others would hide it."""
     present = {run['seed'] for run in row['runs']}
-    yield from ((seed, STATES['missing']) for seed in study.get('seeds', ()) if seed not in present)
+    found = [(seed, STATES['missing']) for seed in study['seeds'] if seed not in present]
     for run in row['runs']:
         if run['state'] != 'done':
             error = ' '.join((run.get('error') or '').split())
-            yield run['seed'], STATES.get(run['state'], run['state']) + (f': {error}' if error else '')
+            found.append((run['seed'], STATES[run['state']] + (f': {error}' if error else '')))
             continue
         for metric in study['metrics']:
-            value = run.get('scores', {}).get(metric['key'])
-            if value is None:
-                yield run['seed'], f'{metric["label"]} was not measured'
-            elif not isfinite(value):
-                yield run['seed'], f'{metric["label"]} is {value}'
+            value = run['scores'].get(metric['key'])
+            if value is None or not isfinite(value):
+                what = 'was not measured' if value is None else f'is {value}'
+                found.append((run['seed'], f'{metric["label"]} {what}'))
+    by_sentence: dict[str, list[str]] = {}
+    for seed, sentence in found:
+        by_sentence.setdefault(sentence, []).append(str(seed))
+    return [f'seed{"s" * (len(of) > 1)} {", ".join(of)}: {sentence}' for sentence, of in by_sentence.items()]
 
 
 def markdown(study: Mapping) -> str:
@@ -220,7 +167,7 @@ def _table(template: str, study: Mapping, escape: Callable[[str], str]) -> str:
         kinds=kinds,
         width=start - 3,
         lines=[(line, _texts(line, found)) for line in lines],
-        notes=[(line.name, problem) for line in lines for problem in line.problems],
+        notes=[(line.row['name'], problem) for line in lines for problem in line.problems],
     )
 
 

@@ -1,15 +1,19 @@
-"""Tables of named rows, for the terminal and for a page; names are text, neither rich's markup nor HTML."""
+"""Tables of named rows, for the terminal, for a page, and as CSV; names are text, neither rich's markup nor HTML."""
 
+import csv
+import io
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
 from mmairl.evaluation.protocol import Result
+from mmairl.files import write_text
 from mmairl.report.page import fill
 
-Rows = Iterable[tuple[str, Sequence[str]]]
+Rows = Sequence[tuple[str, Sequence[str]]]
 
 
 def rich_table(columns: Sequence[str], rows: Rows, title: str = '', best: Iterable[tuple[int, int]] = ()) -> Table:
@@ -25,16 +29,15 @@ def rich_table(columns: Sequence[str], rows: Rows, title: str = '', best: Iterab
 
 def html_table(columns: Sequence[str], rows: Rows, best: Iterable[tuple[int, int]] = ()) -> Markup:
     """The same for a page."""
-    return fill('table.html', columns=columns, rows=list(rows), best=best)
+    return fill('table.html', columns=columns, rows=rows, best=best)
 
 
 def terminal_table(results: Sequence[Result], title: str) -> Table:
-    """Scores in percent, one subject a row, the best of each column in bold."""
-    return rich_table(*_cells(results), title=title, best=_best(results))
+    return rich_table(**_scores(results), title=title)
 
 
 def results_table(results: Sequence[Result]) -> Markup:
-    return html_table(*_cells(results), best=_best(results))
+    return html_table(**_scores(results))
 
 
 def score_names(results: Sequence[Result]) -> list[str]:
@@ -42,19 +45,25 @@ def score_names(results: Sequence[Result]) -> list[str]:
     return list(dict.fromkeys(name for result in results for name in result.scores))
 
 
-def _cells(results: Sequence[Result]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    names = score_names(results)
-    rows = [
-        (r.subject, [*(f'{r.scores[n]:.1f}' if n in r.scores else '–' for n in names), f'{r.seconds:.1f}'])
-        for r in results
-    ]
-    return [*names, 'seconds'], rows
+def _scores(results: Sequence[Result]) -> dict[str, list]:
+    """Columns and rows of a table of scores in percent, a subject a row; the best of each column where there are several."""
+    names, rows, best = score_names(results), [], []
+    top = {name: max(result.scores[name] for result in results if name in result.scores) for name in names}
+    for row, result in enumerate(results):
+        cells = [f'{result.scores[name]:.1f}' if name in result.scores else '–' for name in names]
+        rows.append((result.subject, [*cells, f'{result.seconds:.1f}']))
+        best += [(row, column) for column, name in enumerate(names) if result.scores.get(name) == top[name]]
+    return dict(columns=[*names, 'seconds'], rows=rows, best=best if len(results) > 1 else [])
 
 
-def _best(results: Sequence[Result]) -> list[tuple[int, int]]:
-    """The cells with the highest score of their column, where there is more than one row."""
-    found = []
-    for column, name in enumerate(score_names(results)):
-        scores = {row: result.scores[name] for row, result in enumerate(results) if name in result.scores}
-        found += [(row, column) for row, score in scores.items() if score == max(scores.values())]
-    return found if len(results) > 1 else []
+def save_table(header: Sequence[str], rows: Iterable[Sequence[object]], stem: str | Path) -> Path:
+    """Write stem.csv; floats keep seven digits and an absent number is blank."""
+    text = io.StringIO(newline='')
+    csv.writer(text).writerows([[_csv_cell(value) for value in row] for row in (header, *rows)])
+    return write_text(f'{stem}.csv', text.getvalue())
+
+
+def _csv_cell(value: object) -> object:
+    if isinstance(value, str) and value.startswith(('=', '+', '-', '@')):
+        return f"'{value}"  # or a spreadsheet takes a name for a formula
+    return f'{value:.7g}' if isinstance(value, float) else value

@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmairl.files import write_json
-from mmairl.study.guard import after, compare
+from mmairl.study.guard import after, compare, hidden
 from mmairl.study.runs import Run
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
@@ -23,21 +23,20 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
     changed = {entry['row']: entry['found'] for entry in compared}
     by_row = {row.name: [describe(run, out) for run in runs if run.row is row] for row in study.rows}
     finished = {name: [run for run in found if run['state'] == 'done'] for name, found in by_row.items()}
+    labels = {key: run['labels'].get(key, key) for of in finished.values() for run in of for key in run['scores']}
+    printed = dict.fromkeys(key for row in study.rows for key in row.published)
     record = dict(
         name=study.name,
         title=study.title,
         question=study.question,
-        paper={**study.paper, 'published': any(row.published for row in study.rows)},
+        paper=study.paper,
         scale=dict(name=scale.name, text=scale.text),
         seeds=sorted({run.seed for run in runs}),
-        metrics=_metrics(finished),
-        published_metrics=[
-            dict(key=_measured_as(key, study, scale), label=key)
-            for key in dict.fromkeys(key for row in study.rows for key in row.published)
-        ],
+        metrics=[dict(key=key, label=label, unit='%') for key, label in labels.items()],
+        published_metrics=[dict(key=_measured_as(key, study, scale), label=key) for key in printed],
         figure=study.figure,
         rows=[_row(row, study, scale, changed.get(row.name, []), by_row[row.name]) for row in study.rows],
-        fairness=dict(before=compared, after=after(study, finished)),
+        fairness=dict(before=compared, after=after(finished), hidden=hidden(finished)),
         reading=study.reading.get(scale.name, ''),
         assumptions=assumptions(configs),
     )
@@ -73,14 +72,6 @@ def describe(run: Run, out: Path) -> dict[str, Any]:
     return found
 
 
-def _metrics(finished: dict[str, list[dict[str, Any]]]) -> list[dict[str, str]]:
-    labels: dict[str, str] = {}
-    for runs in finished.values():
-        for run in runs:
-            labels.update({key: run['labels'].get(key, key) for key in run['scores']})
-    return [dict(key=key, label=label, unit='%') for key, label in labels.items()]
-
-
 def _measured_as(key: str, study: Study, scale: Scale) -> str:
     """The task whose score stands beside a published number; top-1 on ImageNet is that of linear evaluation."""
     by = {'in1k': 'linear', 'top1': 'linear', **study.measured} if scale.name == 'in1k' else {}
@@ -93,7 +84,6 @@ def _row(row: Row, study: Study, scale: Scale, changed: list[str], runs: list[di
         config=row.config,
         on=row.against,
         factor=row.factor,
-        declared=list(row.declares),
         changed=changed,
         group=row.group,
         x=row.x,

@@ -5,6 +5,10 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from mmairl.evaluation.identity import code_identity
+from mmairl.models.heads import PairwiseHead
+from mmairl.registry import MODELS
+
 LADDER = (
     'mocov2',
     'mocov2_syncbn',
@@ -59,7 +63,7 @@ def factors_of(cfg: Config) -> dict[str, str]:
     hidden_norm = (model.projector.get('norm_cfg') or {}).get('type')
     optimizer = cfg.optim_wrapper.optimizer
     return {
-        'batch norm': _norm(model.backbone.norm_cfg.type, model.shuffle_bn)
+        'batch norm': ('ShuffleBN' if model.shuffle_bn else model.backbone.norm_cfg.type)
         + (f', {hidden_norm} in projector' if hidden_norm else ''),
         'projector': _mlp(model.projector),
         'student predictor': 'yes' if model.get('predictor') else 'no',
@@ -67,13 +71,11 @@ def factors_of(cfg: Config) -> dict[str, str]:
         'momentum': f'{momentum.base} -> 1, cosine' if momentum.schedule == 'cosine' else f'constant {momentum.base}',
         'loss': _loss(model),
         'negatives': f'queue {model.queue.length}' if model.get('queue') else 'none',
-        'augmentation': ' / '.join(dict.fromkeys(map(_view, cfg.train_dataloader.dataset.views))),
+        'augmentation': ' / '.join(
+            dict.fromkeys(', '.join(map(_step, view)) for view in cfg.train_dataloader.dataset.views)
+        ),
         'optimizer': f'{optimizer.type}, lr {optimizer.lr}, decay {optimizer.weight_decay}',
     }
-
-
-def _norm(kind: str, shuffled: bool) -> str:
-    return 'ShuffleBN' if shuffled else kind
 
 
 def _mlp(projector: dict) -> str:
@@ -88,12 +90,8 @@ def _loss(model: dict) -> str:
     return f'{name}, {"both directions" if model.symmetric else "one direction"}'
 
 
-def _view(steps: list[dict]) -> str:
-    """A view's recipe in a line: each operation with the probability at which it acts."""
-    return ', '.join(_step(step) for step in steps)
-
-
 def _step(step: dict) -> str:
+    """An operation of a view with the probability at which it acts."""
     name = {
         'RandomResizedCrop': 'crop',
         'RandomFlip': 'flip',
@@ -103,6 +101,30 @@ def _step(step: dict) -> str:
         'Solarize': 'solarize',
     }.get(step['type'], step['type'])
     return f'{name} {step["scale"][0]}' if name == 'crop' else f'{name} {step.get("p", 0.5)}'
+
+
+def hidden_factors(cfg: Config) -> dict[str, str]:
+    """What papers seldom print and libraries do differently (projects/parity), as a run of this config does it here."""
+    model, momentum, code = cfg.model, cfg.default_hooks.get('momentum'), code_identity()
+    directions = teacher = 'none'
+    if model.type == 'Siamese':
+        summed = issubclass(MODELS.get(model.head.type), PairwiseHead)
+        directions = (
+            'one' if not model.get('symmetric', True) else 'summed' if summed else f'by the rule of {model.head.type}'
+        )
+    if momentum and directions != 'none' and model.get('target', 'teacher') == 'teacher':
+        teacher = f'each optimizer step k = 1..K, {momentum.get("schedule", "cosine")}'
+    precision = (cfg.get('fast') or {}).get('precision') or cfg.optim_wrapper.get('dtype')
+    return {
+        'directions of the loss': directions,
+        'clamps in the loss': 'none',
+        "teacher's update": teacher,
+        'rate': f'{"inside" if cfg.optim_wrapper.optimizer.type == "LARS" else "outside"} of the momentum buffer',
+        'precision': precision or "float32 (convolutions by torch's default, TF32 on GPUs that have it)",
+        'image decoder': f'Pillow {code["pillow"]}, {code["jpeg"]}',
+        'features': "the student's, pooled after the backbone",
+        'score': 'of the last checkpoint, not the best over epochs',
+    }
 
 
 def markdown(configs: Path) -> str:

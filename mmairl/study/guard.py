@@ -1,6 +1,6 @@
 """Fairness, made executable: two rows differ in what the study declares, and in nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmengine.config import Config
@@ -43,7 +43,10 @@ def _covers(prefix: str, key: str) -> bool:
     return key == prefix or key.startswith(f'{prefix}.')
 
 
-def after(study: Study, results: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+Results = Mapping[str, Sequence[Mapping[str, Any]]]  # the finished runs of each row
+
+
+def after(results: Results) -> list[dict[str, Any]]:
     """Whether the finished runs are comparable: as many images seen, measured alike, by the same code."""
     questions = {
         'images seen': 'images_seen',
@@ -55,7 +58,14 @@ def after(study: Study, results: dict[str, list[dict[str, Any]]]) -> list[dict[s
     return [_equal(name, key, results) for name, key in questions.items()]
 
 
-def _equal(name: str, key: str, results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def hidden(results: Results) -> list[dict[str, Any]]:
+    """What the runs recorded of the factors that papers seldom print, each with whether all rows have the same."""
+    recorded = {row: [run.get('hidden', {}) for run in runs] for row, runs in results.items()}
+    names = dict.fromkeys(name for runs in recorded.values() for run in runs for name in run)
+    return [_equal(name, name, recorded) for name in names]
+
+
+def _equal(name: str, key: str, results: Results) -> dict[str, Any]:
     values = {row: sorted({str(run[key]) for run in runs if key in run}) for row, runs in results.items()}
     said = {row: ' / '.join(found) for row, found in values.items() if found}
     return dict(check=name, equal=len(set(said.values())) <= 1, values=said)

@@ -9,6 +9,7 @@ import yaml
 from mmengine.config import Config
 
 from mmairl.configs import home, load_config
+from mmairl.data_configs import check, scopes_of
 from mmairl.errors import UserError
 from mmairl.study.spec import Row
 
@@ -56,7 +57,7 @@ def read_scale(name: str) -> Scale:
 
 
 def resolve(row: Row, scale: Scale) -> Config:
-    """The row's config at this scale, as it will run."""
+    """The row's config at this scale, as it will run. Options and scales are data: they bring no code beside the config's."""
     path = next((path for path in (home() / 'configs' / row.config, home() / row.config) if path.is_file()), row.config)
     cfg = load_config(str(path), row.options)
     for key, value in copy.deepcopy(scale.replace).items():
@@ -65,6 +66,7 @@ def resolve(row: Row, scale: Scale) -> Config:
     _change_data(cfg, scale)
     _narrow(cfg, scale)
     _shorten(cfg, scale)
+    check(values := cfg.to_dict(), f"the row '{row.name}'", scopes_of(values))
     return cfg
 
 

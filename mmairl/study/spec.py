@@ -1,7 +1,7 @@
 """A study as its YAML says it: rows of configs, each with the factor that it changes, seeds, tasks, and what was published."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +10,6 @@ import yaml
 from mmairl.errors import UserError
 from mmairl.study import published
 from mmairl.study.statistics import MARGIN
-
-KEYS = {
-    *('title', 'question', 'paper', 'figure', 'seeds', 'tasks', 'rows', 'cross', 'reading', 'equivalence'),
-    *('measured', 'look'),
-}
-ROW_KEYS = {
-    'name',
-    'config',
-    'options',
-    'against',
-    'factor',
-    'declares',
-    'published',
-    'group',
-    'x',
-    'rescaled',
-    'along',
-}
 
 
 @dataclass(frozen=True)
@@ -43,10 +25,7 @@ class Row:
     published: dict[str, float] = field(default_factory=dict)
     group: str | None = None
     x: float | None = None
-    rescaled: dict[str, Any] | None = (
-        None  # no training: the row `of`, NormRescaled by the row `anchor` or by a `constant`
-    )
-
+    rescaled: dict[str, Any] | None = None  # no training: the row `of`, NormRescaled by `anchor` or by a `constant`
     along: dict[str, str] | None = None  # no training: what the row `of` had saved after a `part` of it, such as 50/300
 
     @property
@@ -66,12 +45,12 @@ class Study:
 
     name: str
     title: str
-    question: str
     rows: tuple[Row, ...]
     seeds: tuple[int, ...]
     tasks: dict[str, tuple[str, ...]]  # by scale; 'in1k' is the paper's
+    question: str = ''
     paper: dict[str, Any] = field(default_factory=dict)
-    figure: dict[str, Any] = field(default_factory=dict)
+    figure: dict[str, Any] = field(default_factory=lambda: dict(kind='bars'))
     reading: dict[str, str] = field(default_factory=dict)  # by scale
     measured: dict[str, str] = field(default_factory=dict)  # by what was published: the task that measures it
     look: tuple[dict[str, Any], ...] = ()  # rows that an instrument of tools/analyze.py compares
@@ -79,6 +58,10 @@ class Study:
 
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
+
+
+ROW_KEYS = {of.name for of in fields(Row)}
+STUDY_KEYS = {of.name for of in fields(Study)} - {'name'}
 
 
 def read_study(path: str | Path) -> Study:
@@ -92,28 +75,19 @@ def read_study(path: str | Path) -> Study:
         raise UserError(f'the study {path} is not YAML: {" ".join(str(error).split())}') from error
     if not isinstance(found, dict) or 'title' not in found or not ('rows' in found or 'cross' in found):
         raise UserError(f'the study {path} wants a title and rows (or cross); see configs/studies/ladder.yaml')
-    _known(found, KEYS, f'the study {path}')
-    described = found.get('rows') or _crossed(found['cross'])
-    table = found.get('paper', {}).get('table', '')
+    _known(found, {*STUDY_KEYS, 'cross'}, f'the study {path}')
+    margin = found.get('equivalence', MARGIN)
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or not margin > 0:
+        raise UserError(f"the `equivalence` of {path} is '{margin}'; give a number above 0, in points of the score")
+    table, rows = found.get('paper', {}).get('table', ''), []
     published.rows(table)  # a wrong name is told also where no row uses it
-    rows = tuple(
-        _row(row, described[place - 1]['name'] if place else None, table, path) for place, row in enumerate(described)
-    )
+    for row in found.get('rows') or _crossed(found['cross']):
+        rows.append(_row(row, rows[-1].name if rows else None, table, path))
     _check(rows, path)
-    return Study(
-        path.stem,
-        found['title'],
-        found.get('question', ''),
-        rows,
-        tuple(found.get('seeds', (0,))),
-        {scale: tuple(tasks) for scale, tasks in found.get('tasks', {}).items()},
-        found.get('paper', {}),
-        found.get('figure', {'kind': 'bars'}),
-        found.get('reading', {}),
-        found.get('measured', {}),
-        tuple(found.get('look', ())),
-        _margin(found.get('equivalence', MARGIN), path),
-    )
+    tasks = {scale: tuple(of) for scale, of in found.get('tasks', {}).items()}
+    lists = dict(rows=tuple(rows), seeds=tuple(found.get('seeds', (0,))), look=tuple(found.get('look', ())))
+    known = {key: found[key] for key in STUDY_KEYS if key in found}
+    return Study(path.stem, **{**known, **lists, 'tasks': tasks, 'equivalence': float(margin)})
 
 
 def catalogue(folder: Path) -> str:
@@ -125,37 +99,17 @@ def catalogue(folder: Path) -> str:
     return '\n'.join(lines) + '\n'
 
 
-def _margin(value: Any, path: Path) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise UserError(f"the `equivalence` of {path} is '{value}'; give a number above 0, in points of the score")
-    return float(value)
-
-
 def _row(row: dict, above: str | None, table: str, path: Path) -> Row:
+    """A row; what was published of it is a row of the study's own table, or TABLE/ROW."""
     _known(row, ROW_KEYS, f"the row '{row.get('name')}' of {path}")
     if 'name' not in row or 'config' not in row:
         raise UserError(f'a row of {path} lacks a name or a config')
-    return Row(
-        str(row['name']),
-        row['config'],
-        row.get('options', {}),
-        row.get('against') or above,
-        row.get('factor', ''),
-        tuple(row.get('declares', ())),
-        _printed(row.get('published'), table),
-        row.get('group'),
-        row.get('x'),
-        row.get('rescaled'),
-        row.get('along'),
-    )
-
-
-def _printed(names: Any, table: str) -> dict[str, float]:
-    """What was published of a row: rows of the study's own table, or TABLE/ROW of others; one, or a list of them."""
-    found = {}
+    printed: dict[str, float] = {}  # rows of the study's own table, or TABLE/ROW of others; one, or a list of them
+    names = row.get('published')
     for name in [] if names is None else names if isinstance(names, list) else [names]:
-        found |= published.row(name if '/' in str(name) else f'{table}/{name}')
-    return found
+        printed |= published.row(name if '/' in str(name) else f'{table}/{name}')
+    own = dict(name=str(row['name']), against=row.get('against') or above, declares=tuple(row.get('declares', ())))
+    return Row(**{**row, **own, 'published': printed})
 
 
 def _crossed(cross: dict) -> list[dict]:
@@ -183,10 +137,9 @@ def _known(found: dict, known: set[str], where: str) -> None:
         raise UserError(f"{where} has '{unknown[0]}', which nothing reads; known are {', '.join(sorted(known))}")
 
 
-def _check(rows: tuple[Row, ...], path: Path) -> None:
+def _check(rows: list[Row], path: Path) -> None:
     names = [row.name for row in rows]
-    slugs = [row.slug for row in rows]
-    if len(set(slugs)) < len(slugs):
+    if len({row.slug for row in rows}) < len(rows):
         raise UserError(f'two rows of {path} have the same name (as a folder); rename one')
     for row in rows:
         for other in (row.against, *row.others.values()):

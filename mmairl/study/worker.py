@@ -25,7 +25,7 @@ from mmengine.dist import barrier, get_world_size, is_main_process
 from torch.utils.data import Subset
 
 from mmairl.analysis.normrescale import normrescale
-from mmairl.configs import home, load_config
+from mmairl.configs import load_config
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.launch import register, train
 from mmairl.engine.preemption import REQUEUE
@@ -35,6 +35,7 @@ from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate, extraction
 from mmairl.files import write_json
 from mmairl.registry import DATASETS
+from mmairl.study.factors import hidden_factors
 from mmairl.study.start import RecordStart
 from mmairl.study.stopping import passing_on
 from mmairl.weights.read import read_backbone
@@ -213,7 +214,7 @@ def measure(task: str, cfg: Config, checkpoint: Path, folder: Path, launcher: st
         if elsewhere:
             network = {key: cfg.model.backbone[key] for key in SIZES if key in cfg.model.backbone}
             width = cfg.model.get('in_channels') or cfg.model.projector.in_channels
-            cfg = load_config(str(home() / 'configs' / 'evaluation' / f'{elsewhere}.py'))
+            cfg = load_config(f'mmairl::evaluation/{elsewhere}.py')
             cfg.merge_from_dict({'model.backbone': network, 'model.in_channels': width})
         settings = Settings(
             ks=[20],
@@ -243,6 +244,7 @@ def describe(cfg: Config, folder: Path, checkpoint: Path, scores: dict[str, dict
         hardware=hardware(),
         evaluation=json.dumps(cfg.get('evaluation', {}).to_dict(), sort_keys=True, default=str),
         curves=curves(folder),
+        hidden=hidden_factors(cfg),
     )
 
 

@@ -24,8 +24,8 @@ from mmairl.errors import one_sentence_errors
 from mmairl.evaluation.identity import claim, config_identity
 from mmairl.evaluation.protocol import Settings, evaluate
 from mmairl.evaluation.training import recipe_of, train_and_test
-from mmairl.report.figures import norm_lines
-from mmairl.report.files import save_figure, save_table
+from mmairl.report.figures import norm_lines, save_figure
+from mmairl.report.table import save_table
 from mmairl.weights.norms import typical_growth, weight_norms
 from mmairl.weights.read import read_backbone
 

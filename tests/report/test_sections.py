@@ -1,17 +1,76 @@
+"""The sections that pages share, on a made-up run: class-coloured images, two results, curves."""
+
+import json
+
+import pytest
 import torch
+from mmengine import Config
 from outline import sound
 from rich.console import Console
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from mmairl.evaluation.features import extract
 from mmairl.evaluation.protocol import Result, evaluation_sets, extraction
-from mmairl.registry import DATASETS
+from mmairl.registry import DATASETS, MODELS
 from mmairl.report import sections
-from mmairl.report.files import save_table
 from mmairl.report.page import Page
-from mmairl.report.table import results_table, terminal_table
+from mmairl.report.table import results_table, save_table, terminal_table
 
 
-def test_page_is_sound_and_has_every_figure(cfg, results, work_dir, tmp_path):
+@DATASETS.register_module(force=True)
+class Blobs(Dataset):
+    """`count` noisy images of three colours."""
+
+    classes = ('red', 'green', 'blue')
+
+    def __init__(self, count: int, seed: int = 0, size: int = 16) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.labels = torch.arange(count) % 3
+        self.images = torch.randint(0, 120, (count, 3, size, size), generator=generator, dtype=torch.uint8)
+        self.images[torch.arange(count), self.labels] += 100
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def raw(self, index: int) -> Tensor:
+        return self.images[index]
+
+    def __getitem__(self, index: int) -> dict:
+        return {'inputs': [self.images[index]], 'data_samples': {'label': int(self.labels[index]), 'index': index}}
+
+
+@MODELS.register_module(force=True)
+class FlipViews(nn.Module):
+    """Two normalised views of a batch: the image and its mirror image."""
+
+    def __init__(self, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.mean, self.std = (torch.tensor(v).view(-1, 1, 1) for v in (mean, std))
+
+    def forward(self, batch: dict, training: bool) -> dict:
+        view = (batch['inputs'][0] / 255 - self.mean) / self.std
+        return {**batch, 'inputs': [view, view.flip(-1)]}
+
+
+@pytest.fixture
+def cfg() -> Config:
+    train, test = dict(type='Blobs', count=60), dict(type='Blobs', count=30, seed=1)
+    preprocessor = dict(type='FlipViews', mean=[0.5] * 3, std=[0.25] * 3)
+    evaluation, loader = dict(train=train, test=test), dict(dataset=train)
+    return Config(dict(model=dict(data_preprocessor=preprocessor), train_dataloader=loader, evaluation=evaluation))
+
+
+@pytest.fixture
+def results() -> list[Result]:
+    rows = (('raw pixels', 31.2, 40.0), ('random initialisation', 25.04, 33.3), ('trained <student>', 71.9, 80.5))
+    return [Result(name, {'k-NN, k = 20': knn, 'linear': linear}, 1.5) for name, knn, linear in rows]
+
+
+def test_page_is_sound_and_has_every_figure(cfg, results, tmp_path):
+    (folder := tmp_path / '20240101_000000' / 'vis_data').mkdir(parents=True)
+    logged = [dict(loss=5 / i, instance_accuracy=1 - 1 / i, lr=0.1, momentum=0.99, step=i) for i in range(1, 8)]
+    folder.joinpath('scalars.json').write_text('\n'.join(map(json.dumps, logged)))
     data = [dataset for _, dataset in evaluation_sets(cfg).values()]
     train, test = (extract(None, dataset, extraction(cfg)) for dataset in data)
     page = Page('A <title>', 'A lead.')
@@ -19,7 +78,7 @@ def test_page_is_sound_and_has_every_figure(cfg, results, work_dir, tmp_path):
     sections.add_views(page, cfg, seed=0)
     sections.add_maps(page, {'raw pixels': test, 'student': test}, data[1].classes, seed=0)
     sections.add_neighbours(page, (data[0].raw, train), (data[1].raw, test), data[1].classes)
-    sections.add_curves(page, work_dir)
+    sections.add_curves(page, str(tmp_path))
     text = page.write(tmp_path / 'page.html').read_text()
     outline = sound(text)
     assert outline.counts['section'] == 5

@@ -53,6 +53,10 @@ def test_a_job_goes_back_into_the_queue_when_its_run_asks_for_it(job, tmp_path, 
     assert job(*commands) == expected and not (tmp_path / 'second').exists()
 
 
+def test_a_task_of_an_array_puts_only_itself_back(job):
+    assert job('exit 75', SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3') == (0, 'requeue 12_3\n')
+
+
 LISTENS = "trap 'echo > $AT/saved; sleep 0.5; exit {}' USR1; echo > $AT/ready; for i in {{1..600}}; do sleep 0.1; done"
 DEAF = 'echo > $AT/ready; exec sleep 60'  # torchrun, before its workers are there
 
@@ -79,15 +83,10 @@ def test_a_job_stays_until_workers_that_outlive_their_launcher_have_saved(job, t
     assert (tmp_path / 'saved').is_file()
 
 
-def test_a_task_of_an_array_puts_only_itself_back(job):
-    array = dict(SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3')
-    assert job('exit 75', **array) == (0, 'requeue 12_3\n')
-
-
 def test_a_job_that_is_signalled_while_it_starts_its_run_passes_that_on(job):
-    """As soon as there is a child, whose process id the script may not have yet: often enough in fifty times."""
+    """As soon as there is a child, whose process id the script may not have yet: often enough in fifteen times."""
     at_once = "trap 'exit 75' USR1; kill -USR1 $PPID; for i in {1..100}; do sleep 0.1; done"
-    for times in range(1, 51):  # one that gets no signal ends by itself, with 0
+    for times in range(1, 16):  # one that gets no signal ends by itself, with 0
         assert job(at_once) == (0, 'requeue 17\n' * times)
 
 

@@ -1,6 +1,7 @@
 """Studies as YAML: what is read, what is refused, and that those that come with mmairl are fair."""
 
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from mmengine.config import Config
 
 from mmairl.errors import UserError
 from mmairl.study.collect import collect
-from mmairl.study.guard import after, compare, require_fair
+from mmairl.study.factors import hidden_factors
+from mmairl.study.guard import after, compare, hidden, require_fair
 from mmairl.study.plan import passes
 from mmairl.study.published import tables
 from mmairl.study.scale import read_scale, resolve
@@ -19,26 +21,29 @@ STUDIES = Path(__file__).parents[2] / 'configs' / 'studies'
 READY = sorted(path.stem for path in STUDIES.glob('*.yaml'))
 
 
-def written(folder: Path, **changes) -> Path:
-    """A study of two rows, changed."""
-    study = dict(
-        title='Two rows',
-        seeds=[0, 1],
-        rows=[
-            dict(name='one', config='mocov2plus_r50_200e.py'),
-            dict(name='two', config='mocov2plus_lars_r50_200e.py', declares=['optim_wrapper'], factor='LARS'),
-        ],
-    )
+ROWS = (
+    dict(name='one', config='mocov2plus_r50_200e.py'),
+    dict(name='two', config='mocov2plus_lars_r50_200e.py', declares=['optim_wrapper'], factor='LARS'),
+)
+
+
+def written(folder: Path, *changes: dict, **others) -> Path:
+    """A study of two rows, each changed as said, and with other keys."""
+    rows = [{**row, **change} for row, change in zip_longest(ROWS, changes, fillvalue={})]
     path = folder / 'two.yaml'
-    path.write_text(yaml.safe_dump({**study, **changes}))
+    path.write_text(yaml.safe_dump({'title': 'Two rows', 'seeds': [0, 1], 'rows': rows, **others}, sort_keys=False))
     return path
+
+
+def resolved(study: Study, scale: str = 'in1k') -> dict[str, Config]:
+    return {row.name: resolve(row, read_scale(scale)) for row in study.rows}
 
 
 @cache
 def at(name: str, scale: str) -> tuple[Study, dict[str, Config]]:
     """A ready study and its rows' configs at a scale."""
     study = read_study(STUDIES / f'{name}.yaml')
-    return study, {row.name: resolve(row, read_scale(scale)) for row in study.rows}
+    return study, resolved(study, scale)
 
 
 SMALLER = [(name, scale) for name in ('crossover', 'asymmetry', 'ladder') for scale in ('cifar', 'in100', 'demo')]
@@ -87,60 +92,39 @@ def test_published_numbers_are_the_papers():
     assert read_study(STUDIES / 'byol_variants.yaml').row('SimCLR').published['top1'] == 69.4
 
 
-def test_a_planted_difference_is_caught(tmp_path):
-    rows = [
-        dict(name='one', config='mocov2plus_r50_200e.py'),
-        dict(
-            name='two',
-            config='mocov2plus_lars_r50_200e.py',
-            declares=['optim_wrapper'],
-            options={'total_batch_size': 512, 'model.head.temperature': 0.1},
+@pytest.mark.parametrize(
+    'second, found',
+    [
+        (
+            dict(options={'total_batch_size': 512, 'model.head.temperature': 0.1}),
+            'model.head.temperature, total_batch_size',
         ),
-    ]
-    study = read_study(written(tmp_path, rows=rows))
-    compared = compare(study, {row.name: resolve(row, read_scale('in1k')) for row in study.rows})
-    assert compared[0]['undeclared'] == ['model.head.temperature', 'total_batch_size']
-    with pytest.raises(UserError, match="'two' differs from 'one' in model.head.temperature, total_batch_size"):
-        require_fair(compared)
-
-
-def test_no_row_but_the_first_escapes(tmp_path):
-    """Declaring nothing is declaring that nothing differs."""
-    rows = [dict(name='one', config='mocov2plus_r50_200e.py'), dict(name='two', config='mocov2plus_lars_r50_200e.py')]
-    for against in ({}, dict(against=None)):
-        study = read_study(written(tmp_path, rows=[rows[0], {**rows[1], **against}]))
-        with pytest.raises(UserError, match="'two' differs from 'one' in optim_wrapper"):
-            require_fair(compare(study, {row.name: resolve(row, read_scale('in1k')) for row in study.rows}))
-
-
-def test_a_prefix_declares_whole_keys_only(tmp_path):
-    rows = [
-        dict(name='one', config='mocov2plus_r50_200e.py'),
-        dict(name='two', config='mocov2plus_lars_r50_200e.py', declares=['optim']),
-    ]
-    study = read_study(written(tmp_path, rows=rows))
-    assert compare(study, {row.name: resolve(row, read_scale('in1k')) for row in study.rows})[0]['undeclared']
+        (dict(declares=[]), 'optim_wrapper'),  # declaring nothing is declaring that nothing differs
+        (dict(declares=[], against=None), 'optim_wrapper'),
+        (dict(declares=['optim']), 'optim_wrapper'),  # a prefix declares whole keys only
+    ],
+)
+def test_a_difference_that_nobody_declares_is_refused(tmp_path, second, found):
+    study = read_study(written(tmp_path, {}, second))
+    with pytest.raises(UserError, match=f"'two' differs from 'one' in {found}"):
+        require_fair(compare(study, resolved(study)))
 
 
 def test_factors_are_crossed(tmp_path):
-    cross = dict(
-        config='mocov2plus_r50_200e.py',
-        factors=[
-            dict(name='loss', declares=['model.symmetric'], levels={'both': {}, 'one': {'model.symmetric': False}}),
-            dict(
-                name='momentum',
-                declares=['default_hooks.momentum'],
-                levels={'0.99': {}, '0.9': {'default_hooks.momentum.base': 0.9}},
-            ),
-        ],
+    loss = dict(name='loss', declares=['model.symmetric'], levels={'both': {}, 'one': {'model.symmetric': False}})
+    momentum = dict(
+        name='momentum',
+        declares=['default_hooks.momentum'],
+        levels={'0.99': {}, '0.9': {'default_hooks.momentum.base': 0.9}},
     )
-    path = tmp_path / 'crossed.yaml'
-    path.write_text(yaml.safe_dump(dict(title='Crossed', cross=cross), sort_keys=False))
-    study = read_study(path)
+    cross = dict(config='mocov2plus_r50_200e.py', factors=[loss, momentum])
+    study = read_study(written(tmp_path, rows=None, cross=cross))
     assert [row.name for row in study.rows] == ['both, 0.99', 'both, 0.9', 'one, 0.99', 'one, 0.9']
-    configs = {row.name: resolve(row, read_scale('in1k')) for row in study.rows}
+    configs = resolved(study)
     require_fair(compare(study, configs))
     assert [passes(cfg) for cfg in configs.values()] == [8, 8, 4, 4]
+    hidden = [hidden_factors(cfg)['directions of the loss'] for cfg in configs.values()]
+    assert hidden == ['summed', 'summed', 'one', 'one']
 
 
 @pytest.mark.parametrize(
@@ -152,6 +136,7 @@ def test_factors_are_crossed(tmp_path):
         (dict(rows=[dict(name='a', config='x', against='b')]), "builds on 'b', which is no row"),
         (dict(rows=[dict(name='a', config='x', published='z')]), "has no row 'z'"),
         (dict(paper=dict(table='revisit_airl.table9')), "no published table 'revisit_airl.table9'"),
+        *((dict(equivalence=value), 'give a number above 0, in points') for value in (0, -1, 'wide', True)),
     ],
 )
 def test_what_is_wrong_with_a_study_is_one_sentence(tmp_path, changes, sentence):
@@ -159,17 +144,26 @@ def test_what_is_wrong_with_a_study_is_one_sentence(tmp_path, changes, sentence)
         read_study(written(tmp_path, **changes))
 
 
+def test_a_plan_runs_no_code_that_options_name(tmp_path, run_tool, capsys):
+    """The study is data: only a config in Python that it names is code."""
+    backbone = dict(_delete_=True, type='subprocess.run', args=['touch', str(tmp_path / 'ran')])
+    path = written(tmp_path, {}, dict(declares=['model'], options={'model.backbone': backbone}))
+    with pytest.raises(SystemExit, match='2'):
+        run_tool('tools/study.py', path, '--dry-run')
+    assert "the row 'two' sets model.backbone.type" in capsys.readouterr().err and not (tmp_path / 'ran').exists()
+
+
+def test_what_papers_seldom_print_is_read_off_the_config():
+    sgd, lars, *_ = (hidden_factors(cfg) for cfg in resolved(read_study(STUDIES / 'crossover.yaml')).values())
+    assert {name for name in sgd if sgd[name] != lars[name]} == {'rate'}
+    found = hidden({'SGD': [dict(hidden=sgd)] * 2, 'LARS': [dict(hidden=lars), {}], 'not run': []})
+    assert [of['check'] for of in found if not of['equal']] == ['rate']
+
+
 def test_runs_that_are_not_comparable_are_found_afterwards():
-    study = read_study(STUDIES / 'crossover.yaml')
     alike = dict(images_seen=100, steps=10, evaluation='{}', versions={'torch': '2'}, git='abc')
-    found = after(study, {'one': [alike, alike], 'two': [{**alike, 'images_seen': 90}]})
-    assert {check['check']: check['equal'] for check in found} == {
-        'images seen': False,
-        'optimizer steps': True,
-        'evaluation': True,
-        'software': True,
-        'code': True,
-    }
+    found = after({'one': [alike, alike], 'two': [{**alike, 'images_seen': 90}]})
+    assert len(found) == 5 and [check['check'] for check in found if not check['equal']] == ['images seen']
 
 
 def test_flags_of_a_published_row_are_no_scores_and_top_1_stands_beside_linear_evaluation(tmp_path):

@@ -5,10 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from test_spec import written
 
-from mmairl.errors import UserError
-from mmairl.study.spec import read_study
 from mmairl.study.statistics import compare, holm, paired, plan_seeds, power, seeds_for, verdicts, visible_effect, welch
 
 STUDIES, ROWS = 4000, 7  # the Monte Carlo error of a share of 5 % is 0.34 points, of 95 % as well
@@ -128,11 +125,3 @@ def test_what_cannot_be_told_is_said(one, two, verdict):
     assert found.verdict == verdict
     assert (found.low is None) == ('no' in verdict.split() or verdict == 'not measured')
     plan_seeds([found], 1.0)
-
-
-def test_a_study_declares_its_margin_as_a_positive_number(tmp_path):
-    assert read_study(written(tmp_path)).equivalence == 1.0
-    assert read_study(written(tmp_path, equivalence=0.5)).equivalence == 0.5
-    for value in (0, -1, 'wide', True):
-        with pytest.raises(UserError, match='give a number above 0, in points'):
-            read_study(written(tmp_path, equivalence=value))
