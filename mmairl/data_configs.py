@@ -115,19 +115,18 @@ def is_data(path: str | Path) -> bool:
 
 def parsed(path: Path) -> dict:
     """The values in a file, of which nothing has been looked up or called."""
-    too_large = f'the config {path} is larger or deeper than any run needs; take out what repeats in it'
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise UserError(too_large)
+            raise OverflowError
         text = path.read_text('utf-8')
         values = json.loads(text) if path.suffix.lower() == '.json' else yaml.load(text, Loader=PlainLoader)
+        if any(len(keys) > DEEPEST for keys, _ in walk(values)):
+            raise OverflowError
     except (OverflowError, RecursionError) as error:
-        raise UserError(too_large) from error
+        raise UserError(f'the config {path} is larger or deeper than any run needs; take out what repeats') from error
     except yaml.constructor.ConstructorError as error:
         where = f'{path}, line {error.problem_mark.line + 1}'
         raise UserError(f'{where}, asks for a Python object ({error.problem}); write plain values') from error
-    except UserError:
-        raise
     except (yaml.YAMLError, ValueError, TypeError, LookupError, OSError) as error:
         said = ' '.join(str(error).split())
         raise UserError(f'the config {path} is not {path.suffix[1:].upper()}: {said}; correct it there') from error
@@ -135,8 +134,6 @@ def parsed(path: Path) -> dict:
         raise UserError(f'the config {path} is not a mapping from plain keys such as model to values; make it one')
     if taken := [key for key in RESERVED_KEYS if key in values]:
         raise UserError(f'the config {path} sets {taken[0]}, which mmengine keeps for itself; give it another name')
-    if any(len(keys) > DEEPEST for keys, _ in walk(values)):
-        raise UserError(too_large)
     return values
 
 
@@ -192,21 +189,17 @@ def _not_allowed(name: str, scopes: set[str]) -> str | None:
     scope, dot, inner = name.partition('.')
     if dot and scope not in ALLOWED:
         return f'names {name}, to be imported and called'
-    places = ('mmengine', scope) if dot else scopes
-    found = [(place, kind) for place in places for kind in _registered(place, inner if dot else name)]
+    inner, found = inner if dot else name, []
+    for place in ('mmengine', scope) if dot else scopes:
+        boxes = _registries(place)
+        for box in boxes:
+            if hasattr(box, 'load'):  # ours, which import what is asked for
+                box.load(inner)
+        found += [(place, f'{box.module_dict[inner].__module__}.') for box in boxes if inner in box.module_dict]
     if not found:
         return f'names {name}, which is not registered'
-    modules = [(place, f'{kind.__module__}.') for place, kind in found]
-    refused = [module for place, module in modules if not module.startswith(ALLOWED[place])]
+    refused = [module for place, module in found if not module.startswith(ALLOWED[place])]
     return f'names {name} of {refused[0][:-1]}, which is not among the modules that data may name' if refused else None
-
-
-def _registered(scope: str, name: str) -> list[Any]:
-    """What is registered under a name in the registries of a scope."""
-    for box in _registries(scope):
-        if hasattr(box, 'load'):  # ours, which import what is asked for
-            box.load(name)
-    return [box.module_dict[name] for box in _registries(scope) if name in box.module_dict]
 
 
 @cache

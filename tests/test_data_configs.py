@@ -124,29 +124,30 @@ def test_a_python_base_is_followed_only_if_it_comes_with_mmairl(tmp_path, canary
     assert cfg.work_dir == 'here' and cfg.model.type == 'Siamese'
 
 
-READS = 'import sys; from mmairl.configs import read_config; print(read_config(sys.argv[1]).model.head.type)'
+READS = """if True:
+    import os, sys
+    from mmairl.configs import read_config
+    from mmairl.errors import UserError
+    try:
+        read_config(sys.argv[1])
+    except UserError as error:
+        print(error)
+    os.chdir('/')
+    print(read_config(sys.argv[1]).model.head.type)"""
 
 
-def in_another_process(path: Path, cwd: Path) -> subprocess.CompletedProcess:
-    """In one that has imported nothing yet, where Python looks for modules in `cwd` first."""
-    command = [sys.executable, '-W', 'ignore', '-c', READS, str(path)]
-    return subprocess.run(command, cwd=cwd, env={**os.environ, 'OMP_NUM_THREADS': '1'}, capture_output=True, text=True)
-
-
-def test_a_base_among_the_projects_brings_its_parts(tmp_path):
-    base = ROOT / 'projects/msbreg/configs/msbreg_k4_r50_300e.py'
-    path = config(tmp_path, dict(_base_=str(base), model=dict(head=dict(type='RegularisedHead'))))
-    done = in_another_process(path, tmp_path)
-    assert done.stdout.split()[-1:] == ['RegularisedHead'], done.stderr
-
-
-def test_projects_in_the_working_directory_are_not_taken_for_those_of_mmairl(tmp_path, canary):
+def test_a_base_among_the_projects_brings_its_parts_but_not_those_of_the_working_directory(tmp_path, canary):
+    """In a process that has imported nothing yet, where Python looks for modules in the working directory first."""
     (tmp_path / 'projects' / 'msbreg').mkdir(parents=True)
     for name in ('__init__.py', 'msbreg/__init__.py', 'msbreg/msbreg.py'):
         (tmp_path / 'projects' / name).write_text(f'__import__("os").mkdir({str(canary)!r})')
-    path = config(tmp_path, dict(_base_=str(ROOT / 'projects/msbreg/configs/msbreg_k4_r50_300e.py')))
-    done = in_another_process(path, tmp_path)
-    assert 'do not come with mmairl' in done.stderr and not canary.exists()
+    base = ROOT / 'projects/msbreg/configs/msbreg_k4_r50_300e.py'
+    path = config(tmp_path, dict(_base_=str(base), model=dict(head=dict(type='RegularisedHead'))))
+    command = [sys.executable, '-W', 'ignore', '-c', READS, str(path)]
+    environment = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert 'do not come with mmairl' in done.stdout and not canary.exists()
+    assert done.stdout.split()[-1:] == ['RegularisedHead'], done.stderr
 
 
 def test_random_configs_are_read_or_refused_in_a_sentence(tmp_path, canary):
@@ -166,7 +167,7 @@ def test_random_configs_are_read_or_refused_in_a_sentence(tmp_path, canary):
         return [drawn(depth - 1) for _ in range(draw.randint(0, 3))]
 
     outcomes = []
-    for _ in range(1000):
+    for _ in range(300):
         values = {draw.choice(keys): drawn(3) for _ in range(draw.randint(0, 4))}
         try:
             read_config(config(tmp_path, values, draw.choice(['run.yaml', 'run.json'])))
@@ -174,7 +175,7 @@ def test_random_configs_are_read_or_refused_in_a_sentence(tmp_path, canary):
         except UserError as error:
             assert '\n' not in str(error)
             outcomes.append('refused')
-    assert min(outcomes.count('read'), outcomes.count('refused')) > 100
+    assert min(outcomes.count('read'), outcomes.count('refused')) > 30
 
 
 def test_what_is_no_mapping_or_too_large_is_one_sentence(tmp_path, canary):

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.folders import FileDataset
-from mmairl.data.images import MAX_PIXELS, UnreadableImage, decode_bytes, read_file, retried
+from mmairl.data.images import UnreadableImage, decode_bytes, read_file, retried
 from mmairl.data.training import unreadable_allowed
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
@@ -38,9 +38,9 @@ class Packed(ViewDataset):
     >>> Packed('data/imagenet/train.tar', views=[[dict(type='RandomResizedCrop', size=224)]])
     """
 
-    def __init__(self, root: str | Path, views: Views | None = None, max_pixels: int = MAX_PIXELS) -> None:
+    def __init__(self, root: str | Path, views: Views | None = None) -> None:
         super().__init__(views)
-        self.root, self.max_pixels = Path(root), max_pixels
+        self.root = Path(root)
         self.file: io.FileIO | None = None
         contents = read_contents(self.root)
         self.starts, self.sizes = contents['starts'], contents['sizes']
@@ -50,7 +50,7 @@ class Packed(ViewDataset):
 
     def raw(self, index: int) -> Tensor:
         try:
-            return decode_bytes(retried(lambda: self.read(index), self.root), self.max_pixels)
+            return decode_bytes(retried(lambda: self.read(index), self.root))
         except UnreadableImage as fault:
             raise UserError(
                 f'image {index} of {self.root} {fault.reason.phrase}, so the archive is damaged (all of its images could '

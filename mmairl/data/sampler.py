@@ -20,17 +20,16 @@ class ResumableSampler(Sampler):
     seed of each image's views: it depends on the image's place in the epoch, not on the worker.
     """
 
-    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int | None = None, round_up: bool = True) -> None:
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int | None = None) -> None:
         self.rank, self.world_size = get_dist_info()
-        self.dataset, self.shuffle, self.round_up = dataset, shuffle, round_up
+        self.dataset, self.shuffle = dataset, shuffle
         self.seed = sync_random_seed() if seed is None else seed
         self.epoch, self.start = 0, 0
 
     @property
     def total(self) -> int:
-        """The images of an epoch; rounded up, the first ones are seen twice so that every process has as many."""
-        count = len(self.dataset)
-        return math.ceil(count / self.world_size) * self.world_size if self.round_up else count
+        """The images of an epoch; the first ones are seen twice where every process would not have as many."""
+        return math.ceil(len(self.dataset) / self.world_size) * self.world_size
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Go to this epoch, of which all processes together have seen `start` images."""

@@ -79,11 +79,7 @@ def planes(pixels: np.ndarray) -> Tensor:
     return torch.from_numpy(image)
 
 
-def to_bytes(pixels: np.ndarray) -> np.ndarray:
-    """Floats in [0, 255] to the nearest byte."""
-    return cv2.convertScaleAbs(pixels)
-
-
+to_bytes = cv2.convertScaleAbs  # of floats in [0, 255]: the nearest byte
 ATTEMPTS = 10
 
 

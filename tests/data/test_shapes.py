@@ -42,7 +42,7 @@ def test_a_cache_is_used_and_a_broken_one_redrawn(cache, monkeypatch):
 
 
 def test_raw_pixels_do_not_give_the_kind_away():
-    train, test = Shapes('train', 2400, 48), Shapes('val', 600, 48)
+    train, test = Shapes('train', 1200, 48), Shapes('val', 300, 48)
     x, q = (torch.from_numpy(np.array(part.images)).flatten(1).float() / 255 for part in (train, test))
     x, q = (torch.nn.functional.normalize(rows - rows.mean(1, keepdim=True), dim=1) for rows in (x, q))
     votes = train.labels[(q @ x.T).topk(20).indices].mode(dim=1).values

@@ -98,6 +98,7 @@ def test_a_worker_that_dies_while_its_batch_is_received_is_explained(monkeypatch
     monkeypatch.setattr(batches._data_queue, 'get', hang_up)
     with pytest.raises(ConnectionResetError) as caught:
         next(batches)
+    batches._shutdown_workers()  # which the garbage collector takes long for
     assert 'ended without a message' in str(explain_worker_failure(caught.value))
 
 
@@ -107,8 +108,10 @@ def test_a_batch_that_shared_memory_cannot_take_is_an_error_and_no_endless_wait(
 
     monkeypatch.setattr(torch.Tensor, 'share_memory_', refuse)
     loader = safe(DataLoader(range(4), num_workers=1, collate_fn=torch.tensor))
+    batches = iter(loader)
     with pytest.raises(RuntimeError) as caught:
-        next(iter(loader))
+        next(batches)
+    batches._shutdown_workers()
     assert 'ran out of shared memory' in str(explain_worker_failure(caught.value))
     assert next(iter(safe(DataLoader(range(4), collate_fn=torch.tensor)))).tolist() == [0]
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 from PIL import Image
 
 from mmairl.engine import launch
@@ -75,15 +74,3 @@ def test_a_data_set_that_another_runner_has_built_is_left_alone():
     runner = SimpleNamespace(train_dataloader=SimpleNamespace(dataset=range(4)), iter=99)
     UnreadableHook(interval=1).after_train_iter(runner, 0)
     UnreadableHook().after_train(runner)
-
-
-@pytest.mark.slow
-def test_the_limit_of_a_run_holds_for_four_workers(tmp_path, toy_config):
-    cfg = toy_config(steps=4, batch=8)
-    view = [dict(type='RandomResizedCrop', size=32)]
-    images = str(folder(tmp_path / 'images', list(range(0, 28, 2)), count=32))
-    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
-    cfg.train_dataloader.num_workers = 4
-    cfg.train_dataloader.dataset = dict(type='UnlabelledFolder', root=images, views=[view, view])
-    with pytest.raises(launch.UserError, match='11 of the 32 training images cannot be read'):
-        launch.train(cfg)
