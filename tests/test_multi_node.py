@@ -42,12 +42,6 @@ def start(log: Path, *command: object, **environment: str) -> subprocess.Popen:
         return subprocess.Popen(list(map(str, command)), cwd=ROOT, env=known, stdout=said, stderr=subprocess.STDOUT)
 
 
-def machine(processes: int, work_dir: Path, log: Path, **environment: str) -> subprocess.Popen:
-    """What is typed in on one machine."""
-    words = (CONFIG, processes, '--work-dir', work_dir, '--seed', 0, '--cfg-options', *SMALL)
-    return start(log, 'tools/dist_train.sh', *words, **environment)
-
-
 def free_port() -> str:
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
@@ -62,16 +56,43 @@ def weights(work_dir: Path) -> dict[str, torch.Tensor]:
     return load_checkpoint(work_dir / 'epoch_1.pth')['state_dict']
 
 
-def test_two_machines_of_two_processes_equal_one_of_four(tmp_path):
-    log = tmp_path / 'one.log'
-    ended_well(machine(4, tmp_path / 'one', log), log)
+@pytest.fixture
+def slurm(tmp_path) -> dict[str, str]:
+    """An environment with an `srun` that starts all tasks here, and a `scontrol` that knows the first machine's address."""
+    (tmp_path / 'bin').mkdir()
+    scontrol = '#!/bin/sh\n[ "$*" = "show hostname node[1-2]" ] && printf "127.0.0.1\\nnode2\\n"\n'
+    for name, text in dict(srun=SRUN, scontrol=scontrol).items():
+        (tmp_path / 'bin' / name).write_text(text)
+        (tmp_path / 'bin' / name).chmod(0o755)
+    path = os.pathsep.join([str(tmp_path / 'bin'), str(Path(sys.executable).parent), os.environ['PATH']])
+    return dict(PATH=path, ASKED=str(tmp_path / 'asked'), MASTER_PORT=free_port())
+
+
+@pytest.mark.parametrize('each', [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_job_of_slurm_and_two_machines_train_the_same_network(tmp_path, slurm, each):
+    """So many processes on each of two machines: `srun` starts them all, or one launch on each, and these meet."""
+    words = ('PARTITION', 'name', CONFIG, tmp_path / 'slurm', '--seed', 0, '--cfg-options', *SMALL)
+    settings = dict(GPUS=str(2 * each), GPUS_PER_NODE=str(each), CPUS_PER_TASK='3', SRUN_ARGS='--time=1:00 --exclusive')
+    logs = [tmp_path / f'{name}.log' for name in ('slurm', 'first', 'second')]
+    ended_well(start(logs[0], 'tools/slurm_train.sh', *words, **slurm, **settings), logs[0])
+    asked = Path(slurm['ASKED']).read_text().splitlines()
+    expected = ['-p', 'PARTITION', '--job-name=name', f'--gres=gpu:{each}', f'--ntasks={2 * each}']
+    expected += [f'--ntasks-per-node={each}', '--cpus-per-task=3', '--kill-on-bad-exit=1', '--time=1:00', '--exclusive']
+    expected += [sys.executable, '-u', str(ROOT / 'tools/train.py'), CONFIG]
+    expected += ['--work-dir', str(tmp_path / 'slurm'), '--launcher', 'slurm']
+    assert asked[: len(expected)] == expected
+    assert asked[-len(SMALL) :] == SMALL
+
+    words = (CONFIG, each, '--work-dir', tmp_path / 'machines', '--seed', 0, '--cfg-options', *SMALL)
     meeting = dict(NNODES='2', MASTER_ADDR='127.0.0.1', PORT=free_port())
-    logs = [tmp_path / f'machine{rank}.log' for rank in (0, 1)]
-    machines = [machine(2, tmp_path / 'two', log, NODE_RANK=str(rank), **meeting) for rank, log in enumerate(logs)]
-    for process, log in zip(machines, logs):
+    machines = [
+        start(log, 'tools/dist_train.sh', *words, NODE_RANK=str(rank), **meeting) for rank, log in enumerate(logs[1:])
+    ]
+    for process, log in zip(machines, logs[1:]):
         ended_well(process, log)
-    assert 'total batch 16 = 4 images x 4 processes' in logs[0].read_text(), 'the four are one run'
-    one, two = weights(tmp_path / 'one'), weights(tmp_path / 'two')
+    for log in logs[:2]:
+        assert f'total batch 16 = {8 // each} images x {2 * each} processes' in log.read_text(), 'they are one run'
+    one, two = weights(tmp_path / 'slurm'), weights(tmp_path / 'machines')
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, atol=1e-6, rtol=0, msg=lambda text, key=key: f'{key}: {text}')
 
@@ -80,7 +101,7 @@ def test_a_signal_to_the_launcher_stops_its_processes_which_save_themselves(tmp_
     log = tmp_path / 'log'
     environment = {'PYTHONUNBUFFERED': '1', 'MASTER_ADDR': '127.0.0.1'}
     words = ('--cfg-options', *SMALL, 'train_cfg.max_epochs=200', 'default_hooks.logger.interval=1')
-    run = start(log, 'tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path / 'run', *words, **environment)
+    run = start(log, 'tools/dist_train.sh', CONFIG, 1, '--work-dir', tmp_path / 'run', *words, **environment)
     deadline = time.monotonic() + 300
     while 'loss:' not in log.read_text() and run.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -88,33 +109,3 @@ def test_a_signal_to_the_launcher_stops_its_processes_which_save_themselves(tmp_
     assert run.wait(timeout=300) == 1, log.read_text()[-4000:]
     assert log.read_text().count('stopped by SIGUSR1 after') == 1
     assert newest_checkpoint(tmp_path / 'run')[0].name.startswith('iter_')
-
-
-@pytest.fixture
-def slurm(tmp_path) -> dict[str, str]:
-    """An environment with an `srun` that starts all tasks here, and a `scontrol` that knows the first machine's address."""
-    (tmp_path / 'bin').mkdir()
-    srun = tmp_path / 'bin/srun'
-    srun.write_text(SRUN)
-    srun.chmod(0o755)
-    scontrol = tmp_path / 'bin/scontrol'
-    scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostname node[1-2]" ] && printf "127.0.0.1\\nnode2\\n"\n')
-    scontrol.chmod(0o755)
-    path = os.pathsep.join([str(tmp_path / 'bin'), str(Path(sys.executable).parent), os.environ['PATH']])
-    return dict(PATH=path, ASKED=str(tmp_path / 'asked'), MASTER_PORT=free_port())
-
-
-def test_slurm_is_asked_for_a_task_a_gpu_and_the_tasks_are_one_run(tmp_path, slurm):
-    words = ('PARTITION', 'name', CONFIG, tmp_path / 'run', '--seed', 0, '--cfg-options', *SMALL)
-    log = tmp_path / 'slurm.log'
-    settings = dict(GPUS='2', GPUS_PER_NODE='1', CPUS_PER_TASK='3', SRUN_ARGS='--time=1:00 --exclusive')
-    ended_well(start(log, 'tools/slurm_train.sh', *words, **slurm, **settings), log)
-    asked = Path(slurm['ASKED']).read_text().splitlines()
-    expected = ['-p', 'PARTITION', '--job-name=name', '--gres=gpu:1', '--ntasks=2', '--ntasks-per-node=1']
-    expected += ['--cpus-per-task=3', '--kill-on-bad-exit=1', '--time=1:00', '--exclusive', sys.executable, '-u']
-    assert asked[: len(expected)] == expected
-    script, config, *rest = asked[len(expected) :]
-    assert Path(script) == ROOT / 'tools/train.py' and config == CONFIG
-    assert rest[:4] == ['--work-dir', str(tmp_path / 'run'), '--launcher', 'slurm'] and rest[-len(SMALL) :] == SMALL
-    assert 'total batch 16 = 8 images x 2 processes' in log.read_text()
-    assert weights(tmp_path / 'run')

@@ -80,7 +80,6 @@ class OnlineProbeHook(Hook):
         if self.resumed is not None:
             self.probe.load_state_dict(self.resumed['probe'])
             self.optimizer.load_state_dict(self.resumed['optimizer'])
-            self.resumed = None
         for parameter in self.probe.parameters():
             broadcast(parameter.data)
 

@@ -139,11 +139,10 @@ def whole(part: Tensor) -> Tensor:
 
 def on_first_host(tree: Any) -> Any:
     """Any structure with its DTensors put together in the first process's host memory, one at a time; None elsewhere."""
-    first = dist.get_rank() == 0
 
     def join(part: DTensor) -> Tensor | None:
         found = whole(part)
-        return found.cpu() if first else None
+        return found.cpu() if dist.get_rank() == 0 else None
 
     return tree_map_only(DTensor, join, tree)
 

@@ -57,28 +57,20 @@ def test_gpus_are_joined_before_anything_asks_how_many_there_are(monkeypatch, jo
     assert joined['timeout'] == timedelta(seconds=90)
 
 
-def test_a_task_of_slurm_that_sees_one_gpu_takes_it(monkeypatch, joined):
-    monkeypatch.setattr(torch.cuda, 'device_count', lambda: 1)
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_PORT'):
-        monkeypatch.setenv(name, '')  # so that what is set meanwhile is taken back
-        monkeypatch.delenv(name)
-    for name, value in zip(TOLD['slurm'], ('5', '5', '0', '8', 'node[1-2]')):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv('MASTER_ADDR', 'node1')
-    start_processes('slurm')
-    assert joined == dict(device=0, backend='nccl') and os.environ['RANK'] == '5' and os.environ['WORLD_SIZE'] == '8'
-    assert os.environ['LOCAL_RANK'] == '0', 'mmengine takes it for the number of the GPU'
-
-
-def test_slurm_says_which_gpu_and_not_what_was_there_before(monkeypatch, joined):
+@pytest.mark.parametrize('gpus,task', [(1, '5'), (2, '1')])
+def test_a_task_of_slurm_takes_its_gpu_or_the_only_one_that_it_sees(monkeypatch, joined, gpus, task):
+    """Whatever stood in the environment before."""
+    monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
         monkeypatch.setenv(name, '0')
-    for name, value in zip(TOLD['slurm'], ('1', '1', '0', '2', 'node1')):
+    for name, value in zip(TOLD['slurm'], (task, task, '0', '8', 'node[1-2]')):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv('MASTER_ADDR', 'node1')
     monkeypatch.setenv('MASTER_PORT', '1')
     start_processes('slurm')
-    assert joined['device'] == 1
+    assert joined == dict(device=gpus - 1, backend='nccl')
+    assert os.environ['RANK'] == task and os.environ['WORLD_SIZE'] == '8'
+    assert os.environ['LOCAL_RANK'] == str(gpus - 1), 'mmengine takes it for the number of the GPU'
 
 
 def test_more_processes_than_gpus_are_one_sentence(monkeypatch, joined):
@@ -88,18 +80,12 @@ def test_more_processes_than_gpus_are_one_sentence(monkeypatch, joined):
         start_processes('pytorch')
 
 
-def test_one_process_needs_to_be_told_nothing(monkeypatch):
-    for name in TOLD['pytorch']:
-        monkeypatch.delenv(name, raising=False)
-    start_processes('none')
-
-
-LISTENING = """
-import contextlib
-import os
-import sys
+SCRIPT = """
+import contextlib, os, sys, time
 from mmairl.engine.distributed import start_processes
 start_processes('pytorch')
+if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':
+    sys.exit(1)
 ours = [os.getpid(), os.getppid()]
 sockets = []
 for pid in ours:
@@ -111,41 +97,32 @@ for table in ('tcp', 'tcp6'):
         words = line.split()
         if words[3] == '0A' and f'socket:[{words[9]}]' in sockets:
             print('listens', words[1], flush=True)
+print('process', os.getpid(), flush=True)
+time.sleep(600)
 """
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
-def test_processes_of_one_machine_listen_on_the_loopback_alone_and_at_the_port_that_is_set(tmp_path):
+def test_processes_of_one_machine_are_replaced_listen_on_the_loopback_alone_and_end_with_their_launcher(tmp_path):
+    """At the port that is set; the process of the first attempt ends with an error, and the launcher is killed."""
     script = tmp_path / 'script.py'
-    script.write_text(LISTENING)
+    script.write_text(SCRIPT)
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=1', str(script)]
+    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=1', '--max-restarts=1', str(script)]
     known = {**os.environ, 'PORT': str(port), 'OMP_NUM_THREADS': '1'}
-    done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=300)
-    addresses = [line.split()[1] for line in done.stdout.splitlines() if line.startswith('listens')]
-    assert f'0100007F:{port:04X}' in addresses, done.stdout + done.stderr
-    assert all(address.startswith('0100007F:') for address in addresses), addresses
-
-
-WAITS = """
-import os, sys, time
-from mmairl.engine.distributed import start_processes
-start_processes('pytorch')
-print(os.getpid(), os.getppid(), flush=True)
-time.sleep(120)
-"""
-
-
-@pytest.mark.skipif(sys.platform != 'linux', reason='prctl')
-def test_a_process_ends_when_its_launcher_is_killed(tmp_path):
-    script = tmp_path / 'script.py'
-    script.write_text(WAITS)
-    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=1', str(script)]
-    known = {**os.environ, 'OMP_NUM_THREADS': '1'}
     launcher = subprocess.Popen(command, env=known, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    rank = int(launcher.stdout.readline().split()[0])
+    addresses, rank = [], None
+    for line in launcher.stdout:
+        word, _, value = line.strip().partition(' ')
+        if word == 'listens':
+            addresses.append(value)
+        if word == 'process':
+            rank = value
+            break
+    assert f'0100007F:{port:04X}' in addresses
+    assert all(address.startswith('0100007F:') for address in addresses), addresses
     launcher.kill()
     launcher.wait()
     deadline = time.monotonic() + 30

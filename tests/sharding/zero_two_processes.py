@@ -1,8 +1,10 @@
-"""Run under torchrun by test_zero.py: the same runs under DDP and under ZeRO, and what came out of each."""
+"""Run by test_zero.py in two processes: the same runs under DDP and under ZeRO, and what came out of each."""
 
 import contextlib
 import copy
+import gc
 import sys
+import weakref
 from unittest import mock
 
 import resuming
@@ -16,8 +18,8 @@ from torch import Tensor
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import copied, load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
+from mmairl.engine.memory import LiveBytes
 from mmairl.errors import stop_processes
-from mmairl.hooks import ExactCheckpointHook
 from mmairl.registry import HOOKS
 from mmairl.sharding.zero import whole_weights
 
@@ -27,10 +29,6 @@ CASES = {
     'mocov2plus': {},
     'mocov2plus_lars': {'custom_hooks': [PROBE], 'default_hooks.health.interval': 1},
     'byol': {},
-    'knn': {
-        'custom_hooks': [dict(type='OnlineKNNHook', interval=1, **DATA)],
-        'model.data_preprocessor': dict(type='ViewPreprocessor', mean=(0.0,) * 3, std=(1.0,) * 3, _delete_=True),
-    },
     'byol_lars': {},
     # With the usual eps, Adam makes steps of the rounding errors in gradients that are 0.
     'adamw': {
@@ -41,39 +39,38 @@ CASES = {
         'fast': dict(checkpointing=True),
     },
     'msbreg': {'model.head.terms': [dict(type='SingularValueTerm')]},
-    'poisoned': {'custom_hooks': [dict(type='Poison', iteration=3)]},
+    'poisoned': {
+        'custom_hooks': [dict(type='Spoil', iterations=[3], rank=1), dict(type='OnlineKNNHook', interval=1, **DATA)],
+        'model.data_preprocessor': dict(type='ViewPreprocessor', mean=(0.0,) * 3, std=(1.0,) * 3, _delete_=True),
+    },
     'autocast': {'optim_wrapper.dtype': 'bfloat16'},
 }
 FILES = dict(
     adamw='byol_r50_200e.py',
-    knn='byol_r50_200e.py',
     msbreg='../projects/msbreg/configs/msbreg_k2_r50_300e.py',
     poisoned='mocov2plus_r50_200e.py',
     autocast='byol_r50_200e.py',
 )
-RUNS = {
-    'mocov2plus': ('zero2',),
-    'mocov2plus_lars': ('zero1', 'zero2', 'zero3'),
-    'byol_lars': ('zero3',),
-    'adamw': ('zero1', 'zero2_offload', 'zero3'),
-    'msbreg': ('zero3_offload',),
-    'poisoned': ('zero3',),
-    'autocast': ('zero2',),
-    'knn': ('zero3',),
-}
+# Each framework under DDP and under these strategies; what is slow runs in a launch of its own.
+EQUAL = [
+    ('mocov2plus_lars', 'zero1'),
+    ('mocov2plus_lars', 'zero3'),
+    ('adamw', 'zero1'),
+    ('adamw', 'zero2_offload'),
+    ('poisoned', 'zero3'),
+    ('autocast', 'zero2'),
+]
+EQUAL_SLOW = [
+    ('mocov2plus', 'zero2'),
+    ('mocov2plus_lars', 'zero2'),
+    ('byol_lars', 'zero3'),
+    ('adamw', 'zero3'),
+    ('msbreg', 'zero3_offload'),
+]
+MEMORY = {'DDP': None, 'ZeRO-1': 'zero1', 'ZeRO-2': 'zero2', 'ZeRO-3': 'zero3'}
+JOBS = [('wrong', ''), ('resumed', 'zero2'), ('followed', ''), ('memory', 'DDP'), ('memory', 'ZeRO-3')]
+JOBS_SLOW = [('resumed', 'bf16'), ('memory', 'ZeRO-1'), ('memory', 'ZeRO-2')]
 BF16 = dict(type='ZeroStrategy', zero_optimization=dict(stage=3), bf16=dict(enabled=True))
-
-
-@HOOKS.register_module(force=True)
-class Poison(Hook):
-    """Makes one process's images of one iteration not a number."""
-
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def before_train_iter(self, runner, batch_idx: int, data_batch: dict | None = None) -> None:
-        if runner.iter + 1 == self.iteration and get_rank() == 1:
-            data_batch['inputs'][0].fill_(float('nan'))
 
 
 def config(case: str, work_dir: str, strategy: str | dict | None = None, steps: int = 5, **options) -> Config:
@@ -81,7 +78,7 @@ def config(case: str, work_dir: str, strategy: str | dict | None = None, steps: 
     cfg = toy.config(FILES.get(case, f'{case}_r50_200e.py'), work_dir, steps=steps, batch=16, queue=32)
     cfg.model.backbone = dict(type='Small')
     cfg.model.projector.in_channels = 22
-    cfg.default_hooks.checkpoint.update(interval=steps, save_last=True)
+    cfg.default_hooks.checkpoint.interval = steps
     options = {**CASES[case], **options}
     cfg.total_batch_size *= options.get('optim_wrapper.accumulative_counts', 1)
     if strategy:
@@ -104,17 +101,13 @@ def outcome(runner) -> dict:
     return dict(losses=losses, health=health, skipped=runner.message_hub.get_info('skipped_steps', 0), **parts)
 
 
-def equal_runs(work_dir: str) -> dict:
-    """Each framework under DDP and under ZeRO."""
-    found = {}
-    for case, strategies in RUNS.items():
-        for strategy in (None, *strategies):
-            runner = launch.train(config(case, f'{work_dir}/{case}_{strategy}', strategy), 'pytorch')
-            found[f'{case}/{strategy}'] = outcome(runner)
+def equal(work_dir: str, case: str, strategy: str | None) -> dict:
+    return outcome(launch.train(config(case, f'{work_dir}/{case}_{strategy}', strategy), 'pytorch'))
+
+
+def wrong(work_dir: str) -> dict:
     with mock.patch('mmairl.optim.lars.norms', own_norms):
-        wrong = launch.train(config('mocov2plus_lars', f'{work_dir}/wrong', 'zero2'), 'pytorch')
-        found['mocov2plus_lars/wrong'] = outcome(wrong)
-    return found
+        return equal(f'{work_dir}/wrong', 'mocov2plus_lars', 'zero2')
 
 
 def own_norms(tensors: list[Tensor]) -> Tensor:
@@ -122,19 +115,19 @@ def own_norms(tensors: list[Tensor]) -> Tensor:
     return torch.stack([tensor.to_local().norm() for tensor in tensors])
 
 
-def resumed_runs(work_dir: str) -> None:
-    """Runs left in the middle and gone on with, beside ones that were left alone."""
-    for name, strategy in dict(zero2='zero2', bf16=BF16).items():
-        for leave_at in (None, 5):
-            cfg = config('mocov2plus_lars', f'{work_dir}/{name}_{"whole" if leave_at is None else "left"}', strategy, 6)
-            cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
-            again = copy.deepcopy(cfg)
-            if leave_at is not None:
-                cfg.custom_hooks.append(dict(type='LeaveAt', iteration=leave_at))
-            with contextlib.suppress(resuming.LeftInTheMiddle):
-                launch.train(cfg, 'pytorch')
-        again.merge_from_dict(dict(resume=True, experiment_name=f'{again.experiment_name}_again'))
-        launch.train(again, 'pytorch')
+def resumed(work_dir: str, name: str) -> None:
+    """A run left in the middle and gone on with, beside one that was left alone."""
+    for leave_at in (None, 5):
+        part = 'whole' if leave_at is None else 'left'
+        cfg = config('mocov2plus_lars', f'{work_dir}/{name}_{part}', BF16 if name == 'bf16' else name, 6)
+        cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
+        again = copy.deepcopy(cfg)
+        if leave_at is not None:
+            cfg.custom_hooks.append(dict(type='LeaveAt', iteration=leave_at))
+        with contextlib.suppress(resuming.LeftInTheMiddle):
+            launch.train(cfg, 'pytorch')
+    again.merge_from_dict(dict(resume=True, experiment_name=f'{again.experiment_name}_again'))
+    launch.train(again, 'pytorch')
 
 
 @HOOKS.register_module(force=True)
@@ -151,7 +144,7 @@ class Collect(Hook):
         self.momenta.append(float(runner.message_hub.get_scalar('train/momentum').current()))
 
 
-def bf16_run(work_dir: str) -> dict:
+def followed(work_dir: str) -> dict:
     """Student and teacher after each step with weights in bfloat16."""
     cfg = config('byol', f'{work_dir}/followed', BF16, custom_hooks=[dict(type='Collect')])
     runner = launch.train(cfg, 'pytorch')
@@ -159,34 +152,76 @@ def bf16_run(work_dir: str) -> dict:
     return dict(weights=hook.weights, momenta=hook.momenta, **outcome(runner))
 
 
-def reloaded(work_dir: str) -> dict:
-    """What a checkpoint of two processes is after it was loaded by one, in each stage and in none."""
-    found = {}
-    for strategy in (None, 'zero1', 'zero3', 'zero3_offload'):
-        cfg = config('mocov2plus_lars', f'{work_dir}/reloaded_{strategy}', strategy, 6)
-        cfg.merge_from_dict(dict(resume=True, load_from=f'{work_dir}/zero2_whole/iter_6.pth', launcher='pytorch'))
-        launch.share_batch(cfg, 1)
-        runner = launch.build(cfg)
-        runner.param_schedulers = runner.build_param_scheduler(runner.param_schedulers)
-        runner.load_or_resume()
-        next(hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)).states = []
-        found[str(strategy)] = runner.snapshot(dict(epoch=0, iter=6), True, True)
-    return found
+BATCH = 4  # images a process
 
+
+def memory_config(work_dir: str = '', processes: int = 2) -> Config:
+    """BYOL with a ViT of 5.5 million parameters, trained by AdamW."""
+    cfg = toy.config('byol_r50_200e.py', work_dir, steps=2, batch=BATCH * processes)
+    cfg.model.backbone = dict(
+        type='mmpretrain.VisionTransformer', arch='deit-tiny', img_size=32, patch_size=16, out_type='cls_token'
+    )
+    cfg.model.projector.in_channels = 192
+    cfg.optim_wrapper.optimizer = dict(type='AdamW', lr=1e-4)
+    cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
+    return cfg
+
+
+@HOOKS.register_module(force=True)
+class Ledger(Hook):
+    """Notes what lives after the second step, and at its fullest moment."""
+
+    priority = 'LOWEST'
+    live: LiveBytes
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        gc.collect()
+        self.live.peak = self.live.now
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        self.peak = self.live.peak
+        gc.collect()
+        self.kept = self.live.now
+
+
+def count_resized(live: LiveBytes) -> contextlib.AbstractContextManager:
+    """Have storages counted that change their size: so `fully_shard` gives memory back and takes it again."""
+    plain = torch.UntypedStorage.resize_
+
+    def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        if storage in live.known:
+            more = size - storage.nbytes()
+            live._change(more)
+            weakref.finalize(storage, live._change, -more)
+        return plain(storage, size)
+
+    return mock.patch.object(torch.UntypedStorage, 'resize_', resize)
+
+
+def memory(work_dir: str, name: str) -> dict[str, int]:
+    """What a strategy really holds, tensor by tensor."""
+    cfg = memory_config(f'{work_dir}/{name}')
+    if MEMORY[name]:
+        cfg.strategy = launch.strategy_named(MEMORY[name])
+    cfg.custom_hooks = [dict(type='Ledger')]
+    with LiveBytes() as Ledger.live, count_resized(Ledger.live):
+        runner = launch.train(cfg, 'pytorch')
+        ledger = next(hook for hook in runner.hooks if isinstance(hook, Ledger))
+    return dict(kept=ledger.kept, peak=ledger.peak)
+
+
+ACTIONS = dict(wrong=wrong, resumed=resumed, followed=followed, memory=memory)
 
 if __name__ == '__main__':
-    what, out, work_dir = sys.argv[1:]
-    Config.pretty_text = property(lambda cfg: repr(cfg.to_dict()))  # formatting it takes longer than the runs
+    speed, out, work_dir = sys.argv[1:]
     launch.register()
     trust_mmengine_checkpoints()
     start_processes('pytorch')
-    if what == 'equal':
-        found = equal_runs(work_dir)
-    elif what == 'reload':
-        found = reloaded(work_dir)
-    else:
-        resumed_runs(work_dir)
-        found = bf16_run(work_dir)
+    pairs, jobs = (EQUAL_SLOW, JOBS_SLOW) if speed == 'slow' else (EQUAL, JOBS)
+    pairs = sorted({(case, None) for case, _ in pairs}) + pairs
+    found = {f'{case}/{strategy}': equal(work_dir, case, strategy) for case, strategy in pairs}
+    for job, name in jobs:
+        found[f'{job}/{name}'] = ACTIONS[job](work_dir, *filter(None, [name]))
     if get_rank() == 0:
         torch.save(found, out)
     stop_processes()

@@ -51,8 +51,8 @@ def one(run) -> tuple[dict, dict]:
 
 
 @pytest.fixture(scope='module')
-def two(run) -> tuple[dict, dict]:
-    return run('cuda', 2), run('cpu', 2)
+def two(run) -> dict:
+    return run('cuda', 2)
 
 
 def assert_same_run(there: dict, here: dict, half: bool) -> None:
@@ -60,7 +60,7 @@ def assert_same_run(there: dict, here: dict, half: bool) -> None:
     torch.testing.assert_close(there['losses'], here['losses'], rtol=2e-2 if half else 1e-5, atol=0)
     assert there['weights'].keys() == here['weights'].keys()
     for name, value in here['weights'].items():
-        if not half:
+        if not half and name != 'queue.vectors':  # whose rows several processes fill in another order
             torch.testing.assert_close(there['weights'][name], value, rtol=1e-3, atol=2e-5, msg=name)
 
 
@@ -71,10 +71,9 @@ def test_a_run_is_the_cpus_and_waits_at_log_lines_only(one, case):
     assert_same_run(there[case], here[case], half='16' in case)
 
 
-@pytest.mark.parametrize('case', ['mocov2plus', 'byol_bfloat16'])
-def test_two_gpus_are_two_cpu_processes(two, case):
-    there, here = two
-    assert_same_run(there[case], here[case], half='16' in case)
+@pytest.mark.parametrize('case', ['mocov2plus', 'bfloat16'])
+def test_two_gpus_train_as_one_cpu_process_with_the_joined_batch(one, two, case):
+    assert_same_run(two[case], one[1][case], half='16' in case)
 
 
 def test_a_resumed_run_goes_on_with_the_devices_random_numbers(one):
@@ -101,4 +100,4 @@ def test_a_planted_defect_is_found(one, kind, said):
 
 
 def test_a_cpu_tensor_for_nccl_is_found(two):
-    assert 'No backend type associated with device type cpu' in two[0]['defects']['nccl']
+    assert 'No backend type associated with device type cpu' in two['defects']['nccl']
