@@ -84,8 +84,6 @@ SCRIPT = """
 import contextlib, os, sys, time
 from mmairl.engine.distributed import start_processes
 start_processes('pytorch')
-if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':
-    sys.exit(1)
 ours = [os.getpid(), os.getppid()]
 sockets = []
 for pid in ours:
@@ -103,14 +101,14 @@ time.sleep(600)
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
-def test_processes_of_one_machine_are_replaced_listen_on_the_loopback_alone_and_end_with_their_launcher(tmp_path):
-    """At the port that is set; the process of the first attempt ends with an error, and the launcher is killed."""
+def test_processes_of_one_machine_listen_on_the_loopback_alone_and_end_with_their_launcher(tmp_path):
+    """At the port that is set; the launcher is killed."""
     script = tmp_path / 'script.py'
     script.write_text(SCRIPT)
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=1', '--max-restarts=1', str(script)]
+    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=1', str(script)]
     known = {**os.environ, 'PORT': str(port), 'OMP_NUM_THREADS': '1'}
     launcher = subprocess.Popen(command, env=known, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     addresses, rank = [], None
@@ -132,3 +130,25 @@ def test_processes_of_one_machine_are_replaced_listen_on_the_loopback_alone_and_
         time.sleep(0.05)
     else:
         assert not Path(f'/proc/{rank}').is_dir()
+
+
+AGAIN = """
+import os, sys
+import torch, torch.distributed as dist
+from mmairl.engine.distributed import start_processes
+start_processes('pytorch')
+if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and dist.get_rank() == 1:
+    sys.exit(1)
+joined = torch.ones(1)
+dist.all_reduce(joined)
+print('joined', int(joined), flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_is_replaced_and_meets_the_others_again(tmp_path):
+    (tmp_path / 'script.py').write_text(AGAIN)
+    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=2', '--max-restarts=1']
+    done = subprocess.run([*command, tmp_path / 'script.py'], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.count('joined 2') == 2, done.stdout + done.stderr
