@@ -35,11 +35,15 @@ class ResumableSampler(Sampler):
         """Go to this epoch, of which all processes together have seen `start` images."""
         self.epoch, self.start = epoch, start
 
+    def order(self) -> list[int]:
+        """This epoch's permutation, which a study's run records as well."""
+        if not self.shuffle:
+            return list(range(len(self.dataset)))
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return torch.randperm(len(self.dataset), generator=generator).tolist()
+
     def __iter__(self) -> Iterator[int | tuple[int, int]]:
-        order = range(len(self.dataset))
-        if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed + self.epoch)
-            order = torch.randperm(len(order), generator=generator).tolist()
+        order = self.order()
         with_seeds = isinstance(self.dataset, TrainingImages)
         for place in range(self.start + self.rank, self.total, self.world_size):
             index = order[place % len(order)]
