@@ -22,10 +22,8 @@ from projects.benchmark.step import quiet
 
 README = Path(__file__).with_name('README.md')
 TABLE = re.compile(r'(?<=<!-- precision -->\n).*?(?=<!-- end -->)', re.DOTALL)
-NETWORKS = {
-    18: (512, (0, 10, 30, 100)),
-    50: (2048, (0, 10, 30)),
-}  # by depth: the width of the features, and when to measure
+# By depth: the width of the features, and the steps before which is measured.
+NETWORKS = {18: (512, (0, 10, 30, 100)), 50: (2048, (0, 10))}
 COLUMNS = ('ResNet', 'step', 'loss', 'ours, median', 'ours, worst', 'torchvision, median', 'torchvision, worst')
 
 
