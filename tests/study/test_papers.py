@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from mmengine.optim import build_optim_wrapper
 from test_docs import check_command, commands, module
 
 from mmairl.configs import load_config
+from mmairl.optim.schedule import WarmUpLR
 from mmairl.registry import MODELS
 from mmairl.study import scale as scales
 from mmairl.study import worker
@@ -100,6 +102,18 @@ def test_the_optimal_linear_predictor_is_least_squares_and_the_network_alone_lea
     torch.testing.assert_close(gradient, expected)
 
 
+def test_the_predictor_has_a_rate_of_its_own_under_lars():
+    row = read_study(ROOT / 'configs/studies/byol_predictor.yaml').row('predictor at 10 times the rate')
+    network = torch.nn.ModuleDict({name: torch.nn.Linear(3, 3) for name in ('backbone', 'predictor')})
+    own = dict(paramwise_cfg=row.options['optim_wrapper.paramwise_cfg'])
+    wrapper = build_optim_wrapper(network, dict(type='OptimWrapper', optimizer=dict(type='LARS', lr=0.1), **own))
+    warm_up = WarmUpLR(wrapper, end=5)
+    for _ in range(5):
+        warm_up.step()
+    rates = {id(param): group['lr'] for group in wrapper.param_groups for param in group['params']}
+    assert [rates[id(param)] for param in network.parameters()] == pytest.approx([0.1, 0.1, 1.0, 1.0])
+
+
 def test_uniformity_is_the_mean_over_pairs():
     load_config(ROOT / 'projects/msbreg/configs/byol_uniform_r18_in100_320e.py')
     q = torch.nn.functional.normalize(torch.randn(2, 6, 5, dtype=torch.float64), dim=2)
@@ -119,7 +133,15 @@ def test_checkpoints_along_a_run_are_measured_and_looked_into(tmp_path, monkeypa
     toy = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
     toy['merge'] |= {'model.backbone.stem_channels': 8, 'model.backbone.base_channels': 8}
     data = dict(type='Shapes', split='train', count=64, size=24)
-    toy |= dict(images=64, data=data, batch=16, epochs=0.02, queue=64, widths=dict(features=64, hidden=32, out=16))
+    toy |= dict(
+        tasks=['knn'],
+        images=64,
+        data=data,
+        batch=16,
+        epochs=0.02,
+        queue=64,
+        widths=dict(features=64, hidden=32, out=16),
+    )
     toy['views']['RandomResizedCrop']['size'] = 16
     toy['replace']['evaluation'] = dict(train=data, test={**data, 'split': 'val'})
     for name, content in (('study', study), ('toy', toy)):
