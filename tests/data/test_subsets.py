@@ -171,7 +171,7 @@ def test_leaves_are_merged_bottom_up_level_by_level_and_nothing_else_changes(tmp
     for groups, names in {
         5: ['cat', 'cup', 'husky', 'poodle', 'taxi'],
         4: ['cat', 'cup', 'dog', 'dog', 'car'],
-        3: ['animal', 'n00021939', 'animal', 'animal', 'n00021939'],
+        2: ['animal', 'n00021939', 'animal', 'animal', 'n00021939'],
         1: ['entity'] * 5,
         'artifact': ['not artifact', 'artifact', 'not artifact', 'not artifact', 'artifact'],
     }.items():
@@ -201,6 +201,7 @@ REFUSED = {
     r'3 of the 5 names in .* 1 absent \(gone.png\), 1 in several folders \(n01_20.png\), 1 doubled \(n02/n02_3.png\);': (
         lambda root: listed(root, 'gone.png\nn01_20.png\nn02_3.png\nn02/n02_3.png\nn01_1.png\n')
     ),
+    'no level of 3 groups, the next below has 2': lambda root: relabelled(root, 3),
     'class zebra is not in the taxonomy': lambda root: relabelled(root, 3, names=[*LEAVES, 'zebra']),
     'in a circle': lambda root: relabelled(root, 3, 'a b\nb a', ['a']),
     '2 roots and cannot give 1': lambda root: relabelled(root, 1, 'x a\ny b', ['a', 'b']),
