@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
+from scipy.stats import t as student_t
 from torch import Tensor
 
 from mmairl.evaluation.protocol import Result
@@ -356,6 +357,34 @@ def study_lines(points: Sequence[Point], x_label: str, published: bool) -> Figur
     axes.locator_params(axis='y', nbins=5)
     if any(point.row['group'] for point in placed):
         axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=2)
+    return axes.figure
+
+
+@styled
+def study_scatter(points: Sequence[Point], across: Sequence[float | None], x_label: str) -> Figure:
+    """Rows by two of their scores, with a regression line a group and the 95 % confidence band of its mean."""
+    axes = _axes(4.6, 3.1)
+    for group, colour in _group_colours(points, published=False).items():
+        own = [
+            (x, mean(p.values))
+            for p, x in zip(points, across)
+            if p.row['group'] == group and p.values and x is not None
+        ]
+        x, y = np.array(own).reshape(-1, 2).T
+        axes.plot(x, y, **DOT, color=colour, label=_label(group or ''))
+        if len(x) < 3 or np.ptp(x) == 0:
+            continue
+        slope, height = np.polyfit(x, y, 1)
+        along = np.linspace(x.min(), x.max(), 50)
+        variance = np.square(y - slope * x - height).sum() / (len(x) - 2)
+        error = np.sqrt(variance * (1 / len(x) + np.square(along - x.mean()) / np.square(x - x.mean()).sum()))
+        reach = student_t.ppf(0.975, len(x) - 2) * error
+        axes.plot(along, slope * along + height, color=colour, linewidth=1.5)
+        axes.fill_between(
+            along, *(slope * along + height + sign * reach for sign in (-1, 1)), color=colour, alpha=0.15, linewidth=0
+        )
+    axes.set_xlabel(x_label)
+    axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=3)
     return axes.figure
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from mmairl.report.figures import Point, forest, lines, study_bars, study_lines, svg
+from mmairl.report.figures import Point, forest, lines, study_bars, study_lines, study_scatter, svg
 from mmairl.report.page import write_page
 from mmairl.report.sections import CURVES, percent
 from mmairl.report.study_tables import (
@@ -88,7 +88,12 @@ def _panel(study: Mapping, column: Column, rows: Sequence[Line], place: int) -> 
     measured = [point for point in points if point.values]
     if column.kind == 'gap' or len(measured) < 2:
         return None
-    if kind == 'lines':
+    labels = {metric['key']: metric['label'] for metric in study['metrics']}
+    x = study['figure'].get('x') if study['figure'].get('x') in labels else next(iter(labels), None)
+    if kind == 'scatter' and not published and column.key != x:
+        across = [[run['scores'][x] for run in line.row['runs'] if x in run.get('scores', ())] for line in rows]
+        drawn = study_scatter(points, [mean(found) if found else None for found in across], labels[x])
+    elif kind == 'lines':
         drawn = study_lines(points, study['figure'].get('x', ''), published)
     elif kind == 'grouped':
         order = list(dict.fromkeys(point.cluster for point in points))

@@ -11,11 +11,13 @@ import pytest
 import torch
 import yaml
 from mmengine.optim import build_optim_wrapper
+from scipy import stats
 from test_docs import check_command, commands, module
 
 from mmairl.configs import load_config
 from mmairl.optim.schedule import WarmUpLR
 from mmairl.registry import MODELS
+from mmairl.report.figures import Point, study_scatter
 from mmairl.study import scale as scales
 from mmairl.study import worker
 from mmairl.study.guard import compare, require_fair
@@ -114,6 +116,18 @@ def test_the_predictor_has_a_rate_of_its_own_under_lars():
     assert [rates[id(param)] for param in network.parameters()] == pytest.approx([0.1, 0.1, 1.0, 1.0])
 
 
+def test_the_band_of_a_regression_line_is_that_of_its_mean():
+    across, values = (0.0, 1.0, 2.0, 3.0), (1.0, 3.0, 2.0, 5.0)
+    (axes,) = study_scatter([Point(dict(group='a'), (y,), '') for y in values], across, 'x').axes
+    found = stats.linregress(across, values)
+    assert axes.lines[1].get_ydata()[[0, -1]].tolist() == pytest.approx(
+        [found.intercept, found.intercept + 3 * found.slope]
+    )
+    reach = stats.t.ppf(0.975, 2) * found.intercept_stderr  # at x = 0
+    at_zero = [y for x, y in axes.collections[0].get_paths()[0].vertices if x == 0]
+    assert (min(at_zero), max(at_zero)) == pytest.approx((found.intercept - reach, found.intercept + reach))
+
+
 def test_uniformity_is_the_mean_over_pairs():
     load_config(ROOT / 'projects/msbreg/configs/byol_uniform_r18_in100_320e.py')
     q = torch.nn.functional.normalize(torch.randn(2, 6, 5, dtype=torch.float64), dim=2)
@@ -134,7 +148,7 @@ def test_checkpoints_along_a_run_are_measured_and_looked_into(tmp_path, monkeypa
     toy['merge'] |= {'model.backbone.stem_channels': 8, 'model.backbone.base_channels': 8}
     data = dict(type='Shapes', split='train', count=64, size=24)
     toy |= dict(
-        tasks=['knn'],
+        tasks=['knn', 'logreg'],
         images=64,
         data=data,
         batch=16,
@@ -155,4 +169,5 @@ def test_checkpoints_along_a_run_are_measured_and_looked_into(tmp_path, monkeypa
     assert [row['runs'][0]['images_seen'] for row in record['rows']] == [6 * 64, 2 * 64, 4 * 64]
     assert len({run['sha256'] for row in record['rows'] for run in row['runs']}) == 3
     assert any('projector' in said for said in record['assumptions'])
+    assert 'What its rows assume' in (tmp_path / 'out' / 'page.html').read_text()
     assert list(tmp_path.glob('out/norms_0/*.html')) and list(tmp_path.glob('out/cka_1/*.html'))
