@@ -19,6 +19,7 @@ from mmairl.engine.launch import register
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / 'tests'))
+import toy  # noqa: E402  it also switches off what slows each run of a test
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +67,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 @pytest.fixture
 def toy_config(tmp_path: Path) -> Callable[..., Config]:
     """Configs of this repository made small: `toy_config('mocov2plus_r50_200e.py', steps=3)`."""
-    import toy
 
     def make(name: str = 'mocov2plus_r50_200e.py', **options) -> Config:
         return toy.config(name, **{'work_dir': str(tmp_path / 'run'), **options})
