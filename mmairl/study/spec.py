@@ -53,7 +53,7 @@ class Study:
     figure: dict[str, Any] = field(default_factory=lambda: dict(kind='bars'))
     reading: dict[str, str] = field(default_factory=dict)  # by scale
     measured: dict[str, str] = field(default_factory=dict)  # by what was published: the task that measures it
-    look: tuple[dict[str, Any], ...] = ()  # rows that an instrument of tools/analyze.py compares
+    look: tuple[dict[str, Any], ...] = ()  # rows that an instrument of the analysis compares
     equivalence: float = MARGIN  # rows closer than this, in points of a score, count as equivalent
 
     def row(self, name: str) -> Row:
