@@ -37,9 +37,9 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     if launcher == 'none' or dist.is_initialized():
         return
     if missing := [name for name in TOLD[launcher] if name not in os.environ]:
-        starts = 'tools/slurm_train.sh' if launcher == 'slurm' else 'tools/dist_train.sh or tools/dist_evaluate.sh'
+        script = 'slurm_train.sh' if launcher == 'slurm' else 'dist_train.sh or dist_evaluate.sh'
         raise UserError(
-            f'--launcher {launcher} wants {", ".join(missing)} in the environment; start with {starts}, '
+            f'--launcher {launcher} wants {", ".join(missing)} in the environment; start with {script} of tools/, '
             'or leave --launcher out for one process'
         )
     if launcher == 'slurm':
