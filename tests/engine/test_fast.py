@@ -103,10 +103,9 @@ def test_checkpointing_keeps_less(network):
     assert held(make_fast(network(), dict(checkpointing=True))) < 0.5 * held(network())
 
 
-@pytest.mark.parametrize('optimizer', ['SGD', 'LARS'])
-def test_float32_stays_where_it_matters_under_bfloat16(network, optimizer):
+def test_float32_stays_where_it_matters_under_bfloat16(network):
     model = make_fast(network(), dict(channels_last=True))
-    settings = dict(type=optimizer, lr=0.1, momentum=0.9)
+    settings = dict(type='LARS', lr=0.1, momentum=0.9)
     wrapper = build_optim_wrapper(model, dict(type='AutocastOptimWrapper', optimizer=settings, dtype='bfloat16'))
     seen = {}
     model.backbone.register_forward_hook(lambda module, inputs, output: seen.update(features=output[0].dtype))
@@ -119,19 +118,6 @@ def test_float32_stays_where_it_matters_under_bfloat16(network, optimizer):
     floats += [w.grad for w in model.parameters() if w.grad is not None]
     floats += [state['momentum_buffer'] for state in wrapper.optimizer.state.values()]
     assert len(floats) > 200 and {tensor.dtype for tensor in floats} == {torch.float32}
-
-
-def test_the_teacher_keeps_what_bfloat16_would_round_away(network):
-    """At momentum 0.9999, a step of 1e-4 of the distance: below half a unit of bfloat16's last place."""
-    model = make_fast(network(), dict(channels_last=True))
-    before = model.teacher.backbone.conv1.weight.clone()
-    with torch.no_grad():
-        model.backbone.conv1.weight.mul_(1.01)
-    with torch.autocast('cpu', torch.bfloat16):
-        model.teacher.follow(model, 0.9999)
-    expected = before.double() + 1e-4 * 0.01 * before.double()
-    moved = model.teacher.backbone.conv1.weight.double() - before.double()
-    assert 0.5 < (moved.norm() / (expected - before.double()).norm()) < 1.5
 
 
 def with_fast(name: str, options: dict | None = None, **fast) -> Config:

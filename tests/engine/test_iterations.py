@@ -42,12 +42,6 @@ def test_the_configs_of_fig_8_train_to_their_last_iteration_and_resume_bit_for_b
     resuming.assert_the_same_run(tmp_path / 'whole' / 'iter_8.pth', last)
 
 
-def test_all_of_fig_8_is_sampled_by_a_sampler_that_resumes_inside_an_epoch():
-    for path in VARIATION.glob('*.py'):
-        loader = load_config(str(path)).train_dataloader
-        assert loader.sampler.type == 'ResumableSampler' and loader.drop_last
-
-
 @pytest.mark.timeout(300)
 def test_a_sampler_that_is_one_stream_lasts_when_workers_read_it(tmp_path):
     """mmengine's InfiniteSampler ends for ever once a reader of it is dropped, and its loop begins to read too early."""

@@ -74,8 +74,7 @@ def noted(runner) -> dict:
 NAMES = ['mocov2plus_r50_200e.py', 'byol_lars_r50_200e.py']
 
 
-@pytest.mark.parametrize('name', NAMES)
-@pytest.mark.parametrize('on_gpu', [False, True])
+@pytest.mark.parametrize('name,on_gpu', zip(NAMES, (False, True)))
 def test_gradients_that_are_not_finite_leave_finite_weights_and_are_counted_once(toy_config, name, on_gpu):
     runner, states = trained(toy_config, dict(type='SpoilGradient', iteration=2, on_gpu=on_gpu), name=name, steps=4)
     assert all(value.isfinite().all() for state, moments in states for value in [*state.values(), *moments])

@@ -19,13 +19,6 @@ def trained(cfg) -> tuple:
     return runner, {key: value.clone() for key, value in runner.model.state_dict().items()}
 
 
-def test_the_student_is_the_same_to_the_last_bit_with_the_probe(toy_config, tmp_path):
-    _, without = trained(toy_config(width=8, work_dir=str(tmp_path / 'a')))
-    runner, with_it = trained(toy_config(width=8, work_dir=str(tmp_path / 'b'), custom_hooks=[PROBE]))
-    assert all(torch.equal(without[key], with_it[key]) for key in without)
-    assert 'train/probe_accuracy' in runner.message_hub.log_scalars
-
-
 def test_the_probe_is_plain_sgd_on_detached_features():
     hook = OnlineProbeHook(classes=3, lr=0.7)
     rows, labels = torch.randn(6, 5), torch.tensor([0, 1, 2, 0, 1, 2])
@@ -58,15 +51,6 @@ def test_rates_follow_the_reference():
     assert cosine.lr_at(0.25) == pytest.approx(0.1 * (1 + math.cos(math.pi / 4)))
 
 
-def test_the_probe_is_saved_and_resumed(toy_config, tmp_path):
-    whole, _ = trained(toy_config(width=8, steps=4, work_dir=str(tmp_path / 'a'), custom_hooks=[PROBE]))
-    cfg = toy_config(width=8, steps=4, work_dir=str(tmp_path / 'a'), custom_hooks=[PROBE], resume=True)
-    cfg.load_from = str(tmp_path / 'a' / 'iter_2.pth')
-    again, _ = trained(cfg)
-    one, two = (next(h for h in r.hooks if isinstance(h, OnlineProbeHook)).probe for r in (whole, again))
-    assert torch.equal(one.weight, two.weight) and one.weight.abs().max() > 0.1
-
-
 def test_what_is_saved_does_not_move_with_the_steps_that_follow(toy_config):
     """It is written in the background: whatever a hook put in is as it was when the step ended."""
     runner, _ = trained(toy_config(width=8, custom_hooks=[PROBE]))
@@ -91,7 +75,7 @@ def test_a_wrong_number_of_classes_is_one_sentence(toy_config, wrong, sentence):
         launch.train(toy_config(width=8, custom_hooks=[{**PROBE, **wrong}]))
 
 
-def test_training_is_the_same_to_the_last_bit_with_the_online_knn(toy_config, tmp_path, monkeypatch):
+def test_training_is_the_same_to_the_last_bit_with_both(toy_config, tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
 
     def config(name: str, hooks: list):
@@ -105,7 +89,8 @@ def test_training_is_the_same_to_the_last_bit_with_the_online_knn(toy_config, tm
         return cfg
 
     _, without = trained(config('a', []))
-    runner, with_it = trained(config('b', [dict(type='OnlineKNNHook', interval=1, k=5)]))
+    runner, with_it = trained(config('b', [PROBE, dict(type='OnlineKNNHook', interval=1, k=5)]))
     assert all(torch.equal(without[key], with_it[key]) for key in without)
+    assert 'train/probe_accuracy' in runner.message_hub.log_scalars
     scores, _ = runner.message_hub.get_scalar('train/knn_accuracy').data
     assert len(scores) == 2 and all(0 <= score <= 100 for score in scores)

@@ -1,12 +1,10 @@
 """Unreadable images of a whole run: counted over workers and processes, and listed at its end."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 from PIL import Image
 
 from mmairl.engine import launch
-from mmairl.hooks.unreadable import UnreadableHook
 
 # What a run of two processes with two data workers each does to its images.
 SCRIPT = """
@@ -68,9 +66,3 @@ def test_a_run_with_data_workers_lists_what_they_met(tmp_path, toy_config):
     log = next((tmp_path / 'run').rglob('*.log')).read_text()
     assert '2 unreadable images were skipped; mend or remove them:' in log
     assert f'{images}/03.png (is empty)\n  {images}/05.png (is empty)' in log
-
-
-def test_a_data_set_that_another_runner_has_built_is_left_alone():
-    runner = SimpleNamespace(train_dataloader=SimpleNamespace(dataset=range(4)), iter=99)
-    UnreadableHook(interval=1).after_train_iter(runner, 0)
-    UnreadableHook().after_train(runner)

@@ -48,10 +48,3 @@ def build(folder: Path) -> None:
 def _names(which: str, *libraries: Path) -> set[str]:
     listed = subprocess.run(['nm', '-D', which, *libraries], check=True, capture_output=True, text=True).stdout
     return set(re.findall(r' U (\w+)', listed))
-
-
-if __name__ == '__main__':
-    import sys
-
-    print(missing())
-    build(Path(sys.argv[1]))
