@@ -8,8 +8,7 @@ import torch
 import two_processes as script
 from torch.testing import assert_close
 
-FAST, SLOW = list(script.CASES)[:8], list(script.CASES)[8:]
-WAYS = ('channels_last', 'checkpointing', 'compile')  # which train the network that mocov2plus trains
+WAYS = ('checkpointing', 'compile')  # which train the network that mocov2plus trains
 
 
 @pytest.fixture(scope='module')
@@ -21,16 +20,11 @@ def double():
 
 
 @pytest.fixture(scope='module')
-def two(tmp_path_factory, run_processes):
-    """What two processes make of a case, and where; the cases of a group in one launch."""
-
-    @cache
-    def run(slow: bool) -> tuple[dict, Path]:
-        folder = tmp_path_factory.mktemp('two')
-        run_processes(2, script.__file__, folder, *(SLOW if slow else FAST))
-        return torch.load(folder / 'two.pth', weights_only=True), folder
-
-    return run
+def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
+    """What two processes make of each case, and where."""
+    folder = tmp_path_factory.mktemp('two')
+    run_processes(2, script.__file__, folder)
+    return torch.load(folder / 'two.pth', weights_only=True), folder
 
 
 @pytest.fixture(scope='module')
@@ -40,16 +34,13 @@ def one(tmp_path_factory, double):
     return cache(lambda case: script.train(case, str(folder / case), 'none'))
 
 
-@pytest.mark.parametrize(
-    'case',
-    [*(case for case in FAST if case != 'spoilt'), *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)],
-)
+@pytest.mark.parametrize('case', [case for case in script.CASES if case != 'spoilt'])
 def test_two_processes_equal_one_with_the_joined_batch(one, two, case):
     """SyncBN, gradients, teacher, queue, probe, k-NN and health: float64, so that what differs is arithmetic alone.
 
     Each way to make a step fast is held against the plain network.
     """
-    expected, found = one('mocov2plus' if case in WAYS else case), two(case in SLOW)[0][case]
+    expected, found = one('mocov2plus' if case in WAYS else case), two[0][case]
     assert found['wrapped'] and not expected['wrapped']
     for key, value in expected['weights'].items():
         other = found['weights'][key]
@@ -63,7 +54,7 @@ def test_two_processes_equal_one_with_the_joined_batch(one, two, case):
 
 
 def test_one_process_with_a_bad_batch_stops_the_step_of_both(two):
-    saved, folder = two(False)
+    saved, folder = two
     assert saved['spoilt']['skipped'] == 1 and saved['mocov2plus']['skipped'] == 0
     assert all(value.isfinite().all() for value in saved['spoilt']['weights'].values())
     assert len(list((folder / 'spoilt' / 'non_finite').glob('*.json'))) == 2

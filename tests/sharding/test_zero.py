@@ -1,6 +1,5 @@
 """Runs under ZeRO are the runs of whole networks: losses, weights, teacher, queue, optimizer, checkpoints."""
 
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,35 +16,26 @@ from mmairl.sharding.consolidate import consolidate
 from projects.faults.compare import differing
 
 
-def slow(*arguments: object) -> object:
-    return pytest.param(*arguments, marks=pytest.mark.slow)
-
-
 def load(path: Path) -> dict:
     launch.trust_mmengine_checkpoints()
     return torch.load(path, weights_only=True)
 
 
 @pytest.fixture(scope='module')
-def two(tmp_path_factory, run_processes):
-    """What two processes found, and where; the slow runs in a launch of their own."""
-
-    @cache
-    def run(speed: str) -> tuple[dict, Path]:
-        folder = tmp_path_factory.mktemp(speed)
-        run_processes(2, script.__file__, speed, folder / 'found.pth', folder)
-        return load(folder / 'found.pth'), folder
-
-    return run
+def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
+    """What two processes found, and where."""
+    folder = tmp_path_factory.mktemp('zero')
+    run_processes(2, script.__file__, folder / 'found.pth', folder)
+    return load(folder / 'found.pth'), folder
 
 
-@pytest.mark.parametrize('case,strategy', [*script.EQUAL, *(slow(*pair) for pair in script.EQUAL_SLOW)])
+@pytest.mark.parametrize('case,strategy', script.EQUAL)
 def test_five_steps_equal_those_of_ddp(two, case, strategy):
     """Student, teacher, queue and the optimizer's state to 1e-6; losses, which are sums over images, to as many digits.
 
     Norms of gradients, weights and updates by stage, and the teacher's distance, are of whole layers.
     """
-    found, _ = two('fast' if (case, strategy) in script.EQUAL else 'slow')
+    found, _ = two
     plain, cut = found[f'{case}/None'], found[f'{case}/{strategy}']
     torch.testing.assert_close(cut['losses'], plain['losses'], atol=0, rtol=2e-6, equal_nan=True)
     assert cut['skipped'] == plain['skipped'] == (case == 'poisoned')
@@ -78,22 +68,20 @@ def close(one: object, other: object, name: str) -> None:
 
 def test_a_wrong_lars_is_seen(two):
     """The control: norms of a process's rows give other weights."""
-    found, _ = two('fast')
+    found, _ = two
     with pytest.raises(AssertionError):
-        close(found['wrong/']['state_dict'], found['mocov2plus_lars/None']['state_dict'], 'state_dict')
+        close(found['wrong']['state_dict'], found['mocov2plus_lars/None']['state_dict'], 'state_dict')
 
 
-@pytest.mark.parametrize('name', ['zero2', slow('bf16')])
-def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(two, name):
-    _, folder = two('fast' if name == 'zero2' else 'slow')
-    whole, left = (folder / f'{name}_{part}' / 'iter_6.pth' for part in ('whole', 'left'))
+def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(two):
+    whole, left = (two[1] / part / 'iter_6.pth' for part in ('whole', 'left'))
     resuming.assert_the_same_run(whole, left)
     kept = sorted(path.name for path in left.parent.glob('*.pth'))
     assert kept == ['iter_4.pth', 'iter_6.pth'], 'max_keep_ckpts'
 
 
 def test_with_bf16_weights_are_kept_averaged_and_saved_in_float32(two):
-    found = two('fast')[0]['followed/']
+    found = two[0]['followed']
     weights, momenta = found['weights'], found['momenta']
     names = [key for key in weights[0] if f'teacher.{key}' in weights[0] and key.endswith(('weight', 'bias'))]
     teacher = {key: weights[0][f'teacher.{key}'].double() for key in names}
@@ -108,7 +96,7 @@ def test_with_bf16_weights_are_kept_averaged_and_saved_in_float32(two):
 
 @pytest.fixture
 def whole(two) -> Path:
-    return two('fast')[1] / 'zero2_whole' / 'iter_6.pth'
+    return two[1] / 'whole' / 'iter_6.pth'
 
 
 def test_a_consolidated_file_holds_the_weights_alone(whole, tmp_path):
@@ -118,7 +106,7 @@ def test_a_consolidated_file_holds_the_weights_alone(whole, tmp_path):
     assert differing(saved['state_dict'], found['state_dict'], '') == []
 
 
-@pytest.mark.parametrize('strategy', ['zero3_offload', None, slow('zero1'), slow('zero3')])
+@pytest.mark.parametrize('strategy', ['zero3_offload', None])
 def test_a_checkpoint_of_two_processes_is_taken_up_by_one_in_any_stage_and_in_none(whole, tmp_path, strategy):
     cfg = script.config('mocov2plus_lars', str(tmp_path), strategy, 6)
     cfg.merge_from_dict(dict(resume=True, load_from=str(whole)))
@@ -136,10 +124,10 @@ def test_a_checkpoint_of_two_processes_is_taken_up_by_one_in_any_stage_and_in_no
             dist.destroy_process_group()
 
 
-@pytest.mark.parametrize('strategy', ['DDP', 'ZeRO-3', slow('ZeRO-1'), slow('ZeRO-2')])
+@pytest.mark.parametrize('strategy', ['DDP', 'ZeRO-3'])
 def test_two_processes_hold_what_was_predicted(two, strategy):
     """To 1 % for DDP. Under ZeRO the parts are as predicted, and their sum is more than what is held at one moment."""
-    held = two('fast' if strategy in ('DDP', 'ZeRO-3') else 'slow')[0][f'memory/{strategy}']
+    held = two[0]['memory'][strategy]
     network = memory.build(script.memory_config())
     predicted = memory.shares(network, 'AdamW', 2)[strategy]
     step = memory.activations(network, views=2, batch=script.BATCH, size=32)

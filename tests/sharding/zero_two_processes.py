@@ -26,7 +26,6 @@ from mmairl.sharding.zero import whole_weights
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
 DATA = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
 CASES = {
-    'mocov2plus': {},
     'mocov2plus_lars': {'custom_hooks': [PROBE], 'default_hooks.health.interval': 1},
     'byol': {},
     'byol_lars': {},
@@ -51,7 +50,7 @@ FILES = dict(
     poisoned='mocov2plus_r50_200e.py',
     autocast='byol_r50_200e.py',
 )
-# Each framework under DDP and under these strategies; what is slow runs in a launch of its own.
+# Each framework under DDP and under these strategies.
 EQUAL = [
     ('mocov2plus_lars', 'zero1'),
     ('mocov2plus_lars', 'zero3'),
@@ -59,17 +58,8 @@ EQUAL = [
     ('adamw', 'zero2_offload'),
     ('poisoned', 'zero3'),
     ('autocast', 'zero2'),
-]
-EQUAL_SLOW = [
-    ('mocov2plus', 'zero2'),
-    ('mocov2plus_lars', 'zero2'),
-    ('byol_lars', 'zero3'),
-    ('adamw', 'zero3'),
     ('msbreg', 'zero3_offload'),
 ]
-MEMORY = {'DDP': None, 'ZeRO-1': 'zero1', 'ZeRO-2': 'zero2', 'ZeRO-3': 'zero3'}
-JOBS = [('wrong', ''), ('resumed', 'zero2'), ('followed', ''), ('memory', 'DDP'), ('memory', 'ZeRO-3')]
-JOBS_SLOW = [('resumed', 'bf16'), ('memory', 'ZeRO-1'), ('memory', 'ZeRO-2')]
 BF16 = dict(type='ZeroStrategy', zero_optimization=dict(stage=3), bf16=dict(enabled=True))
 
 
@@ -115,11 +105,11 @@ def own_norms(tensors: list[Tensor]) -> Tensor:
     return torch.stack([tensor.to_local().norm() for tensor in tensors])
 
 
-def resumed(work_dir: str, name: str) -> None:
+def resumed(work_dir: str) -> None:
     """A run left in the middle and gone on with, beside one that was left alone."""
     for leave_at in (None, 5):
         part = 'whole' if leave_at is None else 'left'
-        cfg = config('mocov2plus_lars', f'{work_dir}/{name}_{part}', BF16 if name == 'bf16' else name, 6)
+        cfg = config('mocov2plus_lars', f'{work_dir}/{part}', 'zero2', 6)
         cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
         again = copy.deepcopy(cfg)
         if leave_at is not None:
@@ -198,11 +188,11 @@ def count_resized(live: LiveBytes) -> contextlib.AbstractContextManager:
     return mock.patch.object(torch.UntypedStorage, 'resize_', resize)
 
 
-def memory(work_dir: str, name: str) -> dict[str, int]:
+def memory(work_dir: str, strategy: str | None) -> dict[str, int]:
     """What a strategy really holds, tensor by tensor."""
-    cfg = memory_config(f'{work_dir}/{name}')
-    if MEMORY[name]:
-        cfg.strategy = launch.strategy_named(MEMORY[name])
+    cfg = memory_config(f'{work_dir}/memory_{strategy}')
+    if strategy:
+        cfg.strategy = launch.strategy_named(strategy)
     cfg.custom_hooks = [dict(type='Ledger')]
     with LiveBytes() as Ledger.live, count_resized(Ledger.live):
         runner = launch.train(cfg, 'pytorch')
@@ -210,18 +200,16 @@ def memory(work_dir: str, name: str) -> dict[str, int]:
     return dict(kept=ledger.kept, peak=ledger.peak)
 
 
-ACTIONS = dict(wrong=wrong, resumed=resumed, followed=followed, memory=memory)
-
 if __name__ == '__main__':
-    speed, out, work_dir = sys.argv[1:]
+    out, work_dir = sys.argv[1:]
     launch.register()
     trust_mmengine_checkpoints()
     start_processes('pytorch')
-    pairs, jobs = (EQUAL_SLOW, JOBS_SLOW) if speed == 'slow' else (EQUAL, JOBS)
-    pairs = sorted({(case, None) for case, _ in pairs}) + pairs
+    pairs = sorted({(case, None) for case, _ in EQUAL}) + EQUAL
     found = {f'{case}/{strategy}': equal(work_dir, case, strategy) for case, strategy in pairs}
-    for job, name in jobs:
-        found[f'{job}/{name}'] = ACTIONS[job](work_dir, *filter(None, [name]))
+    found |= dict(wrong=wrong(work_dir), followed=followed(work_dir))
+    found['memory'] = {'DDP': memory(work_dir, None), 'ZeRO-3': memory(work_dir, 'zero3')}
+    resumed(work_dir)
     if get_rank() == 0:
         torch.save(found, out)
     stop_processes()
