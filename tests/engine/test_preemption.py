@@ -27,43 +27,21 @@ def handlers():
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
-@pytest.fixture
-def stop(monkeypatch):
-    """Trains with a signal before the second iteration; what is said, and the checkpoint."""
+def test_a_signal_finishes_the_optimizer_step_and_saves_whatever_comes_meanwhile(toy_config, monkeypatch):
+    """It comes twice, and once more on the way out; test_resume.py goes on with such a run and has data workers."""
     hooks = []
     plain = PreemptionHook.before_train
     monkeypatch.setattr(PreemptionHook, 'before_train', lambda hook, runner: (hooks.append(hook), plain(hook, runner)))
-
-    def train(cfg, number: int) -> tuple[str, Path]:
-        cfg.custom_hooks.append(dict(type='SignalAt', iteration=2, number=number))
-        with pytest.raises(Preempted) as stopped:
-            launch.train(cfg)
-        assert signal.getsignal(signal.SIGTERM) == hooks[0]._note, 'a second signal must not end those who still wait'
-        os.kill(os.getpid(), signal.SIGTERM)
-        return str(stopped.value), Path((Path(cfg.work_dir) / 'last_checkpoint').read_text())
-
-    yield train
-    for hook in hooks:
-        hook.leaving = False
-        hook.after_run(None)
-
-
-def test_a_signal_finishes_the_step_saves_and_asks_for_another_try(tmp_path, stop):
-    """It comes to all processes of the job, data workers too, and twice."""
-    said, saved = stop(resuming.config('workers', str(tmp_path / 'run'), **resuming.SHORT), signal.SIGTERM)
-    assert said == f'stopped by SIGTERM after 2 iterations: {saved} is written'
-    assert saved.name == 'iter_2.pth' and not list(saved.parent.glob('.*.tmp'))
-    whole = resuming.run(resuming.config('workers', str(tmp_path / 'whole'), **resuming.SHORT))
-    resumed = resuming.run(resuming.config('workers', str(tmp_path / 'run'), resume=True, **resuming.SHORT))
-    resuming.assert_the_same_run(whole, resumed)
-
-
-def test_under_accumulation_the_optimizer_step_is_finished_first(toy_config, stop):
-    _, saved = stop(
-        toy_config(width=8, steps=6, batch=12, custom_hooks=[], **{'optim_wrapper.accumulative_counts': 3}),
-        signal.SIGUSR1,
-    )
-    assert saved.name == 'iter_3.pth'
+    signalled = [dict(type='SignalAt', iteration=2, number=signal.SIGUSR1)]
+    cfg = toy_config(width=8, steps=6, batch=12, custom_hooks=signalled, **{'optim_wrapper.accumulative_counts': 3})
+    with pytest.raises(Preempted, match='stopped by SIGUSR1 after 3 iterations: .*/iter_3.pth is written'):
+        launch.train(cfg)
+    work_dir = Path(cfg.work_dir)
+    assert (work_dir / 'last_checkpoint').read_text().endswith('/iter_3.pth') and not list(work_dir.glob('.*.tmp'))
+    assert signal.getsignal(signal.SIGTERM) == hooks[0]._note, 'a second signal must not end those who still wait'
+    os.kill(os.getpid(), signal.SIGTERM)
+    hooks[0].leaving = False
+    hooks[0].after_run(None)
 
 
 def test_a_stopped_run_is_one_line_and_the_exit_code_that_asks_for_another_try(capsys):
@@ -90,15 +68,12 @@ def test_a_signal_before_the_run_has_begun_asks_for_another_try(tmp_path):
 
 
 @pytest.fixture
-def hook(toy_config):
+def hook():
     """A run's hook between the run's start and its end."""
-    cfg = toy_config(steps=1, width=8)
-    launch.share_batch(cfg, 1)
-    runner = launch.build(cfg)
     hook = PreemptionHook()
-    hook.before_train(runner)
+    hook.before_train(None)
     yield hook
-    hook.after_train(runner)
+    hook.after_train(None)
 
 
 def test_a_signal_that_is_ignored_stays_ignored(request):

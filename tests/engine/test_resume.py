@@ -25,10 +25,7 @@ def trained(folder: Path, case: str, *leave_at: int) -> Path:
     return last
 
 
-SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in ('shuffle_bn', 'lars_accumulated')]
-
-
-@pytest.mark.parametrize('case', ['workers', 'views_of_the_batch', *SLOW])
+@pytest.mark.parametrize('case', ['shuffle_bn', 'views_of_the_batch'])
 def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path, case):
     """Left at an epoch's last iteration, after its checkpoint, and again at an iteration that saves."""
     whole = trained(tmp_path / 'whole', case)

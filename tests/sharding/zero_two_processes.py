@@ -145,9 +145,9 @@ def followed(work_dir: str) -> dict:
 BATCH = 4  # images a process
 
 
-def memory_config(work_dir: str = '', processes: int = 2) -> Config:
+def memory_config(work_dir: str = '') -> Config:
     """BYOL with a ViT of 5.5 million parameters, trained by AdamW."""
-    cfg = toy.config('byol_r50_200e.py', work_dir, steps=2, batch=BATCH * processes)
+    cfg = toy.config('byol_r50_200e.py', work_dir, steps=2, batch=2 * BATCH)
     cfg.model.backbone = dict(
         type='mmpretrain.VisionTransformer', arch='deit-tiny', img_size=32, patch_size=16, out_type='cls_token'
     )
