@@ -1,17 +1,15 @@
 """Every way in which a file can hold an image, or fail to, and whose fault it is when it cannot be read."""
 
-import builtins
 import errno
 import io
-import itertools
 import os
 import socket
 import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -46,18 +44,12 @@ def near(found: np.ndarray, wanted: np.ndarray, levels: float) -> bool:
     return found.shape == wanted.shape and np.abs(found - np.asarray(wanted, dtype=float)).max() <= levels
 
 
-# ---- what is as it seems
-
-
 def test_lossless_colours_are_exact_whatever_the_file_is_called(tmp_path):
     for kind in ('PNG', 'BMP', 'TIFF', 'PPM', 'WEBP'):
         (tmp_path / 'misnamed.jpg').write_bytes(encoded(Image.fromarray(COLOURS), kind, lossless=True))
         found = decode(tmp_path / 'misnamed.jpg', tmp_path)
         assert found.dtype == torch.uint8 and found.is_contiguous()
         assert torch.equal(found, torch.from_numpy(COLOURS).permute(2, 0, 1))
-
-
-# ---- greys of more than 8 bits
 
 
 def test_sixteen_bit_greys_are_scaled_not_clipped():
@@ -87,114 +79,41 @@ def test_greys_without_a_white_of_their_format_end_at_the_one_that_fits(values, 
     assert pixels(encoded(Image.fromarray(values[None]), 'TIFF'))[0].tolist() == [[grey] * 3 for grey in wanted]
 
 
-# ---- ink
-
-
 def test_inks_are_inverted_where_adobe_has_inverted_them():
-    inks = (200, 30, 90, 60)  # cyan, magenta, yellow, black; 0 is none
-
-    def shown(*inks: int) -> np.ndarray:
-        return np.full((16, 16, 3), [(255 - colour) * (255 - inks[-1]) / 255 for colour in inks[:-1]])
-
-    data = encoded(Image.new('CMYK', (16, 16), inks), 'JPEG', quality=100)
-    assert near(pixels(data), shown(*inks), 3)
-    assert near(pixels(encoded(Image.new('CMYK', (16, 16), inks), 'TIFF')), shown(*inks), 1)
+    inks = np.array([200, 30, 90, 60])  # cyan, magenta, yellow, black; 0 is none
+    data = encoded(Image.new('CMYK', (16, 16), tuple(inks.tolist())), 'JPEG', quality=100)
     marker = data.index(b'\xff\xee\x00\x0eAdobe')
-    plain = data[:marker] + data[marker + 16 :]
-    assert near(pixels(plain), shown(*(255 - ink for ink in inks)), 3)
-
-
-# ---- transparency
-
-
-def on_white(colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    return (colour * (alpha / 255) + 255 * (1 - alpha / 255)).astype(float)
+    for file, of_paper in ((data, 255 - inks), (data[:marker] + data[marker + 16 :], inks)):
+        assert near(pixels(file), np.full((16, 16, 3), of_paper[:3] * of_paper[3] / 255), 3)
 
 
 def test_transparent_pixels_are_seen_on_white():
     values = RANDOM.integers(0, 256, (7, 9, 4), dtype=np.uint8)
-    values[0, :, 3], values[1, :, 3] = 0, 255
+    alpha = values[..., 3:] / 255
     found = pixels(encoded(Image.fromarray(values), 'PNG'))
-    assert near(found, on_white(values[..., :3], values[..., 3:]), 1)
-    assert (found[0] == 255).all() and np.array_equal(found[1], values[1, :, :3])
-
-    grey_alpha = RANDOM.integers(0, 256, (7, 9, 2), dtype=np.uint8)
-    found = pixels(encoded(Image.fromarray(grey_alpha, 'LA'), 'PNG'))
-    assert near(found, on_white(np.repeat(grey_alpha[..., :1], 3, axis=2), grey_alpha[..., 1:]), 1)
-
+    assert near(found, values[..., :3] * alpha + 255 * (1 - alpha), 1)
     palette = Image.new('P', (3, 1))
     palette.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
     palette.putdata([0, 1, 2])
-    for kind in ('PNG', 'GIF'):
-        assert pixels(encoded(palette, kind, transparency=1))[0].tolist() == [[10, 20, 30], [255] * 3, [70, 80, 90]]
     alphas = pixels(encoded(palette, 'PNG', transparency=bytes([255, 0, 51])))[0]
     assert alphas.tolist() == [[10, 20, 30], [255] * 3, [218, 220, 222]]
-
     single = Image.fromarray(np.array([[[1, 2, 3], [4, 5, 6]]], dtype=np.uint8))
     assert pixels(encoded(single, 'PNG', transparency=(1, 2, 3)))[0].tolist() == [[255] * 3, [4, 5, 6]]
-    assert pixels(encoded(single.convert('L'), 'PNG', transparency=2))[0].tolist() == [[255] * 3, [5] * 3]
 
 
-# ---- animations
+def test_an_image_is_turned_as_its_orientation_says_unless_that_is_broken_and_an_animation_is_its_first_frame():
+    def shown(orientation: int) -> np.ndarray:
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        return pixels(encoded(Image.fromarray(COLOURS), 'PNG', exif=exif))
 
-
-def test_an_animation_is_its_first_frame():
-    frames = [Image.new('RGB', (8, 6), colour) for colour in ('red', 'blue', 'lime')]
-    for kind in ('GIF', 'WEBP'):
-        data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], lossless=True)
-        assert Image.open(io.BytesIO(data)).n_frames == 3
-        assert (pixels(data) == [255, 0, 0]).all() and pixels(data).shape == (6, 8, 3)
-
-
-# ---- the right way up
-
-# Which side of the picture the first stored row and the first stored column are, by the EXIF standard.
-SIDES = {
-    1: ('top', 'left'),
-    2: ('top', 'right'),
-    3: ('bottom', 'right'),
-    4: ('bottom', 'left'),
-    5: ('left', 'top'),
-    6: ('right', 'top'),
-    7: ('right', 'bottom'),
-    8: ('left', 'bottom'),
-}
-
-
-def stored_as(picture: np.ndarray, orientation: int) -> Image.Image:
-    """The picture as a camera held that way stores it, pixel by pixel from the standard's table."""
-    row_side, column_side = SIDES[orientation]
-    high, wide = picture.shape[:2]
-    rows, columns = (high, wide) if row_side in ('top', 'bottom') else (wide, high)
-    stored = np.zeros((rows, columns, 3), dtype=np.uint8)
-    for row, column in itertools.product(range(rows), range(columns)):
-        place = {row_side: row, column_side: column}
-        y = place['top'] if 'top' in place else high - 1 - place['bottom']
-        x = place['left'] if 'left' in place else wide - 1 - place['right']
-        stored[row, column] = picture[y, x]
-    return Image.fromarray(stored)
-
-
-def turned(orientation: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif
-
-
-def test_every_orientation_is_undone_and_a_broken_or_unknown_one_ignored():
-    blocks = np.kron(RANDOM.integers(0, 256, (2, 3, 3), dtype=np.uint8), np.ones((16, 16, 1), dtype=np.uint8))
-    for orientation in SIDES:
-        data = encoded(stored_as(COLOURS, orientation), 'PNG', exif=turned(orientation))
-        assert np.array_equal(pixels(data), COLOURS)
-        data = encoded(stored_as(blocks, orientation), 'JPEG', exif=turned(orientation), quality=100, subsampling=0)
-        assert near(pixels(data), blocks, 4)
-    image = Image.fromarray(COLOURS)
-    broken = (b'Exif\0\0', b'Exif\0\0II*\0', b'Exif\0\0MM\0*\xff\xff\xff\xff', b'Exif\0\0' + bytes(99))
-    for exif in (*broken, turned(0), turned(9), turned(65535)):
-        assert np.array_equal(pixels(encoded(image, 'PNG', exif=exif)), COLOURS)
-
-
-# ---- what cannot be read
+    assert np.array_equal(shown(3), COLOURS[::-1, ::-1]) and np.array_equal(shown(6), np.rot90(COLOURS, -1))
+    assert np.array_equal(shown(9), COLOURS)
+    broken = encoded(Image.fromarray(COLOURS), 'PNG', exif=b'Exif\0\0MM\0*\xff\xff\xff\xff')
+    assert np.array_equal(pixels(broken), COLOURS)
+    frames = [Image.new('RGB', (8, 6), colour) for colour in ('red', 'blue')]
+    data = encoded(frames[0], 'GIF', save_all=True, append_images=frames[1:])
+    assert (pixels(data) == [255, 0, 0]).all()
 
 
 def test_half_a_file_and_what_is_not_an_image_say_so():
@@ -207,9 +126,6 @@ def test_half_a_file_and_what_is_not_an_image_say_so():
         assert reason(data) is Reason.NO_IMAGE
     program = encoded(Image.fromarray(COLOURS), 'EPS')  # which is not run for its picture
     assert Image.open(io.BytesIO(program)).format == 'EPS' and reason(program) is Reason.NO_IMAGE
-
-
-# ---- bombs
 
 
 def test_a_bomb_is_refused_before_memory_is_taken(tmp_path):
@@ -258,15 +174,9 @@ def test_decoding_says_nothing_by_itself(recwarn, caplog, capfd):
 
 
 def test_a_machine_without_memory_is_not_the_fault_of_the_image(monkeypatch):
-    def fail(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr('mmairl.data.images.as_rgb', fail)
+    monkeypatch.setattr(images, 'as_rgb', Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
         decode_bytes(encoded(Image.fromarray(COLOURS), 'PNG'))
-
-
-# ---- the file's fault, or the file system's
 
 
 @pytest.fixture
@@ -284,23 +194,16 @@ def slept(monkeypatch) -> list[float]:
     return pauses
 
 
-@pytest.fixture
-def failing_disk(monkeypatch) -> Callable[..., list[Path]]:
-    """Make `open` fail `times` times with the code; the list grows by each path that it was asked for."""
+def fail(monkeypatch, code: int, times: int) -> None:
+    """Make `open` fail so often."""
+    faults = iter([OSError(code, os.strerror(code))] * times)
 
-    def install(code: int, times: int) -> list[Path]:
-        asked = []
+    def failing(*args: object, **options: object) -> object:
+        if fault := next(faults, None):
+            raise fault
+        return open(*args, **options)
 
-        def fail(path: Path, *args: object, **options: object) -> object:
-            asked.append(path)
-            if len(asked) <= times:
-                raise OSError(code, os.strerror(code), str(path))
-            return builtins.open(path, *args, **options)
-
-        monkeypatch.setattr(images, 'open', fail, raising=False)
-        return asked
-
-    return install
+    monkeypatch.setattr(images, 'open', failing, raising=False)
 
 
 def fault_of(path: Path, root: Path, max_pixels: int = 100) -> Reason:
@@ -309,19 +212,20 @@ def fault_of(path: Path, root: Path, max_pixels: int = 100) -> Reason:
     return caught.value.reason
 
 
-@pytest.mark.parametrize('code', ['ESTALE', 'EIO', 'EMFILE'])
-def test_a_file_system_is_waited_for_and_then_named_and_the_image_is_not_blamed(file, failing_disk, slept, code):
-    asked = failing_disk(getattr(errno, code), 5)
-    assert read_file(file, file.parent, 100) == b'bytes'
-    assert len(asked) == 6 and slept == pytest.approx([0.1 * 2**i for i in range(5)])
-    asked = failing_disk(getattr(errno, code), 99)
-    with pytest.raises(UserError) as caught:
-        read_file(file, file.parent, 100)
-    assert f'the file system does not answer ({code} at {file}) after 6 tries over 3.1 s' in str(caught.value)
-    assert not isinstance(caught.value, UnreadableImage) and len(asked) == 6
+def test_a_file_system_is_waited_for_and_then_named_and_the_image_is_not_blamed(file, monkeypatch, slept):
+    for code in ('ESTALE', 'EMFILE'):
+        slept.clear()
+        fail(monkeypatch, getattr(errno, code), 5)
+        assert read_file(file, file.parent, 100) == b'bytes'
+        assert slept == pytest.approx([0.1 * 2**i for i in range(5)])
+        fail(monkeypatch, getattr(errno, code), 6)
+        with pytest.raises(UserError) as caught:
+            read_file(file, file.parent, 100)
+        assert f'the file system does not answer ({code} at {file}) after 6 tries over 3.1 s' in str(caught.value)
+        assert not isinstance(caught.value, UnreadableImage)
 
 
-def test_each_fault_of_a_file_has_its_reason(tmp_path, file, slept, failing_disk, monkeypatch):
+def test_each_fault_of_a_file_has_its_reason(tmp_path, file, slept, monkeypatch):
     root = file.parent
     (root / 'empty.jpg').touch()
     (root / 'dangling.jpg').symlink_to(tmp_path / 'nowhere')
@@ -341,7 +245,7 @@ def test_each_fault_of_a_file_has_its_reason(tmp_path, file, slept, failing_disk
             Reason.TOO_LARGE: ('huge.jpg',),
         }.items():
             assert [fault_of(root / name, root) for name in names] == [wanted] * len(names)
-    failing_disk(errno.EACCES, 99)  # root, who runs tests in containers, may read every file
+    fail(monkeypatch, errno.EACCES, 1)  # root, who runs tests in containers, may read every file
     assert fault_of(file, root) is Reason.FORBIDDEN and slept == []
 
 
