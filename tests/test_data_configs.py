@@ -2,19 +2,16 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from mmengine.config import Config
 
-from mmairl import configs, data_configs
+from mmairl import configs
 from mmairl.configs import load_config, read_config, write_config
-from mmairl.engine import launch
 from mmairl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -150,38 +147,10 @@ def test_a_base_among_the_projects_brings_its_parts_but_not_those_of_the_working
     assert done.stdout.split()[-1:] == ['RegularisedHead'], done.stderr
 
 
-def test_random_configs_are_read_or_refused_in_a_sentence(tmp_path, canary):
-    draw = random.Random(0)
-    keys = [*data_configs.NAMES, 'trust_remote_code', 'sys_path', '_scope_', 'default_scope', '_delete_', '_base_']
-    keys += ['nms', 'keys', 'custom_imports', 'imports', 'model', 'a', 'filename', 'text', '_deprecation_', '', '0']
-    leaves = ['Siamese', 'SGD', 'mmdet.X', 'mmengine.load', 'os.system', '{{a}}', '', '.', 'a.', '.a', 'b.json', '\0']
-    leaves += [None, 0, 1.5, True, 'mmengine', 'mmpretrain.ResNet']
-    config(tmp_path, dict(model=dict(a=1)), 'b.json')
-
-    def drawn(depth: int) -> object:
-        kind = draw.random()
-        if depth == 0 or kind < 0.45:
-            return draw.choice(leaves)
-        if kind < 0.75:
-            return {draw.choice(keys): drawn(depth - 1) for _ in range(draw.randint(0, 4))}
-        return [drawn(depth - 1) for _ in range(draw.randint(0, 3))]
-
-    outcomes = []
-    for _ in range(300):
-        values = {draw.choice(keys): drawn(3) for _ in range(draw.randint(0, 4))}
-        try:
-            read_config(config(tmp_path, values, draw.choice(['run.yaml', 'run.json'])))
-            outcomes.append('read')
-        except UserError as error:
-            assert '\n' not in str(error)
-            outcomes.append('refused')
-    assert min(outcomes.count('read'), outcomes.count('refused')) > 30
-
-
 def test_what_is_no_mapping_or_too_large_is_one_sentence(tmp_path, canary):
-    for text in ('a: [1', '[1, 2]', 'a.b: 1', '', '- a', '\xff\xfe', '1: 2', '\0', 'a: &a [*a, *a]', '&a [*a]'):
+    for text in ('a: [1', '- a', 'a.b: 1', '', '\xff\xfe', '1: 2', '\0', 'a: &a [*a, *a]', '&a [*a]', 'text: 1'):
         (tmp_path / 'run.yaml').write_text(text, 'latin1')
-        refused(tmp_path / 'run.yaml', canary, 'is not|larger or deeper')
+        refused(tmp_path / 'run.yaml', canary, 'is not|larger or deeper|keeps for itself')
     lines = ['l0: &l0 [0, 0, 0, 0, 0, 0, 0, 0, 0, 0]']  # a file that refers to itself a billion times
     lines += [f'l{n}: &l{n} [{", ".join([f"*l{n - 1}"] * 10)}]' for n in range(1, 10)]
     for text in ('\n'.join(lines), 'a: ' + '[' * 5000):
@@ -220,15 +189,6 @@ def test_a_config_that_holds_an_object_cannot_be_written_as_data(tmp_path):
     with pytest.raises(UserError, match='not to'):
         write_config(Config(dict(a=1)), tmp_path / 'run.py')
     assert not list(tmp_path.iterdir())
-
-
-def test_the_same_training_comes_of_it(toy_config, tmp_path):
-    cfg = toy_config(steps=2, work_dir=str(tmp_path / 'python'))
-    write_config(cfg, tmp_path / 'run.json')
-    again = read_config(tmp_path / 'run.json')
-    again.work_dir, again.experiment_name = str(tmp_path / 'data'), f'{cfg.experiment_name}_json'
-    one, other = (launch.train(made).model.state_dict() for made in (cfg, again))
-    assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
 def test_the_values_that_run_are_those_that_were_checked(tmp_path, monkeypatch):
