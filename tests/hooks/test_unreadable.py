@@ -23,14 +23,16 @@ for folder in sys.argv[1:]:
     data = copy.deepcopy(TrainingImages(UnlabelledFolder(folder)))
     sampler = ResumableSampler(data, seed=0)
     loader = DataLoader(data, batch_size=5, sampler=sampler, num_workers=2)
+    batches = iter(loader)
     runner = SimpleNamespace(train_dataloader=loader, iter=0, logger=SimpleNamespace(warning=print))
     hook = UnreadableHook(interval=2)
     try:
-        for runner.iter, batch in enumerate(loader):
+        for runner.iter, batch in enumerate(batches):
             hook.after_train_iter(runner, runner.iter, batch)
         hook.after_train(runner)
     except UserError as error:
         print(f'rank {dist.get_rank()}: {error}', flush=True)
+    batches._shutdown_workers()  # the garbage collector would wait 5 s for each
 dist.destroy_process_group()
 """
 
@@ -62,7 +64,7 @@ def test_a_run_with_data_workers_lists_what_they_met(tmp_path, toy_config):
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
     cfg.train_dataloader.num_workers = 2
     cfg.train_dataloader.dataset = dict(type='UnlabelledFolder', root=images, views=[view, view])
-    launch.train(cfg)
+    launch.train(cfg).train_loop.dataloader_iterator = None  # so that its workers end, as above
     log = next((tmp_path / 'run').rglob('*.log')).read_text()
     assert '2 unreadable images were skipped; mend or remove them:' in log
     assert f'{images}/03.png (is empty)\n  {images}/05.png (is empty)' in log
