@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from mmairl.data.images import UnreadableImage
-from mmairl.data.subsets import ClassSubset, ListedSubset, LongTailed, NamedClasses, Part, Relabelled, find
+from mmairl.data.subsets import ClassSubset, ListedSubset, LongTailed, NamedClasses, Part, Relabelled
 from mmairl.data.training import TrainingImages
 from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
@@ -136,13 +136,6 @@ def test_in_training_an_unreadable_image_gives_way_to_a_listed_one_only(root):
     assert int(item['inputs'][0][0, 0, 0]) == 4 and item['data_samples'] == dict(label=2, index=1)
     with pytest.raises(UnreadableImage, match='n01_1.png is not recognised'):
         data[0]
-
-
-@pytest.mark.slow
-def test_a_tenth_of_imagenet_is_found_by_one_pass_over_its_files():
-    files = [f'n{i // 1300:08}/n{i // 1300:08}_{i}.JPEG'.encode() for i in range(1_281_167)]
-    names = [file.decode().split('/')[1] for file in files[::10]]
-    assert find(names, files, 'list').tolist() == list(range(0, len(files), 10))
 
 
 # ---- coarser labels
