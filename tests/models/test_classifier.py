@@ -70,13 +70,6 @@ def test_a_frozen_backbone_keeps_weights_and_statistics_and_another_one_learns()
         assert network.training and network.backbone.training != frozen
 
 
-def test_predictions_have_a_row_for_every_head():
-    images, labels = next(batches())
-    [found] = model(heads=3)(images, labels, mode='predict')
-    assert found['scores'].shape == (8, 3, 4) and found['label'] is labels['label']
-    torch.testing.assert_close(found['scores'][:, 0], found['scores'][:, 2])  # from one start
-
-
 def test_uncounted_labels_teach_nothing():
     images, _ = next(batches())
     labels = torch.randint(0, 2, (8, 4))

@@ -26,7 +26,7 @@ def chunked(request, monkeypatch):
     monkeypatch.setattr(contrast, 'CHUNK', request.param)
 
 
-@pytest.mark.parametrize('count', [1, 11])
+@pytest.mark.parametrize('count', [0, 1, 11])
 def test_loss_and_gradients_equal_the_concatenated_form(chunked, count):
     leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
     weights = torch.randn(4, dtype=torch.float64)
@@ -85,13 +85,6 @@ class Seen(TorchDispatchMode):
         if func.overloadpacket.__name__ == 'mm':
             self.products.add(result.dtype)
         return result
-
-
-def test_no_negatives_give_no_loss_and_no_gradient(chunked):
-    leaves = [t.requires_grad_() for t in (unit(3), unit(3))]
-    loss, nearer = info_nce(*leaves, unit(0), 0.2)
-    loss.sum().backward()
-    assert not loss.any() and nearer.all() and not leaves[0].grad.any() and not leaves[1].grad.any()
 
 
 def test_large_logits_of_a_late_chunk_do_not_overflow(monkeypatch):

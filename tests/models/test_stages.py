@@ -7,14 +7,6 @@ from mmairl.models.stages import parameters_by_stage, stages
 from mmairl.registry import MODELS
 
 
-def test_a_network_falls_into_stem_stages_and_heads(toy_config):
-    model = MODELS.build(toy_config(width=8).model)
-    parts = parameters_by_stage(model)
-    assert list(parts) == ['stem', 'layer1', 'layer2', 'layer3', 'layer4', 'projector', 'predictor']
-    assert sum(map(len, parts.values())) == len([p for p in model.parameters() if p.requires_grad])
-    assert {id(p) for p in parts['layer3']} == {id(p) for p in model.backbone.layer3.parameters()}
-
-
 def test_a_vision_transformer_falls_into_stem_quarters_and_top():
     vit = dict(type='mmpretrain.VisionTransformer', arch='deit-tiny', img_size=32, patch_size=16, out_type='cls_token')
     backbone = MODELS.build(vit)
