@@ -14,12 +14,6 @@ def test_a_library_that_is_not_installed_is_a_row_that_says_so(monkeypatch):
     assert all(row[2] == 'not run' and 'is not installed' in row[3] for row in found)
 
 
-def test_digits_are_counted_from_the_difference():
-    assert compare.verdict(0.0) == 'equal to the last bit'
-    assert compare.verdict(3e-10) == 'equal to 9 digits'
-    assert compare.verdict(0.25) == '25 % apart'
-
-
 @pytest.mark.parametrize('package', compare.PACKAGES)
 def test_their_code_is_equal_to_ours_but_for_named_factors(package):
     pytest.importorskip(package, reason='an extra of projects/parity alone')
