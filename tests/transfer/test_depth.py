@@ -6,29 +6,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mmairl.transfer.depth import NYUAugmentation, UpProjection, UpProjectionHead, reverse_huber, unpool
+from mmairl.transfer.depth import NYUAugmentation, UpProjection, UpProjectionHead, reverse_huber
 
 BN = dict(type='BN')
-
-
-def test_unpooling_puts_zeros_between_and_is_a_transposed_convolution():
-    x = torch.randn(2, 3, 4, 5)
-    kernel = torch.zeros(3, 1, 2, 2)
-    kernel[:, :, 0, 0] = 1
-    assert torch.equal(unpool(x), F.conv_transpose2d(x, kernel, stride=2, groups=3))
 
 
 def test_up_projection_equals_an_independent_assembly():
     torch.manual_seed(0)
     block = UpProjection(6, 4, BN).eval()
-    for layer in block.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            (
-                layer.running_mean.normal_(),
-                layer.running_var.uniform_(0.5, 2),
-                layer.weight.data.normal_(),
-                layer.bias.data.normal_(),
-            )
+    for norm in (layer for layer in block.modules() if isinstance(layer, nn.BatchNorm2d)):
+        for values in (norm.running_mean, norm.weight.data, norm.bias.data):
+            values.normal_()
+        norm.running_var.uniform_(0.5, 2)
     x = torch.randn(2, 6, 5, 7)
     big = torch.zeros(2, 6, 10, 14)
     big[:, :, ::2, ::2] = x
@@ -40,11 +29,8 @@ def test_up_projection_equals_an_independent_assembly():
     left = bn(F.conv2d(F.relu(bn(F.conv2d(big, first.weight, padding=2), norm1)), second.weight, padding=1), norm2)
     right = bn(F.conv2d(big, block.shortcut[0].weight, padding=2), block.shortcut[1])
     torch.testing.assert_close(block(x), F.relu(left + right))
-
-
-def test_the_head_ends_sixteen_times_as_large_with_one_channel():
     head = UpProjectionHead(32, (16, 8, 8, 4), norm_cfg=BN)
-    assert head((None, torch.randn(2, 32, 2, 3))).shape == (2, 1, 32, 48)
+    assert head((None, torch.randn(2, 32, 2, 3))).shape == (2, 1, 32, 48)  # sixteen times as large
 
 
 def test_reverse_huber_is_its_formula_and_leaves_out_pixels_without_depth():
@@ -67,11 +53,11 @@ def test_views_keep_image_and_depth_together():
     image = np.stack([x * 255 // 319, y * 255 // 239, np.full_like(x, 128)], axis=2).astype(np.uint8)
     depth = x.astype(np.float32) + 1
     flips = greys = 0
-    for _ in range(200):
+    for _ in range(40):
         out = NYUAugmentation(crop=(304, 228))(dict(img=image, gt_depth_map=depth))
         assert out['img'].shape == (228, 304, 3) and out['gt_depth_map'].shape == (228, 304)
         flipped = out['gt_depth_map'][0, 0] > out['gt_depth_map'][0, -1]
         flips += flipped
         assert sorted({out['gt_depth_map'][0, 0], out['gt_depth_map'][0, -1]}) == [9.0, 312.0]  # the middle columns
         greys += np.ptp(out['img'].astype(int), axis=2).max() == 0
-    assert 70 < flips < 130 and 35 < greys < 85
+    assert 8 < flips < 32 and 4 < greys < 24
