@@ -121,14 +121,6 @@ def test_an_overlap_of_just_the_threshold_stays_as_in_mmcvs_float32() -> None:
     assert nms(boxes, torch.tensor([0.9, 0.8]), 0.2999)[1].tolist() == [0]
 
 
-def test_no_boxes_and_no_regions_are_no_error() -> None:
-    assert nms(torch.zeros(0, 4), torch.zeros(0), 0.5)[1].numel() == 0
-    images = torch.randn(1, 2, 4, 4, requires_grad=True)
-    pooled = roi_align(images, torch.zeros(0, 5), (2, 2))
-    pooled.sum().backward()
-    assert pooled.shape == (0, 2, 2, 2) and not images.grad.any()
-
-
 @pytest.mark.skipif(not use_torchvision_ops(), reason='mmcv has its compiled ops')
 def test_any_other_op_says_when_it_is_called_how_to_get_it() -> None:
     boxes, scores = drawn_boxes(4)
