@@ -15,10 +15,10 @@ import resuming
 import torch
 
 from mmairl.data.images import Reason
-from mmairl.engine import history
 from mmairl.engine.launch import register
 from mmairl.errors import UserError
 from mmairl.files import replacing
+from mmairl.hooks import history
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.weights import read
 from projects.faults import checkpoints, disk, images, kills, long_run
