@@ -33,11 +33,12 @@ def short(path: Path) -> str:
     return os.path.relpath(path, CONFIGS)
 
 
-PRETRAINING = [
-    path
+PRETRAINING = {
+    path: cfg
     for path in sorted([*CONFIGS.rglob('*.py'), *ROOT.glob('projects/*/configs/*.py')])
-    if not {'_base_', *TESTED_ELSEWHERE} & set(path.parts) and launch.load_config(str(path)).model.type == 'Siamese'
-]
+    if not {'_base_', *TESTED_ELSEWHERE} & set(path.parts)
+    and (cfg := launch.load_config(str(path))).model.type == 'Siamese'
+}
 TRAINED = [
     pytest.param(path, id=short(path), marks=[] if short(path) in DISTINCT else pytest.mark.slow)
     for path in PRETRAINING
@@ -69,19 +70,21 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
     assert launch.train(on_shapes(resume=True)).iter == 2
 
 
-@pytest.mark.parametrize('path', PRETRAINING, ids=short)
-def test_its_views_are_made(path):
-    dataset = Config.fromfile(path).train_dataloader.dataset
-    while 'dataset' in dataset:  # a sample of classes, say, around the data set that makes the views
-        dataset = dataset.dataset
-    if dataset.get('views') is None:
-        pytest.skip('its views are made on the device')
-    image = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8)
-    for pipeline in build_views(dataset.views):
-        view = image
-        for step in pipeline:
-            view = step(view)
-        assert view.shape == (3, 224, 224) and view.dtype == torch.uint8 and not torch.equal(view, image[:, :224, :224])
+def test_the_views_of_every_config_are_made():
+    image, made = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
+    for path, cfg in PRETRAINING.items():
+        dataset = cfg.train_dataloader.dataset
+        while 'dataset' in dataset:  # a sample of classes, say, around the data set that makes the views
+            dataset = dataset.dataset
+        if dataset.get('views') is None or dataset.views in made:
+            continue  # made on the device, or those of another config
+        made.append(dataset.views)
+        for pipeline in build_views(dataset.views):
+            view = image
+            for step in pipeline:
+                view = step(view)
+            assert view.shape == (3, 224, 224) and view.dtype == torch.uint8, path
+            assert not torch.equal(view, image[:, :224, :224]), path
 
 
 def test_the_supervised_baseline_trains(toy_config):

@@ -8,12 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mmengine.model import BaseModule
-from mmengine.registry import init_default_scope
 from torch import Tensor, nn
-from torchvision import models
-from toy import CONFIGS
 
-from mmairl.configs import load_config
 from mmairl.errors import UserError
 from mmairl.transfer.pretrained import CheckPretrainedHook
 
@@ -121,21 +117,14 @@ def test_no_checkpoint_and_no_pretraining_are_refused():
         begin(model)
 
 
-def test_a_lars_trained_checkpoint_is_rescaled_as_the_detector_is_made(tmp_path):
-    """By init_cfg alone, through the stages of the backbone and the head, and without a warning."""
-    from mmdet.registry import MODELS
-
-    anchor = {k: 0.01 * v.float() for k, v in models.resnet18().state_dict().items() if not k.startswith('fc.')}
-    source = {k: v * 30 for k, v in anchor.items()}
-    torch.save(dict(state_dict={f'backbone.{k}': v for k, v in source.items()}), tmp_path / 'lars.pth')
+def test_a_lars_trained_checkpoint_is_rescaled_where_a_part_asks_for_it(weights, saved, tmp_path):
+    """By init_cfg alone, for a part of the network too, and without a warning."""
+    anchor = {key.removeprefix('backbone.'): value for key, value in weights.items() if key.startswith('backbone.')}
     torch.save(anchor, tmp_path / 'anchor.pth')
-    init_default_scope('mmdet')
-    cfg = load_config(str(CONFIGS / 'transfer' / 'voc07_c4_r18_9k.py'))
-    init = dict(type='mmairl.NormRescaled', checkpoint=str(tmp_path / 'lars.pth'), anchor=str(tmp_path / 'anchor.pth'))
-    cfg.merge_from_dict({'model.backbone.init_cfg': dict(init, _delete_=True)})
-    cfg.merge_from_dict({'model.roi_head.shared_head.init_cfg': dict(init, prefix='layer4.', _delete_=True)})
-    model = MODELS.build(cfg.model)
+    lars = saved({f'backbone.{key}': 30 * value for key, value in anchor.items()})
+    init = dict(type='mmairl.NormRescaled', checkpoint=lars, anchor=str(tmp_path / 'anchor.pth'))
+    model = Detector(lars)
+    model.backbone.init_cfg, model.head.layer4.init_cfg = init, dict(init, prefix='layer4.')
     begin(model)
-    parts = {'layer3.1.conv2.weight': model.backbone, 'layer4.1.conv2.weight': model.roi_head.shared_head}
-    for key, module in parts.items():
-        torch.testing.assert_close(module.state_dict()[key], anchor[key], rtol=1e-5, atol=0)
+    torch.testing.assert_close(model.backbone.conv1.weight.data, anchor['conv1.weight'])
+    torch.testing.assert_close(model.head.layer4.conv1.weight.data, anchor['layer4.conv1.weight'])
