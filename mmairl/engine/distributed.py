@@ -48,19 +48,15 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     if torch.cuda.is_available():
         backend = 'nccl'
         _take_gpu()
-    _end_with_the_launcher()
-    if os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost') and sys.platform == 'linux':
-        os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')  # one machine: nobody outside reaches what is exchanged
+    if sys.platform == 'linux':
+        # SIGTERM, upon which a run saves itself, when the process that started this one dies
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
+            os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')  # one machine: nobody outside reaches what is exchanged
     settings = {} if timeout is None else dict(timeout=timedelta(seconds=timeout))
     if restarts := int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)):
         settings.update(_names_of_attempt(restarts))
     dist.init_process_group(backend, **settings)
-
-
-def _end_with_the_launcher() -> None:
-    """Be sent SIGTERM, upon which a run saves itself, when the process that started this one dies; Linux alone can do it."""
-    if sys.platform == 'linux':
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _take_gpu() -> None:

@@ -50,7 +50,8 @@ class HealthHook(Hook):
         recorder, self.recorder = self.recorder, None
         if recorder is None:
             return
-        recorder.remove()
+        for handle in recorder.handles:
+            handle.remove()
         batch = recorder.joined_batch()
         if not is_main_process():
             return
@@ -134,10 +135,6 @@ class Recorder:
         ]
         if isinstance(model, Siamese):
             self.handles.append(model.head.register_forward_hook(self._keep_embeddings))
-
-    def remove(self) -> None:
-        for handle in self.handles:
-            handle.remove()
 
     def _keep_features(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         if self.features is None:
