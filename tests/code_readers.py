@@ -70,9 +70,7 @@ def _full_name(function: ast.expr, names: dict[str, str]) -> str:
 
 
 def _can_run_code(name: str, given: dict[str, str], call: ast.Call) -> bool:
-    if name == 'torch.load':
-        return given.get('weights_only') != 'True'
-    if name in ('torch.hub.load_state_dict_from_url', 'load_state_dict_from_url'):
+    if name in ('torch.load', 'torch.hub.load_state_dict_from_url', 'load_state_dict_from_url'):
         return given.get('weights_only') != 'True'
     if name in ('numpy.load', 'np.load'):
         return given.get('allow_pickle', 'False') != 'False' or len(call.args) > 2

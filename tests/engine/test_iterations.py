@@ -70,9 +70,6 @@ def test_an_epoch_without_a_batch_is_one_sentence_and_not_a_loop_without_end():
     assert torch.stack(list(islice(reader, 4))).flatten().tolist() == list(range(8))
     with pytest.raises(UserError, match='Given gives no batch in epoch 2, .*ResumableSampler'):
         next(reader)
-
-
-def test_an_epoch_that_was_left_behind_its_last_batch_is_not_an_empty_one():
-    """A sampler that gives less than it says: the rest of the epoch is empty, and the next one is not."""
+    # Left behind the last batch of a sampler that gives less than it says, the rest of an epoch is empty, and the next is not.
     loader = DataLoader(torch.arange(8), batch_size=2, sampler=Given(range(6), 8))
     assert next(endless(loader, 3)).tolist() == [0, 1]

@@ -32,19 +32,8 @@ PLAIN = {
 }
 # Operations that would reach into cuBLAS, cuDNN or cuSOLVER: the CPU's alone runs.
 LIBRARIES = {
-    *(
-        'convolution',
-        'convolution_backward',
-        'mm',
-        'addmm',
-        'addmm_',
-        '_addmm_activation',
-        'bmm',
-        'baddbmm',
-        'mv',
-        'dot',
-    ),
-    *('_linalg_svd', '_linalg_eigh', 'linalg_eigh', 'linalg_qr', 'linalg_inv_ex', 'special_entr'),
+    *('convolution', 'convolution_backward', 'mm', 'addmm', 'addmm_', '_addmm_activation', 'bmm', 'baddbmm', 'mv'),
+    *('dot', '_linalg_svd', '_linalg_eigh', 'linalg_eigh', 'linalg_qr', 'linalg_inv_ex', 'special_entr'),
 }
 SIZED = {'equal', 'nonzero', 'masked_select', '_unique2', 'unique_dim', 'unique_consecutive', 'bincount'}
 MASKED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
