@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,15 +56,16 @@ class LeaveAt(Hook):
 
 @HOOKS.register_module(force=True)
 class SignalAt(Hook):
-    """Sends a signal to a process's own number and to its data workers, twice, as a scheduler may, before an iteration."""
+    """Before an iteration, another process signals this one and its data workers, twice, as a scheduler may."""
 
     def __init__(self, iteration: int, number: int, rank: int = 0) -> None:
         self.iteration, self.number, self.rank = iteration, number, rank
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         if runner.iter + 1 == self.iteration and get_rank() == self.rank:
-            for process in [*(child.pid for child in multiprocessing.active_children()), os.getpid()] * 2:
-                os.kill(process, self.number)
+            processes = [*(child.pid for child in multiprocessing.active_children()), os.getpid()]
+            for _ in range(2):
+                subprocess.run(['kill', f'-{int(self.number)}', *map(str, processes)], check=True)
 
 
 @HOOKS.register_module(force=True)
