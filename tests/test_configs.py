@@ -1,12 +1,11 @@
 """The configs: every one builds, and neighbours on the ladder differ in one factor."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 
-from mmairl.study.factors import LADDER, changed, factors_of, markdown
+from mmairl.study.factors import changed, factors_of, markdown
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
 
@@ -46,13 +45,6 @@ def test_neighbours_differ_in_one_factor(pair):
     # Two rungs change the projector as well, and the docs' table shows it: the release widens it with SyncBN, and drops biases
     assert differing - ({'projector'} if pair in PROJECTOR_TOO else set()) == {factor}
     assert (pair in PROJECTOR_TOO) == ('projector' in differing)
-    print(f'{pair[0]} -> {pair[1]}: {factor}')
-
-
-def test_the_ladder_is_a_chain_of_inheritance():
-    for below, above in pairwise(LADDER):
-        text = (CONFIGS / f'{above}_r50_200e.py').read_text()
-        assert f'{below}_r50_200e.py' in text, f'{above} does not inherit from {below}'
 
 
 def test_the_table_of_the_docs_is_the_configs():

@@ -17,7 +17,6 @@ import pytest
 
 from mmairl.configs import load_config
 from mmairl.engine.check import BUILT, check_parts
-from mmairl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -190,23 +189,6 @@ def test_every_path_option_and_link_in_the_text_is_there():
     assert not wrong
 
 
-@pytest.mark.parametrize(
-    'command',
-    [
-        'python tools/train.py configs/mocov2plus_r50_200e.py --per-gpus 64',
-        'python tools/train.py configs/mocov2plus_r50_20e.py',
-        'python tools/evaluate.py {knn,svn} CONFIG CKPT',
-        'tools/dist_train.sh configs/mocov2plus_r50_200e.py --amp',
-        'python tools/train.py configs/byol_r50_200e.py --cfg-options model.hed.type=A',
-        'pip install mmairl',
-    ],
-)
-def test_a_wrong_command_is_found(command):
-    with pytest.raises((AssertionError, SystemExit, UserError)):
-        for words in commands(command):
-            check_command(words, set())
-
-
 def test_every_page_is_in_the_sites_navigation_and_every_entry_of_the_api_is_a_module():
     """Beside the tables that the page of benchmarks links."""
     missing = [page for page in PAGES if page.startswith('docs/') and f': {page[5:]}' not in read('mkdocs.yml')]
@@ -278,13 +260,3 @@ def test_the_python_of_the_readme_runs(folder, capsys):
     (folder / 'first_run.py').write_text(script)
     runpy.run_path('first_run.py')
     assert 'k-NN, k = 20' in capsys.readouterr().out
-
-
-def test_every_example_with_a_file_is_run():
-    """A file that a page shows is named by a command that is run above, or by a file that one names."""
-    for page in PAGES:
-        shown = {file: body for file, body in shown_files(page).items() if file != 'first_run.py'}
-        run = ' '.join(written for written, *_ in RUN.get(page, ()))
-        bodies = ' '.join(body for file, body in shown.items() if file in run)
-        for file in shown:
-            assert file in run or f"'{Path(file).stem}'" in bodies, f'{page} shows {file}, which no test runs'

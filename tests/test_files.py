@@ -36,23 +36,10 @@ def test_the_caller_does_not_wait_for_the_disk_the_next_write_does_and_an_error_
     assert done == ['first', 'second']
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
-    target = tmp_path / 'file'
-    target.write_text('old')
-    with pytest.raises(RuntimeError), replacing(target) as beside:
-        beside.write_text('half')
-        raise RuntimeError
-    assert target.read_text() == 'old' and list(tmp_path.iterdir()) == [target]
-    write_json(target, dict(a=[1, 'ä']))
-    assert read_json(target) == dict(a=[1, 'ä']) and list(tmp_path.iterdir()) == [target]
-
-
 @pytest.mark.parametrize(
     'number, sentence',
     [
-        (errno.ENOSPC, 'the disk is full: .*epoch_2.pth could not be written'),
-        (errno.EDQUOT, 'the disk is full'),
-        (errno.EFBIG, 'the disk is full'),
+        (errno.EDQUOT, 'the disk is full: .*epoch_2.pth could not be written'),
         (errno.EACCES, 'epoch_2.pth could not be written: Permission denied'),
     ],
 )
@@ -63,6 +50,8 @@ def test_a_full_disk_and_a_missing_permission_are_one_sentence_and_the_older_fil
         beside.write_text('half')
         raise OSError(number, os.strerror(number), str(beside))
     assert path.read_text() == 'older' and list(tmp_path.iterdir()) == [path]
+    write_json(path, dict(a=[1, 'ä']))
+    assert read_json(path) == dict(a=[1, 'ä']) and list(tmp_path.iterdir()) == [path]
     with pytest.raises(FileNotFoundError), replacing(path):
         Path('/not/there').read_text()
 
@@ -75,10 +64,7 @@ def test_an_output_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tm
     for path, source, sentence in (
         (tmp_path, None, 'is a folder, not a file'),
         (pipe, None, 'is a device or pipe, not a file'),
-        (Path(os.devnull), None, 'is a device or pipe, not a file'),
-        (file, file, 'is the file to read from'),
         (tmp_path / 'link', file, 'is the file to read from'),
-        (file / 'below.txt', None, 'below.txt could not be written'),
         (tmp_path / ('a' * 300), None, 'could not be written: File name too long'),
     ):
         with pytest.raises(UserError, match=sentence) as caught, replacing(path, source) as beside:

@@ -14,12 +14,10 @@ WRONG = {
     'a misspelt section of the environment': ({'env_cfg.cudnn_benchmrk': True}, "did you mean 'cudnn_benchmark'"),
     'a misspelt key of the scaling rule': ({'auto_scale_lr.base_batchsize': 8}, "did you mean 'base_batch_size'"),
     'a misspelt key of the evaluation': ({'evaluation.trian': dict()}, "did you mean 'train'"),
-    'a misspelt key of the loader': ({'train_dataloader.num_worker': 2}, "did you mean 'num_workers'"),
     'a misspelt key deep in the network': (
         {'model.projector.hiden_channels': 64},
         "model.projector has no key 'hiden_channels'; did you mean 'hidden_channels'",
     ),
-    'a misspelt key of the head': ({'model.head.temperatur': 1.0}, "did you mean 'temperature'"),
     'a misspelt type of a part': (
         {'model.head.type': 'ContrastivHead'},
         "check model.head.type; did you mean 'ContrastiveHead'",
@@ -36,8 +34,7 @@ WRONG = {
     ),
     'half an epoch': ({'train_cfg.max_epochs': 1.5}, 'max_epochs=1.5 is not a whole number of 1 or more'),
     'workers below none': ({'train_dataloader.num_workers': -1}, 'num_workers=-1 is not a whole number of 0 or more'),
-    'a seed below 0': ({'randomness.seed': -1}, 'randomness.seed=-1'),
-    'no accumulated step': ({'optim_wrapper.accumulative_counts': 0}, 'accumulative_counts=0'),
+    'nothing to train': ({'optim_wrapper': None}, 'sets optim_wrapper=None, so there is nothing to train'),
 }
 
 
@@ -49,14 +46,6 @@ def test_a_mistake_is_one_sentence_with_its_key(mistake):
     with pytest.raises(UserError) as caught:
         check_config(cfg)
     assert sentence in str(caught.value) and '\n' not in str(caught.value)
-
-
-@pytest.mark.parametrize('part', ['model', 'train_dataloader', 'train_cfg', 'optim_wrapper'])
-def test_a_config_that_trains_nothing_is_one_sentence(part):
-    cfg = load_config('mmairl::demo/mocov2plus_shapes.py')
-    cfg[part] = None
-    with pytest.raises(UserError, match=f'sets {part}=None, so there is nothing to train'):
-        check_config(cfg)
 
 
 def test_parts_of_other_packages_and_of_users_are_left_alone():

@@ -43,7 +43,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(toy_config, tmp_path):
 
 @pytest.mark.parametrize(
     'total,own,processes,steps,share',
-    [(1024, None, 8, 1, 128), (1024, None, 4, 2, 128), (8, None, 1, 1, 8), (1024, 32, 2, 1, 32)],
+    [(1024, None, 4, 2, 128), (1024, 32, 2, 1, 32)],
 )
 def test_the_total_batch_is_shared_unless_a_process_has_a_batch_of_its_own(total, own, processes, steps, share):
     loader = {} if own is None else dict(batch_size=own)
@@ -99,13 +99,6 @@ def test_a_mistake_is_one_sentence_before_the_first_step(toy_config, tmp_path, m
     assert not list(Path(cfg.work_dir).rglob('*.pth'))
 
 
-def test_a_hook_that_is_set_to_none_is_left_out(toy_config):
-    runner = launch.train(
-        toy_config(steps=1, width=8, **{'default_hooks.health': None, 'default_hooks.checkpoint': None})
-    )
-    assert not {'HealthHook', 'ExactCheckpointHook'} & {type(hook).__name__ for hook in runner.hooks}
-
-
 def test_another_architecture_is_refused_on_resume(toy_config):
     launch.train(toy_config(steps=1, width=4))
     with pytest.raises(
@@ -123,18 +116,12 @@ def test_misspelt_options_and_configs_are_found(tmp_path):
     ):
         with pytest.raises(UserError, match=sentence):
             launch.load_config(path, options)
-    for text in (
-        '1 / 0',
-        'model =',
-        "_base_ = 'none.py'",
-        "custom_imports = dict(imports=['absent'])",
-    ):
+    for text in ('1 / 0', 'model =', "_base_ = 'none.py'", "custom_imports = dict(imports=['absent'])"):
         own.write_text(text)
         with pytest.raises(UserError, match='mine.py cannot be read'):
             launch.load_config(own)
     with pytest.raises(UserError, match='no config at'):
         launch.load_config('configs/none.py')
-    assert launch.load_config(path, {'optim_wrapper.optimizer.lr': 1}).optim_wrapper.optimizer.lr == 1
 
 
 def test_a_checkpoint_written_through_mmengines_stores_holds_what_a_resume_takes(toy_config):
@@ -165,7 +152,7 @@ def test_a_tool_prints_the_sentence_and_leaves_with_two(capsys, monkeypatch):
         launch.one_sentence_errors(lambda: main('mend it'))()
 
 
-def test_a_run_that_ends_within_its_warm_up_trains(toy_config):
+def test_a_run_that_ends_within_its_warm_up_and_has_a_hook_set_to_none_trains(toy_config):
     """As when a config of 200 epochs is tried for one; mmengine refuses a cosine that begins behind the end."""
     cfg = toy_config(steps=2, width=4)
     cfg.train_cfg = dict(by_epoch=True, max_epochs=1)
@@ -174,7 +161,9 @@ def test_a_run_that_ends_within_its_warm_up_trains(toy_config):
         dict(type='CosineAnnealingLR', eta_min=0.0, begin=10, convert_to_iter_based=True),
     ]
     cfg.default_hooks.checkpoint.by_epoch = True
-    assert launch.train(cfg).iter == 2
+    cfg.default_hooks.health = None
+    runner = launch.train(cfg)
+    assert runner.iter == 2 and 'HealthHook' not in {type(hook).__name__ for hook in runner.hooks}
 
 
 HOLDS = """
@@ -228,12 +217,3 @@ def test_an_ordinary_run_imports_what_its_config_names_and_no_more(tmp_path):
     assert not {'evaluation', 'transfer', 'study', 'report', 'sharding'} & set(rooms), said.stdout + said.stderr
     assert 'mmairl.hooks.probe' not in ours and 'mmairl.data.published' not in ours
     assert len(ours) <= 60
-
-
-def test_a_restart_before_the_first_checkpoint_starts_from_the_same_weights(toy_config, tmp_path):
-    """torchrun and Slurm start the same command again, which then resumes: from nothing, if nothing is saved yet."""
-    start = launch.train(toy_config(steps=1, width=8))
-    options = dict(steps=1, width=8, load_from=f'{start.work_dir}/iter_1.pth')
-    once = weights(launch.train(toy_config(**options, work_dir=str(tmp_path / 'once'))))
-    again = weights(launch.train(toy_config(**options, resume='auto', work_dir=str(tmp_path / 'again'))))
-    assert all(torch.equal(once[key], again[key]) for key in once)
