@@ -13,16 +13,9 @@ import torch
 from mmengine.logging import HistoryBuffer
 
 from mmairl.errors import UserError
-from mmairl.weights.read import damage, load_checkpoint, read_backbone
+from mmairl.weights.read import load_checkpoint, read_backbone
 from projects.faults.checkpoints import with_record
 from projects.faults.pickle_programs import run_programs, text
-
-
-@pytest.fixture
-def whole(tmp_path) -> Path:
-    path = tmp_path / 'whole.pth'
-    torch.save(dict(state_dict=dict(a=torch.arange(1000.0), b=torch.arange(7))), path)
-    return path
 
 
 def refused(path: Path, match: str) -> None:
@@ -150,41 +143,18 @@ def test_foreign_files_and_missing_ones_are_one_sentence(tmp_path):
     refused(tmp_path, 'no checkpoint')
 
 
-def rewritten(path: Path, at: int, new: bytes) -> None:
-    content = bytearray(path.read_bytes())
-    content[at : at + len(new)] = new
-    path.write_bytes(content)
-
-
-def test_a_flipped_bit_in_a_weight_is_named_though_torch_takes_it(whole):
-    assert damage(whole) is None
-    with zipfile.ZipFile(whole) as archive:
-        at = next(info for info in archive.infolist() if info.filename.endswith('data/0')).header_offset
-    header = whole.read_bytes()[at : at + 30]
-    begin = at + 30 + sum(struct.unpack('<2H', header[26:]))
-    before = torch.load(whole, weights_only=True)['state_dict']['a']
-    rewritten(whole, begin + 2, b'\x01')
-    assert not torch.equal(torch.load(whole, weights_only=True)['state_dict']['a'], before)
-    refused(whole, r'truncated or damaged: its record whole/data/0 does not have the sum')
-
-
-def test_a_record_that_claims_to_be_a_folder_is_refused(whole):
+def test_a_record_that_claims_to_be_a_folder_is_refused(tmp_path):
     """torch reads nothing from it, and the weights are whatever the memory held, which may be the right ones."""
-    with zipfile.ZipFile(whole) as archive:
+    torch.save(dict(a=torch.arange(1000.0)), path := tmp_path / 'a.pth')
+    with zipfile.ZipFile(path) as archive:
         at = archive.start_dir
         for info in archive.infolist():
             if info.filename.endswith('data/0'):
                 break
             at += 46 + len(info.orig_filename) + len(info.extra) + len(info.comment)
-    rewritten(whole, at + 38, b'\x10')  # the external attributes
-    with zipfile.ZipFile(whole) as archive:
+    content = bytearray(path.read_bytes())
+    content[at + 38] = 0x10  # the external attributes
+    path.write_bytes(content)
+    with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
-    assert 'folder' in damage(whole)
-
-
-def test_every_cut_is_noticed(whole):
-    content = whole.read_bytes()
-    for end in [0, 1, 3, 4, 21, 22, *range(100, len(content), 297), len(content) - 1]:
-        whole.write_bytes(content[:end])
-        with pytest.raises(UserError, match='truncated|empty'):
-            load_checkpoint(whole)
+    refused(path, 'folder')
