@@ -1,7 +1,6 @@
 """From a config to a finished run: `train` is what tools/train.py, the demo and the tests all call."""
 
 import fcntl
-import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -94,7 +93,9 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
         try:
             runner.train()
         except BaseException:
-            _clear_up(runner)
+            for hook in runner.hooks:  # the progress bar, for one, would hide what is said next
+                with suppress(Exception):  # of writing to the same full disk; what ended the run is what is told
+                    hook.after_run(runner)
             raise
     return runner
 
@@ -135,18 +136,13 @@ class PreparedRunner:
         return train(self.cfg, self.cfg.get('launcher', 'none'))
 
 
-def _clear_up(runner: Runner) -> None:
-    """Let each hook end what it has begun: the progress bar, for one, would hide what is said next."""
-    for hook in runner.hooks:
-        with suppress(Exception):  # of writing to the same full disk; what ended the run is what is told
-            hook.after_run(runner)
-
-
 def build(cfg: Config, start: Start | None = None) -> Runner:
     """The runner with everything that a config names already built, so that mistakes in it show here."""
     runner = Runner.from_cfg(cfg)
     runner.start = start or Start()
-    runner.logger.addFilter(_about_this_run)
+    # mmengine tells of its own file client at every checkpoint, whatever the user does
+    about = ('"FileClient" will be', '"HardDiskBackend" is the alias')
+    runner.logger.addFilter(lambda record: not any(name in record.getMessage() for name in about))
     device = next(runner.model.parameters()).device.type
     print_log(
         f'{get_world_size()} x {device}, each with {torch.get_num_threads()} threads and '
@@ -158,8 +154,3 @@ def build(cfg: Config, start: Start | None = None) -> Runner:
     _ = runner.train_loop
     runner.prepare()
     return runner
-
-
-def _about_this_run(record: logging.LogRecord) -> bool:
-    """Keep out what mmengine says about its own file client at every checkpoint, whatever the user does."""
-    return not any(name in record.getMessage() for name in ('"FileClient" will be', '"HardDiskBackend" is the alias'))
