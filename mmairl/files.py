@@ -39,7 +39,10 @@ def replacing(path: str | Path, source: str | Path | None = None) -> Iterator[Pa
             with beside.open('rb+') as file:
                 os.fsync(file.fileno())
             os.replace(beside, path)
-            _flush_folder(path.parent)
+            folder = os.open(path.parent, os.O_RDONLY)  # a rename is on the disk only when its folder is
+            with suppress(OSError):  # not every file system lets one flush a folder
+                os.fsync(folder)
+            os.close(folder)
         finally:
             beside.unlink(missing_ok=True)
 
@@ -85,14 +88,6 @@ def _is_running(process: int) -> bool:
     except PermissionError:
         pass  # of another user
     return True
-
-
-def _flush_folder(folder: Path) -> None:
-    """A rename is on the disk only when its folder is; not every file system lets one flush a folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    with suppress(OSError):
-        os.fsync(descriptor)
-    os.close(descriptor)
 
 
 @contextmanager
