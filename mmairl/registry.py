@@ -48,7 +48,9 @@ class Registry(parent.Registry):
         if file := next((files_of(package)[name] for package in self._locations if name in files_of(package)), None):
             import_module(file)
         elif name not in self.parent.module_dict:
-            self.load_all()
+            for package in self._locations:
+                for module in set(files_of(package).values()):
+                    import_module(module)
 
     def names(self) -> list[str]:
         """All names that it knows so far, and those that are in the text of its files."""
@@ -64,11 +66,6 @@ class Registry(parent.Registry):
         if inner in self.module_dict or any(inner in files_of(package) for package in self._locations):
             return self.get(inner)
         return self.parent.module_dict.get(inner)
-
-    def load_all(self) -> None:
-        for package in self._locations:
-            for module in set(files_of(package).values()):
-                import_module(module)
 
 
 def _child(root: parent.Registry, *packages: str) -> Registry:
