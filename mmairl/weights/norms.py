@@ -36,12 +36,8 @@ def weight_norms(weights: Mapping[str, Tensor], kernel: int | None = None) -> li
     return [
         Norm(key, tuple(value.shape), value.double().norm().item(), growth(value))
         for key, value in weights.items()
-        if not is_statistic(key) and (kernel is None or is_convolution(value, kernel))
+        if not is_statistic(key) and (kernel is None or tuple(value.shape[2:]) == (kernel, kernel))
     ]
-
-
-def is_convolution(weight: Tensor, kernel: int) -> bool:
-    return weight.ndim == 4 and tuple(weight.shape[2:]) == (kernel, kernel)
 
 
 def growth(weight: Tensor) -> float | None:
