@@ -23,8 +23,6 @@ def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **r
 
     >>> write_backbone(read_backbone('moco_v2.pth.tar'), 'moco_v2.pkl', to='detectron2')  # doctest: +SKIP
     """
-    if to not in WRITERS:
-        raise UserError(f"there is no format '{to}' to write; say one of {', '.join(WRITERS)}")
     origin = {
         **backbone.origin,
         'file': Path(backbone.path).name,
