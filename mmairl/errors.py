@@ -22,9 +22,8 @@ class UserError(ValueError):
 class Stopped(Exception):
     """The run was asked to end and has saved itself; the text says where."""
 
-    exit_code = (
-        75  # EX_TEMPFAIL: try again later. torchrun restarts on any code but 0; a scheduler should requeue on this one.
-    )
+    # EX_TEMPFAIL: try again later. torchrun restarts on any code but 0; a scheduler should requeue on this one.
+    exit_code = 75
 
 
 Explainer = Callable[[BaseException], UserError | None]
