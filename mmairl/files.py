@@ -121,9 +121,6 @@ class AtomicBackend(LocalBackend):
         with replacing(filepath) as beside:
             beside.write_bytes(obj)
 
-    def put_text(self, obj: str, filepath: str | Path, encoding: str = 'utf-8') -> None:
-        write_text(filepath, obj)
-
 
 class BackgroundWriter:
     """Does one thing at a time in a thread, so that a training step need not wait for the disk.
