@@ -26,14 +26,8 @@ class Stopped(Exception):
     exit_code = 75
 
 
-Explainer = Callable[[BaseException], UserError | None]
-EXPLAINERS: list[Explainer] = []
-
-
-def explains(function: Explainer) -> Explainer:
-    """Register a function that knows the sentence for some errors of other libraries, and gives None for all others."""
-    EXPLAINERS.append(function)
-    return function
+# Functions that know the sentence for some errors of other libraries, and give None for all others.
+EXPLAINERS: list[Callable[[BaseException], UserError | None]] = []
 
 
 def explanation(error: BaseException) -> UserError | None:

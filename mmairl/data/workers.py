@@ -13,7 +13,7 @@ import torch
 from mmengine.utils import apply_to
 from torch.utils.data import DataLoader, dataloader, get_worker_info
 
-from mmairl.errors import UserError, chain, explains
+from mmairl.errors import EXPLAINERS, UserError, chain
 
 FEWER = '; lower train_dataloader.num_workers, then go on with --resume'
 SHARED_MEMORY = (
@@ -83,7 +83,6 @@ def require_handles(workers: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-@explains
 def explain_worker_failure(error: BaseException) -> UserError | None:
     """The sentence for an error of the data workers, or None for any other error."""
     if isinstance(error, UserError):
@@ -103,6 +102,9 @@ def explain_worker_failure(error: BaseException) -> UserError | None:
         if getattr(link, 'errno', None) == errno.ENOSPC and raised_in(link, synchronize, '__init__'):
             return UserError(SHARED_MEMORY)  # which also holds the locks of the workers' queues
     return None
+
+
+EXPLAINERS.append(explain_worker_failure)
 
 
 def raised_in(error: BaseException, module: ModuleType, function: str) -> bool:
