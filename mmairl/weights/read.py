@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.weights.formats import BACKBONE, Format, names_of, recognise, rename
+from mmairl.weights.formats import BACKBONE, names_of, recognise, rename
 from mmairl.weights.pickles import FOR_TORCH, ORIGIN, PlainUnpickler, plain
 
 # What a checkpoint wraps its weights in, from the outside in.
@@ -181,7 +181,10 @@ def read_backbone(path: str | Path, part: str = 'student') -> Backbone:
             f'{path} holds no {part} backbone that mmairl knows: its keys look like {list(tensors)[:3]}; give a ResNet '
             'or ViT by the names of mmairl, MoCo, mmpretrain, torchvision, timm, VISSL or detectron2'
         )
-    prefix = _prefix(form, part, tensors, path)
+    prefix = form.student if part == 'student' else form.teacher
+    if prefix is None or not any(key.startswith(prefix) for key in tensors):
+        wanted = f" (no key starts with '{prefix}')" if prefix else ''
+        raise UserError(f'{path} holds no teacher{wanted}: by its keys it is {form.name}; use --part student')
     inside = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
     kept = {key: value for key, value in inside.items() if form.pure or BACKBONE.match(key)}
     names = names_of(kept)
@@ -189,15 +192,6 @@ def read_backbone(path: str | Path, part: str = 'student') -> Backbone:
     weights = {renamed[prefix + key]: value for key, value in kept.items()}
     dropped = [key for key in tensors if key not in renamed]
     return Backbone(with_counters(weights), str(path), form.name, part, renamed, dropped, origin)
-
-
-def _prefix(form: Format, part: str, tensors: dict[str, Tensor], path: str | Path) -> str:
-    if part == 'student':
-        return form.student
-    if form.teacher is None or not any(key.startswith(form.teacher) for key in tensors):
-        wanted = f" (no key starts with '{form.teacher}')" if form.teacher else ''
-        raise UserError(f'{path} holds no teacher{wanted}: by its keys it is {form.name}; use --part student')
-    return form.teacher
 
 
 def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
