@@ -66,32 +66,27 @@ def test_a_damaged_one_gives_way_to_the_one_before(folder):
         newest_checkpoint(folder)
 
 
+def choice(folder: Path, **how: object) -> tuple[Start, Config]:
+    cfg = Config(dict(work_dir=str(folder), **{'resume': True, **how}))
+    return choose_start(cfg), cfg
+
+
 def test_a_new_run_in_an_old_folder_starts_its_own_line(folder):
-    """Killed before its first checkpoint, it must not go on from the end of the run before it."""
+    """Killed before its first checkpoint, it must not go on from the end of the run before it, unless that is given."""
     Start(run='new').begin(folder)
-    cfg = Config(dict(work_dir=str(folder), resume=True))
-    start = choose_start(cfg)
+    start, cfg = choice(folder)
     assert not start.resume and start.checkpoint is None and cfg.load_from is None
+    weights = str(folder / 'weights.pth')
+    start, cfg = choice(folder, resume='auto', load_from=weights)
+    assert not start.resume and cfg.load_from == weights and 'a' in start.checkpoint
     torch.save(training_checkpoint(run='new'), folder / 'epoch_1.pth')
     (folder / 'last_checkpoint').write_text('iter_25.pth')
-    start = choose_start(Config(dict(work_dir=str(folder), resume=True)))
+    start, _ = choice(folder)
     assert start.resume and Path(start.path).name == 'epoch_1.pth' and start.run == 'new'
-
-
-def test_an_explicit_checkpoint_of_an_earlier_run_is_gone_on_with(folder):
-    Start(run='new').begin(folder)
     torch.save(training_checkpoint(run='old'), folder / 'epoch_2.pth')
-    start = choose_start(Config(dict(work_dir=str(folder), resume=True, load_from=str(folder / 'epoch_2.pth'))))
+    start, _ = choice(folder, load_from=str(folder / 'epoch_2.pth'))
     start.begin(folder)
-    assert start.run == 'old' and run_in(folder) == 'old'
-    assert name_of_newest(folder, run_in(folder)) == 'epoch_2.pth'
-
-
-def test_a_restart_before_the_first_checkpoint_keeps_the_weights_it_starts_from(folder, tmp_path_factory):
-    work_dir = tmp_path_factory.mktemp('run')
-    cfg = Config(dict(work_dir=str(work_dir), resume='auto', load_from=str(folder / 'weights.pth')))
-    start = choose_start(cfg)
-    assert not start.resume and cfg.load_from == str(folder / 'weights.pth') and 'a' in start.checkpoint
+    assert start.run == 'old' and name_of_newest(folder, run_in(folder)) == 'epoch_2.pth'
 
 
 def test_a_resume_opens_its_file_once(tmp_path, monkeypatch):
