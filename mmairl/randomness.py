@@ -38,13 +38,10 @@ def set_random_state(state: State) -> None:
 @contextmanager
 def same_randomness() -> Iterator[None]:
     """What is drawn inside, on the CPU or the device, changes nothing that is drawn after."""
-    of_python, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    on_device = torch.cuda.is_initialized() and torch.cuda.get_rng_state()
+    of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
-        yield
+        with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
+            yield
     finally:
         random.setstate(of_python)
         np.random.set_state(of_numpy)
-        torch.set_rng_state(of_torch)
-        if on_device is not False:
-            torch.cuda.set_rng_state(on_device)
