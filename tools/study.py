@@ -33,7 +33,7 @@ from mmairl.study.slurm import slurm_jobs
 from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.statistics import Comparison, plan_seeds
 from mmairl.study.stopping import stoppable
-from mmairl.study.worker import is_local, last_checkpoint
+from mmairl.study.worker import is_local, last_checkpoint, outdated
 from mmairl.transfer.tasks import TASKS
 from mmairl.weights.read import read_backbone
 
@@ -93,6 +93,9 @@ def main() -> None:
     if not args.collect:
         todo = sum(not run.done for run in runs)
         CONSOLE.print(f'{len(runs) - todo} of {len(runs)} runs are finished')
+        for run in runs:
+            if run.result and (differs := outdated(run.folder, run.result)):
+                print(f'{run.row.name}, seed {run.seed} is measured anew, since this has changed: {differs}')
         with stoppable():
             execute(runs, jobs_of(args), args.per_run, Progress(len(runs) - todo, len(runs)))
     finish(collect(study, configs, scale, runs, out), out)

@@ -3,7 +3,7 @@
 import dataclasses
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +115,14 @@ def evaluate(
     return Result(name_of(subject, part), scores, time.perf_counter() - began, details, identity)
 
 
+def identity_of(
+    cfg: Config, protocol: str, found: Backbone, settings: Settings, data: Callable[..., dict] = data_identity
+) -> dict[str, Any]:
+    """What a result of `evaluate` depends on, before it is there; `data` may know the data sets' identities already."""
+    recipe = _recipe(cfg, protocol, settings, found) if protocol in BY_TRAINING else None
+    return _identity(cfg, protocol, found, settings, evaluation_sets(cfg, protocol), recipe, data)
+
+
 def _start(folder: Path, identity: dict[str, Any], found: Backbone | None) -> dict | None:
     """Take the folder for this evaluation, and put the weights there that all of its runs start from."""
     claim(folder, identity)
@@ -132,6 +140,7 @@ def _identity(
     settings: Settings,
     datasets: dict[str, tuple[dict, Dataset]],
     recipe: Config | None,
+    data: Callable[..., dict] = data_identity,
 ) -> dict[str, Any]:
     """What the result depends on: nothing else, and nothing that changes no number."""
     chosen: dict[str, Any] = dict(name=protocol)
@@ -153,7 +162,7 @@ def _identity(
         weights=found if isinstance(found, str) else weights_identity(found.weights),
         network='none' if found == 'pixels' else config_identity(network),
         input=dict(mean=list(normal.mean), std=list(normal.std)),
-        data={name: data_identity(described, dataset) for name, (described, dataset) in datasets.items()},
+        data={name: data(described, dataset) for name, (described, dataset) in datasets.items()},
         code=code_identity(),
     )
 

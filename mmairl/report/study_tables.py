@@ -27,7 +27,7 @@ STATES = {
     'missing': 'has not run',
     'failed': 'failed',
     'running': 'is not finished',
-    'replaced': 'was measured before its checkpoint was replaced; run the study again',
+    'replaced': 'was measured before its checkpoint, data or settings were changed; run the study again',
 }
 
 

@@ -14,7 +14,7 @@ from mmairl.study.runs import Run
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
 from mmairl.study.statistics import compare as compare_scores
-from mmairl.study.worker import was_replaced
+from mmairl.study.worker import outdated
 
 
 def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequence[Run], out: Path) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def describe(run: Run, out: Path) -> dict[str, Any]:
     found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)), state='missing')
     if result.is_file():
         found.update(json.loads(result.read_text()), state='done')
-        if was_replaced(run.folder, found):
-            found['state'] = 'replaced'
+        if differs := outdated(run.folder, found):
+            found.update(state='replaced', error=differs)
     elif failed.is_file():
         found.update(state='failed', error=failed.read_text().removeprefix('error: '))
     elif (run.folder / 'last_checkpoint').is_file():

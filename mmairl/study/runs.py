@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -20,7 +21,7 @@ from mmairl.errors import UserError
 from mmairl.files import write_json
 from mmairl.study.spec import Row, Study
 from mmairl.study.stopping import ending_with_parent
-from mmairl.study.worker import is_local, was_replaced
+from mmairl.study.worker import is_local, outdated
 
 GRACE = 120  # seconds to finish a step and save, as many as the Slurm jobs have
 # A run that does not listen for a signal, as between training and the last score, ends by it.
@@ -44,10 +45,13 @@ class Run:
         return all((folder / 'result.json').is_file() for folder in self.needs)
 
     @property
-    def done(self) -> bool:
+    def result(self) -> dict[str, Any]:
         path = self.folder / 'result.json'
-        result = json.loads(path.read_text()) if path.is_file() else {'labels': ()}
-        return set(self.tasks) <= set(result['labels']) and not was_replaced(self.folder, result)
+        return json.loads(path.read_text()) if path.is_file() else {}
+
+    @property
+    def done(self) -> bool:
+        return set(self.tasks) <= set(self.result.get('labels', ())) and not outdated(self.folder, self.result)
 
 
 def lay_out(

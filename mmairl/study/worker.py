@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,8 +22,8 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
-from mmengine.dist import barrier, get_world_size, is_main_process
-from torch.utils.data import Subset
+from mmengine.dist import get_world_size, is_main_process
+from torch.utils.data import Dataset, Subset
 
 from mmairl.analysis.normrescale import normrescale
 from mmairl.configs import load_config
@@ -32,13 +33,23 @@ from mmairl.engine.preemption import REQUEUE
 from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics
-from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate, extraction
+from mmairl.evaluation.features import on_main_process
+from mmairl.evaluation.identity import data_identity, difference, key_of
+from mmairl.evaluation.protocol import (
+    BY_TRAINING,
+    ON_FEATURES,
+    Settings,
+    default_device,
+    evaluate,
+    extraction,
+    identity_of,
+)
 from mmairl.files import write_json
 from mmairl.registry import DATASETS
 from mmairl.study.factors import hidden_factors
 from mmairl.study.start import RecordStart
 from mmairl.study.stopping import passing_on
-from mmairl.weights.read import read_backbone
+from mmairl.weights.read import Backbone, read_backbone
 from mmairl.weights.write import write_backbone
 
 STATISTICS = 200  # batches that batch norm's statistics are measured on, as many as PreciseBN takes
@@ -46,6 +57,7 @@ FEATURES = 'features'  # of the protocols that share them, until all are measure
 SIZES = ('type', 'depth', 'stem_channels', 'base_channels')  # what a network has on every data set
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
 PATIENCE = 60  # seconds that the next start of a run waits for one that is stopping, and saving
+KNOWN_DATA: dict[str, dict[str, Any]] = {}
 PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy')
 
 
@@ -99,36 +111,42 @@ def run(folder: Path, launcher: str = 'none') -> None:
             write_json(trained, {**record, 'start': json.loads((folder / 'start.json').read_text())})
     checkpoint = last_checkpoint(folder)
     start_processes(launcher)
-    if is_main_process():
-        forget_another(folder, asked['tasks'], sha256(checkpoint))
-    barrier()
     local = [task for task in asked['tasks'] if is_local(task)]
-    scores = {task: measure(task, cfg, checkpoint, folder, launcher) for task in local}
+    measured = {task: measure(task, folder, checkpoint, launcher) for task in local}
     if is_main_process():
         write_json(
-            folder / 'result.json', {**json.loads(trained.read_text()), **describe(cfg, folder, checkpoint, scores)}
+            folder / 'result.json', {**json.loads(trained.read_text()), **describe(cfg, folder, checkpoint, measured)}
         )
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
 
 
-def forget_another(folder: Path, tasks: Sequence[str], digest: str) -> None:
-    """Delete what was measured of another checkpoint that lay in this one's place."""
-    measured = folder / 'measured.json'
-    if measured.is_file() and json.loads(measured.read_text()) != digest:
-        for task in tasks:
-            (folder / f'{task}.json').unlink(missing_ok=True)
-            shutil.rmtree(folder / task, ignore_errors=True)
-        shutil.rmtree(folder / 'transfer', ignore_errors=True)
-        (folder / 'result.json').unlink(missing_ok=True)
-    write_json(measured, digest)
+def outdated(folder: Path, result: Mapping[str, Any]) -> str:
+    """What a finished run's scores depend on and is another now; '' where nothing is, or what they depend on is gone.
 
-
-def was_replaced(folder: Path, result: Mapping[str, Any]) -> bool:
-    """Whether the run's checkpoint is another than the one that was measured; one that was deleted is not."""
+    Versions of code do not count here: the page says which each run was measured by.
+    """
     checkpoint = folder / result['checkpoint']
-    if not checkpoint.is_file() or result.get('file') == _file(checkpoint):
-        return False
-    return sha256(checkpoint) != result['sha256']
+    if not checkpoint.is_file():
+        return ''
+    if result.get('file') != _file(checkpoint) and sha256(checkpoint) != result['sha256']:
+        return 'checkpoint'
+    for task in filter(is_local, result['scores']):
+        there = result.get('identities', {}).get(task, {})
+        try:
+            here = identity_of(*settings_of(task, folder, checkpoint), data=known_data)
+        except (UserError, OSError):  # such as data that are not on this machine
+            continue
+        if differs := difference({**there, 'code': ''}, {**here, 'code': ''}):
+            return f'{task}: {differs}'
+    return ''
+
+
+def known_data(described: Mapping[str, Any], dataset: Dataset) -> dict[str, Any]:
+    """The identity of a data set, which is looked at once in a process: the runs of a study share theirs."""
+    key = json.dumps(described, default=str)
+    if key not in KNOWN_DATA:
+        KNOWN_DATA[key] = data_identity(described, dataset)
+    return KNOWN_DATA[key]
 
 
 def sha256(path: Path) -> str:
@@ -192,7 +210,7 @@ def transfer(folder: Path, gpus: int, leave_if_signalled: Callable[[], None]) ->
 
     asked = json.loads((folder / 'asked.json').read_text())
     result = json.loads((folder / 'result.json').read_text())
-    place = Place(Path('.').absolute(), folder / 'transfer', gpus)
+    place = Place(Path('.').absolute(), folder / f'transfer_{result["sha256"][:16]}', gpus)
     start, depth = prepare(str(folder / result['checkpoint']), 'student', None, place)
     for task in asked['tasks']:
         if not is_local(task) and task not in result['labels']:
@@ -207,35 +225,41 @@ def last_checkpoint(folder: Path) -> Path:
     return folder / Path((folder / 'last_checkpoint').read_text().strip()).name
 
 
-def measure(task: str, cfg: Config, checkpoint: Path, folder: Path, launcher: str) -> dict[str, float]:
-    """The task's scores by name; what has been measured is read. PROTOCOL@CONFIG measures on one of configs/evaluation."""
-    done, (protocol, _, elsewhere) = folder / f'{task}.json', task.partition('@')
+def settings_of(task: str, folder: Path, checkpoint: Path) -> tuple[Config, str, Backbone, Settings]:
+    """What `identity_of` and `evaluate` take for a task. PROTOCOL@CONFIG measures on one of configs/evaluation."""
+    protocol, _, elsewhere = task.partition('@')
+    cfg = load_config(str(folder / 'asked' / 'config.yaml'))
+    if elsewhere:
+        network = {key: cfg.model.backbone[key] for key in SIZES if key in cfg.model.backbone}
+        width = cfg.model.get('in_channels') or cfg.model.projector.in_channels
+        cfg = load_config(f'mmairl::evaluation/{elsewhere}.py')
+        cfg.merge_from_dict({'model.backbone': network, 'model.in_channels': width})
+    settings = Settings(ks=[20], device=default_device(), sweep=cfg.get('evaluation', {}).get('sweep', False))
+    return cfg, protocol, read_backbone(str(checkpoint)), settings
+
+
+def measure(task: str, folder: Path, checkpoint: Path, launcher: str) -> dict[str, Any]:
+    """The task's scores by name, and their identity; a result of the same identity is read."""
+    cfg, protocol, found, settings = settings_of(task, folder, checkpoint)
+    identity = on_main_process(lambda: identity_of(cfg, protocol, found, settings))
+    own = folder / f'{task}_{key_of(identity)}'
+    done = own.with_name(f'{own.name}.json')
     if not done.is_file():
-        if elsewhere:
-            network = {key: cfg.model.backbone[key] for key in SIZES if key in cfg.model.backbone}
-            width = cfg.model.get('in_channels') or cfg.model.projector.in_channels
-            cfg = load_config(f'mmairl::evaluation/{elsewhere}.py')
-            cfg.merge_from_dict({'model.backbone': network, 'model.in_channels': width})
-        settings = Settings(
-            ks=[20],
-            device=default_device(),
-            cache=folder / FEATURES,
-            sweep=cfg.get('evaluation', {}).get('sweep', False),
-            work_dir=folder / task,
-            launcher=launcher,
-        )
-        scores = evaluate(cfg, protocol, checkpoint, settings=settings).scores
+        settings = replace(settings, cache=folder / FEATURES, work_dir=own, launcher=launcher)
+        result = evaluate(cfg, protocol, checkpoint, settings=settings)
         if is_main_process():
-            write_json(done, scores)
-        return scores
+            write_json(done, dict(scores=result.scores, identity=result.identity))
+        return dict(scores=result.scores, identity=result.identity)
     return json.loads(done.read_text())
 
 
-def describe(cfg: Config, folder: Path, checkpoint: Path, scores: dict[str, dict[str, float]]) -> dict[str, Any]:
+def describe(cfg: Config, folder: Path, checkpoint: Path, measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """All that the page says of a run."""
+    first = {task: next(iter(found['scores'].items())) for task, found in measured.items()}
     return dict(
-        scores={task: next(iter(found.values())) for task, found in scores.items()},
-        labels={task: f'{next(iter(found))} {task.partition("@")[2]}'.strip() for task, found in scores.items()},
+        scores={task: score for task, (_, score) in first.items()},
+        labels={task: f'{name} {task.partition("@")[2]}'.strip() for task, (name, _) in first.items()},
+        identities={task: found['identity'] for task, found in measured.items()},
         checkpoint=checkpoint.name,
         sha256=sha256(checkpoint),
         file=_file(checkpoint),

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from mmengine.config import Config
+from PIL import Image
 from small_runs import wait_for
 
 from mmairl.engine.launch import register
@@ -22,7 +24,7 @@ from mmairl.study.collect import describe
 from mmairl.study.runs import Run, execute, lay_out
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study, read_study
-from mmairl.study.worker import forget_another, rescale
+from mmairl.study.worker import rescale
 from mmairl.weights.read import read_backbone
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +130,8 @@ def test_every_number_leads_back_to_its_run(out):
         for one in row['runs']:
             folder = out / one['folder']
             assert one['state'] == 'done' and one['images_seen'] == 3 * 64
-            assert one['scores'] == {'knn': next(iter(json.loads((folder / 'knn.json').read_text()).values()))}
+            (measured,) = (json.loads(path.read_text()) for path in folder.glob('knn_*.json'))
+            assert one['scores'] == {'knn': next(iter(measured['scores'].values()))}
             assert (folder / one['checkpoint']).is_file() and len(one['sha256']) == 64
             assert 'model:' in one['config_text']
     assert [row['changed'] != [] for row in record['rows']] == [False, True, False]
@@ -164,17 +167,37 @@ def test_the_seeds_of_rows_that_start_alike_are_blocks(out):
     assert starts[0] == starts[1] == starts[2] and all(starts[0].values())
 
 
-def test_a_score_is_not_told_of_a_checkpoint_that_was_replaced(out, tmp_path):
-    folder = shutil.copytree(out / 'runs/sgd/seed_0', tmp_path / 'seed_0')
+def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp_path):
+    """Each is noticed at the next start, measured anew in a file of its own, and noticed no more."""
+    folder, images = shutil.copytree(out / 'runs/sgd/seed_0', tmp_path / 'seed_0'), tmp_path / 'images'
+    for number in range(8):
+        (kind := images / 'ab'[number % 2]).mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 255, (24, 24, 3), np.uint8)
+        Image.fromarray(pixels).save(kind / f'{number}.png')
+    view = [dict(type='CenterCrop', size=16)]
+    data = dict(type='ImageFolder', root=str(images), views=[view])
+    asked = yaml.safe_load((folder / 'asked/config.yaml').read_text())
+    asked['evaluation'] = dict(train=data, test=data)
+    (folder / 'asked/config.yaml').write_text(yaml.safe_dump(asked))
     run = Run(Row('SGD', 'mocov2plus_r50_200e.py'), 0, folder, ('knn',))
-    assert run.done and describe(run, tmp_path)['state'] == 'done'
-    shutil.copy(
-        out / 'runs/rescaled/seed_0/rescaled.pth',
-        folder / json.loads((folder / 'result.json').read_text())['checkpoint'],
-    )
-    assert not run.done and describe(run, tmp_path)['state'] == 'replaced'
-    forget_another(folder, ['knn'], 'another digest')
-    assert not (folder / 'knn.json').exists() and not (folder / 'result.json').exists()
+    assert not run.done and 'knn: data.t' in describe(run, tmp_path)['error']
+
+    def checkpoint() -> None:
+        shutil.copy(out / 'runs/rescaled/seed_0/rescaled.pth', folder / run.result['checkpoint'])
+
+    def image() -> None:
+        Image.new('RGB', (24, 24)).save(images / 'a/0.png')
+        worker.KNOWN_DATA.clear()  # as in another process
+
+    worker.run(folder)
+    for change in (checkpoint, image):
+        assert run.done and describe(run, tmp_path)['state'] == 'done'
+        change()
+        assert not run.done and describe(run, tmp_path)['state'] == 'replaced'
+        before = run.result['identities']['knn']
+        worker.run(folder)
+        assert run.done and run.result['identities']['knn'] != before
+    assert len(list(folder.glob('knn_*.json'))) == 4  # of before, and of each change
 
 
 def test_another_config_under_the_same_folder_is_refused(tmp_path):
