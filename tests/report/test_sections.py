@@ -1,63 +1,28 @@
-"""The sections that pages share, on a made-up run: class-coloured images, two results, curves."""
+"""The sections that pages share, on a made-up run: drawn images and their mirror images, two results, curves."""
 
 import json
 
 import pytest
 import torch
+import torch.nn.functional as F
 from mmengine import Config
 from outline import sound
 from rich.console import Console
-from torch import Tensor, nn
-from torch.utils.data import Dataset
 
-from mmairl.evaluation.features import extract
+from mmairl.evaluation.features import Features, extract
 from mmairl.evaluation.protocol import Result, evaluation_sets, extraction
-from mmairl.registry import DATASETS, MODELS
+from mmairl.registry import DATASETS
 from mmairl.report import sections
 from mmairl.report.page import Page
 from mmairl.report.table import results_table, save_table, terminal_table
 
 
-@DATASETS.register_module(force=True)
-class Blobs(Dataset):
-    """`count` noisy images of three colours."""
-
-    classes = ('red', 'green', 'blue')
-
-    def __init__(self, count: int, seed: int = 0, size: int = 16) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self.labels = torch.arange(count) % 3
-        self.images = torch.randint(0, 120, (count, 3, size, size), generator=generator, dtype=torch.uint8)
-        self.images[torch.arange(count), self.labels] += 100
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def raw(self, index: int) -> Tensor:
-        return self.images[index]
-
-    def __getitem__(self, index: int) -> dict:
-        return {'inputs': [self.images[index]], 'data_samples': {'label': int(self.labels[index]), 'index': index}}
-
-
-@MODELS.register_module(force=True)
-class FlipViews(nn.Module):
-    """Two normalised views of a batch: the image and its mirror image."""
-
-    def __init__(self, mean: list[float], std: list[float]) -> None:
-        super().__init__()
-        self.mean, self.std = (torch.tensor(v).view(-1, 1, 1) for v in (mean, std))
-
-    def forward(self, batch: dict, training: bool) -> dict:
-        view = (batch['inputs'][0] / 255 - self.mean) / self.std
-        return {**batch, 'inputs': [view, view.flip(-1)]}
-
-
 @pytest.fixture
 def cfg() -> Config:
-    train, test = dict(type='Blobs', count=60), dict(type='Blobs', count=30, seed=1)
-    preprocessor = dict(type='FlipViews', mean=[0.5] * 3, std=[0.25] * 3)
-    evaluation, loader = dict(train=train, test=test), dict(dataset=train)
+    train, test = (dict(type='Shapes', split=split, count=96, size=16) for split in ('train', 'val'))
+    preprocessor = dict(type='ViewPreprocessor', mean=[0.5] * 3, std=[0.25] * 3)
+    mirrored = {**train, 'views': [[], [dict(type='RandomFlip', p=1.0)]]}
+    evaluation, loader = dict(train=train, test=test), dict(dataset=mirrored)
     return Config(dict(model=dict(data_preprocessor=preprocessor), train_dataloader=loader, evaluation=evaluation))
 
 
@@ -83,28 +48,28 @@ def test_page_is_sound_and_has_every_figure(cfg, results, tmp_path):
     outline = sound(text)
     assert outline.counts['section'] == 5
     assert outline.counts['svg'] == 1 + 2 + 4  # bars, maps, curves
-    assert outline.counts['img'] == 8 * 3 + 3 * (1 + 7)  # pairs, neighbours
+    assert outline.counts['img'] == 8 * 3 + 8 * (1 + 7)  # pairs, neighbours
     assert outline.counts['table'] == 1
     assert 'A &lt;title&gt;' in text and 'trained &lt;student&gt;' in text and '<student>' not in text
 
 
 def test_views_are_training_views_as_bytes(cfg):
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
+    images = torch.stack([dataset.raw(4), dataset.raw(2)])
     first, second = sections.augmented(cfg, dataset, [4, 2])
-    assert torch.equal(first, dataset.images[[4, 2]])
-    assert torch.equal(second, dataset.images[[4, 2]].flip(-1))
+    assert torch.equal(first, images) and torch.equal(second, images.flip(-1))
 
 
 def test_neighbours_are_framed_by_whether_they_are_right(cfg, tmp_path):
-    data = [dataset for _, dataset in evaluation_sets(cfg).values()]
-    train, test = (extract(None, dataset, extraction(cfg)) for dataset in data)
-    wrong = type(train)(train.x, (train.y + 1) % 3)
-    for bank, right_frames in ((train, 21), (wrong, 0)):
+    data = DATASETS.build(cfg.evaluation.train)
+    perfect = Features(F.one_hot(data.labels).float(), data.labels)
+    wrong = Features(perfect.x, (data.labels + 1) % len(data.classes))
+    for bank, right in ((perfect, 8 * 7), (wrong, 0)):
         page = Page('')
-        sections.add_neighbours(page, (data[0].raw, bank), (data[1].raw, test), data[1].classes)
+        query = Features(perfect.x, perfect.y)
+        sections.add_neighbours(page, (data.raw, bank), (data.raw, query), data.classes)
         text = page.write(tmp_path / 'page.html').read_text()
-        assert text.count('"picture right"') == right_frames
-        assert text.count('"picture wrong"') == 21 - right_frames
+        assert text.count('"picture right"') == right and text.count('"picture wrong"') == 8 * 7 - right
 
 
 def test_a_score_that_a_subject_lacks_is_a_dash_and_the_best_is_marked(results):

@@ -51,10 +51,8 @@ def job(tmp_path, monkeypatch):
 ])  # fmt: skip
 def test_a_job_goes_back_into_the_queue_when_its_run_asks_for_it(job, tmp_path, commands, expected):
     assert job(*commands) == expected and not (tmp_path / 'second').exists()
-
-
-def test_a_task_of_an_array_puts_only_itself_back(job):
-    assert job('exit 75', SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3') == (0, 'requeue 12_3\n')
+    array = dict(SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3')  # a task of one puts only itself back
+    assert job('exit 75', **array)[1].endswith('requeue 12_3\n')
 
 
 LISTENS = "trap 'echo > $AT/saved; sleep 0.5; exit {}' USR1; echo > $AT/ready; for i in {{1..600}}; do sleep 0.1; done"
