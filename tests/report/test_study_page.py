@@ -9,7 +9,7 @@ import pytest
 from markupsafe import escape
 from outline import sound
 
-from mmairl.report.study_page import duration, write_study_page
+from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import BLANK, columns, latex, markdown, table_lines
 from mmairl.study.published import rows
 from mmairl.study.statistics import compare
@@ -291,8 +291,3 @@ def test_tables_are_booktabs_and_lists_that_no_name_breaks():
     # A bracket would be an argument of the line break, a plus a list within the list.
     assert '\n{[}a] & ' in latex(tiny(**{'[a]': (70.0, 71.0)}))
     assert '\n- Row + b, seed 0: k-NN is nan' in markdown(tiny(**{'a': (1.0,), '+ b': (math.nan,)}))
-
-
-@pytest.mark.parametrize(('seconds', 'text'), [(90, '90 s'), (3000, '50 min'), (9000, '2.5 h')])
-def test_durations_read_as_said(seconds, text):
-    assert duration(seconds) == text

@@ -1,25 +1,21 @@
 """The three papers: every table and figure is a study that plans at every scale, a command, or a sentence that says why not."""
 
 import copy
-import json
 import math
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from mmengine.optim import build_optim_wrapper
 from scipy import stats
-from test_docs import check_command, commands, module
+from test_docs import check_command, commands
 
 from mmairl.configs import load_config
 from mmairl.optim.schedule import WarmUpLR
 from mmairl.registry import MODELS
 from mmairl.report.figures import Point, study_scatter
 from mmairl.study import scale as scales
-from mmairl.study import worker
 from mmairl.study.guard import compare, require_fair
 from mmairl.study.published import rows, tables
 from mmairl.study.spec import read_study
@@ -134,40 +130,3 @@ def test_uniformity_is_the_mean_over_pairs():
     pairs = [[math.exp(-2 * (a - b).square().sum()) for a in v for b in v if a is not b] for v in map(list, q)]
     expected = sum(math.log(sum(of) / len(of)) for of in pairs) / 2
     assert MODELS.build(dict(type='UniformityTerm'))(q).item() == pytest.approx(expected)
-
-
-def test_checkpoints_along_a_run_are_measured_and_looked_into(tmp_path, monkeypatch):
-    """A study of one run, of what it had saved after a third and two thirds, and of what its networks look like."""
-    config = 'longer/mocov2plus_r50_300e.py'
-    described = [dict(name='end', config=config, x=3)]
-    for part in ('1/3', '2/3'):
-        described.append(dict(name=part, config=config, x=1, along=dict(of='end', part=part), against='end'))
-    looks = [dict(instrument=name, rows=['1/3', 'end']) for name in ('norms', 'cka')]
-    study = dict(title='Along', figure=dict(kind='scatter', x='knn'), tasks={}, look=looks, rows=described)
-    toy = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
-    toy['merge'] |= {'model.backbone.stem_channels': 8, 'model.backbone.base_channels': 8}
-    data = dict(type='Shapes', split='train', count=64, size=24)
-    toy |= dict(
-        tasks=['knn', 'logreg'],
-        images=64,
-        data=data,
-        batch=16,
-        epochs=0.02,
-        queue=64,
-        widths=dict(features=64, hidden=32, out=16),
-    )
-    toy['views']['RandomResizedCrop']['size'] = 16
-    toy['replace']['evaluation'] = dict(train=data, test={**data, 'split': 'val'})
-    for name, content in (('study', study), ('toy', toy)):
-        (tmp_path / f'{name}.yaml').write_text(yaml.safe_dump(content))
-    tool = module('tools/study.py')
-    monkeypatch.setattr(tool, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
-    parts = [tmp_path / 'study.yaml', '--scale', tmp_path / 'toy.yaml', '--out', tmp_path / 'out']
-    monkeypatch.setattr(sys, 'argv', ['study', *map(str, parts)])
-    tool.main()
-    record = json.loads((tmp_path / 'out' / 'study.json').read_text())
-    assert [row['runs'][0]['images_seen'] for row in record['rows']] == [6 * 64, 2 * 64, 4 * 64]
-    assert len({run['sha256'] for row in record['rows'] for run in row['runs']}) == 3
-    assert any('projector' in said for said in record['assumptions'])
-    assert 'What its rows assume' in (tmp_path / 'out' / 'page.html').read_text()
-    assert list(tmp_path.glob('out/norms_0/*.html')) and list(tmp_path.glob('out/cka_1/*.html'))

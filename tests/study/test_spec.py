@@ -11,7 +11,7 @@ from mmengine.config import Config
 from mmairl.errors import UserError
 from mmairl.study.collect import collect
 from mmairl.study.factors import hidden_factors
-from mmairl.study.guard import after, compare, hidden, require_fair
+from mmairl.study.guard import compare, require_fair
 from mmairl.study.plan import passes
 from mmairl.study.published import tables
 from mmairl.study.scale import read_scale, resolve
@@ -151,19 +151,6 @@ def test_a_plan_runs_no_code_that_options_name(tmp_path, run_tool, capsys):
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/study.py', path, '--dry-run')
     assert "the row 'two' sets model.backbone.type" in capsys.readouterr().err and not (tmp_path / 'ran').exists()
-
-
-def test_what_papers_seldom_print_is_read_off_the_config():
-    sgd, lars, *_ = (hidden_factors(cfg) for cfg in resolved(read_study(STUDIES / 'crossover.yaml')).values())
-    assert {name for name in sgd if sgd[name] != lars[name]} == {'rate'}
-    found = hidden({'SGD': [dict(hidden=sgd)] * 2, 'LARS': [dict(hidden=lars), {}], 'not run': []})
-    assert [of['check'] for of in found if not of['equal']] == ['rate']
-
-
-def test_runs_that_are_not_comparable_are_found_afterwards():
-    alike = dict(images_seen=100, steps=10, evaluation='{}', versions={'torch': '2'}, git='abc')
-    found = after({'one': [alike, alike], 'two': [{**alike, 'images_seen': 90}]})
-    assert len(found) == 5 and [check['check'] for check in found if not check['equal']] == ['images seen']
 
 
 def test_flags_of_a_published_row_are_no_scores_and_top_1_stands_beside_linear_evaluation(tmp_path):

@@ -29,35 +29,17 @@ from mmairl.weights.read import read_backbone
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-TOY = dict(
-    text='a toy',
-    rate=100,
-    rate_source='assumed',
-    images=64,
-    merge={
-        'model.backbone.depth': 18,
-        'model.backbone.stem_channels': 8,
-        'model.backbone.base_channels': 8,
-        'train_dataloader.num_workers': 0,
-        'train_dataloader.persistent_workers': False,
-        'train_dataloader.pin_memory': False,
-        'default_hooks.logger.interval': 2,
-    },
-    replace=dict(
-        evaluation=dict(
-            train=dict(type='Shapes', split='train', count=64, size=24),
-            test=dict(type='Shapes', split='val', count=48, size=24),
-        )
-    ),
-    data=dict(type='Shapes', split='train', count=64, size=24),
-    views=dict(RandomResizedCrop=dict(size=16)),
-    views_on_device=True,
-    widths=dict(features=64, hidden=32, out=16),
-    queue=64,
-    batch=16,
-    epochs=0.015,
-    warm_up=1,
-    tasks=['knn'],
+DATA = dict(type='Shapes', split='train', count=64, size=24)
+TOY = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
+TOY['merge'] |= {
+    'model.backbone.stem_channels': 8,
+    'model.backbone.base_channels': 8,
+    'default_hooks.logger.interval': 2,
+}
+TOY['views']['RandomResizedCrop']['size'] = 16
+TOY['replace']['evaluation'] = dict(train=DATA, test={**DATA, 'split': 'val', 'count': 48})
+TOY |= dict(
+    images=64, data=DATA, widths=dict(features=64, hidden=32, out=16), queue=64, batch=16, epochs=0.015, tasks=['knn']
 )
 STUDY = dict(
     title='A toy',
@@ -69,6 +51,15 @@ STUDY = dict(
         dict(name='rescaled', config='mocov2plus_lars_r50_200e.py', rescaled=dict(of='LARS', anchor='SGD')),
     ],
 )
+
+
+# What a run had saved half-way, and what instruments see in both networks.
+LONGER = dict(config='longer/mocov2plus_r50_300e.py', declares=['train_cfg', 'param_scheduler', 'default_hooks'])
+ALONG = [
+    dict(LONGER, name='end', against='SGD'),
+    dict(LONGER, name='half-way', against='end', along=dict(of='end', part='1/2')),
+]
+LOOK = [dict(instrument=name, rows=['half-way', 'end']) for name in ('norms', 'cka')]
 
 
 def written(folder: Path, study: dict, scale: dict) -> list[str]:
@@ -110,7 +101,7 @@ def interrupted(command: list[str], folder: Path, number: int) -> subprocess.Pop
 def out(tmp_path_factory) -> Path:
     """One run as a study starts it and the others in this process, to save imports; then the study, which finds all done."""
     folder = tmp_path_factory.mktemp('study')
-    command = written(folder, {**STUDY, 'seeds': [0]}, TOY)
+    command = written(folder, {**STUDY, 'seeds': [0], 'rows': [*STUDY['rows'], *ALONG], 'look': LOOK}, TOY)
     register()
     study, scale = read_study(folder / 'study.yaml'), read_scale(str(folder / 'toy.yaml'))
     configs = {row.name: resolve(row, scale) for row in study.rows}
@@ -129,16 +120,20 @@ def test_every_number_leads_back_to_its_run(out):
     for row in record['rows']:
         for one in row['runs']:
             folder = out / one['folder']
-            assert one['state'] == 'done' and one['images_seen'] == 3 * 64
+            assert one['state'] == 'done' and one['images_seen'] == {'end': 4, 'half-way': 2}.get(row['name'], 3) * 64
             (measured,) = (json.loads(path.read_text()) for path in folder.glob('knn_*.json'))
             assert one['scores'] == {'knn': next(iter(measured['scores'].values()))}
             assert (folder / one['checkpoint']).is_file() and len(one['sha256']) == 64
             assert 'model:' in one['config_text']
-    assert [row['changed'] != [] for row in record['rows']] == [False, True, False]
+    assert len({run['sha256'] for row in record['rows'] for run in row['runs']}) == 5
+    assert [row['changed'] != [] for row in record['rows']] == [False, True, False, True, False]
+    assert any('projector' in said for said in record['assumptions'])
     fairness = record['fairness']
-    assert all(check['equal'] for check in fairness['after'] if check['check'] != 'code')
+    unequal = [check['check'] for check in fairness['after'] if not check['equal'] and check['check'] != 'code']
+    assert unequal == ['images seen', 'optimizer steps']
     assert [check['check'] for check in fairness['hidden'] if not check['equal']] == ['rate']
-    assert 'LARS' in (out / 'page.html').read_text()
+    assert 'LARS' in (page := (out / 'page.html').read_text()) and 'What its rows assume' in page
+    assert list(out.glob('norms_0/*.html')) and list(out.glob('cka_1/*.html'))
     assert '72.0' in (out / 'table.md').read_text() and '\\toprule' in (out / 'table.tex').read_text()
 
 
