@@ -1,6 +1,5 @@
 """What a study's runs have left, as one record: the form that the page and the tables are made from."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ from mmairl.files import write_json
 from mmairl.study.guard import after, compare, hidden
 from mmairl.study.runs import Run
 from mmairl.study.scale import Scale
-from mmairl.study.spec import Row, Study
+from mmairl.study.spec import Study
 from mmairl.study.statistics import compare as compare_scores
 from mmairl.study.worker import outdated
 
@@ -35,7 +34,20 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         metrics=[dict(key=key, label=label, unit='%') for key, label in labels.items()],
         published_metrics=[dict(key=_measured_as(key, study, scale), label=key) for key in printed],
         figure=study.figure,
-        rows=[_row(row, study, scale, changed.get(row.name, []), by_row[row.name]) for row in study.rows],
+        rows=[
+            dict(
+                name=row.name,
+                config=row.config,
+                on=row.against,
+                factor=row.factor,
+                changed=changed.get(row.name, []),
+                group=row.group,
+                x=row.x,
+                published={_measured_as(key, study, scale): value for key, value in row.published.items()},
+                runs=by_row[row.name],
+            )
+            for row in study.rows
+        ],
         fairness=dict(before=compared, after=after(finished), hidden=hidden(finished)),
         reading=study.reading.get(scale.name, ''),
         assumptions=assumptions(configs),
@@ -57,10 +69,10 @@ def assumptions(configs: dict[str, Config]) -> dict[str, list[str]]:
 
 def describe(run: Run, out: Path) -> dict[str, Any]:
     """A run as the page shows it; what it has not done yet is missing."""
-    result, failed = run.folder / 'result.json', run.folder / 'failed.txt'
+    failed = run.folder / 'failed.txt'
     found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)), state='missing')
-    if result.is_file():
-        found.update(json.loads(result.read_text()), state='done')
+    if run.result:
+        found.update(run.result, state='done')
         if differs := outdated(run.folder, found):
             found.update(state='replaced', error=differs)
     elif failed.is_file():
@@ -76,17 +88,3 @@ def _measured_as(key: str, study: Study, scale: Scale) -> str:
     """The task whose score stands beside a published number; top-1 on ImageNet is that of linear evaluation."""
     by = {'in1k': 'linear', 'top1': 'linear', **study.measured} if scale.name == 'in1k' else {}
     return by.get(key, key)
-
-
-def _row(row: Row, study: Study, scale: Scale, changed: list[str], runs: list[dict[str, Any]]) -> dict[str, Any]:
-    return dict(
-        name=row.name,
-        config=row.config,
-        on=row.against,
-        factor=row.factor,
-        changed=changed,
-        group=row.group,
-        x=row.x,
-        published={_measured_as(key, study, scale): value for key, value in row.published.items()},
-        runs=runs,
-    )

@@ -102,15 +102,12 @@ def _shorten(cfg: Config, scale: Scale) -> None:
     if scale.batch:  # a rate belongs to a batch, and the scale's factors to the usual one
         optimizer.lr *= USUAL_BATCH / cfg.total_batch_size
         cfg.total_batch_size = scale.batch
-    if scale.epochs != 1:
-        _rescale_schedule(cfg, scale)
     optimizer.lr *= scale.lr.get(optimizer.type, 1.0)
     if momentum:
         momentum.base = round(1 - (1 - momentum.base) * scale.teacher, 10)
-
-
-def _rescale_schedule(cfg: Config, scale: Scale) -> None:
-    """The same warm-up and cosine over fewer epochs; what is counted in iterations keeps its share of them."""
+    if scale.epochs == 1:
+        return
+    # The same warm-up and cosine over fewer epochs; what is counted in iterations keeps its share of them.
     unit = 'max_epochs' if 'max_epochs' in cfg.train_cfg else 'max_iters'
     whole = cfg.train_cfg[unit]
     short = cfg.train_cfg[unit] = max(1, round(whole * scale.epochs))
