@@ -146,9 +146,7 @@ def test_mean_sample_deviation_and_difference_are_the_closed_forms():
     # Quantities about 1 keep three decimals, and a minus is a minus.
     one, two = (line.cells[0] for line in table_lines(tiny(a=(-1.52, -1.54), b=(-2.95, -2.95))))
     assert (one.value, one.spread, two.change) == ('−1.530', '± 0.014', '−1.420')
-
-
-def test_a_difference_is_in_parentheses_unless_the_test_says_that_rows_differ():
+    # A difference is in parentheses unless the test says that the rows differ.
     found = tiny(a=(70.0, 72.0, 74.0), b=(73.0, 74.0, 75.0))
     assert table_lines(found)[1].cells[0].change == '(+2.0)'
     found['comparisons'] = {'k-nn': [dict(row='b', metric='k-nn', verdict='differs')]}
