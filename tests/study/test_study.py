@@ -17,6 +17,7 @@ from mmengine.config import Config
 from PIL import Image
 from small_runs import wait_for
 
+from mmairl.configs import load_config, write_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError
 from mmairl.study import worker
@@ -171,9 +172,9 @@ def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp
         Image.fromarray(pixels).save(kind / f'{number}.png')
     view = [dict(type='CenterCrop', size=16)]
     data = dict(type='ImageFolder', root=str(images), views=[view])
-    asked = yaml.safe_load((folder / 'asked/config.yaml').read_text())
-    asked['evaluation'] = dict(train=data, test=data)
-    (folder / 'asked/config.yaml').write_text(yaml.safe_dump(asked))
+    asked = load_config(str(folder / 'asked/config.yaml'))
+    asked.evaluation = dict(train=data, test=data)
+    write_config(asked, folder / 'asked/config.yaml')
     run = Run(Row('SGD', 'mocov2plus_r50_200e.py'), 0, folder, ('knn',))
     assert not run.done and 'knn: data.t' in describe(run, tmp_path)['error']
 
