@@ -244,13 +244,14 @@ def measure(task: str, folder: Path, checkpoint: Path, launcher: str) -> dict[st
     identity = on_main_process(lambda: identity_of(cfg, protocol, found, settings))
     own = folder / f'{task}_{key_of(identity)}'
     done = own.with_name(f'{own.name}.json')
-    if not done.is_file():
-        settings = replace(settings, cache=folder / FEATURES, work_dir=own, launcher=launcher)
-        result = evaluate(cfg, protocol, checkpoint, settings=settings)
-        if is_main_process():
-            write_json(done, dict(scores=result.scores, identity=result.identity))
-        return dict(scores=result.scores, identity=result.identity)
-    return json.loads(done.read_text())
+    if done.is_file():
+        return json.loads(done.read_text())
+    settings = replace(settings, cache=folder / FEATURES, work_dir=own, launcher=launcher)
+    result = evaluate(cfg, protocol, checkpoint, settings=settings)
+    record = dict(scores=result.scores, identity=result.identity)
+    if is_main_process():
+        write_json(done, record)
+    return record
 
 
 def describe(cfg: Config, folder: Path, checkpoint: Path, measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
