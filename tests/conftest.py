@@ -45,6 +45,7 @@ def run_tool(monkeypatch):
 def _let_go() -> Iterator[None]:
     """Of the runs of a file, whose networks and data workers would stay until Python comes round to collecting them."""
     yield
+    toy.end_workers()
     gc.collect()
 
 

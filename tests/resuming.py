@@ -1,6 +1,5 @@
 """Runs that are left in the middle and gone on with, for the tests of resuming: small, but with workers and real views."""
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -130,8 +129,10 @@ def config(
 
 def run(cfg: Config, launcher: str = 'none') -> Path:
     """Train until the end or until left; where the last checkpoint is."""
-    with contextlib.suppress(LeftInTheMiddle):
+    try:
         launch.train(cfg, launcher)
+    except LeftInTheMiddle:
+        toy.end_workers()
     return Path((Path(cfg.work_dir) / 'last_checkpoint').read_text())
 
 

@@ -21,7 +21,7 @@ def test_a_training_checkpoint_loads_by_init_cfg_in_mmdet_and_mmseg(toy_config):
     pytest.importorskip('mmseg.models', reason='the core set-up has no mmdet and mmseg')
     registries = [pytest.importorskip(f'{scope}.registry') for scope in ('mmdet', 'mmseg')]
     pytest.importorskip('mmdet.models')
-    runner = launch.train(toy_config(steps=1))
+    runner = launch.train(toy_config(steps=1, width=64))
     init = dict(type='Pretrained', checkpoint=f'{runner.work_dir}/iter_1.pth', prefix='backbone.')
     ours = runner.model.backbone.state_dict()
     for registry, kind in zip(registries, ('mmdet.ResNet', 'mmseg.ResNet')):

@@ -1,5 +1,7 @@
 """The repository's configs at toy size: the same network and recipe, ResNet-18, fixed random views, few steps."""
 
+import contextlib
+import multiprocessing
 from itertools import count
 from pathlib import Path
 
@@ -17,6 +19,14 @@ from mmairl.registry import DATASETS, MODELS
 config_file.FormatCode = lambda text, **_: (text, True)
 RUNS = count()
 CONFIGS = Path(__file__).parent.parent / 'configs'
+
+
+def end_workers() -> None:
+    """The data workers of runs that were left in the middle: torch would wait five seconds for each."""
+    for worker in multiprocessing.active_children():
+        with contextlib.suppress(RuntimeError):  # torch's, which notices
+            worker.terminate()
+            worker.join()
 
 
 @DATASETS.register_module(force=True)
