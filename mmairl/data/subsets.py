@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from mmengine.logging import print_log
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from mmairl.data.splits import HELD_OUT, split_by_class
+from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
 
@@ -19,7 +19,7 @@ SHOWN = 3  # names in an error, of each kind
 ARTIFACT = 'n00021939'  # WordNet's node
 
 
-class ImageSubset(Dataset):
+class ImageSubset(ViewDataset):
     """Base: the images of `dataset` at `indices`, with `labels` and `classes` of their own."""
 
     def __init__(self, dataset: dict) -> None:
@@ -38,15 +38,8 @@ class ImageSubset(Dataset):
         labels = torch.searchsorted(kept, self.dataset.labels[indices])
         self._keep(indices, labels, [self.dataset.classes[label] for label in kept])
 
-    @property
-    def metainfo(self) -> dict[str, list[str]]:
-        return dict(classes=self.classes)
-
     def name(self, index: int) -> str:
         return self.dataset.name(int(self.indices[index]))
-
-    def __len__(self) -> int:
-        return len(self.indices)
 
     def raw(self, index: int) -> Tensor:
         return self.dataset.raw(int(self.indices[index]))
