@@ -75,8 +75,6 @@ class LongTailed(ImageSubset):
                 f'LongTailed.imbalance={imbalance} is no ratio of the largest class to the smallest; set 1 or more'
             )
         labels, names = self.dataset.labels, self.dataset.classes
-        if labels.ndim != 1 or not names:
-            raise UserError(f'LongTailed wants one class an image and {dataset["type"]} gives another kind of labels')
         largest, steps = int((labels == 0).sum()), max(len(names) - 1, 1)
         wanted = [int(largest * (1 / imbalance) ** (label / steps)) for label in range(len(names))]
         generator = torch.Generator().manual_seed(seed)
