@@ -5,6 +5,7 @@ itself keeps a closed list of packages, wants a folder before the name, and look
 Such a base behaves exactly like a relative `_base_`.
 """
 
+import json
 import os
 import sys
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from mmengine.config import Config
 from mmengine.config import utils as by_mmengine
 from mmengine.utils import import_modules_from_strings
 
-from mmairl.data_configs import SUFFIXES, check, is_data, parsed, read_plain_yaml_only, scopes_of, text_of
+from mmairl.data_configs import SUFFIXES, PlainDumper, check, is_data, parsed, read_plain_yaml_only, scopes_of
 from mmairl.errors import UserError, closest
 from mmairl.files import replacing
 
@@ -126,7 +127,10 @@ def write_config(cfg: Config, path: str | Path) -> None:
         raise UserError(f'a config is written as data to NAME.yaml or NAME.json, not to {path}')
     values = cfg.to_dict()
     try:
-        text = text_of(values, Path(path).suffix.lower())
+        if Path(path).suffix.lower() == '.json':
+            text = json.dumps(values, indent=2)
+        else:
+            text = yaml.dump(values, Dumper=PlainDumper, sort_keys=False)
     except (TypeError, yaml.YAMLError) as error:
         raise UserError(f'the config holds a value that is not plain data ({error}); it stays a Python file') from error
     if 'custom_imports' in values:

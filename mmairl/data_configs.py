@@ -137,13 +137,6 @@ def parsed(path: Path) -> dict:
     return values
 
 
-def text_of(values: dict, suffix: str) -> str:
-    """The text of a YAML or JSON file of these values."""
-    if suffix == '.json':
-        return json.dumps(values, indent=2)
-    return yaml.dump(values, Dumper=PlainDumper, sort_keys=False)
-
-
 def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
     """Every value at any depth with the keys that lead to it."""
     yield keys, values
