@@ -16,12 +16,16 @@ def picture(path: Path, colour: tuple[int, ...] = (255, 0, 0)) -> Path:
     return path
 
 
-def test_classes_are_the_sorted_folder_names(tmp_path):
+def test_classes_are_the_sorted_folder_names_and_a_link_to_a_folder_that_holds_it_is_one_sentence(tmp_path):
     for name, colour in (('zebra', (0, 0, 255)), ('ant', (255, 0, 0))):
         picture(tmp_path / name / 'deep' / 'a.png', colour)
     data = ImageFolder(tmp_path)
     assert data.classes == ['ant', 'zebra'] and data.labels.tolist() == [0, 1]
     assert data[1]['inputs'][0][:, 8, 8].tolist() == [0, 0, 255]
+    for name in ('one', 'two'):
+        (tmp_path / 'ant' / name).symlink_to(tmp_path)
+    with pytest.raises(UserError, match='ant/one is a link to a folder that holds it; remove the link'):
+        UnlabelledFolder(tmp_path)
 
 
 def test_files_are_found_in_an_order_that_does_not_depend_on_the_disk(tmp_path):
@@ -32,14 +36,6 @@ def test_files_are_found_in_an_order_that_does_not_depend_on_the_disk(tmp_path):
     found = ['top.gif', 'a/0.png', 'a/z/1.webp', 'b/10.JPG', 'b/2.png', 'link/10.JPG', 'link/2.png']
     assert image_files(tmp_path) == found and image_files(tmp_path, 'a') == ['a/0.png', 'a/z/1.webp']
     assert UnlabelledFolder(tmp_path).labels.tolist() == [-1] * 7
-
-
-def test_a_link_to_a_folder_that_holds_it_is_one_sentence(tmp_path):
-    picture(tmp_path / 'a' / '1.png')
-    for name in ('one', 'two'):
-        (tmp_path / 'a' / name).symlink_to(tmp_path)
-    with pytest.raises(UserError, match='a/one is a link to a folder that holds it; remove the link'):
-        UnlabelledFolder(tmp_path)
 
 
 def test_an_unreadable_image_is_named_with_its_reason_and_no_neighbour_is_shown(tmp_path):
