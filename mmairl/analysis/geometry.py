@@ -1,7 +1,6 @@
 """How embeddings lie on the sphere: alignment, uniformity, rank, spread, spectrum, and what leaves them where they are."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -57,24 +56,6 @@ def spectrum(x: Tensor) -> Tensor:
     """The eigenvalues of the unit embeddings' covariance, descending, as fractions of their sum."""
     values = singular_values(F.normalize(x.double()), centred=True).square()
     return values / values.sum().clamp_min(torch.finfo(torch.float64).tiny)
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """One network's figures, and the eigenvalues that the spectrum is drawn from."""
-
-    alignment: float
-    uniformity: float
-    rankme: float
-    spread: float
-    dimensions: int
-    images: int
-    spectrum: Tensor
-
-
-def geometry(x: Tensor, first: Tensor, second: Tensor) -> Geometry:
-    """From the embeddings of images as they are and of two augmented views of each."""
-    return Geometry(alignment(first, second), uniformity(x), rankme(x), spread(x), x.shape[1], len(x), spectrum(x))
 
 
 # Each change alone, from none (0) to strong (1), of images as floats in [0, 1].

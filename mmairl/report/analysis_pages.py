@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from mmairl.analysis.cka import full_cka, network_cka, stage_cka
-from mmairl.analysis.geometry import STRENGTHS, Geometry, geometry, invariance
+from mmairl.analysis.geometry import STRENGTHS, alignment, invariance, rankme, spectrum, spread, uniformity
 from mmairl.analysis.images import Images
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, progress
@@ -106,7 +106,7 @@ def geometry_page(subjects: Subjects, images: Images, method: str, anew: bool, o
         found[name] = _measure(network, images, features[name], seed)
         few = torch.cat([batch for batch, _ in zip(images.raw(), range(-(-CHANGED // images.batch_size)))])[:CHANGED]
         kept[name] = invariance(embed, few)
-    _add_geometry(page, found, out)
+    _add_geometry(page, features, found, out)
     figure = add_invariance(page, kept)
     save_figure(figure, out / 'invariance')
     rows = [(name, change, *values) for name, of in kept.items() for change, values in of.items()]
@@ -131,20 +131,22 @@ def embedding(network: nn.Module, images: Images) -> Callable[[Tensor], Tensor]:
 
 
 @torch.inference_mode()
-def _measure(network: nn.Module, images: Images, x: Tensor, seed: int) -> Geometry:
+def _measure(network: nn.Module, images: Images, x: Tensor, seed: int) -> tuple[float, ...]:
+    """Alignment, of two augmented views of each image, uniformity, RankMe and spread."""
+    first, second = x, x.new_full(x.shape, torch.nan)  # an evaluation config augments nothing
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if images.cfg.get('train_dataloader'):
             pairs = [tuple(pooled(network(view)).float().cpu() for view in views) for views in images.views()]
             first, second = (torch.cat(side) for side in zip(*pairs))
-            return geometry(x, first, second)
-    return geometry(x, x, x.new_full(x.shape, torch.nan))  # an evaluation config augments nothing
+    return alignment(first, second), uniformity(x), rankme(x), spread(x)
 
 
-def _add_geometry(page: Page, found: Mapping[str, Geometry], out: Path) -> None:
+def _add_geometry(
+    page: Page, features: Mapping[str, Tensor], numbers: Mapping[str, tuple[float, ...]], out: Path
+) -> None:
     columns = ('alignment', 'uniformity', 'RankMe', 'spread')
-    numbers = {name: (of.alignment, of.uniformity, of.rankme, of.spread) for name, of in found.items()}
-    rows = [(name, *row, found[name].dimensions, found[name].images) for name, row in numbers.items()]
+    rows = [(name, *row, features[name].shape[1], len(features[name])) for name, row in numbers.items()]
     save_table(('network', *columns, 'dimensions', 'images'), rows, out / 'geometry')
     shown = [(name, [f'{v:.3f}' if v == v else '–' for v in row]) for name, row in numbers.items()]
     page.add(
@@ -154,10 +156,11 @@ def _add_geometry(page: Page, found: Mapping[str, Geometry], out: Path) -> None:
         html_table(columns, shown),
     )
     Console().print(rich_table(columns, shown))
-    longest = max(len(of.spectrum) for of in found.values())
-    padded = [F.pad(of.spectrum, (0, longest - len(of.spectrum))).tolist() for of in found.values()]
+    found = {name: spectrum(x) for name, x in features.items()}
+    longest = max(map(len, found.values()))
+    padded = [F.pad(values, (0, longest - len(values))).tolist() for values in found.values()]
     save_table(('rank', *found), [(rank + 1, *row) for rank, row in enumerate(zip(*padded))], out / 'spectrum')
-    kept = {name: of.spectrum[of.spectrum > 1e-12].tolist() for name, of in found.items()}
+    kept = {name: values[values > 1e-12].tolist() for name, values in found.items()}
     series = {name: (range(1, len(values) + 1), values) for name, values in kept.items()}
     title = 'eigenvalues of the covariance'
     figure = lines(series, title, 'rank', 'share of the variance', log='xy', wide=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmairl.analysis.geometry import CHANGES, alignment, invariance, rankme, spectrum, spread, uniformity
+from mmairl.analysis.geometry import alignment, invariance, rankme, spectrum, spread, uniformity
 
 
 def sphere(count: int, width: int, seed: int = 0) -> torch.Tensor:
@@ -49,16 +49,9 @@ def test_the_spectrum_is_that_of_the_covariance():
     np.testing.assert_allclose(spectrum(x).numpy(), wanted / wanted.sum(), rtol=1e-6)
 
 
-def test_every_change_is_none_at_strength_zero_and_some_at_one():
-    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    for name, change in CHANGES.items():
-        assert torch.allclose(change(images, 0.0).clamp(0, 1), images, atol=1e-6), name
-        assert not torch.allclose(change(images, 1.0).clamp(0, 1), images, atol=1e-2), name
-
-
 def test_a_network_that_cannot_see_a_change_is_invariant_to_it_and_to_no_other():
     images = torch.rand(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     kept = invariance(lambda x: x.mean(dim=3).flatten(1), images)  # columns are averaged away, so is a flip
     assert kept['flip'][-1] == pytest.approx(1, abs=1e-6)
     assert all(values[0] == pytest.approx(1, abs=1e-6) for values in kept.values())
-    assert kept['brightness'][-1] < 0.999 and kept['rotation'][-1] < 0.5
+    assert all(values[-1] < 0.999 for name, values in kept.items() if name != 'flip') and kept['rotation'][-1] < 0.5
