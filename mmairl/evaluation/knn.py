@@ -70,8 +70,6 @@ def knn_accuracy(
         ks = sorted({min(k, len(train.x)) for k in ks})
     if not temperature > 0:
         raise UserError(f'the temperature of the votes is {temperature}; give a positive one, such as {TEMPERATURE}')
-    if not len(test.x):
-        raise UserError('there is no test image to classify; check cfg.evaluation.test')
     if train.y.ndim == 2:
         raise UserError('k-NN votes for one class an image and these images have several; measure svm or logreg')
     share = slice(get_rank(), None, get_world_size())
