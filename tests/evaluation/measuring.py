@@ -4,11 +4,12 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from mmengine.dist import is_main_process
 
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
-from mmairl.errors import stop_processes
+from mmairl.errors import UserError, stop_processes
 from mmairl.evaluation.protocol import Settings, evaluate
 from mmairl.files import write_json
 
@@ -22,6 +23,8 @@ def measure(folder: Path, name: str) -> dict[str, float]:
     ):
         settings = Settings(launcher=launcher, **options)
         scores |= evaluate(cfg, protocol, folder / 'start.pth', settings=settings).scores
+    with pytest.raises(UserError, match='holds another result'):  # the main process's error is every process's
+        evaluate(cfg, 'finetune', folder / 'start.pth', settings=settings)
     return scores
 
 
