@@ -1,8 +1,5 @@
 """Features as they are computed, and in one file: read again, whole or not there, filled once by any number of processes."""
 
-import os
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -53,14 +50,6 @@ def test_features_are_the_last_map_averaged_over_space_in_order_or_the_pixels():
     np.testing.assert_allclose(extract(None, dataset, HOW).x, normalised(dataset).reshape(45, -1), atol=1e-5)
 
 
-def test_batch_norm_uses_and_keeps_its_running_statistics():
-    backbone = nn.Sequential(nn.BatchNorm2d(3))
-    whole = extract(backbone, Noise(), Extraction(MEAN, STD, batch_size=45))
-    single = extract(backbone, Noise(), Extraction(MEAN, STD, batch_size=1))
-    torch.testing.assert_close(whole.x, single.x)
-    assert backbone[0].num_batches_tracked == 0
-
-
 def test_empty_and_unlabelled_data_and_nan_features_are_one_sentence(tmp_path):
     class Breaks(nn.Module):
         def forward(self, images):
@@ -84,7 +73,7 @@ def test_unreadable_images_have_no_row_and_are_listed_and_what_is_stored_is_read
         image = tmp_path / f'images/{"ab"[number // 5]}/{number}.png'
         image.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.random.default_rng(number).integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(image)
-    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     whole = extract(backbone, ImageFolder(tmp_path / 'images', views=VIEW), HOW)
     assert whole.unreadable == ()
     for name in ('a/4.png', 'b/6.png'):
@@ -95,6 +84,7 @@ def test_unreadable_images_have_no_row_and_are_listed_and_what_is_stored_is_read
     for one in (*found, stored(tmp_path / 'k.npy', backbone, dataset, HOW)):
         assert one.unreadable == (4, 6)
         assert torch.equal(one.x, whole.x[kept]) and torch.equal(one.y, whole.y[kept])
+    assert backbone[1].num_batches_tracked == 0, 'batch norm uses and keeps its running statistics'
 
 
 def test_an_interrupted_extraction_leaves_nothing_and_the_next_one_works(tmp_path, monkeypatch):
@@ -115,16 +105,15 @@ def test_an_interrupted_extraction_leaves_nothing_and_the_next_one_works(tmp_pat
     assert in_store(tmp_path / 'f') == ['key.npy']
 
 
-@pytest.mark.parametrize('content', ['cut', 'other rows', 'no array'])
-def test_a_damaged_file_is_one_sentence(tmp_path, content):
-    storing.stored(tmp_path, 'first')
-    path = tmp_path / 'key.npy'
-    if content == 'other rows':
-        np.save(path, np.zeros((9, 3), np.float32))
-    else:
-        path.write_bytes(path.read_bytes()[:150] if content == 'cut' else b'text')
-    with pytest.raises(UserError, match=r'the features in .*key.npy cannot be read .* remove the file'):
-        read_rows(path, 10)
+def test_a_damaged_file_and_a_store_that_cannot_be_locked_are_one_sentence(tmp_path):
+    path, whole = tmp_path / 'key.npy', np.zeros((9, 3), np.float32)
+    np.save(path, whole)
+    for content in (path.read_bytes(), path.read_bytes()[:150], b'text'):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r'the features in .*key.npy cannot be read .* remove the file'):
+            read_rows(path, 10)
+    with pytest.raises(UserError, match=r'key.npy/key.npy could not be written: .*; check the folder'):
+        storing.stored(path, 'here')
 
 
 def test_of_two_runs_one_extracts_and_the_other_waits_and_reads_and_two_processes_fill_as_one(tmp_path, run_processes):
@@ -147,31 +136,14 @@ def test_of_two_runs_one_extracts_and_the_other_waits_and_reads_and_two_processe
     assert in_store(tmp_path / 'two') == in_store(tmp_path / 'shared') == ['key.npy']
 
 
-def test_a_store_that_cannot_be_locked_is_one_sentence(tmp_path):
-    (tmp_path / 'f').write_text('a file')
-    with pytest.raises(UserError, match=r'f/key.npy could not be written: .*; check the folder'):
-        storing.stored(tmp_path / 'f', 'here')
-
-
-FULL_DISK = """
-import sys
-from pathlib import Path
-import storing
-from mmairl.errors import one_sentence_errors
-storing.Waits.forward = lambda self, images: images.mean((2, 3)).repeat(1, 300_000)  # 36 MB, of 24
-one_sentence_errors(lambda: storing.stored(Path(sys.argv[1]), 'here'))()
-"""
-
-
 @pytest.mark.slow
-def test_a_disk_that_is_full_ends_a_run_in_a_sentence_and_not_by_a_signal(tmp_path):
+def test_a_disk_that_is_full_ends_a_run_in_a_sentence_and_not_by_a_signal(tmp_path, monkeypatch):
     try:
         disk = TmpFs(tmp_path / 'disk')
     except UserError:
         pytest.skip('only root can mount a file system')
-    path = os.pathsep.join([str(Path(storing.__file__).parent), str(Path(__file__).parents[2])])
+    monkeypatch.setattr(storing.Waits, 'forward', lambda _, x: x.mean((2, 3)).repeat(1, 300_000))  # 36 MB, of 24
     with disk:
-        command = [sys.executable, '-c', FULL_DISK, str(disk.folder / 'f')]
-        done = subprocess.run(command, env={**os.environ, 'PYTHONPATH': path}, capture_output=True, text=True)
-        assert done.returncode == 2 and done.stderr.startswith('error: the disk is full: '), done
+        with pytest.raises(UserError, match='the disk is full'):
+            storing.stored(disk.folder / 'f', 'here')
         assert in_store(disk.folder / 'f') == []

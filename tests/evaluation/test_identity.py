@@ -1,6 +1,5 @@
 """What a result depends on: everything that changes the number, and nothing else."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -20,7 +19,6 @@ from mmairl.evaluation.identity import (
     code_identity,
     config_identity,
     data_identity,
-    difference,
     key_of,
     weights_identity,
 )
@@ -163,25 +161,10 @@ def test_a_split_is_no_folder_and_the_decoder_is_part_of_the_code(tmp_path, monk
     assert {'mmairl', 'torch', 'torchvision', 'pillow', 'jpeg'} <= set(code_identity())
 
 
-def test_a_difference_is_told_by_name_and_both_values():
-    one = dict(weights='3f', protocol=dict(ks=(20,), temperature=0.07), code=dict(torch='2'))
-    other = dict(weights='9b', protocol=dict(ks=(20,), temperature=0.1), code=dict(torch='3'))
-    assert difference(one, json.loads(json.dumps(one))) == ''
-    said = 'weights (3f there, 9b here) and protocol.temperature (0.07 there, 0.1 here) and 1 more'
-    assert difference(one, other) == said
-
-
-def test_a_folder_is_claimed_once_and_kept_as_it_is_for_another(tmp_path):
-    claim(tmp_path / 'a', dict(weights='3f'))
-    claim(tmp_path / 'a', dict(weights='3f'))
-    before = {path: path.read_bytes() for path in (tmp_path / 'a').iterdir()}
-    with pytest.raises(UserError, match=r'differs in weights \(3f there, 9b here\); name another folder'):
-        claim(tmp_path / 'a', dict(weights='9b'))
-    assert {path: path.read_bytes() for path in (tmp_path / 'a').iterdir()} == before
-    (tmp_path / 'old').mkdir()
-    (tmp_path / 'old/scores.json').write_text('{}')
+def test_scores_without_an_identity_are_nobodys(tmp_path):
+    (tmp_path / 'scores.json').write_text('{}')
     with pytest.raises(UserError, match='holds scores.json and no identity.json'):
-        claim(tmp_path / 'old', dict(weights='3f'))
+        claim(tmp_path, dict(weights='3f'))
 
 
 @pytest.fixture
