@@ -15,7 +15,7 @@ from mmairl.data.images import Reason, UnreadableImage
 from mmairl.errors import UserError
 from mmairl.evaluation import training
 from mmairl.evaluation.protocol import Settings, evaluate
-from mmairl.evaluation.training import compose, recipe_of, sized, with_views
+from mmairl.evaluation.training import compose, recipe_of
 from mmairl.registry import DATASETS, MODELS, TRANSFORMS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
@@ -177,15 +177,6 @@ def test_what_cannot_be_learnt_is_one_sentence(cfg, recipe, tmp_path, checkpoint
     cfg.evaluation.train = dict(type='Noise', count=4)
     with pytest.raises(UserError, match='class 1 has one training image'):
         run(cfg, recipe, tmp_path / 'c', sweep=True)
-
-
-def test_views_go_to_the_innermost_data_set_and_crops_to_the_test_images_size(cfg):
-    wrapped = dict(type='LongTailed', imbalance=10, dataset=dict(type='Noise', views=[]))
-    view = sized([dict(type='RandomResizedCrop'), dict(type='RandomFlip')], DATASETS.build(cfg.evaluation.test))
-    assert with_views(wrapped, [view])['dataset']['views'] == [
-        [dict(type='RandomResizedCrop', size=32), dict(type='RandomFlip')]
-    ]
-    assert wrapped['dataset']['views'] == []
 
 
 def test_the_papers_recipes_are_chosen_by_the_optimizer_of_the_pre_training():

@@ -1,16 +1,21 @@
-"""Every protocol by two processes is the protocol by one."""
+"""Every protocol by two processes, which run this file, is the protocol by one."""
 
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
-import measuring
 import pytest
 import torch
+from mmengine.dist import is_main_process
 
 from mmairl.configs import load_config
+from mmairl.engine.launch import register
+from mmairl.errors import UserError, stop_processes
 from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.protocol import Settings, evaluate
+from mmairl.files import write_json
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -28,19 +33,29 @@ randomness = dict(seed=0)
 """
 
 
-@pytest.fixture
-def folder(tmp_path) -> Path:
+def measure(folder: Path, name: str) -> dict[str, float]:
+    """A few protocols, one after the other, by however many processes there are."""
+    launcher, cfg, scores = 'pytorch' if 'RANK' in os.environ else 'none', load_config(str(folder / 'tiny.py')), {}
+    for protocol, options in (
+        ('knn', dict(ks=(5, 20))),
+        ('logreg', {}),
+        ('linear', dict(recipe=str(folder / 'recipe.py'), work_dir=folder / name)),
+    ):
+        settings = Settings(launcher=launcher, **options)
+        scores |= evaluate(cfg, protocol, folder / 'start.pth', settings=settings).scores
+    with pytest.raises(UserError, match='holds another result'):  # the main process's error is every process's
+        evaluate(cfg, 'finetune', folder / 'start.pth', settings=settings)
+    return scores
+
+
+def test_two_processes_score_as_one(tmp_path, run_processes):
     for name, text in (('tiny', TINY), ('recipe', RECIPE)):
         (tmp_path / f'{name}.py').write_text(text.format(root=ROOT))
     backbone = load_backbone(load_config(str(tmp_path / 'tiny.py')), None, seed=3)
     torch.save(dict(state_dict={f'backbone.{k}': v for k, v in backbone.state_dict().items()}), tmp_path / 'start.pth')
-    return tmp_path
-
-
-def test_two_processes_score_as_one(folder, run_processes):
-    one = measuring.measure(folder, 'one')
-    run_processes(2, measuring.__file__, folder, 'two')
-    two = json.loads((folder / 'two.json').read_text())
+    one = measure(tmp_path, 'one')
+    run_processes(2, __file__, tmp_path)
+    two = json.loads((tmp_path / 'two.json').read_text())
     assert one.keys() == two.keys() and min(one.values()) > 0 and len(one) == 6
     assert two == pytest.approx(one, abs=1e-3)
 
@@ -50,3 +65,11 @@ def test_the_script_starts_the_tool_as_often_as_it_is_told():
     said = subprocess.run(command, env={**os.environ, 'PYTHON': 'echo'}, capture_output=True, text=True, check=True)
     assert said.stdout.startswith('-m mmairl.engine.torchrun --nproc_per_node=2 ')
     assert said.stdout.endswith('/tools/evaluate.py knn a.py b.pth --launcher pytorch\n')
+
+
+if __name__ == '__main__':
+    register()
+    found = measure(Path(sys.argv[1]), 'two')
+    if is_main_process():
+        write_json(Path(sys.argv[1]) / 'two.json', found)
+    stop_processes()
