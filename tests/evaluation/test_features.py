@@ -1,14 +1,14 @@
 """Features as they are computed, and in one file: read again, whole or not there, filled once by any number of processes."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
-import storing
 import torch
+from filelock import FileLock
 from PIL import Image
 from torch import nn
 
@@ -86,20 +86,19 @@ def test_unreadable_images_have_no_row_and_are_listed_and_what_is_stored_is_read
 
 
 def test_an_interrupted_extraction_leaves_nothing_and_the_next_one_works(tmp_path, monkeypatch):
-    original = Extraction.batches
+    original, path = Extraction.batches, tmp_path / 'f/key.npy'
 
     def break_off(self, *args, **kwargs):
         yield next(original(self, *args, **kwargs))
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(Extraction, 'batches', break_off)
-        with pytest.raises(KeyboardInterrupt):
-            storing.stored(tmp_path / 'f', 'cut')
+        stored(path, None, Noise(), HOW)
     assert in_store(tmp_path / 'f') == []
-    (tmp_path / 'f/.key.npy.unfinished').write_bytes(b'1' * 5000)  # of a killed run
-    (tmp_path / 'f/.key.npy.lock').touch()
-    assert len(storing.stored(tmp_path / 'f', 'next').x) == 10
+    path.with_name('.key.npy.unfinished').write_bytes(b'1' * 5000)  # of a killed run
+    path.with_name('.key.npy.lock').touch()
+    assert torch.equal(stored(path, None, Noise(), HOW).x, extract(None, Noise(), HOW).x)
     assert in_store(tmp_path / 'f') == ['key.npy']
 
 
@@ -111,37 +110,29 @@ def test_a_damaged_file_and_a_store_that_cannot_be_locked_are_one_sentence(tmp_p
         with pytest.raises(UserError, match=r'the features in .*key.npy cannot be read .* remove the file'):
             read_rows(path, 10)
     with pytest.raises(UserError, match=r'key.npy/key.npy could not be written: .*; check the folder'):
-        storing.stored(path, 'here')
+        stored(path / 'key.npy', None, Noise(), HOW)
 
 
-def test_of_two_runs_one_extracts_and_the_other_waits_and_reads_and_two_processes_fill_as_one(tmp_path, run_processes):
-    """The second, of two processes, comes while the first extracts; then it extracts by itself."""
-
-    def let_go() -> None:
-        storing.wait_for(tmp_path / 'starts')
-        time.sleep(1)  # in which the second run waits
-        (tmp_path / 'go').touch()
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(storing.stored, tmp_path / 'shared', 'first', tmp_path / 'go')
-        storing.wait_for(tmp_path / 'first.extracts')
-        pool.submit(let_go)
-        run_processes(2, storing.__file__, tmp_path)
-        found = first.result()
-    assert not (tmp_path / 'shared.extracts').exists() and (tmp_path / 'two.extracts').exists()
-    np.testing.assert_allclose(found.x[3], np.full(3, (3 / 255 - 0.5) / 0.25), rtol=1e-5)
-    assert (tmp_path / 'two/key.npy').read_bytes() == (tmp_path / 'shared/key.npy').read_bytes()
-    assert in_store(tmp_path / 'two') == in_store(tmp_path / 'shared') == ['key.npy']
+def test_of_two_runs_the_second_waits_for_what_the_first_extracts(tmp_path, monkeypatch):
+    path, waits = tmp_path / 'key.npy', Event()
+    monkeypatch.setattr(features, 'print_log', lambda *_, **__: waits.set())
+    monkeypatch.setattr(features, '_fill', lambda *_: pytest.fail('extracted twice'))
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(tmp_path / '.key.npy.lock'):
+            second = pool.submit(stored, path, None, Noise(), HOW)
+            assert waits.wait(60)
+            np.save(path, np.ones((45, 3), np.float32))
+        assert torch.equal(second.result().x, torch.ones(45, 3))
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_ends_a_run_in_a_sentence_and_not_by_a_signal(tmp_path, monkeypatch):
+def test_a_disk_that_is_full_ends_a_run_in_a_sentence_and_not_by_a_signal(tmp_path):
     try:
         disk = TmpFs(tmp_path / 'disk')
     except UserError:
         pytest.skip('only root can mount a file system')
-    monkeypatch.setattr(storing.Waits, 'forward', lambda _, x: x.mean((2, 3)).repeat(1, 300_000))  # 36 MB, of 24
+    wide = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 200_000))  # 36 MB, of 24
     with disk:
         with pytest.raises(UserError, match='the disk is full'):
-            storing.stored(disk.folder / 'f', 'here')
+            stored(disk.folder / 'f/key.npy', wide, Noise(), HOW)
         assert in_store(disk.folder / 'f') == []

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from mmengine.dist import is_main_process
@@ -41,7 +42,7 @@ def measure(folder: Path, name: str) -> dict[str, float]:
         ('logreg', {}),
         ('linear', dict(recipe=str(folder / 'recipe.py'), work_dir=folder / name)),
     ):
-        settings = Settings(launcher=launcher, **options)
+        settings = Settings(launcher=launcher, cache=folder / f'{name}_features', **options)
         scores |= evaluate(cfg, protocol, folder / 'start.pth', settings=settings).scores
     with pytest.raises(UserError, match='holds another result'):  # the main process's error is every process's
         evaluate(cfg, 'finetune', folder / 'start.pth', settings=settings)
@@ -58,6 +59,10 @@ def test_two_processes_score_as_one(tmp_path, run_processes):
     two = json.loads((tmp_path / 'two.json').read_text())
     assert one.keys() == two.keys() and min(one.values()) > 0 and len(one) == 6
     assert two == pytest.approx(one, abs=1e-3)
+    stored = sorted((tmp_path / 'one_features').glob('*.npy'))
+    assert len(stored) == 2
+    for path in stored:
+        np.testing.assert_allclose(np.load(path), np.load(tmp_path / 'two_features' / path.name), atol=1e-5)
 
 
 def test_the_script_starts_the_tool_as_often_as_it_is_told():
