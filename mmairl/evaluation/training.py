@@ -86,7 +86,7 @@ def _sweep(measure: Measure, recipe: Config, data: dict) -> tuple[Scores, dict]:
         nesterov=optimizer.get('nesterov', False),
     )
     on_held = measure(many, *held_out(data), 'sweep')
-    name = first_score(on_held)
+    name = next(iter(on_held)).partition('@')[0]  # the first score of a data set is the one to choose by
     tried = [on_held[f'{name}@{head}' if len(pairs) > 1 else name] for head in range(len(pairs))]
     rate, decay = pairs[tried.index(max(tried))]
     chosen = copy.deepcopy(recipe)
@@ -100,8 +100,7 @@ def _search(measure: Measure, recipe: Config, data: dict) -> tuple[Scores, dict]
     tried: dict[str, float] = {}
     made = dict(points(recipe))
     for name, point in made.items():
-        scores = measure(point, *held_out(data), name)
-        tried[name] = scores[first_score(scores)]
+        tried[name] = next(iter(measure(point, *held_out(data), name).values()))
         print_log(f'{name}: {tried[name]:.2f} on held-out images', logger='current')
     best = max(tried, key=tried.get)
     return measure(made[best], refit(data), data.test, 'test'), dict(chosen=best, held_out=tried)
@@ -137,11 +136,6 @@ def refit(data: dict) -> dict:
     if 'val' in data and data.train.get('split') == 'train' and data.val.get('split') == 'val':
         return {**copy.deepcopy(data.train), 'split': 'train+val'}
     return data.train
-
-
-def first_score(scores: Scores) -> str:
-    """The score that settings are chosen by: the first that the data set is scored by."""
-    return next(iter(scores)).partition('@')[0]
 
 
 def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
