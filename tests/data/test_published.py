@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ def write(path: Path, *lines: str) -> None:
     path.write_text(''.join(f'{line}\n' for line in lines))
 
 
-def labelled(**parts: range) -> Parts:
+def labelled(**parts: Iterable[int]) -> Parts:
     """The class of an image is its number modulo 2."""
     return {part: [(i, i % 2) for i in numbers] for part, numbers in parts.items()}
 
@@ -53,10 +54,8 @@ def food(root: Path) -> tuple[Parts, list[str]]:
         write(root / f'food-101/meta/{part}.json', json.dumps(lists))
         for i in numbers:
             picture(root / f'food-101/images/{names[i % 2]}/{i}.jpg', i)
-    in_order = {
-        part: sorted(pairs, key=lambda pair: pair[1]) for part, pairs in labelled(train=TRAIN, test=TEST).items()
-    }
-    return in_order, [*names]
+    parts = labelled(train=TRAIN, test=TEST)
+    return {part: sorted(pairs, key=lambda pair: pair[1]) for part, pairs in parts.items()}, [*names]
 
 
 def cars(root: Path) -> tuple[Parts, list[str]]:
@@ -115,10 +114,8 @@ def birds(root: Path) -> tuple[Parts, list[str]]:
     for i, path in paths.items():
         if i not in (4, 41):
             picture(root / 'download/images' / path, i)
-    parts = labelled(train=TRAIN, test=TEST)
-    return {part: [pair for pair in pairs if pair[0] not in (4, 41)] for part, pairs in parts.items()}, [
-        common for _, common, _ in species
-    ]
+    parts = labelled(train=[i for i in TRAIN if i != 4], test=[i for i in TEST if i != 41])
+    return parts, [common for _, common, _ in species]
 
 
 def places(root: Path) -> tuple[Parts, list[str]]:
