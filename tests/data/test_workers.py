@@ -61,6 +61,9 @@ def test_what_becomes_of_a_worker_is_told(tmp_path):
 
 
 FULL = 'unable to write to file </torch_12_34_5>: No space left on device (28)'
+CIRCLE = RuntimeError('one')
+CIRCLE.__cause__ = RuntimeError('other')
+CIRCLE.__cause__.__cause__ = CIRCLE
 HIDDEN = RuntimeError('DataLoader worker (pid(s) 7) exited unexpectedly')  # the signal explains it
 HIDDEN.__cause__ = RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed. ')
 
@@ -80,6 +83,7 @@ HIDDEN.__cause__ = RuntimeError('DataLoader worker (pid 7) is killed by signal: 
     (ValueError('DataLoader timed out after 3 seconds'), 'None'),
     (UserError('The file system under data does not answer (EMFILE: Too many open files)'), 'None'),
     (ConnectionResetError(), 'None'),
+    (CIRCLE, 'None'),
 ])  # fmt: skip
 def test_what_torch_says_becomes_what_to_do(error, part):
     assert part in str(explain_worker_failure(error))
