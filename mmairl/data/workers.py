@@ -85,8 +85,6 @@ def require_handles(workers: int) -> None:
 
 def explain_worker_failure(error: BaseException) -> UserError | None:
     """The sentence for an error of the data workers, or None for any other error."""
-    if isinstance(error, UserError):
-        return None
     links = list(chain(error))
     messages = [str(link) for link in links if isinstance(link, (RuntimeError, OSError))]
     for pattern, sentence in EXPLANATIONS.items():
