@@ -1,6 +1,7 @@
 """The kinds of values that command lines take: each flag of each tool is checked here, where it is parsed."""
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +16,7 @@ def whole(least: int, most: float = float('inf')) -> Callable[[str], int]:
     """A whole number from `least` on."""
 
     def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = None
+        value = int(text) if re.fullmatch(r'-?\d+', text) else None
         if value is None or not least <= value <= most:
             upto = f' to {most}' if most < float('inf') else ' or more'
             raise argparse.ArgumentTypeError(f'{text!r} is not a whole number; give {least}{upto}')
