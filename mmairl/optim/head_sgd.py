@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from mmairl.errors import UserError
 from mmairl.registry import OPTIMIZERS
 
 
@@ -25,13 +24,10 @@ class HeadSGD(torch.optim.SGD):
         momentum: float = 0.9,
         nesterov: bool = False,
     ) -> None:
-        if len(rates) != len(decays):
-            raise UserError(f'HeadSGD has {len(rates)} rates and {len(decays)} decays; give each head one of each')
         super().__init__(params, lr=lr, momentum=momentum, nesterov=nesterov)
         weight = self.param_groups[0]['params'][0]
-        settings = torch.tensor(
-            [rates, decays], dtype=torch.float64
-        )  # once: a copy in each step would wait for the device
+        # Once: a copy in each step would wait for the device.
+        settings = torch.tensor([rates, decays], dtype=torch.float64)
         self.rates, self.decays = settings.to(weight).unsqueeze(2)
 
     @torch.no_grad()
