@@ -19,27 +19,17 @@ class UpProjection(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, norm_cfg: dict) -> None:
         super().__init__()
 
-        def norm() -> nn.Module:
-            return build_norm_layer(norm_cfg, out_channels)[1]
+        def normed(inputs: int, kernel: int) -> tuple[nn.Module, nn.Module]:
+            convolution = nn.Conv2d(inputs, out_channels, kernel, padding=kernel // 2, bias=False)
+            return convolution, build_norm_layer(norm_cfg, out_channels)[1]
 
-        def convolution(inputs: int, kernel: int) -> nn.Conv2d:
-            return nn.Conv2d(inputs, out_channels, kernel, padding=kernel // 2, bias=False)
-
-        self.branch = nn.Sequential(
-            convolution(in_channels, 5), norm(), nn.ReLU(inplace=True), convolution(out_channels, 3), norm()
-        )
-        self.shortcut = nn.Sequential(convolution(in_channels, 5), norm())
+        self.branch = nn.Sequential(*normed(in_channels, 5), nn.ReLU(inplace=True), *normed(out_channels, 3))
+        self.shortcut = nn.Sequential(*normed(in_channels, 5))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = unpool(x)
-        return F.relu(self.branch(x) + self.shortcut(x))
-
-
-def unpool(x: Tensor) -> Tensor:
-    """Each value becomes the upper left of a 2x2 square of zeros."""
-    out = x.new_zeros(*x.shape[:2], 2 * x.shape[2], 2 * x.shape[3])
-    out[:, :, ::2, ::2] = x
-    return out
+        wide = x.new_zeros(*x.shape[:2], 2 * x.shape[2], 2 * x.shape[3])
+        wide[:, :, ::2, ::2] = x
+        return F.relu(self.branch(wide) + self.shortcut(wide))
 
 
 @MODELS.register_module()
