@@ -34,7 +34,7 @@ class MLPNeck(BaseModule):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
-        self.in_channels, self.out_channels = in_channels, out_channels
+        self.out_channels = out_channels
         parts: list[nn.Module] = []
         for _ in range(layers - 1 if hidden_channels else 0):
             parts.append(nn.Linear(in_channels, hidden_channels))
