@@ -15,7 +15,7 @@ from projects.benchmark.suites import SUITES
 from projects.benchmark.timing import Case, Row, compare
 
 VIEWS = Path(__file__).parents[2] / 'configs/_base_/views'
-SLOW = ('step', 'saving', 'linear', 'analysis')
+SLOW = ('step', 'saving', 'linear', 'analysis', 'loader')
 
 
 @pytest.mark.parametrize('name', [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in SUITES])

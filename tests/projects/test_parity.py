@@ -22,6 +22,7 @@ def test_their_code_is_equal_to_ours_but_for_named_factors(package):
     assert mine and all('equal' in row[2] for row in mine if not any(word in row[1] for word in apart))
 
 
+@pytest.mark.slow
 def test_the_gradient_of_bfloat16_is_measured_as_training_goes_on(monkeypatch):
     monkeypatch.setitem(precision.NETWORKS, 18, (512, (0, 1)))
     found = [line.strip('| ').split(' | ') for line in precision.rows(18, batch=4, size=32)]
