@@ -14,7 +14,7 @@ from mmairl.weights.read import load_checkpoint
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / 'configs'
-TESTED_ELSEWHERE = ('evaluation', 'transfer')
+TESTED_ELSEWHERE = ('evaluation', 'transfer', 'supervised')
 # Their schedules, augmentations and sizes are what toy size replaces.
 SAME_AT_TOY_SIZE = ('longer', 'augmentation', 'data_variation')
 # What neither test_five_steps nor the projects' tests train; `make test-all` takes all.
@@ -33,12 +33,11 @@ def short(path: Path) -> str:
     return os.path.relpath(path, CONFIGS)
 
 
-PRETRAINING = {
-    path: cfg
+PRETRAINING = [
+    path
     for path in sorted([*CONFIGS.rglob('*.py'), *ROOT.glob('projects/*/configs/*.py')])
     if not {'_base_', *TESTED_ELSEWHERE} & set(path.parts)
-    and (cfg := launch.load_config(str(path))).model.type == 'Siamese'
-}
+]
 TRAINED = [
     pytest.param(path, id=short(path), marks=[] if short(path) in DISTINCT else pytest.mark.slow)
     for path in PRETRAINING
@@ -72,8 +71,8 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
 
 def test_the_views_of_every_config_are_made():
     image, made = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
-    for path, cfg in PRETRAINING.items():
-        dataset = cfg.train_dataloader.dataset
+    for path in PRETRAINING:
+        dataset = launch.load_config(str(path)).train_dataloader.dataset
         while 'dataset' in dataset:  # a sample of classes, say, around the data set that makes the views
             dataset = dataset.dataset
         if dataset.get('views') is None or dataset.views in made:
