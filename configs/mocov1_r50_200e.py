@@ -22,4 +22,5 @@ assumptions = dict(
     blur="blur is a Gaussian, of 23 taps at 224 pixels; the release has PIL's approximation by boxes",
     running_variance="the running variance is unbiased; that of the release's synchronised batch norm is biased",
     linear_start='linear classifiers start at N(0, 0.01), the last is tested; the release tests the best of every 20th epoch',
+    probe="the online probe's steps are after 60 and 80 % of the run; the release's after epochs 60 and 80",
 )

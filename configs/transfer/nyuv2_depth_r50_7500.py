@@ -43,10 +43,10 @@ test_dataloader = val_dataloader
 val_evaluator = dict(_delete_=True, type='DepthMetric', min_depth_eval=0.001, max_depth_eval=10.0)
 test_evaluator = val_evaluator
 optim_wrapper = dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.16, momentum=0.9, weight_decay=5e-4))
-# BYOL prints no schedule for the rate; steps at 70 and 90 % are those of its segmentation.
 param_scheduler = [dict(type='MultiStepLR', by_epoch=False, begin=0, end=7500, milestones=[5250, 6750], gamma=0.1)]
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=7500, val_interval=7500)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 default_hooks = {{_base_.saved}}
 visualizer = {{_base_.scalars_and_images}}
+assumptions = dict(steps='the rate on NYUv2 has steps at 70 and 90 %, as in segmentation; BYOL prints no schedule')

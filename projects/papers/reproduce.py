@@ -52,19 +52,13 @@ Nothing was trained at full size here; the published numbers, each with its tabl
 """
 ASSUMPTIONS = """# Assumptions
 
-What the papers do not say, or say in two ways, and we chose. A config names what it assumes in its key `assumptions`, the
-configs that inherit from it share that, and a study's page lists what its rows assume. This page is made from them by
-`python projects/papers/reproduce.py`.
+What the papers do not say, or say in two ways, and we chose. A config names what it assumes in its key `assumptions`, and the
+configs that inherit from it share that. A study's page lists what the pre-training of its rows assumes. This page is made
+from the configs by `python projects/papers/reproduce.py`.
 
 | what was chosen | in the config, and those that inherit from it |
 |---|---|
-{rows}
-Of evaluation and transfer: the cosine of `configs/_base_/recipes/finetune_20k.py`, the cosine and the length of
-`semi_1pct.py` and `semi_10pct.py`, the recipe of `finetune_lt_200e.py`, the steps of
-`configs/transfer/nyuv2_depth_r50_7500.py`, and the loss and head of
-`configs/transfer/cityscapes_deeplabv3_os16_mg124_r50_90k.py`, as these files say. The online probe's steps are after 60 and
-80 % of the run; the release's after epochs 60 and 80.
-"""
+{rows}"""
 
 
 def coverage() -> list[dict]:

@@ -8,11 +8,11 @@ optim_wrapper = dict(
     type='AutocastOptimWrapper',
     optimizer=dict(type='SGD', lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4),
 )
-# BYOL names no schedule of the rate; the cosine is ours.
 param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=False, begin=0, end=20000)]
 train_cfg = dict(by_epoch=False, max_iters=20000)
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=2000, max_keep_ckpts=1))
 custom_hooks = [dict(type='EpochBatchNormHook')]
+assumptions = dict(finetune_rate='the rate of fine-tuning follows a cosine; BYOL names no schedule')
 grid = dict(
     lr=[1e-4, 10**-3.5, 1e-3, 10**-2.5, 1e-2, 10**-1.5, 1e-1],
     weight_decay=[0.0, 1e-6, 10**-5.5, 1e-5, 10**-4.5, 1e-4, 10**-3.5, 1e-3],

@@ -10,3 +10,4 @@ default_hooks = dict(checkpoint=dict(by_epoch=True, interval=5))
 # In so few steps running statistics still remember those of pre-training; they are measured anew before the test.
 custom_hooks = [dict(type='PreciseBNHook', batches=20)]
 grid = None
+assumptions = dict(finetune_rate=None)

@@ -1,5 +1,4 @@
 # 10 % of ImageNet's labels: the whole network, the classifier at 0.25 and the backbone at a thousandth of it (MSBReg).
-# MSBReg gives no length; 30 epochs (the shorter of BYOL's two) with a cosine are ours.
 _base_ = 'semi_1pct.py'
 model = dict(frozen=False, backbone=dict(norm_cfg=dict(type='SyncBN'), norm_eval=False))
 optim_wrapper = dict(optimizer=dict(lr=0.25), paramwise_cfg=dict(custom_keys=dict(backbone=dict(lr_mult=1e-3))))
@@ -7,3 +6,6 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=0, end=30, convert_to_iter_based=True)
 ]
 train_cfg = dict(max_epochs=30)
+assumptions = dict(
+    semi="30 epochs, the shorter of BYOL's two, and a cosine with 10 % of the labels; MSBReg gives no length"
+)

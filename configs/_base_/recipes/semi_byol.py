@@ -2,3 +2,4 @@
 _base_ = 'semi_10pct.py'
 optim_wrapper = dict(optimizer=dict(lr=0.1), paramwise_cfg=None)
 grid = dict(lr=[0.005, 0.01, 0.02, 0.05, 0.1], epochs=[30, 50])
+assumptions = dict(semi='the rate with few labels follows a cosine; BYOL names no schedule')
