@@ -1,6 +1,6 @@
 """What a study's runs have left, as one record: the form that the page and the tables are made from."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
     """The record of everything that is there, written to study.json."""
     compared = compare(study, configs)
     changed = {entry['row']: entry['found'] for entry in compared}
-    by_row = {row.name: [describe(run, out) for run in runs if run.row is row] for row in study.rows}
+    printed = {key: _measured_as(key, study, scale) for row in study.rows for key in row.published}
+    by_row = {row.name: [describe(run, out, printed.values()) for run in runs if run.row is row] for row in study.rows}
     finished = {name: [run for run in found if run['state'] == 'done'] for name, found in by_row.items()}
     labels = {key: run['labels'].get(key, key) for of in finished.values() for run in of for key in run['scores']}
-    printed = dict.fromkeys(key for row in study.rows for key in row.published)
     record = dict(
         name=study.name,
         title=study.title,
@@ -32,7 +32,7 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         scale=dict(name=scale.name, text=scale.text),
         seeds=sorted({run.seed for run in runs}),
         metrics=[dict(key=key, label=label, unit='%') for key, label in labels.items()],
-        published_metrics=[dict(key=_measured_as(key, study, scale), label=key) for key in printed],
+        published_metrics=[dict(key=task, label=key) for key, task in printed.items()],
         figure=study.figure,
         rows=[
             dict(
@@ -67,14 +67,18 @@ def assumptions(configs: dict[str, Config]) -> dict[str, list[str]]:
     return found
 
 
-def describe(run: Run, out: Path) -> dict[str, Any]:
-    """A run as the page shows it; what it has not done yet is missing."""
+def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, Any]:
+    """A run as the page shows it, with the further scores that papers have `printed`; what it has not done yet is missing."""
     failed = run.folder / 'failed.txt'
     found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)), state='missing')
     if run.result:
         found.update(run.result, state='done')
         if differs := outdated(run.folder, found):
             found.update(state='replaced', error=differs)
+        for name, value in found.pop('further', {}).items():
+            if name in printed:
+                task, _, score = name.partition(' ')
+                found['scores'][name], found['labels'][name] = value, f'{score} {task.partition("@")[2]}'.strip()
     elif failed.is_file():
         found.update(state='failed', error=failed.read_text().removeprefix('error: '))
     elif (run.folder / 'last_checkpoint').is_file():
@@ -85,6 +89,7 @@ def describe(run: Run, out: Path) -> dict[str, Any]:
 
 
 def _measured_as(key: str, study: Study, scale: Scale) -> str:
-    """The task whose score stands beside a published number; top-1 on ImageNet is that of linear evaluation."""
-    by = {'in1k': 'linear', 'top1': 'linear', **study.measured} if scale.name == 'in1k' else {}
+    """The task whose score stands beside a published number, or TASK SCORE; on ImageNet, that of linear evaluation."""
+    linear = {'in1k': 'linear', 'top1': 'linear', 'top5': 'linear top-5'}
+    by = {**linear, **study.measured} if scale.name == 'in1k' else {}
     return by.get(key, key)

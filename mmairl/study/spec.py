@@ -52,7 +52,9 @@ class Study:
     paper: dict[str, Any] = field(default_factory=dict)
     figure: dict[str, Any] = field(default_factory=lambda: dict(kind='bars'))
     reading: dict[str, str] = field(default_factory=dict)  # by scale
-    measured: dict[str, str] = field(default_factory=dict)  # by what was published: the task that measures it
+    measured: dict[str, str] = field(
+        default_factory=dict
+    )  # by what was published: the TASK (or TASK SCORE) that measures it
     look: tuple[dict[str, Any], ...] = ()  # rows that an instrument of the analysis compares
     equivalence: float = MARGIN  # rows closer than this, in points of a score, count as equivalent
 

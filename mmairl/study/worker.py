@@ -260,6 +260,12 @@ def describe(cfg: Config, folder: Path, checkpoint: Path, measured: dict[str, di
     return dict(
         scores={task: score for task, (_, score) in first.items()},
         labels={task: f'{name} {task.partition("@")[2]}'.strip() for task, (name, _) in first.items()},
+        further={
+            f'{task} {name}': score
+            for task, (main, _) in first.items()
+            for name, score in measured[task]['scores'].items()
+            if name != main
+        },
         identities={task: found['identity'] for task, found in measured.items()},
         checkpoint=checkpoint.name,
         sha256=sha256(checkpoint),

@@ -15,7 +15,7 @@ import torch
 import yaml
 from mmengine.config import Config
 from PIL import Image
-from small_runs import wait_for
+from small_runs import run_in, wait_for
 
 from mmairl.configs import load_config, write_config
 from mmairl.engine.launch import register
@@ -152,6 +152,16 @@ def test_a_network_is_not_rescaled_from_a_run_that_is_not_finished(tmp_path):
     (tmp_path / 'source').mkdir()
     with pytest.raises(UserError, match='source, which is not finished; finish that run first'):
         rescale(Config(), tmp_path, str(tmp_path / 'source'), constant=0.1)
+
+
+def test_a_further_score_stands_beside_what_was_published_of_it(tmp_path):
+    run = run_in(tmp_path / 'row')
+    found = dict(
+        scores=dict(linear=70.0), labels=dict(linear='top-1'), further={'linear top-5': 90.0, 'linear other': 1.0}
+    )
+    (run.folder / 'result.json').write_text(json.dumps({**found, 'checkpoint': 'gone.pth'}))
+    shown = describe(run, tmp_path, ['linear', 'linear top-5'])
+    assert shown['scores'] == {'linear': 70.0, 'linear top-5': 90.0} and shown['labels']['linear top-5'] == 'top-5'
 
 
 def test_the_seeds_of_rows_that_start_alike_are_blocks(out):
