@@ -3,6 +3,7 @@
 import copy
 import math
 from functools import cache
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from mmairl.configs import load_config
 from mmairl.optim.schedule import WarmUpLR
 from mmairl.registry import MODELS
 from mmairl.report.figures import Point, study_scatter
+from mmairl.report.study_tables import columns, table_lines
 from mmairl.study import scale as scales
 from mmairl.study.guard import compare, require_fair
 from mmairl.study.published import rows, tables
-from mmairl.study.spec import read_study
+from mmairl.study.spec import Study, read_study
 from mmairl.study.worker import is_local
 from mmairl.transfer.tasks import TASKS
 from projects.papers.reproduce import coverage, pages
@@ -27,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 STUDIES = sorted((ROOT / 'configs' / 'studies').glob('*.yaml'))
 ITEMS = [(paper['paper'], of) for paper in coverage() for of in paper['items']]
 read = cache(load_config)
+TREE = dict(entity=('n00021939', 'other'), n00021939=('round', 'frame', 'triangle', 'plus', 'star'))
+TREE |= dict(round=('disc', 'ring', 'square'), other=('crescent', 'bar', 'ell', 'heart', 'arrow'))
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ def test_every_study_plans_at_every_scale_and_names_tasks_that_are_there(quick, 
         assert len(changes) == len(study.rows) - 1, 'each row but the first is compared with one'
         still = [row.name for row in study.rows[1:] if not (row.others or changes[row.name])]
         assert name != 'in1k' or not still, f'rows that change nothing: {still}'
-    for task in [*study.tasks['in1k'], *study.measured.values()]:
+    for task in [*study.tasks['in1k'], *(task.partition(' ')[0] for task in study.measured.values())]:
         assert is_local(task) or task in TASKS, task
         assert not task.partition('@')[2] or (ROOT / f'configs/evaluation/{task.partition("@")[2]}.py').is_file(), task
     names = {row.name for row in study.rows}
@@ -130,3 +134,83 @@ def test_uniformity_is_the_mean_over_pairs():
     pairs = [[math.exp(-2 * (a - b).square().sum()) for a in v for b in v if a is not b] for v in map(list, q)]
     expected = sum(math.log(sum(of) / len(of)) for of in pairs) / 2
     assert MODELS.build(dict(type='UniformityTerm'))(q).item() == pytest.approx(expected)
+
+
+def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
+    """The demo's scale, smaller: the narrowest network on 96 images, for at most 6 epochs, or steps where these count."""
+    scale = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
+    lengths = [scales.resolve(row, scales.read_scale('in1k')).train_cfg for row in study.rows]
+    longest = max(length.get('max_epochs') or length.max_iters for length in lengths)
+    data = dict(type='Shapes', split='train', count=96, size=24)
+    scale['merge'] |= {'model.backbone.stem_channels': 8, 'model.backbone.base_channels': 8}
+    scale['views']['RandomResizedCrop']['size'] = 16
+    scale['replace'] = dict(
+        evaluation=dict(train=data, test={**data, 'split': 'val'}),
+        recipes=dict(linear='linear_shapes_20e', finetune='finetune_shapes'),
+    )
+    widths = dict(features=64, hidden=32, out=16)
+    scale |= dict(tasks=tasks, images=96, data=data, batch=8, epochs=6 / longest, queue=64, widths=widths)
+    (folder / 'toy.yaml').write_text(yaml.safe_dump(scale))
+    return folder / 'toy.yaml'
+
+
+def run_toy(path: Path, folder: Path, tasks: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict, str]:
+    """The study's record and page, from its runs at toy scale in this process."""
+    tool = module('tools/study.py')
+    monkeypatch.setattr(tool, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
+    parts = [path, '--scale', toy(read_study(path), folder, tasks), '--out', folder / 'out']
+    monkeypatch.setattr(sys, 'argv', ['study', *map(str, parts)])
+    tool.main()
+    return json.loads((folder / 'out' / 'study.json').read_text()), (folder / 'out' / 'page.html').read_text()
+
+
+def first_rows(path: Path, folder: Path) -> Path:
+    """The study with three rows, one that takes another's weights, those that are looked into, and what these build on."""
+    study, described = read_study(path), yaml.safe_load(path.read_text())
+    kept = {row.name for row in [*study.rows[:3], *[row for row in study.rows if row.others][:1]]}
+    more = {name for of in study.look for name in of['rows']}
+    while more - kept:
+        kept |= more
+        found = {name for row in study.rows if row.name in kept for name in (row.against, *row.others.values())}
+        more = found - {None}
+    rows = [dict(row, against=study.row(row['name']).against) for row in described['rows'] if row['name'] in kept]
+    (folder / path.name).write_text(yaml.safe_dump({**described, 'rows': rows, 'seeds': [0]}))
+    return folder / path.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('path', STUDIES, ids=lambda path: path.stem)
+def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch):
+    """On drawn images each; tasks of the platforms, which have tests of their own, are left out."""
+    tasks = [task.partition('@')[0] for task in read_study(path).tasks['in1k'] if is_local(task)]
+    taxonomy = tmp_path / 'data' / 'imagenet' / 'wordnet.is_a.txt'  # of the drawn classes: 12, 10 or 2
+    taxonomy.parent.mkdir(parents=True)
+    taxonomy.write_text(''.join(f'{above} {name}\n' for above, names in TREE.items() for name in names))
+    monkeypatch.chdir(tmp_path)
+    record, page = run_toy(first_rows(path, tmp_path), tmp_path, list(dict.fromkeys(tasks)), monkeypatch)
+    assert {metric['key'] for metric in record['metrics']} == set(tasks)
+    for place, column in enumerate(columns(record)):
+        lines = [line for line in table_lines(record) if column.kind == 'measured']
+        assert all(line.cells[place].value in page and line.cells[place].numbers for line in lines)
+        assert column.kind != 'measured' or f'{column.label}, measured' in page, f'no figure of {column.label}'
+    assert all(escape(row['name']) in page for row in record['rows'])
+    looks = [list(tmp_path.glob(f'out/{of["instrument"]}_{n}/*.html')) for n, of in enumerate(read_study(path).look)]
+    assert all(looks)
+
+
+@pytest.mark.slow
+def test_checkpoints_along_a_run_are_measured_and_looked_into(tmp_path, monkeypatch):
+    """A study of one run, of what it had saved after a third and two thirds, and of what its networks look like."""
+    config = 'longer/mocov2plus_r50_300e.py'
+    described = [dict(name='end', config=config, x=3)]
+    for part in ('1/3', '2/3'):
+        described.append(dict(name=part, config=config, x=1, along=dict(of='end', part=part), against='end'))
+    looks = [dict(instrument=name, rows=['1/3', 'end']) for name in ('norms', 'cka')]
+    study = dict(title='Along', figure=dict(kind='scatter', x='knn'), tasks={}, look=looks, rows=described)
+    (tmp_path / 'study.yaml').write_text(yaml.safe_dump(study))
+    record, page = run_toy(tmp_path / 'study.yaml', tmp_path, ['knn', 'logreg'], monkeypatch)
+    assert [row['runs'][0]['images_seen'] for row in record['rows']] == [6 * 96, 2 * 96, 4 * 96]
+    assert len({run['sha256'] for row in record['rows'] for run in row['runs']}) == 3
+    assert any('projector' in said for said in record['assumptions'])
+    assert 'What its rows assume' in page
+    assert list(tmp_path.glob('out/norms_0/*.html')) and list(tmp_path.glob('out/cka_1/*.html'))
