@@ -87,6 +87,8 @@ def _change_data(cfg: Config, scale: Scale) -> None:
 
 def _narrow(cfg: Config, scale: Scale) -> None:
     """The head's widths and the queue's length, where the config has them."""
+    if scale.widths and cfg.model.get('in_channels'):  # a classifier's
+        cfg.model.in_channels = scale.widths['features']
     if scale.queue and cfg.model.get('queue'):
         cfg.model.queue.length = scale.queue
     for part, enters in (('projector', 'features'), ('predictor', 'out')):

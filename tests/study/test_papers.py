@@ -167,12 +167,12 @@ def run_toy(path: Path, folder: Path, tasks: list[str], monkeypatch: pytest.Monk
 def first_rows(path: Path, folder: Path) -> Path:
     """The study with three rows, one that takes another's weights, those that are looked into, and what these build on."""
     study, described = read_study(path), yaml.safe_load(path.read_text())
-    kept = {row.name for row in [*study.rows[:3], *[row for row in study.rows if row.others][:1]]}
-    more = {name for of in study.look for name in of['rows']}
-    while more - kept:
+    chosen = [*study.rows[:3], *[row for row in study.rows if row.others][:1]]
+    kept, more = set(), {row.name for row in chosen} | {name for of in study.look for name in of['rows']}
+    while more:
         kept |= more
-        found = {name for row in study.rows if row.name in kept for name in (row.against, *row.others.values())}
-        more = found - {None}
+        needed = [(row.against, *row.others.values()) for row in study.rows if row.name in kept]
+        more = {name for names in needed for name in names} - kept - {None}
     rows = [dict(row, against=study.row(row['name']).against) for row in described['rows'] if row['name'] in kept]
     (folder / path.name).write_text(yaml.safe_dump({**described, 'rows': rows, 'seeds': [0]}))
     return folder / path.name
