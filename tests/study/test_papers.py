@@ -137,11 +137,11 @@ def test_uniformity_is_the_mean_over_pairs():
 
 
 def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
-    """The demo's scale, smaller: the narrowest network on 96 images, for at most 6 epochs, or steps where these count."""
+    """The demo's scale, smaller: the narrowest network on 192 images, for at most 6 epochs, or steps where these count."""
     scale = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
     lengths = [scales.resolve(row, scales.read_scale('in1k')).train_cfg for row in study.rows]
     longest = max(length.get('max_epochs') or length.max_iters for length in lengths)
-    data = dict(type='Shapes', split='train', count=96, size=24)
+    data = dict(type='Shapes', split='train', count=192, size=24)
     scale['merge'] |= {'model.backbone.stem_channels': 8, 'model.backbone.base_channels': 8}
     scale['views']['RandomResizedCrop']['size'] = 16
     scale['replace'] = dict(
@@ -149,7 +149,7 @@ def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
         recipes=dict(linear='linear_shapes_20e', finetune='finetune_shapes'),
     )
     widths = dict(features=64, hidden=32, out=16)
-    scale |= dict(tasks=tasks, images=96, data=data, batch=8, epochs=6 / longest, queue=64, widths=widths)
+    scale |= dict(tasks=tasks, images=192, data=data, batch=16, epochs=6 / longest, queue=64, widths=widths)
     (folder / 'toy.yaml').write_text(yaml.safe_dump(scale))
     return folder / 'toy.yaml'
 
@@ -209,7 +209,7 @@ def test_checkpoints_along_a_run_are_measured_and_looked_into(tmp_path, monkeypa
     study = dict(title='Along', figure=dict(kind='scatter', x='knn'), tasks={}, look=looks, rows=described)
     (tmp_path / 'study.yaml').write_text(yaml.safe_dump(study))
     record, page = run_toy(tmp_path / 'study.yaml', tmp_path, ['knn', 'logreg'], monkeypatch)
-    assert [row['runs'][0]['images_seen'] for row in record['rows']] == [6 * 96, 2 * 96, 4 * 96]
+    assert [row['runs'][0]['images_seen'] for row in record['rows']] == [6 * 192, 2 * 192, 4 * 192]
     assert len({run['sha256'] for row in record['rows'] for run in row['runs']}) == 3
     assert any('projector' in said for said in record['assumptions'])
     assert 'What its rows assume' in page
