@@ -1,16 +1,19 @@
 """The three papers: every table and figure is a study that plans at every scale, a command, or a sentence that says why not."""
 
 import copy
+import json
 import math
+import sys
 from functools import cache
 from html import escape
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from mmengine.optim import build_optim_wrapper
 from scipy import stats
-from test_docs import check_command, commands
+from test_docs import check_command, commands, module
 
 from mmairl.configs import load_config
 from mmairl.optim.schedule import WarmUpLR
@@ -18,6 +21,7 @@ from mmairl.registry import MODELS
 from mmairl.report.figures import Point, study_scatter
 from mmairl.report.study_tables import columns, table_lines
 from mmairl.study import scale as scales
+from mmairl.study import worker
 from mmairl.study.guard import compare, require_fair
 from mmairl.study.published import rows, tables
 from mmairl.study.spec import Study, read_study
@@ -154,16 +158,6 @@ def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
     return folder / 'toy.yaml'
 
 
-def run_toy(path: Path, folder: Path, tasks: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[dict, str]:
-    """The study's record and page, from its runs at toy scale in this process."""
-    tool = module('tools/study.py')
-    monkeypatch.setattr(tool, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
-    parts = [path, '--scale', toy(read_study(path), folder, tasks), '--out', folder / 'out']
-    monkeypatch.setattr(sys, 'argv', ['study', *map(str, parts)])
-    tool.main()
-    return json.loads((folder / 'out' / 'study.json').read_text()), (folder / 'out' / 'page.html').read_text()
-
-
 def first_rows(path: Path, folder: Path) -> Path:
     """The study with three rows, one that takes another's weights, those that are looked into, and what these build on."""
     study, described = read_study(path), yaml.safe_load(path.read_text())
@@ -182,12 +176,18 @@ def first_rows(path: Path, folder: Path) -> Path:
 @pytest.mark.parametrize('path', STUDIES, ids=lambda path: path.stem)
 def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch):
     """On drawn images each; tasks of the platforms, which have tests of their own, are left out."""
-    tasks = [task.partition('@')[0] for task in read_study(path).tasks['in1k'] if is_local(task)]
+    tasks = list({task.partition('@')[0]: None for task in read_study(path).tasks['in1k'] if is_local(task)})
     taxonomy = tmp_path / 'data' / 'imagenet' / 'wordnet.is_a.txt'  # of the drawn classes: 12, 10 or 2
     taxonomy.parent.mkdir(parents=True)
     taxonomy.write_text(''.join(f'{above} {name}\n' for above, names in TREE.items() for name in names))
     monkeypatch.chdir(tmp_path)
-    record, page = run_toy(first_rows(path, tmp_path), tmp_path, list(dict.fromkeys(tasks)), monkeypatch)
+    tool, study, scale = module('tools/study.py'), first_rows(path, tmp_path), toy(read_study(path), tmp_path, tasks)
+    monkeypatch.setattr(tool, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
+    parts = [study, '--scale', scale, '--out', tmp_path / 'out']
+    monkeypatch.setattr(sys, 'argv', ['study', *map(str, parts)])
+    tool.main()
+    record = json.loads((tmp_path / 'out' / 'study.json').read_text())
+    page = (tmp_path / 'out' / 'page.html').read_text()
     assert {metric['key'] for metric in record['metrics']} == set(tasks)
     for place, column in enumerate(columns(record)):
         lines = [line for line in table_lines(record) if column.kind == 'measured']
@@ -196,21 +196,3 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch):
     assert all(escape(row['name']) in page for row in record['rows'])
     looks = [list(tmp_path.glob(f'out/{of["instrument"]}_{n}/*.html')) for n, of in enumerate(read_study(path).look)]
     assert all(looks)
-
-
-@pytest.mark.slow
-def test_checkpoints_along_a_run_are_measured_and_looked_into(tmp_path, monkeypatch):
-    """A study of one run, of what it had saved after a third and two thirds, and of what its networks look like."""
-    config = 'longer/mocov2plus_r50_300e.py'
-    described = [dict(name='end', config=config, x=3)]
-    for part in ('1/3', '2/3'):
-        described.append(dict(name=part, config=config, x=1, along=dict(of='end', part=part), against='end'))
-    looks = [dict(instrument=name, rows=['1/3', 'end']) for name in ('norms', 'cka')]
-    study = dict(title='Along', figure=dict(kind='scatter', x='knn'), tasks={}, look=looks, rows=described)
-    (tmp_path / 'study.yaml').write_text(yaml.safe_dump(study))
-    record, page = run_toy(tmp_path / 'study.yaml', tmp_path, ['knn', 'logreg'], monkeypatch)
-    assert [row['runs'][0]['images_seen'] for row in record['rows']] == [6 * 192, 2 * 192, 4 * 192]
-    assert len({run['sha256'] for row in record['rows'] for run in row['runs']}) == 3
-    assert any('projector' in said for said in record['assumptions'])
-    assert 'What its rows assume' in page
-    assert list(tmp_path.glob('out/norms_0/*.html')) and list(tmp_path.glob('out/cka_1/*.html'))
