@@ -122,8 +122,9 @@ def test_recipes_are_the_papers(name):
     warm_up, steps = cfg.param_scheduler
     assert (cfg.train_cfg.type, cfg.train_cfg.max_iters) == ('IterBasedTrainLoop', iterations)
     assert (steps.milestones, steps.gamma, steps.end, steps.by_epoch) == (milestones, 0.1, iterations, False)
-    assert (warm_up.begin, warm_up.end, warm_up.by_epoch) == (0, 1000 if 'coco' in name else 100, False)
-    assert (cfg.optim_wrapper.optimizer.lr, cfg.train_dataloader.batch_size * 8) == (0.02, 16)
+    warmed, rate = (50, 0.05) if 'msbreg' in name else (1000 if 'coco' in name else 100, 0.02)
+    assert (warm_up.begin, warm_up.end, warm_up.by_epoch) == (0, warmed, False)
+    assert (cfg.optim_wrapper.optimizer.lr, cfg.train_dataloader.batch_size * 8) == (rate, 16)
     resizes = [node.scales for node in dicts(cfg.train_dataloader) if node.get('type') == 'RandomChoiceResize']
     assert resizes and all([tuple(scale) for scale in scales] == [(1333, side) for side in sides] for scales in resizes)
     assert [node.scale for node in dicts(cfg.val_dataloader) if node.get('type') == 'Resize'] == [(1333, 800)]
