@@ -23,7 +23,7 @@ STRENGTHS = tuple((10 ** torch.linspace(5, -6, 45, dtype=torch.float64)).tolist(
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 PARABOLA = ((), (1,), (2, -1), (3, -3, 1))  # through the last minima of the path: where the next one is guessed
 ROWS = 65536  # of the features at a time in float64
-WIDEST = 8192  # of features or images, whichever are fewer, that principal axes are computed of
+WIDEST = 2048  # of features or images, whichever are fewer, that principal axes are computed of; more cost minutes
 TOLERANCE = 1e-4  # of the last step over the weights; what is left then is a twentieth of it, by FORCING
 FORCING = 0.05  # how far each linear system is solved
 STEPS, INNER = 100, 300  # at most
