@@ -93,7 +93,7 @@ def test_other_ways_to_code_are_refused(tmp_path, canary, monkeypatch):
         dict(collate_fn='os.system'),
     ):
         refused(config(tmp_path, values), canary, 'config is data, only Python may do that')
-    pytest.importorskip('mmdet')
+    pytest.importorskip('mmdet', reason='the core set-up has no mmdet')
     for name in (  # registered classes that read code from their arguments
         'mmdet.CameraMotionCompensation',
         'mmdet.KnowledgeDistillationSingleStageDetector',

@@ -1,5 +1,6 @@
 """The platform around: our configs in its own runner and tools, our checkpoints in mmdet and mmseg, and how it is imported."""
 
+import importlib
 import runpy
 import subprocess
 import sys
@@ -19,8 +20,8 @@ from mmairl.transfer.ops import use_torchvision_ops
 def test_a_training_checkpoint_loads_by_init_cfg_in_mmdet_and_mmseg(toy_config):
     use_torchvision_ops()
     pytest.importorskip('mmseg.models', reason='the core set-up has no mmdet and mmseg')
-    registries = [pytest.importorskip(f'{scope}.registry') for scope in ('mmdet', 'mmseg')]
-    pytest.importorskip('mmdet.models')
+    pytest.importorskip('mmdet.models', reason='the core set-up has no mmdet and mmseg')
+    registries = [importlib.import_module(f'{scope}.registry') for scope in ('mmdet', 'mmseg')]
     runner = launch.train(toy_config(steps=1, width=64))
     init = dict(type='Pretrained', checkpoint=f'{runner.work_dir}/iter_1.pth', prefix='backbone.')
     ours = runner.model.backbone.state_dict()

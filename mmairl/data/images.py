@@ -144,8 +144,12 @@ def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     try:
         with pillow_within(max_pixels), Image.open(BytesIO(data), formats=formats()) as image:
             image.load()
-            with suppress(Exception):  # as many kinds as for broken pixels: a broken EXIF block says nothing of them
+            try:
                 ImageOps.exif_transpose(image, in_place=True)
+            except MemoryError:
+                raise
+            except Exception:  # as many kinds as for broken pixels: a broken EXIF block says nothing of them
+                pass
             pixels = np.array(as_rgb(image))
     except MemoryError:  # the machine's fault: a file within max_pixels needs little
         raise

@@ -12,8 +12,7 @@ from mmengine import Config
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from mmairl.models.batchnorm import measure_statistics
-from mmairl.models.platform import import_mmpretrain
+from mmairl.models.batchnorm import measure_statistics  # which registers mmpretrain's backbones as well
 from mmairl.registry import MODELS
 from mmairl.weights.read import Backbone, read_backbone, require_same_keys
 
@@ -28,7 +27,6 @@ def load_backbone(
     >>> cfg = Config.fromfile('configs/mocov2plus_r50_200e.py')  # doctest: +SKIP
     >>> backbone = load_backbone(cfg, 'epoch_200.pth', part='teacher')  # doctest: +SKIP
     """
-    import_mmpretrain()
     description = cfg.model.backbone.copy()
     # A pre-trained start in the config belongs to training; here it would hide what the checkpoint lacks.
     description.pop('init_cfg', None)
@@ -38,9 +36,10 @@ def load_backbone(
         if checkpoint is None:
             origin = f'random initialisation, seed {seed}'
             logging.disable(logging.INFO)  # mmengine would print how each tensor was started
-            if hasattr(backbone, 'init_weights'):
-                backbone.init_weights()
-            logging.disable(logging.NOTSET)
+            try:
+                getattr(backbone, 'init_weights', lambda: None)()
+            finally:
+                logging.disable(logging.NOTSET)
     if checkpoint is not None:
         found = checkpoint if isinstance(checkpoint, Backbone) else read_backbone(checkpoint, part)
         require_same_keys(found.weights, backbone.state_dict(), found.path)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from mmengine.model import initialize
 
+import mmairl.models  # noqa: F401  registers mmpretrain's backbones
 from mmairl.analysis.normrescale import left_alone, normrescale
 from mmairl.errors import UserError
-from mmairl.models.platform import import_mmpretrain
 from mmairl.registry import MODELS
 from mmairl.weights.norms import is_statistic
 from mmairl.weights.read import read_backbone
@@ -19,7 +19,6 @@ SMALL = dict(type='mmpretrain.ResNet', depth=18, base_channels=4, stem_channels=
 def weights(seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:
     """A narrow ResNet-18's with every tensor at random, biases and statistics too."""
     generator = torch.Generator().manual_seed(seed)
-    import_mmpretrain()
     state = MODELS.build(SMALL).state_dict()
     return {
         key: scale * torch.rand(value.shape, generator=generator).sub(0.3)

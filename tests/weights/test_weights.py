@@ -8,8 +8,8 @@ import timm
 import torch
 import torchvision
 
+import mmairl.models  # noqa: F401  registers mmpretrain's backbones
 from mmairl.errors import UserError
-from mmairl.models.platform import import_mmpretrain
 from mmairl.registry import MODELS
 from mmairl.weights.formats import DETECTRON2, rename, resnet_of
 from mmairl.weights.read import read_backbone, read_tensors
@@ -21,7 +21,6 @@ State = dict[str, torch.Tensor]
 @pytest.fixture(scope='module')
 def states() -> list[State]:
     """The backbones of two narrow ResNet-18s with statistics of their own; the names are torchvision's."""
-    import_mmpretrain()
     torch.manual_seed(0)
     networks = [MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=4, base_channels=4)) for _ in 'ab']
     for network in networks:
@@ -134,7 +133,6 @@ def test_torchvision_and_timm_and_mmpretrain_compute_the_same_from_converted_wei
     plain.load_state_dict(torch.load(tmp_path / 'torchvision.pth'))
     of_timm = timm.create_model('resnet18', num_classes=0)
     of_timm.load_state_dict(torch.load(tmp_path / 'timm.pth'))
-    import_mmpretrain()
     ours = MODELS.build(resnet_of(found.weights))
     ours.load_state_dict(found.weights)
     ours.eval()  # mmpretrain's returns nothing
@@ -146,7 +144,6 @@ def test_torchvision_and_timm_and_mmpretrain_compute_the_same_from_converted_wei
 
 
 def test_a_vit_goes_to_timm_and_back_and_computes_the_same(tmp_path):
-    import_mmpretrain()
     torch.manual_seed(0)
     arch = dict(embed_dims=48, num_layers=2, num_heads=3, feedforward_channels=96)
     ours = MODELS.build(
