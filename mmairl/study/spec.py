@@ -52,9 +52,7 @@ class Study:
     paper: dict[str, Any] = field(default_factory=dict)
     figure: dict[str, Any] = field(default_factory=lambda: dict(kind='bars'))
     reading: dict[str, str] = field(default_factory=dict)  # by scale
-    measured: dict[str, str] = field(
-        default_factory=dict
-    )  # by what was published: the TASK (or TASK SCORE) that measures it
+    measured: dict[str, str] = field(default_factory=dict)  # the TASK (or TASK SCORE) beside each published name
     look: tuple[dict[str, Any], ...] = ()  # rows that an instrument of the analysis compares
     equivalence: float = MARGIN  # rows closer than this, in points of a score, count as equivalent
 
