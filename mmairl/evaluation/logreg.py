@@ -23,7 +23,8 @@ STRENGTHS = tuple((10 ** torch.linspace(5, -6, 45, dtype=torch.float64)).tolist(
 QUICK = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 PARABOLA = ((), (1,), (2, -1), (3, -3, 1))  # through the last minima of the path: where the next one is guessed
 ROWS = 65536  # of the features at a time in float64
-WIDEST = 2048  # of features or images, whichever are fewer, that principal axes are computed of; more cost minutes
+WIDEST = 8192  # of features or images, whichever are fewer, that principal axes are computed of; more cost minutes
+DOUBLE = 2048  # of them that are computed in float64; beyond, float32 takes half the time
 TOLERANCE = 1e-4  # of the last step over the weights; what is left then is a twentieth of it, by FORCING
 FORCING = 0.05  # how far each linear system is solved
 STEPS, INNER = 100, 300  # at most
@@ -62,22 +63,29 @@ def logistic_regression(
     objective, held_out, gradient = Objective(prepare(train.x).to(device), train.y.to(device), classes), {}, {}
     x_val = prepare(val.x).to(device)
     path: list[Tensor] = []
+    tied: dict[float, Tensor] = {}  # the best strengths so far, and their weights
     for strength in sorted(strengths, reverse=True):
         start = sum(factor * weight for factor, weight in zip(PARABOLA[len(path)], path)) if path else None
         found = objective.minimise(strength, start)
         path = [found.inner, *path[:2]]
         gradient[strength] = found.gradient
-        score = scores_of(metric, scores(x_val, found.weight).cpu(), val.y)
-        if found.solved:
-            held_out[strength] = next(iter(score.values()))
-        else:
+        if not found.solved:
             print_log(f'logistic regression at strength {strength:.1e} is not solved and left out', level=WARNING)
+            continue
+        score = next(iter(scores_of(metric, scores(x_val, found.weight).cpu(), val.y).values()))
+        if score > max(held_out.values(), default=-1.0):
+            tied.clear()
+        held_out[strength] = score
+        if score == max(held_out.values()):
+            tied[strength] = found.inner
     # Small validation sets leave ties: the middle one is neither at the edge of vanishing nor of overfitting.
-    tied = [strength for strength, score in held_out.items() if score == max(held_out.values())]
-    best = tied[len(tied) // 2]
+    best = list(tied)[len(tied) // 2]
     x, y = torch.cat([train.x, val.x]), torch.cat([train.y, val.y]).to(device)
     prepare = _standardiser(x) if standardise else Tensor.float
-    found = Objective(prepare(x).to(device), y, classes).minimise(best)
+    axes = objective.axes
+    both = Objective(prepare(x).to(device), y, classes, axes if axes is not None and len(axes) == len(axes.T) else None)
+    same = both.axes is axes and both.known.equal(objective.known)
+    found = both.minimise(best, tied[best] if same else None)
     gradient[0.0] = found.gradient
     return LogisticRegression(
         scores_of(metric, scores(prepare(test.x).to(device), found.weight).cpu(), test.y), best, held_out, gradient
@@ -109,7 +117,7 @@ class Objective:
     Hessian's diagonal a good preconditioner.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, classes: int) -> None:
+    def __init__(self, x: Tensor, y: Tensor, classes: int, axes: Tensor | None = None) -> None:
         self.several = y.ndim == 2
         if self.several:
             counted, target = y >= 0, y == 1
@@ -122,7 +130,7 @@ class Objective:
         self.target = target[:, self.known]
         self.mean = torch.stack([block.double().sum(0) for block in x.split(ROWS)]).sum(0) / len(x)
         centred = (block.double() - self.mean for block in x.split(ROWS))
-        self.axes = _principal_axes(x, self.mean) if min(x.shape) <= WIDEST else None
+        self.axes = _principal_axes(x, self.mean) if axes is None and min(x.shape) <= WIDEST else axes
         along = (block if self.axes is None else block @ self.axes for block in centred)
         self.x = torch.cat([F.pad(block, (0, 1), value=1.0).float() for block in along])
 
@@ -212,13 +220,14 @@ class Objective:
 
 def _principal_axes(x: Tensor, mean: Tensor) -> Tensor:
     """(D, axes): all D of them, or those along which the images differ where there are fewer images."""
-    blocks = (block.double() - mean for block in x.split(ROWS))
+    dtype = torch.float64 if min(x.shape) <= DOUBLE else torch.float32
+    blocks = ((block.double() - mean).to(dtype) for block in x.split(ROWS))
     if len(x) >= x.shape[1]:
-        return torch.linalg.eigh(sum(block.T @ block for block in blocks))[1]
+        return torch.linalg.eigh(sum(block.T @ block for block in blocks))[1].double()
     centred = torch.cat(list(blocks))
     squares, along = torch.linalg.eigh(centred @ centred.T)
     kept = squares >= 1e-12 * squares.max()  # weights along the others are zero at the minimum
-    return torch.linalg.qr(centred.T @ along[:, kept])[0]
+    return torch.linalg.qr(centred.T @ along[:, kept])[0].double()
 
 
 def _small(step: Tensor, weight: Tensor, least: float) -> bool:
