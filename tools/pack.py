@@ -5,7 +5,6 @@ image is decoded once on the way; those that cannot be read are left out and nam
 """
 
 import argparse
-import os
 from pathlib import Path
 
 from rich.progress import track
@@ -14,6 +13,7 @@ from mmairl.data.folders import ImageFolder, UnlabelledFolder
 from mmairl.data.packed import pack
 from mmairl.errors import UserError, one_sentence_errors, printable
 from mmairl.flags import count, fraction
+from mmairl.machine import cores
 
 
 def parse_args() -> argparse.Namespace:
@@ -21,7 +21,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('folder', help='images in FOLDER/CLASS/')
     parser.add_argument('out', type=Path, help='the archive to write, OUT.tar')
     parser.add_argument('--unlabelled', action='store_true', help='images at any depth, without classes')
-    parser.add_argument('--workers', type=count, default=os.cpu_count(), help='processes that read and decode')
+    parser.add_argument('--workers', type=count, default=cores(), help='processes that read and decode')
     parser.add_argument(
         '--max-unreadable', type=fraction, default=0.01, help='the fraction of files that may be left out'
     )

@@ -6,7 +6,6 @@ is not done again, whenever and however often the study is interrupted.
 
 import argparse
 import json
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, default_device
 from mmairl.files import write_text
 from mmairl.flags import count, positive, seed
+from mmairl.machine import cores
 from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import latex, markdown
 from mmairl.report.table import rich_table
@@ -116,7 +116,7 @@ def require_known(tasks: Sequence[str]) -> None:
 def jobs_of(args: argparse.Namespace) -> int:
     """One run for each share of the GPUs; without any, one for each core that a run's processes leave."""
     gpus = torch.cuda.device_count() if args.gpus is None else args.gpus
-    return args.jobs or max(1, (gpus or os.cpu_count() or 1) // args.per_run)
+    return args.jobs or max(1, (gpus or cores()) // args.per_run)
 
 
 class Progress:

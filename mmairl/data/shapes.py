@@ -6,7 +6,6 @@ belong together has to learn shape; colour, position and single pixels say nothi
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError
 from mmairl.files import replacing
+from mmairl.machine import cache
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val')
@@ -54,7 +54,7 @@ class Shapes(ViewDataset):
 
 def cached(split: str, count: int, size: int, seed: int) -> np.ndarray:
     """The images from the user's cache, drawn and put there when missing or broken."""
-    folder = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmairl' / 'shapes'
+    folder = cache() / 'shapes'
     version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]  # of the drawing code
     path = folder / f'{split}-{count}-{size}-{seed}-{version}.npy'
     with suppress(OSError, ValueError, EOFError):

@@ -1,6 +1,7 @@
 """From a config to a finished run: `train` is what tools/train.py, the demo and the tests all call."""
 
 import fcntl
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from mmairl.engine.fast import float32_precision, set_fast_keys
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, closest, one_sentence_errors
 from mmairl.files import explained_disk_errors
+from mmairl.machine import cache, cores, unusable_gpu
 from mmairl.registry import RUNNERS
 
 # These two moved to the ground floor; scripts of users import them from here.
@@ -28,8 +30,10 @@ __all__ = ['load_config', 'one_sentence_errors', 'register', 'train']
 
 
 def register() -> None:
-    """Make `mmairl` the scope in which types are looked up."""
+    """Make `mmairl` the scope in which types are looked up, and take no more threads than this process has cores."""
     init_default_scope('mmairl')
+    if torch.get_num_threads() > cores():
+        torch.set_num_threads(cores())
 
 
 def strategy_named(name: str) -> ConfigDict:
@@ -136,6 +140,15 @@ class PreparedRunner:
         return train(self.cfg, self.cfg.get('launcher', 'none'))
 
 
+def places(dataset: dict) -> Iterator[str]:
+    """Where a data set and those inside of it lie, by the keys that data sets of OpenMMLab and torchvision take."""
+    for key, value in dataset.items():
+        if key in ('root', 'data_root', 'ann_file') and value:
+            yield str(Path(value).absolute())
+        elif isinstance(value, dict):
+            yield from places(value)
+
+
 def build(cfg: Config, start: Start | None = None) -> Runner:
     """The runner with everything that a config names already built, so that mistakes in it show here."""
     runner = Runner.from_cfg(cfg)
@@ -143,13 +156,15 @@ def build(cfg: Config, start: Start | None = None) -> Runner:
     # mmengine tells of its own file client at every checkpoint, whatever the user does
     about = ('"FileClient" will be', '"HardDiskBackend" is the alias')
     runner.logger.addFilter(lambda record: not any(name in record.getMessage() for name in about))
-    device = next(runner.model.parameters()).device.type
+    device, unusable = next(runner.model.parameters()).device.type, unusable_gpu()
     print_log(
-        f'{get_world_size()} x {device}, each with {torch.get_num_threads()} threads and '
-        f'{cfg.train_dataloader.get("num_workers", 0)} data workers; '
+        f'{get_world_size()} x {device}{f", though there is a GPU ({unusable})" if unusable else ""}, each with '
+        f'{torch.get_num_threads()} threads and {cfg.train_dataloader.get("num_workers", 0)} data workers on {cores()} cores; '
         f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {get_world_size()} processes '
-        f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps',
+        f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps; '
+        f'data {" ".join(places(cfg.train_dataloader.dataset)) or "made here"}, cache {cache()}, work dir {cfg.work_dir}',
         logger='current',
+        level=logging.WARNING if unusable else logging.INFO,
     )
     _ = runner.train_loop
     runner.prepare()

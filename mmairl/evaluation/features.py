@@ -6,6 +6,8 @@ so that every protocol and every later run reads what one extraction has left.
 
 import contextlib
 import os
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,6 +34,7 @@ from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS
 
 Answer = TypeVar('Answer')
+SECONDS = 30  # between two lines of progress in a log
 
 
 @dataclass(frozen=True)
@@ -228,9 +231,17 @@ def on_main_process(compute: Callable[[], Answer]) -> Answer:
 
 
 def progress(items: object, label: str, total: int | None = None) -> Iterator:
-    """A bar on a terminal, nothing in a log."""
+    """A bar on a terminal, a line every half minute in a log."""
     console = Console(stderr=True)
-    return track(items, label, total, console=console, transient=True) if console.is_terminal else iter(items)
+    if console.is_terminal:
+        yield from track(items, label, total, console=console, transient=True)
+        return
+    total, said = total or len(items), time.monotonic()
+    for done, item in enumerate(items):
+        if (now := time.monotonic()) - said >= SECONDS:
+            said = now
+            print(f'{label} {done / total:.0%}', file=sys.stderr, flush=True)
+        yield item
 
 
 def require_images(dataset: Dataset) -> None:

@@ -1,11 +1,14 @@
-"""A live line of how the run is doing."""
+"""How the run is doing: a live line on a terminal, and now and then a line where the output goes into a file."""
 
 import logging
 import sys
+import time
+from datetime import timedelta
 
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mmairl.registry import HOOKS
@@ -17,13 +20,14 @@ SHOWN = {
     'lr': ('lr', '.4f'),
     'momentum': ('m', '.5f'),
 }
+SECONDS = 30  # between two lines in a file
 
 
 @HOOKS.register_module()
 class ProgressHook(Hook):
     """A progress bar with loss, instance accuracy, learning rate, momentum and time left.
 
-    Values are read every `interval` iterations only, since reading them waits for the device.
+    Values are read every `interval` iterations only, since reading them waits for the device; in a file every SECONDS.
     """
 
     priority = 'VERY_LOW'
@@ -34,6 +38,9 @@ class ProgressHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         if not is_main_process():
+            return
+        self.began, self.first, self.said = time.monotonic(), runner.iter, time.monotonic()
+        if not Console().is_terminal:
             return
         # 80 columns are enough for all of it
         columns = [
@@ -47,16 +54,14 @@ class ProgressHook(Hook):
         self._log_to_stdout(runner)  # rich has put a proxy there that prints above the bar
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        due = self.every_n_train_iters(runner, self.interval) or runner.iter + 1 == runner.max_iters
-        if self.progress is None or not due:
-            return
-        scalars = runner.message_hub.log_scalars
-        shown = [
-            f'{short} {scalars[f"train/{name}"].current():{form}}'
-            for name, (short, form) in SHOWN.items()
-            if f'train/{name}' in scalars
-        ]
-        self.progress.update(self.task, completed=runner.iter + 1, description='  '.join(shown))
+        done = runner.iter + 1
+        if self.progress is not None:
+            if self.every_n_train_iters(runner, self.interval) or done == runner.max_iters:
+                self.progress.update(self.task, completed=done, description=values(runner))
+        elif is_main_process() and (now := time.monotonic()) - self.said >= SECONDS:
+            self.said = now
+            left = timedelta(seconds=round((now - self.began) * (runner.max_iters - done) / (done - self.first)))
+            print(f'training {done / runner.max_iters:.0%}  {values(runner)}  {left} left', flush=True)
 
     def after_run(self, runner: Runner) -> None:
         if self.progress is not None:
@@ -68,3 +73,12 @@ class ProgressHook(Hook):
         for handler in runner.logger.handlers:
             if type(handler) is logging.StreamHandler:
                 handler.setStream(sys.stdout)
+
+
+def values(runner: Runner) -> str:
+    scalars = runner.message_hub.log_scalars
+    return '  '.join(
+        f'{short} {scalars[f"train/{name}"].current():{form}}'
+        for name, (short, form) in SHOWN.items()
+        if f'train/{name}' in scalars
+    )

@@ -19,6 +19,7 @@ from mmairl.configs import write_config
 from mmairl.engine.preemption import REQUEUE, SIGNALS
 from mmairl.errors import UserError
 from mmairl.files import write_json
+from mmairl.machine import cores
 from mmairl.study.spec import Row, Study
 from mmairl.study.stopping import ending_with_parent
 from mmairl.study.worker import is_local, outdated
@@ -124,7 +125,7 @@ def execute(runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run,
 def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
     """For each of the runs beside each other: which GPUs, of those that are this process's to use, or how many cores."""
     if not torch.cuda.is_available():
-        return [{'OMP_NUM_THREADS': str(max(1, (os.cpu_count() or 1) // (jobs * devices)))} for _ in range(jobs)]
+        return [{'OMP_NUM_THREADS': str(max(1, cores() // (jobs * devices)))} for _ in range(jobs)]
     count = torch.cuda.device_count()
     if needed * devices > count:
         raise UserError(
