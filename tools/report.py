@@ -1,6 +1,7 @@
-"""One page of all that tools/evaluate.py left in some folders, or of a training run's health.
+"""One page of all that tools/evaluate.py left in some folders, of the views that a config makes, or of a run's health.
 
 tools/report.py FOLDER... [--plot X Y] [--out DIR]
+tools/report.py views CONFIG [--root DIR] [--out PAGE]
 tools/report.py health WORK_DIR [--out PAGE]
 """
 
@@ -9,14 +10,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mmairl.configs import load_config
+from mmairl.engine.check import check_config
+from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.flags import ConfigOptions, seed
 from mmairl.report.evaluation_page import records_in, write_evaluation_page
 from mmairl.report.health_page import write_health_page
+from mmairl.report.views_page import write_views_page
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('folders', nargs='+', help="folders of results; or 'health' and a work dir")
+    parser.add_argument(
+        'folders', nargs='+', help="folders of results; or 'views' and a config, or 'health' and a work dir"
+    )
     parser.add_argument(
         '--plot',
         nargs=2,
@@ -37,6 +45,21 @@ def health(arguments: Sequence[str]) -> Path:
     return write_health_page(args.work_dir, args.out or Path(args.work_dir) / 'health.html')
 
 
+def views(arguments: Sequence[str]) -> Path:
+    parser = argparse.ArgumentParser(prog='report.py views', description='Some images with their views, before a run.')
+    parser.add_argument('config', help='a config that pre-trains, such as configs/mocov2plus_r18_folder_100e.py')
+    parser.add_argument('--root', help='the folder of images, in place of train_dataloader.dataset.root')
+    parser.add_argument('--seed', type=seed, default=0, help='which images, and which draws')
+    parser.add_argument('--out', help='the page (default: work_dirs/views/CONFIG.html)')
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, help='override config keys, as key=value')
+    args = parser.parse_args(arguments)
+    register()
+    options = {'train_dataloader.dataset.root': args.root} if args.root else {}
+    cfg = load_config(args.config, {**options, **(args.cfg_options or {})})
+    check_config(cfg)
+    return write_views_page(cfg, args.out or f'work_dirs/views/{Path(args.config).stem}.html', args.seed)
+
+
 def evaluation() -> Path:
     args = parse_args()
     records = records_in(*args.folders)
@@ -51,8 +74,9 @@ def evaluation() -> Path:
 
 @one_sentence_errors
 def main() -> None:
-    # a folder of this name is given as ./health
-    print(health(sys.argv[2:]) if sys.argv[1:2] == ['health'] else evaluation())
+    pages = dict(health=health, views=views)
+    made = pages.get(sys.argv[1]) if len(sys.argv) > 1 else None  # a folder of such a name is given as ./health
+    print(made(sys.argv[2:]) if made else evaluation())
 
 
 if __name__ == '__main__':

@@ -40,6 +40,13 @@ class Augmentation:
         """Change a float BCHW batch in [0, 1], each image by its own parameters."""
         raise NotImplementedError
 
+    def tell(self, params: Params) -> str:
+        """The parameters of one image in words; empty where the image stays as it is."""
+        if not params.get('on', True):
+            return ''
+        numbers = (f' {key} {value.item():.4g}' for key, value in params.items() if key != 'on')
+        return type(self).__name__ + ','.join(numbers)
+
     def __call__(self, image: Tensor) -> Tensor:
         params = self.draw(1, *image.shape[-2:])
         return self.single(image, params) if params.get('on', True) else image
@@ -213,6 +220,12 @@ class ColorJitter(Augmentation):
             order=torch.rand(count, 4).argsort(1),
         )
 
+    def tell(self, params: Params) -> str:
+        if not params['on']:
+            return ''
+        amounts = [f'{name} {amount:.2f}' for name, amount in zip(NAMES, params['amounts'][0].tolist())]
+        return 'ColorJitter ' + ', '.join(amounts[operation] for operation in params['order'][0].tolist())
+
     def single(self, image: Tensor, params: Params) -> Tensor:
         pixels, amounts = interleaved(image).astype(np.float32), params['amounts'][0].tolist()
         for operation in params['order'][0].tolist():
@@ -269,6 +282,7 @@ def shift_hue(images: Tensor, shift: Tensor) -> Tensor:
 
 
 BATCHED = (brighten, contrast, saturate, shift_hue)
+NAMES = ('brightness', 'contrast', 'saturation', 'hue')
 
 # The same four on one image: float32 HWC in [0, 255].
 

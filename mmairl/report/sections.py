@@ -12,7 +12,7 @@ from mmengine import Config
 from PIL import Image
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from mmairl.engine.scalars import read_scalars
@@ -77,7 +77,7 @@ def add_views(page: Page, cfg: Config, seed: int) -> None:
     chosen = np.random.default_rng(seed).choice(len(dataset), min(PAIRS, len(dataset)), replace=False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        first, second = augmented(cfg, dataset, chosen)
+        first, second, *_ = augmented(dataset, MODELS.build(cfg.model.data_preprocessor), chosen)
     originals = [dataset.raw(int(i)) for i in chosen]
     pairs = [
         (picture(image, 'image'), picture(one, 'first view'), picture(two, 'second view'))
@@ -91,14 +91,12 @@ def add_views(page: Page, cfg: Config, seed: int) -> None:
     )
 
 
-def augmented(cfg: Config, dataset: Dataset, chosen: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The first two views of the chosen images exactly as training makes them, as uint8."""
-    preprocessor = MODELS.build(cfg.model.data_preprocessor)
+def augmented(dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int]) -> list[Tensor]:
+    """Each view of the chosen images exactly as training makes it, as uint8."""
     views = preprocessor(default_collate([dataset[int(i)] for i in chosen]), training=True)['inputs']
-    numbers = (cfg.model.data_preprocessor.mean, cfg.model.data_preprocessor.std)
-    mean, std = (torch.tensor(list(of)).view(-1, 1, 1) for of in numbers)
-    first, second = ((255 * (view.float() * std + mean)).round().clamp(0, 255).byte() for view in views[:2])
-    return first, second
+    return [
+        (255 * (view.float() * preprocessor.std + preprocessor.mean)).round().clamp(0, 255).byte() for view in views
+    ]
 
 
 def picture(image: Tensor, alt: str) -> tuple[str, str]:

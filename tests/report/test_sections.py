@@ -11,7 +11,7 @@ from rich.console import Console
 
 from mmairl.evaluation.features import Features, extract
 from mmairl.evaluation.protocol import Result, evaluation_sets, extraction
-from mmairl.registry import DATASETS
+from mmairl.registry import DATASETS, MODELS
 from mmairl.report import sections
 from mmairl.report.page import Page
 from mmairl.report.table import results_table, save_table, terminal_table
@@ -56,7 +56,7 @@ def test_page_is_sound_and_has_every_figure(cfg, results, tmp_path):
 def test_views_are_training_views_as_bytes(cfg):
     dataset = DATASETS.build(cfg.train_dataloader.dataset)
     images = torch.stack([dataset.raw(4), dataset.raw(2)])
-    first, second = sections.augmented(cfg, dataset, [4, 2])
+    first, second = sections.augmented(dataset, MODELS.build(cfg.model.data_preprocessor), [4, 2])
     assert torch.equal(first, images) and torch.equal(second, images.flip(-1))
 
 
