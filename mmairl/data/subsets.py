@@ -1,13 +1,11 @@
 """Data sets that pick some images of another data set, or give them other labels."""
 
 import os
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from logging import WARNING
 from pathlib import Path
 
 import torch
-from mmengine.logging import print_log
 from torch import Tensor
 
 from mmairl.data.splits import HELD_OUT, split_by_class
@@ -15,7 +13,6 @@ from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
 
-SHOWN = 3  # names in an error, of each kind
 ARTIFACT = 'n00021939'  # WordNet's node
 
 
@@ -143,14 +140,6 @@ class ListedSubset(ImageSubset):
                 f'ListedSubset picks files by name and {dataset["type"]} has none; give it an ImageFolder as its dataset'
             )
         self._keep(find(read_lines(list_file, 'images'), self.dataset.files.tolist(), list_file))
-        counts = torch.bincount(self.labels, minlength=len(self.classes))
-        empty = [name for name, count in zip(self.classes, counts.tolist()) if count == 0]
-        if empty:
-            print_log(
-                f'{list_file} names no image of {len(empty)} of the {len(self.classes)} classes: {first(empty)}',
-                logger='current',
-                level=WARNING,
-            )
 
 
 def find(names: list[str], files: Iterable[bytes], source: str | Path) -> Tensor:
@@ -160,38 +149,24 @@ def find(names: list[str], files: Iterable[bytes], source: str | Path) -> Tensor
         for name in {file, file.rpartition(b'/')[2]}:
             if name in matches:
                 matches[name].append(position)
-    wrong, found = defaultdict(list), set()
-    for name in names:
-        positions = matches[os.fsencode(name)]
-        if len(positions) != 1:
-            wrong['in several folders' if positions else 'absent'].append(name)
-        elif positions[0] in found:
-            wrong['doubled'].append(name)
-        found.update(positions)
+    found = [matches[os.fsencode(name)] for name in names]
+    times = Counter(position for positions in found for position in positions)
+    wrong = [name for name, positions in zip(names, found) if [times[at] for at in positions] != [1]]
     if wrong:
-        kinds = ', '.join(f'{len(some)} {kind} ({first(some)})' for kind, some in wrong.items())
         raise UserError(
-            f'{sum(map(len, wrong.values()))} of the {len(names)} names in {source} do not stand for one image each: '
-            f'{kinds}; correct the list, or set root of the data set to the images it was made for'
+            f'{len(wrong)} of the {len(names)} names in {source} are absent, in several folders or doubled, first '
+            f'{printable(wrong[0])}; correct the list, or set root of the data set to the images it was made for'
         )
-    return torch.tensor(sorted(found))
-
-
-def first(names: list[str]) -> str:
-    return ', '.join(map(printable, names[:SHOWN])) + (', ...' if len(names) > SHOWN else '')
+    return torch.tensor(sorted(times))
 
 
 def read_lines(path: str | Path, of: str) -> list[str]:
     """The lines of a list of `of`, without blank ones and comments."""
     path = Path(path).resolve()
-    if not path.is_file():
-        raise UserError(f'there is no list of {of} at {path}; give a text file with one name a line')
     try:
         text = path.read_text('utf-8-sig')
-    except UnicodeDecodeError:
-        text = '\0'
-    if '\0' in text:
-        raise UserError(f'{path} is not a text file in UTF-8; give one with a name a line')
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f'the list of {of} at {path} cannot be read ({error}); give a text file in UTF-8') from error
     names = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith('#')]
     if not names:
         raise UserError(f'the list of {of} at {path} is empty; write one name a line')
