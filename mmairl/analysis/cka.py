@@ -7,7 +7,6 @@ long. `MinibatchCKA` averages the unbiased estimate over batches (Nguyen et al. 
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -69,15 +68,12 @@ def _features(networks: Sequence[nn.Module], batches: Iterable[Tensor]) -> Itera
             if not last:
                 raise UserError(f'{type(network).__name__} has no stages that CKA knows; compare ResNets or ViTs')
             for name, module in last.items():
-                stack.callback(module.register_forward_hook(partial(_keep, features, name)).remove)
+                hook = module.register_forward_hook(lambda *of, kept=features, name=name: kept.update({name: of[-1]}))
+                stack.callback(hook.remove)
         for images in batches:
             for network, features in zip(networks, watched):
                 features['pooled'] = pooled(network(images))
             yield watched
-
-
-def _keep(features: dict[str, Tensor], name: str, module: nn.Module, inputs: tuple, output: Tensor) -> None:
-    features[name] = output
 
 
 @torch.inference_mode()

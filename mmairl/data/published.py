@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -146,17 +145,11 @@ class FGVCAircraft(ListedDataset):
 
 @DATASETS.register_module()
 class DTD(ListedDataset):
-    """47 textures, 1 880 images in each split; the authors have ten `partition`s, and the first is the usual one."""
+    """47 textures, 1 880 images in each split of the first of the authors' ten partitions, the usual one."""
 
     layout = 'dtd/dtd/labels/{train,val,test}N.txt and dtd/dtd/images/CLASS/NAME.jpg'
     source = "the Describable Textures page of Oxford's Visual Geometry Group"
-
-    def __init__(self, *arguments: Any, partition: int = 1, **options: Any) -> None:
-        self.partition = partition
-        super().__init__(*arguments, **options)
-
-    def lists(self, root: Path, part: str) -> Dataset:
-        return datasets.DTD(root, part, partition=self.partition)
+    lists = datasets.DTD
 
 
 @DATASETS.register_module()

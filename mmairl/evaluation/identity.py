@@ -125,7 +125,7 @@ def key_of(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def difference(there: Mapping[str, Any], here: Mapping[str, Any], shown: int = 2) -> str:
+def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """What differs between two identities: 'weights (3f2a there, 9b1c here)'; '' where they are equal.
 
     >>> difference(dict(weights='3f2a', k=20), dict(weights='9b1c', k=20))
@@ -133,8 +133,8 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any], shown: int = 2
     """
     old, new = dict(_flat(json.loads(json.dumps(there)))), dict(_flat(json.loads(json.dumps(here))))
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name, '-') != new.get(name, '-')]
-    words = [f'{name} ({old.get(name, "nothing")} there, {new.get(name, "nothing")} here)' for name in names[:shown]]
-    return ' and '.join(words) + (f' and {len(names) - shown} more' if len(names) > shown else '')
+    words = [f'{name} ({old.get(name, "nothing")} there, {new.get(name, "nothing")} here)' for name in names[:2]]
+    return ' and '.join(words) + (f' and {len(names) - 2} more' if len(names) > 2 else '')
 
 
 def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RESULTS) -> None:

@@ -156,11 +156,10 @@ def require_labels(y: Tensor, classes: int) -> None:
     """One class an image, of those that there are."""
     if y.ndim != 1 or not len(y):
         raise UserError(f'labels of shape {tuple(y.shape)} are not one class an image; check the data and its metric.')
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= classes:
-        wrong = low if low < 0 else high
+    wrong = y[(y < 0) | (y >= classes)]
+    if len(wrong):
         raise UserError(
-            f'label {wrong} is out of range: the classifier has {classes} classes, 0 to {classes - 1}; '
+            f'label {int(wrong[0])} is out of range: the classifier has {classes} classes, 0 to {classes - 1}; '
             'check that the test data have the classes of the training data and a label for every image.'
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from mmengine.dist import is_main_process
 
-from mmairl.analysis.normrescale import left_alone, normrescale
+from mmairl.analysis.normrescale import NormRescaled
 from mmairl.configs import load_config
 from mmairl.engine.launch import register, train
 from mmairl.errors import UserError, one_sentence_errors, stop_processes
@@ -44,10 +44,7 @@ def prepare(checkpoint: str, part: str, anchor: str | None, place: Place) -> tup
     backbone, origin = read_backbone(checkpoint, part), {}
     depth = resnet_of(backbone.weights, checkpoint)['depth']
     if anchor is not None:
-        weights, rows = normrescale(backbone.weights, read_backbone(anchor).weights)
-        if skipped := left_alone([row for row in rows if row.norm and row.anchor != 0]):
-            raise UserError(f'NormRescale by {anchor}: {skipped}; use an anchor of the same network')
-        backbone.weights.update(weights)
+        backbone.weights.update(NormRescaled(checkpoint, anchor, part=part).weights()[0])
         origin['normrescale'] = anchor
     start = place.work_dir / 'start.pth'
     claim(place.work_dir, dict(weights=weights_identity(backbone.weights)), results=(start.name,))

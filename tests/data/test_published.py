@@ -14,7 +14,7 @@ from PIL import Image
 from torchvision import datasets
 
 from mmairl.data import published
-from mmairl.data.published import CIFAR10, DTD, STL10, VOC2007, Birdsnap, Caltech101, INaturalist2018
+from mmairl.data.published import CIFAR10, STL10, VOC2007, Birdsnap, Caltech101, INaturalist2018
 from mmairl.data.splits import HeldOut
 from mmairl.errors import UserError
 
@@ -205,9 +205,6 @@ def test_a_set_in_its_published_format_gives_its_images_labels_and_splits(name, 
     elif 'train+val' in kind.splits:
         assert contents(kind(tmp_path, 'train+val')) == parts['train'] + parts['val']
     assert kind(tmp_path).classes == classes
-    if kind is DTD:
-        write(tmp_path / 'dtd/dtd/labels/train2.txt', 'zigzagged/zigzagged_0003.jpg', 'banded/banded_0004.jpg')
-        assert contents(kind(tmp_path, 'train', partition=2)) == [(3, 1), (4, 0)]
 
 
 def test_rows_columns_and_channels_in_memory_are_where_they_belong_and_stay_as_they_are(tmp_path, monkeypatch):
