@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from mmairl.data.views import normalised, to_unit
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
+from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS, MODELS
 from mmairl.weights.formats import resnet_of
 from mmairl.weights.read import read_backbone
@@ -63,6 +64,11 @@ class Images:
         for batch in loader:
             first, second, *_ = preprocessor(batch, training=True)['inputs']
             yield first, second
+
+    @torch.inference_mode()
+    def embed(self, network: nn.Module, images: Tensor) -> Tensor:
+        """The pooled features of images in [0, 1]."""
+        return pooled(network(self.normalise(images))).float()
 
     def network(self, checkpoint: str, part: str) -> nn.Module:
         """The backbone of a checkpoint on the device: a ResNet of whatever size, or else the config's."""

@@ -16,17 +16,15 @@ QUERY_BLOCK, BANK_BLOCK = 2048, 65536
 
 
 @torch.inference_mode()
-def nearest(
-    query: Tensor, bank: Tensor, k: int, device: str | torch.device = 'cpu', bank_block: int = BANK_BLOCK
-) -> tuple[Tensor, Tensor]:
+def nearest(query: Tensor, bank: Tensor, k: int, device: str | torch.device = 'cpu') -> tuple[Tensor, Tensor]:
     """Cosine similarities and bank positions, both (N, k), of the k rows of `bank` nearest to each row of `query`."""
     found = []
     for block in query.split(QUERY_BLOCK):
         block = F.normalize(block.to(device))
         best_similarity = block.new_empty(len(block), 0)
         best_position = torch.empty(len(block), 0, dtype=torch.int64, device=device)
-        for start in range(0, len(bank), bank_block):
-            similarity = block @ F.normalize(bank[start : start + bank_block].to(device)).T
+        for start in range(0, len(bank), BANK_BLOCK):
+            similarity = block @ F.normalize(bank[start : start + BANK_BLOCK].to(device)).T
             top, position = similarity.topk(min(k, similarity.shape[1]))
             # What falls out of a block's best k can never come back.
             candidates = torch.cat([best_similarity, top], dim=1)

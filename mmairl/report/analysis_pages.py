@@ -1,6 +1,7 @@
 """What tools/analyze.py leaves: pictures as PNG and SVG, numbers as CSV, and a page that shows them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -101,7 +102,7 @@ def geometry_page(subjects: Subjects, images: Images, method: str, anew: bool, o
     page = Page('Geometry', f'How each network lays out {len(images)} images, and what it has learned to ignore.')
     features, found, kept = {}, {}, {}
     for name, network in networks.items():
-        embed = embedding(network, images)
+        embed = partial(images.embed, network)
         features[name] = torch.cat([embed(batch).cpu() for batch in _watched(images.raw(), name, images)])
         found[name] = _measure(network, images, features[name], seed)
         few = torch.cat([batch for batch, _ in zip(images.raw(), range(-(-CHANGED // images.batch_size)))])[:CHANGED]
@@ -118,16 +119,6 @@ def geometry_page(subjects: Subjects, images: Images, method: str, anew: bool, o
         same = (images.picture, of)
         add_neighbours(page, same, same, images.classes, f'What lies nearest for {name}?')
     return page.write(out / 'geometry.html')
-
-
-def embedding(network: nn.Module, images: Images) -> Callable[[Tensor], Tensor]:
-    """The pooled features of images in [0, 1]."""
-
-    @torch.inference_mode()
-    def embed(batch: Tensor) -> Tensor:
-        return pooled(network(images.normalise(batch))).float()
-
-    return embed
 
 
 @torch.inference_mode()

@@ -3,6 +3,7 @@
 import math
 import platform
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from mmairl.evaluation.knn import knn_accuracy
 from mmairl.evaluation.logreg import QUICK, logistic_regression
 from mmairl.evaluation.protocol import Result, evaluation_sets, extraction
 from mmairl.report import sections
-from mmairl.report.analysis_pages import add_invariance, embedding
+from mmairl.report.analysis_pages import add_invariance
 from mmairl.report.page import Page
 from mmairl.report.table import terminal_table
 
@@ -50,7 +51,7 @@ def run_demo(cfg: Config, seed: int, device: str = 'cpu') -> Path:
     page = draw(cfg, data, results, features, seed)
     images = Images(cfg, LOOKED_AT, device=device)
     raw, networks = torch.cat(list(images.raw())), {'random initialisation': None, 'trained student': checkpoint}
-    embeddings = {name: embedding(load_backbone(cfg, of, seed=seed), images) for name, of in networks.items()}
+    embeddings = {name: partial(images.embed, load_backbone(cfg, of, seed=seed)) for name, of in networks.items()}
     add_invariance(page, {name: invariance(embed, raw) for name, embed in embeddings.items()})
     page.add(
         'How was this made?',

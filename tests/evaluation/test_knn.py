@@ -29,7 +29,8 @@ def test_accuracy_equals_scikit_learns(digits):
 def test_blocks_give_what_the_whole_similarity_matrix_gives(digits, monkeypatch):
     train, test = digits
     monkeypatch.setattr(knn, 'QUERY_BLOCK', 100)
-    similarity, position = knn.nearest(test.x, train.x, 50, bank_block=37)
+    monkeypatch.setattr(knn, 'BANK_BLOCK', 37)
+    similarity, position = knn.nearest(test.x, train.x, 50)
     unit = [part.x.double().numpy() / np.linalg.norm(part.x.double(), axis=1, keepdims=True) for part in (test, train)]
     whole = unit[0] @ unit[1].T
     np.testing.assert_allclose(similarity, -np.sort(-whole, axis=1)[:, :50], atol=1e-5)
