@@ -13,20 +13,9 @@ from mmairl.registry import DATASETS
 
 FOLDER = Path(__file__).parents[2] / 'configs' / 'evaluation'
 # BYOL's transfer table, and the metric of each set in it
-TWELVE = {
-    'birdsnap': 'top-1',
-    'caltech101': 'mean per class',
-    'cifar10': 'top-1',
-    'cifar100': 'top-1',
-    'dtd': 'top-1',
-    'fgvc_aircraft': 'mean per class',
-    'flowers102': 'mean per class',
-    'food101': 'top-1',
-    'oxford_iiit_pet': 'mean per class',
-    'stanford_cars': 'top-1',
-    'sun397': 'top-1',
-    'voc2007': '11-point mAP',
-}
+TWELVE = dict.fromkeys(['birdsnap', 'cifar10', 'cifar100', 'dtd', 'food101', 'stanford_cars', 'sun397'], 'top-1')
+TWELVE |= dict.fromkeys(('caltech101', 'fgvc_aircraft', 'flowers102', 'oxford_iiit_pet'), 'mean per class')
+TWELVE['voc2007'] = '11-point mAP'
 CONFIGS = {path.stem: path for path in sorted(FOLDER.glob('*.py'))}
 assert {f'{name}_r50' for name in TWELVE} <= set(CONFIGS)
 
