@@ -7,8 +7,6 @@ import torch.nn.functional as F
 import torchvision.transforms.v2.functional as T
 from torch import Tensor
 
-from mmairl.errors import UserError
-
 BLOCK = 4096
 
 
@@ -20,8 +18,6 @@ def alignment(first: Tensor, second: Tensor) -> float:
 def uniformity(x: Tensor, t: float = 2.0) -> float:
     """log mean exp(-t d^2) over pairs of different images; -2t at the least, reached far from one another, 0 when collapsed."""
     x = F.normalize(x.double())
-    if len(x) < 2:
-        raise UserError('uniformity wants two images or more')
     total = x.new_zeros(())
     for block in x.split(BLOCK):
         total += torch.exp(-t * (2 - 2 * block @ x.T).clamp_min(0)).sum()

@@ -50,12 +50,8 @@ def normrescale(
     """
     if (anchor is None) == (constant is None):
         raise UserError('NormRescale takes its norms from an anchor or scales by a constant: give one of the two')
-    if constant is not None and not 0 < constant < float('inf'):
-        raise UserError(f'the constant of NormRescale is {constant}; give a positive number such as 0.1')
     if per not in PER or statistics not in STATISTICS:
         raise UserError(f"per='{per}', statistics='{statistics}' are not NormRescale's; say {PER} and {STATISTICS}")
-    if constant is not None and per == 'channel':
-        raise UserError('a constant factor is the same for every channel; per=channel goes with an anchor')
     new, rows = {}, []
     for key, weight in weights.items():
         new[key] = weight

@@ -250,11 +250,6 @@ class Caltech101(ListedDataset):
         files, labels = [], []
         for label, name in enumerate(classes):
             images = image_files(root, f'{self.folder}/{name}')
-            if len(images) <= train + held_out:
-                raise UserError(
-                    f'class {name} of Caltech101 has {len(images)} images in {root.resolve() / self.folder} and wants over '
-                    f'{train + held_out}; unpack the archive anew'
-                )
             drawn = torch.randperm(len(images), generator=generator)[part.get(split, slice(train + held_out, None))]
             files += [images[row] for row in drawn.sort().values.tolist()]
             labels += [label] * len(drawn)

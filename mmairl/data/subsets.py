@@ -67,10 +67,6 @@ class LongTailed(ImageSubset):
 
     def __init__(self, dataset: dict, imbalance: float, seed: int = 0) -> None:
         super().__init__(dataset)
-        if not 1 <= imbalance < float('inf'):
-            raise UserError(
-                f'LongTailed.imbalance={imbalance} is no ratio of the largest class to the smallest; set 1 or more'
-            )
         labels, names = self.dataset.labels, self.dataset.classes
         largest, steps = int((labels == 0).sum()), max(len(names) - 1, 1)
         wanted = [int(largest * (1 / imbalance) ** (label / steps)) for label in range(len(names))]
@@ -185,15 +181,13 @@ class Relabelled(ImageSubset):
         parents, names = read_tree(taxonomy), self.dataset.classes
         if groups == 'artifact':
             merged = ['artifact' if ARTIFACT in ancestors(name, parents) else 'not artifact' for name in names]
-        elif isinstance(groups, int) and groups >= 1:
+        else:
             merged = merge(names, parents, groups)
             if (reached := len(set(merged))) != groups:
                 raise UserError(
                     f'{taxonomy} merged bottom-up has no level of {groups} groups, the next below has {reached}; '
                     'give a taxonomy that has one, or ask for a number that it reaches'
                 )
-        else:
-            raise UserError(f"Relabelled.groups={groups!r} is not known; give a number of groups or 'artifact'")
         classes = sorted(set(merged))
         lookup = torch.tensor([classes.index(name) for name in merged])
         self._keep(torch.arange(len(self.dataset)), lookup[self.dataset.labels], classes)

@@ -61,13 +61,9 @@ def knn_accuracy(
     >>> knn_accuracy(here, here, ks=[1])
     {1: 100.0}
     """
-    if min(ks) < 1:
-        raise UserError(f'k must be 1 or more, not {list(ks)}; change --k')
     if max(ks) > len(train.x):
         print_log(f'there are {len(train.x)} training images: all of them vote for a larger k', logger='current')
         ks = sorted({min(k, len(train.x)) for k in ks})
-    if not temperature > 0:
-        raise UserError(f'the temperature of the votes is {temperature}; give a positive one, such as {TEMPERATURE}')
     if train.y.ndim == 2:
         raise UserError('k-NN votes for one class an image and these images have several; measure svm or logreg')
     share = slice(get_rank(), None, get_world_size())

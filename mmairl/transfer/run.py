@@ -70,8 +70,6 @@ def run_task(name: str, start: Path, depth: int, place: Place) -> dict[str, floa
         write_json(folder / 'task.json', {**asked, 'data': str(place.data)})
         _start(folder, place.gpus)
         found = json.loads((folder / 'result.json').read_text()) if task.protocol else last_scalars(folder)
-        if lacking := [key for key in task.scores.values() if key not in found]:
-            raise UserError(f'{name} has ended without the score {lacking[0]}; its log is in {folder}')
         factors = {column: 1 if column in task.plain else task.factor for column in task.scores}
         write_json(done, {column: factors[column] * found[key] for column, key in task.scores.items()})
     return json.loads(done.read_text())

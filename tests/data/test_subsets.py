@@ -172,8 +172,6 @@ def test_leaves_are_merged_bottom_up_level_by_level_and_nothing_else_changes(tmp
 REFUSED = {
     'class c1 has 30 images and LongTailed.imbalance=10 wants 31': lambda _: LongTailed(numbered(100, 30, 100), 10),
     'class c1 has 20 images and LongTailed.imbalance=50 wants 0': lambda _: LongTailed(numbered(20, 20), 50),
-    'imbalance=0.5 .* set 1 or more': lambda _: LongTailed(numbered(9, 9), 0.5),
-    'imbalance=nan .* set 1 or more': lambda _: LongTailed(numbered(9, 9), float('nan')),
     'fraction=1.5 keeps': lambda _: ClassSubset(numbered(2, 3), 1.5),
     'fraction=0.01 keeps 0 of 2 classes': lambda _: ClassSubset(numbered(2, 3), 0.01),
     'class 1 has one training image': lambda _: Part(numbered(10, 1), held=True),
@@ -188,7 +186,6 @@ REFUSED = {
     'class zebra is not in the taxonomy': lambda root: relabelled(root, 3, names=[*LEAVES, 'zebra']),
     'in a circle': lambda root: relabelled(root, 3, 'a b\nb a', ['a']),
     '2 roots and cannot give 1': lambda root: relabelled(root, 1, 'x a\ny b', ['a', 'b']),
-    "groups='many' is not known": lambda root: relabelled(root, 'many'),
     "is not 'parent child': 'one two three'": lambda root: relabelled(root, 3, 'one two three'),
 }
 
