@@ -96,19 +96,15 @@ def test_what_is_missing_broken_or_too_much_is_one_sentence_and_leaves_no_json(
 def test_checkpoints_of_other_projects_and_released_models_are_measured_by_the_same_command(
     tool, cfg, config_file, tmp_path, monkeypatch
 ):
-    state = load_backbone(cfg, seed=2).state_dict()
-    own = tmp_path / 'own.pth'
-    torch.save(dict(state_dict={f'backbone.{key}': value for key, value in state.items()}), own)
-    torch.save(
-        dict(state_dict={f'module.encoder_q.{key}': value for key, value in state.items()}), tmp_path / 'moco.pth'
-    )
+    state, moco = load_backbone(cfg, seed=2).state_dict(), tmp_path / 'moco.pth'
+    torch.save(dict(state_dict={f'module.encoder_q.{key}': value for key, value in state.items()}), moco)
     hub = tmp_path / 'checkpoints' / Path(torchvision.models.ResNet18_Weights.IMAGENET1K_V1.url).name
     hub.parent.mkdir()
     torch.save({**state, 'fc.weight': torch.zeros(2, 64)}, hub)
     monkeypatch.setattr(torch.hub, 'get_dir', lambda: str(tmp_path))
     found = []
-    for number, subject in enumerate((own, tmp_path / 'moco.pth', 'torchvision:resnet18')):
-        out = tmp_path / f'{number}.json'
+    for subject in (moco, 'torchvision:resnet18'):
+        out = tmp_path / 'found.json'
         tool('knn', config_file, subject, '--k', 3, '--out', out)
         found.append(json.loads(out.read_text())['scores'])
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmairl.configs import load_config
-from mmairl.errors import UserError
 from mmairl.models.heads import RegressionHead
 from projects.msbreg.msbreg import BrownianTerm, CentroidHead, SingularValueTerm
 
@@ -94,12 +93,3 @@ def test_the_rate_grows_with_batch_and_views():
         assert cfg.optim_wrapper.optimizer.lr == pytest.approx(lr * views), path
         assert (warm_up.start, warm_up.end, cfg.optim_wrapper.optimizer.weight_decay) == (1e-6, 10, 1e-5)
         assert cfg.auto_scale_lr.base_batch_size == cfg.total_batch_size
-
-
-def test_wrong_settings_are_one_sentence():
-    with pytest.raises(UserError, match='K >= 2'):
-        CentroidHead()(rows(1), rows(1), None)
-    with pytest.raises(UserError, match='centroid'):
-        CentroidHead('middle')
-    with pytest.raises(UserError, match='per'):
-        BrownianTerm(per='pixel')

@@ -9,12 +9,10 @@ import pytest
 from mmairl.report.evaluation_page import records_in, results, write_evaluation_page
 
 
-def leave(
-    folder: Path, name: str, subject: str, scores: dict, config: str = 'configs/a.py', checkpoint=None, **details
-):
+def leave(folder: Path, name: str, subject: str, scores: dict, **more) -> None:
     folder.mkdir(exist_ok=True)
-    record = dict(protocol='knn', config=config, subject=subject, scores=scores, seconds=1.0, details=details)
-    record |= dict(checkpoint=checkpoint, part='student')
+    record = dict(protocol='knn', config='configs/a.py', subject=subject, scores=scores, seconds=1.0)
+    record |= {'checkpoint': None, 'part': 'student', 'details': {}, **more}
     (folder / f'{name}.json').write_text(json.dumps(record))
 
 
@@ -36,7 +34,7 @@ def test_scores_of_one_subject_share_a_row_and_data_sets_have_tables_of_their_ow
 
 def test_few_labelled_images_are_drawn(tmp_path):
     low_shot = dict(mean={'1': 10.0, '8': 30.0}, std={'1': 1.0, '8': 2.0})
-    leave(tmp_path, '1', 'x', {'SVM, mAP': 50.0}, low_shot=low_shot)
+    leave(tmp_path, '1', 'x', {'SVM, mAP': 50.0}, details=dict(low_shot=low_shot))
     page = write_evaluation_page(tmp_path).read_text()
     assert 'few labelled images' in page and 'positive images a class' in page
 
@@ -54,25 +52,18 @@ def test_one_score_against_another_over_checkpoints_with_their_correlation(tmp_p
     assert 'no result has the score' in capsys.readouterr().err
 
 
-def test_files_of_one_name_in_two_folders_are_two_networks(tmp_path):
+def test_files_of_one_name_in_two_folders_and_one_that_was_replaced_are_networks_of_their_own(tmp_path):
     for number, run in enumerate(('sgd', 'lars')):
-        options = dict(checkpoint=f'work_dirs/{run}/epoch_60.pth')
-        leave(tmp_path, f'{run}1', 'student of epoch_60.pth', {'k-NN, k = 20': 90.0 - number}, **options)
-        leave(tmp_path, f'{run}2', 'student of epoch_60.pth', {'linear, top-1': 80.0 - number}, **options)
+        checkpoint = f'work_dirs/{run}/epoch_60.pth'
+        leave(tmp_path, f'{run}1', 'student of epoch_60.pth', {'k-NN, k = 20': 90.0 - number}, checkpoint=checkpoint)
+        leave(tmp_path, f'{run}2', 'student of epoch_60.pth', {'linear, top-1': 80.0 - number}, checkpoint=checkpoint)
     [rows] = results(records_in(tmp_path)).values()
     assert {row.subject: row.scores for row in rows} == {
         'student of sgd/epoch_60.pth': {'k-NN, k = 20': 90.0, 'linear, top-1': 80.0},
         'student of lars/epoch_60.pth': {'k-NN, k = 20': 89.0, 'linear, top-1': 79.0},
     }
-
-
-def test_a_file_that_was_replaced_under_its_name_is_another_network(tmp_path):
-    for number, weights in enumerate(('1234567', '89abcde')):
-        leave(tmp_path, f'{number}', 'student of x.pth', {f'score {number}': 1.0}, checkpoint='run/x.pth')
-        path = tmp_path / f'{number}.json'
-        path.write_text(json.dumps({**json.loads(path.read_text()), 'identity': {'weights': weights}}))
-    [rows] = results(records_in(tmp_path)).values()
-    assert [row.subject for row in rows] == [
-        'student of run/x.pth, weights 123456',
-        'student of run/x.pth, weights 89abcd',
-    ]
+    for weights in ('1234567', '89abcde'):
+        identity = dict(weights=weights)
+        leave(tmp_path / 'x', weights, 'student of x.pth', {'linear': 1.0}, checkpoint='run/x.pth', identity=identity)
+    [rows] = results(records_in(tmp_path / 'x')).values()
+    assert [row.subject[-22:] for row in rows] == ['x.pth, weights 123456', 'x.pth, weights 89abcd']
