@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import mmairl
+from mmairl.data_configs import walk
 from mmairl.errors import UserError
 from mmairl.files import read_json, write_json
 from mmairl.registry import DATASETS
@@ -71,7 +72,8 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
         paths = [os.fspath(dataset.path(int(row))) for row in rows]
         digest.update(files_identity(paths, getattr(dataset, 'root', '/')).encode())
     elif set(arrays) <= {'labels'}:  # a class that does not say where its images are
-        for folder in (root for root in _locations(described) if os.path.isdir(root)):
+        named = (str(value) for keys, value in walk(dict(described)) if keys and _is_location(keys[-1], value))
+        for folder in filter(os.path.isdir, named):
             paths = sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
             digest.update(files_identity(paths, folder).encode())
     return dict(settings=config_identity(described), images=images, content=digest.hexdigest()[:16])
@@ -99,7 +101,7 @@ def config_identity(value: Any, key: str = '') -> Any:
         return {str(name): config_identity(inner, str(name)) for name, inner in sorted(value.items())}
     if isinstance(value, (list, tuple)):
         return [config_identity(inner) for inner in value]
-    if isinstance(value, (str, Path)) and _is_location(key, value):
+    if _is_location(key, value):
         if os.path.isdir(value):
             return 'a folder'
         _add_file(digest := hashlib.sha256(), value)
@@ -164,11 +166,8 @@ def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:
 def _add_array(digest: Any, values: Tensor | np.ndarray) -> None:
     """An array by its bytes, a large one on the disk as its file."""
     digest.update(f'{values.dtype} {tuple(values.shape)}\n'.encode())
-    base = values
-    while isinstance(base.base if isinstance(base, np.ndarray) else None, np.ndarray):
-        base = base.base
-    if isinstance(base, np.memmap) and base.filename is not None and base.nbytes > WHOLE:
-        _add_file(digest, base.filename)
+    if isinstance(values, np.memmap) and values.filename and values.nbytes > WHOLE:
+        _add_file(digest, values.filename)
     else:
         digest.update(_bytes(values))
 
@@ -199,17 +198,9 @@ def _add_file(digest: Any, path: str | Path) -> None:
         digest.update(f'unreadable: {error.errno}'.encode())
 
 
-def _is_location(key: str, value: str | Path) -> bool:
+def _is_location(key: str, value: Any) -> bool:
     """Whether a value of a config names a file or folder that is there, and not a split or a class."""
-    return (key == 'root' or os.sep in str(value)) and os.path.exists(value)
-
-
-def _locations(described: Mapping[str, Any]) -> Iterable[str]:
-    for key, value in described.items():
-        if isinstance(value, Mapping):
-            yield from _locations(value)
-        elif isinstance(value, (str, Path)) and _is_location(key, value):
-            yield str(value)
+    return isinstance(value, (str, Path)) and (key == 'root' or os.sep in str(value)) and os.path.exists(value)
 
 
 def _flat(value: Any, name: str = '') -> Iterable[tuple[str, Any]]:

@@ -7,6 +7,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from mmairl.data_configs import walk
 from mmairl.errors import UserError
 from mmairl.network import network_of
 from mmairl.registry import HOOKS
@@ -27,10 +28,7 @@ def start_from(cfg: Config, checkpoint: str) -> Config:
 
 def dicts(node: object) -> Iterator[dict]:
     """Every dictionary in a config."""
-    if isinstance(node, dict):
-        yield node
-    for value in node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ():
-        yield from dicts(value)
+    return (value for _, value in walk(node) if isinstance(value, dict))
 
 
 @HOOKS.register_module()
