@@ -66,4 +66,4 @@ def test_files_of_one_name_in_two_folders_and_one_that_was_replaced_are_networks
         identity = dict(weights=weights)
         leave(tmp_path / 'x', weights, 'student of x.pth', {'linear': 1.0}, checkpoint='run/x.pth', identity=identity)
     [rows] = results(records_in(tmp_path / 'x')).values()
-    assert [row.subject[-22:] for row in rows] == ['x.pth, weights 123456', 'x.pth, weights 89abcd']
+    assert [row.subject for row in rows] == [f'student of run/x.pth, weights {of}' for of in ('123456', '89abcd')]
