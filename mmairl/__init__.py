@@ -1,6 +1,8 @@
 """mmairl: the fair benchmark of augmentation-invariant representation learning, as an OpenMMLab plugin."""
 
 import os
+from importlib import import_module
+from typing import Any
 
 # A thread of OpenMP that waits gives its core up. By default it spins, which on a busy machine makes a step ten times as
 # long. torch's library reads this when it is loaded, so tools/train.py imports mmairl first; after torch it does nothing.
@@ -18,4 +20,13 @@ except ModuleNotFoundError as missing:
 
 __version__ = '0.1.0'
 
+# What a line of Python calls, and where it is; imported when it is asked for.
+CALLED = {'pretrain': 'mmairl.engine.pretrain', 'embed': 'mmairl.evaluation.embed'}
+
 teach_mmengine()  # so that `_base_ = 'mmairl::mocov2plus_r50_200e.py'` is known
+
+
+def __getattr__(name: str) -> Any:
+    if name not in CALLED:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    return getattr(import_module(CALLED[name]), name)

@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch.distributed as dist
 from mmengine.dist import is_main_process
@@ -33,6 +34,8 @@ EXPLAINERS: list[Callable[[BaseException], UserError | None]] = []
 def explanation(error: BaseException) -> UserError | None:
     """The sentence for an error, or None where it is a bug."""
     if isinstance(error, UserError):
+        if str(error).startswith('Caught '):  # in a data worker: a whole traceback, whose last line is the sentence
+            return UserError(re.sub(r'^mmairl\.[\w.]+: ', '', str(error).strip().splitlines()[-1]))
         return error
     return next((said for explainer in (*EXPLAINERS, _of_building) if (said := explainer(error))), None)
 
@@ -96,13 +99,23 @@ def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
             said = explanation(error)
             if said is None or os.environ.get('MMAIRL_TRACEBACK'):
                 raise
-            sentence = str(said).strip()
-            if sentence.startswith('Caught '):  # in a data worker: a whole traceback, whose last line is the sentence
-                sentence = re.sub(r'^mmairl\.[\w.]+: ', '', sentence.splitlines()[-1])
-            print(f'error: {printable(sentence)}', file=sys.stderr)
+            print(f'error: {printable(str(said).strip())}', file=sys.stderr)
             sys.exit(2)
 
     return run
+
+
+@contextmanager
+def as_user_errors() -> Iterator[None]:
+    """For what is called from Python: the sentence that a command would print is raised as a UserError."""
+    try:
+        yield
+    except Exception as error:
+        said = explanation(error)
+        traceback.clear_frames(error.__traceback__)  # a notebook keeps the traceback, and with it the data workers
+        if said in (None, error):
+            raise
+        raise said from error
 
 
 def stop_processes() -> None:

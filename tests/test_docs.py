@@ -6,6 +6,7 @@ A fenced `bash` block whose commands are not tools of ours carries `<!-- not run
 import argparse
 import importlib.util
 import itertools
+import json
 import re
 import runpy
 import shlex
@@ -13,7 +14,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from mmairl.configs import load_config
 from mmairl.engine.check import BUILT, check_parts
@@ -238,12 +241,28 @@ def test_what_the_page_shows_runs(page, folder, monkeypatch, capsys):
         assert says in said or (folder / says).is_file(), said[-3000:]
 
 
-def test_the_python_of_the_readme_runs(folder, capsys):
-    small = (
-        "1, 'train_dataloader.dataset.count': 64, 'total_batch_size': 32, 'train_dataloader.num_workers': 0, "
-        "'evaluation.train.count': 240, 'evaluation.test.count': 24}"
-    )
-    script = shown_files('README.md')['first_run.py'].replace('5}', small).replace('epoch_5', 'epoch_1')
+def draw(folder: Path, count: int) -> Path:
+    """A folder of small images."""
+    folder.mkdir()
+    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (count, 40, 40, 3), np.uint8)):
+        Image.fromarray(pixels).save(folder / f'{number:02}.png')
+    return folder
+
+
+def test_the_python_of_the_readme_runs(folder):
+    draw(folder / 'images', 64)
+    script = shown_files('README.md')['first_run.py'].replace('epochs=100', 'epochs=1, size=32, workers=0, batch=32')
     (folder / 'first_run.py').write_text(script)
-    runpy.run_path('first_run.py')
-    assert 'k-NN, k = 20' in capsys.readouterr().out
+    found = runpy.run_path('first_run.py')
+    assert found['features'].shape == (64, 512) and found['names'][63].endswith('63.png')
+
+
+def test_the_notebook_runs(folder):
+    small = {'count=1200': 'count=96', 'epochs=2': 'epochs=1'}
+    names: dict = {}
+    for cell in json.loads(read('docs/first_run.ipynb'))['cells']:
+        if cell['cell_type'] == 'code':
+            body = re.sub('|'.join(small), lambda found: small[found[0]], ''.join(cell['source']))
+            exec(compile(body, 'first_run.ipynb', 'exec'), names)
+    assert names['features'].shape == (96, 512)
+    assert (names['nearest'][:, 0] == names['asked']).all(), 'each row begins with the image itself'

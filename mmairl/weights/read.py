@@ -152,7 +152,7 @@ def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -
 
 @dataclass(frozen=True)
 class Backbone:
-    """One network's backbone under our names, and how it was found."""
+    """One network's backbone under our names, and how it was found. `settings` are those of a training run of ours, as text."""
 
     weights: dict[str, Tensor]
     path: str
@@ -161,6 +161,7 @@ class Backbone:
     renamed: dict[str, str] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     origin: dict = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f'{self.part} of {self.path} ({self.source})'
@@ -174,7 +175,7 @@ def read_backbone(path: str | Path, part: str = 'student') -> Backbone:
     """
     if part not in ('student', 'teacher'):
         raise UserError(f"part '{part}' is not in a checkpoint; say student or teacher")
-    tensors, origin = read_tensors(path)
+    tensors, origin, settings = read_tensors(path)
     form = recognise(tensors)
     if form is None:
         raise UserError(
@@ -191,7 +192,7 @@ def read_backbone(path: str | Path, part: str = 'student') -> Backbone:
     renamed = {prefix + key: rename(key, names, to_ours=True) for key in kept}
     weights = {renamed[prefix + key]: value for key, value in kept.items()}
     dropped = [key for key in tensors if key not in renamed]
-    return Backbone(with_counters(weights), str(path), form.name, part, renamed, dropped, origin)
+    return Backbone(with_counters(weights), str(path), form.name, part, renamed, dropped, origin, settings)
 
 
 def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -201,8 +202,8 @@ def with_counters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict]:
-    """Every tensor in a checkpoint's weights by its name, wrappers taken off, and the record of origin if it has one."""
+def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict, dict[str, str]]:
+    """Every tensor of a checkpoint by its name, without wrappers; its record of origin and its run's settings, if any."""
     loaded = load_checkpoint(path)
     meta, inner = loaded.get('meta'), loaded
     # DDP, torch.compile and training scripts each add an envelope.
@@ -214,7 +215,8 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict]:
             key = key.removeprefix(wrapper)
         tensors[key] = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
     origin = meta.get(ORIGIN) if isinstance(meta, dict) else getattr(loaded, ORIGIN, None)
-    return tensors, origin if isinstance(origin, dict) else {}
+    settings = meta.get('settings') if isinstance(meta, dict) else None
+    return tensors, *(found if isinstance(found, dict) else {} for found in (origin, settings))
 
 
 def _flat(values: dict, prefix: str = '') -> list[tuple[str, Any]]:

@@ -1,0 +1,133 @@
+"""Pre-training on a folder of your own images, in a line of Python."""
+
+import itertools
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+
+from mmairl.configs import home, load_config
+from mmairl.data.folders import UnlabelledFolder
+from mmairl.engine.launch import train
+from mmairl.errors import UserError, as_user_errors, closest
+
+FEWEST, LARGEST_BATCH, LONGEST_QUEUE = 64, 256, 16_384
+RUNS = itertools.count()
+
+
+@as_user_errors()
+def pretrain(
+    method: str,
+    data: str | Path,
+    out: str | Path,
+    epochs: int = 100,
+    *,
+    size: int = 224,
+    batch: int | None = None,
+    workers: int | None = None,
+    seed: int | None = None,
+    resume: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Path:
+    """Pre-train a ResNet-18 on all images below a folder, and return the last checkpoint.
+
+    It runs as `tools/train.py` does, in this process and on one device, and what goes wrong is a `UserError`. `out` also gets
+    the config, by which `tools/train.py` goes on or starts anew.
+
+    Args:
+        method: a framework by the short name of its config, such as 'mocov2plus', 'smocov2plus', 'byol' or 'byol_lars'.
+        data: a folder of images at any depth, without labels.
+        out: where logs and checkpoints go.
+        epochs: how often each image is seen.
+        size: the side of the crops in pixels; less for small images.
+        batch: images in a step; by default a sixteenth of the images, 16 at least and 256 at most.
+        workers: processes that load images; by default one a core, 8 at most.
+        seed: a CPU run with one repeats bit for bit.
+        resume: go on from the newest checkpoint in `out`.
+        options: config keys as `--cfg-options` has them, such as {'model.head.temperature': 0.1}.
+
+    >>> mmairl.pretrain('mocov2plus', data='images/', out='runs/a', epochs=100)  # doctest: +SKIP
+    PosixPath('runs/a/epoch_100.pth')
+    """
+    if not Path(data).is_dir():
+        raise UserError(f'there is no folder of images at {Path(data).resolve()}; check the path')
+    images = len(UnlabelledFolder(data))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+    chosen = {'train_dataloader.num_workers': min(8, cores) if workers is None else workers, 'randomness.seed': seed}
+    cfg = config_for(method, data, images, epochs, size, batch, {**chosen, **(options or {})})
+    cfg.work_dir, cfg.resume = str(out), resume
+    # mmengine keeps one visualizer and log a name, and its own names differ by the second
+    cfg.experiment_name = f'{method}_{next(RUNS)}'
+    if not torch.cuda.is_available():
+        said = 'there is no GPU here, so the CPU trains, far slower; fewer epochs, fewer images and a smaller size help'
+        warnings.warn(said, stacklevel=3)
+    train(cfg)
+    return Path((Path(out) / 'last_checkpoint').read_text().strip())
+
+
+def config_for(
+    method: str,
+    data: str | Path,
+    images: int,
+    epochs: int,
+    size: int = 224,
+    batch: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Config:
+    """The framework's config for a ResNet-18 on so many images; on a large set, that of mocov2plus_r18_folder_100e.py."""
+    base = load_config(named(method))
+    if images < FEWEST:
+        raise UserError(f'{data} holds {images} images, too few to learn from; give a folder of at least {FEWEST}')
+    # Sixteen steps an epoch, where there are images enough; a smaller batch says little about its statistics.
+    batch = batch or max(16, min(LARGEST_BATCH, power_of_two(images // 16)))
+    steps, model = images // batch * epochs, base.model
+    views = [[{**step, 'size': size} if 'size' in step else step for step in view] for view in views_of(base)]
+    chosen = {
+        'train_dataloader.dataset': dict(_delete_=True, type='UnlabelledFolder', root=str(data), views=views),
+        'train_dataloader.persistent_workers': False,  # none is left behind in a notebook
+        'model.backbone.depth': 18,
+        'model.projector.in_channels': 512,
+        'total_batch_size': batch,
+        # The linear rule of the papers.
+        'optim_wrapper.optimizer.lr': base.optim_wrapper.optimizer.lr * batch / base.total_batch_size,
+        'auto_scale_lr.base_batch_size': batch,
+        'train_cfg.max_epochs': epochs,
+        'param_scheduler.0.end': warm_up(base, epochs),
+        'param_scheduler.1.begin': warm_up(base, epochs),
+        # The teacher averages over a fiftieth of the run at most: else it stays near its random start.
+        'default_hooks.momentum.base': min(base.default_hooks.momentum.base, 1 - 50 / max(steps, 500)),
+        'default_hooks.checkpoint.interval': max(1, epochs // 10),
+    }
+    if model.projector.hidden_channels == model.projector.in_channels:  # as wide as the features, in MoCo v2
+        chosen['model.projector.hidden_channels'] = 512
+    if model.get('queue'):  # a quarter of the images at most: the key of the same image would be a negative
+        chosen['model.queue.length'] = max(batch, min(LONGEST_QUEUE, power_of_two(images // 4)))
+    return load_config(named(method), {**chosen, **(options or {})})
+
+
+def named(method: str) -> str:
+    """The config of a framework, at full size."""
+    known = {path.name.removesuffix('_r50_200e.py') for path in (home() / 'configs').glob('*_r50_200e.py')}
+    if method not in known:
+        raise UserError(
+            f"there is no framework '{method}'{closest(method, known, 0.6)}; say one of {', '.join(sorted(known))}"
+        )
+    return f'mmairl::{method}_r50_200e.py'
+
+
+def views_of(base: Config) -> list[list[dict]]:
+    return base.train_dataloader.dataset.views
+
+
+def warm_up(base: Config, epochs: int) -> int:
+    """The papers' ten epochs, and a tenth of a shorter run."""
+    return min(base.param_scheduler[0].end, max(1, epochs // 10))
+
+
+def power_of_two(number: int) -> int:
+    """The largest power of two that is not larger."""
+    return 1 << (number.bit_length() - 1)

@@ -1,0 +1,114 @@
+"""The features of any images by any checkpoint, in a line of Python."""
+
+import ast
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from mmengine.config import Config
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from mmairl.configs import load_config
+from mmairl.data.folders import UnlabelledFolder
+from mmairl.data.images import as_rgb, decode
+from mmairl.data.views import ViewDataset, Views
+from mmairl.engine.launch import register
+from mmairl.errors import UserError, as_user_errors, printable
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.features import Extraction
+from mmairl.weights.formats import resnet_of
+from mmairl.weights.read import read_backbone
+
+IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+Images = str | Path | Sequence[str | Path | Image.Image]
+
+
+@as_user_errors()
+def embed(
+    checkpoint: str | Path,
+    images: Images,
+    *,
+    part: str = 'student',
+    size: int | None = None,
+    config: str | Path | None = None,
+    batch: int = 64,
+    workers: int = 0,
+    device: str | None = None,
+) -> tuple[np.ndarray, list[str]]:
+    """The pooled features of images, a row each, and the images' names; one that cannot be read is said and has no row.
+
+    Args:
+        checkpoint: of a ResNet, from a run of ours or of any project that `tools/evaluate.py` reads.
+        images: a folder, a file, or a list of files or of Pillow's images.
+        part: 'student' or 'teacher'.
+        size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
+        config: the config of a network that is no ResNet.
+        batch: images at a time.
+        workers: processes that load images.
+        device: by default the GPU, where there is one.
+
+    >>> features, names = mmairl.embed('runs/a/epoch_100.pth', 'images/')  # doctest: +SKIP
+    >>> features.shape  # doctest: +SKIP
+    (5000, 512)
+    """
+    register()
+    found = read_backbone(checkpoint, part)
+    normal, trained_size = input_of(found.settings)
+    if config is None:
+        cfg = Config(dict(model=dict(backbone=resnet_of(found.weights, str(checkpoint)))))
+    else:
+        cfg = load_config(config)
+        normal = {key: cfg.model.data_preprocessor[key] for key in IMAGENET}
+    size = size or trained_size
+    dataset = dataset_of(images, [[dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]])
+    device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
+    how = Extraction(**normal, batch_size=batch, device=device, workers=workers)
+    columns = zip(*how.batches(load_backbone(cfg, found), dataset))
+    x, _, readable = (torch.cat(column) for column in columns)
+    names = [dataset.name(index) for index in range(len(dataset))]
+    if left_out := [name for name, fine in zip(names, readable) if not fine]:
+        said = f'{len(left_out)} images cannot be read and have no row, first {printable(left_out[0])}'
+        warnings.warn(said, stacklevel=3)
+    return x[readable].numpy(), [name for name, fine in zip(names, readable) if fine]
+
+
+def input_of(settings: dict[str, str]) -> tuple[dict, int]:
+    """The statistics and the side of the images that a run of ours was trained on; ImageNet's and 224 where none says it."""
+    known = {key: text for key, text in settings.items() if key.endswith(('.mean', '.std', '.views'))}
+    values = {key: ast.literal_eval(text) for key, text in known.items() if text != 'None'}
+    normal = {key: values.get(f'model.data_preprocessor.{key}', value) for key, value in IMAGENET.items()}
+    views = [view for key, views in values.items() if key.endswith('.views') for view in views]
+    return normal, next((step['size'] for view in views for step in view if 'size' in step), 224)
+
+
+def dataset_of(images: Images, views: Views) -> ViewDataset:
+    if isinstance(images, (str, Path)) and Path(images).is_dir():
+        return UnlabelledFolder(images, views)
+    given = [images] if isinstance(images, (str, Path)) else list(images)
+    for image in given:
+        if not isinstance(image, Image.Image) and not Path(image).is_file():
+            raise UserError(f'there is no image at {image}; check the path')
+    if not given:
+        raise UserError('there are no images to embed: the list is empty')
+    return Given(given, views)
+
+
+class Given(ViewDataset):
+    """Images by their paths, or in memory as Pillow has them."""
+
+    def __init__(self, images: list[str | Path | Image.Image], views: Views) -> None:
+        super().__init__(views)
+        self.images, self.labels, self.classes = images, torch.full((len(images),), -1), []
+
+    def name(self, index: int) -> str:
+        image = self.images[index]
+        return f'image {index}' if isinstance(image, Image.Image) else str(image)
+
+    def raw(self, index: int) -> Tensor:
+        image = self.images[index]
+        if isinstance(image, Image.Image):
+            return torch.from_numpy(np.array(as_rgb(ImageOps.exif_transpose(image)))).permute(2, 0, 1).contiguous()
+        return decode(Path(image), Path(image).parent)

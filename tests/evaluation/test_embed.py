@@ -1,0 +1,90 @@
+"""Features of any images in a line of Python, against torchvision's own network on pixels cut by hand."""
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+
+import mmairl
+from mmairl.errors import UserError
+
+SIDE, CROP = 64, 56  # to which a crop of 56 resizes, so that nothing is resampled
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@pytest.fixture(scope='module')
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torchvision.models.resnet18(weights=None).eval()
+
+
+@pytest.fixture(scope='module')
+def pixels() -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 256, (5, SIDE, SIDE, 3), np.uint8)
+
+
+@torch.no_grad()
+def expected(network: torch.nn.Module, pixels: np.ndarray, mean: tuple, std: tuple) -> np.ndarray:
+    edge = (SIDE - CROP) // 2
+    inner = pixels[:, edge:-edge, edge:-edge].astype(np.float32) / 255
+    x = torch.from_numpy((inner - np.float32(mean)) / np.float32(std)).permute(0, 3, 1, 2)
+    for name, layer in network.named_children():
+        x = layer(x) if name != 'fc' else x
+    return x.flatten(1).numpy()
+
+
+def test_a_folder_a_list_of_files_and_images_in_memory_have_the_same_features(network, pixels, tmp_path):
+    torch.save(network.state_dict(), tmp_path / 'resnet18.pth')
+    folder = tmp_path / 'images'
+    (folder / 'inner').mkdir(parents=True)
+    pictures = [Image.fromarray(one) for one in pixels]
+    files = [folder / 'a.png', folder / 'b.png', *(folder / f'inner/{name}.png' for name in 'abc')]
+    for picture, file in zip(pictures, files):
+        picture.save(file)
+    wanted = expected(network, pixels, *IMAGENET)
+    for images, names in (
+        (folder, [str(file) for file in files]),
+        (files, [str(file) for file in files]),
+        (pictures, [f'image {number}' for number in range(5)]),
+        (str(files[0]), [str(files[0])]),
+    ):
+        features, found = mmairl.embed(tmp_path / 'resnet18.pth', images, size=CROP, batch=2)
+        assert found == names
+        np.testing.assert_allclose(features, wanted[: len(names)], rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_of_ours_says_how_its_images_were_normalised_and_how_large_they_were(network, pixels, tmp_path):
+    views = "[[{'type': 'RandomFlip', 'p': 0.5}, {'type': 'RandomResizedCrop', 'size': 56, 'scale': (0.2, 0.6)}]]"
+    settings = {
+        'model.data_preprocessor.mean': '[0.5, 0.4, 0.3]',
+        'model.data_preprocessor.std': '[0.25, 0.2, 0.3]',
+        'model.data_preprocessor.views': 'None',
+        'train_dataloader.dataset.views': views,
+    }
+    weights = {f'backbone.{key}': value for key, value in network.state_dict().items() if not key.startswith('fc')}
+    torch.save(dict(state_dict=weights, meta=dict(settings=settings)), tmp_path / 'epoch_1.pth')
+    features, _ = mmairl.embed(tmp_path / 'epoch_1.pth', [Image.fromarray(one) for one in pixels])
+    np.testing.assert_allclose(
+        features, expected(network, pixels, (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_what_cannot_be_read_has_no_row_and_what_is_not_there_is_one_sentence(network, pixels, tmp_path):
+    checkpoint = tmp_path / 'resnet18.pth'
+    torch.save(network.state_dict(), checkpoint)
+    Image.fromarray(pixels[0]).save(tmp_path / 'a.png')
+    (tmp_path / 'b.png').write_bytes(b'no image')
+    with pytest.warns(UserWarning, match=r'1 images cannot be read and have no row, first .*b\.png'):
+        features, names = mmairl.embed(checkpoint, [tmp_path / 'b.png', tmp_path / 'a.png'], size=CROP)
+    assert names == [str(tmp_path / 'a.png')]
+    np.testing.assert_allclose(features, expected(network, pixels[:1], *IMAGENET), rtol=1e-4, atol=1e-5)
+    for images, sentence in (
+        ([tmp_path / 'c.png'], r'there is no image at .*c\.png; check the path'),
+        ([], 'the list is empty'),
+        ([tmp_path / 'b.png'], 'none of the 1 images can be read'),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            mmairl.embed(checkpoint, images)
+    with pytest.raises(UserError, match='there is no checkpoint at'):
+        mmairl.embed(tmp_path / 'none.pth', tmp_path)
