@@ -143,6 +143,8 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
         numbers = (f'{of.epochs:g}', f'{of.hours * seeds:.2f}', f'{of.gigabytes * seeds:.2f}')
         table.add_row(row.name, row.factor, str(seeds), *numbers)
     CONSOLE.print(table)
+    if study.design:
+        CONSOLE.print(f'{study.design.words}: {study.design.confusion}', highlight=False)
     total, size = (seeds * sum(getattr(of, part) for of in found.values()) for part in ('hours', 'gigabytes'))
     CONSOLE.print(
         f'pre-training takes about {total:.1f} device hours, {total / devices:.1f} h on {devices} of them, and {size:.1f} GB; '

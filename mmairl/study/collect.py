@@ -8,6 +8,7 @@ from typing import Any
 from mmengine.config import Config
 
 from mmairl.files import write_json
+from mmairl.study.attribution import attribute
 from mmairl.study.guard import after, compare, hidden
 from mmairl.study.runs import Run
 from mmairl.study.scale import Scale
@@ -54,6 +55,10 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
     )
     scores = [metric['key'] for metric in record['metrics']]
     record['comparisons'] = {key: list(map(asdict, compare_scores(record, key, study.equivalence))) for key in scores}
+    if study.design:
+        record['design'] = dict(asdict(study.design), words=study.design.words)
+        found = [attribute(record, key, study.equivalence) for key in scores]
+        record['attribution'] = {of.metric: asdict(of) for of in found}
     write_json(out / 'study.json', record)
     return record
 

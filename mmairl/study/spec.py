@@ -2,6 +2,8 @@
 
 import re
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import yaml
 
 from mmairl.errors import UserError
 from mmairl.study import published
+from mmairl.study.designs import Design, fraction_rows, full_rows, title
 from mmairl.study.statistics import MARGIN
 
 
@@ -55,13 +58,14 @@ class Study:
     measured: dict[str, str] = field(default_factory=dict)  # the TASK (or TASK SCORE) beside each published name
     look: tuple[dict[str, Any], ...] = ()  # rows that an instrument of the analysis compares
     equivalence: float = MARGIN  # rows closer than this, in points of a score, count as equivalent
+    design: Design | None = None  # of rows that are crossed, where each factor has two levels
 
     def row(self, name: str) -> Row:
         return next(row for row in self.rows if row.name == name)
 
 
 ROW_KEYS = {of.name for of in fields(Row)}
-STUDY_KEYS = {of.name for of in fields(Study)} - {'name'}
+STUDY_KEYS = {of.name for of in fields(Study)} - {'name', 'design'}
 
 
 def read_study(path: str | Path) -> Study:
@@ -81,13 +85,14 @@ def read_study(path: str | Path) -> Study:
         raise UserError(f"the `equivalence` of {path} is '{margin}'; give a number above 0, in points of the score")
     table, rows = found.get('paper', {}).get('table', ''), []
     published.rows(table)  # a wrong name is told also where no row uses it
-    for row in found.get('rows') or _crossed(found['cross']):
+    described, design = (found['rows'], None) if found.get('rows') else _crossed(found['cross'], path)
+    for row in described:
         rows.append(_row(row, rows[-1].name if rows else None, table, path))
     _check(rows, path)
     tasks = {scale: tuple(of) for scale, of in found.get('tasks', {}).items()}
     lists = dict(rows=tuple(rows), seeds=tuple(found.get('seeds', (0,))), look=tuple(found.get('look', ())))
     known = {key: found[key] for key in STUDY_KEYS if key in found}
-    return Study(path.stem, **{**known, **lists, 'tasks': tasks, 'equivalence': float(margin)})
+    return Study(path.stem, **{**known, **lists, 'tasks': tasks, 'equivalence': float(margin), 'design': design})
 
 
 def catalogue(folder: Path) -> str:
@@ -112,23 +117,60 @@ def _row(row: dict, above: str | None, table: str, path: Path) -> Row:
     return Row(**{**row, **own, 'published': printed})
 
 
-def _crossed(cross: dict) -> list[dict]:
-    """A base config and factors, each with its levels, as the rows of all combinations; the first is what the rest build on."""
-    rows: list[dict] = [dict(name='', config=cross['config'], options={}, declares=[], factor=[])]
-    for factor in cross['factors']:
-        rows = [
-            dict(
-                row,
-                name=f'{row["name"]}, {label}'.strip(', '),
-                options={**row['options'], **options},
-                declares=sorted({*row['declares'], *factor['declares']}),
-                factor=[*row['factor'], f'{factor["name"]}: {label}'],
-            )
-            for row in rows
-            for label, options in factor['levels'].items()
-        ]
-    first = dict(rows[0], declares=[], factor='')
-    return [first, *(dict(row, against=first['name'], factor='; '.join(row['factor'])) for row in rows[1:])]
+def _crossed(cross: dict, path: Path) -> tuple[list[dict], Design | None]:
+    """A base config and factors, each with its levels, as rows: all combinations, or the fraction of them that is asked for.
+
+    The first row, of all first levels, is what the rest build on.
+    """
+    _known(cross, {'config', 'factors', 'fraction', 'interactions'}, f'the `cross` of {path}')
+    factors = [dict(factor, levels=list(factor['levels'].items())) for factor in cross['factors']]
+    two = all(len(factor['levels']) == 2 for factor in factors)
+    if not two and cross.keys() & {'fraction', 'interactions'}:
+        more = next(factor['name'] for factor in factors if len(factor['levels']) != 2)
+        raise UserError(f"the factor '{more}' of {path} has not two levels, which `fraction` and `interactions` want")
+    combinations = (
+        _combinations(cross, factors, path) if two else product(*(range(len(of['levels'])) for of in factors))
+    )
+    rows, places = [], {}
+    for levels in combinations:
+        chosen = [factor['levels'][level] for factor, level in zip(factors, levels)]
+        row = dict(name=', '.join(str(label) for label, _ in chosen), config=cross['config'])
+        row['options'] = {key: value for _, options in chosen for key, value in options.items()}
+        if rows:
+            changed = [factor for factor, level in zip(factors, levels) if level]
+            row['against'], row['factor'] = rows[0]['name'], ', '.join(factor['name'] for factor in changed)
+            row['declares'] = sorted({key for factor in changed for key in factor['declares']})
+        rows.append(row)
+        places[row['name']] = tuple(levels)
+    if not two:
+        return rows, None
+    labels = {of['name']: tuple(str(label) for label, _ in of['levels']) for of in factors}
+    interactions = tuple(tuple(sorted(pair, key=list(labels).index)) for pair in cross.get('interactions', ()))
+    design = Design(tuple(labels), labels, places, interactions)
+    if confused := design.indistinct:
+        one, other = map(title, confused)
+        raise UserError(
+            f"the fraction {cross['fraction']} of {path} cannot tell '{one}' from '{other}'; take a larger one, or ask for less"
+        )
+    return rows, design
+
+
+def _combinations(cross: dict, factors: list[dict], path: Path) -> list[tuple[int, ...]]:
+    """The levels of each row of a design with two levels a factor."""
+    names = [factor['name'] for factor in factors]
+    asked = [(place,) for place in range(len(names))]
+    for pair in cross.get('interactions', ()):
+        if len(set(pair)) != 2 or not set(pair) <= set(names):
+            raise UserError(f'the interaction {pair} of {path} is none of two of its factors: {", ".join(names)}')
+        asked.append(tuple(map(names.index, pair)))
+    if 'fraction' not in cross:
+        return full_rows(len(names))
+    fractions = {Fraction(1, 2**halvings): halvings for halvings in range(1, len(names))}
+    found = str(cross['fraction'])
+    halvings = next((of for fraction, of in fractions.items() if found in (str(fraction), str(float(fraction)))), None)
+    if halvings is None:
+        raise UserError(f"the `fraction` of {path} is '{found}'; give one of {', '.join(map(str, fractions))}")
+    return fraction_rows(len(names), halvings, asked)
 
 
 def _known(found: dict, known: set[str], where: str) -> None:

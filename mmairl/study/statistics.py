@@ -90,7 +90,7 @@ def _compare(row: Mapping, base: Mapping, metric: str, margin: float) -> Compari
     """One comparison without its verdict, which the family decides; or with the reason why there is none."""
     one, two = scores_by_seed(row, metric), scores_by_seed(base, metric)
     common = sorted(one.keys() & two.keys())
-    blocks = len(common) > 1 and all(_same_start(row, base, seed) for seed in common)
+    blocks = len(common) > 1 and all(same_start(row, base, seed) for seed in common)
     seeds = len(common) if blocks else min(len(one), len(two))
     known = dict(row=row['name'], on=base['name'], metric=metric, margin=margin, seeds=seeds, blocks=blocks)
     if seeds == 0:
@@ -116,7 +116,7 @@ def scores_by_seed(row: Mapping, metric: str) -> dict[int, float]:
     return {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
 
 
-def _same_start(row: Mapping, base: Mapping, seed: int) -> bool:
+def same_start(row: Mapping, base: Mapping, seed: int) -> bool:
     """Whether a seed means the same in two rows: the same order of images, and the same weights of networks of one shape."""
     one, two = (next(run for run in of['runs'] if run['seed'] == seed).get('start') for of in (row, base))
     if not one or not two or None in (one['order'], two['order']) or one['order'] != two['order']:
@@ -129,10 +129,14 @@ def power(effect: float, deviation: float, seeds: int, blocks: bool, comparisons
 
     `deviation` is that of the differences seed by seed where seeds are blocks, and else the root of the sum of both variances.
     """
-    freedom = (seeds - 1) * (1 if blocks else 2)
-    limit = stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom)
-    shift = abs(effect) / (deviation / math.sqrt(seeds))
-    return float(stats.nct.sf(limit, freedom, shift) + stats.nct.cdf(-limit, freedom, shift))
+    return chance(effect, deviation / math.sqrt(seeds), (seeds - 1) * (1 if blocks else 2), comparisons)
+
+
+def chance(effect: float, error: float, freedom: float, comparisons: int) -> float:
+    """That a t-test with this standard error finds an effect, at the level of Holm's first step."""
+    limit, shift = stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom), abs(effect) / error
+    wrong_side = stats.nct.cdf(-limit, freedom, shift)  # scipy has NaN for some that are next to nothing
+    return float(stats.nct.sf(limit, freedom, shift) + np.nan_to_num(wrong_side))
 
 
 def seeds_for(effect: float, deviation: float, blocks: bool, comparisons: int) -> int | None:
@@ -142,7 +146,7 @@ def seeds_for(effect: float, deviation: float, blocks: bool, comparisons: int) -
 
 
 def visible_effect(deviation: float, seeds: int, blocks: bool, comparisons: int) -> float:
-    """The effect that so many seeds find four times in five; by halves, since scipy has NaN for the power of large effects."""
+    """The effect that so many seeds find four times in five, by halves."""
     low, high = 0.0, deviation
     while power(high, deviation, seeds, blocks, comparisons) < POWER:
         high *= 2

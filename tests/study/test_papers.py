@@ -147,8 +147,13 @@ def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
 
 
 def first_rows(path: Path, folder: Path) -> Path:
-    """The study with three rows, one that takes another's weights, those that are looked into, and what these build on."""
+    """The study with three rows, one that takes another's weights, those that are looked into, and what these build on.
+
+    A design is whole, since each row is a network of its own.
+    """
     study, described = read_study(path), yaml.safe_load(path.read_text())
+    if study.design:
+        return path
     chosen = [*study.rows[:3], *[row for row in study.rows if row.others][:1]]
     kept, more = set(), {row.name for row in chosen} | {name for of in study.look for name in of['rows']}
     while more:
@@ -156,7 +161,7 @@ def first_rows(path: Path, folder: Path) -> Path:
         needed = [(row.against, *row.others.values()) for row in study.rows if row.name in kept]
         more = {name for names in needed for name in names} - kept - {None}
     rows = [dict(row, against=study.row(row['name']).against) for row in described['rows'] if row['name'] in kept]
-    (folder / path.name).write_text(yaml.safe_dump({**described, 'rows': rows, 'seeds': [0]}))
+    (folder / path.name).write_text(yaml.safe_dump({**described, 'rows': rows}))
     return folder / path.name
 
 
@@ -171,7 +176,7 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tool, study, scale = module('tools/study.py'), first_rows(path, tmp_path), toy(read_study(path), tmp_path, tasks)
     monkeypatch.setattr(tool, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
-    parts = [study, '--scale', scale, '--out', tmp_path / 'out']
+    parts = [study, '--scale', scale, '--seeds', 0, '--out', tmp_path / 'out']
     monkeypatch.setattr(sys, 'argv', ['study', *map(str, parts)])
     tool.main()
     record = json.loads((tmp_path / 'out' / 'study.json').read_text())

@@ -10,7 +10,7 @@ from mmengine.config import Config
 
 from mmairl.errors import UserError
 from mmairl.study.collect import collect
-from mmairl.study.factors import hidden_factors
+from mmairl.study.factors import changed, hidden_factors
 from mmairl.study.guard import compare, require_fair
 from mmairl.study.plan import passes
 from mmairl.study.published import tables
@@ -119,6 +119,49 @@ def test_factors_are_crossed(tmp_path):
     assert [passes(cfg) for cfg in configs.values()] == [8, 8, 4, 4]
     hidden = [hidden_factors(cfg)['directions of the loss'] for cfg in configs.values()]
     assert hidden == ['summed', 'summed', 'one', 'one']
+
+
+def cross(**others) -> dict:
+    levels = [{'off': {}, 'on': {key: value}} for key, value in (('total_batch_size', 512), ('model.symmetric', False))]
+    declared = ['total_batch_size'], ['model.symmetric']
+    factors = [dict(name=name, declares=of, levels=level) for name, of, level in zip('ab', declared, levels)]
+    return {'config': 'mocov2plus_r50_200e.py', 'factors': factors, **others}
+
+
+def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmentation(tmp_path):
+    """Its end points at full size are the ladder's, but for the projector's width, which all rows share."""
+    found = yaml.safe_load((STUDIES / 'attribution.yaml').read_text())
+    assert read_study(STUDIES / 'attribution.yaml').design.resolution == 5
+    del found['cross']['fraction']
+    (tmp_path / 'whole.yaml').write_text(yaml.safe_dump(found, sort_keys=False))
+    rows, ladder = read_study(tmp_path / 'whole.yaml').rows, read_study(STUDIES / 'ladder.yaml').rows
+    for scale, widths in (('in1k', ['model.projector.hidden_channels', 'model.projector.out_channels']), ('demo', [])):
+        ends = [resolve(row, read_scale(scale)) for row in (rows[0], ladder[0], rows[-1], ladder[5])]
+        assert (changed(*ends[:2]), changed(*ends[2:])) == (widths, [])
+
+
+@pytest.mark.parametrize(
+    'changes, sentence',
+    [
+        (dict(fraction='1/2'), "cannot tell 'a' from 'b'; take a larger one"),
+        (dict(fraction='1/3'), "the `fraction` of .* is '1/3'; give one of 1/2"),
+        (dict(interactions=[['a', 'c']]), r"the interaction \['a', 'c'\] of .* is none of two of its factors: a, b"),
+        (dict(fractions='1/2'), "has 'fractions', which nothing reads"),
+    ],
+)
+def test_what_is_wrong_with_a_design_is_one_sentence(tmp_path, changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        read_study(written(tmp_path, rows=None, cross=cross(**changes)))
+
+
+def test_only_factors_with_two_levels_make_a_design(tmp_path):
+    three = cross()
+    three['factors'][0]['levels']['more'] = {'total_batch_size': 256}
+    found = read_study(written(tmp_path, rows=None, cross=three))
+    assert len(found.rows) == 6 and found.design is None
+    assert read_study(written(tmp_path, rows=None, cross=cross())).design.rows['on, off'] == (1, 0)
+    with pytest.raises(UserError, match="the factor 'a' of .* has not two levels"):
+        read_study(written(tmp_path, rows=None, cross={**three, 'fraction': 0.5}))
 
 
 @pytest.mark.parametrize(
