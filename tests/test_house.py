@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the ground up. A room may import its own floor and those below.
 FLOORS = [
-    ['registry', 'errors', 'files', 'randomness', 'configs', 'data_configs', 'flags', 'network', 'machine'],
+    ['registry', 'errors', 'files', 'randomness', 'configs', 'data_configs', 'flags', 'machine'],
     ['data'],
     ['models'],
     ['optim'],

@@ -39,9 +39,9 @@ from mmairl.engine.changes import (
     table,
     take_up,
 )
+from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.files import write_text
-from mmairl.network import network_of
 from mmairl.weights.pickles import PlainPickles
 from mmairl.weights.read import DamagedCheckpoint, Device, fetched, load_checkpoint
 

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader
 from mmairl.data.training import TrainingImages, require_a_batch
 from mmairl.data.workers import safe
 from mmairl.engine.checkpoint import Checkpointed
+from mmairl.engine.distributed import network_of
 from mmairl.engine.fast import lay_out, make_fast
 from mmairl.engine.loops import EpochLoop, IterLoop
 from mmairl.engine.preemption import obey_parent_only
-from mmairl.network import network_of
 from mmairl.registry import DATASETS
 
 

@@ -7,8 +7,8 @@ from mmengine.runner import Runner
 from torch import nn
 from torch.utils.data import DataLoader
 
+from mmairl.engine.distributed import network_of
 from mmairl.models.batchnorm import measure_statistics
-from mmairl.network import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import HOOKS
 

@@ -9,12 +9,11 @@ from torch.optim import Optimizer
 
 from mmairl.analysis.geometry import rankme, spread
 from mmairl.analysis.normal_ranges import QUANTITIES, sentence, state
-from mmairl.models.gather import gather
+from mmairl.engine.distributed import network_of
 from mmairl.models.heads import unit
-from mmairl.models.shards import norms
+from mmairl.models.processes import gather, norms
 from mmairl.models.siamese import Siamese, pooled
 from mmairl.models.stages import parameters_by_stage
-from mmairl.network import network_of
 from mmairl.registry import HOOKS
 
 ROWS = 256  # images of the joined batch that ranks and similarities are taken of, so that a large batch costs no more

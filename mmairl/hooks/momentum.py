@@ -5,8 +5,8 @@ import math
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
-from mmairl.network import network_of
 from mmairl.registry import HOOKS
 
 

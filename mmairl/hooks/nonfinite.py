@@ -8,9 +8,9 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 
+from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.files import write_json
-from mmairl.network import network_of
 from mmairl.registry import HOOKS
 
 

@@ -7,10 +7,10 @@ from mmengine.dist import barrier, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction, Features, stored
 from mmairl.evaluation.knn import knn_accuracy
-from mmairl.network import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATASETS, HOOKS
 

@@ -6,12 +6,12 @@ from mmengine.runner import Runner
 from torch import nn
 
 from mmairl.data.training import require_a_batch
+from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.hooks.momentum import MomentumHook
 from mmairl.hooks.queue import QueueHook
 from mmairl.models.batchnorm import SplitBN, SyncBN
-from mmairl.network import network_of
 from mmairl.registry import HOOKS
 from mmairl.weights.read import require_same_keys
 

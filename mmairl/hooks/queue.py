@@ -8,9 +8,9 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmairl.models.gather import start_gather
+from mmairl.engine.distributed import network_of
 from mmairl.models.heads import unit
-from mmairl.network import network_of
+from mmairl.models.processes import start_gather
 from mmairl.registry import HOOKS
 
 

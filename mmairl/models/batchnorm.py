@@ -9,7 +9,7 @@ from mmengine.dist import broadcast, get_rank, get_world_size
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.gather import gather
+from mmairl.models.processes import gather
 from mmairl.registry import MODELS
 
 

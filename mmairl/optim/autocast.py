@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mmairl.errors import UserError
-from mmairl.models.shards import norms, own_parts
+from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIM_WRAPPERS
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from mmairl.errors import UserError
-from mmairl.models.shards import norms, own_parts
+from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIMIZERS
 
 

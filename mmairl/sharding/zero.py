@@ -34,7 +34,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from mmairl.errors import UserError
-from mmairl.models.shards import norms
+from mmairl.models.processes import norms
 from mmairl.models.stages import blocks
 
 KEYS = ('type', 'zero_optimization', 'bf16')

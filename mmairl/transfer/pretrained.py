@@ -8,8 +8,8 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmairl.data_configs import walk
+from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
-from mmairl.network import network_of
 from mmairl.registry import HOOKS
 from mmairl.weights.norms import warning_before_fine_tuning
 from mmairl.weights.read import read_tensors, weights_for, with_counters

@@ -9,7 +9,7 @@ from mmengine.logging import MessageHub
 from mmengine.model import BaseAveragedModel, ExponentialMovingAverage
 from torch import Tensor, nn
 
-from mmairl.models.teacher import Teacher
+from mmairl.models.siamese import Teacher
 from projects.benchmark.timing import Case
 
 STEP = 0.01  # 1 - momentum

@@ -5,8 +5,8 @@ from mmengine.dist import get_rank
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.gather import gather_with_gradient
 from mmairl.models.heads import unit
+from mmairl.models.processes import gather_with_gradient
 from mmairl.registry import MODELS
 
 

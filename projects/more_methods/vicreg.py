@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmairl.models.gather import gather_with_gradient
 from mmairl.models.heads import PairwiseHead
+from mmairl.models.processes import gather_with_gradient
 from mmairl.registry import MODELS
 
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.gather import gather_with_gradient
 from mmairl.models.heads import unit
+from mmairl.models.processes import gather_with_gradient
 from mmairl.registry import MODELS
 
 
