@@ -1,18 +1,11 @@
-"""ShuffleBN and its virtual replicas; SyncBN over several processes is in tests/two_processes.py."""
+"""Virtual replicas; ShuffleBN and SyncBN over several processes are in tests/two_processes.py."""
 
 import pytest
 import torch
 from torch import nn
 
 from mmairl.errors import UserError
-from mmairl.models.batchnorm import SplitBN, shuffle, unshuffle
-
-
-def test_a_batch_is_permuted_and_restored_exactly():
-    images = torch.randn(12, 3, 2, 2)
-    shuffled, order = shuffle(images)
-    assert not torch.equal(shuffled, images) and torch.equal(shuffled, images[order])
-    assert torch.equal(unshuffle(shuffled.flatten(1), order), images.flatten(1))
+from mmairl.models.batchnorm import SplitBN
 
 
 @pytest.mark.parametrize('shape', [(8, 5), (8, 5, 3, 3)])

@@ -1,45 +1,115 @@
-"""The losses against plain float64 re-derivations, value and gradient."""
+"""The losses against plain float64 re-derivations, value and gradient; InfoNCE in chunks, its precision and what it keeps."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmairl.errors import UserError
-from mmairl.models.heads import ContrastiveHead, RegressionHead
+from mmairl.models import heads
+from mmairl.models.heads import ContrastiveHead, RegressionHead, info_nce
 
 
-def rows(count: int) -> Tensor:
-    """As a network gives them, of any length."""
-    return 3 * torch.randn(count, 6, dtype=torch.float64)
+def unit(count: int, dim: int = 6, dtype: torch.dtype = torch.float64) -> Tensor:
+    return F.normalize(torch.randn(count, dim, dtype=torch.float64), dim=1).to(dtype)
 
 
-def info_nce(query: Tensor, key: Tensor, bank: Tensor, temperature: float) -> Tensor:
-    """Eq. 1 as printed, of unit vectors, one sample after the other."""
-    query, key = F.normalize(query, dim=1), F.normalize(key, dim=1)
-    total = torch.zeros((), dtype=torch.float64)
-    for q, k in zip(query, key):
-        top = torch.exp(q @ k / temperature)
-        total = total - torch.log(top / (top + sum(torch.exp(q @ n / temperature) for n in bank)))
-    return total / len(query)
+def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    """As MoCo's release does: the positive in front of all negatives, cross entropy with class 0."""
+    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ negatives.T], dim=1) / temperature
+    return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.long), reduction='none')
 
 
-@pytest.mark.parametrize('temperature,batch,negatives', [(0.07, 4, 9), (1.0, 1, 1)])
-def test_info_nce_and_its_gradient_equal_the_printed_formula(temperature, batch, negatives):
-    q = [rows(batch).requires_grad_() for _ in range(2)]
-    k, bank = [rows(batch) for _ in range(2)], F.normalize(rows(negatives), dim=1)
-    expected = info_nce(q[0], k[1], bank, temperature) + info_nce(q[1], k[0], bank, temperature)
-    wanted = torch.autograd.grad(expected, q)
-    found = ContrastiveHead(temperature)(dict(enumerate(q)), dict(enumerate(k)), bank)
-    torch.testing.assert_close(found['loss'], expected, atol=1e-12, rtol=1e-12)
-    for got, want in zip(torch.autograd.grad(found['loss'], q), wanted):
+@pytest.fixture(params=[1, 12, 2**21], ids='{} logits a chunk'.format)
+def chunked(request, monkeypatch):
+    """From one negative a chunk, over sizes that do not divide their number, to all in one."""
+    monkeypatch.setattr(heads, 'CHUNK', request.param)
+
+
+@pytest.mark.parametrize('count', [0, 1, 11])
+def test_loss_and_gradients_equal_the_concatenated_form(chunked, count):
+    leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
+    weights = torch.randn(4, dtype=torch.float64)
+    wanted = concatenated(*leaves, negatives, 0.2)
+    found, nearer = info_nce(*leaves, negatives, 0.2)
+    torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-12)
+    slopes = [torch.autograd.grad(loss @ weights, leaves) for loss in (found, wanted)]
+    for got, want in zip(*slopes):
         torch.testing.assert_close(got, want, atol=1e-12, rtol=1e-12)
+    assert nearer.tolist() == [all(a @ b > a @ n for n in negatives) for a, b in zip(*leaves)]
+
+
+def test_float32_is_as_near_to_float64_as_the_concatenated_form(monkeypatch):
+    monkeypatch.setattr(heads, 'CHUNK', 1000)
+    exact = [unit(16, 32), unit(16, 32), unit(5000, 32)]
+
+    def run(form, dtype: torch.dtype) -> list[Tensor]:
+        q, k, negatives = (one.to(dtype) for one in exact)
+        loss = form(q.requires_grad_(), k, negatives, 0.07)
+        return [loss.detach(), *torch.autograd.grad(loss.sum(), q)]
+
+    wanted = run(concatenated, torch.float64)
+    ours, theirs = run(lambda *a: info_nce(*a)[0], torch.float32), run(concatenated, torch.float32)
+    for found, other, true in zip(ours, theirs, wanted):
+        assert (found - true).abs().max() <= 2 * (other - true).abs().max() + 1e-6
+
+
+def test_under_autocast_only_the_products_are_in_low_precision_and_no_logit_matrix_is_made():
+    """Of 4 queries and 600 000 negatives, which are more logits than a chunk may hold."""
+    dtype = torch.bfloat16
+    q, k, negatives = unit(4, 8, torch.float32).requires_grad_(), unit(4, 8, torch.float32), unit(600_000, 8)
+    with torch.autocast('cpu', dtype), Seen() as seen:
+        loss, _ = info_nce(q, k, negatives.float(), 0.2)
+        loss.sum().backward()
+    assert loss.dtype == q.grad.dtype == torch.float32
+    assert seen.products == {dtype} and seen.widest * 4 <= heads.CHUNK < negatives.shape[0] * 4
+    exact = q.detach().double().requires_grad_()
+    wanted = concatenated(exact, k.double(), negatives, 0.2)
+    wanted.sum().backward()
+    rounding = torch.finfo(dtype).eps / 0.2  # of one logit of norm 1 / t
+    torch.testing.assert_close(loss.double(), wanted, atol=rounding, rtol=0)
+    torch.testing.assert_close(q.grad.double(), exact.grad, atol=2 * rounding, rtol=0)
+
+
+class Seen(TorchDispatchMode):
+    """The types of the products, and the widest of the matrices of four rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products, self.widest = set(), 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.shape[:1] == (4,) and result.ndim == 2:
+            self.widest = max(self.widest, result.shape[1])
+        if func.overloadpacket.__name__ == 'mm':
+            self.products.add(result.dtype)
+        return result
+
+
+def test_large_logits_of_a_late_chunk_do_not_overflow(monkeypatch):
+    monkeypatch.setattr(heads, 'CHUNK', 2)
+    q = torch.tensor([[1.0, 0.0]], requires_grad=True)
+    negatives = torch.tensor([[-1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]])
+    loss, _ = info_nce(q, torch.tensor([[0.0, 1.0]]), negatives, 1e-3)
+    loss.sum().backward()
+    torch.testing.assert_close(loss.detach(), torch.tensor([1000.0]))
+    torch.testing.assert_close(q.grad, torch.tensor([[1000.0, -1000.0]]))
+
+
+def test_nothing_is_kept_for_backward_but_a_mean_a_query():
+    inputs = unit(16, 8, torch.float32).requires_grad_(), unit(16, 8, torch.float32), unit(5000, 8, torch.float32)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()), lambda _: None):
+        info_nce(*inputs, 0.2)
+    assert max(kept) == 16 * 8
 
 
 @pytest.mark.parametrize('weight', [1.0, 0.25])
 def test_the_regression_is_the_squared_distance_of_unit_vectors(weight):
     """A quarter of it, both directions summed, is 1 more than SimSiam's loss."""
-    (q, p), (k, j) = ([rows(4).requires_grad_() for _ in range(2)] for _ in range(2))
+    (q, p), (k, j) = ([3 * torch.randn(4, 6, dtype=torch.float64) for _ in range(2)] for _ in range(2))
     found = RegressionHead(weight)({0: q, 1: p}, {0: k, 1: j}, None)['loss']
     distances = [(F.normalize(a, dim=1) - F.normalize(b, dim=1)).square().sum() / 4 for a, b in ((q, j), (p, k))]
     torch.testing.assert_close(found, weight * sum(distances), atol=1e-12, rtol=1e-12)
