@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.fileio import LocalBackend, register_backend
 
 from mmairl.errors import UserError, chain
@@ -57,6 +58,12 @@ def write_text(path: str | Path, text: str) -> Path:
 def write_json(path: str | Path, content: object) -> Path:
     """Write a JSON file, whole or not at all, and return where it is; for every JSON file that a command leaves behind."""
     return write_text(path, json.dumps(content, indent=1) + '\n')
+
+
+def write_checkpoint(content: dict, path: str | Path, source: str | Path | None = None) -> None:
+    """Save what torch can save, whole or not at all; `source` is the file that it was made from and must not replace."""
+    with replacing(path, source) as beside, beside.open('wb') as file:  # given a path, torch would hide what went wrong
+        torch.save(content, file)
 
 
 def read_json(path: str | Path) -> Any:

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
+from mmairl.engine.checkpoint import consolidate
 from mmairl.errors import one_sentence_errors
-from mmairl.sharding.consolidate import consolidate
 
 
 def parse() -> argparse.Namespace:

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mmairl.errors import one_sentence_errors
-from mmairl.weights.read import Backbone, not_finite, read_backbone
+from mmairl.weights.load import not_finite
+from mmairl.weights.read import Backbone, read_backbone
 from mmairl.weights.write import WRITERS, write_backbone
 
 

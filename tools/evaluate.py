@@ -25,7 +25,7 @@ from mmairl.files import write_json
 from mmairl.flags import ConfigOptions, above_zero, count, device, positive
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import terminal_table
-from mmairl.weights.read import is_released
+from mmairl.weights.load import is_released
 
 
 def parse_args() -> argparse.Namespace:

@@ -9,13 +9,14 @@ from rich.table import Table
 
 from mmairl.analysis.normrescale import PER, STATISTICS, WHOLE_NUMBERS, Row, left_alone, normrescale
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.files import write_checkpoint
 from mmairl.flags import above_zero
 from mmairl.report.figures import norm_lines, save_figure
 from mmairl.report.table import save_table
+from mmairl.weights.load import load_checkpoint
 from mmairl.weights.norms import looks_lars_trained, typical_growth, weight_norms
 from mmairl.weights.pickles import ORIGIN
-from mmairl.weights.read import Backbone, load_checkpoint, read_backbone
-from mmairl.weights.write import write_checkpoint
+from mmairl.weights.read import Backbone, read_backbone
 
 
 def parse_args() -> argparse.Namespace:

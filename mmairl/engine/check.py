@@ -43,6 +43,9 @@ SECTIONS = {
     'auto_scale_lr': ('base_batch_size', 'enable'),
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
     'evaluation': ('train', 'val', 'test', 'batch_size', 'held_out', 'views', 'sweep'),
+    'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
+    'strategy': ('type', 'zero_optimization', 'bf16'),
+    'strategy.zero_optimization': ('stage', 'offload_optimizer', 'offload_param'),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
 # Where a part of a certain kind stands; one below these may be of any kind, or of none.

@@ -1,6 +1,6 @@
 """The life of a checkpoint: what it holds, which one a run starts from, and how a run takes it up.
 
-It is read once, when the run chooses where to start, by `weights.read.load_checkpoint`. hooks/checkpoint.py decides when one
+It is read once, when the run chooses where to start, by `weights.load.load_checkpoint`. hooks/checkpoint.py decides when one
 is written and which older one goes. What mmengine reads by itself, such as the `Pretrained` weights of a detector, comes
 through `load_checkpoint` as well.
 """
@@ -41,9 +41,9 @@ from mmairl.engine.changes import (
 )
 from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
-from mmairl.files import write_text
+from mmairl.files import write_checkpoint, write_text
+from mmairl.weights.load import DamagedCheckpoint, Device, fetched, load_checkpoint
 from mmairl.weights.pickles import PlainPickles
-from mmairl.weights.read import DamagedCheckpoint, Device, fetched, load_checkpoint
 
 NEEDED = ('meta', 'state_dict', 'optimizer')  # of a checkpoint that a run goes on from
 RUN = 'run_id'  # the file in a work dir that says whose checkpoints are the current run's
@@ -95,11 +95,6 @@ def choose_start(cfg: Config) -> Start:
 
 
 def _given(path: str, resume: bool) -> dict[str, Any]:
-    if Path(path).is_dir():
-        raise UserError(
-            f"{path} is a folder of shards, as mmengine's DeepSpeedStrategy writes them, which fit its processes only; put "
-            'it together with the zero_to_fp32.py in it and give the file as load_from, without resume'
-        )
     checkpoint = load_checkpoint(path)
     if resume and (lacking := _lacking(checkpoint)):
         raise UserError(f'{path} cannot be resumed from: it holds no {lacking}; give a training checkpoint')
@@ -154,6 +149,23 @@ def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = 
     if damaged:
         raise UserError(f'none of the {len(found)} checkpoints in {folder} is whole; start again without --resume')
     return None
+
+
+def consolidate(src: Path, dst: Path) -> str:
+    """Write a training checkpoint's weights and origin to a file of their own, and say what was done.
+
+    >>> consolidate(Path('work_dirs/mocov2plus_vit'), Path('mocov2plus_vit.pth'))  # doctest: +SKIP
+    'mocov2plus_vit.pth holds 612 tensors of epoch_200.pth; optimizer, schedules and random states are left out'
+    """
+    found = newest_checkpoint(src, run_in(src)) if src.is_dir() else (src, load_checkpoint(src))
+    if found is None:
+        raise UserError(f'{src} holds no checkpoint; give the work_dir of a run')
+    path, checkpoint = found
+    if missing := [part for part in ('meta', 'state_dict') if part not in checkpoint]:
+        raise UserError(f'{path} is no training checkpoint: it holds no {missing[0]}; give one of a run of mmairl')
+    write_checkpoint(dict(meta=checkpoint['meta'], state_dict=checkpoint['state_dict']), dst, source=path)
+    tensors = len(checkpoint['state_dict'])
+    return f'{dst} holds {tensors} tensors of {path.name}; optimizer, schedules and random states are left out'
 
 
 @contextmanager

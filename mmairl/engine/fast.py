@@ -31,7 +31,6 @@ from mmairl.models.batchnorm import SyncBN
 from mmairl.models.stages import blocks
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
-KEYS = ('precision', 'channels_last', 'checkpointing', 'compile', 'fused')
 FUSED = ('SGD', 'Adam', 'AdamW')  # torch's optimizers with such a form
 
 
@@ -140,9 +139,6 @@ def same_statistics(block: nn.Module) -> Iterator[None]:
 
 
 def _check(fast: dict) -> None:
-    for key in fast:
-        if key not in KEYS:
-            raise UserError(f"the config's fast has no key '{key}'; it knows {', '.join(KEYS)}")
     if fast.get('precision', 'float32') not in PRECISIONS:
         raise UserError(f"fast.precision='{fast['precision']}' is not known; say one of {', '.join(PRECISIONS)}")
     if fast.get('checkpointing') and fast.get('compile'):

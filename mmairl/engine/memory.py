@@ -23,7 +23,7 @@ from mmairl.engine.fast import make_fast, set_fast_keys
 from mmairl.engine.launch import register
 from mmairl.engine.plan import plan
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.flags import ConfigOptions
+from mmairl.flags import ConfigOptions, positive
 from mmairl.models.stages import blocks
 from mmairl.registry import MODELS
 
@@ -126,9 +126,11 @@ def shares(model: nn.Module, optimizer: str, gpus: int, accumulated: bool = Fals
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', help='a config file, such as configs/large/mocov2plus_vit_l16_300e.py')
-    parser.add_argument('--gpus', type=int, default=8)
-    parser.add_argument('--per-gpu', type=int, help='images a GPU holds at once (default: the total batch, shared)')
-    parser.add_argument('--size', type=int, default=224, help="the views' side in pixels")
+    parser.add_argument('--gpus', type=positive, default=8)
+    parser.add_argument(
+        '--per-gpu', type=positive, help='images a GPU holds at once (default: the total batch, shared)'
+    )
+    parser.add_argument('--size', type=positive, default=224, help="the views' side in pixels")
     parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, help='override config keys, as key=value')
     args = parser.parse_args()
     register()

@@ -23,8 +23,6 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> Plan:
     What differs all the same is said in the notes: batch norm sees the images of one accumulated step, not of all.
     """
     total, once = cfg.total_batch_size, gpus * per_gpu
-    if gpus < 1 or per_gpu < 1:
-        raise UserError(f'{gpus} GPUs of {per_gpu} images are no plan; give one or more of each')
     if once > total:
         raise UserError(
             f'{gpus} GPUs x {per_gpu} images are {once} a step, more than the {total} of the schedule; '

@@ -14,13 +14,12 @@ from mmengine.runner import Runner
 from mmairl.data.sampler import ResumableSampler
 from mmairl.engine.checkpoint import resuming, trust_mmengine_checkpoints
 from mmairl.engine.distributed import network_of
-from mmairl.engine.loops import images_per_step, sampler_of
+from mmairl.engine.runner import images_per_step, sampler_of
 from mmairl.errors import UserError
-from mmairl.files import BackgroundWriter, write_text
+from mmairl.files import BackgroundWriter, write_checkpoint, write_text
 from mmairl.randomness import random_state, set_random_state
 from mmairl.registry import HOOKS
-from mmairl.weights.read import not_finite
-from mmairl.weights.write import write_checkpoint
+from mmairl.weights.load import not_finite
 
 
 @HOOKS.register_module()

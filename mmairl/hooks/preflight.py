@@ -9,11 +9,10 @@ from mmairl.data.training import require_a_batch
 from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import ExactCheckpointHook
-from mmairl.hooks.momentum import MomentumHook
-from mmairl.hooks.queue import QueueHook
+from mmairl.hooks.momentum import MomentumHook, QueueHook
 from mmairl.models.batchnorm import SplitBN, SyncBN
 from mmairl.registry import HOOKS
-from mmairl.weights.read import require_same_keys
+from mmairl.weights.load import require_same_keys
 
 
 @HOOKS.register_module()

@@ -56,8 +56,6 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
 
     def __init__(self, num_features: int, replicas: int = 8, **kwargs) -> None:
         super().__init__(num_features, **kwargs)
-        if replicas < 1:
-            raise UserError(f'SplitBN.replicas={replicas} leaves no batch to normalise over; set 1 or more')
         self.replicas = replicas
 
     def forward(self, x: Tensor) -> Tensor:

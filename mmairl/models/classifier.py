@@ -50,8 +50,6 @@ class Classifier(BaseModel):
         return self
 
     def forward(self, inputs: list[Tensor] | Tensor, data_samples: dict | None = None, mode: str = 'tensor'):
-        if mode not in ('tensor', 'loss', 'predict'):
-            raise UserError(f"mode '{mode}' is not one of Classifier's; say loss, predict or tensor")
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             features = pooled(self.backbone(inputs if isinstance(inputs, Tensor) else inputs[0]))
         if mode == 'tensor':

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mmairl.errors import UserError
 from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIMIZERS
 
@@ -42,11 +41,6 @@ class LARS(Optimizer):
         weight_decay: float = 0.0,
         eta: float = 0.001,
     ) -> None:
-        if lr < 0 or weight_decay < 0 or not 0 <= momentum < 1 or eta <= 0:
-            raise UserError(
-                'LARS needs lr >= 0, 0 <= momentum < 1, weight_decay >= 0 and eta > 0, '
-                f'but got lr={lr}, momentum={momentum}, weight_decay={weight_decay}, eta={eta}.'
-            )
         super().__init__(split(params), dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta))
 
     @torch.no_grad()

@@ -1,1 +1,1 @@
-"""Large backbones over several GPUs: zero.py divides a run over its processes, consolidate.py keeps a checkpoint's weights."""
+"""Large backbones over several GPUs: zero.py divides a run over its processes."""

@@ -22,8 +22,7 @@ from mmairl.evaluation.protocol import Settings, default_device, evaluate
 from mmairl.files import write_json
 from mmairl.transfer.pretrained import dicts, start_from
 from mmairl.transfer.tasks import TASKS, config_of
-from mmairl.weights.formats import resnet_of
-from mmairl.weights.read import read_backbone
+from mmairl.weights.read import read_backbone, resnet_of
 from mmairl.weights.write import write_backbone
 
 

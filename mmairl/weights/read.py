@@ -1,153 +1,26 @@
-"""A checkpoint out of any file, and a backbone out of any checkpoint, without running code from it.
+"""A backbone out of any checkpoint: of mmairl, the paper's release, MoCo, mmpretrain, torchvision, timm, VISSL or detectron2.
 
-The backbone may be ours, the paper's release, MoCo's, mmpretrain's, torchvision's, timm's, VISSL's or detectron2's.
+Where student and teacher are, and how the backbone's tensors are named, is a project's format. Our own names are
+torchvision's for ResNets and mmpretrain's for ViTs.
 """
 
-import pickle
 import re
-import zipfile
-from collections.abc import Callable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.weights.formats import BACKBONE, names_of, recognise, rename
-from mmairl.weights.pickles import FOR_TORCH, ORIGIN, PlainUnpickler, plain
+from mmairl.weights.load import load_checkpoint, require_same_keys
+from mmairl.weights.pickles import ORIGIN
 
 # What a checkpoint wraps its weights in, from the outside in.
 ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_state', 'network')
 WRAPPERS = ('module.', '_orig_mod.')
-FOLDER = 0x10  # a record's attribute; torch reads nothing from a folder and reports success
-Device = str | torch.device | dict | Callable | None
-
-
-class DamagedCheckpoint(UserError):
-    """The file is not as it was written; an earlier one may be whole."""
-
-
-def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str, Any]:
-    """The dictionary in a .pth, .pkl or .safetensors file or a released model; what is wrong with the file is one sentence.
-
-    >>> load_checkpoint('work_dirs/demo/epoch_10.pth')['meta']['epoch']  # doctest: +SKIP
-    """
-    path = released_file(str(path)) if is_released(path) else Path(path).expanduser()
-    try:
-        if not path.is_file():
-            raise UserError(f'there is no checkpoint at {path}; check the path')
-        if path.suffix == '.safetensors':
-            return _load_safetensors(path)
-        with path.open('rb') as file:
-            loaded = plain(_unpickled(file, path, map_location))
-    except UserError:
-        raise
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise UserError(f'{path} needs more memory than there is; free some or use a larger machine') from error
-    except OSError as error:
-        raise UserError(f'{path} cannot be read: {error.strerror}; check the file and its permissions') from error
-    except Exception as error:  # a foreign or damaged pickle can fail in any opcode: IndexError, struct.error, ...
-        raise _explained(path, error) from error
-    if not isinstance(loaded, dict):
-        raise UserError(f'{path} holds a {type(loaded).__name__}, not a dictionary of weights; give a model file')
-    if isinstance(loaded.get('meta'), dict):
-        loaded['meta'].pop('config', None)  # text that mmengine's `resume` would run as Python
-    return loaded
-
-
-def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
-    """The file is opened once: its sums are checked, then its content is built."""
-    head = file.read(10)
-    file.seek(0)
-    if not head:
-        raise DamagedCheckpoint(f'the checkpoint {path} is empty (0 bytes); use an earlier one')
-    # A plain pickle is not what torch writes: that is a zip archive, or a pickle which begins with a magic number.
-    if path.suffix == '.pkl' or (head[:1] == b'\x80' and head[2:4] != b'\x8a\n'):
-        return PlainUnpickler(file, encoding='latin1').load()
-    if head.startswith(b'PK\x03\x04'):
-        if found := damage(file):
-            raise DamagedCheckpoint(
-                f'{path} is truncated or damaged: {found}; copy it again or use an earlier checkpoint'
-            )
-        file.seek(0)
-    with torch.serialization.safe_globals(FOR_TORCH):
-        return torch.load(file, map_location=map_location, weights_only=True)
-
-
-def damage(file: IO[bytes] | Path) -> str | None:
-    """What is wrong with a zip archive of torch's, or None. `torch.load` looks at no sum, so a flipped bit becomes a weight.
-
-    >>> damage(Path('work_dirs/demo/epoch_10.pth'))  # doctest: +SKIP
-    'its record epoch_10/data/7 does not have the sum that was written with it'
-    """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for record in archive.infolist():
-                if record.compress_type or record.external_attr & FOLDER:
-                    return f'its record {record.filename} is compressed or a folder, which torch does not write'
-            wrong = archive.testzip()
-            return wrong and f'its record {wrong} does not have the sum that was written with it'
-    except Exception:  # zipfile raises a dozen kinds for broken archives: BadZipFile, struct.error, NotImplementedError
-        return 'it is no whole zip archive, as torch writes them'
-
-
-def _explained(path: Path, error: Exception) -> UserError:
-    """The one sentence for what a pickle asked for or failed in."""
-    text = str(error)
-    if found := re.search(r'it holds [^.\n]+', text):
-        return UserError(f'{path} was refused: {found[0]}; only load files that hold plain weights')
-    asked = re.search(r'GLOBAL (\S+)|asks to run (\S+)', text)
-    if asked and isinstance(error, pickle.UnpicklingError):
-        name = asked[1] or asked[2]
-        return UserError(
-            f'{path} asks to run {name} while loading and was refused; only load files that hold plain weights'
-        )
-    return DamagedCheckpoint(
-        f'{path} is truncated or not a checkpoint that can be read; copy it again or give a .pth file of weights'
-    )
-
-
-def _load_safetensors(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework='pt') as file:
-            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dictionary
-            return dict(state_dict=weights, meta={ORIGIN: dict(file.metadata() or {})})
-    except SafetensorError as error:
-        raise DamagedCheckpoint(f'{path} is truncated or not a safetensors file; copy it again') from error
-
-
-def is_released(name: str | Path) -> bool:
-    """Whether it is the name of a model that others have released: 'torchvision:resnet50' stands for a file anywhere."""
-    return str(name).startswith('torchvision:')
-
-
-def released_file(name: str) -> Path:
-    """The supervised model's file where torch keeps such files, fetched the first time."""
-    import torchvision
-
-    model = name.partition(':')[2]
-    if model not in torchvision.models.list_models(torchvision.models):
-        raise UserError(f"'{name}' is not a released model; say torchvision:NAME, such as torchvision:resnet50")
-    url = torchvision.models.get_model_weights(model)['IMAGENET1K_V1'].url
-    name = Path(url).name
-    return fetched(url, name, hash_prefix=Path(name).stem.rpartition('-')[2])
-
-
-def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -> Path:
-    """What is at an address, kept under this name where torch keeps such files."""
-    file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
-    if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            torch.hub.download_url_to_file(url, str(file), **how)
-        except (OSError, RuntimeError) as error:
-            raise UserError(f'{url} could not be fetched ({error}); put its file at {file}') from error
-    return file
 
 
 @dataclass(frozen=True)
@@ -230,33 +103,6 @@ def _flat(values: dict, prefix: str = '') -> list[tuple[str, Any]]:
     return found
 
 
-def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: str | Path) -> None:
-    """Refuse a checkpoint unless it and the network name the same tensors, with the same shapes and kinds of numbers."""
-    both = [key for key in here if key in there]
-    shapes = [
-        f'{key} is {tuple(there[key].shape)} there and {tuple(here[key].shape)} in the config'
-        for key in both
-        if here[key].shape != there[key].shape
-    ]
-    # Counters, which are whole numbers here, are floats in some files.
-    kinds = [
-        f'{key} is {there[key].dtype} there'
-        for key in both
-        if here[key].is_floating_point() and not there[key].is_floating_point()
-    ]
-    missing = [f'it lacks {key}' for key in here if key not in there]
-    unexpected = [f'it has {key} beyond the config' for key in there if key not in here]
-    faults = [
-        found[0] + (f' (and {len(found) - 1} more such)' if found[1:] else '')
-        for found in (shapes, kinds, missing, unexpected)
-        if found
-    ]
-    if faults:
-        raise UserError(
-            f'checkpoint {path} holds another architecture: {"; ".join(faults)}; give the config it was trained with'
-        )
-
-
 def weights_for(module: nn.Module, whole: dict[str, Tensor], prefix: str, path: str | Path) -> dict[str, Tensor]:
     """All weights of a module out of the checkpoint's tensors whose names begin with `prefix`, or an error.
 
@@ -272,7 +118,136 @@ def weights_for(module: nn.Module, whole: dict[str, Tensor], prefix: str, path: 
     return weights
 
 
-def not_finite(weights: dict[str, Tensor]) -> list[str]:
-    """The tensors that hold a NaN or an infinity; a mask of minus infinities, which some networks keep, is none of them."""
-    floating = {key: value for key, value in weights.items() if value.is_floating_point()}
-    return [key for key, value in floating.items() if (value.isnan() | value.isposinf()).any()]
+# The stem of a ResNet or a ViT under each of the names that layouts give it.
+STEMS = ('conv1.weight', 'stem.', 'patch_embed.', 'cls_token')
+
+
+@dataclass(frozen=True)
+class Format:
+    """One project's way to lay out a checkpoint: the prefixes of its student's backbone and of its teacher's, if any."""
+
+    name: str
+    student: str
+    teacher: str | None = None
+
+    @property
+    def pure(self) -> bool:
+        """Whether nothing but the backbone lies below the prefix; then it may be of any kind, not a ResNet or ViT alone."""
+        return self.student.endswith(('backbone.', '.0.', '_feature_blocks.', 'bottom_up.'))
+
+    def fits(self, keys: Collection[str]) -> bool:
+        begins = self.student if self.pure else tuple(self.student + stem for stem in STEMS)
+        return any(key.startswith(begins) for key in keys)
+
+
+# The most particular first: a format's names may hold another's.
+FORMATS = (
+    Format('mmselfsup (MoCo)', 'encoder_q.0.', 'encoder_k.0.'),
+    Format('mmselfsup (BYOL)', 'online_net.0.', 'target_net.module.0.'),
+    Format('mmselfsup (BYOL)', 'online_net.0.', 'target_net.0.'),
+    Format('MoCo v1 or v2', 'encoder_q.', 'encoder_k.'),
+    Format('MoCo v3', 'base_encoder.', 'momentum_encoder.'),
+    Format("the paper's release", 'online_encoder.', 'target_encoder.'),
+    Format("the paper's release", 'student_encoder.', 'teacher_encoder.'),
+    Format('mmairl', 'backbone.', 'teacher.backbone.'),
+    Format('mmpretrain (MoCo)', 'backbone.', 'encoder_k.module.0.'),
+    Format('mmpretrain (BYOL)', 'backbone.', 'target_net.module.0.'),
+    Format('mmpretrain (MoCo v3)', 'backbone.', 'momentum_encoder.module.0.'),
+    Format('detectron2 (FPN)', 'backbone.bottom_up.'),
+    Format('mmairl or OpenMMLab', 'backbone.'),
+    Format('VISSL', 'trunk._feature_blocks.'),
+    Format('VISSL', 'trunk.base_model._feature_blocks.'),
+    Format('VISSL', '_feature_blocks.'),
+    Format('SimSiam', 'encoder.'),
+    Format('plain (torchvision, timm, detectron2)', ''),
+)
+
+
+def recognise(keys: Collection[str]) -> Format | None:
+    """The format of a checkpoint with these keys: one whose teacher is there too goes before one without."""
+    fitting = [form for form in FORMATS if form.fits(keys)]
+    with_teacher = [
+        form for form in fitting if form.teacher is not None and any(key.startswith(form.teacher) for key in keys)
+    ]
+    # A student whose teacher was cut away is still a student.
+    alone = [form for form in fitting if form.teacher is None] or fitting
+    found = with_teacher or alone
+    return found[0] if found else None
+
+
+Names = tuple[tuple[str, str], ...]
+
+# Our names and another project's by pairs, tried on each key in this order and in either direction. What begins with a dot
+# may be anywhere in a key, the rest is its beginning; `#` is a number.
+DETECTRON2: Names = (
+    ('bn1.', 'stem.conv1.norm.'),
+    ('conv1.', 'stem.conv1.'),
+    ('layer1.', 'res2.'),
+    ('layer2.', 'res3.'),
+    ('layer3.', 'res4.'),
+    ('layer4.', 'res5.'),
+    ('.downsample.1.', '.shortcut.norm.'),
+    ('.downsample.0.', '.shortcut.'),
+    ('.bn#.', '.conv#.norm.'),
+)
+TIMM: Names = (
+    ('ln1.', 'norm.'),
+    ('layers.#.ln#.', 'blocks.#.norm#.'),
+    ('layers.#.ffn.layers.0.0.', 'blocks.#.mlp.fc1.'),
+    ('layers.#.ffn.layers.1.', 'blocks.#.mlp.fc2.'),
+    ('layers.', 'blocks.'),
+    ('patch_embed.projection.', 'patch_embed.proj.'),
+)
+# The first name of every tensor of a ResNet or ViT, in any layout; what begins otherwise is a head.
+BACKBONE = re.compile(
+    r'(conv1|bn1|layer[1-4]|stem|res[2-5]|cls_token|pos_embed|patch_embed|blocks|norm|layers|ln1|pre_norm)(\.|$)'
+)
+
+
+def rename(key: str, names: Names, to_ours: bool = False) -> str:
+    for pair in names:
+        old, new = reversed(pair) if to_ours else pair
+        pattern = ('' if old.startswith('.') else '^') + re.escape(old).replace(r'\#', r'(\d+)')
+        key = re.sub(pattern, lambda found, new=new: new.replace('#', '{}').format(*found.groups()), key)
+    return key
+
+
+def names_of(keys: Iterable[str]) -> Names:
+    """The names that these keys, free of any prefix, have in place of ours."""
+    keys = set(keys)
+    if 'stem.conv1.weight' in keys:
+        return DETECTRON2
+    return TIMM if any(key.startswith('blocks.') for key in keys) else ()
+
+
+# Blocks per stage, and whether a block is a bottleneck, to the depth.
+DEPTHS = {
+    ((2, 2, 2, 2), False): 18,
+    ((3, 4, 6, 3), False): 34,
+    ((3, 4, 6, 3), True): 50,
+    ((3, 4, 23, 3), True): 101,
+    ((3, 8, 36, 3), True): 152,
+    ((3, 24, 36, 3), True): 200,
+}
+
+
+def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> dict:
+    """The `backbone=` of a config that these weights fit.
+
+    >>> import torchvision
+    >>> resnet_of(torchvision.models.resnet18().state_dict())
+    {'type': 'ResNet', 'depth': 18, 'stem_channels': 64, 'base_channels': 64}
+    """
+    blocks = {tuple(map(int, found.groups())) for key in weights if (found := re.match(r'layer(\d)\.(\d+)\.', key))}
+    stages = tuple(sum(stage == number for stage, _ in blocks) for number in (1, 2, 3, 4))
+    depth = DEPTHS.get((stages, 'layer1.0.conv3.weight' in weights))
+    if depth is None or 'conv1.weight' not in weights:
+        raise UserError(
+            f'{path} holds no ResNet whose depth is known (blocks {stages}); give --config with its backbone'
+        )
+    return dict(
+        type='ResNet',
+        depth=depth,
+        stem_channels=weights['conv1.weight'].shape[0],
+        base_channels=weights['layer1.0.conv1.weight'].shape[0],
+    )

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.files import replacing
-from mmairl.weights.formats import DETECTRON2, TIMM, rename
 from mmairl.weights.pickles import ORIGIN
-from mmairl.weights.read import Backbone
+from mmairl.weights.read import DETECTRON2, TIMM, Backbone, rename
 
 Weights = dict[str, Tensor]
 
@@ -32,12 +31,6 @@ def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **r
     }
     with replacing(path, source=backbone.path) as beside, beside.open('wb') as file:
         WRITERS[to]({key: value.contiguous() for key, value in backbone.weights.items()}, origin, file)
-
-
-def write_checkpoint(content: dict, path: str | Path, source: str | Path | None = None) -> None:
-    """Save what torch can save, whole or not at all; `source` is the file that it was made from and must not replace."""
-    with replacing(path, source) as beside, beside.open('wb') as file:  # given a path, torch would hide what went wrong
-        torch.save(content, file)
 
 
 def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:

@@ -21,10 +21,9 @@ from mmengine.optim import build_optim_wrapper
 from mmairl.engine.distributed import DistributedModel, start_processes
 from mmairl.engine.launch import register
 from mmairl.errors import stop_processes
+from mmairl.hooks.bad_images import NonFiniteHook
 from mmairl.hooks.history import AsyncRuntimeInfoHook
-from mmairl.hooks.momentum import MomentumHook
-from mmairl.hooks.nonfinite import NonFiniteHook
-from mmairl.hooks.queue import QueueHook
+from mmairl.hooks.momentum import MomentumHook, QueueHook
 from projects.benchmark.report import machine, save
 from projects.benchmark.step import Size, quiet, siamese, training_loop
 

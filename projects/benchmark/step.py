@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from mmairl.engine.fast import make_fast
+from mmairl.hooks.bad_images import NonFiniteHook
 from mmairl.hooks.history import AsyncRuntimeInfoHook
-from mmairl.hooks.momentum import MomentumHook
-from mmairl.hooks.nonfinite import NonFiniteHook
-from mmairl.hooks.queue import QueueHook
+from mmairl.hooks.momentum import MomentumHook, QueueHook
 from mmairl.registry import MODELS
 from projects.benchmark.timing import Case
 

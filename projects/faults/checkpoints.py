@@ -17,7 +17,7 @@ from mmengine.logging import HistoryBuffer
 from torch import nn
 
 from mmairl.errors import UserError
-from mmairl.weights.read import load_checkpoint
+from mmairl.weights.load import load_checkpoint
 from projects.faults import damage
 from projects.faults.compare import differing
 

@@ -17,8 +17,8 @@ import torch
 from mmengine.logging import HistoryBuffer
 
 from mmairl.errors import UserError
+from mmairl.weights.load import load_checkpoint
 from mmairl.weights.pickles import ALLOWED
-from mmairl.weights.read import load_checkpoint
 from projects.faults.checkpoints import with_record
 
 # Names that torch itself allows, some of which call or change what they are given.

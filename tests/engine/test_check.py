@@ -13,6 +13,8 @@ WRONG = {
     'an unknown sampler': ({'train_dataloader.sampler.type': 'ResumableSampller'}, "did you mean 'ResumableSampler'"),
     'a misspelt section of the environment': ({'env_cfg.cudnn_benchmrk': True}, "did you mean 'cudnn_benchmark'"),
     'a misspelt key of the scaling rule': ({'auto_scale_lr.base_batchsize': 8}, "did you mean 'base_batch_size'"),
+    'a misspelt line of fast': ({'fast': dict(channel_last=True)}, "did you mean 'channels_last'"),
+    'a key that ZeRO has not': ({'strategy': dict(type='ZeroStrategy', fp16={})}, "strategy has no key 'fp16'"),
     'a misspelt key of the evaluation': ({'evaluation.trian': dict()}, "did you mean 'train'"),
     'a misspelt key deep in the network': (
         {'model.projector.hiden_channels': 64},

@@ -173,7 +173,6 @@ def test_float32_products_are_exact_unless_asked_and_only_while_a_run_trains(pre
 @pytest.mark.parametrize(
     ('fast', 'sentence'),
     [
-        (dict(channel_last=True), "no key 'channel_last'"),
         (dict(precision='fp8'), "precision='fp8' is not known"),
         (dict(compile=True, checkpointing=True), 'exclude each other'),
     ],

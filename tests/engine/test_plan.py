@@ -30,7 +30,6 @@ def test_the_total_batch_and_so_the_rate_stay(gpus, per_gpu, accumulation):
         (8, 256, 'more than the 1024 of the schedule; lower the per-GPU batch to 128'),
         (4, 100, 'do not divide the total batch of 1024; try a per-GPU batch of 64'),
         (3, 8, 'use a number of GPUs that divides it'),
-        (0, 8, 'no plan'),
     ],
 )
 def test_what_cannot_be_equal_is_refused(gpus, per_gpu, sentence):

@@ -11,7 +11,7 @@ from mmairl.data.sampler import ResumableSampler
 from mmairl.data.training import TrainingImages
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.engine.loops import batches
+from mmairl.engine.runner import batches
 from mmairl.errors import UserError
 
 SCRIPT = Path(resuming.__file__)

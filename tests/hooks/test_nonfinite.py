@@ -11,7 +11,7 @@ from mmengine.hooks import Hook
 from mmairl.data.folders import UnlabelledFolder
 from mmairl.engine import launch
 from mmairl.errors import UserError
-from mmairl.hooks.nonfinite import file_names
+from mmairl.hooks.bad_images import file_names
 from mmairl.registry import HOOKS
 
 

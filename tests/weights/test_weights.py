@@ -11,8 +11,7 @@ import torchvision
 import mmairl.models  # noqa: F401  registers mmpretrain's backbones
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
-from mmairl.weights.formats import DETECTRON2, rename, resnet_of
-from mmairl.weights.read import read_backbone, read_tensors
+from mmairl.weights.read import DETECTRON2, read_backbone, read_tensors, rename, resnet_of
 from mmairl.weights.write import WRITERS, write_backbone
 
 State = dict[str, torch.Tensor]

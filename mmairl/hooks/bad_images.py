@@ -1,13 +1,14 @@
-"""A batch whose loss or gradients are not finite does no harm, is counted, and can be looked at."""
+"""Bad images do no harm, are counted and listed: those of a loss or gradients that are not finite, and unreadable ones."""
 
 from pathlib import Path
 
 import torch
-from mmengine.dist import get_rank
+from mmengine.dist import all_reduce, get_rank, get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch import nn
+from torch import Tensor, nn
 
+from mmairl.data.training import TrainingImages
 from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.files import write_json
@@ -81,3 +82,39 @@ def file_names(dataset: object, indices: list[int]) -> list[str]:
         indices = indices if kept is None else [int(kept[index]) for index in indices]
         dataset = vars(dataset).get('dataset')
     return [] if dataset is None else [str(dataset.path(index)) for index in indices]
+
+
+@HOOKS.register_module()
+class UnreadableHook(Hook):
+    """Stops a run when all processes together have met too many unreadable images, and ends it with their list.
+
+    The workers of one process count together by themselves (data/training.py). Processes tell each other every `interval`
+    iterations, so that each of them skips what any of them has met.
+    """
+
+    def __init__(self, interval: int = 100) -> None:
+        self.interval = interval
+
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        dataset = runner.train_dataloader.dataset
+        due = get_world_size() > 1 and self.every_n_train_iters(runner, self.interval)
+        if due and isinstance(dataset, TrainingImages):
+            dataset.refuse_too_many(of_all_processes(dataset))
+
+    def after_train(self, runner: Runner) -> None:
+        dataset = runner.train_dataloader.dataset
+        if not isinstance(dataset, TrainingImages):
+            return
+        lines = dataset.listed(of_all_processes(dataset))
+        if lines and is_main_process():
+            listed = '\n  '.join(['', *lines])
+            runner.logger.warning(f'{len(lines)} unreadable images were skipped; mend or remove them:{listed}')
+
+
+def of_all_processes(dataset: TrainingImages) -> Tensor:
+    """What any process has met, the same in all; each also takes it over."""
+    met = dataset.reasons.clone()
+    all_reduce(met, 'max')
+    found = met.nonzero().squeeze(1)
+    dataset.reasons[found] = met[found]  # the others stay: a worker may be writing them
+    return met

@@ -1,0 +1,174 @@
+"""A checkpoint out of any file, without running code from it, and what must hold of its weights."""
+
+import pickle
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from mmairl.errors import UserError
+from mmairl.weights.pickles import FOR_TORCH, ORIGIN, PlainUnpickler, plain
+
+FOLDER = 0x10  # a record's attribute; torch reads nothing from a folder and reports success
+Device = str | torch.device | dict | Callable | None
+
+
+class DamagedCheckpoint(UserError):
+    """The file is not as it was written; an earlier one may be whole."""
+
+
+def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str, Any]:
+    """The dictionary in a .pth, .pkl or .safetensors file or a released model; what is wrong with the file is one sentence.
+
+    >>> load_checkpoint('work_dirs/demo/epoch_10.pth')['meta']['epoch']  # doctest: +SKIP
+    """
+    path = released_file(str(path)) if is_released(path) else Path(path).expanduser()
+    try:
+        if not path.is_file():
+            raise UserError(f'there is no checkpoint at {path}; check the path')
+        if path.suffix == '.safetensors':
+            return _load_safetensors(path)
+        with path.open('rb') as file:
+            loaded = plain(_unpickled(file, path, map_location))
+    except UserError:
+        raise
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise UserError(f'{path} needs more memory than there is; free some or use a larger machine') from error
+    except OSError as error:
+        raise UserError(f'{path} cannot be read: {error.strerror}; check the file and its permissions') from error
+    except Exception as error:  # a foreign or damaged pickle can fail in any opcode: IndexError, struct.error, ...
+        raise _explained(path, error) from error
+    if not isinstance(loaded, dict):
+        raise UserError(f'{path} holds a {type(loaded).__name__}, not a dictionary of weights; give a model file')
+    if isinstance(loaded.get('meta'), dict):
+        loaded['meta'].pop('config', None)  # text that mmengine's `resume` would run as Python
+    return loaded
+
+
+def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
+    """The file is opened once: its sums are checked, then its content is built."""
+    head = file.read(10)
+    file.seek(0)
+    if not head:
+        raise DamagedCheckpoint(f'the checkpoint {path} is empty (0 bytes); use an earlier one')
+    # A plain pickle is not what torch writes: that is a zip archive, or a pickle which begins with a magic number.
+    if path.suffix == '.pkl' or (head[:1] == b'\x80' and head[2:4] != b'\x8a\n'):
+        return PlainUnpickler(file, encoding='latin1').load()
+    if head.startswith(b'PK\x03\x04'):
+        if found := damage(file):
+            raise DamagedCheckpoint(
+                f'{path} is truncated or damaged: {found}; copy it again or use an earlier checkpoint'
+            )
+        file.seek(0)
+    with torch.serialization.safe_globals(FOR_TORCH):
+        return torch.load(file, map_location=map_location, weights_only=True)
+
+
+def damage(file: IO[bytes] | Path) -> str | None:
+    """What is wrong with a zip archive of torch's, or None. `torch.load` looks at no sum, so a flipped bit becomes a weight.
+
+    >>> damage(Path('work_dirs/demo/epoch_10.pth'))  # doctest: +SKIP
+    'its record epoch_10/data/7 does not have the sum that was written with it'
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for record in archive.infolist():
+                if record.compress_type or record.external_attr & FOLDER:
+                    return f'its record {record.filename} is compressed or a folder, which torch does not write'
+            wrong = archive.testzip()
+            return wrong and f'its record {wrong} does not have the sum that was written with it'
+    except Exception:  # zipfile raises a dozen kinds for broken archives: BadZipFile, struct.error, NotImplementedError
+        return 'it is no whole zip archive, as torch writes them'
+
+
+def _explained(path: Path, error: Exception) -> UserError:
+    """The one sentence for what a pickle asked for or failed in."""
+    text = str(error)
+    if found := re.search(r'it holds [^.\n]+', text):
+        return UserError(f'{path} was refused: {found[0]}; only load files that hold plain weights')
+    asked = re.search(r'GLOBAL (\S+)|asks to run (\S+)', text)
+    if asked and isinstance(error, pickle.UnpicklingError):
+        name = asked[1] or asked[2]
+        return UserError(
+            f'{path} asks to run {name} while loading and was refused; only load files that hold plain weights'
+        )
+    return DamagedCheckpoint(
+        f'{path} is truncated or not a checkpoint that can be read; copy it again or give a .pth file of weights'
+    )
+
+
+def _load_safetensors(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework='pt') as file:
+            weights = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118, it is not a dictionary
+            return dict(state_dict=weights, meta={ORIGIN: dict(file.metadata() or {})})
+    except SafetensorError as error:
+        raise DamagedCheckpoint(f'{path} is truncated or not a safetensors file; copy it again') from error
+
+
+def is_released(name: str | Path) -> bool:
+    """Whether it is the name of a model that others have released: 'torchvision:resnet50' stands for a file anywhere."""
+    return str(name).startswith('torchvision:')
+
+
+def released_file(name: str) -> Path:
+    """The supervised model's file where torch keeps such files, fetched the first time."""
+    import torchvision
+
+    model = name.partition(':')[2]
+    if model not in torchvision.models.list_models(torchvision.models):
+        raise UserError(f"'{name}' is not a released model; say torchvision:NAME, such as torchvision:resnet50")
+    url = torchvision.models.get_model_weights(model)['IMAGENET1K_V1'].url
+    name = Path(url).name
+    return fetched(url, name, hash_prefix=Path(name).stem.rpartition('-')[2])
+
+
+def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -> Path:
+    """What is at an address, kept under this name where torch keeps such files."""
+    file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(file), **how)
+        except (OSError, RuntimeError) as error:
+            raise UserError(f'{url} could not be fetched ({error}); put its file at {file}') from error
+    return file
+
+
+def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: str | Path) -> None:
+    """Refuse a checkpoint unless it and the network name the same tensors, with the same shapes and kinds of numbers."""
+    both = [key for key in here if key in there]
+    shapes = [
+        f'{key} is {tuple(there[key].shape)} there and {tuple(here[key].shape)} in the config'
+        for key in both
+        if here[key].shape != there[key].shape
+    ]
+    # Counters, which are whole numbers here, are floats in some files.
+    kinds = [
+        f'{key} is {there[key].dtype} there'
+        for key in both
+        if here[key].is_floating_point() and not there[key].is_floating_point()
+    ]
+    missing = [f'it lacks {key}' for key in here if key not in there]
+    unexpected = [f'it has {key} beyond the config' for key in there if key not in here]
+    faults = [
+        found[0] + (f' (and {len(found) - 1} more such)' if found[1:] else '')
+        for found in (shapes, kinds, missing, unexpected)
+        if found
+    ]
+    if faults:
+        raise UserError(
+            f'checkpoint {path} holds another architecture: {"; ".join(faults)}; give the config it was trained with'
+        )
+
+
+def not_finite(weights: dict[str, Tensor]) -> list[str]:
+    """The tensors that hold a NaN or an infinity; a mask of minus infinities, which some networks keep, is none of them."""
+    floating = {key: value for key, value in weights.items() if value.is_floating_point()}
+    return [key for key, value in floating.items() if (value.isnan() | value.isposinf()).any()]
