@@ -89,15 +89,18 @@ def test_a_job_of_slurm_and_two_machines_train_the_same_network(tmp_path, slurm)
         torch.testing.assert_close(two[key], value, atol=1e-6, rtol=0, msg=lambda text, key=key: f'{key}: {text}')
 
 
-def test_a_signal_to_the_launcher_stops_its_processes_which_save_themselves(tmp_path):
+def test_two_cpu_processes_train_the_demo_config_and_a_signal_to_their_launcher_has_them_save_themselves(tmp_path):
     log = tmp_path / 'log'
     environment = {'PYTHONUNBUFFERED': '1', 'MASTER_ADDR': '127.0.0.1'}
     words = ('--cfg-options', *SMALL, 'train_cfg.max_epochs=200', 'default_hooks.logger.interval=1')
-    run = start(log, 'tools/dist_train.sh', CONFIG, 1, '--work-dir', tmp_path / 'run', *words, **environment)
+    run = start(log, 'tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path / 'run', *words, **environment)
     deadline = time.monotonic() + 300
     while 'loss:' not in log.read_text() and run.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
     run.send_signal(signal.SIGUSR1)
     assert run.wait(timeout=300) == 1, log.read_text()[-4000:]
     assert log.read_text().count('stopped by SIGUSR1 after') == 1
-    assert newest_checkpoint(tmp_path / 'run')[0].name.startswith('iter_')
+    assert 'total batch 16 = 8 images x 2 processes' in log.read_text()
+    path, saved = newest_checkpoint(tmp_path / 'run')
+    assert path.name.startswith('iter_') and not any(key.startswith('module.') for key in saved['state_dict'])
+    assert list(tmp_path.rglob('events.out.tfevents*')), 'TensorBoard is on by default'

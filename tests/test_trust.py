@@ -1,6 +1,5 @@
 """No reader runs code from a file: by the source of the package, by hostile files, and for what the platform reads itself."""
 
-import json
 import pickle
 import shutil
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import torch
 from code_readers import code_readers_below
 from mmengine.runner import CheckpointLoader
 
-from mmairl.configs import read_config
 from mmairl.data.images import UnreadableImage, decode
 from mmairl.data.published import CIFAR10
 from mmairl.engine import launch
@@ -169,25 +167,3 @@ def test_an_image_that_is_a_program_is_no_image(tmp_path):
     path.write_text('%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n(canary) (w) file closefile\n')
     with pytest.raises(UnreadableImage):
         decode(path, path.parent)
-
-
-@pytest.mark.parametrize(
-    'name, text',
-    [
-        ('a.yaml', 'model: !!python/object/apply:os.mkdir ["{canary}"]'),
-        ('a.json', '{{"model": {{"type": "subprocess.run", "args": ["mkdir", "{canary}"]}}}}'),
-        ('a.yaml', 'load_from: a\ncustom_imports: {{imports: [evil]}}'),
-        ('a.json', '{{"_base_": ["evil.py"]}}'),
-    ],
-)
-def test_a_config_in_yaml_or_json_runs_nothing(tmp_path, canary, name, text):
-    (tmp_path / 'evil.py').write_text(f'__import__("os").mkdir({str(canary)!r})')
-    path = tmp_path / name
-    path.write_text(text.format(canary=canary))
-    sentence(lambda: read_config(path), canary, 'config is data|Python object|does not come with mmairl')
-
-
-def test_json_with_a_name_for_a_type_is_data_until_it_is_built(tmp_path, canary):
-    path = tmp_path / 'a.json'
-    path.write_text(json.dumps(dict(model=dict(type='os.mkdir', path=str(canary)))))
-    sentence(lambda: launch.build(read_config(path)), canary, 'imported and called')

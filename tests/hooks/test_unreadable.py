@@ -4,8 +4,6 @@ from pathlib import Path
 
 from PIL import Image
 
-from mmairl.engine import launch
-
 # What a run of two processes with two data workers each does to its images.
 SCRIPT = """
 import copy, sys
@@ -16,7 +14,7 @@ from mmairl.data.folders import UnlabelledFolder
 from mmairl.data.sampler import ResumableSampler
 from mmairl.data.training import TrainingImages
 from mmairl.errors import UserError
-from mmairl.hooks.unreadable import UnreadableHook
+from mmairl.hooks.bad_images import UnreadableHook
 
 dist.init_process_group('gloo')
 for folder in sys.argv[1:]:
@@ -55,16 +53,3 @@ def test_what_any_worker_of_any_process_meets_is_in_one_list_and_under_one_limit
     assert said.count(f'4 unreadable images were skipped; mend or remove them:{lines}\n') == 1
     for rank in (0, 1):
         assert f'rank {rank}: ' in said and 'training images cannot be read, more than the 10 that are allowed' in said
-
-
-def test_a_run_with_data_workers_lists_what_they_met(tmp_path, toy_config):
-    cfg = toy_config(steps=2, batch=8)
-    view = [dict(type='RandomResizedCrop', size=32)]
-    images = str(folder(tmp_path / 'images', [3, 5], count=16))
-    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
-    cfg.train_dataloader.num_workers = 2
-    cfg.train_dataloader.dataset = dict(type='UnlabelledFolder', root=images, views=[view, view])
-    launch.train(cfg).train_loop.dataloader_iterator = None  # so that its workers end, as above
-    log = next((tmp_path / 'run').rglob('*.log')).read_text()
-    assert '2 unreadable images were skipped; mend or remove them:' in log
-    assert f'{images}/03.png (is empty)\n  {images}/05.png (is empty)' in log

@@ -168,11 +168,6 @@ def wider(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def other_axes(x: Tensor) -> tuple[list[int], list[int]]:
-    """All axes but the channels', and the shape of a value for each channel."""
-    return [axis for axis in range(x.ndim) if axis != 1], [1, -1] + [1] * (x.ndim - 2)
-
-
 @on_cuda_only
 def cudnn_batch_norm(func, args, kwargs):
     x, *others = map(host, args)
@@ -186,57 +181,6 @@ def cudnn_batch_norm_backward(func, args, kwargs):
     given = (wider(grad), wider(x), weight, mean, var, saved_mean, saved_invstd, True, eps, [True] * 3)
     of_x, *of_parameters = aten.native_batch_norm_backward.default(*given)
     return device(of_x.to(x.dtype)), *map(device, of_parameters)
-
-
-@on_cuda_only
-def batch_norm_stats(func, args, kwargs):
-    x, eps = host(args[0]), args[1]
-    axes, _ = other_axes(x)
-    wide = wider(x)
-    return fill(func(*args, **kwargs), (wide.mean(axes), (wide.var(axes, unbiased=False) + eps).rsqrt()))
-
-
-@on_cuda_only
-def batch_norm_gather_stats_with_counts(func, args, kwargs):
-    found = func(*args, **kwargs)
-    _, mean, invstd, running_mean, running_var, momentum, eps, counts = map(host, args)
-    counts = counts.view(-1, 1).to(mean.dtype)
-    variance, total = invstd**-2 - eps, counts.sum()
-    joined = (mean * counts).sum(0) / total
-    joined_variance = ((variance + (mean - joined) ** 2) * counts).sum(0) / total
-    if running_mean is not None:
-        running_mean.lerp_(joined.to(running_mean.dtype), momentum)
-        running_var.lerp_((joined_variance * total / (total - 1)).to(running_var.dtype), momentum)
-    return fill(found, (joined, (joined_variance + eps).rsqrt()))
-
-
-@on_cuda_only
-def batch_norm_elemt(func, args, kwargs):
-    x, weight, bias, mean, invstd, _ = map(host, args)
-    _, shape = other_axes(x)
-    y = (wider(x) - mean.view(shape)) * invstd.view(shape)
-    y = y if weight is None else y * weight.view(shape) + bias.view(shape)
-    return fill(func(*args, **kwargs), y.to(x.dtype))
-
-
-@on_cuda_only
-def batch_norm_backward_reduce(func, args, kwargs):
-    grad, x, mean, invstd, *_ = map(host, args)
-    axes, shape = other_axes(x)
-    grad, centred = wider(grad), wider(x) - mean.view(shape)
-    sum_dy, sum_dy_xmu = grad.sum(axes), (grad * centred).sum(axes)
-    return fill(func(*args, **kwargs), (sum_dy, sum_dy_xmu, sum_dy_xmu * invstd, sum_dy))
-
-
-@on_cuda_only
-def batch_norm_backward_elemt(func, args, kwargs):
-    grad, x, mean, invstd, weight, sum_dy, sum_dy_xmu, count = map(host, args)
-    _, shape = other_axes(x)
-    total = count.sum()
-    slope = (wider(x) - mean.view(shape)) * (sum_dy_xmu / total * invstd**2).view(shape)
-    of_x = (wider(grad) - (sum_dy / total).view(shape) - slope) * invstd.view(shape)
-    of_x = of_x if weight is None else of_x * weight.view(shape)
-    return fill(func(*args, **kwargs), of_x.to(x.dtype))
 
 
 torch.backends.cuda.enable_flash_sdp(False)  # the CPU has no such operations
