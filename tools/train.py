@@ -90,11 +90,11 @@ def main() -> None:
         write_config(cfg, args.dump_config)
         return
     if args.plan is not None:
-        print(plan(cfg, args.plan, args.per_gpu or cfg.total_batch_size // args.plan).text)
+        print(plan(cfg, args.plan, args.per_gpu or max(1, cfg.total_batch_size // args.plan))[1])
         return
     if args.per_gpu is not None:
         join(cfg, args.launcher)
-        follow(cfg, plan(cfg, get_world_size(), args.per_gpu))
+        follow(cfg, plan(cfg, get_world_size(), args.per_gpu)[0])
     train(cfg, args.launcher)
     ignore_signals()
     stop_processes()

@@ -135,16 +135,17 @@ def main() -> None:
     args = parser.parse_args()
     register()
     cfg = load_config(args.config, args.cfg_options)
-    made = plan(cfg, args.gpus, args.per_gpu or cfg.total_batch_size // args.gpus)
+    per_gpu = args.per_gpu or max(1, cfg.total_batch_size // args.gpus)
+    accumulation, _ = plan(cfg, args.gpus, per_gpu)
     set_fast_keys(cfg)
     model, views = build(cfg), len(cfg.train_dataloader.dataset.get('views') or [None, None])
-    columns = shares(model, cfg.optim_wrapper.optimizer.type, made.gpus, made.accumulation > 1)
+    columns = shares(model, cfg.optim_wrapper.optimizer.type, args.gpus, accumulation > 1)
     trained, teacher = (columns['DDP'][part] / 4e6 for part in ('parameters', 'teacher'))
     print(
         f'{trained:.1f} million parameters, {teacher:.1f} of the teacher; {cfg.optim_wrapper.optimizer.type}; '
-        f'{views} views of {made.per_gpu} images of {args.size} pixels on each of {made.gpus} GPUs'
+        f'{views} views of {per_gpu} images of {args.size} pixels on each of {args.gpus} GPUs'
     )
-    step = activations(model, views, made.per_gpu, args.size, cfg.optim_wrapper.get('dtype') == 'bfloat16')
+    step = activations(model, views, per_gpu, args.size, cfg.optim_wrapper.get('dtype') == 'bfloat16')
     for parts in columns.values():
         parts['activations'] = step
         parts['total'] = sum(parts.values())

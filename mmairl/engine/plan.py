@@ -1,26 +1,14 @@
 """A plan that keeps a config's schedule on other hardware: the same images a step, by accumulation."""
 
-from dataclasses import dataclass
-
 from mmengine.config import Config
 
 from mmairl.errors import UserError
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How `gpus` processes of `per_gpu` images reach the config's total batch; `text` also says what stays as it was."""
+def plan(cfg: Config, gpus: int, per_gpu: int) -> tuple[int, str]:
+    """The accumulation that keeps the total batch, and with it the learning rate and the number of steps; and a text.
 
-    gpus: int
-    per_gpu: int
-    accumulation: int
-    text: str
-
-
-def plan(cfg: Config, gpus: int, per_gpu: int) -> Plan:
-    """The accumulation that keeps the total batch, and with it the learning rate and the number of steps.
-
-    What differs all the same is said in the notes: batch norm sees the images of one accumulated step, not of all.
+    The text says what stays, and what differs all the same: batch norm sees the images of one accumulated step, not of all.
     """
     total, once = cfg.total_batch_size, gpus * per_gpu
     if once > total:
@@ -46,10 +34,10 @@ def plan(cfg: Config, gpus: int, per_gpu: int) -> Plan:
         lines.append(f'{note}{seen}; nothing can make them equal')
     if steps > 1 and 'queue' in cfg.model and cfg.model.queue is None:
         lines.append(f'{note}terms over the batch (negatives in it, its spread) see one accumulated step as well')
-    return Plan(gpus, per_gpu, steps, '\n'.join(lines))
+    return steps, '\n'.join(lines)
 
 
-def follow(cfg: Config, made: Plan) -> None:
-    """Set what the plan says in the config."""
+def follow(cfg: Config, accumulation: int) -> None:
+    """Set the plan's accumulation in the config."""
     cfg.train_dataloader.pop('batch_size', None)
-    cfg.optim_wrapper.accumulative_counts = made.accumulation
+    cfg.optim_wrapper.accumulative_counts = accumulation

@@ -105,10 +105,9 @@ static void reduce_slots(char *to, ncclComm_t c, size_t n, ncclDataType_t type, 
       double value = load(slot(c, rank) + i * width(type), type);
       if (op == ncclMax) total = value > total || value != value ? value : total;
       else if (op == ncclMin) total = value < total || value != value ? value : total;
-      else if (op == ncclProd) total *= value;
       else total += value;
     }
-    store(to + i * width(type), type, op == ncclAvg ? total / c->size : total);
+    store(to + i * width(type), type, total);
   }
 }
 
@@ -122,20 +121,6 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t 
     reduce_slots((char *)to + at * w, c, part, type, op);
     barrier(c);
   }
-  return ncclSuccess;
-}
-
-ncclResult_t ncclReduceScatter(const void *from, void *to, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c, cudaStream_t s) {
-  size_t w = width(type), step = SLOT / w;
-  if (n && on_host(from, to)) return ncclInvalidArgument;
-  for (int owner = 0; owner < c->size; owner++)
-    for (size_t at = 0; at < n; at += step) {
-      size_t part = n - at < step ? n - at : step;
-      memcpy(slot(c, c->rank), (char *)from + (owner * n + at) * w, part * w);
-      barrier(c);
-      if (c->rank == owner) reduce_slots((char *)to + at * w, c, part, type, op);
-      barrier(c);
-    }
   return ncclSuccess;
 }
 

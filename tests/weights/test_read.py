@@ -1,156 +1,175 @@
-"""Reading files: what is accepted, what is refused in a sentence, what damage is noticed, and that nothing in a file runs."""
+"""Checkpoints of every project, read by one function: the right tensors, whole, unchanged."""
 
-import io
 import pickle
-import struct
-import zipfile
-from collections import OrderedDict
-from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
-from mmengine.logging import HistoryBuffer
+import torchvision
 
+import mmairl.models  # noqa: F401  registers mmpretrain's backbones
 from mmairl.errors import UserError
-from mmairl.weights.load import load_checkpoint
-from mmairl.weights.read import read_backbone
-from projects.faults.checkpoints import with_record
-from projects.faults.pickle_programs import run_programs, text
+from mmairl.registry import MODELS
+from mmairl.weights.read import DETECTRON2, read_backbone, read_tensors, rename, resnet_of
+from mmairl.weights.write import WRITERS, write_backbone
+
+State = dict[str, torch.Tensor]
 
 
-def refused(path: Path, match: str) -> None:
-    with pytest.raises(UserError, match=match) as caught:
-        load_checkpoint(path)
-    assert '\n' not in str(caught.value)
+@pytest.fixture(scope='module')
+def states() -> list[State]:
+    """The backbones of two narrow ResNet-18s with statistics of their own; the names are torchvision's."""
+    torch.manual_seed(0)
+    networks = [MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=4, base_channels=4)) for _ in 'ab']
+    for network in networks:
+        network.init_weights()
+        network.train()  # mmpretrain's returns nothing
+        network(torch.randn(4, 3, 64, 64))
+    return [network.state_dict() for network in networks]
 
 
-def test_what_a_training_checkpoint_holds_is_read_with_weights_only(tmp_path):
-    history, weights = HistoryBuffer([1.0, 3.0], [1, 1]), OrderedDict(a=torch.ones(2))
-    weights._metadata = OrderedDict({'': dict(version=1)})
-    numbers = [np.arange(6.0).reshape(2, 3), np.asfortranarray(np.ones((2, 3), '>i2')), np.empty((0, 3), '?')]
-    torch.save(dict(hub=history, scalar=np.float64(0.5), numbers=numbers, state_dict=weights), tmp_path / 'a.pth')
-    loaded = load_checkpoint(tmp_path / 'a.pth')
-    assert type(loaded['hub']) is HistoryBuffer and loaded['hub'].mean() == 2.0 and loaded['scalar'] == 0.5
-    for found, wanted in zip(loaded['numbers'], numbers, strict=True):
-        assert np.array_equal(found, wanted) and found.dtype == wanted.dtype and found.flags.writeable
-    assert loaded['state_dict']._metadata == weights._metadata
-    with (tmp_path / 'a.pkl').open('wb') as file:
-        pickle.dump(dict(numbers=numbers, scalar=np.float32(2)), file, 2)
-    loaded = load_checkpoint(tmp_path / 'a.pkl')
-    assert loaded['scalar'] == 2 and all(map(np.array_equal, loaded['numbers'], numbers))
+def with_prefix(prefix: str, state: dict) -> dict:
+    return {prefix + key: value for key, value in state.items()}
 
 
-# Programs for a pickle reader. Each made the old readers take an address for an object, or took more than it gave.
-MARKER = ['what a hostile file must not reach']
-ADDRESS = struct.pack('<Q', id(MARKER))
-BYTES = (
-    b'c_codecs\nencode\n(X'
-    + struct.pack('<I', len(ADDRESS.decode('latin1').encode()))
-    + (ADDRESS.decode('latin1').encode() + b'X\x06\x00\x00\x00latin1tR')
-)
-DTYPE = b'cnumpy\ndtype\nX\x02\x00\x00\x00%s\x89\x88\x87R'
-STATE = b'(K\x03X\x01\x00\x00\x00<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK%stb'
-EMPTY = b'cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85X\x01\x00\x00\x00b\x87R'
-ATTACKS = {
-    'an array of objects made of bytes': (
-        b'cnumpy\nndarray\nK\x01\x85X\x01\x00\x00\x00O' + BYTES + b'\x87R',
-        'refused|truncated',
-    ),
-    'a number that is an object': (
-        b'cnumpy.core.multiarray\nscalar\n' + DTYPE % b'O8' + BYTES + b'\x86R',
-        'array of something other than numbers',
-    ),
-    'a dtype whose flags are set': (
-        EMPTY + b'(K\x01K\x01\x85' + DTYPE % b'O8' + STATE % b'\x3f' + b'\x89' + BYTES + b'tb',
-        'array of something other than numbers',
-    ),
-    'fields in a dtype': (DTYPE % b'V8' + STATE % b'\x00', 'array of something other than numbers'),
-    'a function of a module': (b'cbuiltins\nlist\n)R', 'asks to run'),
-    'attributes of a class': (b'cnumpy\nndarray\n}X\x01\x00\x00\x00aK\x01sb', 'refused|truncated'),
-    'attributes of a number': (b'K\x01}X\x01\x00\x00\x00aK\x01sb', 'refused|truncated'),
-    'a method of another class': (
-        b'cbuiltins\ngetattr\nccollections\nOrderedDict\nX\x04\x00\x00\x00copy\x86R',
-        "request for 'copy'",
-    ),
+def detectron2(state: State) -> dict[str, np.ndarray]:
+    return {rename(key, DETECTRON2): value.numpy() for key, value in state.items() if 'num_batches' not in key}
+
+
+def assert_equal(found: State, wanted: State, left_out: str = 'nothing') -> None:
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[key], wanted[key]) for key in wanted if left_out not in key)
+
+
+# How each project's own training script nests and names things: envelope, student's prefix, teacher's prefix.
+LAYOUTS = {
+    'ours': (lambda s: dict(meta={}, state_dict=s), 'backbone.', 'teacher.backbone.'),
+    'release': (lambda s: dict(start_epoch=200, model=s), 'module.online_encoder.', 'module.target_encoder.'),
+    'moco v1 and v2': (lambda s: dict(epoch=200, state_dict=s), 'module.encoder_q.', 'module.encoder_k.'),
+    'moco v3': (lambda s: dict(state_dict=s), 'module.base_encoder.', 'module.momentum_encoder.'),
+    'mmselfsup moco': (lambda s: dict(state_dict=s), 'encoder_q.0.', 'encoder_k.0.'),
+    'mmselfsup byol': (lambda s: dict(state_dict=s), 'online_net.0.', 'target_net.0.'),
+    'mmpretrain moco': (lambda s: dict(state_dict=s), 'backbone.', 'encoder_k.module.0.'),
+    'mmpretrain byol': (lambda s: dict(state_dict=s), 'backbone.', 'target_net.module.0.'),
 }
 
 
-def with_program(folder: Path, suffix: str, program: bytes) -> Path:
-    """A file whose dictionary holds as its model what the program makes."""
-    content, path = b'\x80\x02}' + text('model') + program + b's.', folder / f'a.{suffix}'
-    if suffix == 'pth':
-        written = io.BytesIO()
-        torch.save({}, written)
-        content = with_record(written.getvalue(), '/data.pkl', content)
-    path.write_bytes(content)
-    return path
+@pytest.mark.parametrize('name', LAYOUTS)
+def test_student_and_teacher_are_told_apart_in_every_project(name, states, tmp_path):
+    envelope, *prefixes = LAYOUTS[name]
+    beside = prefixes[0].endswith(('backbone.', '.0.'))  # nothing but the backbone is below the prefix
+    head = 'projector.0.weight' if beside else f'{prefixes[0]}fc.0.weight'
+    heads = {head: torch.randn(3), 'queue': torch.randn(4, 8)}
+    both = [with_prefix(prefix, state) for prefix, state in zip(prefixes, states)]
+    torch.save(envelope({**both[0], **both[1], **heads}), tmp_path / 'a.pth')
+    for place, part in enumerate(('student', 'teacher')):
+        found = read_backbone(tmp_path / 'a.pth', part)
+        assert_equal(found.weights, states[place])
+        assert set(found.dropped) == {key.removeprefix('module.') for key in {**both[1 - place], **heads}}
 
 
-@pytest.mark.parametrize('suffix', ['pth', 'pkl'])
-@pytest.mark.parametrize('name', ATTACKS)
-def test_an_attack_by_raw_bytes_or_names_is_refused(tmp_path, name, suffix):
-    program, sentence = ATTACKS[name]
-    refused(with_program(tmp_path, suffix, program), sentence)
-    assert MARKER == ['what a hostile file must not reach']
+ALONE = {
+    'torchvision': lambda s: s,
+    'vissl': lambda s: dict(
+        classy_state_dict=dict(
+            base_model=dict(model=dict(trunk=with_prefix('_feature_blocks.', s), heads={'0.clf.weight': s['bn1.bias']}))
+        )
+    ),
+    'simsiam': lambda s: dict(state_dict=with_prefix('module.encoder.', s)),
+    'mmpretrain': lambda s: dict(state_dict=with_prefix('backbone.', s)),
+    'compiled': lambda s: dict(model=with_prefix('_orig_mod.', s)),
+    'moco, its teacher cut away': lambda s: dict(state_dict=with_prefix('encoder_q.', s)),
+}
 
 
-def test_programs_of_a_pickle_make_nothing_but_plain_values(tmp_path):
-    found = run_programs(600, seed=0, folder=tmp_path)
-    assert found['failed'] == 0 and found['plain'] > 50 and found['arrays'] > 10 and found['refused'] > 50, found
+@pytest.mark.parametrize('name', ALONE)
+def test_one_network_is_a_student_and_no_teacher(name, states, tmp_path):
+    torch.save(ALONE[name](states[0]), tmp_path / 'a.pth')
+    found = read_backbone(tmp_path / 'a.pth')
+    assert_equal(found.weights, states[0])
+    assert found.dropped == (['heads.0.clf.weight'] if name == 'vissl' else [])
+    with pytest.raises(UserError, match='holds no teacher'):
+        read_backbone(tmp_path / 'a.pth', 'teacher')
 
 
-def contains_itself() -> dict:
-    found: dict = {}
-    found['state_dict'] = found
-    return found
+@pytest.mark.parametrize('prefix, protocol', [('', 2), ('backbone.bottom_up.', 4)])
+def test_detectron2_pickles_are_read(prefix, protocol, states, tmp_path):
+    with (tmp_path / 'R-18.pkl').open('wb') as file:
+        model = with_prefix(prefix, detectron2(states[0]))
+        pickle.dump(dict(model=model, __author__='torchvision', matching_heuristics=True), file, protocol)
+    assert_equal(read_backbone(tmp_path / 'R-18.pkl').weights, states[0], 'num_batches')
 
 
-@pytest.mark.parametrize(
-    'make, sentence',
-    [
-        (contains_itself, 'it holds an object that contains itself'),
-        (lambda: dict(state_dict={torch.ones(1): 1}), 'a dictionary with a Tensor for a key'),
-        (lambda: dict(a=torch.zeros(1).expand(2**40)), 'a tensor that is larger than its content'),
-        (lambda: dict(a=torch.eye(3).to_sparse()), 'sparse'),
-        (lambda: dict(a=torch.empty(3, device='meta')), 'without content'),
-        (lambda: [1, 2], 'holds a list, not a dictionary'),
-    ],
-)
-def test_what_is_no_plain_checkpoint_is_one_sentence(tmp_path, make, sentence):
-    torch.save(make(), tmp_path / 'a.pth')
-    refused(tmp_path / 'a.pth', sentence)
+@pytest.mark.parametrize('to', WRITERS)
+def test_round_trips_are_bit_exact_name_their_origin_and_notice_a_cut(to, states, tmp_path):
+    torch.save(dict(state_dict=with_prefix('encoder_q.', states[0])), tmp_path / 'moco.pth')
+    out = tmp_path / f'out{dict(detectron2=".pkl", safetensors=".safetensors").get(to, ".pth")}'
+    write_backbone(read_backbone(tmp_path / 'moco.pth'), out, to)
+    back = read_backbone(out)
+    assert_equal(back.weights, states[0], 'num_batches' if to == 'detectron2' else 'nothing')  # it stores no counters
+    assert {value.dtype for value in back.weights.values()} == {torch.float32, torch.int64}
+    assert back.origin['file'] == 'moco.pth' and back.origin['format'] == 'MoCo v1 or v2'
+    whole = out.read_bytes()
+    for left in (0, 0.5, 0.99):
+        out.write_bytes(whole[: int(left * len(whole))])
+        with pytest.raises(UserError, match='truncated|empty|damaged|not a') as caught:
+            read_backbone(out)
+        assert '\n' not in str(caught.value)
 
 
-@pytest.mark.parametrize('suffix', ['pth', 'pkl'])
-def test_keys_that_are_no_text_and_attributes_of_the_weights_do_no_harm(tmp_path, suffix):
-    weight = EMPTY + b'(K\x01K\x02\x85' + DTYPE % b'f4' + STATE % b'\x00' + b'\x89' + BYTES + b'tb'
-    attributes = b'}' + b''.join(text(name) + b'K\x01s' for name in ('items', 'get', '_metadata')) + b'b'
-    program = b'ccollections\nOrderedDict\n)R' + text('conv1.weight') + weight + b's' + attributes
-    assert read_backbone(with_program(tmp_path, suffix, program)).weights.keys() == {'conv1.weight'}
-    torch.save({1: torch.ones(1), ('a', 2): torch.ones(1)}, tmp_path / 'b.pth')
-    with pytest.raises(UserError, match='holds no student backbone'):
-        read_backbone(tmp_path / 'b.pth')
+def test_torchvision_and_timm_and_mmpretrain_compute_the_same_from_converted_weights(tmp_path):
+    torch.manual_seed(0)
+    images, network = torch.randn(2, 3, 64, 64), torchvision.models.resnet18()
+    network.train()(torch.randn(4, 3, 64, 64))
+    network.eval().fc = torch.nn.Identity()
+    torch.save(dict(model=with_prefix('online_encoder.', network.state_dict())), tmp_path / 'a.pth')
+    found = read_backbone(tmp_path / 'a.pth')
+    for to in ('torchvision', 'timm'):
+        write_backbone(found, tmp_path / f'{to}.pth', to)
+    plain = torchvision.models.resnet18()
+    plain.fc = torch.nn.Identity()
+    plain.load_state_dict(torch.load(tmp_path / 'torchvision.pth'))
+    of_timm = timm.create_model('resnet18', num_classes=0)
+    of_timm.load_state_dict(torch.load(tmp_path / 'timm.pth'))
+    ours = MODELS.build(resnet_of(found.weights))
+    ours.load_state_dict(found.weights)
+    ours.eval()  # mmpretrain's returns nothing
+    with torch.no_grad():
+        wanted = network(images)
+        assert torch.allclose(plain.eval()(images), wanted, atol=1e-6)
+        assert torch.allclose(of_timm.eval()(images), wanted, atol=1e-6)
+        assert torch.allclose(ours(images)[-1].mean(dim=(2, 3)), wanted, atol=1e-6)
 
 
-def test_foreign_files_and_missing_ones_are_one_sentence(tmp_path):
-    (tmp_path / 'text.pth').write_text('not a checkpoint')
-    refused(tmp_path / 'text.pth', 'not a checkpoint')
-    refused(tmp_path, 'no checkpoint')
+def test_a_vit_goes_to_timm_and_back_and_computes_the_same(tmp_path):
+    torch.manual_seed(0)
+    arch = dict(embed_dims=48, num_layers=2, num_heads=3, feedforward_channels=96)
+    ours = MODELS.build(
+        dict(type='mmpretrain.VisionTransformer', arch=arch, img_size=32, patch_size=16, out_type='cls_token')
+    )
+    ours.eval()
+    torch.save(dict(state_dict=with_prefix('backbone.', ours.state_dict())), tmp_path / 'a.pth')
+    write_backbone(read_backbone(tmp_path / 'a.pth'), tmp_path / 'timm.pth', 'timm')
+    theirs = timm.models.VisionTransformer(
+        img_size=32, patch_size=16, embed_dim=48, depth=2, num_heads=3, mlp_ratio=2, num_classes=0
+    ).eval()
+    theirs.load_state_dict(torch.load(tmp_path / 'timm.pth'))
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.allclose(theirs(images), ours(images)[-1], atol=1e-5)
+    assert_equal(read_backbone(tmp_path / 'timm.pth').weights, ours.state_dict())
 
 
-def test_a_record_that_claims_to_be_a_folder_is_refused(tmp_path):
-    """torch reads nothing from it, and the weights are whatever the memory held, which may be the right ones."""
-    torch.save(dict(a=torch.arange(1000.0)), path := tmp_path / 'a.pth')
-    with zipfile.ZipFile(path) as archive:
-        at = archive.start_dir
-        for info in archive.infolist():
-            if info.filename.endswith('data/0'):
-                break
-            at += 46 + len(info.orig_filename) + len(info.extra) + len(info.comment)
-    content = bytearray(path.read_bytes())
-    content[at + 38] = 0x10  # the external attributes
-    path.write_bytes(content)
-    with zipfile.ZipFile(path) as archive:
-        assert archive.testzip() is None
-    refused(path, 'folder')
+def test_the_architecture_is_read_off_the_weights():
+    for depth in (18, 34, 50, 101):
+        with torch.device('meta'):
+            network = getattr(torchvision.models, f'resnet{depth}')()
+        assert resnet_of(network.state_dict())['depth'] == depth
+
+
+def test_what_holds_no_backbone_is_named_by_its_keys(tmp_path):
+    torch.save(dict(w=torch.zeros(2)), tmp_path / 'a.pth')
+    with pytest.raises(UserError, match=r"keys look like \['w'\]"):
+        read_backbone(tmp_path / 'a.pth')
+    assert list(read_tensors(tmp_path / 'a.pth')[0]) == ['w']
