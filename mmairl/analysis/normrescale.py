@@ -9,9 +9,8 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.registry import WEIGHT_INITIALIZERS
-from mmairl.weights.init import PretrainedBackbone
 from mmairl.weights.norms import is_statistic
-from mmairl.weights.read import read_backbone
+from mmairl.weights.read import PretrainedBackbone, read_backbone
 
 STATISTICS = ('keep', 'rescale')
 PER = ('tensor', 'channel')

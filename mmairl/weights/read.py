@@ -4,6 +4,7 @@ Where student and teacher are, and how the backbone's tensors are named, is a pr
 torchvision's for ResNets and mmpretrain's for ViTs.
 """
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from mmengine.logging import print_log
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
+from mmairl.registry import WEIGHT_INITIALIZERS
 from mmairl.weights.load import load_checkpoint, require_same_keys
+from mmairl.weights.norms import warning_before_fine_tuning
 from mmairl.weights.pickles import ORIGIN
 
 # What a checkpoint wraps its weights in, from the outside in.
@@ -116,6 +120,34 @@ def weights_for(module: nn.Module, whole: dict[str, Tensor], prefix: str, path: 
     weights = {key: value for key, value in inside.items() if key.split('.')[0] in stages}
     require_same_keys(weights, here, path)
     return weights
+
+
+@WEIGHT_INITIALIZERS.register_module()
+class PretrainedBackbone:
+    """A backbone's start: where mmengine's `Pretrained` loads whatever happens to match, this loads every weight or refuses.
+
+    `prefix` is for a module that is a single stage, such as 'layer4.' for the head of a C4 detector.
+    """
+
+    def __init__(self, checkpoint: str, part: str = 'student', prefix: str = '') -> None:
+        self.checkpoint, self.part, self.prefix = checkpoint, part, prefix
+
+    def weights(self) -> tuple[dict[str, Tensor], str]:
+        """The backbone's weights, and a few words on what they are."""
+        found = read_backbone(self.checkpoint, self.part)
+        return found.weights, str(found)
+
+    def __call__(self, module: nn.Module) -> None:
+        whole, origin = self.weights()
+        weights = weights_for(module, whole, self.prefix, self.checkpoint)
+        module.load_state_dict(weights)
+        if hasattr(module, 'zero_init_residual'):
+            # mmpretrain's ResNet would zero the last norms after any other initializer
+            module.zero_init_residual = False
+        print_log(f'{self.prefix or "backbone"}: {origin}, all {len(weights)} keys matched', logger='current')
+        will_learn = any(parameter.requires_grad for parameter in module.parameters())
+        if will_learn and (warning := warning_before_fine_tuning(weights, origin)):
+            print_log(warning, logger='current', level=logging.WARNING)
 
 
 # The stem of a ResNet or a ViT under each of the names that layouts give it.

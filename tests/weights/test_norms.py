@@ -4,7 +4,7 @@ import pytest
 import torch
 import torchvision
 
-from mmairl.weights import init
+from mmairl.weights import read
 from mmairl.weights.norms import growth, looks_lars_trained, typical_growth, weight_norms
 
 
@@ -35,11 +35,11 @@ def test_a_fresh_and_a_shrunken_network_are_not_lars_trained_and_a_grown_one_is(
 
 def test_fine_tuning_a_grown_backbone_warns_and_a_frozen_or_small_one_does_not(tmp_path, monkeypatch):
     said, path = [], tmp_path / 'a.pth'
-    monkeypatch.setattr(init, 'print_log', lambda text, *_, **__: said.append(text))
+    monkeypatch.setattr(read, 'print_log', lambda text, *_, **__: said.append(text))
     for scale, frozen, warned in ((3, False, True), (3, True, False), (1, False, False)):
         network = torchvision.models.resnet18(num_classes=1)
         network.fc = torch.nn.Identity()
         torch.save({k: scale * v if v.ndim == 4 else v for k, v in network.state_dict().items()}, path)
         said.clear()
-        init.PretrainedBackbone(path)(network.requires_grad_(not frozen))
+        read.PretrainedBackbone(path)(network.requires_grad_(not frozen))
         assert any('looks LARS-trained' in text and 'normrescale.py' in text for text in said) == warned
