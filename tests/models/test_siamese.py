@@ -1,15 +1,13 @@
-"""The network's contract: shapes, modes, key names, which views are keys, who gets a gradient, and the teacher's average."""
+"""The network's contract: shapes, modes, key names, which views are keys, and who gets a gradient."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
 import torchvision
-from torch import nn
 
 from mmairl.errors import UserError
 from mmairl.models import Siamese
-from mmairl.models.siamese import Teacher
 from mmairl.registry import MODELS
 
 
@@ -68,26 +66,3 @@ def test_a_wrong_setting_is_one_sentence(build):
     }.items():
         with pytest.raises(UserError, match=sentence):
             build(**setting)(views(1 if not setting else 2), mode='loss')
-
-
-def student() -> nn.ModuleDict:
-    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-    return nn.ModuleDict(dict(backbone=backbone, projector=nn.Linear(4, 2), predictor=nn.Linear(2, 2)))
-
-
-@pytest.mark.parametrize('momentum', [0.0, 0.5, 0.99, 1.0, 0.9999])
-def test_it_starts_as_the_student_and_equals_the_closed_form_after_200_steps(momentum):
-    net = student()
-    teacher = Teacher(net['backbone'], net['projector'], net['predictor'])
-    for p in net.parameters():
-        p.data.normal_()
-    teacher.copy_from(net)
-    first = {name: p.double().clone() for name, p in teacher.named_parameters()}
-    assert all(torch.equal(p, net.get_parameter(name).double()) for name, p in first.items())
-    for p in net.parameters():
-        p.data.add_(1.0)
-    for _ in range(200):
-        teacher.follow(net, momentum)
-    for name, p in teacher.named_parameters():
-        expected = first[name] * momentum**200 + net.get_parameter(name).double() * (1 - momentum**200)
-        torch.testing.assert_close(p.double(), expected, atol=2e-6, rtol=0)
