@@ -29,6 +29,7 @@ READS = re.compile(
     r'|\btorch\.load\((?!.*weights_only=True)|\byaml\.load\((?!.*Loader=(?:PlainLoader|yaml\.C?SafeLoader))'
 )
 ALLOWED = {
+    'mmairl/__init__.py': {'import_module(': 'modules of ours by fixed names'},
     'mmairl/configs.py': {'Config.fromfile': "a Python config of the user, or a base that is mmairl's"},
     'mmairl/engine/launch.py': {'Config.fromfile': "mmairl's own strategies by fixed names"},
     'mmairl/data_configs.py': {'import_module(': 'the registry of a scope out of a fixed list'},

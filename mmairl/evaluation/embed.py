@@ -19,8 +19,7 @@ from mmairl.engine.launch import register
 from mmairl.errors import UserError, as_user_errors, printable
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction
-from mmairl.weights.formats import resnet_of
-from mmairl.weights.read import read_backbone
+from mmairl.weights.read import read_backbone, resnet_of
 
 IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 Images = str | Path | Sequence[str | Path | Image.Image]
