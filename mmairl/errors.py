@@ -4,10 +4,12 @@ import difflib
 import functools
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import torch.distributed as dist
 from mmengine.dist import is_main_process
@@ -20,8 +22,12 @@ class UserError(ValueError):
     """What is wrong, where, and what to do, in one sentence; command lines print it without a traceback."""
 
 
-class Stopped(Exception):
-    """The run was asked to end and has saved itself; the text says where."""
+# Schedulers, launchers and terminals ask with these for an end; SIGQUIT and SIGKILL end a process at once.
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
+
+
+class Stopped(BaseException):
+    """The command was asked to end; the text says by what, what is saved, and how it goes on."""
 
     # EX_TEMPFAIL: try again later. torchrun restarts on any code but 0; a scheduler should requeue on this one.
     exit_code = 75
@@ -83,16 +89,17 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.8) -> str:
 def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
     """Print a UserError as one line and leave with exit code 2; MMAIRL_TRACEBACK=1 shows where it was raised.
 
-    A run that was asked to end leaves with 75, which asks for another try.
+    A command that is asked to end leaves with 75, which asks for another try.
     """
 
     @functools.wraps(main)
     def run() -> None:
         try:
-            main()
+            with heeding_signals():
+                main()
         except Stopped as stopped:
             if is_main_process():
-                print(f'{stopped}; go on with --resume', file=sys.stderr)
+                print(stopped, file=sys.stderr)
             stop_processes()
             sys.exit(stopped.exit_code)
         except Exception as error:
@@ -116,6 +123,56 @@ def as_user_errors() -> Iterator[None]:
         if said in (None, error):
             raise
         raise said from error
+
+
+@contextmanager
+def heeding_signals() -> Iterator[None]:
+    """A signal raises Stopped, once, as Ctrl-C raises KeyboardInterrupt. One that is ignored stays so, as SIGHUP by nohup."""
+    block_signals_in_forks()
+    process = os.getpid()
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != process:  # a child that a library has forked ends as it would without this handler
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+            return
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)
+        stopped = Stopped(f'stopped by {signal.Signals(number).name}; the same command goes on where it can')
+        if not dist.is_initialized():
+            raise stopped
+        if is_main_process():
+            print(stopped, file=sys.stderr, flush=True)
+        os._exit(Stopped.exit_code)  # the others may wait for this process: no way out is common to all
+
+    before = {}
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) in (leave, signal.SIG_IGN):
+                signal.signal(number, handler)
+
+
+@functools.cache
+def block_signals_in_forks() -> None:
+    """Keep SIGNALS waiting while this process forks, from now until it ends.
+
+    Python loses a signal that comes before a forked child has set itself up, and a pool that ends its workers would wait for
+    that one for ever.
+    """
+    masks = []
+
+    def block() -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS))
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
+    os.register_at_fork(before=block, after_in_parent=release, after_in_child=release)
 
 
 def stop_processes() -> None:

@@ -32,7 +32,6 @@ from mmairl.study.scale import read_scale, resolve
 from mmairl.study.slurm import slurm_jobs
 from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.statistics import Comparison, plan_seeds
-from mmairl.study.stopping import stoppable
 from mmairl.study.worker import is_local, last_checkpoint, outdated
 from mmairl.transfer.tasks import TASKS
 from mmairl.weights.read import read_backbone
@@ -96,8 +95,7 @@ def main() -> None:
         for run in runs:
             if run.result and (differs := outdated(run.folder, run.result)):
                 print(f'{run.row.name}, seed {run.seed} is measured anew, since this has changed: {differs}')
-        with stoppable():
-            execute(runs, jobs_of(args), args.per_run, Progress(len(runs) - todo, len(runs)))
+        execute(runs, jobs_of(args), args.per_run, Progress(len(runs) - todo, len(runs)))
     finish(collect(study, configs, scale, runs, out), out)
     look_into(study, configs, runs, out)
     if failed := [run for run in runs if (run.folder / 'failed.txt').is_file() and not run.done]:

@@ -4,7 +4,7 @@ import os
 import signal
 
 # Before imports that take seconds: a run that is asked to stop before it has begun asks for another try (exit code 75).
-for _number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
+for _number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
     if __name__ == '__main__' and signal.getsignal(_number) is not signal.SIG_IGN:
         signal.signal(_number, lambda *_: os._exit(75))
 

@@ -1,16 +1,13 @@
-"""Signals that ask a run to stop: which they are, how processes beside the run take them, and the exit code that asks for
-another try."""
+"""How a run and the processes beside it take the signals that ask it to stop, and the exit code that asks for another try."""
 
-import functools
 import os
 import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from mmairl.errors import Stopped
+from mmairl.errors import SIGNALS, Stopped
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 REQUEUE = Stopped.exit_code
 
 
@@ -18,25 +15,9 @@ class Preempted(Stopped):
     """The run stopped because a signal asked it to, and can be resumed."""
 
     def __init__(self, number: int, steps: int, path: Path) -> None:
-        super().__init__(f'stopped by {signal.Signals(number).name} after {steps} iterations: {path} is written')
-
-
-@functools.cache
-def block_signals_in_forks() -> None:
-    """Keep SIGNALS waiting while this process forks, from now until it ends.
-
-    Python loses a signal that comes before a forked child has set itself up, and a pool that ends its workers would wait for
-    that one for ever.
-    """
-    masks = []
-
-    def block() -> None:
-        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS))
-
-    def release() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
-
-    os.register_at_fork(before=block, after_in_parent=release, after_in_child=release)
+        super().__init__(
+            f'stopped by {signal.Signals(number).name} after {steps} iterations: {path} is written; go on with --resume'
+        )
 
 
 def ignore_signals() -> None:

@@ -1,23 +1,38 @@
-"""torchrun for one machine: `python -m mmairl.engine.torchrun --nproc_per_node=2 SCRIPT ...`, with torchrun's options.
+"""torchrun with one meaning of being told to stop: `python -m mmairl.engine.torchrun --nproc_per_node=2 SCRIPT ...`.
 
-torch's own listens on all interfaces of the machine, and with --standalone it unpickles what anybody writes there. This one
-listens on the loopback, on the port PORT or a free one.
+It takes torchrun's options. Told to stop, it passes that on, gives its processes the time to save, and leaves with 75; so it
+does when one of its processes was told. torch's own leaves with 1, starts such processes again where it may restart them, and
+dies of a signal that comes while it imports.
+
+On one machine it listens on the loopback, on the port PORT or a free one. torch's own listens on all interfaces of the
+machine, and with --standalone it unpickles what anybody writes there.
 """
 
 import os
+import signal
+
+# Before imports that take seconds; none of them starts a process.
+for _number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
+    if __name__ == '__main__' and signal.getsignal(_number) is not signal.SIG_IGN:
+        signal.signal(_number, lambda *_: os._exit(75))
+
 import socket
 import sys
 
 from torch.distributed import TCPStore
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+from torch.distributed.launcher import api
 from torch.distributed.run import main as torchrun
 
-from mmairl.errors import UserError, one_sentence_errors
+from mmairl.engine.preemption import REQUEUE
+from mmairl.errors import SIGNALS, UserError, one_sentence_errors
 
 LOOPBACK = '127.0.0.1'
-# torchrun dies of the others at once; what it passes on, the processes heed.
-PASSED_ON = '--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1'
+GRACE = 120  # seconds to finish a step and save; torch's own kills after 30
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
@@ -41,10 +56,38 @@ class LoopbackRendezvous(StaticTCPRendezvous):
         return 'loopback'
 
 
+class PatientAgent(LocalElasticAgent):
+    """Starts no process again that was told to stop, and waits GRACE for them; torch has no option for either."""
+
+    def _monitor_workers(self, worker_group):
+        result = super()._monitor_workers(worker_group)
+        if any(failure.exitcode == REQUEUE for failure in result.failures.values()):
+            self._remaining_restarts = 0
+        return result
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # a second one would end the wait, and kill them
+        if self._pcontext:
+            self._pcontext.close(death_sig, GRACE)
+        super()._shutdown(death_sig)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 @one_sentence_errors
 def main() -> None:
     rendezvous_handler_registry.register('loopback', LoopbackRendezvous)
-    torchrun(['--nnodes=1', '--rdzv-backend=loopback', f'--rdzv-endpoint={LOOPBACK}:0', PASSED_ON, *sys.argv[1:]])
+    api.LocalElasticAgent = PatientAgent
+    options = ['--signals-to-handle=' + ','.join(number.name for number in (*SIGNALS, signal.SIGQUIT))]
+    if not any(word.startswith('--nnodes') for word in sys.argv[1:]):
+        options += ['--nnodes=1', '--rdzv-backend=loopback', f'--rdzv-endpoint={LOOPBACK}:0']
+    try:
+        torchrun([*options, *sys.argv[1:]])
+    except SignalException:
+        sys.exit(REQUEUE)
+    except ChildFailedError as failed:
+        if any(failure.exitcode == REQUEUE for failure in failed.failures.values()):
+            sys.exit(REQUEUE)
+        raise
 
 
 if __name__ == '__main__':

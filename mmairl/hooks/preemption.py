@@ -10,15 +10,15 @@ from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmairl.engine.preemption import SIGNALS, Preempted, block_signals_in_forks
-from mmairl.errors import UserError
+from mmairl.engine.preemption import Preempted
+from mmairl.errors import SIGNALS, UserError, block_signals_in_forks
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.registry import HOOKS
 
 
 @HOOKS.register_module()
 class PreemptionHook(Hook):
-    """On SIGTERM, SIGUSR1, SIGHUP or Ctrl-C, all processes stop after the same optimizer step and `iter_N.pth` is written.
+    """On a signal of SIGNALS, all processes stop after the same optimizer step and `iter_N.pth` is written.
 
     Each step's flags are added up over a gloo group while the next step runs, so that no device is waited for and no process
     stops alone. Further signals change nothing: the file is finished.

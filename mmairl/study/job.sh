@@ -13,8 +13,8 @@
 # Slurm signals this shell. USR1 comes before the time limit: the run saves, and the job goes back into the queue. TERM comes
 # with scancel, preemption and a node set down: the run saves, and the job ends; Slurm itself requeues what it preempted.
 child= usr1= term= passed=
-trap 'usr1=1; pass_on' USR1
-trap 'term=1; pass_on' TERM
+trap 'usr1=1; pass_on' USR1 USR2
+trap 'term=1; pass_on' TERM INT HUP
 {% if not gpus %}
 export OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-{{ 8 * devices }}} / {{ devices }}))
 {% endif %}
@@ -27,7 +27,7 @@ pass_on() {
     kill -USR1 $child 2>/dev/null
 }
 
-# torchrun may be gone before its workers: a second signal ends it. Each worker holds a lock until it has saved.
+# A launcher may be gone before its workers. Each of them holds a lock until it has saved.
 leave_unfinished() {
     for lock in {{ run_folder }}/.lock_*; do [[ ! -e $lock ]] || flock -w 120 "$lock" true; done
     [[ -n $term && -z $usr1 ]] && exit 143
@@ -35,8 +35,8 @@ leave_unfinished() {
     exit
 }
 
-# torchrun exits with 1 whatever its workers exit with, so that a signal arrived counts, too. 138: USR1 came before the run
-# listened. 75: it asks to be started again.
+# 75: the run asks to be started again. 138 and 140: USR1 or USR2 came before it listened. Whatever else it leaves with after a
+# signal, it was the signal's doing.
 run() {
     [[ -z $usr1$term ]] || leave_unfinished
     "$@" &
@@ -47,7 +47,7 @@ run() {
     code=$?
     child=
     [[ $code -eq 0 ]] && return
-    [[ $code -eq 75 || $code -eq 138 || -n $usr1$term ]] && leave_unfinished
+    [[ $code =~ ^(75|138|140)$ || -n $usr1$term ]] && leave_unfinished
     exit $code
 }
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,8 +15,8 @@ import torch
 from mmengine.config import Config
 
 from mmairl.configs import write_config
-from mmairl.engine.preemption import REQUEUE, SIGNALS
-from mmairl.errors import UserError
+from mmairl.engine.preemption import REQUEUE
+from mmairl.errors import SIGNALS, UserError
 from mmairl.files import write_json
 from mmairl.machine import cores
 from mmairl.study.spec import Row, Study
@@ -25,10 +24,8 @@ from mmairl.study.stopping import ending_with_parent
 from mmairl.study.worker import is_local, outdated
 
 GRACE = 120  # seconds to finish a step and save, as many as the Slurm jobs have
-# A run that does not listen for a signal, as between training and the last score, ends by it.
+# A run that does not listen for a signal yet ends by it.
 STOPPED = (REQUEUE, *(-number for number in SIGNALS))
-# torchrun exits with 1 whatever its workers exit with, and prints which signal it had, or which exit code was the first.
-TORCHRUN_STOPPED = re.compile(rf'SignalException: Process \d+ got signal|Root Cause[^=]*exitcode +: {REQUEUE} ')
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +194,7 @@ def _ended(run: Run, work: Work, code: int) -> str:
     if code == 0:
         failed.unlink(missing_ok=True)
         return 'done'
-    if code in STOPPED or TORCHRUN_STOPPED.search(work.output):
+    if code in STOPPED:
         return 'stopped'
     lines = [line for line in work.output.splitlines() if line.strip()]
     failed.write_text(lines[-1] if lines else f'exit code {code}')

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from importlib.metadata import PackageNotFoundError, version
@@ -48,7 +48,6 @@ from mmairl.files import write_json
 from mmairl.registry import DATASETS
 from mmairl.study.factors import hidden_factors
 from mmairl.study.start import RecordStart
-from mmairl.study.stopping import passing_on
 from mmairl.weights.read import Backbone, read_backbone
 from mmairl.weights.write import write_backbone
 
@@ -80,8 +79,7 @@ def main() -> None:
             if args.transfer is None:
                 run(args.folder, args.launcher)
             else:
-                with passing_on() as leave_if_signalled:
-                    transfer(args.folder, args.transfer, leave_if_signalled)
+                transfer(args.folder, args.transfer)
     except Timeout:  # such as a job that was requeued while a node that cannot be reached still runs it
         print(f'error: another process is working on {args.folder}; start this again later', file=sys.stderr)
         sys.exit(REQUEUE)
@@ -168,10 +166,7 @@ def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, const
     """
     start, source = time.perf_counter(), Path(of)
     for needed in filter(None, (of, anchor)):
-        if not (Path(needed) / 'result.json').is_file():
-            raise UserError(
-                f'{folder} is rescaled from the run in {needed}, which is not finished; finish that run first'
-            )
+        require_finished(folder, needed)
     backbone = read_backbone(str(last_checkpoint(source)))
     by = None if anchor is None else read_backbone(str(last_checkpoint(Path(anchor)))).weights
     backbone.weights.update(normrescale(backbone.weights, by, constant)[0])
@@ -189,8 +184,15 @@ def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, const
     write_json(folder / 'trained.json', {**of_source, 'seconds': time.perf_counter() - start})
 
 
+def require_finished(folder: Path, source: str) -> None:
+    """Half-trained weights, or those of a part of the half, would pass for the run's."""
+    if not (Path(source) / 'result.json').is_file():
+        raise UserError(f'{folder} is made from the run in {source}, which is not finished; finish that run first')
+
+
 def earlier(folder: Path, of: str, part: str) -> None:
     """The weights that another run saved after a `part` of it, such as 50/300 of its epochs; nothing is trained."""
+    require_finished(folder, of)
     last = last_checkpoint(Path(of))
     saved = last.with_name(re.sub(r'\d+', lambda end: str(round(int(end[0]) * Fraction(part))), last.name))
     if not saved.is_file():
@@ -204,7 +206,7 @@ def earlier(folder: Path, of: str, part: str) -> None:
     write_json(folder / 'trained.json', {**of_source, **seen, 'seconds': 0.0})
 
 
-def transfer(folder: Path, gpus: int, leave_if_signalled: Callable[[], None]) -> None:
+def transfer(folder: Path, gpus: int) -> None:
     """The run's tasks on mmdet and mmseg, added to its result; each is resumed and kept in a folder of its own."""
     from mmairl.transfer.run import Place, prepare, run_task  # needs the platforms
 
@@ -214,7 +216,6 @@ def transfer(folder: Path, gpus: int, leave_if_signalled: Callable[[], None]) ->
     start, depth = prepare(str(folder / result['checkpoint']), 'student', None, place)
     for task in asked['tasks']:
         if not is_local(task) and task not in result['labels']:
-            leave_if_signalled()
             scores = run_task(task, start, depth, place)
             result['scores'].update(scores)
             result['labels'].update({task: task, **{name: name for name in scores}})

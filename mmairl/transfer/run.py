@@ -16,7 +16,7 @@ from mmengine.dist import is_main_process
 from mmairl.analysis.normrescale import NormRescaled
 from mmairl.configs import load_config
 from mmairl.engine.launch import register, train
-from mmairl.errors import UserError, one_sentence_errors, stop_processes
+from mmairl.errors import Stopped, UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, weights_identity
 from mmairl.evaluation.protocol import Settings, default_device, evaluate
 from mmairl.files import write_json
@@ -80,7 +80,14 @@ def _start(folder: Path, processes: int) -> None:
     if processes > 1:
         torchrun = ['-m', 'mmairl.engine.torchrun', f'--nproc_per_node={processes}']
         command = [*torchrun, *command, '--launcher', 'pytorch']
-    if subprocess.run([sys.executable, *command]).returncode:
+    process = subprocess.Popen([sys.executable, *command])
+    try:
+        code = process.wait()
+    except Stopped:  # it saves itself
+        process.terminate()
+        process.wait()
+        raise
+    if code:
         raise UserError(f'the run in {folder} has failed; see its messages above, and start it again to resume it')
 
 

@@ -13,8 +13,8 @@ import pytest
 import resuming
 
 from mmairl.engine import launch
-from mmairl.engine.preemption import REQUEUE, SIGNALS
-from mmairl.errors import one_sentence_errors
+from mmairl.engine.preemption import REQUEUE
+from mmairl.errors import SIGNALS, one_sentence_errors
 from mmairl.hooks import PreemptionHook
 
 TRAIN = Path(__file__).parents[2] / 'tools/train.py'
@@ -23,29 +23,76 @@ TRAIN = Path(__file__).parents[2] / 'tools/train.py'
 @pytest.fixture(autouse=True)
 def handlers():
     """Each run gives the signals back, but for one that has saved itself and is on its way out."""
-    before = [signal.getsignal(number) for number in SIGNALS]
-    yield
-    assert [signal.getsignal(number) for number in SIGNALS] == before
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield before
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before
 
 
-def test_a_signal_finishes_the_optimizer_step_and_saves_and_asks_for_another_try(toy_config, monkeypatch, capsys):
+@pytest.mark.parametrize('number', SIGNALS)
+def test_a_signal_finishes_the_optimizer_step_and_saves_and_asks_for_another_try(
+    toy_config, monkeypatch, capsys, handlers, number
+):
     """It comes twice, and once more on the way out; test_resume.py goes on with such a run and has data workers."""
     hooks = []
     plain = PreemptionHook.before_train
     monkeypatch.setattr(PreemptionHook, 'before_train', lambda hook, runner: (hooks.append(hook), plain(hook, runner)))
-    signalled = [dict(type='SignalAt', iteration=2, number=signal.SIGUSR1)]
+    signalled = [dict(type='SignalAt', iteration=2, number=number)]
     cfg = toy_config(width=8, steps=6, batch=12, custom_hooks=signalled, **{'optim_wrapper.accumulative_counts': 3})
     with pytest.raises(SystemExit) as left:
         one_sentence_errors(partial(launch.train, cfg))()
     assert left.value.code == REQUEUE
     work_dir = Path(cfg.work_dir)
-    said = f'stopped by SIGUSR1 after 3 iterations: {work_dir}/iter_3.pth is written; go on with --resume'
+    said = f'stopped by {number.name} after 3 iterations: {work_dir}/iter_3.pth is written; go on with --resume'
     assert said in capsys.readouterr().err
     assert (work_dir / 'last_checkpoint').read_text().endswith('/iter_3.pth') and not list(work_dir.glob('.*.tmp'))
     assert signal.getsignal(signal.SIGTERM) == hooks[0]._note, 'a second signal must not end those who still wait'
     os.kill(os.getpid(), signal.SIGTERM)
-    hooks[0].leaving = False
-    hooks[0].after_run(None)
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.parametrize('number', SIGNALS)
+def test_any_tool_that_is_told_to_stop_cleans_up_and_asks_for_another_try(capsys, number):
+    """Once: what it still does on the way out is not disturbed."""
+    cleaned = []
+
+    def main() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(10)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            cleaned.append(True)
+
+    with pytest.raises(SystemExit) as left:
+        one_sentence_errors(main)()
+    assert left.value.code == REQUEUE and cleaned
+    assert capsys.readouterr().err == f'stopped by {number.name}; the same command goes on where it can\n'
+
+
+LEAVES_THE_OTHERS = """
+import os, signal, sys, time
+import torch.distributed as dist
+from mmairl.errors import one_sentence_errors
+
+@one_sentence_errors
+def main():
+    dist.init_process_group('gloo', init_method='file://' + sys.argv[1], rank=0, world_size=1)
+    try:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        time.sleep(10)
+    finally:
+        print('waits for the others', flush=True)
+
+main()
+"""
+
+
+def test_one_of_several_processes_that_is_told_to_stop_waits_for_none(tmp_path):
+    """In an evaluation, say: the others may be in an exchange, where this one is missing for ever."""
+    command = [sys.executable, '-c', LEAVES_THE_OTHERS, tmp_path / 'meeting']
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == REQUEUE and not done.stdout and 'stopped by SIGUSR2' in done.stderr, done.stderr
 
 
 def test_a_signal_before_the_run_has_begun_asks_for_another_try(tmp_path):

@@ -161,10 +161,12 @@ def test_the_runs_of_a_study_that_is_killed_save_themselves(tmp_path):
 @pytest.mark.parametrize('number', [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
 def test_a_transfer_that_is_told_to_stop_tells_its_tool_and_waits_for_it(tmp_path, number):
     transfer = (
-        'import subprocess, sys\nfrom mmairl.errors import UserError\nfrom mmairl.study.stopping import passing_on\n'
-        'with passing_on():\n'
-        '    if subprocess.run([sys.executable, "-c", sys.argv[2], sys.argv[1]]).returncode:\n'
-        '        raise UserError("the tool has failed")\n'
+        'import sys\nfrom pathlib import Path\nfrom mmairl.errors import one_sentence_errors\n'
+        'from mmairl.transfer import run\n'
+        'Popen = run.subprocess.Popen\n'
+        'tool = [sys.executable, "-c", sys.argv[2], sys.argv[1]]\n'
+        'run.subprocess.Popen = lambda command: Popen(tool)\n'
+        'one_sentence_errors(lambda: run._start(Path(sys.argv[1]), 1))()\n'
     )
     slow = TRAINS.replace('    (folder', '    time.sleep(1)\n    (folder')
     process = subprocess.Popen(python(transfer, tmp_path, slow), env=ENVIRONMENT)

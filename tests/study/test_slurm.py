@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from small_runs import run_in, wait_for
 
-from mmairl.engine.torchrun import PASSED_ON
 from mmairl.study import slurm
 from mmairl.study.runs import Run
 from mmairl.study.spec import Row
@@ -113,4 +112,4 @@ def test_a_job_asks_for_what_the_site_wants(tmp_path):
     on_gpus, on_cpus = slurm.job(run, 2, 'gpu', True, '--time=1:00:00 --account=x'), slurm.job(run, 2, 'cpu', False)
     assert '#SBATCH --gres=gpu:2\n' in on_gpus and '\n#SBATCH --time=1:00:00 --account=x\n' in on_gpus
     assert '--gres' not in on_cpus and 'OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-16} / 2))' in on_cpus
-    assert '-m mmairl.engine.torchrun' in on_gpus and 'SIGUSR1' in PASSED_ON  # which goes on to its processes
+    assert '-m mmairl.engine.torchrun' in on_gpus

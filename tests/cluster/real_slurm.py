@@ -1,0 +1,163 @@
+"""A real Slurm on this one machine, in a folder of its own: its daemons run as this user, and nothing outside is touched.
+
+Two nodes of 64 CPUs, which are addresses of the loopback. The first has two "GPUs", which are empty files. Partitions: `all`
+(the default), `gpu` (the first node) and `cpu` (the second).
+"""
+
+import os
+import random
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+PATH = os.pathsep.join([os.environ['PATH'], '/usr/sbin', '/sbin'])
+NEEDED = ('munged', 'slurmctld', 'slurmd', 'sbatch')
+CONF = """
+ClusterName=here
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={socket}/s,cred_expire=5
+SlurmctldPort={port}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+KillWait=20
+MinJobAge=3600
+ReturnToService=2
+MpiDefault=none
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
+SlurmdParameters=config_overrides
+SwitchType=switch/none
+GresTypes=gpu
+NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=64 Gres=gpu:2
+NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.2 Port={port2} CPUs=64
+PartitionName=all Nodes=ALL Default=YES
+PartitionName=gpu Nodes=node1
+PartitionName=cpu Nodes=node2
+"""
+
+
+def lacking() -> str:
+    """What is not installed; '' where all is there."""
+    return ', '.join(name for name in NEEDED if not shutil.which(name, path=PATH))
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 40, what: str = '') -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f'waited in vain {what}'
+        time.sleep(0.1)
+
+
+class Slurm:
+    """As a context manager, which ends its jobs and its daemons."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.daemons, self.open = folder, [], ExitStack()
+        self.environment = {**os.environ, 'PATH': PATH, 'SLURM_CONF': str(folder / 'slurm.conf')}
+
+    def __enter__(self) -> 'Slurm':
+        with self.open as started:
+            started.callback(self.stop)
+            self.start()
+            started.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        meeting = tempfile.mkdtemp(prefix='munge')  # a socket's path may have 107 characters
+        os.chmod(meeting, 0o755)
+        self.meeting, ports = Path(meeting), free_ports(3)
+        for name in ('munge', 'state', 'spool/node1', 'spool/node2'):
+            (self.folder / name).mkdir(parents=True, mode=0o700)
+        (self.folder / 'munge/key').write_bytes(os.urandom(128))
+        (self.folder / 'munge/key').chmod(0o600)
+        for number in range(2):
+            (self.folder / f'gpu{number}').touch()
+        (self.folder / 'gres.conf').write_text(f'NodeName=node1 Name=gpu File={self.folder}/gpu[0-1]\n')
+        values = dict(zip(('port', 'port1', 'port2'), ports), folder=self.folder, socket=meeting)
+        host, user = socket.gethostname().split('.')[0], subprocess.check_output(['id', '-un'], text=True).strip()
+        (self.folder / 'slurm.conf').write_text(CONF.format(**values, host=host, user=user))
+        own = [f'--{name}={self.folder}/munge/{name.split("-")[0]}' for name in ('key-file', 'log-file', 'seed-file')]
+        self._daemon('munged', '--foreground', '--force', *own, f'--socket={meeting}/s', f'--pid-file={meeting}/pid')
+        wait_until(lambda: (self.meeting / 's').exists())
+        self._daemon('slurmctld', '-D', '-i', '-f', self.folder / 'slurm.conf')
+        for node in ('node1', 'node2'):
+            self._daemon('slurmd', '-D', '-f', self.folder / 'slurm.conf', '-N', node)
+        wait_until(
+            lambda: self('sinfo', '-h', '-N', '-p', 'all', '-t', 'idle', '-o', '%N').split() == ['node1', 'node2']
+        )
+
+    def _daemon(self, *command: object) -> None:
+        with (self.folder / f'{command[0]}.log').open('a') as log:
+            words = list(map(str, command))
+            self.daemons.append(
+                subprocess.Popen(words, env=self.environment, stdout=log, stderr=log, start_new_session=True)
+            )
+
+    def stop(self) -> None:
+        self('scancel', '--state=PENDING', '--user', str(os.getuid()))
+        self('scancel', '--full', '--signal=KILL', '--user', str(os.getuid()))
+        self('scancel', '--user', str(os.getuid()))
+        wait_until(lambda: not self('squeue', '-h').strip(), 30, 'for the end of the jobs')
+        for daemon in reversed(self.daemons):
+            daemon.terminate()
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        shutil.rmtree(self.meeting)
+
+    def __call__(self, *command: object, **environment: str) -> str:
+        """The output of a command; what goes wrong is in it, too."""
+        known = {**self.environment, **environment}
+        words = list(map(str, command))
+        return subprocess.run(words, env=known, stdout=-1, stderr=subprocess.STDOUT, text=True, timeout=120).stdout
+
+    def submit(self, *words: object, **environment: str) -> str:
+        """The number of a new job."""
+        number = self('sbatch', '--parsable', *words, **environment).strip()
+        assert number.isdigit(), number
+        return number
+
+    def job(self, number: str) -> dict[str, str]:
+        """What `scontrol show job` says of it: JobState, Restarts, ..."""
+        said = self('scontrol', '--oneliner', 'show', 'job', number)
+        return dict(word.partition('=')[::2] for word in said.split() if '=' in word)
+
+    def ends(self, number: str, seconds: float = 40) -> tuple[str, int]:
+        """Its last state and how often it was started again, once it has ended and what it has started has, too."""
+        ended = ('COMPLETED', 'FAILED', 'CANCELLED', 'TIMEOUT', 'NODE_FAIL', 'PREEMPTED')
+        wait_until(lambda: self.job(number).get('JobState') in ended, seconds, f'for job {number}: {self.job(number)}')
+        said = self.job(number)
+        return said['JobState'], int(said['Restarts'])
+
+
+def free_ports(count: int) -> list[int]:
+    """One after the other, below those that the kernel gives to outgoing connections."""
+    while True:
+        first = random.randrange(12000, 15000)
+        with ExitStack() as held:
+            try:
+                for port in range(first, first + count):
+                    held.enter_context(socket.create_server(('127.0.0.1', port)))
+            except OSError:
+                continue
+        return list(range(first, first + count))

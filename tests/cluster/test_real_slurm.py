@@ -1,0 +1,229 @@
+"""What Slurm does to our jobs, under a real one on this machine; small bash commands stand for what trains."""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from real_slurm import Slurm, lacking, wait_until
+
+from mmairl.engine.distributed import TOLD, _take_names_from_slurm
+from mmairl.study import slurm as jobs
+from mmairl.study.runs import Run
+from mmairl.study.spec import Row
+
+pytestmark = pytest.mark.skipif(
+    bool(lacking()), reason=f'{lacking()} not installed (slurmctld, slurmd, slurm-client, munge)'
+)
+ROOT = Path(__file__).parents[2]
+# A run that heeds signals as ours do: it saves and leaves with 75. Started again, it is done.
+RUN = """
+[[ ! -e saved ]] || { echo done >> log; exit 0; }
+trap 'sleep 1; echo saved >> log; touch saved; exit 75' TERM INT HUP USR1 USR2
+touch ready
+for i in {1..300}; do sleep 0.1; done
+exit 3
+"""
+
+
+@pytest.fixture(scope='module')
+def slurm(tmp_path_factory):
+    with Slurm(tmp_path_factory.mktemp('slurm')) as started:
+        yield started
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """With signs that mean something to Slurm and to a shell."""
+    (path := tmp_path / 'my runs, 100%j').mkdir()
+    return path
+
+
+def pattern(path: Path) -> str:
+    """The path as sbatch takes it."""
+    return str(path).replace('%', '%%')
+
+
+def run_in(folder: Path, name: str = 'run', needs: tuple[Path, ...] = ()) -> Run:
+    (folder / name).mkdir()
+    return Run(Row(name, 'x.py'), 0, folder / name, ('knn',), needs)
+
+
+def submit(slurm: Slurm, run: Run, command: str, partition: str = 'gpu') -> str:
+    """A study's job of a bash command. Returns its number."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(run.folder)
+        patched.setattr(jobs, 'commands', lambda run, devices: [['bash', '-c', command]])
+        (run.folder / 'job.sh').write_text(jobs.job(run, 1, partition, gpus=False))
+    return slurm.submit(run.folder / 'job.sh')
+
+
+# By what a study's job is told to stop: how it ends, how often it was started again, and what its run has done.
+CANCELLED, WENT_ON = ('CANCELLED', 0, 'saved\n'), ('COMPLETED', 1, 'saved\ndone\n')
+TOLD_TO_STOP = {
+    'scancel JOB': CANCELLED,
+    'scancel --batch --signal=TERM JOB': ('FAILED', 0, 'saved\n'),  # 143
+    'scancel --batch --signal=USR1 JOB': WENT_ON,  # as Slurm does before the time limit
+    'scancel --full --signal=USR1 JOB': WENT_ON,
+    'scancel --full --signal=USR2 JOB': WENT_ON,
+    'scontrol requeue JOB': WENT_ON,
+    'scontrol update nodename=node2 state=down reason=test': WENT_ON,
+}
+
+
+@pytest.fixture(scope='module')
+def told(slurm, tmp_path_factory) -> dict[str, tuple[str, Path]]:
+    """A job for each, told to stop as soon as it heeds signals: all at once, since Slurm lets a job wait before it goes on."""
+    started = {}
+    for number, command in enumerate(TOLD_TO_STOP):
+        run = run_in(tmp_path_factory.mktemp('told'), f'my run, 100%j {number}')
+        started[command] = submit(slurm, run, RUN, 'cpu' if 'node2' in command else 'gpu'), run.folder
+    for command, (number, folder) in started.items():
+        wait_until((folder / 'ready').is_file, what=f'for the job: {slurm("squeue")}')
+        slurm(*command.replace('JOB', number).split())
+    wait_until((folder / 'saved').is_file)
+    slurm('scontrol', 'update', 'nodename=node2', 'state=resume')
+    return started
+
+
+@pytest.mark.parametrize('command', TOLD_TO_STOP)
+def test_a_study_job_that_is_told_to_stop_saves_and_comes_back_unless_it_was_cancelled(slurm, told, command):
+    number, folder = told[command]
+    state, restarts, log = TOLD_TO_STOP[command]
+    assert slurm.ends(number) == (state, restarts), (folder / 'log.txt').read_text()
+    wait_until(lambda: (folder / 'log').is_file() and (folder / 'log').read_text() == log)
+
+
+def test_a_run_that_leaves_with_75_by_itself_comes_back_and_one_that_fails_does_not(slurm, folder):
+    run = run_in(folder)
+    number = submit(slurm, run, '[[ -e again ]] || { touch again; exit 75; }; echo "what is wrong" >&2; exit 2')
+    assert slurm.ends(number) == ('FAILED', 1)
+    assert (run.folder / 'log.txt').read_text().rstrip().endswith('what is wrong')
+
+
+def test_runs_wait_for_those_whose_weights_they_take_and_end_where_these_fail(slurm, folder, monkeypatch):
+    """Also where the source goes back into the queue meanwhile."""
+    once = '[[ -e {0}/again ]] || {{ touch {0}/again; exit 75; }}; date +%s%N > {0}/end'
+    source, broken = run_in(folder, 'source'), run_in(folder, 'broken')
+    rescaled = run_in(folder, 'rescaled', (source.folder,))
+    never = run_in(folder, 'never', (source.folder, broken.folder))
+    does = {
+        source: once,
+        broken: 'sleep 1; exit 1',
+        rescaled: 'date +%s%N > {0}/begin',
+        never: 'touch {0}/begin',
+    }
+    monkeypatch.setattr(
+        jobs, 'commands', lambda run, devices: [['bash', '-c', does[run].format(shlex.quote(str(run.folder)))]]
+    )
+    said = slurm(jobs.slurm_jobs([never, rescaled, source, broken], 1, folder, 'cpu', gpus=False))
+    numbers = {name: number for number, name in re.findall(r'submitted (\d+): (\w+)_seed_0', said)}
+    assert len(numbers) == 4, said
+    states = {name: slurm.ends(number)[0] for name, number in numbers.items()}
+    assert states == dict(source='COMPLETED', broken='FAILED', rescaled='COMPLETED', never='CANCELLED')
+    assert int((rescaled.folder / 'begin').read_text()) > int((source.folder / 'end').read_text())
+    assert not (never.folder / 'begin').exists()
+
+
+def test_a_step_is_believed_and_not_the_job_around_it(slurm, folder, monkeypatch):
+    """A step of two tasks on the second node, another beside it in the same job, one in another job; and the job's shell."""
+    (folder / 'job.sh').write_text(
+        '#!/bin/bash\ncd "$1"\nenv -0 > batch\n'
+        "srun -w node2 -N1 -n2 --overlap bash -c 'env -0 > second$SLURM_PROCID'\n"
+        "srun -N2 -n2 --overlap bash -c 'env -0 > both$SLURM_PROCID'\n"
+    )
+    options = ('-N2', '-n4', '--ntasks-per-node=2', '--output', pattern(folder / 'log'))
+    numbers = [slurm.submit(*options, folder / 'job.sh', folder / name) for name in 'ab' if not (folder / name).mkdir()]
+    assert [slurm.ends(number) for number in numbers] == [('COMPLETED', 0)] * 2, (folder / 'log').read_text()
+
+    def taken(name: str) -> tuple[str, ...]:
+        of_step = dict(word.split('=', 1) for word in (folder / name).read_text().split('\0') if '=' in word)
+        assert set(TOLD['slurm']) <= of_step.keys()
+        names = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT')
+        with monkeypatch.context() as inside:
+            for key in names:  # so that they are taken back
+                inside.setenv(key, '')
+                inside.delenv(key)
+            for key, value in {**of_step, **slurm.environment}.items():
+                inside.setenv(key, value)
+            _take_names_from_slurm()
+            return tuple(os.environ[key] for key in names)
+
+    found = {name: taken(name) for name in ('a/second0', 'a/second1', 'a/both0', 'a/both1', 'b/second0')}
+    assert found['a/second0'][:4] == ('0', '2', '0', 'node2') and found['a/second1'][:4] == ('1', '2', '1', 'node2')
+    assert found['a/both0'][:4] == ('0', '2', '0', 'node1') and found['a/both1'][:4] == ('1', '2', '0', 'node1')
+    ports = {name: found[name][4] for name in found}
+    assert ports['a/second0'] == ports['a/second1'] and ports['a/both0'] == ports['a/both1']
+    assert len({ports['a/second0'], ports['a/both0'], ports['b/second0']}) == 3, 'they may share a machine'
+    batch = (folder / 'a/batch').read_text()
+    assert not all(f'\0{name}=' in f'\0{batch}' for name in TOLD['slurm']), 'a batch script is not a step'
+
+
+# In the place of tools/train.py: each task saves when it is told, and is done when it is started again.
+TASK = """
+[[ $2 == */train.py ]] || exit 9
+for word; do [[ $before != --work-dir ]] || cd "$word"; before=$word; done
+[[ ! -e saved$SLURM_PROCID ]] || { echo "done on $SLURM_CPUS_PER_TASK" > done$SLURM_PROCID; exit 0; }
+trap 'sleep $SLURM_PROCID; echo "$*" > saved$SLURM_PROCID; exit 75' TERM INT HUP USR1 USR2
+touch ready$SLURM_PROCID
+for i in {1..300}; do sleep 0.1; done
+"""
+
+
+@pytest.fixture
+def python(folder) -> str:
+    (folder / 'python').write_text('#!/bin/bash\n' + TASK)
+    (folder / 'python').chmod(0o755)
+    return str(folder / 'python')
+
+
+def test_the_job_of_the_docs_saves_in_all_its_tasks_and_goes_on_unless_it_was_cancelled(slurm, folder, python):
+    expected = {
+        'scancel JOB': ('CANCELLED', 0),
+        'scancel --signal=USR1 JOB': ('COMPLETED', 1),  # to the tasks, as Slurm does before the time limit
+        'scontrol requeue JOB': ('COMPLETED', 1),
+    }
+    started = {}
+    for number, command in enumerate(expected):
+        (own := folder / str(number)).mkdir()
+        options = ('-n2', '-c2', '--chdir', ROOT, '--output', pattern(own / 'log'), ROOT / 'tools/slurm_job.sh')
+        started[command] = slurm.submit(*options, 'x.py', own, '--seed', 3, PYTHON=python), own
+    for command, (number, own) in started.items():
+        wait_until(lambda: all((own / f'ready{task}').is_file() for task in (0, 1)), what=slurm('squeue'))  # noqa: B023
+        slurm(*command.replace('JOB', number).split())
+    for command, (number, own) in started.items():
+        assert slurm.ends(number) == expected[command], (own / 'log').read_text()
+        wait_until(lambda: all((own / f'saved{task}').is_file() for task in (0, 1)))  # noqa: B023
+        assert (own / 'saved1').read_text().endswith('--launcher slurm --resume --seed 3\n')
+        done = [path.read_text() for path in sorted(own.glob('done*'))]
+        assert done == (['done on 2\n'] * 2 if expected[command][1] else [])
+
+
+def test_one_task_of_an_array_goes_back_alone(slurm, folder, python):
+    """While the other one goes on, and the other way round."""
+    for name in '12':
+        (folder / name).mkdir()
+    (folder / 'array.sh').write_text(
+        f'#!/bin/bash\ncd {ROOT}\nsource tools/slurm_job.sh x.py "{folder}/$SLURM_ARRAY_TASK_ID"\n'
+    )
+    number = slurm.submit(
+        '--array=1-2', '-n1', '--requeue', '--output', pattern(folder / 'log'), folder / 'array.sh', PYTHON=python
+    )
+    wait_until(lambda: all((folder / task / 'ready0').is_file() for task in '12'))
+    slurm('scancel', '--signal=USR1', f'{number}_2')
+    wait_until(lambda: slurm.job(f'{number}_2')['Restarts'] == '1')
+    assert not (folder / '1/saved0').exists() and slurm.job(f'{number}_1')['JobState'] == 'RUNNING'
+    slurm('scancel', '--signal=USR1', f'{number}_1')
+    assert [slurm.ends(f'{number}_{task}') for task in '12'] == [('COMPLETED', 1)] * 2
+
+
+def test_gpus_are_asked_for_where_the_partition_has_some(slurm, folder):
+    """And the tasks have the CPUs that were asked for, where sbatch's --cpus-per-task was set as well."""
+    (folder / 'python').write_text('#!/bin/bash\necho "$SLURM_CPUS_PER_TASK CPUs, ${SLURM_GPUS_ON_NODE-0} GPUs"\n')
+    (folder / 'python').chmod(0o755)
+    words = (ROOT / 'tools/slurm_train.sh', 'PARTITION', 'name', 'x.py', folder)
+    settings = dict(GPUS='2', GPUS_PER_NODE='2', CPUS_PER_TASK='3', PYTHON=str(folder / 'python'))
+    for partition, gpus in dict(gpu=2, cpu=0).items():
+        said = slurm(*(partition if word == 'PARTITION' else word for word in words), **settings)
+        assert said == f'3 CPUs, {gpus} GPUs\n' * 2, said
