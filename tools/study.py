@@ -7,7 +7,9 @@ is not done again, whenever and however often the study is interrupted.
 import argparse
 import json
 import shlex
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,9 +29,9 @@ from mmairl.report.table import rich_table
 from mmairl.study.collect import collect
 from mmairl.study.guard import compare, require_fair
 from mmairl.study.plan import Cost, cost
-from mmairl.study.runs import Run, execute, lay_out
+from mmairl.study.runs import Run, execute, lay_out, status
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.slurm import slurm_jobs
+from mmairl.study.slurm import Cluster, plain_commands, read_cluster, slurm_jobs
 from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.statistics import Comparison, plan_seeds
 from mmairl.study.worker import is_local, last_checkpoint, outdated
@@ -53,8 +55,12 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--jobs', type=positive, help='runs beside each other (default: one for each --per-run GPUs)')
     parser.add_argument('--slurm', metavar='PARTITION', help='write job scripts in place of running')
     parser.add_argument(
-        '--sbatch', default='', metavar='OPTIONS', help="more options for each job, as '--time=24:00:00'"
+        '--cluster', type=Path, metavar='FILE', help="the same by a site's profile: see docs/studies.md"
     )
+    parser.add_argument(
+        '--print-commands', action='store_true', help='a line for each run for other schedulers, and leave'
+    )
+    parser.add_argument('--status', action='store_true', help='how far each run is, also while they run, and leave')
     parser.add_argument('--out', type=Path, help='default: work_dirs/studies/STUDY_SCALE')
     parser.add_argument('--dry-run', action='store_true', help='plan and check, and leave')
     parser.add_argument('--power', action='store_true', help='what the seeds that are finished can see, and leave')
@@ -78,6 +84,13 @@ def main() -> None:
     require_known(tasks)
     configs = {row.name: resolve(row, scale) for row in study.rows}
     require_fair(compare(study, configs))
+    if args.print_commands:
+        for line in plain_commands(lay_out(study, configs, seeds, tasks, out), args.per_run):
+            print(line)
+        return
+    if args.status:
+        show_status(lay_out(study, configs, seeds, tasks, out))
+        return
     show_plan(study, configs, scale, len(seeds), jobs_of(args) * max(1, args.per_run))
     if args.dry_run:
         return
@@ -85,8 +98,10 @@ def main() -> None:
         show_power(out / 'study.json', args.effect or study.equivalence)
         return
     runs = lay_out(study, configs, seeds, tasks, out)
-    if args.slurm:
-        submit = slurm_jobs(runs, args.per_run, out, args.slurm, args.gpus != 0, args.sbatch)
+    if args.slurm or args.cluster:
+        cluster = read_cluster(args.cluster) if args.cluster else Cluster()
+        wanted = dict(partition=args.slurm or cluster.partition, gres='none' if args.gpus == 0 else cluster.gres)
+        submit = slurm_jobs(runs, args.per_run, out, replace(cluster, **wanted))
         print(f'submit with: bash {shlex.quote(str(submit))}')
         return
     if not args.collect:
@@ -149,6 +164,15 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
         f'at {scale.rate:g} images a second and device ({scale.rate_source})',
         highlight=False,
     )
+
+
+def show_status(runs: list[Run]) -> None:
+    found = [(run, *status(run)) for run in runs]
+    for run, what, said in found:
+        line = f'{run.row.name}, seed {run.seed}: {what}{f": {said}" if said else ""}'
+        CONSOLE.print(line, markup=False, highlight=False, soft_wrap=True)
+    counted = Counter(what for _, what, _ in found)
+    print('; '.join(f'{number} {what}' for what, number in counted.most_common()))
 
 
 def show_power(path: Path, effect: float) -> None:

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-#SBATCH --partition={{ partition }} --job-name={{ name }} --nodes=1 --ntasks=1
-#SBATCH --cpus-per-task={{ 8 * devices }}
-{% if gpus %}
-#SBATCH --gres=gpu:{{ devices }}
+#SBATCH --job-name={{ name }} --nodes=1 --ntasks=1 --cpus-per-task={{ cpus }}
+{% if gres %}
+#SBATCH --gres={{ gres }}
 {% endif %}
 #SBATCH --output="{{ log }}" --open-mode=append
 #SBATCH --requeue --signal=B:USR1@120
@@ -15,10 +14,14 @@
 child= usr1= term= passed=
 trap 'usr1=1; pass_on' USR1 USR2
 trap 'term=1; pass_on' TERM INT HUP
-{% if not gpus %}
-export OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-{{ 8 * devices }}} / {{ devices }}))
+{% for line in environment %}
+{{ line }}
+{% endfor %}
+{% if not gres %}
+export OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-{{ cpus }}} / {{ devices }}))
 {% endif %}
 cd {{ folder }} || exit 1
+rm -f {{ run_folder }}/failed.txt
 
 # Once, whenever there is a signal and a child. Either may come first, so each trap and each start calls this.
 pass_on() {
@@ -48,6 +51,8 @@ run() {
     child=
     [[ $code -eq 0 ]] && return
     [[ $code =~ ^(75|138|140)$ || -n $usr1$term ]] && leave_unfinished
+    words=$(tail -c 20000 {{ run_folder }}/log.txt | grep -E '{{ last_words }}' | tail -n 1)
+    echo "${words:-exit code $code}" >{{ run_folder }}/failed.txt
     exit $code
 }
 

@@ -2,16 +2,20 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from mmengine.config import Config
 
 from mmairl.configs import write_config
@@ -25,6 +29,8 @@ from mmairl.study.worker import is_local, outdated
 
 GRACE = 120  # seconds to finish a step and save, as many as the Slurm jobs have
 # A run that does not listen for a signal yet ends by it.
+# Of a run that has failed; what torchrun says below it is left out. Python's and grep's patterns in one.
+LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
 STOPPED = (REQUEUE, *(-number for number in SIGNALS))
 
 
@@ -50,6 +56,27 @@ class Run:
     @property
     def done(self) -> bool:
         return set(self.tasks) <= set(self.result.get('labels', ())) and not outdated(self.folder, self.result)
+
+
+def status(run: Run) -> tuple[str, str]:
+    """What a run does, by its folder alone, and what its log said last; a node that holds its lock is at work on it."""
+    log = run.folder / 'log.txt'
+    said = (
+        [line for line in log.read_text(errors='replace')[-5000:].splitlines() if line.strip()] if log.is_file() else []
+    )
+    if run.done:
+        return 'done', ''
+    lock = FileLock(run.folder / '.lock_0', timeout=0)
+    try:
+        with lock if (run.folder / '.lock_0').is_file() else nullcontext():
+            pass
+    except Timeout:
+        ago = timedelta(seconds=round(time.time() - log.stat().st_mtime)) if said else ''
+        return 'running', f'{said[-1]} ({ago} ago)' if said else ''
+    failed = run.folder / 'failed.txt'
+    if failed.is_file():
+        return 'failed', failed.read_text().strip()
+    return ('stopped', said[-1]) if said else ('waiting' if run.needs and not run.ready else 'not begun', '')
 
 
 def lay_out(
@@ -197,5 +224,6 @@ def _ended(run: Run, work: Work, code: int) -> str:
     if code in STOPPED:
         return 'stopped'
     lines = [line for line in work.output.splitlines() if line.strip()]
-    failed.write_text(lines[-1] if lines else f'exit code {code}')
+    errors = [line for line in lines if re.search(LAST_WORDS, line)]
+    failed.write_text((errors or lines or [f'exit code {code}'])[-1])
     return f'failed: {failed.read_text()}'

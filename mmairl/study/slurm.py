@@ -1,37 +1,100 @@
-"""A study's runs as Slurm jobs: a script each, and one that submits them in their order."""
+"""A study's runs as Slurm jobs, by what a site wants of each; or as plain commands for any other scheduler."""
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+import yaml
 from jinja2 import Template
 
-from mmairl.errors import UserError
+from mmairl.errors import UserError, closest
 from mmairl.files import write_text
-from mmairl.study.runs import Run, commands
+from mmairl.study.runs import LAST_WORDS, Run, commands
 
 JOB = Template(Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True)
 
 
-def slurm_jobs(runs: Sequence[Run], devices: int, out: Path, partition: str, gpus: bool, options: str = '') -> Path:
+@dataclass(frozen=True)
+class Cluster:
+    """A site's profile, by sbatch's own words; what is left out is Slurm's default."""
+
+    partition: str = ''
+    account: str = ''
+    time: str = ''
+    qos: str = ''
+    constraint: str = ''
+    mem: str = ''
+    cpus: int = 8  # for each GPU, or each CPU process
+    gres: str = 'gpu'  # such as gpu:a100; none for nodes without
+    environment: tuple[str, ...] = ()  # lines of bash before the run, such as `module load cuda`
+
+    @property
+    def options(self) -> list[str]:
+        names = ('partition', 'account', 'time', 'qos', 'constraint', 'mem')
+        return [shlex.quote(f'--{name}={value}') for name in names if (value := getattr(self, name))]
+
+
+def read_cluster(path: Path) -> Cluster:
+    """The profile in a YAML file; its values stay text, as YAML would make a number of 24:00:00."""
+    known = ', '.join(field.name for field in fields(Cluster))
+    try:
+        found = yaml.load(path.read_text(), yaml.BaseLoader)
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f'the profile {path} cannot be read: {" ".join(str(error).split())}') from error
+    if not isinstance(found, dict):
+        raise UserError(f'the profile {path} is a YAML of keys and values; it knows {known}')
+    for key, value in found.items():
+        if key not in known.split(', '):
+            raise UserError(
+                f"the profile {path} has an unknown key '{key}'{closest(key, known.split(', '))}; it knows {known}"
+            )
+        is_lines = isinstance(value, list) and all(isinstance(line, str) for line in value)
+        fits = dict(environment=is_lines, cpus=str(value).isdigit()).get(key, isinstance(value, str))
+        if not fits:
+            wanted = dict(environment='a list of lines', cpus='a whole number').get(key, 'one value')
+            raise UserError(f'the profile {path} has {key}: {value!r}; give {wanted}')
+    return Cluster(**{**found, 'cpus': int(found.get('cpus', Cluster.cpus))})
+
+
+def in_order(runs: Sequence[Run]) -> Iterator[Run]:
+    """Those that are not done, each after those whose weights it takes."""
+    waiting = [run for run in runs if not run.done]
+    while waiting:
+        run = next(run for run in waiting if not {other.folder for other in waiting} & set(run.needs))
+        waiting.remove(run)
+        yield run
+
+
+def plain_commands(runs: Sequence[Run], devices: int) -> Iterator[str]:
+    """A line for each run that is not done: its name, the names of those that must have succeeded before, and its command."""
+    names: dict[Path, str] = {}
+    for run in in_order(runs):
+        names[run.folder] = f'{run.row.slug}_seed_{run.seed}'
+        before = ','.join(names[folder] for folder in run.needs if folder in names) or '-'
+        steps = [f'cd {shlex.quote(os.getcwd())}', *map(shlex.join, commands(run, devices))]
+        yield f'{names[run.folder]}\t{before}\t{" && ".join(steps)}'
+
+
+def slurm_jobs(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster) -> Path:
     """A job script for each run that is not done, and the path of the script that submits them all.
 
-    A run that takes the weights of others is submitted after them and waits for them. `options` are more of sbatch's.
+    A run that takes the weights of others is submitted after them and waits for them.
     """
     folder = out.absolute() / 'jobs'
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob('*.sh'):
         old.unlink()
     names: dict[Path, str] = {}
-    submit = ['#!/usr/bin/env bash', 'set -euo pipefail']
-    waiting = [run for run in runs if not run.done]
-    while waiting:
-        # A run comes once all that it needs is done or submitted.
-        run = next(run for run in waiting if not {other.folder for other in waiting} & set(run.needs))
-        waiting.remove(run)
+    submit = [
+        '#!/usr/bin/env bash',
+        'set -euo pipefail',
+        'command -v sbatch >/dev/null || { echo "error: there is no sbatch here; run this where Slurm is" >&2; exit 2; }',
+    ]
+    for run in in_order(runs):
         script = folder / f'{run.row.slug}_seed_{run.seed}.sh'
-        write_text(script, job(run, devices, partition, gpus, options))
+        write_text(script, job(run, devices, cluster))
         names[run.folder] = f'job_{len(names)}'
         before = ''.join(f':${names[needed]}' for needed in run.needs if needed in names)
         after = f'--dependency=afterok{before} --kill-on-invalid-dep=yes ' if before else ''
@@ -44,19 +107,21 @@ def slurm_jobs(runs: Sequence[Run], devices: int, out: Path, partition: str, gpu
     return path
 
 
-def job(run: Run, devices: int, partition: str, gpus: bool, options: str = '') -> str:
+def job(run: Run, devices: int, cluster: Cluster) -> str:
     """The script of one run."""
     log = str(run.folder.absolute() / 'log.txt')
     if '"' in log or '\n' in log:
         raise UserError(f'Slurm cannot write its log to {log}; give an --out without quotes and line breaks')
     return JOB.render(
-        partition=partition,
+        options=cluster.options,
         name=f'{run.row.slug}_{run.seed}',
         devices=devices,
-        gpus=gpus,
+        cpus=cluster.cpus * devices,
+        gres='' if cluster.gres in ('', 'none') else f'{cluster.gres}:{devices}',
+        environment=cluster.environment,
         log=log.replace('%', '%%'),  # a % begins a pattern of Slurm's
-        options=[options] if options else [],
         folder=shlex.quote(os.getcwd()),
         run_folder=shlex.quote(str(run.folder.absolute())),
+        last_words=LAST_WORDS,
         commands=[shlex.join(command) for command in commands(run, devices)],
     )

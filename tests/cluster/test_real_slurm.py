@@ -55,7 +55,7 @@ def submit(slurm: Slurm, run: Run, command: str, partition: str = 'gpu') -> str:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(run.folder)
         patched.setattr(jobs, 'commands', lambda run, devices: [['bash', '-c', command]])
-        (run.folder / 'job.sh').write_text(jobs.job(run, 1, partition, gpus=False))
+        (run.folder / 'job.sh').write_text(jobs.job(run, 1, jobs.Cluster(partition=partition, gres='none')))
     return slurm.submit(run.folder / 'job.sh')
 
 
@@ -97,9 +97,11 @@ def test_a_study_job_that_is_told_to_stop_saves_and_comes_back_unless_it_was_can
 
 def test_a_run_that_leaves_with_75_by_itself_comes_back_and_one_that_fails_does_not(slurm, folder):
     run = run_in(folder)
-    number = submit(slurm, run, '[[ -e again ]] || { touch again; exit 75; }; echo "what is wrong" >&2; exit 2')
+    number = submit(
+        slurm, run, '[[ -e again ]] || { touch again; exit 75; }; echo "error: what is wrong" >&2; echo =====; exit 2'
+    )
     assert slurm.ends(number) == ('FAILED', 1)
-    assert (run.folder / 'log.txt').read_text().rstrip().endswith('what is wrong')
+    assert (run.folder / 'failed.txt').read_text() == 'error: what is wrong\n'
 
 
 def test_runs_wait_for_those_whose_weights_they_take_and_end_where_these_fail(slurm, folder, monkeypatch):
@@ -117,7 +119,9 @@ def test_runs_wait_for_those_whose_weights_they_take_and_end_where_these_fail(sl
     monkeypatch.setattr(
         jobs, 'commands', lambda run, devices: [['bash', '-c', does[run].format(shlex.quote(str(run.folder)))]]
     )
-    said = slurm(jobs.slurm_jobs([never, rescaled, source, broken], 1, folder, 'cpu', gpus=False))
+    said = slurm(
+        jobs.slurm_jobs([never, rescaled, source, broken], 1, folder, jobs.Cluster(partition='cpu', gres='none'))
+    )
     numbers = {name: number for number, name in re.findall(r'submitted (\d+): (\w+)_seed_0', said)}
     assert len(numbers) == 4, said
     states = {name: slurm.ends(number)[0] for name, number in numbers.items()}

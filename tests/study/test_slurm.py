@@ -7,10 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from small_runs import run_in, wait_for
 
+from mmairl.errors import UserError
 from mmairl.study import slurm
-from mmairl.study.runs import Run
+from mmairl.study.runs import Run, status
+from mmairl.study.slurm import Cluster, read_cluster
 from mmairl.study.spec import Row
 
 
@@ -27,7 +30,7 @@ def job(tmp_path, monkeypatch):
 
     def start(*commands: str, signals: tuple[int, ...] = (), **environment: str) -> tuple[int, str]:
         monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['bash', '-c', command] for command in commands])
-        (tmp_path / 'job.sh').write_text(slurm.job(run, 2, 'gpu', gpus=True))
+        (tmp_path / 'job.sh').write_text(slurm.job(run, 2, Cluster(partition='gpu')))
         path = f'{stubs}:{os.environ["PATH"]}'
         own = {**os.environ, 'PATH': path, 'SLURM_JOB_ID': '17', 'AT': str(tmp_path), **environment}
         process = subprocess.Popen(['bash', str(tmp_path / 'job.sh')], env=own)
@@ -97,7 +100,7 @@ def test_jobs_are_submitted_in_the_order_in_which_they_need_each_other(tmp_path,
     )
     stub.chmod(0o755)
     monkeypatch.setenv('PATH', f'{tmp_path}:{os.environ["PATH"]}')
-    submit = slurm.slurm_jobs([rescaled, source, anchor], 1, out, 'gpu', gpus=True)
+    submit = slurm.slurm_jobs([rescaled, source, anchor], 1, out, Cluster())
     subprocess.run([str(submit)], check=True, capture_output=True)
     calls = (tmp_path / 'calls').read_text().splitlines()
     assert [Path(call).stem for call in calls] == ['source_seed_0', 'anchor_seed_0', 'rescaled_seed_0']
@@ -109,7 +112,59 @@ def test_jobs_are_submitted_in_the_order_in_which_they_need_each_other(tmp_path,
 
 def test_a_job_asks_for_what_the_site_wants(tmp_path):
     run = run_in(tmp_path / 'run')
-    on_gpus, on_cpus = slurm.job(run, 2, 'gpu', True, '--time=1:00:00 --account=x'), slurm.job(run, 2, 'cpu', False)
-    assert '#SBATCH --gres=gpu:2\n' in on_gpus and '\n#SBATCH --time=1:00:00 --account=x\n' in on_gpus
+    (profile := tmp_path / 'site.yaml').write_text(
+        'account: x\ntime: 24:00:00\nconstraint: a&b\ngres: gpu:a100\ncpus: 6\nenvironment: [module load cuda, export A=1]\n'
+    )
+    on_gpus, on_cpus = slurm.job(run, 2, read_cluster(profile)), slurm.job(run, 2, Cluster(gres='none'))
+    for line in ('--account=x', '--time=24:00:00', "'--constraint=a&b'", '--gres=gpu:a100:2'):
+        assert f'\n#SBATCH {line}\n' in on_gpus
+    assert '--cpus-per-task=12\n' in on_gpus and '\nmodule load cuda\nexport A=1\n' in on_gpus
     assert '--gres' not in on_cpus and 'OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-16} / 2))' in on_cpus
     assert '-m mmairl.engine.torchrun' in on_gpus
+
+
+@pytest.mark.parametrize('text, sentence', [
+    ('acount: x', "unknown key 'acount'; did you mean 'account'?; it knows partition, account, time"),
+    ('cpus: many', "cpus: 'many'; give a whole number"),
+    ('time: [1, 2]', "time: ['1', '2']; give one value"),
+    ('environment: module load cuda', 'give a list of lines'),
+    ('- partition', 'is a YAML of keys and values'),
+    ('{', 'cannot be read'),
+])  # fmt: skip
+def test_a_mistake_in_a_profile_is_one_sentence(tmp_path, text, sentence):
+    (path := tmp_path / 'site.yaml').write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_cluster(path)
+    assert sentence in str(caught.value) and str(path) in str(caught.value) and '\n' not in str(caught.value)
+
+
+def test_the_plain_commands_of_a_study_run_it_in_a_shell(tmp_path, monkeypatch):
+    """As a loop over the lines would start them: each after those that it names."""
+    monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['touch', str(run.folder / name)] for name in 'ab'])
+    source, anchor = run_in(tmp_path / 'a b' / 'source'), run_in(tmp_path / 'anchor')
+    rescaled = Run(
+        Row('rescaled', 'x.py'), 0, run_in(tmp_path / 'rescaled').folder, ('knn',), (source.folder, anchor.folder)
+    )
+    lines = [line.split('\t') for line in slurm.plain_commands([rescaled, source, anchor], 1)]
+    assert [line[:2] for line in lines] == [
+        ['source_seed_0', '-'],
+        ['anchor_seed_0', '-'],
+        ['rescaled_seed_0', 'source_seed_0,anchor_seed_0'],
+    ]
+    for *_, command in lines:
+        subprocess.run(['sh', '-c', command], check=True)
+    assert all((run.folder / name).is_file() for run in (source, anchor, rescaled) for name in 'ab')
+
+
+def test_what_a_run_does_is_read_from_its_folder(tmp_path):
+    run, source = run_in(tmp_path / 'run'), run_in(tmp_path / 'source')
+    needs = Run(run.row, 0, run.folder, run.tasks, (source.folder,))
+    assert status(run) == ('not begun', '') and status(needs) == ('waiting', '')
+    (run.folder / 'log.txt').write_text('training 12%  loss 3.2  0:10:00 left\n\n')
+    assert status(run) == ('stopped', 'training 12%  loss 3.2  0:10:00 left')
+    lock = run.folder / '.lock_0'
+    with FileLock(lock):
+        what, said = status(run)
+    assert what == 'running' and said.startswith('training 12%  loss 3.2  0:10:00 left (0:00:0')
+    (run.folder / 'failed.txt').write_text('error: the disk is full\n')
+    assert status(run) == ('failed', 'error: the disk is full')

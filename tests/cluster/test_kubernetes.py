@@ -1,0 +1,37 @@
+"""The Job of the docs starts what it says, as far as one can tell without a Kubernetes."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_pods_of_the_docs_job_are_the_machines_of_one_run(tmp_path):
+    (tmp_path / 'python').write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / 'python').chmod(0o755)
+    text = re.search(r'### Kubernetes.*?```yaml\n(.*?)```', (ROOT / 'docs/scale.md').read_text(), re.DOTALL)[1]
+    service, job = yaml.safe_load_all(text)
+    name, spec = job['metadata']['name'], job['spec']
+    pod = spec['template']['spec']
+    (container,) = pod['containers']
+    assert spec['completionMode'] == 'Indexed' and spec['completions'] == spec['parallelism'] == 2
+    assert service['spec']['selector'] == {'batch.kubernetes.io/job-name': name}  # a label of each pod of the job
+    assert spec['podFailurePolicy']['rules'][0]['onExitCodes']['values'] == [75] and pod['restartPolicy'] == 'Never'
+    settings = {one['name']: one.get('value') for one in container['env']}
+    # a pod of an Indexed Job is NAME-INDEX, below its subdomain, which a headless service of that name serves
+    assert settings['MASTER_ADDR'] == f'{name}-0.{pod["subdomain"]}' and pod['subdomain'] == service['metadata']['name']
+    for index in range(spec['completions']):
+        known = {**os.environ, **settings, 'NODE_RANK': str(index), 'PYTHON': str(tmp_path / 'python')}
+        said = subprocess.run(container['command'], cwd=ROOT, env=known, capture_output=True, text=True, check=True)
+        words = said.stdout.splitlines()
+        assert words[:4] == ['-m', 'mmairl.engine.torchrun', f'--nnodes={settings["NNODES"]}', f'--node_rank={index}']
+        assert (
+            f'--master_addr={settings["MASTER_ADDR"]}' in words
+            and '--nproc_per_node=8' in words
+            and '--resume' in words
+        )
+        assert (ROOT / words[words.index('--launcher') - 1]).is_file()
