@@ -1,12 +1,18 @@
 """What a study's runs have left, as one record: the form that the page and the tables are made from."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
 
+from mmairl.configs import load_config
+from mmairl.errors import UserError
+from mmairl.evaluation.protocol import BY_TRAINING
+from mmairl.evaluation.training import recipe_of
 from mmairl.files import write_json
 from mmairl.study.attribution import attribute
 from mmairl.study.guard import after, compare, hidden
@@ -14,7 +20,8 @@ from mmairl.study.runs import Run
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Study
 from mmairl.study.statistics import compare as compare_scores
-from mmairl.study.worker import outdated
+from mmairl.study.worker import is_local, outdated
+from mmairl.transfer.tasks import TASKS
 
 
 def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequence[Run], out: Path) -> dict[str, Any]:
@@ -51,7 +58,7 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         ],
         fairness=dict(before=compared, after=after(finished), hidden=hidden(finished)),
         reading=study.reading.get(scale.name, ''),
-        assumptions=assumptions(configs),
+        assumptions=assumptions(configs, sorted({task for run in runs for task in run.tasks})),
     )
     scores = [metric['key'] for metric in record['metrics']]
     record['comparisons'] = {key: list(map(asdict, compare_scores(record, key, study.equivalence))) for key in scores}
@@ -63,13 +70,29 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
     return record
 
 
-def assumptions(configs: dict[str, Config]) -> dict[str, list[str]]:
-    """What the papers do not say and the rows' configs assume, each with the rows that do."""
+def assumptions(configs: dict[str, Config], tasks: Sequence[str] = ()) -> dict[str, list[str]]:
+    """What the papers do not say and the configs of the rows, and of their tasks, assume; each with the rows that do."""
     found: dict[str, list[str]] = {}
     for name, cfg in configs.items():
-        for said in filter(None, (cfg.get('assumptions') or {}).values()):
-            found.setdefault(said, []).append(name)
+        of_tasks = [recipe(cfg, task).get('assumptions') or {} for task in tasks]
+        for said in filter(None, chain.from_iterable(of.values() for of in (cfg.get('assumptions') or {}, *of_tasks))):
+            rows = found.setdefault(said, [])
+            rows += [name] if name not in rows else []
     return found
+
+
+def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
+    """The config that a task trains by; empty where it trains nothing, or where its platform is not installed."""
+    protocol, _, elsewhere = task.partition('@')
+    if protocol in BY_TRAINING:
+        return recipe_of(_loaded(f'mmairl::evaluation/{elsewhere}.py') if elsewhere else cfg, protocol)
+    try:
+        return {} if is_local(task) else _loaded(f'mmairl::{TASKS[task].config.format(depth=50)}.py')
+    except UserError:
+        return {}
+
+
+_loaded = cache(load_config)
 
 
 def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, Any]:

@@ -53,7 +53,7 @@ Nothing was trained at full size here; the published numbers, each with its tabl
 ASSUMPTIONS = """# Assumptions
 
 What the papers do not say, or say in two ways, and we chose. A config names what it assumes in its key `assumptions`, and the
-configs that inherit from it share that. A study's page lists what the pre-training of its rows assumes. This page is made
+configs that inherit from it share that. A study's page lists what its rows and their tasks assume. This page is made
 from the configs by `python projects/papers/reproduce.py`.
 
 | what was chosen | in the config, and those that inherit from it |

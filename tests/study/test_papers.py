@@ -22,6 +22,7 @@ from mmairl.report.figures import Point, study_scatter
 from mmairl.report.study_tables import columns, table_lines
 from mmairl.study import scale as scales
 from mmairl.study import worker
+from mmairl.study.collect import assumptions
 from mmairl.study.guard import compare, require_fair
 from mmairl.study.spec import Study, read_study
 from mmairl.study.worker import is_local
@@ -79,6 +80,14 @@ def test_every_item_of_the_papers_has_a_study_a_command_or_a_reason():
 def test_the_pages_are_made_from_the_studies():
     for path, text in pages().items():
         assert path.read_text() == text, f'run python projects/papers/reproduce.py, for {path} is another'
+
+
+def test_a_study_lists_what_its_rows_and_their_tasks_assume():
+    cfgs = {name: load_config(f'mmairl::{name}_r50_200e.py') for name in ('mocov2plus', 'byol_lars')}
+    alone, tasks = assumptions(cfgs), assumptions(cfgs, ['knn', 'finetune@cifar10_lt100_r50'])
+    (said,) = tasks.keys() - alone.keys()
+    assert 'long-tailed' in said and tasks[said] == list(cfgs)
+    assert [of for said, of in alone.items() if '4096' in said and 'LARS' in said] == [['byol_lars']]
 
 
 def test_the_optimal_linear_predictor_is_least_squares_and_the_network_alone_learns():
