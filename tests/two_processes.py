@@ -2,9 +2,11 @@
 
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import resuming  # noqa: F401  the hook that spoils a batch
 import torch
+import torch.distributed as dist
 import toy
 from mmengine.dist import get_rank, get_world_size
 from torch.testing import assert_close
@@ -13,7 +15,7 @@ from mmairl.engine import launch
 from mmairl.engine.distributed import network_of, start_processes
 from mmairl.errors import stop_processes
 from mmairl.hooks import OnlineProbeHook
-from mmairl.models.batchnorm import SyncBN, shuffle, unshuffle
+from mmairl.models.batchnorm import SyncBN, each_view, shuffle, unshuffle
 from mmairl.models.processes import gather
 
 KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
@@ -64,6 +66,29 @@ def check_sync_bn() -> None:
             assert_close(one, other, atol=1e-12, rtol=1e-12)
 
 
+def check_views() -> None:
+    """Two views in one pass: as two passes of plain batch norm over all processes' images, with half of the exchanges."""
+    torch.manual_seed(3)
+    ours, twin = (
+        torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), norm(4), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 3), norm(2))
+        for norm in (SyncBN, torch.nn.BatchNorm2d)
+    )
+    twin.load_state_dict(ours.state_dict())
+    images = torch.randn(2, 8, 3, 6, 6, generator=torch.Generator().manual_seed(7)) * 2 + 1
+    shares = images.chunk(get_world_size(), dim=1)[get_rank()]
+    with patch('torch.distributed.all_gather_into_tensor', wraps=dist.all_gather_into_tensor) as exchanges:
+        found = each_view(ours, lambda network, view: network(view), list(shares))
+    assert exchanges.call_count == 2, 'once a layer'
+    expected = [twin(view) for view in images]
+    for one, other in zip(found, expected):
+        assert_close(one, other.chunk(get_world_size())[get_rank()], atol=1e-12, rtol=1e-12)
+    sum((of * (1 + of)).sum() * number for number, of in enumerate(found, 1)).backward()
+    sum((of * (1 + of)).sum() * number for number, of in enumerate(expected, 1)).backward()
+    pairs = [(gather(mine.grad[None]).sum(0), whole.grad) for mine, whole in zip(ours.parameters(), twin.parameters())]
+    for one, other in [*pairs, *zip(ours.buffers(), twin.buffers())]:
+        assert_close(one, other, atol=1e-11, rtol=1e-11)
+
+
 def train(case: str, work_dir: str, launcher: str) -> dict:
     options = {'name': f'{case}_r50_200e.py', **CASES[case]}
     cfg = toy.config(work_dir=work_dir, steps=3, batch=16, queue=32, dtype='float64', width=8, **options)
@@ -90,6 +115,7 @@ if __name__ == '__main__':
     start_processes('pytorch')
     check_shuffle()
     check_sync_bn()
+    check_views()
     saved = {case: train(case, f'{folder}/{case}', 'pytorch') for case in CASES}
     if get_rank() == 0:
         torch.save(saved, Path(folder) / 'two.pth')

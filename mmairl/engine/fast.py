@@ -21,13 +21,10 @@ from functools import partial
 
 import torch
 from mmengine.config import ConfigDict
-from mmengine.dist import get_world_size
-from mmengine.logging import print_log
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmairl.errors import UserError
-from mmairl.models.batchnorm import SyncBN
 from mmairl.models.stages import blocks
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
@@ -77,7 +74,7 @@ def make_fast(model: nn.Module, fast: dict | None = None) -> nn.Module:
     if fast.get('checkpointing'):
         for block in blocks(model.backbone):
             block.forward = partial(recomputed, block)  # a copy of the block gets its own
-    if fast.get('compile') and not exchanges_statistics(model):
+    if fast.get('compile'):
         options = {} if fast['compile'] is True else dict(fast['compile'])
         for part in compiled_parts(model):
             part.compile(**options)
@@ -103,14 +100,6 @@ def compiled_parts(model: nn.Module) -> Iterator[nn.Module]:
                 yield getattr(side, name)
 
 
-def exchanges_statistics(model: nn.Module) -> bool:
-    """Whether the forward pass holds collectives: tracing them gave other gradients than running them (two processes, gloo)."""
-    if get_world_size() == 1 or not any(isinstance(layer, SyncBN) for layer in model.modules()):
-        return False
-    print_log('fast.compile is left out: SyncBN exchanges statistics between the processes in every layer', 'current')
-    return True
-
-
 def recomputed(block: nn.Module, x: Tensor) -> Tensor:
     """The block's forward pass, of which only the input is kept; the backward pass computes it again.
 
@@ -120,22 +109,27 @@ def recomputed(block: nn.Module, x: Tensor) -> Tensor:
     run = partial(type(block).forward, block)
     if not torch.is_grad_enabled():
         return run(x)
-    return checkpoint(run, x, use_reentrant=False, context_fn=lambda: (nullcontext(), same_statistics(block)))
+    views = [getattr(layer, 'views', 1) for layer in norms_of(block)]
+    return checkpoint(run, x, use_reentrant=False, context_fn=lambda: (nullcontext(), same_statistics(block, views)))
 
 
 @contextmanager
-def same_statistics(block: nn.Module) -> Iterator[None]:
-    """Batch norm's running statistics stay as they are: they have seen this batch."""
-    norms = [layer for layer in block.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+def same_statistics(block: nn.Module, views: list[int]) -> Iterator[None]:
+    """Batch norm's running statistics stay as they are, for they have seen this batch, of so many `views` in each layer."""
+    norms = norms_of(block)
     before = [(layer.momentum, layer.num_batches_tracked.clone()) for layer in norms]
-    for layer in norms:
-        layer.momentum = 0.0
+    for layer, count in zip(norms, views):
+        layer.momentum, layer.views = 0.0, count
     try:
         yield
     finally:
         for layer, (momentum, count) in zip(norms, before):
-            layer.momentum = momentum
+            layer.momentum, layer.views = momentum, 1
             layer.num_batches_tracked.copy_(count)
+
+
+def norms_of(block: nn.Module) -> list[nn.Module]:
+    return [layer for layer in block.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
 
 
 def _check(fast: dict) -> None:

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from mmairl.analysis.geometry import rankme, spread
 from mmairl.analysis.normal_ranges import QUANTITIES, sentence, state
 from mmairl.engine.distributed import network_of
+from mmairl.models.batchnorm import first_view
 from mmairl.models.heads import unit
 from mmairl.models.processes import gather, norms
 from mmairl.models.siamese import Siamese, pooled
@@ -137,7 +138,7 @@ class Recorder:
 
     def _keep_features(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         if self.features is None:
-            self.features = pooled(output).detach()
+            self.features = first_view(module, pooled(output).detach())
 
     def _keep_embeddings(self, module: nn.Module, inputs: tuple, output: dict) -> None:
         q, k, negatives = inputs

@@ -1,6 +1,7 @@
 """Batch norm over several processes or over parts of a batch, ShuffleBN, and statistics that are measured anew."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -79,45 +80,55 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
 
 
 class _OverProcesses(torch.autograd.Function):
-    """Batch norm with the statistics of all processes' rows: one exchange forward, one backward, no wait for the device."""
+    """Batch norm of each view with the statistics of all processes' rows: one exchange forward, one backward, for all views.
+
+    Nothing waits for the device.
+    """
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: nn.Module) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: 'SyncBN') -> Tensor:
         """Counts travel with the statistics, so shares may differ. Variances are about each share's own mean, then joined."""
         wide, channels = x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[1]
-        var, mean = torch.var_mean(wide, dim=_all_but_channels(x), correction=0)
-        count = mean.new_full((1,), x.numel() // channels)
-        everyone = gather(torch.cat([mean, var, count]).unsqueeze(0))
-        means, variances, counts = everyone.split([channels, channels, 1], dim=1)
+        views = wide.chunk(layer.views)
+        own = [(mean, var) for var, mean in (torch.var_mean(v, _all_but_channels(v), correction=0) for v in views)]
+        count = own[0][0].new_full((1,), views[0].numel() // channels)
+        everyone = gather(torch.cat([*chain.from_iterable(own), count]).unsqueeze(0))
+        counts, statistics = everyone[:, -1].view(-1, 1, 1), everyone[:, :-1].unflatten(1, (-1, 2, channels))
+        means, variances = statistics.unbind(dim=2)
         total = counts.sum()
         mean = (counts * means).sum(dim=0) / total
         var = (counts * (variances + (means - mean).square())).sum(dim=0) / total
         if layer.running_mean is not None:
-            layer.running_mean.lerp_(mean.to(layer.running_mean.dtype), layer.momentum)
-            layer.running_var.lerp_((var * total / (total - 1)).to(layer.running_var.dtype), layer.momentum)
+            for of_view, deviation in zip(mean, var * total / (total - 1)):
+                layer.running_mean.lerp_(of_view.to(layer.running_mean.dtype), layer.momentum)
+                layer.running_var.lerp_(deviation.to(layer.running_var.dtype), layer.momentum)
         ctx.save_for_backward(x, weight, mean, var, total)
         ctx.eps = layer.eps
-        return nn.functional.batch_norm(wide, mean, var, weight, bias, eps=layer.eps).to(x.dtype)
+        made = [nn.functional.batch_norm(v, *of, weight, bias, eps=layer.eps) for v, *of in zip(views, mean, var)]
+        return torch.cat(made).to(x.dtype) if len(made) > 1 else made[0].to(x.dtype)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
-        """dx = w s (dy - sum dy / n - x^ sum dy x^ / n), with x^ = (x - m) s, and the sums over all processes.
+        """dx = w s (dy - sum dy / n - x^ sum dy x^ / n), with x^ = (x - m) s, and the sums over a view in all processes.
 
         The gradients of weight and bias are these sums over the own rows, as DDP wants them.
         """
         x, weight, mean, var, total = ctx.saved_tensors
-        shape = [1, -1] + [1] * (x.ndim - 2)
-        rows, grad = x.to(mean.dtype), grad.to(mean.dtype)
+        shape = [len(mean), 1, -1] + [1] * (x.ndim - 2)
+        rows, grad = (of.to(mean.dtype).unflatten(0, (len(mean), -1)) for of in (x, grad))
         inverse = torch.rsqrt(var + ctx.eps)
-        normalised = (rows - mean.view(shape)) * inverse.view(shape)
-        own = torch.stack([grad.sum(dim=_all_but_channels(x)), (grad * normalised).sum(dim=_all_but_channels(x))])
+        centred = rows - mean.view(shape)
+        axes = [axis for axis in range(rows.ndim) if axis not in (0, 2)]
+        own = torch.stack([grad.sum(dim=axes), (grad * centred).sum(dim=axes) * inverse])
         sums = own.clone()
         dist.all_reduce(sums)
         of_mean, of_variance = (sums / total).view(2, *shape)
         scale = inverse if weight is None else inverse * weight
-        to_x = (grad - of_mean - normalised * of_variance) * scale.view(shape)
-        wanted = (own[1].to(weight.dtype), own[0].to(weight.dtype)) if weight is not None else (None, None)
-        return to_x.to(x.dtype), *wanted, None
+        slope = inverse.view(shape) * of_variance
+        to_x = torch.addcmul(grad - of_mean, centred, slope, value=-1).mul_(scale.view(shape))
+        to_bias, to_weight = own.sum(dim=1)
+        wanted = (to_weight.to(weight.dtype), to_bias.to(weight.dtype)) if weight is not None else (None, None)
+        return to_x.flatten(0, 1).to(x.dtype), *wanted, None
 
 
 def _all_but_channels(x: Tensor) -> list[int]:
@@ -130,14 +141,42 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
 
     torch's own SyncBatchNorm refuses CPU tensors, and on GPUs the host waits for the device three times in each layer, for
     counts of images that could differ. DDP refuses that class on a CPU, so this one is not derived from it. With one process,
-    or in evaluation, it is plain batch norm.
+    or in evaluation, it is plain batch norm. A batch of several views (`each_view`) keeps the statistics of each view apart.
     """
 
+    views = 1
     _check_input_dim = nn.SyncBatchNorm._check_input_dim
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or get_world_size() == 1:
             return super().forward(x)
+        return self._over_processes(x)
+
+    @torch.compiler.disable  # traced collectives gave other gradients, so what is compiled ends before and begins after
+    def _over_processes(self, x: Tensor) -> Tensor:
         if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
+            self.num_batches_tracked.add_(self.views)
         return _OverProcesses.apply(x, self.weight, self.bias, self)
+
+
+def each_view(network: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], views: Sequence[Tensor]) -> list[Tensor]:
+    """`run(network, view)` of each view, whose batch statistics are its own.
+
+    Over several processes all views go through in one pass, which halves the exchanges of two, where every norm over the
+    batch is a SyncBN and the views have one shape.
+    """
+    norms = [layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    apart = not all(isinstance(norm, SyncBN) for norm in norms) or len({view.shape for view in views}) > 1
+    if get_world_size() == 1 or not norms or apart:
+        return [run(network, view) for view in views]
+    for norm in norms:
+        norm.views = len(views)
+    found = run(network, torch.cat(list(views))).chunk(len(views))
+    for norm in norms:
+        norm.views = 1
+    return list(found)
+
+
+def first_view(network: nn.Module, rows: Tensor) -> Tensor:
+    """The first view's rows of what this part of a network has just put out."""
+    return rows.chunk(next((layer.views for layer in network.modules() if isinstance(layer, SyncBN)), 1))[0]

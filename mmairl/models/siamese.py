@@ -8,7 +8,7 @@ from mmengine.model import BaseModel
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.batchnorm import shuffle, unshuffle
+from mmairl.models.batchnorm import each_view, shuffle, unshuffle
 from mmairl.models.processes import own_parts
 from mmairl.registry import MODELS
 
@@ -97,17 +97,16 @@ class Siamese(BaseModel):
     def loss(self, views: list[Tensor]) -> dict[str, Tensor | dict[int, Tensor]]:
         """Teach, encode, compare: each query with the keys of the *other* views, against the queue as it stands.
 
-        Each view goes through each network on its own, so that batch statistics are a view's own. With a queue, the
-        keys are returned beside the loss.
+        Batch statistics are each view's own. With a queue, the keys are returned beside the loss.
         """
         queries, keys = self.roles(len(views))
         if self.teacher is not None:
-            k = {view: self.teach(views[view]) for view in keys}
-            q = {view: embed(self, views[view]) for view in queries}
+            k = dict(zip(keys, self.teach([views[view] for view in keys])))
+            q = dict(zip(queries, each_view(self, embed, [views[view] for view in queries])))
         else:
-            z = [project(self, view) for view in views]
+            z = each_view(self, project, views)
             k = {view: z[view] if self.target == 'student' else z[view].detach() for view in keys}
-            q = {view: predict(self, z[view]) for view in queries}
+            q = dict(zip(queries, each_view(self, predict, [z[view] for view in queries])))
         if self.queue is None:
             return self.head(q, k, None)
         return {**self.head(q, k, self.queue.negatives()), 'keys': k}
@@ -123,12 +122,14 @@ class Siamese(BaseModel):
         return every if self.symmetric else every[:1], keys
 
     @torch.no_grad()
-    def teach(self, images: Tensor) -> Tensor:
+    def teach(self, views: list[Tensor]) -> list[Tensor]:
         """The teacher's embeddings, without gradient."""
-        if not self.shuffle_bn:
-            return embed(self.teacher, images)
+        return each_view(self.teacher, self._shuffled if self.shuffle_bn else embed, views)
+
+    @staticmethod
+    def _shuffled(teacher: nn.Module, images: Tensor) -> Tensor:
         shuffled, order = shuffle(images)
-        return unshuffle(embed(self.teacher, shuffled), order)
+        return unshuffle(embed(teacher, shuffled), order)
 
     def parse_losses(self, losses: dict) -> tuple[Tensor, dict[str, Tensor]]:
         """mmengine's, of all but the keys, which wait for the optimizer's step in the queue."""
