@@ -7,6 +7,8 @@ ch. 7). L-BFGS, which BYOL names, has the same minimum and stops far from it at 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import combinations_with_replacement
 from logging import WARNING
 
 import torch
@@ -28,6 +30,8 @@ DOUBLE = 2048  # of them that are computed in float64; beyond, float32 takes hal
 TOLERANCE = 1e-4  # of the last step over the weights; what is left then is a twentieth of it, by FORCING
 FORCING = 0.05  # how far each linear system is solved
 STEPS, INNER = 100, 300  # at most
+DENSE = 4096  # weights, up to which the whole Hessian is the preconditioner,
+AGAIN = 15  # and is computed anew after a linear system that took more steps than this
 BALANCE = 1e-3  # of the gradient over strength |W|, the size of the two terms that cancel at the minimum
 NEVER = 1e6  # the score, negative, of a class without a training image
 
@@ -133,6 +137,7 @@ class Objective:
         self.axes = _principal_axes(x, self.mean) if axes is None and min(x.shape) <= WIDEST else axes
         along = (block if self.axes is None else block @ self.axes for block in centred)
         self.x = torch.cat([F.pad(block, (0, 1), value=1.0).float() for block in along])
+        self.factor: Tensor | None = None  # of a Hessian of this path, while it is near the one at hand
 
     def _blocks(self, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
         return zip(*(column.split(ROWS) for column in (self.x, self.counted, *columns)))
@@ -157,13 +162,26 @@ class Objective:
             total += change.T.float() @ x / len(self.x)
         return total
 
-    def diagonal(self, p: Tensor, strength: float) -> Tensor:
-        """Of the Hessian."""
-        total = F.pad(p.new_full((p.shape[1], self.x.shape[1] - 1), strength), (0, 1))
+    def preconditioner(self, p: Tensor, strength: float) -> Callable[[Tensor], Tensor]:
+        """Divides by a Hessian of this path where it is small, and else by the diagonal of this one."""
+        classes, size = p.shape[1], self.x.shape[1]
+        if not self.several and classes * size <= DENSE:
+            if self.factor is None:
+                whole = p.new_zeros(classes, size, classes, size)
+                for x, _, q in self._blocks(p):
+                    for one, two in combinations_with_replacement(range(classes), 2):
+                        weight = q[:, one] * (float(one == two) - q[:, two]) / len(self.x)
+                        whole[one, :, two] += x.double().T @ (x * weight[:, None])
+                        whole[two, :, one] = whole[one, :, two]
+                whole = whole.view(classes * size, -1)
+                self.factor = torch.linalg.cholesky(whole + strength * torch.eye(len(whole)).to(whole))
+            factor = self.factor
+            return lambda rows: torch.cholesky_solve(rows.reshape(-1, 1), factor).view_as(rows)
+        total = F.pad(p.new_full((classes, size - 1), strength), (0, 1))
         for x, counted, q in self._blocks(p):
             total += (q * (1 - q) * counted).T.float() @ x.square() / len(self.x)
         # Where every image is certain of its class, the bias has no curvature left, and dividing by it gave NaN.
-        return total.clamp_min(strength)
+        return partial(torch.mul, 1 / total.clamp_min(strength))
 
     def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
         """Newton's method until a step is small beside the weights, from zero or from `start`."""
@@ -190,22 +208,25 @@ class Objective:
         return Minimum(self._plain(weight), weight, gradient.norm().item(), solved)
 
     def _newton_step(self, gradient: Tensor, p: Tensor, strength: float) -> Tensor:
-        """By conjugate gradients with the Hessian's diagonal as the preconditioner."""
+        """By preconditioned conjugate gradients."""
         scale = gradient.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-        residual, diagonal = -gradient / scale, self.diagonal(p, strength)
-        step, towards = torch.zeros_like(residual), residual / diagonal
+        residual, near = -gradient / scale, self.preconditioner(p, strength)
+        step, towards = torch.zeros_like(residual), near(residual)
         product = first = (residual * towards).sum()
-        for _ in range(INNER):
+        for count in range(INNER):
+            if count == AGAIN:
+                self.factor = None
             bent = self.hessian(p, towards, strength)
             curvature = (towards * bent).sum()
             if not curvature > 0:
                 break
             step += product / curvature * towards
             residual = residual - product / curvature * bent
-            product, before = (residual * residual / diagonal).sum(), product
+            downhill = near(residual)
+            product, before = (residual * downhill).sum(), product
             if product <= FORCING**2 * first:
                 break
-            towards = residual / diagonal + product / before * towards
+            towards = downhill + product / before * towards
         # Scores of all classes raised together change no probability.
         return step * scale if self.several else (step - step.mean(dim=0)) * scale
 
