@@ -9,12 +9,16 @@ between allocations.
 
 import argparse
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 from mmengine.config import Config
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from torch.testing._internal.distributed.fake_pg import FakeStore  # there is no public one
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -73,9 +77,21 @@ def build(cfg: Config) -> nn.Module:
     return make_fast(model, {**(cfg.get('fast') or {}), 'compile': False})
 
 
-def activations(model: nn.Module, views: int, batch: int, size: int, half: bool = False) -> int:
+@contextmanager
+def one_of(gpus: int) -> Iterator[None]:
+    """The first of so many processes, whose exchanges take their buffers and move nothing."""
+    if gpus > 1:
+        dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=gpus)
+    try:
+        yield
+    finally:
+        if gpus > 1:
+            dist.destroy_process_group()
+
+
+def activations(model: nn.Module, views: int, batch: int, size: int, half: bool = False, gpus: int = 1) -> int:
     """Bytes beside weights and gradients at the fullest moment of a step of `batch` images; the step computes nothing."""
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with one_of(gpus), FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device='cpu')
         return fullest_moment(model, [torch.empty(batch, 3, size, size) for _ in range(views)], half)
 
@@ -145,7 +161,7 @@ def main() -> None:
         f'{trained:.1f} million parameters, {teacher:.1f} of the teacher; {cfg.optim_wrapper.optimizer.type}; '
         f'{views} views of {per_gpu} images of {args.size} pixels on each of {args.gpus} GPUs'
     )
-    step = activations(model, views, per_gpu, args.size, cfg.optim_wrapper.get('dtype') == 'bfloat16')
+    step = activations(model, views, per_gpu, args.size, cfg.optim_wrapper.get('dtype') == 'bfloat16', args.gpus)
     for parts in columns.values():
         parts['activations'] = step
         parts['total'] = sum(parts.values())

@@ -123,7 +123,7 @@ def test_two_processes_hold_what_was_predicted(two, strategy):
     held = two[0]['memory'][strategy]
     network = memory.build(script.memory_config())
     predicted = memory.shares(network, 'AdamW', 2)[strategy]
-    step = memory.activations(network, views=2, batch=script.BATCH, size=32)
+    step = memory.activations(network, views=2, batch=script.BATCH, size=32, gpus=2)
     least = 0.99 if strategy == 'DDP' else 0.7
     assert least < held['peak'] / (sum(predicted.values()) + step) < 1.01
     lasting = sum(predicted.values()) - predicted['gathered'] - (0 if strategy == 'DDP' else predicted['gradients'])
