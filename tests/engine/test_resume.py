@@ -137,19 +137,3 @@ def test_what_was_seen_is_not_read_again_unless_a_foreign_sampler_cannot_pass_ov
         dataset.read.clear()
         assert [batch.tolist() for batch in batches(loader, epoch=2, done=7)] == whole[7:]
         assert len(dataset.read) == read and len(loader) == 10
-
-
-def test_views_do_not_depend_on_the_number_of_workers(tmp_path):
-    """The same seed, 0 and 2 workers: the first batches of both loaders are the same."""
-    found = []
-    for workers in (0, 2):
-        cfg = resuming.config('workers', str(tmp_path))
-        cfg.train_dataloader.update(num_workers=workers, persistent_workers=False)
-        launch.share_batch(cfg, 1)
-        runner = launch.build(cfg)
-        before = torch.get_rng_state()
-        found.append([next(batches(runner.train_dataloader, epoch, 0))['inputs'] for epoch in (0, 1)])
-        assert torch.equal(torch.get_rng_state(), before)
-    first, second = found[0]
-    assert not torch.equal(first[0], second[0])
-    assert all(torch.equal(a, b) for one, other in zip(*found) for a, b in zip(one, other))

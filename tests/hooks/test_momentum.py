@@ -7,16 +7,8 @@ import torch
 
 from mmairl.engine import launch
 from mmairl.errors import UserError
-from mmairl.hooks.momentum import MomentumHook, momentum_at
+from mmairl.hooks.momentum import MomentumHook
 from mmairl.models.heads import unit
-
-
-@pytest.mark.parametrize('base', [0.99, 0.996])
-def test_the_curve_is_the_closed_form(base):
-    for k in range(101):
-        expected = 1 - (1 - base) * math.cos(math.pi * k / 200) ** 2
-        assert momentum_at(k, 100, base, 'cosine') == pytest.approx(expected, abs=1e-12)
-    assert momentum_at(57, 100, base, 'constant') == base
 
 
 def test_a_run_logs_the_curve_to_its_end_at_one_and_a_resumed_run_goes_on_along_it(toy_config):
