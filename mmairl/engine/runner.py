@@ -17,8 +17,7 @@ from mmengine.runner.base_loop import BaseLoop
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
-from mmairl.data.sampler import ResumableSampler
-from mmairl.data.training import TrainingImages, require_a_batch
+from mmairl.data.training import ResumableSampler, TrainingImages, require_a_batch
 from mmairl.data.workers import safe
 from mmairl.engine.checkpoint import Checkpointed
 from mmairl.engine.distributed import network_of

@@ -11,7 +11,7 @@ from mmengine.dist import all_gather_object, barrier, get_rank, get_world_size, 
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
-from mmairl.data.sampler import ResumableSampler
+from mmairl.data.training import ResumableSampler
 from mmairl.engine.checkpoint import resuming, trust_mmengine_checkpoints
 from mmairl.engine.distributed import network_of
 from mmairl.engine.runner import images_per_step, sampler_of

@@ -11,8 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.sampler import ResumableSampler
-from mmairl.data.training import TrainingImages
+from mmairl.data.training import ResumableSampler, TrainingImages
 from mmairl.errors import UserError
 
 

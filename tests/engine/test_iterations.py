@@ -11,7 +11,7 @@ from mmengine.config import Config
 from torch.utils.data import DataLoader, Sampler
 
 from mmairl.configs import load_config
-from mmairl.data.sampler import ResumableSampler
+from mmairl.data.training import ResumableSampler
 from mmairl.engine import launch
 from mmairl.engine.runner import endless, sampler_of
 from mmairl.errors import UserError

@@ -7,8 +7,7 @@ import resuming
 import torch
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
-from mmairl.data.sampler import ResumableSampler
-from mmairl.data.training import TrainingImages
+from mmairl.data.training import ResumableSampler, TrainingImages
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.runner import batches

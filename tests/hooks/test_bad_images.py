@@ -129,7 +129,7 @@ from types import SimpleNamespace
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.sampler import ResumableSampler
+from mmairl.data.training import ResumableSampler
 from mmairl.data.training import TrainingImages
 from mmairl.errors import UserError
 from mmairl.hooks.bad_images import UnreadableHook
