@@ -1,5 +1,6 @@
 """Studies as YAML: what is read, what is refused, and that those that come with mmairl are fair."""
 
+import json
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
@@ -137,6 +138,7 @@ def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmen
     rows, ladder = read_study(tmp_path / 'whole.yaml').rows, read_study(STUDIES / 'ladder.yaml').rows
     for scale, widths in (('in1k', ['model.projector.hidden_channels', 'model.projector.out_channels']), ('demo', [])):
         ends = [resolve(row, read_scale(scale)) for row in (rows[0], ladder[0], rows[-1], ladder[5])]
+        ends = [Config(json.loads(json.dumps(cfg.to_dict()))) for cfg in ends]  # a tuple and a list are the same here
         assert (changed(*ends[:2]), changed(*ends[2:])) == (widths, [])
 
 
