@@ -31,6 +31,7 @@ from mmairl.study.guard import compare, require_fair
 from mmairl.study.plan import Cost, cost
 from mmairl.study.runs import Run, execute, lay_out, status
 from mmairl.study.scale import read_scale, resolve
+from mmairl.study.sequential import USUAL, begin, open_rows
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, slurm_jobs
 from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.statistics import Comparison, plan_seeds
@@ -67,6 +68,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--effect', type=float, help="--power: the effect that is looked for (default: the study's margin)"
     )
+    parser.add_argument('--until-decided', action='store_true', help='add seeds until every comparison is decided')
+    parser.add_argument(
+        '--most', type=positive, metavar='RUNS', help=f'--until-decided: at most so many (default: {USUAL} of each row)'
+    )
     parser.add_argument('--collect', action='store_true', help='write the page of what is there, and leave')
     return parser.parse_args()
 
@@ -97,26 +102,56 @@ def main() -> None:
     if args.power:
         show_power(out / 'study.json', args.effect or study.equivalence)
         return
-    runs = lay_out(study, configs, seeds, tasks, out)
+    if args.until_decided:
+        runs = until_decided(study, configs, scale, seeds, tasks, out, args)
+    else:
+        runs = lay_out(study, configs, seeds, tasks, out)
     if args.slurm or args.cluster:
         cluster = read_cluster(args.cluster) if args.cluster else Cluster()
         wanted = dict(partition=args.slurm or cluster.partition, gres='none' if args.gpus == 0 else cluster.gres)
         submit = slurm_jobs(runs, args.per_run, out, replace(cluster, **wanted))
         print(f'submit with: bash {shlex.quote(str(submit))}')
         return
-    if not args.collect:
-        todo = sum(not run.done for run in runs)
-        CONSOLE.print(f'{len(runs) - todo} of {len(runs)} runs are finished')
-        for run in runs:
-            if run.result and (differs := outdated(run.folder, run.result)):
-                print(f'{run.row.name}, seed {run.seed} is measured anew, since this has changed: {differs}')
-        execute(runs, jobs_of(args), args.per_run, Progress(len(runs) - todo, len(runs)))
+    if not args.collect and not args.until_decided:
+        complete(runs, args)
     finish(collect(study, configs, scale, runs, out), out)
     look_into(study, configs, runs, out)
     if failed := [run for run in runs if (run.folder / 'failed.txt').is_file() and not run.done]:
         raise UserError(
             f'{len(failed)} of {len(runs)} runs have failed, the first in {failed[0].folder} (see its log.txt)'
         )
+
+
+def complete(runs: list[Run], args: argparse.Namespace) -> None:
+    todo = sum(not run.done for run in runs)
+    CONSOLE.print(f'{len(runs) - todo} of {len(runs)} runs are finished')
+    for run in runs:
+        if run.result and (differs := outdated(run.folder, run.result)):
+            print(f'{run.row.name}, seed {run.seed} is measured anew, since this has changed: {differs}')
+    execute(runs, jobs_of(args), args.per_run, Progress(len(runs) - todo, len(runs)))
+
+
+def until_decided(study, configs, scale, seeds, tasks, out: Path, args: argparse.Namespace) -> list[Run]:
+    """All runs up to the look at which nothing is open any more, the budget is spent, or a run is not finished."""
+    if args.slurm or args.cluster:
+        raise UserError('--until-decided waits for each look, which jobs of Slurm do not; leave one of them out')
+    plan, rows, runs = begin(out, study, seeds, args.most), study.rows, []
+    CONSOLE.print(plan.words, highlight=False)
+    seeds = [*seeds, *range(max(seeds) + 1, max(seeds) + 1 + plan.most - len(seeds))]
+    looked = 0
+    for look, _ in plan.looks:
+        runs += lay_out(replace(study, rows=tuple(rows)), configs, seeds[looked:look], tasks, out)
+        looked = look
+        if not args.collect:
+            complete(runs, args)
+        record = collect(study, configs, scale, runs, out)
+        if not all(run.done for run in runs):
+            break
+        CONSOLE.print(record['sequential']['looks'][-1], highlight=False)
+        found = record['comparisons'][record['metrics'][0]['key']]
+        if not (rows := open_rows(study, [Comparison(**of) for of in found])):
+            break
+    return runs
 
 
 def require_known(tasks: Sequence[str]) -> None:

@@ -60,7 +60,8 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
 
 def _tiles(study: Mapping, trained: str, timed: int) -> dict[str, str]:
     """How much work it was and whether it was fair, before any result."""
-    asked = sum(max(len(row['runs']), len(study['seeds'])) for row in study['rows'])
+    seeds = 0 if study.get('sequential') else len(study['seeds'])  # rows that are decided got no more of them
+    asked = sum(max(len(row['runs']), seeds) for row in study['rows'])
     finished = sum(run['state'] == 'done' for row in study['rows'] for run in row['runs'])
     before = study['fairness'].get('before', [])
     return {

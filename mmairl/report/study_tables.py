@@ -123,7 +123,8 @@ def signed(value: float, digits: int) -> str:
 def problems(study: Mapping, row: Mapping) -> list[str]:
     """What the row's means lack and why, a sentence for all seeds that it holds of: a mean over the others would hide it."""
     present = {run['seed'] for run in row['runs']}
-    found = [(seed, STATES['missing']) for seed in study['seeds'] if seed not in present]
+    asked = () if study.get('sequential') else study['seeds']  # rows that are decided got no more seeds
+    found = [(seed, STATES['missing']) for seed in asked if seed not in present]
     for run in row['runs']:
         if run['state'] != 'done':
             error = ' '.join((run.get('error') or '').split())

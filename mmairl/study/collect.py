@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.protocol import BY_TRAINING
 from mmairl.evaluation.training import recipe_of
 from mmairl.files import write_json
+from mmairl.study import sequential
 from mmairl.study.attribution import attribute
 from mmairl.study.guard import after, compare, hidden
 from mmairl.study.runs import Run
@@ -61,7 +62,14 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         assumptions=assumptions(configs, sorted({task for run in runs for task in run.tasks})),
     )
     scores = [metric['key'] for metric in record['metrics']]
-    record['comparisons'] = {key: list(map(asdict, compare_scores(record, key, study.equivalence))) for key in scores}
+    plan = sequential.read(out)
+    how = partial(sequential.compare_by_looks, plan=plan) if plan else compare_scores
+    families = {key: how(record, key, study.equivalence) for key in scores}
+    record['comparisons'] = {key: list(map(asdict, family)) for key, family in families.items()}
+    if plan and scores:
+        record['sequential'] = dict(
+            words=plan.words, looks=sequential.told(families[scores[0]], plan, len(record['seeds']))
+        )
     if study.design:
         record['design'] = dict(asdict(study.design), words=study.design.words)
         found = [attribute(record, key, study.equivalence) for key in scores]

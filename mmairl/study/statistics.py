@@ -18,7 +18,8 @@ LEVEL = 0.05  # of the family: the chance of at least one false 'differs' among 
 POWER = 0.8
 MARGIN = 1.0  # points: rows that are closer than this count as equivalent, unless the study declares another
 MOST = 1000  # seeds, beyond which --power says "more"
-DIFFERS, EQUIVALENT, UNDECIDED = 'differs', 'equivalent', 'undecided'
+DECISIONS = DIFFERS, EQUIVALENT = 'differs', 'equivalent'
+UNDECIDED = 'undecided'
 
 
 @dataclass(frozen=True)
@@ -64,29 +65,42 @@ def holm(p: np.ndarray) -> np.ndarray:
     return adjusted
 
 
-def verdicts(estimate: np.ndarray, error: np.ndarray, freedom: np.ndarray, margin: float) -> np.ndarray:
+def verdicts(
+    estimate: np.ndarray,
+    error: np.ndarray,
+    freedom: np.ndarray,
+    margin: float,
+    level: float = LEVEL,
+    known: np.ndarray | None = None,
+) -> np.ndarray:
     """A word for each comparison of a family (the last axis); where there is no error (NaN) it is undecided, and still counts.
 
     Different: a two-sided t-test. Equivalent: the larger of two one-sided tests that the difference lies beyond the margin.
+    What is `known` from an earlier look was rejected there: its p-value is 0, or 1 for the other word.
     """
     p_equal = 2 * stats.t.sf(abs(estimate) / error, freedom)
     p_apart = stats.t.sf((margin - abs(estimate)) / error, freedom)
-    different, equivalent = (holm(np.where(np.isnan(p), 1.0, p)) < LEVEL for p in (p_equal, p_apart))
-    return np.select([different, equivalent], [DIFFERS, EQUIVALENT], UNDECIDED)
+    if known is not None:
+        for word, p in zip(DECISIONS, (p_equal, p_apart)):
+            p[...] = np.select([known == word, np.isin(known, DECISIONS)], [0.0, 1.0], p)
+    different, equivalent = (holm(np.where(np.isnan(p), 1.0, p)) < level for p in (p_equal, p_apart))
+    return np.select([different, equivalent], DECISIONS, UNDECIDED)
 
 
-def compare(study: Mapping[str, Any], metric: str, margin: float) -> list[Comparison]:
-    """Every declared comparison of a study's record by one score, as one family."""
+def compare(
+    study: Mapping[str, Any], metric: str, margin: float, level: float = LEVEL, known: Sequence[str] | None = None
+) -> list[Comparison]:
+    """Every declared comparison of a study's record by one score, as one family; its intervals hold at the level, too."""
     rows = {row['name']: row for row in study['rows']}
-    found = [_compare(row, rows[row['on']], metric, margin) for row in study['rows'] if row.get('on') in rows]
+    found = [_compare(row, rows[row['on']], metric, margin, level) for row in study['rows'] if row.get('on') in rows]
     numbers = [[math.nan if value is None else value for value in (c.estimate, c.error, c.freedom)] for c in found]
     if not found:
         return []
-    words = verdicts(*np.array(numbers).T, margin)
+    words = verdicts(*np.array(numbers).T, margin, level, None if known is None else np.array(known))
     return [Comparison(**{**asdict(c), 'verdict': c.verdict or str(word)}) for c, word in zip(found, words)]
 
 
-def _compare(row: Mapping, base: Mapping, metric: str, margin: float) -> Comparison:
+def _compare(row: Mapping, base: Mapping, metric: str, margin: float, level: float) -> Comparison:
     """One comparison without its verdict, which the family decides; or with the reason why there is none."""
     one, two = scores_by_seed(row, metric), scores_by_seed(base, metric)
     common = sorted(one.keys() & two.keys())
@@ -104,7 +118,7 @@ def _compare(row: Mapping, base: Mapping, metric: str, margin: float) -> Compari
     estimate, error, freedom = map(float, (paired if blocks else welch)(*pair))
     if error == 0:
         return Comparison(**known, verdict='no spread: no verdict', estimate=estimate)
-    half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
+    half = float(stats.t.ppf(1 - level / 2, freedom)) * error
     better = float(stats.t.cdf(estimate / error, freedom))
     ends = dict(low=estimate - half, high=estimate + half, better=better, error=error, freedom=freedom)
     return Comparison(**known, verdict='', estimate=estimate, **ends)
