@@ -3,7 +3,7 @@
 The network is built without storage, and one training step runs on tensors that have a shape and no numbers, with the batch
 that a GPU gets: what is held at the fullest moment of that step is counted. What weights, gradients, optimizer and teacher
 take is arithmetic, and ZeRO divides it. Measured on two processes, the total is right to 1 % for DDP; for ZeRO it is an upper
-bound, 16 to 32 % above what was held. Not counted: the device's context (half a gigabyte), the libraries' work space, gaps
+bound, 9 % above what was held at stage 3. Not counted: the device's context (half a gigabyte), the libraries' work space, gaps
 between allocations.
 """
 
