@@ -1,0 +1,27 @@
+"""tools/demo.py as a user types it, on few images."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    'train_cfg.max_epochs=1',
+    'train_dataloader.dataset.count=256',
+    'evaluation.train.count=600',
+    'evaluation.test.count=120',
+    'total_batch_size=64',
+    'model.queue.length=128',
+]
+
+
+def test_the_demo_trains_measures_and_draws_its_page(tmp_path):
+    command = [sys.executable, 'tools/demo.py', '--seed', '3', '--work-dir', str(tmp_path), '--cfg-options', *SMALL]
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    page = (tmp_path / 'report.html').read_text()
+    for said in ('raw pixels, half size', 'random initialisation', 'trained student', 'seed 3'):
+        assert said in page, said
+    assert page.count('<svg') >= 5 and str(tmp_path / 'report.html') in done.stdout.replace('\n', '')
