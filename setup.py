@@ -52,13 +52,14 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10',
     packages=find_packages(include=['mmairl', 'mmairl.*']),
-    package_data={'mmairl.study': ['*.yaml', '*.sh'], 'mmairl.report': ['templates/*']},
+    package_data={'mmairl.study': ['*.yaml', '*.sh'], 'mmairl.report': ['templates/*', '*.json']},
     cmdclass={'build_py': BuildWithConfigs},
     # The OpenMMLab platform comes in two stacks with the same import names, so neither is forced on the user.
     install_requires=requirements('runtime'),
     extras_require={
         'openmmlab': requirements('openmmlab'),
         'transfer': requirements('transfer'),
+        'onnx': requirements('onnx'),
         'tests': requirements('tests'),
         'docs': requirements('docs'),
     },

@@ -1,22 +1,33 @@
-"""Change how a backbone is stored: tools/convert.py SRC DST --to {mmairl,torchvision,timm,detectron2,safetensors}."""
+"""Change how a backbone is stored: tools/convert.py SRC DST --to {mmairl,torchvision,timm,detectron2,safetensors,onnx}.
+
+Beside weights for timm and as safetensors it leaves a model card, README.md, for whoever puts them on a hub. An ONNX file is
+compared with torch before it is kept.
+"""
 
 import argparse
 
 from rich.console import Console
 from rich.table import Table
 
+from mmairl.configs import load_config
 from mmairl.errors import one_sentence_errors
+from mmairl.flags import positive
+from mmairl.report.card import write_card
 from mmairl.weights.load import not_finite
 from mmairl.weights.read import Backbone, read_backbone
 from mmairl.weights.write import WRITERS, write_backbone
 
+WITH_CARD = ('timm', 'safetensors')
+
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('src', help='a checkpoint of any known project, recognised by its keys')
     parser.add_argument('dst')
-    parser.add_argument('--to', choices=list(WRITERS), default='mmairl')
+    parser.add_argument('--to', choices=[*WRITERS, 'onnx'], default='mmairl')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
+    parser.add_argument('--size', type=positive, default=224, help="--to onnx: the images' side in pixels")
+    parser.add_argument('--config', help='--to onnx: a config with the backbone, where that is no ResNet')
     return parser.parse_args()
 
 
@@ -52,7 +63,15 @@ def main() -> None:
     args = parse_args()
     backbone = read_backbone(args.src, args.part)
     Console().print(summary(backbone))
+    if args.to == 'onnx':
+        from mmairl.weights.to_onnx import write_onnx  # and with it the networks of mmpretrain, which take seconds
+
+        off = write_onnx(backbone, args.dst, args.size, load_config(args.config) if args.config else None)
+        print(f'{args.dst} turns normalised `images` into `features`, {off:.1e} of the largest away from torch')
+        return
     write_backbone(backbone, args.dst, args.to)
+    if args.to in WITH_CARD:
+        print(f'the model card, in which the licence is yours to fill in, is {write_card(backbone, args.dst, args.to)}')
     print(f'{args.dst} holds {len(backbone.weights)} tensors in the format {args.to}')
 
 

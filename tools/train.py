@@ -19,16 +19,16 @@ from mmengine.config import Config
 from mmengine.dist import get_world_size
 
 from mmairl.configs import load_config, write_config
-from mmairl.engine.launch import join, strategy_named, train
+from mmairl.engine.launch import join, register, strategy_named, train
 from mmairl.engine.plan import follow, plan
 from mmairl.engine.preemption import ignore_signals
 from mmairl.errors import one_sentence_errors, stop_processes
-from mmairl.flags import ConfigOptions, positive, seed
+from mmairl.flags import ConfigOptions, above_zero, positive, seed
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('config', help='a config file, such as configs/mocov2plus_r50_200e.py')
+    parser.add_argument('config', nargs='?', help='a config file, such as configs/mocov2plus_r50_200e.py')
     parser.add_argument('--work-dir', help='where logs and checkpoints go (default: work_dirs/<config name>)')
     parser.add_argument(
         '--resume',
@@ -47,6 +47,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         '--plan', type=positive, metavar='GPUS', help='print how GPUS x --per-gpu keep the schedule, and leave'
     )
+    parser.add_argument(
+        '--suggest', action='store_true', help='print a config for --images of your own, with its reasons, and leave'
+    )
+    parser.add_argument('--images', type=positive, help='--suggest: how many there are')
+    parser.add_argument('--gpus', type=positive, default=1, help='--suggest: how many there are')
+    parser.add_argument('--memory', type=above_zero, metavar='GIB', help='--suggest: of each GPU')
     parser.add_argument('--seed', type=seed, help='the seed; a CPU run with one repeats bit for bit')
     parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, help='override config keys, as key=value')
     parser.add_argument(
@@ -55,6 +61,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
     parser.add_argument('--local_rank', '--local-rank', type=int, help='which old launchers say; others set LOCAL_RANK')
     args = parser.parse_args()
+    if args.suggest and not args.images:
+        parser.error('--suggest wants to know how many images you have; give --images N')
+    if not args.suggest and not args.config:
+        parser.error('give a config, or --suggest --images N to have one written')
     if args.local_rank is not None:
         os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     return args
@@ -84,6 +94,12 @@ def apply(args: argparse.Namespace, cfg: Config) -> None:
 @one_sentence_errors
 def main() -> None:
     args = parse()
+    if args.suggest:
+        from mmairl.engine.suggest import suggest  # which no training run needs
+
+        register()
+        print(suggest(args.images, args.gpus, args.memory))
+        return
     cfg = load_config(args.config, args.cfg_options)
     apply(args, cfg)
     if args.dump_config:

@@ -82,8 +82,7 @@ def config_for(
     base = load_config(named(method))
     if images < FEWEST:
         raise UserError(f'{data} holds {images} images, too few to learn from; give a folder of at least {FEWEST}')
-    # Sixteen steps an epoch, where there are images enough; a smaller batch says little about its statistics.
-    batch = batch or max(16, min(LARGEST_BATCH, power_of_two(images // 16)))
+    batch = batch or batch_for(images)
     steps, model = images // batch * epochs, base.model
     views = [[{**step, 'size': size} if 'size' in step else step for step in view] for view in views_of(base)]
     chosen = {
@@ -98,14 +97,13 @@ def config_for(
         'train_cfg.max_epochs': epochs,
         'param_scheduler.0.end': warm_up(base, epochs),
         'param_scheduler.1.begin': warm_up(base, epochs),
-        # The teacher averages over a fiftieth of the run at most: else it stays near its random start.
-        'default_hooks.momentum.base': min(base.default_hooks.momentum.base, 1 - 50 / max(steps, 500)),
+        'default_hooks.momentum.base': min(base.default_hooks.momentum.base, highest_momentum(steps)),
         'default_hooks.checkpoint.interval': max(1, epochs // 10),
     }
     if model.projector.hidden_channels == model.projector.in_channels:  # as wide as the features, in MoCo v2
         chosen['model.projector.hidden_channels'] = 512
-    if model.get('queue'):  # a quarter of the images at most: the key of the same image would be a negative
-        chosen['model.queue.length'] = max(batch, min(LONGEST_QUEUE, power_of_two(images // 4)))
+    if model.get('queue'):
+        chosen['model.queue.length'] = queue_for(images, batch)
     return load_config(named(method), {**chosen, **(options or {})})
 
 
@@ -126,6 +124,21 @@ def views_of(base: Config) -> list[list[dict]]:
 def warm_up(base: Config, epochs: int) -> int:
     """The papers' ten epochs, and a tenth of a shorter run."""
     return min(base.param_scheduler[0].end, max(1, epochs // 10))
+
+
+def batch_for(images: int) -> int:
+    """Sixteen steps an epoch, where there are images enough; a smaller batch says little about its statistics."""
+    return max(16, min(LARGEST_BATCH, power_of_two(images // 16)))
+
+
+def queue_for(images: int, batch: int) -> int:
+    """A quarter of the images at most: the key of the same image would be a negative."""
+    return max(batch, min(LONGEST_QUEUE, power_of_two(images // 4)))
+
+
+def highest_momentum(steps: int) -> float:
+    """The teacher averages over a fiftieth of the run at most: else it stays near its random start."""
+    return 1 - 50 / max(steps, 500)
 
 
 def power_of_two(number: int) -> int:

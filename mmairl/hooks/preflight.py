@@ -49,6 +49,11 @@ class PreflightHook(Hook):
                 f'the queue holds {queue.length} keys and one step brings {total}; '
                 'raise model.queue.length or lower total_batch_size'
             )
+        if queue.length > (images := len(runner.train_dataloader.dataset)):
+            runner.logger.warning(
+                f'the queue holds {queue.length} keys and the training set {images} images, so that images meet their own old '
+                f'keys as negatives; set model.queue.length to {max(total, images // 10)} or less (tools/train.py --suggest)'
+            )
         if not any(issubclass(hook, QueueHook) for hook in hooks):
             raise UserError(
                 "the network has a queue that nothing fills; set default_hooks.queue=dict(type='QueueHook')"

@@ -1,0 +1,62 @@
+"""The model card beside converted weights, in the form that model hubs read: what it is, how it was made, what was measured."""
+
+from pathlib import Path
+
+from mmairl.errors import UserError
+from mmairl.evaluation.identity import weights_identity
+from mmairl.files import write_text
+from mmairl.report.evaluation_page import records_in
+from mmairl.report.page import fill
+from mmairl.weights.load import is_released
+from mmairl.weights.read import Backbone, resnet_of
+
+# The settings that a checkpoint of ours keeps, by how they begin, that say what its network has learnt from and how.
+DATA = ('train_dataloader.dataset.',)
+RECIPE = (
+    'model.type', 'model.target', 'model.symmetric', 'model.head.', 'model.queue.length', 'total_batch_size',
+    'optim_wrapper.optimizer.', 'train_cfg.max_', 'default_hooks.momentum.', 'randomness.seed',
+)  # fmt: skip
+
+
+def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
+    """Write README.md beside the file of weights; where there is one, the card takes the file's name.
+
+    Of a folder it tells the name alone, for a card is published.
+    """
+    weights = Path(weights)
+    path = weights.with_name('README.md')
+    if path.exists():
+        path = weights.with_name(f'{weights.name}.md')
+    try:
+        network = resnet_of(backbone.weights, backbone.path)
+    except UserError:  # of another kind
+        network = {}
+    own = weights_identity(backbone.weights)
+    found = [] if is_released(backbone.path) else records_in(Path(backbone.path).parent)
+    measured = [record for record in found if (record.get('identity') or {}).get('weights') == own]
+    text = fill(
+        'card.md',
+        name=weights.stem,
+        file=weights.name,
+        source=Path(backbone.path).name,
+        to=to,
+        backbone=backbone,
+        network=network,
+        parameters=sum(value.numel() for key, value in backbone.weights.items() if 'running_' not in key),
+        data=beginning(backbone.settings, DATA),
+        recipe=beginning(backbone.settings, RECIPE),
+        measured=[
+            (name, value, Path(record['config']).stem)
+            for record in measured
+            for name, value in record['scores'].items()
+        ],
+    )
+    return write_text(path, text)
+
+
+def beginning(settings: dict[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {
+        key: Path(value).name if key.endswith('root') else value
+        for key, value in settings.items()
+        if key.startswith(names)
+    }

@@ -1,0 +1,70 @@
+"""The model card: the hub's form, what the checkpoint says of itself, and the numbers of these very weights alone."""
+
+import json
+
+import pytest
+import torch
+import torchvision
+import yaml
+
+from mmairl.evaluation.identity import weights_identity
+from mmairl.weights.read import read_backbone
+
+SETTINGS = {
+    'model.type': 'Siamese',
+    'model.queue.length': 4096,
+    'optim_wrapper.optimizer.lr': 0.03,
+    'train_dataloader.dataset.root': '/home/me/leaves',
+    'log_level': 'INFO',
+}
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    folder = tmp_path / 'run'
+    folder.mkdir()
+    network = torchvision.models.resnet18()
+    network.fc = torch.nn.Identity()
+    state = {f'backbone.{key}': value for key, value in network.state_dict().items()}
+    torch.save(dict(state_dict=state, meta=dict(epoch=7, settings=SETTINGS)), folder / 'epoch_7.pth')
+    own = weights_identity(read_backbone(folder / 'epoch_7.pth').weights)
+    for name, weights, score in (('knn', own, 71.25), ('linear', 'another', 99.0)):
+        record = dict(protocol=name, config='configs/evaluation/folder.py', subject='student', scores={name: score})
+        (folder / f'{name}.json').write_text(json.dumps({**record, 'identity': dict(weights=weights)}))
+    return folder / 'epoch_7.pth'
+
+
+@pytest.mark.parametrize('to,name', [('timm', 'r18.pth'), ('safetensors', 'model.safetensors')])
+def test_the_card_says_what_the_checkpoint_knows_and_leaves_the_licence_open(checkpoint, tmp_path, run_tool, to, name):
+    run_tool('tools/convert.py', checkpoint, tmp_path / 'hub' / name, '--to', to)
+    text = (tmp_path / 'hub' / 'README.md').read_text()
+    _, head, body = text.split('---\n', 2)
+    front = yaml.safe_load(head)
+    assert front['library_name'] == ('timm' if to == 'timm' else 'pytorch') and 'license' not in front
+    assert 'self-supervised-learning' in front['tags'] and '# license:' in head
+    for said in (
+        'ResNet-18 of 11.2 million',
+        '`train_dataloader.dataset.root`: leaves',
+        '`model.queue.length`: 4096',
+        'epoch_7.pth',
+        name,
+    ):
+        assert said in body
+    assert '| knn | 71.25 | folder |' in body and '99' not in body and 'log_level' not in body
+
+
+def test_its_lines_of_timm_run(checkpoint, tmp_path, run_tool, monkeypatch):
+    pytest.importorskip('timm')
+    run_tool('tools/convert.py', checkpoint, tmp_path / 'r18.pth', '--to', 'timm')
+    code = (tmp_path / 'README.md').read_text().split('```python\n')[1].split('```')[0]
+    monkeypatch.chdir(tmp_path)
+    exec(code, there := {})
+    assert there['model'](torch.randn(1, 3, 64, 64)).shape == (1, 512)
+
+
+def test_a_readme_that_is_there_stays_and_other_formats_have_no_card(checkpoint, tmp_path, run_tool):
+    (tmp_path / 'README.md').write_text('mine')
+    run_tool('tools/convert.py', checkpoint, tmp_path / 'r18.pth', '--to', 'timm')
+    assert (tmp_path / 'README.md').read_text() == 'mine' and (tmp_path / 'r18.pth.md').is_file()
+    run_tool('tools/convert.py', checkpoint, tmp_path / 'plain' / 'r18.pth', '--to', 'torchvision')
+    assert [file.name for file in (tmp_path / 'plain').iterdir()] == ['r18.pth']

@@ -1,0 +1,53 @@
+"""A backbone as ONNX: compared with torch by its own runtime; skipped where that is not installed."""
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+
+from mmairl.errors import UserError
+from mmairl.weights import to_onnx
+from mmairl.weights.read import read_backbone
+from mmairl.weights.to_onnx import write_onnx
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory):
+    torch.manual_seed(0)
+    network = torchvision.models.resnet18(num_classes=2)
+    network(torch.randn(4, 3, 64, 64))  # statistics that are not 0 and 1
+    path = tmp_path_factory.mktemp('onnx') / 'r18.pth'
+    torch.save(network.eval().state_dict(), path)
+    network.fc = torch.nn.Identity()
+    return path, network
+
+
+def test_the_file_computes_what_the_network_does_for_any_number_of_images(checkpoint, tmp_path):
+    runtime = pytest.importorskip('onnxruntime')
+    pytest.importorskip('onnxscript')
+    path, network = checkpoint
+    off = write_onnx(read_backbone(path), tmp_path / 'r18.onnx', size=64)
+    session = runtime.InferenceSession(tmp_path / 'r18.onnx')
+    for count in (1, 5):
+        images = torch.randn(count, 3, 64, 64)
+        (features,) = session.run(['features'], {'images': images.numpy()})
+        with torch.no_grad():
+            ours = network(images).numpy()
+        assert np.abs(features - ours).max() <= 1e-4 * np.abs(ours).max()
+    assert 0 <= off <= 1e-4
+    assert sorted(file.name for file in tmp_path.iterdir()) == ['r18.onnx']
+
+
+def test_a_file_that_computes_something_else_is_not_kept(checkpoint, tmp_path, monkeypatch):
+    pytest.importorskip('onnxruntime')
+    pytest.importorskip('onnxscript')
+    monkeypatch.setattr(to_onnx, 'pooled', lambda of, real=to_onnx.pooled: real(of) * (1 + torch.rand(1)))
+    with pytest.raises(UserError, match="onnxruntime's features differ from torch's"):
+        write_onnx(read_backbone(checkpoint[0]), tmp_path / 'r18.onnx', size=64)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_runtime_it_says_what_to_install(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(to_onnx, 'find_spec', lambda name: None)
+    with pytest.raises(UserError, match='onnx, onnxscript, onnxruntime is not installed; pip install'):
+        write_onnx(read_backbone(checkpoint[0]), tmp_path / 'r18.onnx')
