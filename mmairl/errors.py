@@ -136,6 +136,7 @@ def heeding_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
             return
+        told.append(number)
         for other in before:
             signal.signal(other, signal.SIG_IGN)
         stopped = Stopped(f'stopped by {signal.Signals(number).name}; the same command goes on where it can')
@@ -145,7 +146,7 @@ def heeding_signals() -> Iterator[None]:
             print(stopped, file=sys.stderr, flush=True)
         os._exit(Stopped.exit_code)  # the others may wait for this process: no way out is common to all
 
-    before = {}
+    before, told = {}, []
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, leave)
@@ -153,7 +154,7 @@ def heeding_signals() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if signal.getsignal(number) in (leave, signal.SIG_IGN):
+            if told or signal.getsignal(number) is leave:  # a run that leaves has set its own
                 signal.signal(number, handler)
 
 

@@ -40,6 +40,7 @@ BEHIND = {
     'tools/dist_train.sh': ('tools/train.py', 2, [0]),
     'tools/dist_evaluate.sh': ('tools/evaluate.py', 3, [1, 2]),
     'tools/slurm_train.sh': ('tools/train.py', 4, [2]),
+    'tools/slurm_job.sh': ('tools/train.py', 2, [0]),
 }
 
 

@@ -3,11 +3,14 @@
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from real_slurm import Slurm, lacking, wait_until
 
+from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.distributed import TOLD, _take_names_from_slurm
 from mmairl.study import slurm as jobs
 from mmairl.study.runs import Run
@@ -231,3 +234,34 @@ def test_gpus_are_asked_for_where_the_partition_has_some(slurm, folder):
     for partition, gpus in dict(gpu=2, cpu=0).items():
         said = slurm(*(partition if word == 'PARTITION' else word for word in words), **settings)
         assert said == f'3 CPUs, {gpus} GPUs\n' * 2, said
+
+
+SMALL = [
+    'train_cfg.max_epochs=6',
+    'train_dataloader.dataset.count=64',
+    'total_batch_size=16',
+    'model.queue.length=64',
+    'default_hooks.logger.interval=1',
+    'default_hooks.checkpoint.interval=6',
+    'log_level=INFO',
+]
+
+
+@pytest.mark.slow
+def test_a_run_of_two_nodes_that_goes_back_into_the_queue_ends_as_one_that_was_left_alone(slurm, tmp_path):
+    """The real thing: the job of the docs, its signal and its requeue; no value of the checkpoint differs."""
+    words = ('configs/demo/mocov2plus_shapes.py', '--seed', 0, '--cfg-options', *SMALL)
+    options = ('-N2', '-n2', '--chdir', ROOT, '--output')
+    known = dict(PYTHON=sys.executable, OMP_NUM_THREADS='1', MASTER_ADDR='127.0.0.1')  # its nodes have no names here
+    numbers = {}
+    for name in ('alone', 'told'):
+        log, script = tmp_path / f'{name}.log', ROOT / 'tools/slurm_job.sh'
+        numbers[name] = slurm.submit(*options, log, script, words[0], tmp_path / name, *words[1:], **known)
+    wait_until(lambda: list((tmp_path / 'told').glob('*/vis_data/scalars.json')), 300)
+    slurm('scancel', '--signal=USR1', numbers['told'])
+    states = {name: slurm.ends(number, 500) for name, number in numbers.items()}
+    assert states == dict(alone=('COMPLETED', 0), told=('COMPLETED', 1)), (tmp_path / 'told.log').read_text()[-4000:]
+    assert 'stopped by SIGUSR1 after' in (tmp_path / 'told.log').read_text()
+    alone, told = (load_checkpoint(tmp_path / name / 'epoch_6.pth')['state_dict'] for name in numbers)
+    differ = [key for key, value in alone.items() if not torch.equal(value, told[key])]
+    assert not differ and alone.keys() == told.keys()

@@ -58,13 +58,17 @@ def fake(monkeypatch):
 
 
 def test_torchrun_passes_the_signal_on_and_its_run_counts_as_stopped_not_failed(tmp_path, fake):
-    """The launcher exits with 1 whatever its workers do; one that asks to be started again has not failed either."""
+    """Neither is started again by the launcher: what was told to stop, and what asks for another try. What fails is."""
     script = tmp_path / 'script.py'
     script.write_text(
         'import os, signal, sys, time\n'
+        'if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":\n'
+        '    open(sys.argv[1] + "/restarted", "w")\n'
         'if os.path.exists(code := sys.argv[1] + "/code"):\n'
         '    sys.exit(int(open(code).read()))\n'
         'def save(number, frame):\n'
+        '    os.kill(os.getppid(), signal.SIGINT)\n'  # a second one changes nothing
+        '    time.sleep(1)\n'
         '    open(sys.argv[1] + "/saved_" + os.environ["RANK"], "w").write(str(int(number)))\n'
         '    sys.exit(75)\n'
         'signal.signal(signal.SIGTERM, save)\n'
@@ -76,9 +80,12 @@ def test_torchrun_passes_the_signal_on_and_its_run_counts_as_stopped_not_failed(
     signalled, again, broken = three = [run_in(tmp_path / name) for name in ('signalled', 'again', 'broken')]
     (again.folder / 'code').write_text('75')
     (broken.folder / 'code').write_text('3')
-    told = fake(three, [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=2', str(script)])
+    told = fake(
+        three, [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=2', '--max-restarts=1', str(script)]
+    )
     assert told[:5] == ['running', 'stopped'] * 2 + ['running'] and told[5].startswith('failed: ')
     assert [(signalled.folder / f'saved_{rank}').read_text() for rank in (0, 1)] == [str(int(signal.SIGTERM))] * 2
+    assert [(run.folder / 'restarted').exists() for run in three] == [False, False, True]
     assert not any((run.folder / 'failed.txt').exists() for run in (signalled, again))
 
 

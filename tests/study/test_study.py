@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from filelock import FileLock
 from mmengine.config import Config
 from PIL import Image
 from small_runs import run_in, wait_for
@@ -25,7 +26,7 @@ from mmairl.study.collect import describe
 from mmairl.study.runs import Run, execute, lay_out
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study, read_study
-from mmairl.study.worker import rescale
+from mmairl.study.worker import earlier, rescale
 from mmairl.weights.read import read_backbone
 
 ROOT = Path(__file__).parents[2]
@@ -152,6 +153,18 @@ def test_a_network_is_not_rescaled_from_a_run_that_is_not_finished(tmp_path):
     (tmp_path / 'source').mkdir()
     with pytest.raises(UserError, match='source, which is not finished; finish that run first'):
         rescale(Config(), tmp_path, str(tmp_path / 'source'), constant=0.1)
+    with pytest.raises(UserError, match='source, which is not finished; finish that run first'):
+        earlier(tmp_path, str(tmp_path / 'source'), '1/2')
+
+
+def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path, monkeypatch, capsys):
+    """A node that cannot be reached goes on with it, say, while Slurm has started it on another."""
+    monkeypatch.setattr(worker, 'PATIENCE', 0)
+    monkeypatch.setattr(sys, 'argv', ['worker', str(tmp_path)])
+    monkeypatch.setenv('SLURM_PROCID', '1')
+    with FileLock(tmp_path / '.lock_1'), pytest.raises(SystemExit) as left:  # each task of a step has its own
+        worker.main()
+    assert left.value.code == 75 and f'another process is working on {tmp_path}' in capsys.readouterr().err
 
 
 def test_a_further_score_stands_beside_what_was_published_of_it(tmp_path):
@@ -236,8 +249,8 @@ def test_a_study_that_is_stopped_saves_its_run_and_goes_on_where_it_was(tmp_path
     folder = tmp_path / 'out/runs/sgd/seed_0'
     process = interrupted(command, folder, number)
     _, said = process.communicate(timeout=600)
-    assert process.returncode == 128 + number
-    assert said == 'the study was stopped; the same command goes on where it was\n'
+    assert process.returncode == 75
+    assert said == f'stopped by {signal.Signals(number).name}; the same command goes on where it can\n'
     saved = int(Path((folder / 'last_checkpoint').read_text()).stem.removeprefix('iter_'))
     assert saved < 40 and not (folder / 'trained.json').exists()
     done = run(command)
