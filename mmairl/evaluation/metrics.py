@@ -15,8 +15,7 @@ MANY, FEW = 100, 20  # training images of a class: many-shot above the one, few-
 def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
     """The scores in percent, by name, that a data set with this `metric` is reported by; `scores` are (images, classes)."""
     require_finite(scores)
-    if metric == '11-point mAP':
-        require_multi_labels(labels, scores.shape[1])
+    if labels.ndim == 2:
         return multi_label_scores(scores, labels)
     require_labels(labels, scores.shape[1])
     return single_label_scores(metric, best_five(scores), labels, scores.shape[1])
@@ -154,25 +153,9 @@ def require_finite(scores: Tensor) -> None:
 
 def require_labels(y: Tensor, classes: int) -> None:
     """One class an image, of those that there are."""
-    if y.ndim != 1 or not len(y):
-        raise UserError(f'labels of shape {tuple(y.shape)} are not one class an image; check the data and its metric.')
     wrong = y[(y < 0) | (y >= classes)]
     if len(wrong):
         raise UserError(
             f'label {int(wrong[0])} is out of range: the classifier has {classes} classes, 0 to {classes - 1}; '
             'check that the test data have the classes of the training data and a label for every image.'
-        )
-
-
-def require_multi_labels(labels: Tensor, classes: int) -> None:
-    """A row of 1, 0 or -1 an image, an entry for every class."""
-    if labels.ndim != 2 or labels.shape[1] != classes or not len(labels):
-        raise UserError(
-            f'labels of shape {tuple(labels.shape)} do not say yes or no for each of {classes} classes; '
-            'check the data and its metric.'
-        )
-    wrong = labels[(labels != 1) & (labels != 0) & (labels != -1)]
-    if len(wrong):
-        raise UserError(
-            f'label {wrong[0].item()} is out of range: an image is of a class (1), not (0) or uncounted (-1).'
         )

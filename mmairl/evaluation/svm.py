@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Features, progress
-from mmairl.evaluation.metrics import average_precision, mean_ap, require_labels, require_multi_labels, scores_of
+from mmairl.evaluation.metrics import average_precision, mean_ap, require_labels, scores_of
 
 # The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Of equal costs the smallest is taken.
 COSTS = tuple(sorted([10.0**power for power in range(-7, 3)] + [2.0**power for power in range(-19, -3)]))
@@ -116,11 +116,10 @@ def unit(x: Tensor) -> np.ndarray:
 
 def label_matrices(train: Features, test: Features) -> tuple[Tensor, Tensor]:
     """Labels of shape (images, classes): 1, 0, or -1 where an image is not counted; single labels become one-vs-rest."""
-    classes = train.y.shape[1] if train.y.ndim == 2 else int(train.y.max()) + 1
-    for data in (train, test):
-        (require_labels if train.y.ndim == 1 else require_multi_labels)(data.y, classes)
     if train.y.ndim == 2:
         return train.y, test.y
+    classes = int(train.y.max()) + 1
+    require_labels(test.y, classes)
     return tuple(torch.nn.functional.one_hot(data.y, classes) for data in (train, test))
 
 
@@ -179,8 +178,6 @@ def _shown(labels: Tensor) -> list[int]:
     """The classes with a test image; the others have no average precision, and the log names them."""
     present = (labels == 1).any(dim=0)
     absent = (~present).nonzero().squeeze(1).tolist()
-    if not present.any():
-        raise UserError('no test image is of any class; check the labels of the test data.')
     if absent:
         print_log(f'classes {absent} have no test image and are left out of the mean', logger='current')
     return present.nonzero().squeeze(1).tolist()
