@@ -123,7 +123,6 @@ class Extraction:
 def extract(backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> Features:
     """Every image's features, in order and in memory."""
     x, y, readable = (torch.cat(column) for column in zip(*how.batches(backbone, dataset)))
-    require_labelled(y)
     return _readable_rows(x, y, readable)
 
 
@@ -139,8 +138,7 @@ def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
     Of several runs that want the file at the same time one fills it, and the others wait and read. It has its name only
     when it is whole.
     """
-    require_images(dataset)
-    require_labelled(dataset.labels)
+    require_labelled_images(dataset)
     if not on_main_process(path.is_file):
         with _one_run_at_a_time(path):
             if not on_main_process(path.is_file):
@@ -244,11 +242,8 @@ def progress(items: object, label: str, total: int | None = None) -> Iterator:
         yield item
 
 
-def require_images(dataset: Dataset) -> None:
+def require_labelled_images(dataset: Dataset) -> None:
     if not len(dataset):
         raise UserError(f'no images to evaluate: {type(dataset).__name__} is empty; check cfg.evaluation')
-
-
-def require_labelled(y: Tensor) -> None:
-    if y.ndim == 1 and int(y.min()) < 0:
+    if dataset.labels.ndim == 1 and int(dataset.labels.min()) < 0:
         raise UserError('the evaluation data has images without a label; name a labelled data set under cfg.evaluation')

@@ -20,7 +20,7 @@ from mmairl.data.splits import HELD_OUT
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.features import Extraction, Features, on_main_process, require_images, stored
+from mmairl.evaluation.features import Extraction, Features, on_main_process, require_labelled_images, stored
 from mmairl.evaluation.identity import (
     claim,
     code_identity,
@@ -188,7 +188,7 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
         named = {name: with_views(described, [settings.views[protocol]]) for name, described in named.items()}
     datasets = {name: (described, DATASETS.build(described)) for name, described in named.items()}
     for _, dataset in datasets.values():
-        require_images(dataset)
+        require_labelled_images(dataset)
     classes = [list(map(str, getattr(dataset, 'classes', ()))) for _, dataset in datasets.values()]
     for name, other in zip(datasets, classes):
         if other != classes[0]:

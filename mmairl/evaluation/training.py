@@ -162,10 +162,6 @@ def compose(
     made.model.merge(_network(cfg, recipe, start))
     labelled = DATASETS.build(train)
     made.model.classes = len(labelled.classes)
-    wrong = labelled.labels[(labelled.labels < 0) | (labelled.labels >= made.model.classes)]
-    if labelled.labels.ndim == 1 and len(wrong):
-        name, classes = type(labelled).__name__, made.model.classes
-        raise UserError(f'{name} has the label {int(wrong[0])} and {classes} classes; name a labelled data set')
     view = sized(recipe.train_view, DATASETS.build(test))
     loader = dict(num_workers=workers, persistent_workers=workers > 0, pin_memory=torch.cuda.is_available())
     loader['collate_fn'] = dict(type='default_collate')
