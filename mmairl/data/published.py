@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,12 +20,27 @@ from torch.utils.data import Dataset
 from torchvision import datasets
 
 from mmairl.data.folders import FileDataset, image_files
-from mmairl.data.splits import HeldOut
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val', 'train+val', 'test')
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """So many `images` for validation out of a training set `of` so many; one of another size gives the same fraction."""
+
+    images: int
+    of: int
+
+    def rows(self, split: str, count: int, seed: int) -> Tensor:
+        """Which of `count` images belong to the split, in their order; the test list is whole."""
+        if split == 'test':
+            return torch.arange(count)
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+        number = round(count * self.images / self.of)
+        return {'train': order[number:], 'val': order[:number], 'train+val': order}[split].sort().values
 
 
 Listing = tuple[list[str], list, list[str]]  # images as paths below the root, their labels, the names of the labels

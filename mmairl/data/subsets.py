@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mmairl.data.splits import HELD_OUT, split_by_class
 from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
 
 ARTIFACT = 'n00021939'  # WordNet's node
+HELD_OUT = 0.2
 
 
 class ImageSubset(ViewDataset):
@@ -55,6 +55,30 @@ class Part(ImageSubset):
     def __init__(self, dataset: dict, held: bool, seed: int = 0, fraction: float = HELD_OUT) -> None:
         super().__init__(dataset)
         self._keep(split_by_class(self.dataset.labels, seed, fraction)[held].sort().values)
+
+
+def split_by_class(y: Tensor, seed: int = 0, fraction: float = HELD_OUT) -> tuple[Tensor, Tensor]:
+    """Positions to fit on and positions held out: a fraction of every class, and at least one image of each.
+
+    Where an image has several labels the fraction is of all images.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if y.ndim == 2:
+        order = torch.randperm(len(y), generator=generator)
+        return order[int(fraction * len(y)) :], order[: int(fraction * len(y))]
+    fit_part, held_part = [], []
+    for label in y.unique():
+        members = (y == label).nonzero().flatten()
+        if len(members) < 2:
+            raise UserError(
+                f'class {int(label)} has one training image and some must be held out for validation; add images of it, '
+                'leave the class out, or name validation data as evaluation.val'
+            )
+        members = members[torch.randperm(len(members), generator=generator)]
+        held = max(1, int(fraction * len(members)))
+        held_part.append(members[:held])
+        fit_part.append(members[held:])
+    return torch.cat(fit_part), torch.cat(held_part)
 
 
 @DATASETS.register_module()

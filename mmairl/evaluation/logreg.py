@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from mmengine.logging import print_log
 from torch import Tensor
 
-from mmairl.data.splits import split_by_class
+from mmairl.data.subsets import split_by_class
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.metrics import scores_of
 

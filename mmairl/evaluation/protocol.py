@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 from torch import nn
 from torch.utils.data import Dataset
 
-from mmairl.data.splits import HELD_OUT
+from mmairl.data.subsets import HELD_OUT
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.backbone import load_backbone

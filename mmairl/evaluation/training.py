@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 from torch.utils.data import Dataset
 
 from mmairl.configs import home, load_config
-from mmairl.data.splits import HELD_OUT
+from mmairl.data.subsets import HELD_OUT
 from mmairl.data_configs import is_data
 from mmairl.engine.launch import train
 from mmairl.errors import UserError
