@@ -26,6 +26,7 @@ from mmairl.machine import cores
 from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import latex, markdown
 from mmairl.report.table import rich_table
+from mmairl.study.attribution import more_runs
 from mmairl.study.collect import collect
 from mmairl.study.guard import compare, require_fair
 from mmairl.study.plan import Cost, cost
@@ -100,7 +101,7 @@ def main() -> None:
     if args.dry_run:
         return
     if args.power:
-        show_power(out / 'study.json', args.effect or study.equivalence)
+        show_power(study, out / 'study.json', args.effect or study.equivalence)
         return
     if args.until_decided:
         runs = until_decided(study, configs, scale, seeds, tasks, out, args)
@@ -210,14 +211,18 @@ def show_status(runs: list[Run]) -> None:
     print('; '.join(f'{number} {what}' for what, number in counted.most_common()))
 
 
-def show_power(path: Path, effect: float) -> None:
+def show_power(study: Study, path: Path, effect: float) -> None:
     """For each declared comparison what its seeds can see, and how many `effect` wants."""
     if not path.is_file():
         raise UserError(f'there is no {path}; --power reads the spreads of finished runs, so run the study first')
     record = json.loads(path.read_text())
     labels = {metric['key']: metric['label'] for metric in record['metrics']}
     columns = ('spread', 'seeds', 'they see an effect of', f'seeds for an effect of {effect:g}')
-    for key, family in record.get('comparisons', {}).items():
+    for key, of in record.get('attribution', {}).items():
+        more = more_runs(effect, of['spread'], of['runs'], study.design, of['blocks']) if of['spread'] else None
+        said = 'cannot be said' if more is None else f'{more} more'
+        print(f"{labels[key]}: {of['runs']} runs; those that a factor's effect of {effect:g} wants: {said}")
+    for key, family in record.get('comparisons', {}).items() if not study.design else ():
         planned = plan_seeds([Comparison(**of) for of in family], effect)
         CONSOLE.print(rich_table(columns, [(row, numbers) for row, *numbers in planned], labels[key]))
     CONSOLE.print(

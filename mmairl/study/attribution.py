@@ -5,8 +5,8 @@ mean change from a factor's first level to its second over all rows. An interact
 that a factor has with the other at its second level and at its first, as in Box, Hunter and Hunter.
 
 The error is pure: what is left of the runs when each row has a mean of its own, and each seed an effect where seeds are
-blocks. One spread for all rows is right here, as it is not for single steps: every row has the same weight in every
-effect, and the mean of the rows' variances is what it estimates.
+blocks. Each row has a spread of its own, and an estimate the degrees of freedom of Satterthwaite, as in Welch's test: with one
+spread for all rows, a null design whose rows spread as unequally as the demo's ladder has a false alarm in 8 % at two seeds.
 
 Shapley's share of a factor is its gain averaged over all orders in which the factors could be added. In this model a
 term's share is twice its coefficient, divided among its factors, where they are odd in number, and nothing where they are
@@ -74,55 +74,105 @@ class Attribution:
 Terms = list[tuple[str, ...]]
 
 
+Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]  # estimate, standard error, degrees of freedom
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A linear model over runs: what a coefficient weighs each run with, and what rows and seeds leave of the runs as error."""
+
+    terms: Terms
+    weights: np.ndarray  # (1 + terms and more, runs)
+    residual: np.ndarray  # (runs, runs)
+    rows: np.ndarray  # (runs, rows), 1 where a run is of the row
+    freedom: int
+
+    def variances(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of a run of each row, and their degrees of freedom; scores are (..., runs). A row's only run has the mean of all."""
+        squares = (scores @ self.residual) ** 2
+        pooled = squares.sum(-1, keepdims=True) / self.freedom
+        own = np.diag(self.residual) @ self.rows
+        known = own > 1e-9
+        return (
+            np.where(known, squares @ self.rows / np.where(known, own, 1), pooled),
+            np.where(known, own, self.freedom),
+        )
+
+    def estimate(self, scores: np.ndarray, sums: Mapping[tuple[str, ...], float]) -> Numbers | None:
+        """A sum of coefficients, NaN for the error where there is none; None where a term is not in the model."""
+        if not sums or not sums.keys() <= set(self.terms):
+            return None
+        by_run = sum(weight * self.weights[1 + self.terms.index(term)] for term, weight in sums.items())
+        estimate = scores @ by_run
+        if not self.freedom:
+            return estimate, np.full_like(estimate, math.nan), np.full_like(estimate, math.nan)
+        variances, freedom = self.variances(scores)
+        parts = variances * (by_run**2 @ self.rows)
+        error = np.sqrt(parts.sum(-1))
+        error = np.where(error > 1e-9, error, math.nan)  # runs that are equal but for rounding
+        return estimate, error, np.minimum(self.freedom, error**4 / (parts**2 / freedom).sum(-1))
+
+
+def fit(design: Design, runs: Sequence[tuple[str, int]], blocks: bool) -> Fit:
+    """The largest model that these runs (row, seed) can tell: with all interactions, with pairs, with those asked, without."""
+    if not runs:
+        return Fit([], np.zeros((1, 0)), np.zeros((0, 0)), np.zeros((0, 0)), 0)
+    names, seeds = zip(*runs)
+    rows, fixed = _columns(names), _columns(seeds)[:, 1:] if blocks else np.empty((len(runs), 0))
+    counts = range(1, len(design.factors) + 1)
+    every = [effect for count in counts for effect in combinations(design.factors, count)]
+    mains = [(factor,) for factor in design.factors]
+    for terms in [*([every] if design.resolution is None else []), design.distinct, design.asked, mains, []]:
+        columns = [design.signs(term, names) for term in [(), *terms]]
+        table = np.hstack([np.stack(columns, axis=1), fixed])
+        if np.linalg.matrix_rank(table) == table.shape[1]:
+            break
+    means = np.hstack([rows, fixed])
+    residual = np.eye(len(runs)) - means @ np.linalg.pinv(means)
+    return Fit(terms, np.linalg.pinv(table), residual, rows, len(runs) - int(np.linalg.matrix_rank(means)))
+
+
+def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[tuple[str, ...], float]]:
+    """Shapley's share of each factor as a sum of coefficients."""
+    odd = [term for term in terms if len(term) % 2]
+    return {factor: {term: 2 / len(term) for term in odd if factor in term} for factor in factors}
+
+
 def attribute(study: Mapping[str, Any], metric: str, margin: float) -> Attribution:
     """A record of a study whose rows are crossed, as `collect` makes it, by one score."""
     design = Design(**{key: study['design'][key] for key in ('factors', 'levels', 'rows', 'interactions')})
-    scores = {row['name']: scores_by_seed(row, metric) for row in study['rows']}
-    runs = [(name, seed) for name in design.rows for seed in scores[name]]
-    blocks = bool(runs) and _seeds_are_blocks(study, scores)
-    lines = np.array([scores[name][seed] for name, seed in runs])
-    fixed = _columns([seed for _, seed in runs])[:, 1:] if blocks else np.empty((len(runs), 0))
-    terms = _terms(design, [name for name, _ in runs], fixed)
-    table = np.hstack([_model(design, [name for name, _ in runs], terms), fixed])
-    inverse = np.linalg.pinv(table) if len(runs) else np.empty((1, 0))
-    error, freedom = _pure_error(lines, [name for name, _ in runs], fixed)
-
-    def estimate(weights: Mapping[tuple[str, ...], float]) -> tuple[float, float] | None:
-        """A sum of coefficients and its standard error; None where a term is not in the model."""
-        if not weights or not weights.keys() <= set(terms):
-            return None
-        contrast = np.zeros(len(inverse))
-        for term, weight in weights.items():
-            contrast[1 + terms.index(term)] = weight
-        by_run = contrast @ inverse
-        return float(by_run @ lines), float(error * np.linalg.norm(by_run))
-
-    found = {effect: estimate({effect: 2.0}) for effect in design.distinct}
-    odd = [term for term in terms if len(term) % 2]
-    by_factor = [{term: 2 / len(term) for term in odd if factor in term} for factor in design.factors]
-    gain = _share('all factors', estimate(dict.fromkeys(odd, 2.0) if all(by_factor) else {}), freedom)
+    by_row = {row['name']: scores_by_seed(row, metric) for row in study['rows']}
+    runs = [(name, seed) for name in design.rows for seed in by_row[name]]
+    scores = np.array([by_row[name][seed] for name, seed in runs])
+    blocks = bool(runs) and _seeds_are_blocks(study, by_row)
+    model = fit(design, runs, blocks)
+    found = {effect: model.estimate(scores, {effect: 2.0}) for effect in design.distinct}
+    parts = {name: model.estimate(scores, sums) for name, sums in shares(design.factors, model.terms).items()}
+    gain = model.estimate(scores, {term: 2.0 for term in model.terms if len(term) % 2})
+    spread = math.sqrt(model.variances(scores)[0].mean()) if model.freedom else 0.0
     return Attribution(
         metric=metric,
         margin=margin,
         resolution=design.words,
         runs=len(runs),
         blocks=blocks,
-        effects=tuple(_effects(design, found, freedom, margin)),
-        shares=tuple(_share(name, estimate(weights), freedom) for name, weights in zip(design.factors, by_factor)),
-        gain=gain,
-        exact=len(terms) == 2 ** len(design.factors) - 1,
-        missing=tuple(_missing(study, scores)),
-        spread=error if freedom else None,
-        wanted=more_runs(margin, error, len(runs), design, blocks) if error > 0 else None,
+        effects=tuple(_effects(design, found, model.freedom, margin)),
+        shares=tuple(_share(name, of) for name, of in parts.items()),
+        gain=_share('all factors', gain),
+        exact=len(model.terms) == 2 ** len(design.factors) - 1,
+        missing=tuple(_missing(study, by_row)),
+        spread=spread if spread > 1e-9 else None,
+        wanted=more_runs(margin, spread, len(runs), design, blocks) if spread > 1e-9 else None,
     )
 
 
 def _seeds_are_blocks(study: Mapping, scores: Mapping[str, Mapping]) -> bool:
-    """Whether every seed means the same in each row that has it as in the first, and some row has two."""
-    first = study['rows'][0]
-    pairs = [(row, seed) for row in study['rows'][1:] for seed in scores[row['name']]]
-    common = all(seed in scores[first['name']] and same_start(row, first, seed) for row, seed in pairs)
-    return common and len(scores[first['name']]) > 1
+    """Whether every seed means the same in each row that has it, and some row has two."""
+    for seed in set().union(*scores.values()):
+        first, *others = (row for row in study['rows'] if seed in scores[row['name']])
+        if not all(same_start(row, first, seed) for row in others):
+            return False
+    return max(map(len, scores.values())) > 1
 
 
 def _columns(labels: Sequence) -> np.ndarray:
@@ -130,43 +180,14 @@ def _columns(labels: Sequence) -> np.ndarray:
     return (np.array(labels)[:, None] == np.array(list(dict.fromkeys(labels)))).astype(float)
 
 
-def _model(design: Design, names: Sequence[str], terms: Terms) -> np.ndarray:
-    return np.stack([design.signs(term, names) for term in [(), *terms]], axis=1).astype(float)
-
-
-def _terms(design: Design, names: Sequence[str], fixed: np.ndarray) -> Terms:
-    """The largest model that the finished runs can fit: all interactions, pairs, what is asked, main effects; or none."""
-    counts = range(1, len(design.factors) + 1)
-    every = [effect for count in counts for effect in combinations(design.factors, count)]
-    mains = [(factor,) for factor in design.factors]
-    largest = [every] if design.resolution is None else []
-    for terms in [*largest, design.distinct, design.asked, mains]:
-        table = np.hstack([_model(design, names, terms), fixed]) if names else np.zeros((0, 1))
-        if len(table) and np.linalg.matrix_rank(table) == table.shape[1]:
-            return terms
-    return []
-
-
-def _pure_error(values: np.ndarray, names: Sequence[str], fixed: np.ndarray) -> tuple[float, int]:
-    """The standard deviation within rows, less the seeds' effects where they are fixed, and its degrees of freedom."""
-    if not len(values):
-        return 0.0, 0
-    table = np.hstack([_columns(names), fixed])
-    left = values - table @ (np.linalg.pinv(table) @ values)
-    freedom = len(values) - int(np.linalg.matrix_rank(table))
-    return (math.sqrt(left @ left / freedom), freedom) if freedom else (0.0, 0)
-
-
 def _effects(design: Design, found: Mapping, freedom: int, margin: float) -> list[Effect]:
     """Each with its interval and its verdict: those that the study asks for as one family, other pairs as another."""
     effects = []
     for asked in (True, False):
         family = [effect for effect in found if (effect in design.asked) == asked]
-        numbers = np.array([found[effect] or (math.nan, math.nan) for effect in family]).reshape(-1, 2)
-        numbers[numbers[:, 1] < 1e-12, 1] = math.nan
-        words = verdicts(*numbers.T, np.float64(freedom or math.nan), margin) if family else ()
-        for effect, (_, error), word in zip(family, numbers, words):
-            share = _share('', found[effect], freedom)
+        numbers = np.array([found[effect] or (math.nan,) * 3 for effect in family]).reshape(-1, 3)
+        for effect, (_, error, _), word in zip(family, numbers, verdicts(*numbers.T, margin) if family else ()):
+            share = _share('', found[effect])
             if found[effect] is None:
                 word = 'not estimable: runs are missing'
             elif math.isnan(error):
@@ -177,13 +198,13 @@ def _effects(design: Design, found: Mapping, freedom: int, margin: float) -> lis
     return effects
 
 
-def _share(name: str, found: tuple[float, float] | None, freedom: int) -> Share:
+def _share(name: str, found: Numbers | None) -> Share:
     """With its 95 % interval, where there is an error."""
     if found is None:
         return Share(name)
-    estimate, error = found
-    half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error if error > 0 else None
-    return Share(name, estimate, None if half is None else estimate - half, None if half is None else estimate + half)
+    estimate, error, freedom = map(float, found)
+    half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
+    return Share(name, estimate, *((None, None) if math.isnan(half) else (estimate - half, estimate + half)))
 
 
 def _missing(study: Mapping, scores: Mapping[str, Mapping]) -> list[str]:
@@ -198,7 +219,7 @@ def more_runs(effect: float, spread: float, runs: int, design: Design, blocks: b
     """
     rows = len(design.rows)
     for seeds in range(2, MOST + 1):
-        freedom = (rows - blocks) * (seeds - 1)
+        freedom = (rows - blocks) * (seeds - 1) ** 2 / (seeds + 1)  # what Satterthwaite's has for rows of one spread
         if chance(effect, 2 * spread / math.sqrt(rows * seeds), freedom, len(design.asked)) >= POWER:
             return max(0, rows * seeds - runs)
     return None
