@@ -1,4 +1,4 @@
-"""The configs: every one builds, and neighbours on the ladder differ in one factor."""
+"""The ladder of configs: neighbours differ in one factor."""
 
 from pathlib import Path
 
@@ -72,20 +72,3 @@ def test_the_factors_are_those_of_the_papers_table():
         lars = name.endswith('_lars')
         assert factors['optimizer'] == ('LARS, lr 1.2, decay 1e-06' if lars else 'SGD, lr 0.12, decay 0.0001')
         assert ('solarize' in factors['augmentation']) == (name.startswith('byol') or name.endswith('complexaug'))
-
-
-def every_config() -> list[Path]:
-    """The pre-training's; those of evaluation and transfer have tests of their own."""
-    elsewhere = {'_base_', 'evaluation', 'transfer'}
-    return sorted(path for path in CONFIGS.rglob('*.py') if not elsewhere & set(path.parts))
-
-
-@pytest.mark.parametrize('path', every_config(), ids=lambda path: path.relative_to(CONFIGS).as_posix())
-def test_every_config_resolves_within_the_house_rules(path):
-    cfg = Config.fromfile(path)
-    assert cfg.default_scope == 'mmairl'
-    if 'optimizer' in cfg.get('optim_wrapper', {}) and cfg.get('param_scheduler'):
-        warm_up, cosine = cfg.param_scheduler[0], cfg.param_scheduler[-1]
-        assert warm_up.get('end') == cosine.begin, 'the cosine begins where the warm-up ends'
-        length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
-        assert cosine.get('end', length) == length, 'the cosine ends with the run'

@@ -69,10 +69,17 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
     assert launch.train(on_shapes(resume=True)).iter == 2
 
 
-def test_the_views_of_every_config_are_made():
+def test_every_config_has_a_schedule_that_ends_with_the_run_and_makes_its_views():
     image, made = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
-    for path in PRETRAINING:
-        dataset = launch.load_config(str(path)).train_dataloader.dataset
+    for path in [*PRETRAINING, *CONFIGS.glob('supervised/*.py')]:
+        cfg = launch.load_config(str(path))
+        assert cfg.default_scope == 'mmairl'
+        if path.is_relative_to(CONFIGS) and cfg.get('param_scheduler'):
+            warm_up, cosine = cfg.param_scheduler[0], cfg.param_scheduler[-1]
+            assert warm_up.get('end') == cosine.begin, f'the cosine begins where the warm-up ends: {path}'
+            length = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.get('max_iters')
+            assert cosine.get('end', length) == length, f'the cosine ends with the run: {path}'
+        dataset = cfg.train_dataloader.dataset
         while 'dataset' in dataset:  # a sample of classes, say, around the data set that makes the views
             dataset = dataset.dataset
         if dataset.get('views') is None or dataset.views in made:
