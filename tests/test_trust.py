@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 READS = re.compile(
     r'(?<!\.)\b(?:eval|exec)\(|\b(?:__import__|import_module|run_path)\(|\b(?:pickle|dill|joblib|marshal|jit|mmengine)\.loads?\(|extractall'
     r'|\b(?:read_pickle|unsafe_load|full_load|load_state_dict_from_url)\b|Config\.from\w+|pickle\.Unpickler\(|allow_pickle=True'
-    r'|\btorch\.load\((?!.*weights_only=True)|\byaml\.load\((?!.*Loader=(?:PlainLoader|yaml\.C?SafeLoader))'
+    r'|\btorch\.load\((?!.*weights_only=True)|\byaml\.load\((?!.*(?:PlainLoader|yaml\.(?:C?Safe|Base)Loader))'
 )
 ALLOWED = {
     'mmairl/__init__.py': {'import_module(': 'modules of ours by fixed names'},
