@@ -60,6 +60,7 @@ setup(
         'openmmlab': requirements('openmmlab'),
         'transfer': requirements('transfer'),
         'onnx': requirements('onnx'),
+        'log': requirements('log'),
         'tests': requirements('tests'),
         'docs': requirements('docs'),
     },

@@ -84,12 +84,13 @@ OPTIM_WRAPPERS = _child(parent.OPTIM_WRAPPERS, 'optim')
 OPTIM_WRAPPER_CONSTRUCTORS = _child(parent.OPTIM_WRAPPER_CONSTRUCTORS, 'optim')
 PARAM_SCHEDULERS = _child(parent.PARAM_SCHEDULERS, 'optim')
 METRICS = _child(parent.METRICS, 'evaluation')
+VISBACKENDS = _child(parent.VISBACKENDS, 'engine')
 WEIGHT_INITIALIZERS = _child(parent.WEIGHT_INITIALIZERS, 'weights', 'analysis')
 
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.
 for _root in (
     parent.RUNNER_CONSTRUCTORS, parent.LOOPS, parent.STRATEGIES, parent.TASK_UTILS, parent.EVALUATOR, parent.VISUALIZERS,
-    parent.VISBACKENDS, parent.LOG_PROCESSORS, parent.INFERENCERS, parent.FUNCTIONS,
+    parent.LOG_PROCESSORS, parent.INFERENCERS, parent.FUNCTIONS,
 ):  # fmt: skip
     _child(_root)
 

@@ -39,6 +39,10 @@ mmcv_wheel() {
     cache=${XDG_CACHE_HOME:-$HOME/.cache}/mmairl/wheels/$(.venv/bin/python -c \
         "import sys, torch; print(f'py{sys.version_info[0]}{sys.version_info[1]}-torch{torch.__version__}-mmcv$version' + '-cuda' * torch.cuda.is_available())")
     if ! ls "$cache"/mmcv-*.whl >/dev/null 2>&1; then
+        if grep -q 'C++20 or later' "$(.venv/bin/python -c 'import torch; print(torch.__path__[0])')/include/ATen/ATen.h"; then
+            echo "error: this torch wants C++20 and mmcv $version is C++17; take an older one: rm -rf .venv; PYTHON=python3.11 make ops" >&2
+            return 2
+        fi
         say "building mmcv $version with its ops, once for this user: 20 minutes on 2 cores" >&2
         built=$(mktemp -d)
         # Beside a mmcv-lite already installed, pip would call mmcv satisfied only by name, so no --upgrade is needed.

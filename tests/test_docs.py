@@ -16,6 +16,8 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import yaml
+from packaging.requirements import Requirement
 from PIL import Image
 
 from mmairl.configs import load_config
@@ -188,6 +190,28 @@ def test_every_page_is_in_the_sites_navigation_and_every_entry_of_the_api_is_a_m
     assert all(page.startswith('docs/benchmarks/') for page in missing), missing
     for name in re.findall(r'^::: (\S+)', read('docs/api.md'), re.MULTILINE):
         assert importlib.util.find_spec(name), name
+
+
+def test_the_public_ci_runs_what_a_clone_does_on_each_python_that_has_tested_versions():
+    job = yaml.safe_load(read('.github/workflows/test.yml'))['jobs']['test']
+    lines = [step['run'] for step in job['steps'] if 'run' in step]
+    assert 'make test' in lines
+    for line in lines:
+        check_command(shlex.split(line), set())
+    for python in job['strategy']['matrix']['python']:
+        lines = [Requirement(line) for line in read('requirements/constraints.txt').splitlines() if line[0] != '#']
+        kept = [one.name for one in lines if one.marker is None or one.marker.evaluate({'python_version': python})]
+        assert len(kept) == len(set(kept)) and {'torch', 'numpy', 'scipy', 'matplotlib'} <= set(kept), python
+
+
+def test_the_containers_steps_name_what_is_there():
+    text = read('docker/Dockerfile')
+    (script, what), (example, *words) = (
+        re.search(pattern, text)[0].split()
+        for pattern in (r'requirements/install.sh \w+', r'tools/dist_train.sh [^\n]+')
+    )
+    assert (ROOT / script).is_file() and f'  {what} ' in read(script)
+    check_tool(example, words, set())
 
 
 # Cheap commands of the pages, what makes them small, and what they print or leave; each is looked for in its page.

@@ -7,9 +7,11 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from mmengine.runner import Runner
+from PIL import Image
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
@@ -82,3 +84,26 @@ def test_mmpretrains_own_script_trains_a_config_of_ours_as_our_tool_does(toy_con
     assert len(theirs['random_states']) == 1, 'our runner: it resumes exactly'
     ours = launch.train(toy_config(steps=2, width=8)).model.state_dict()
     assert all(torch.equal(value, theirs['state_dict'][key]) for key, value in ours.items())
+
+
+def test_our_network_trains_on_mmpretrains_own_data_views_and_preprocessor(toy_config, tmp_path):
+    for number, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (16, 40, 40, 3), np.uint8)):
+        Image.fromarray(pixels).save(tmp_path / f'{number:02}.png')
+    view = [
+        dict(type='mmpretrain.RandomResizedCrop', scale=32, backend='pillow'),
+        dict(type='mmpretrain.RandomFlip', prob=0.5),
+    ]
+    pipeline = [
+        dict(type='LoadImageFromFile'),
+        dict(type='mmpretrain.MultiView', num_views=2, transforms=[view]),
+        dict(type='mmpretrain.PackInputs'),
+    ]
+    cfg = toy_config(steps=2, width=8)
+    cfg.train_dataloader.dataset = dict(
+        type='mmpretrain.CustomDataset', data_root=str(tmp_path), with_label=False, pipeline=pipeline
+    )
+    cfg.model.data_preprocessor = dict(
+        type='mmpretrain.SelfSupDataPreprocessor', mean=[123.7, 116.3, 103.5], std=[58.4, 57.1, 57.4], to_rgb=True
+    )
+    runner = launch.train(cfg)
+    assert runner.iter == 2 and np.isfinite(runner.message_hub.get_scalar('train/loss').current())

@@ -53,6 +53,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument('--images', type=positive, help='--suggest: how many there are')
     parser.add_argument('--gpus', type=positive, default=1, help='--suggest: how many there are')
     parser.add_argument('--memory', type=above_zero, metavar='GIB', help='--suggest: of each GPU')
+    parser.add_argument(
+        '--log', nargs='+', default=[], metavar='LOGGER', help='wandb, mlflow, tensorboard: where curves go as well'
+    )
     parser.add_argument('--seed', type=seed, help='the seed; a CPU run with one repeats bit for bit')
     parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, help='override config keys, as key=value')
     parser.add_argument(
@@ -87,6 +90,10 @@ def apply(args: argparse.Namespace, cfg: Config) -> None:
         cfg.strategy = strategy_named(args.strategy)
     if args.auto_scale_lr:
         cfg.auto_scale_lr.enable = True
+    if args.log:
+        from mmairl.engine.loggers import log_to
+
+        log_to(cfg, args.log)
     if args.seed is not None:
         cfg.randomness.seed = args.seed
 

@@ -3,7 +3,7 @@
 import itertools
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from mmengine.config import Config
 from mmairl.configs import home, load_config
 from mmairl.data.folders import UnlabelledFolder
 from mmairl.engine.launch import train
+from mmairl.engine.loggers import log_to
 from mmairl.errors import UserError, as_user_errors, closest
 
 FEWEST, LARGEST_BATCH, LONGEST_QUEUE = 64, 256, 16_384
@@ -31,6 +32,7 @@ def pretrain(
     workers: int | None = None,
     seed: int | None = None,
     resume: bool = False,
+    log: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Pre-train a ResNet-18 on all images below a folder, and return the last checkpoint.
@@ -48,6 +50,7 @@ def pretrain(
         workers: processes that load images; by default one a core, 8 at most.
         seed: a CPU run with one repeats bit for bit.
         resume: go on from the newest checkpoint in `out`.
+        log: of 'wandb' and 'mlflow', where curves go as well.
         options: config keys as `--cfg-options` has them, such as {'model.head.temperature': 0.1}.
 
     >>> mmairl.pretrain('mocov2plus', data='images/', out='runs/a', epochs=100)  # doctest: +SKIP
@@ -60,6 +63,7 @@ def pretrain(
     chosen = {'train_dataloader.num_workers': min(8, cores) if workers is None else workers, 'randomness.seed': seed}
     cfg = config_for(method, data, images, epochs, size, batch, {**chosen, **(options or {})})
     cfg.work_dir, cfg.resume = str(out), resume
+    log_to(cfg, log)
     # mmengine keeps one visualizer and log a name, and its own names differ by the second
     cfg.experiment_name = f'{method}_{next(RUNS)}'
     if not torch.cuda.is_available():

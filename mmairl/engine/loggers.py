@@ -1,0 +1,134 @@
+"""A run's config and curves in wandb and MLflow, beside the files and TensorBoard in its work dir.
+
+mmengine's own two are left alone: its wandb counts calls where the curves want iterations, and uploads the code of the folder
+that a run is started in; its MLflow writes to files, which MLflow takes no more, and passes over MLFLOW_TRACKING_URI.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.logging import print_log
+from mmengine.visualization.vis_backend import BaseVisBackend
+
+from mmairl.engine.changes import settings
+from mmairl.errors import UserError, closest
+from mmairl.registry import VISBACKENDS
+
+NAMES = {'wandb': 'WandbLogger', 'mlflow': 'MLflowLogger', 'tensorboard': 'TensorboardVisBackend'}
+
+
+def log_to(cfg: Config, names: Iterable[str]) -> None:
+    """What `--log NAME ...` means: these beside the loggers that the config has."""
+    backends = cfg.visualizer.setdefault('vis_backends', [])
+    for name in names:
+        if name not in NAMES:
+            raise UserError(f"there is no logger '{name}'{closest(name, NAMES, 0.6)}; say one of {', '.join(NAMES)}")
+        if not any(one.type == NAMES[name] for one in backends):
+            backends.append(dict(type=NAMES[name]))
+
+
+class Service(BaseVisBackend):
+    """A service that begins with the config. If it fails later on, the run goes on without it.
+
+    `start` is passed on to the call that begins a run there. A resumed run is a new one there, of the same name, and its
+    iterations go on.
+    """
+
+    package: str
+
+    def __init__(self, save_dir: str, **start: Any) -> None:
+        super().__init__(save_dir)
+        if find_spec(self.package) is None:
+            raise UserError(f"{self.package} is not installed; say: pip install {self.package} (or 'mmairl[log]')")
+        self.start, self.name, self.failed = start, Path(save_dir).parents[1].name, False
+
+    def _init_env(self) -> None:
+        self.client = import_module(self.package)
+
+    @property
+    def experiment(self) -> Any:
+        """The package, for what a hook of yours has to say to it."""
+        return self.client
+
+    def add_config(self, config: Config, **_: Any) -> None:
+        try:
+            self._init_env()
+            self.begin(config)
+        except Exception as error:  # each has its own kinds: no key, no server, a name that is taken
+            said = ' '.join(str(error).split())[:200]
+            raise UserError(
+                f'{self.package} does not start ({type(error).__name__}: {said}); mend that or leave it out'
+            ) from error
+
+    def add_scalar(self, name: str, value: float, step: int = 0, **_: Any) -> None:
+        self.add_scalars({name: value}, step)
+
+    def add_scalars(self, scalar_dict: Mapping[str, Any], step: int = 0, *_: Any, **__: Any) -> None:
+        with self.or_without():
+            self.write({name: float(value) for name, value in scalar_dict.items()}, step)
+
+    def close(self) -> None:
+        with self.or_without():
+            self.end()
+
+    @contextmanager
+    def or_without(self) -> Iterator[None]:
+        """A server that is gone must not end a run of days."""
+        try:
+            yield
+        except Exception as error:
+            if not self.failed:
+                print_log(f'{self.package} fails, and the run goes on without it: {error}', logger='current', level=30)
+            self.failed = True
+
+    def begin(self, config: Config) -> None:
+        raise NotImplementedError
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        raise NotImplementedError
+
+
+@VISBACKENDS.register_module()
+class WandbLogger(Service):
+    """wandb, by the project WANDB_PROJECT or `mmairl`; WANDB_MODE=offline sends nothing."""
+
+    package = 'wandb'
+
+    def begin(self, config: Config) -> None:
+        own = dict(project=os.environ.get('WANDB_PROJECT', 'mmairl'), name=self.name, dir=self._save_dir)
+        self.run = self.client.init(config=config.to_dict(), **{**own, **self.start})
+        self.run.define_metric('*', step_metric='iteration')
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        self.run.log({**values, 'iteration': step})
+
+    def end(self) -> None:
+        self.run.finish()
+
+
+@VISBACKENDS.register_module()
+class MLflowLogger(Service):
+    """MLflow, at MLFLOW_TRACKING_URI or its own default; the experiment is MLFLOW_EXPERIMENT_NAME or `mmairl`."""
+
+    package = 'mlflow'
+
+    def begin(self, config: Config) -> None:
+        self.client.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'mmairl'))
+        self.run = self.client.start_run(**{'run_name': self.name, **self.start})
+        self.client.log_params(settings(config))
+        self.client.log_text(config.pretty_text, 'config.py')
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        self.client.log_metrics(values, step, run_id=self.run.info.run_id)
+
+    def end(self) -> None:
+        self.client.end_run()
