@@ -88,7 +88,7 @@ def test_bad_loggers_are_one_sentence(toy_config, monkeypatch, tmp_path):
     ):
         log_to(cfg, ['wandbb'])
     log_to(cfg, ['tensorboard', 'tensorboard'])
-    assert [one.type for one in cfg.visualizer.vis_backends] == ['LocalVisBackend', 'TensorboardVisBackend']
+    assert [one['type'] for one in cfg.visualizer.vis_backends] == ['LocalVisBackend', 'TensorboardVisBackend']
     monkeypatch.setattr('mmairl.engine.loggers.find_spec', lambda name: None)
     with pytest.raises(UserError, match=r"^wandb is not installed; say: pip install wandb \(or 'mmairl\[log\]'\)$"):
         run_with(toy_config(steps=1, width=8), 'wandb')
@@ -121,7 +121,7 @@ def test_mlflow_itself_offline(toy_config, monkeypatch, tmp_path):
     pytest.importorskip('sqlalchemy', reason="mlflow is not installed (pip install 'mmairl[log]')")
     mlflow = pytest.importorskip('mlflow', reason="mlflow is not installed (pip install 'mmairl[log]')")
     monkeypatch.chdir(tmp_path)
-    mlflow.set_tracking_uri(f'sqlite:///{tmp_path}/mlflow.db')
+    monkeypatch.setenv('MLFLOW_TRACKING_URI', f'sqlite:///{tmp_path}/mlflow.db')
     cfg = toy_config(steps=4, width=8)
     run_with(cfg, 'mlflow')
     (run,) = mlflow.search_runs(experiment_names=['mmairl'], output_format='list')
