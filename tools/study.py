@@ -23,6 +23,7 @@ from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, default_device
 from mmairl.files import write_text
 from mmairl.flags import count, positive, seed
 from mmairl.machine import cores
+from mmairl.report.studies_page import write_studies_page
 from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import latex, markdown
 from mmairl.report.table import rich_table
@@ -47,6 +48,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('study', type=Path, nargs='?', help='such as configs/studies/ladder.yaml')
     parser.add_argument('--list', action='store_true', help='the ready studies as a table, and leave')
+    parser.add_argument('--index', type=Path, metavar='FOLDER', help='one page over all studies of a folder, and leave')
     parser.add_argument('--scale', default='in1k', help='one of configs/studies/_scales: demo, cifar, in100, in1k')
     parser.add_argument('--seeds', type=seed, nargs='+', help="in place of the study's")
     parser.add_argument('--tasks', nargs='+', help="in place of the study's")
@@ -80,6 +82,9 @@ def parse_args() -> argparse.Namespace:
 @one_sentence_errors
 def main() -> None:
     args = parse_args()
+    if args.index:
+        print(f'the page is {write_studies_page(args.index)}')
+        return
     if args.list or args.study is None:
         print(catalogue(home() / 'configs' / 'studies'), end='')
         return
@@ -159,7 +164,10 @@ def require_known(tasks: Sequence[str]) -> None:
     for task in tasks:
         if not is_local(task) and task not in TASKS:
             known = ', '.join([*ON_FEATURES, *BY_TRAINING, *TASKS])
-            raise UserError(f"there is no task '{task}'; say some of {known}, or PROTOCOL@CONFIG of configs/evaluation")
+            raise UserError(
+                f"there is no task '{task}'; say some of {known}, PROTOCOL@CONFIG of configs/evaluation, or "
+                'linear#1 for its classifier from another seed'
+            )
 
 
 def jobs_of(args: argparse.Namespace) -> int:

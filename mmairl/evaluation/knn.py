@@ -53,13 +53,26 @@ def knn_accuracy(
     temperature: float = TEMPERATURE,
     device: str | torch.device = 'cpu',
 ) -> dict[int, float]:
-    """Top-1 accuracy in percent on `test` for each k, the neighbours searched once for the largest.
-
-    Each process searches for its share of the test images.
+    """Top-1 accuracy in percent on `test` for each k.
 
     >>> here = Features(torch.eye(3), torch.tensor([0, 1, 2]))
     >>> knn_accuracy(here, here, ks=[1])
     {1: 100.0}
+    """
+    found = knn_right(train, test, ks, temperature, device)
+    return {k: 100 * int(right.sum()) / len(right) for k, right in found.items()}
+
+
+def knn_right(
+    train: Features,
+    test: Features,
+    ks: Sequence[int] = (20, 200),
+    temperature: float = TEMPERATURE,
+    device: str | torch.device = 'cpu',
+) -> dict[int, Tensor]:
+    """Which images of `test` are recognised, for each k; the neighbours are searched once for the largest.
+
+    Each process searches for its share of the test images.
     """
     if max(ks) > len(train.x):
         print_log(f'there are {len(train.x)} training images: all of them vote for a larger k', logger='current')
@@ -70,6 +83,7 @@ def knn_accuracy(
     similarity, position = nearest(test.x[share], train.x, max(ks), device)
     labels, classes = train.y[position], int(train.y.max()) + 1
     votes = (vote(similarity[:, :k], labels[:, :k], classes, temperature).argmax(1) for k in ks)
-    right = torch.stack([(predicted == test.y[share]).sum() for predicted in votes])
+    right = torch.zeros(len(ks), len(test.y), dtype=torch.int64)
+    right[:, share] = torch.stack([predicted == test.y[share] for predicted in votes]).long()
     all_reduce(right)
-    return {k: 100 * count / len(test.y) for k, count in zip(ks, right.tolist())}
+    return dict(zip(ks, right.bool()))

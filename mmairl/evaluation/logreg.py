@@ -47,6 +47,7 @@ class LogisticRegression:
     strength: float
     held_out: dict[float, float]
     gradient: dict[float, float]
+    right: Tensor | None = None  # which test images are recognised, where each has one class
 
 
 def logistic_regression(
@@ -91,9 +92,9 @@ def logistic_regression(
     same = both.axes is axes and both.known.equal(objective.known)
     found = both.minimise(best, tied[best] if same else None)
     gradient[0.0] = found.gradient
-    return LogisticRegression(
-        scores_of(metric, scores(prepare(test.x).to(device), found.weight).cpu(), test.y), best, held_out, gradient
-    )
+    tested = scores(prepare(test.x).to(device), found.weight).cpu()
+    right = tested.argmax(1) == test.y if test.y.ndim == 1 else None
+    return LogisticRegression(scores_of(metric, tested, test.y), best, held_out, gradient, right)
 
 
 def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:

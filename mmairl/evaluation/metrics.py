@@ -1,7 +1,10 @@
 """What classification is scored by, from class scores and labels, at once or batch by batch in a runner."""
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from mmengine.evaluator import BaseMetric
 from torch import Tensor
@@ -19,6 +22,20 @@ def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
         return multi_label_scores(scores, labels)
     require_labels(labels, scores.shape[1])
     return single_label_scores(metric, best_five(scores), labels, scores.shape[1])
+
+
+def packed(right: Tensor) -> dict[str, Any]:
+    """Which images are recognised, a bit an image, as it stands in a JSON file."""
+    return dict(images=len(right), bits=base64.b64encode(np.packbits(right.cpu().numpy())).decode())
+
+
+def unpacked(found: Mapping[str, Any]) -> np.ndarray:
+    """
+    >>> unpacked(packed(torch.tensor([True, False, True])))
+    array([ True, False,  True])
+    """
+    bits = np.frombuffer(base64.b64decode(found['bits']), np.uint8)
+    return np.unpackbits(bits, count=found['images']).astype(bool)
 
 
 def best_five(scores: Tensor) -> Tensor:

@@ -29,8 +29,9 @@ from mmairl.evaluation.identity import (
     key_of,
     weights_identity,
 )
-from mmairl.evaluation.knn import TEMPERATURE, knn_accuracy
+from mmairl.evaluation.knn import TEMPERATURE, knn_right
 from mmairl.evaluation.logreg import STRENGTHS, logistic_regression
+from mmairl.evaluation.metrics import packed
 from mmairl.evaluation.training import recipe_of, refit, train_and_test, with_views
 from mmairl.registry import DATASETS
 from mmairl.weights.norms import looks_lars_trained
@@ -76,6 +77,7 @@ class Settings:
     standardise: bool = False
     work_dir: Path = Path('work_dirs/evaluation')
     launcher: str = 'none'
+    seed: int | None = None  # of a classifier that is trained, in place of the recipe's
 
 
 def default_device() -> str:
@@ -172,7 +174,10 @@ def _recipe(cfg: Config, protocol: str, settings: Settings, found: Backbone | No
     name, known = settings.recipe, 'optim_wrapper' in cfg or 'linear' in cfg.get('recipes', {})
     if name is None and protocol == 'linear' and not known and found and looks_lars_trained(found.weights):
         name = 'linear_lars_80e'
-    return recipe_of(cfg, protocol, name)
+    recipe = recipe_of(cfg, protocol, name)
+    if settings.seed is not None:
+        recipe.randomness = dict(recipe.get('randomness', {}), seed=settings.seed)
+    return recipe
 
 
 def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict, Dataset]]:
@@ -219,9 +224,9 @@ def _on_features(
             features[name] = stored(Path(shared[0]) / f'{key}.npy', backbone, dataset, how)
         train, test, val = (features.get(name) for name in ('train', 'test', 'val'))
         if protocol == 'knn':
-            found = knn_accuracy(train, test, settings.ks, settings.temperature, settings.device)
-            scores = {f'k-NN, k = {k}': score for k, score in found.items()}
-            details = {'temperature': settings.temperature}
+            found = knn_right(train, test, settings.ks, settings.temperature, settings.device)
+            scores = {f'k-NN, k = {k}': 100 * int(right.sum()) / len(right) for k, right in found.items()}
+            details = {'temperature': settings.temperature, 'right': packed(next(iter(found.values())))}
         else:  # the solvers run in one process
             metric = getattr(datasets['test'][1], 'metric', 'top-1')
             scores, details = on_main_process(lambda: _by_solver(protocol, train, test, settings, val, metric))
@@ -263,6 +268,7 @@ def _by_solver(
         scores = {f'logistic regression, {name}': score for name, score in found.scores.items()}
         details = dataclasses.asdict(found)
         del details['scores']
+        details['right'] = None if found.right is None else packed(found.right)
         return scores, {'features': 'standardised' if settings.standardise else 'as they are', **details}
     from mmairl.evaluation.svm import low_shot, svm  # scikit-learn takes a second, which k-NN need not pay
 

@@ -312,7 +312,7 @@ class Point(NamedTuple):
 
 @styled
 def study_bars(points: Sequence[Point], published: bool, start: float = 0.0) -> Figure:
-    """A bar a row from `start` to the mean; spread and a dot a seed on top. What was published is hollow."""
+    """A bar a row from `start` to the mean; its 95 % interval and a dot a seed on top. What was published is hollow."""
     places = _places([point.cluster for point in points])
     colours = _group_colours(points, published)
     axes = _row_axes([(point.row['name'], point.text) for point in points], places)
@@ -327,7 +327,7 @@ def study_bars(points: Sequence[Point], published: bool, start: float = 0.0) -> 
             axes.plot(centre, y, 'D', markersize=5, markerfacecolor=CARD, markeredgecolor=fill)
         else:
             axes.barh(y, centre - start, 0.32, left=start, color=fill, alpha=0.75)
-            axes.errorbar(centre, y, xerr=_spread(values), color=INK, linewidth=1.2)
+            axes.errorbar(centre, y, xerr=_half(values), color=INK, linewidth=1.2)
             axes.plot(values, [y] * len(values), **DOT, color=INK)
     axes.use_sticky_edges = False  # or there is no margin where a bar starts, and marks are cut
     axes.margins(x=0.06)
@@ -336,18 +336,19 @@ def study_bars(points: Sequence[Point], published: bool, start: float = 0.0) -> 
 
 @styled
 def study_lines(points: Sequence[Point], x_label: str, published: bool) -> Figure:
-    """Means over `x`, one line a group, with spread and a dot a seed; published lines are dashed and their dots hollow."""
+    """Means over `x`, one line and shape a group, with intervals and a mark a seed; published ones are dashed and hollow."""
     placed = sorted((p for p in points if p.values and p.row['x'] is not None), key=lambda point: point.row['x'])
     axes = _axes(4.6, 3.1)
-    dashed = {'marker': 'D', 'markersize': 5, 'markerfacecolor': CARD, 'linestyle': (0, (4, 2)), 'linewidth': 1.5}
-    for group, colour in _group_colours(points, published).items():
+    dashed = {'markerfacecolor': CARD, 'linestyle': (0, (4, 2)), 'linewidth': 1.5}
+    for number, (group, colour) in enumerate(_group_colours(points, published).items()):
+        shape = {'marker': MARKERS[number % len(MARKERS)], 'markersize': 5}
         own = [point for point in placed if point.row['group'] == group]
         xs, means = [point.row['x'] for point in own], [mean(point.values) for point in own]
-        spreads = None if published else [_spread(point.values) or 0 for point in own]
-        line = {'color': colour, 'label': _label(group or ''), 'elinewidth': 1.2}
-        axes.errorbar(xs, means, spreads, **line, **(dashed if published else {}))
+        halves = None if published else [_half(point.values) or 0 for point in own]
+        line = {'color': colour, 'label': _label(group or ''), 'elinewidth': 1.2, **shape}
+        axes.errorbar(xs, means, halves, **line, **(dashed if published else {}))
         for point in own if not published else ():
-            axes.plot([point.row['x']] * len(point.values), point.values, **DOT, color=colour)
+            axes.plot([point.row['x']] * len(point.values), point.values, **{**DOT, **shape}, color=colour)
     ticks = sorted({point.row['x'] for point in points if point.row['x'] is not None})
     if ticks and ticks[0] > 0 and ticks[-1] / ticks[0] > 8:
         axes.set_xscale('log')
@@ -364,14 +365,15 @@ def study_lines(points: Sequence[Point], x_label: str, published: bool) -> Figur
 def study_scatter(points: Sequence[Point], across: Sequence[float | None], x_label: str) -> Figure:
     """Rows by two of their scores, with a regression line a group and the 95 % confidence band of its mean."""
     axes = _axes(4.6, 3.1)
-    for group, colour in _group_colours(points, published=False).items():
+    for number, (group, colour) in enumerate(_group_colours(points, published=False).items()):
         own = [
             (x, mean(p.values))
             for p, x in zip(points, across)
             if p.row['group'] == group and p.values and x is not None
         ]
         x, y = np.array(own).reshape(-1, 2).T
-        axes.plot(x, y, **DOT, color=colour, label=_label(group or ''))
+        shape = {'marker': MARKERS[number % len(MARKERS)]}
+        axes.plot(x, y, **{**DOT, **shape}, color=colour, label=_label(group or ''))
         if len(x) < 3 or np.ptp(x) == 0:
             continue
         slope, height = np.polyfit(x, y, 1)
@@ -388,8 +390,10 @@ def study_scatter(points: Sequence[Point], across: Sequence[float | None], x_lab
     return axes.figure
 
 
-def _spread(values: Sequence[float]) -> float | None:
-    return stdev(values) if len(values) > 1 else None
+def _half(values: Sequence[float]) -> float | None:
+    """Half of the 95 % interval of the mean, by Student's t."""
+    n = len(values)
+    return float(student_t.ppf(0.975, n - 1)) * stdev(values) / n**0.5 if n > 1 else None
 
 
 def _group_colours(points: Sequence[Point], published: bool) -> dict[str | None, str]:
@@ -400,17 +404,21 @@ def _group_colours(points: Sequence[Point], published: bool) -> dict[str | None,
 
 @styled
 def forest(comparisons: Sequence[Mapping], texts: Sequence[str]) -> Figure:
-    """Each effect with its interval about zero, and the margin of equivalence shaded; the shape of a mark tells its verdict."""
+    """Each effect with its interval about zero, and the margin of equivalence shaded; the shape of a mark tells its verdict.
+
+    Where the number of an effect's `factors` changes there is a gap.
+    """
     marks = {'differs': ('o', ACCENT), 'equivalent': ('s', QUIET), 'undecided': ('D', CARD)}
-    axes = _row_axes([(of['row'], text) for of, text in zip(comparisons, texts)], range(len(comparisons)))
+    places = _places([len(of.get('factors', ())) for of in comparisons])
+    axes = _row_axes([(of['row'], text) for of, text in zip(comparisons, texts)], places)
     axes.axvline(0, color=QUIET, linewidth=1, zorder=1)
     axes.axvspan(-comparisons[0]['margin'], comparisons[0]['margin'], color=QUIET, alpha=0.12, linewidth=0)
     for verdict, (shape, fill) in marks.items():
-        own = {y + 0.06: of for y, of in enumerate(comparisons) if of['verdict'] == verdict}
+        own = {y + 0.06: of for y, of in zip(places, comparisons) if of['verdict'] == verdict}
         if own:
             effects, halves = zip(*((of['estimate'], of['high'] - of['estimate']) for of in own.values()))
             look = {'color': INK, 'markerfacecolor': fill, 'markersize': 7, 'elinewidth': 1.2, 'capsize': 0}
             axes.errorbar(effects, list(own), xerr=halves, fmt=shape, label=verdict, **look)
     axes.set_xlabel('points, with the 95 % interval')
-    axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.5 / len(comparisons) - 0.1), ncols=3)
+    axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.5 / (1 + places[-1]) - 0.1), ncols=3)
     return axes.figure

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from math import isfinite
+from math import isfinite, log10
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+from markupsafe import Markup
 
 from mmairl.report.figures import Point, forest, lines, study_bars, study_lines, study_scatter, svg
 from mmairl.report.page import write_page
@@ -22,7 +24,13 @@ from mmairl.report.study_tables import (
     signed,
     table_lines,
 )
+from mmairl.report.table import html_table
 
+EFFECTS = ('effect', '95 % interval', 'verdict', 'cannot be told from')
+SHARES = ('share of the gain', '95 % interval')
+NOISE = ('pre-training seeds', "classifier's seeds", 'test images', 'effect, by seeds', 'effect, by test images')
+SPENT = ('images seen', 'FLOPs', 'FLOPs, of the first row', 'device time')
+AT_EQUAL_COST = ('compared with', 'both at', 'score', 'the other', 'effect', '95 % interval')
 SHOWN = 2  # published panels in sight; the others are folded away
 
 
@@ -51,6 +59,9 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         panels=[panel for panel in panels if panel not in published] + published[:SHOWN],
         folded=published[SHOWN:],
         effects=_effects(study),
+        attribution=_attribution(study),
+        noise=_noise(study),
+        cost=_cost(study),
         reading=[part for part in study['reading'].split('\n\n') if part.strip()],
         trained=f'{trained} of training in {len(timed)} runs' if timed else '',
         hardware=', '.join(dict.fromkeys(run['hardware'] for run in timed if run.get('hardware'))),
@@ -128,16 +139,117 @@ def _effects(study: Mapping) -> list[dict[str, Any]]:
     return found
 
 
+def _attribution(study: Mapping) -> list[dict[str, Any]]:
+    """For each score the effects of a design's factors as figure and table, their shares, and what is to be said of them."""
+    labels, found = {metric['key']: metric['label'] for metric in study['metrics']}, []
+    for number, (key, of) in enumerate(study.get('attribution', {}).items()):
+        effects = [{**effect, 'row': effect['name'], 'margin': of['margin']} for effect in of['effects']]
+        drawn = [effect for effect in effects if effect['low'] is not None]
+        texts = [signed(effect['estimate'], 1) for effect in drawn]
+        figure = svg(forest(drawn, texts), f'factors-{number}', f'effects of factors on {labels[key]}') if drawn else ''
+        lines = [
+            (effect['row'], (*_estimate(effect), verdict_words(effect), ', '.join(effect['aliases']) or 'nothing'))
+            for effect in effects
+        ]
+        shares = [(share['factor'], _estimate(share)) for share in (*of['shares'], of['gain'])]
+        found.append(
+            dict(
+                label=labels[key],
+                figure=figure,
+                table=html_table(EFFECTS, lines),
+                shares=html_table(SHARES, shares),
+                caption=_said(of),
+            )
+        )
+    return found
+
+
+def _estimate(of: Mapping) -> tuple[str, str]:
+    return (BLANK, BLANK) if of['estimate'] is None else (signed(of['estimate'], 1), _interval(of))
+
+
+def _said(of: Mapping) -> str:
+    """What a reader must know of an attribution beside its numbers."""
+    said = [f'{of["runs"]} runs{", with seeds as blocks" if of["blocks"] else ""}.']
+    said.append(f'Equivalent: shown to be less than ±{of["margin"]:g} points.')
+    if not of['exact']:
+        said.append(
+            'The design does not measure all combinations: shares leave out interactions of three factors and more.'
+        )
+    if of['missing']:
+        said.append(f'Missing, and not imputed: {"; ".join(of["missing"])}.')
+    if of['wanted']:
+        said.append(f'{of["wanted"]} more runs would find a main effect of {of["margin"]:g} four times in five.')
+    return ' '.join(said)
+
+
 def _words(of: Mapping) -> dict[str, str]:
     """A comparison's numbers as the page prints them."""
     estimate = BLANK if of['estimate'] is None else signed(of['estimate'], 1)
-    interval = better = BLANK
+    interval, better = _interval(of), BLANK
     if of['low'] is not None:
-        interval = f'{signed(of["low"], 1)} to {signed(of["high"], 1)}'
         certain = '< 0.001' if of['better'] < 0.5 else '> 0.999'
         better = f'{of["better"]:.3f}' if 0.0005 < of['better'] < 0.9995 else certain
-    verdict = f'equivalent within ±{of["margin"]:g}' if of['verdict'] == 'equivalent' else of['verdict']
-    return dict(estimate=estimate, interval=interval, better=better, verdict=verdict)
+    return dict(estimate=estimate, interval=interval, better=better, verdict=verdict_words(of))
+
+
+def verdict_words(of: Mapping) -> str:
+    return f'equivalent within ±{of["margin"]:g}' if of['verdict'] == 'equivalent' else of['verdict']
+
+
+def _interval(of: Mapping) -> str:
+    return BLANK if of['low'] is None else f'{signed(of["low"], 1)} to {signed(of["high"], 1)}'
+
+
+def _noise(study: Mapping) -> list[tuple[str, Markup]]:
+    """For each score the table of what its noise comes from, where anything is known of it."""
+    labels, tables = {metric['key']: metric['label'] for metric in study['metrics']}, []
+    for key, family in study.get('noise', {}).items():
+        lines = []
+        for of in family:
+            images = f'{"≤ " if of["bound"] else ""}{of["images"]:.2f}' if of['images'] else BLANK
+            numbers = (of[part] for part in ('seeds', 'probes', 'effect_seeds', 'effect_images'))
+            seeds, probes, *effect = (BLANK if value is None else f'{value:.2f}' for value in numbers)
+            lines.append((of['row'], (seeds, 'none' if of['probes'] == 0 else probes, images, *effect)))
+        if any(of['seeds'] or of['images'] for of in family):
+            tables.append((labels[key], html_table(NOISE, lines)))
+    return tables
+
+
+def _cost(study: Mapping) -> dict[str, Any]:
+    """What each row has cost, as a table; the comparisons at equal cost, as one for each score; and what has none, in words."""
+    rows, equal = (study.get('cost', {}).get(part, {}) for part in ('rows', 'equal'))
+    if not any(of['images'] for of in rows.values()):
+        return {}
+    first = next((of['flops'] for of in rows.values() if of['flops']), None)
+    spent = []
+    for name, of in rows.items():
+        images = BLANK if of['images'] is None else f'{of["images"]:,.0f}'
+        flops, ratio = (with_prefix(of['flops']), f'{of["flops"] / first:.2f} ×') if of['flops'] else (BLANK, BLANK)
+        seconds = BLANK if of['device_seconds'] is None else duration(of['device_seconds'])
+        spent.append((name, (images, flops, ratio, seconds)))
+    labels, tables = {metric['key']: metric['label'] for metric in study['metrics']}, []
+    for key, family in equal.items():
+        lines = []
+        for of in family:
+            if 'estimate' in of:
+                numbers = (*(f'{score:.1f}' for score in of['scores']), signed(of['estimate'], 1), _interval(of))
+                lines.append((of['row'], (of['on'], with_prefix(of['flops']), *numbers)))
+        if lines:
+            tables.append((labels[key], html_table(AT_EQUAL_COST, lines)))
+    without = {(of['row'], of['on']): of for family in equal.values() for of in family if 'estimate' not in of}
+    said = [f'{row} costs {of["ratio"]:.2f} × what {on} does.' for (row, on), of in without.items()]
+    same = not any(equal.values()) and all(of['flops'] for of in rows.values())
+    return dict(table=html_table(SPENT, spent), tables=tables, without=said, same=same)
+
+
+def with_prefix(flops: float) -> str:
+    """
+    >>> with_prefix(2.191e15)
+    '2.19 PFLOP'
+    """
+    power = min(6, max(0, int(log10(flops)) // 3))
+    return f'{flops / 1000**power:.3g} {" kMGTPE"[power].strip()}FLOP'
 
 
 def _runs(study: Mapping, row: Mapping, number: int) -> dict[str, Any]:

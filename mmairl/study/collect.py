@@ -1,10 +1,12 @@
 """What a study's runs have left, as one record: the form that the page and the tables are made from."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from mmengine.config import Config
@@ -17,9 +19,12 @@ from mmairl.files import write_json
 from mmairl.study import sequential
 from mmairl.study.attribution import attribute
 from mmairl.study.guard import after, compare, hidden
+from mmairl.study.noise import noise
+from mmairl.study.plan import flops_per_image
 from mmairl.study.runs import Run
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Study
+from mmairl.study.spent import at_equal_cost, costs
 from mmairl.study.statistics import compare as compare_scores
 from mmairl.study.worker import is_local, outdated
 from mmairl.transfer.tasks import TASKS
@@ -52,6 +57,9 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
                 changed=changed.get(row.name, []),
                 group=row.group,
                 x=row.x,
+                of=row.others.get('of'),
+                along=row.along is not None,
+                flops_per_image=flops_per_image(configs[row.name]) if finished[row.name] else None,
                 published={_measured_as(key, study, scale): value for key, value in row.published.items()},
                 runs=by_row[row.name],
             )
@@ -74,6 +82,8 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         record['design'] = dict(asdict(study.design), words=study.design.words)
         found = [attribute(record, key, study.equivalence) for key in scores]
         record['attribution'] = {of.metric: asdict(of) for of in found}
+    record['noise'] = {key: noise(record, key, out) for key in scores}
+    record['cost'] = dict(rows=costs(record), equal={key: at_equal_cost(record, key) for key in scores})
     write_json(out / 'study.json', record)
     return record
 
@@ -109,12 +119,15 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
     found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)), state='missing')
     if run.result:
         found.update(run.result, state='done')
+        if found.get('seconds') and re.search(r'^1 x |, 1 process', found.get('hardware', '')):
+            found.setdefault('device_seconds', found['seconds'])  # what ran before these were recorded
         if differs := outdated(run.folder, found):
             found.update(state='replaced', error=differs)
         for name, value in found.pop('further', {}).items():
             if name in printed:
                 task, _, score = name.partition(' ')
                 found['scores'][name], found['labels'][name] = value, f'{score} {task.partition("@")[2]}'.strip()
+        fold_probes(found)
     elif failed.is_file():
         found.update(state='failed', error=failed.read_text().removeprefix('error: '))
     elif (run.folder / 'last_checkpoint').is_file():
@@ -122,6 +135,18 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
     if (run.folder / 'asked' / 'config.yaml').is_file():
         found['config_text'] = (run.folder / 'asked' / 'config.yaml').read_text()
     return found
+
+
+def fold_probes(found: dict[str, Any]) -> None:
+    """The scores of TASK, TASK#1, TASK#2, from several seeds of the classifier, become their mean; `probes` has each."""
+    probes: dict[str, list[float]] = {}
+    for name in list(found['scores']):
+        task, _, seed = name.partition('#')
+        probes.setdefault(task, []).append(found['scores'].pop(name))
+        label = found['labels'].pop(name, task)
+        found['labels'].setdefault(task, label.removesuffix(f'#{seed}'))
+    found['scores'] = {task: mean(of) for task, of in probes.items()}
+    found['probes'] = {task: of for task, of in probes.items() if len(of) > 1}
 
 
 def _measured_as(key: str, study: Study, scale: Scale) -> str:

@@ -1,8 +1,10 @@
 """What a study will cost: runs, hours and disk, known before the first of them starts."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 
 import torch
 from mmengine.config import Config
@@ -48,3 +50,36 @@ def checkpoint_bytes(model_config: str) -> int:
     trained = sum(param.numel() for param in model.parameters() if param.requires_grad)
     state = sum(value.numel() for value in model.state_dict().values() if isinstance(value, torch.Tensor))
     return BYTES * (state + trained)
+
+
+def flops_per_image(cfg: Config) -> int | None:
+    """Of a step, forward and backward, all views and the teacher: convolutions and matrix products, two for a multiply-add.
+
+    None where the config does not say how large the views are, or the network cannot run without numbers.
+    """
+    images = cfg.train_dataloader.dataset
+    while 'dataset' in images:
+        images = images.dataset
+    by_worker, on_device = images.get('views') or [], cfg.model.data_preprocessor.get('views') or []
+    steps = [[*one, *two] for one, two in zip_longest(by_worker, on_device, fillvalue=[])]
+    sizes = [[step['size'] for step in view if isinstance(step.get('size'), int)][-1:] for view in steps]
+    if not sizes or not all(sizes):
+        return None
+    return _flops(json.dumps(dict(model=cfg.model.to_dict())), tuple(size for (size,) in sizes), cfg.total_batch_size)
+
+
+@cache
+def _flops(config: str, sizes: Sequence[int], batch: int) -> int | None:
+    """Counted on tensors that have a shape and no numbers, so that nothing is computed; most rows share a network."""
+    from torch.utils.flop_counter import FlopCounterMode  # slow to import, as the other is
+
+    from mmairl.engine.memory import build
+
+    model = build(Config(json.loads(config))).to('meta')
+    with torch.device('meta'), FlopCounterMode(display=False) as counter:
+        views, label = [torch.empty(batch, 3, size, size) for size in sizes], torch.zeros(batch, dtype=torch.int64)
+        try:
+            model(views, dict(label=label), mode='loss')['loss'].backward()
+        except RuntimeError:  # torch's, of a step that looks at a number
+            return None
+    return counter.get_total_flops() // batch

@@ -1,5 +1,6 @@
-"""What a run starts from, recorded so that a study knows whether a seed means the same in two of its rows."""
+"""What a run starts from, so that a study knows whether a seed means the same in two of its rows; and how long it trains."""
 
+import time
 from pathlib import Path
 
 from mmengine.dist import is_main_process
@@ -16,11 +17,22 @@ from mmairl.registry import HOOKS
 class RecordStart(Hook):
     """Writes digests of the backbone's initial weights, of their shapes, and of the first epoch's order of images.
 
-    Heads are left out, since rows that differ in them can still start from the same backbone.
+    Heads are left out, since rows that differ in them can still start from the same backbone. The seconds are kept in the
+    checkpoints, so that a run that was resumed has those of its earlier starts.
     """
 
     def __init__(self, path: str) -> None:
-        self.path = Path(path)
+        self.path, self.began, self.earlier = Path(path), time.perf_counter(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.earlier + time.perf_counter() - self.began
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        checkpoint['seconds'] = self.seconds
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        self.earlier = checkpoint.get('seconds', 0.0)
 
     def before_train(self, runner: Runner) -> None:
         if runner.iter or not is_main_process():

@@ -97,11 +97,13 @@ def run(folder: Path, launcher: str = 'none') -> None:
     elif not trained.is_file() and 'along' in asked:
         earlier(folder, **asked['along'])
     elif not trained.is_file():
-        start, record_start = time.perf_counter(), dict(type=RecordStart.__name__, path=str(folder / 'start.json'))
+        record_start = dict(type=RecordStart.__name__, path=str(folder / 'start.json'))
         cfg.custom_hooks = [*cfg.get('custom_hooks', []), record_start]
         runner = train(cfg, launcher)
+        seconds = next(hook.seconds for hook in runner.hooks if isinstance(hook, RecordStart))
         record = dict(
-            seconds=time.perf_counter() - start,
+            seconds=seconds,
+            device_seconds=seconds * get_world_size(),
             steps=runner.max_iters // runner.optim_wrapper._accumulative_counts,
             images_seen=runner.max_iters * runner.train_dataloader.batch_size * get_world_size(),
         )
@@ -181,7 +183,9 @@ def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, const
     write_backbone(backbone, folder / 'rescaled.pth', 'mmairl')
     (folder / 'last_checkpoint').write_text('rescaled.pth')
     of_source = json.loads((source / 'trained.json').read_text())
-    write_json(folder / 'trained.json', {**of_source, 'seconds': time.perf_counter() - start})
+    seconds = time.perf_counter() - start
+    spent = dict(seconds=seconds, device_seconds=seconds * get_world_size())
+    write_json(folder / 'trained.json', {**of_source, **spent})
 
 
 def require_finished(folder: Path, source: str) -> None:
@@ -203,7 +207,7 @@ def earlier(folder: Path, of: str, part: str) -> None:
     (folder / 'last_checkpoint').write_text('taken.pth')
     of_source = json.loads((last.parent / 'trained.json').read_text())
     seen = {key: round(of_source[key] * Fraction(part)) for key in ('steps', 'images_seen')}
-    write_json(folder / 'trained.json', {**of_source, **seen, 'seconds': 0.0})
+    write_json(folder / 'trained.json', {**of_source, **seen, 'seconds': 0.0, 'device_seconds': 0.0})
 
 
 def transfer(folder: Path, gpus: int) -> None:
@@ -227,7 +231,11 @@ def last_checkpoint(folder: Path) -> Path:
 
 
 def settings_of(task: str, folder: Path, checkpoint: Path) -> tuple[Config, str, Backbone, Settings]:
-    """What `identity_of` and `evaluate` take for a task. PROTOCOL@CONFIG measures on one of configs/evaluation."""
+    """What `identity_of` and `evaluate` take for a task.
+
+    PROTOCOL@CONFIG measures on one of configs/evaluation, TASK#SEED trains its classifier once more from another seed.
+    """
+    task, _, seed = task.partition('#')
     protocol, _, elsewhere = task.partition('@')
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     if elsewhere:
@@ -235,7 +243,8 @@ def settings_of(task: str, folder: Path, checkpoint: Path) -> tuple[Config, str,
         width = cfg.model.get('in_channels') or cfg.model.projector.in_channels
         cfg = load_config(f'mmairl::evaluation/{elsewhere}.py')
         cfg.merge_from_dict({'model.backbone': network, 'model.in_channels': width})
-    settings = Settings(ks=[20], device=default_device(), sweep=cfg.get('evaluation', {}).get('sweep', False))
+    sweep = cfg.get('evaluation', {}).get('sweep', False)
+    settings = Settings(ks=[20], device=default_device(), sweep=sweep, seed=int(seed) if seed else None)
     return cfg, protocol, read_backbone(str(checkpoint)), settings
 
 
@@ -243,16 +252,20 @@ def measure(task: str, folder: Path, checkpoint: Path, launcher: str) -> dict[st
     """The task's scores by name, and their identity; a result of the same identity is read."""
     cfg, protocol, found, settings = settings_of(task, folder, checkpoint)
     identity = on_main_process(lambda: identity_of(cfg, protocol, found, settings))
-    own = folder / f'{task}_{key_of(identity)}'
-    done = own.with_name(f'{own.name}.json')
+    done = result_file(folder, task, identity)
+    own = done.with_suffix('')
     if done.is_file():
         return json.loads(done.read_text())
     settings = replace(settings, cache=folder / FEATURES, work_dir=own, launcher=launcher)
     result = evaluate(cfg, protocol, checkpoint, settings=settings)
-    record = dict(scores=result.scores, identity=result.identity)
+    record = dict(scores=result.scores, identity=result.identity, right=result.details.get('right'))
     if is_main_process():
         write_json(done, record)
     return record
+
+
+def result_file(folder: Path, task: str, identity: Mapping[str, Any]) -> Path:
+    return folder / f'{task}_{key_of(identity)}.json'
 
 
 def describe(cfg: Config, folder: Path, checkpoint: Path, measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -315,7 +328,8 @@ def hardware() -> str:
 
 def is_local(task: str) -> bool:
     """Whether a task is a protocol of tools/evaluate.py; the others are tools/transfer.py's."""
-    return task.partition('@')[0] in (*ON_FEATURES, *BY_TRAINING)
+    found = re.fullmatch(r'(\w+)(@[^#]+)?(#\d+)?', task)
+    return bool(found) and (found[1] in BY_TRAINING or (found[1] in ON_FEATURES and not found[3]))
 
 
 if __name__ == '__main__':

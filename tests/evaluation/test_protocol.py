@@ -10,6 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import extract
+from mmairl.evaluation.metrics import unpacked
 from mmairl.evaluation.protocol import Settings, evaluate, evaluation_sets, extraction
 from mmairl.evaluation.training import held_out
 from mmairl.registry import DATASETS
@@ -31,6 +32,8 @@ def test_the_tool_measures_the_named_part_once_for_all_protocols(
     )
     reference = KNeighborsClassifier(3, metric='cosine', algorithm='brute').fit(train.x, train.y)
     assert record['scores']['k-NN, k = 3'] == pytest.approx(100 * reference.score(test.x, test.y), abs=1e-4)
+    right = unpacked(record['details'].pop('right'))
+    assert 100 * right.mean() == pytest.approx(next(iter(record['scores'].values()))) and len(right) == 30
     assert record['details'] == {'train_images': 45, 'test_images': 30, 'dimensions': 64, 'temperature': 0.07}
     monkeypatch.setattr('mmairl.evaluation.features._fill', lambda *_: pytest.fail('extracted again'))
     tool('svm', config_file, checkpoint, '--part', 'teacher', '--low-shot')

@@ -289,3 +289,78 @@ def test_tables_are_booktabs_and_lists_that_no_name_breaks():
     # A bracket would be an argument of the line break, a plus a list within the list.
     assert '\n{[}a] & ' in latex(tiny(**{'[a]': (70.0, 71.0)}))
     assert '\n- Row + b, seed 0: k-NN is nan' in markdown(tiny(**{'a': (1.0,), '+ b': (math.nan,)}))
+
+
+def effect(
+    name: str, verdict: str, estimate: float | None, half: float | None = None, aliases: tuple[str, ...] = ()
+) -> dict:
+    ends = (None, None) if half is None else (estimate - half, estimate + half)
+    factors = tuple(name.split(' × '))
+    return dict(
+        name=name, factors=factors, verdict=verdict, estimate=estimate, low=ends[0], high=ends[1], aliases=aliases
+    )
+
+
+def crossed() -> dict:
+    """The ladder's record with what `mmairl.study.attribution` says of a design."""
+    effects = [
+        effect('predictor', 'equivalent', 0.2, 0.5),
+        effect('momentum <ascending>', 'differs', 8.0, 2.0, ('−predictor × symmetric loss',)),
+        effect('symmetric loss', 'undecided', -1.0, 2.5),
+        effect('predictor × symmetric loss', 'not estimable: runs are missing', None),
+        effect('momentum <ascending> × symmetric loss', 'undecided', 1.5, 2.0),
+    ]
+    shares = [
+        dict(factor=name, estimate=value, low=value - 2, high=value + 2)
+        for name, value in (('predictor', 0.2), ('momentum', 8.0))
+    ]
+    found = dict(
+        margin=1.0, runs=23, blocks=True, effects=effects, shares=shares, exact=False, missing=('all: seed 2',), wanted=40,
+        gain=dict(factor='all factors', estimate=8.2, low=None, high=None),
+    )  # fmt: skip
+    return {**ladder(), 'design': dict(words='a half-fraction of resolution III'), 'attribution': {'k-nn': found}}
+
+
+def test_the_effects_of_factors_and_their_shares_stand_on_the_page(page):
+    text = page(crossed())
+    sound(text)
+    section = text[text.index('Which factor did it?') : text.index('The figure</h2>')]
+    said = text_of(section)
+    assert (
+        'a half-fraction of resolution III.' in said and section.count('aria-label="effects of factors on k-NN"') == 1
+    )
+    for sentence in (
+        'momentum <ascending> +8.0 +6.0 to +10.0 differs −predictor × symmetric loss',
+        'predictor × symmetric loss — — not estimable: runs are missing nothing', 'predictor +0.2 −1.8 to +2.2',
+        'all factors +8.2 —', 'equivalent within ±1', '23 runs, with seeds as blocks.',
+        'Missing, and not imputed: all: seed 2.',
+        'shares leave out interactions', '40 more runs would find a main effect of 1 four times in five.',
+    ):  # fmt: skip
+        assert sentence in said, sentence
+
+
+def test_cost_and_noise_stand_on_the_page_and_what_is_not_known_is_blank(page):
+    found = tiny(cheap=(50.0, 52.0), dear=(60.0, 61.0), same=(60.0, 62.0))
+    rows = dict(
+        cheap=dict(images=1200, flops=2.5e15, device_seconds=7300.0), dear=dict(images=1200, flops=5e15, device_seconds=None),
+        same=dict(images=None, flops=None, device_seconds=None),
+    )  # fmt: skip
+    equal = dict(row='dear', on='cheap', ratio=2.0, flops=2.5e15)
+    known = dict(probes=0.0, images=1.234, bound=False, effect_seeds=0.5, effect_images=0.7)
+    found['noise'] = {
+        'k-nn': [dict(known, row='cheap', seeds=1.41), dict(known, row='dear', seeds=None, probes=2.0, bound=True)]
+    }
+    found['cost'] = dict(rows=rows, equal={'k-nn': [equal]})
+    text = text_of(page(found))
+    assert 'cheap 1.41 none 1.23 0.50 0.70' in text and 'dear — 2.00 ≤ 1.23 0.50 0.70' in text
+    assert (
+        'cheap 1,200 2.5 PFLOP 1.00 × 2.0 h' in text
+        and 'dear 1,200 5 PFLOP 2.00 × —' in text
+        and 'same — — — —' in text
+    )
+    assert 'dear costs 2.00 × what cheap does. No checkpoints' in text and 'within 1 %' not in text
+    equal.update(scores=[55.0, 51.0], estimate=4.0, low=1.0, high=7.0)
+    text = text_of(page(found))
+    assert 'dear cheap 2.5 PFLOP 55.0 51.0 +4.0 +1.0 to +7.0' in text and 'No checkpoints' not in text
+    rows['dear']['flops'], rows['same'], found['cost']['equal'] = 2.5e15, rows['cheap'], {'k-nn': []}
+    assert 'Each row costs within 1 % of the row that it builds on' in text_of(page(found))

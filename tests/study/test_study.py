@@ -134,6 +134,15 @@ def test_every_number_leads_back_to_its_run(out):
     unequal = [check['check'] for check in fairness['after'] if not check['equal'] and check['check'] != 'code']
     assert unequal == ['images seen', 'optimizer steps']
     assert [check['check'] for check in fairness['hidden'] if not check['equal']] == ['rate']
+    (dearer,) = record['cost']['equal']['knn']  # four epochs against three, which lie between the second and the end
+    score = {row['name']: row['runs'][0]['scores']['knn'] for row in record['rows']}
+    assert dearer['ratio'] == 4 / 3 and dearer['row'] == 'end'
+    assert dearer['scores'] == pytest.approx([(score['half-way'] + score['end']) / 2, score['SGD']])
+    spent = record['cost']['rows']
+    assert 0 < 2 * spent['half-way']['device_seconds'] == pytest.approx(spent['end']['device_seconds'])
+    share = score['SGD'] / 100
+    images = [of['images'] for of in record['noise']['knn'] if of['row'] == 'SGD' and not of['bound']]
+    assert images == pytest.approx([100 * (share * (1 - share) / 47) ** 0.5])  # of one run
     assert 'LARS' in (page := (out / 'page.html').read_text()) and 'What its rows assume' in page
     assert list(out.glob('norms_0/*.html')) and list(out.glob('cka_1/*.html'))
     assert '72.0' in (out / 'table.md').read_text() and '\\toprule' in (out / 'table.tex').read_text()

@@ -1,0 +1,57 @@
+"""The index over many studies: newest first, whatever else lies in the folder, and names that mean harm."""
+
+import json
+import os
+
+import pytest
+from markupsafe import escape
+from outline import sound
+from test_study_page import HOSTILE, ladder, text_of, tiny
+
+from mmairl.errors import UserError
+from mmairl.report.studies_page import write_studies_page
+
+
+def laid(folder, name: str, content: str, changed: int, page: bool = True) -> None:
+    (folder / name).mkdir()
+    (folder / name / 'study.json').write_text(content)
+    os.utime(folder / name / 'study.json', (changed, changed))
+    if page:
+        (folder / name / 'page.html').touch()
+
+
+def test_studies_stand_newest_first_with_what_came_out_of_them(tmp_path):
+    old, new = ladder(), {**tiny(a=(70.0, 72.0), b=(73.0, 76.0)), 'title': 'The newer'}
+    new['comparisons']['k-nn'][0].update(verdict='differs', estimate=3.5)
+    laid(tmp_path, 'old one', json.dumps(old), 1000)
+    laid(tmp_path, 'new', json.dumps(new), 2000, page=False)
+    for name, content in (('broken', '{"title'), ('foreign', '{"title": "x"}'), ('list', '[1]')):
+        laid(tmp_path, name, content, 3000)
+    (tmp_path / 'empty').mkdir()
+    (tmp_path / 'file.txt').touch()
+    page = write_studies_page(tmp_path).read_text()
+    assert sound(page).references == ['./old%20one/page.html']
+    text = text_of(page[page.index('<body>') :])
+    assert text.index('The newer (no page.html in new)') < text.index('One factor at a time') < text.index('Not shown')
+    assert '2 in ' in text and '10 of 12 are finished' in text and '4 of 4 are finished' in text
+    assert 'k-NN, best row b: 74.5 ± 2.1 (n = 2)' in text and 'verdicts differs: b (+3.5)' in text
+    assert 'k-NN, best row plus_symmetric_loss: 72.6' in text and 'last row plus_complex_augmentation: ' in text
+    for name in ('broken', 'foreign', 'list'):
+        assert f'{name}: its study.json is no record of a study' in text
+    assert 'empty: no study.json is in it' in text and 'file.txt' not in text
+    with pytest.raises(UserError, match='there is no folder'):
+        write_studies_page(tmp_path / 'gone')
+
+
+def test_hostile_names_stay_text_and_links_stay_inside(tmp_path):
+    study = ladder()
+    study['title'] = study['question'] = study['scale']['name'] = study['metrics'][0]['label'] = HOSTILE
+    for of in study['rows']:
+        of['name'] = f'{HOSTILE} {of["name"]}'
+    for of in study['comparisons']['k-nn']:
+        of['row'] = HOSTILE
+    laid(tmp_path, 'javascript:alert("1")<b>', json.dumps(study), 1000)
+    laid(tmp_path, '<i>&', '', 1000)
+    text = write_studies_page(tmp_path).read_text()
+    assert '<script>alert' not in text and str(escape(HOSTILE)) in text and '&lt;i&gt;&amp;: its' in text
+    assert sound(text).references == ['./javascript%3Aalert%28%221%22%29%3Cb%3E/page.html']
