@@ -239,17 +239,18 @@ def _cost(study: Mapping) -> dict[str, Any]:
             tables.append((labels[key], html_table(AT_EQUAL_COST, lines)))
     without = {(of['row'], of['on']): of for family in equal.values() for of in family if 'estimate' not in of}
     said = [f'{row} costs {of["ratio"]:.2f} × what {on} does.' for (row, on), of in without.items()]
-    same = not any(equal.values()) and all(of['flops'] for of in rows.values())
+    flops = [of['flops'] for of in rows.values()]
+    same = all(flops) and max(flops) <= 1.01 * min(flops)
     return dict(table=html_table(SPENT, spent), tables=tables, without=said, same=same)
 
 
 def with_prefix(flops: float) -> str:
     """
     >>> with_prefix(2.191e15)
-    '2.19 PFLOP'
+    '2.191 PFLOP'
     """
-    power = min(6, max(0, int(log10(flops)) // 3))
-    return f'{flops / 1000**power:.3g} {" kMGTPE"[power].strip()}FLOP'
+    power = min(7, max(0, int(log10(flops)) // 3))
+    return f'{flops / 1000**power:.4g} {" kMGTPEZ"[power].strip()}FLOP'
 
 
 def _runs(study: Mapping, row: Mapping, number: int) -> dict[str, Any]:

@@ -60,12 +60,13 @@ def flops_per_image(cfg: Config) -> int | None:
     images = cfg.train_dataloader.dataset
     while 'dataset' in images:
         images = images.dataset
-    by_worker, on_device = images.get('views') or [], cfg.model.data_preprocessor.get('views') or []
+    by_worker, on_device = images.get('views') or [], (cfg.model.get('data_preprocessor') or {}).get('views') or []
     steps = [[*one, *two] for one, two in zip_longest(by_worker, on_device, fillvalue=[])]
     sizes = [[step['size'] for step in view if isinstance(step.get('size'), int)][-1:] for view in steps]
     if not sizes or not all(sizes):
         return None
-    return _flops(json.dumps(dict(model=cfg.model.to_dict())), tuple(size for (size,) in sizes), cfg.total_batch_size)
+    batch = cfg.get('total_batch_size') or cfg.train_dataloader.batch_size
+    return _flops(json.dumps(dict(model=cfg.model.to_dict())), tuple(size for (size,) in sizes), batch)
 
 
 @cache

@@ -32,7 +32,8 @@ class RecordStart(Hook):
         checkpoint['seconds'] = self.seconds
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        self.earlier = checkpoint.get('seconds', 0.0)
+        if runner.cfg.get('resume'):  # not of another run, whose weights it starts from
+            self.earlier = checkpoint.get('seconds', 0.0)
 
     def before_train(self, runner: Runner) -> None:
         if runner.iter or not is_main_process():

@@ -363,4 +363,4 @@ def test_cost_and_noise_stand_on_the_page_and_what_is_not_known_is_blank(page):
     text = text_of(page(found))
     assert 'dear cheap 2.5 PFLOP 55.0 51.0 +4.0 +1.0 to +7.0' in text and 'No checkpoints' not in text
     rows['dear']['flops'], rows['same'], found['cost']['equal'] = 2.5e15, rows['cheap'], {'k-nn': []}
-    assert 'Each row costs within 1 % of the row that it builds on' in text_of(page(found))
+    assert 'All rows cost the same within 1 %' in text_of(page(found))
