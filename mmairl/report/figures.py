@@ -108,7 +108,7 @@ def _row_axes(rows: Sequence[tuple[str, str]], places: Sequence[float]) -> Axes:
     written = {'va': 'center', 'fontsize': 10, 'transform': axes.get_yaxis_transform(), 'zorder': 1.5}
     written['bbox'] = {'facecolor': CARD, 'linewidth': 0, 'pad': 1.5}
     for y, (name, number) in zip(places, rows):
-        room = 52 - len(number)
+        room = 48 - len(number)
         axes.text(0, y - 0.36, name if len(name) <= room else f'{name[: room - 1]}…', **written)
         axes.text(1, y - 0.36, number, ha='right', **written)
     axes.set(ylim=(places[-1] + 0.45, -0.62), yticks=[])
@@ -331,6 +331,7 @@ def study_bars(points: Sequence[Point], published: bool, start: float = 0.0) -> 
             axes.plot(values, [y] * len(values), **DOT, color=INK)
     axes.use_sticky_edges = False  # or there is no margin where a bar starts, and marks are cut
     axes.margins(x=0.06)
+    axes.set_xlim(_ends(axes.get_xlim(), [start, *(value for point in points for value in point.values)]))
     return axes.figure
 
 
@@ -356,6 +357,7 @@ def study_lines(points: Sequence[Point], x_label: str, published: bool) -> Figur
     axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
     axes.set_xlabel(x_label)
     axes.locator_params(axis='y', nbins=5)
+    axes.set_ylim(_ends(axes.get_ylim(), [value for point in placed for value in point.values]))
     if any(point.row['group'] for point in placed):
         axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=2)
     return axes.figure
@@ -390,6 +392,14 @@ def study_scatter(points: Sequence[Point], across: Sequence[float | None], x_lab
     return axes.figure
 
 
+def _ends(limits: tuple[float, float], values: Sequence[float]) -> tuple[float, float]:
+    """The limits of an axis, but not far beyond its values: the interval of two seeds is thirteen times their distance."""
+    if not values or min(values) == max(values):
+        return limits
+    room = 0.5 * (max(values) - min(values))
+    return max(limits[0], min(values) - room), min(limits[1], max(values) + room)
+
+
 def _half(values: Sequence[float]) -> float | None:
     """Half of the 95 % interval of the mean, by Student's t."""
     n = len(values)
@@ -420,5 +430,6 @@ def forest(comparisons: Sequence[Mapping], texts: Sequence[str]) -> Figure:
             look = {'color': INK, 'markerfacecolor': fill, 'markersize': 7, 'elinewidth': 1.2, 'capsize': 0}
             axes.errorbar(effects, list(own), xerr=halves, fmt=shape, label=verdict, **look)
     axes.set_xlabel('points, with the 95 % interval')
-    axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.5 / (1 + places[-1]) - 0.1), ncols=3)
+    inches = axes.get_position().height * axes.figure.get_figheight()
+    axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.45 / inches), ncols=3)
     return axes.figure

@@ -147,16 +147,17 @@ def _attribution(study: Mapping) -> list[dict[str, Any]]:
         drawn = [effect for effect in effects if effect['low'] is not None]
         texts = [signed(effect['estimate'], 1) for effect in drawn]
         figure = svg(forest(drawn, texts), f'factors-{number}', f'effects of factors on {labels[key]}') if drawn else ''
-        lines = [
-            (effect['row'], (*_estimate(effect), verdict_words(effect), ', '.join(effect['aliases']) or 'nothing'))
-            for effect in effects
-        ]
+        shown = EFFECTS if any(effect['aliases'] for effect in effects) else EFFECTS[:-1]
+        lines = []
+        for effect in effects:
+            cells = (*_estimate(effect), verdict_words(effect), ', '.join(effect['aliases']) or 'nothing')
+            lines.append((effect['row'], cells[: len(shown)]))
         shares = [(share['factor'], _estimate(share)) for share in (*of['shares'], of['gain'])]
         found.append(
             dict(
                 label=labels[key],
                 figure=figure,
-                table=html_table(EFFECTS, lines),
+                table=html_table(shown, lines),
                 shares=html_table(SHARES, shares),
                 caption=_said(of),
             )
