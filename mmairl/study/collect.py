@@ -101,7 +101,7 @@ def assumptions(configs: dict[str, Config], tasks: Sequence[str] = ()) -> dict[s
 
 def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
     """The config that a task trains by; empty where it trains nothing, or where its platform is not installed."""
-    protocol, _, elsewhere = task.partition('@')
+    protocol, _, elsewhere = task.partition('#')[0].partition('@')
     if protocol in BY_TRAINING:
         return recipe_of(_loaded(f'mmairl::evaluation/{elsewhere}.py') if elsewhere else cfg, protocol)
     try:
