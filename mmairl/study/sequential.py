@@ -65,7 +65,7 @@ def begin(out: Path, study: Study, seeds: Sequence[int], budget: int | None) -> 
         if (plan.first, plan.most if budget else begun.most) != (begun.first, begun.most):
             raise UserError(
                 f'{out} was begun with {begun.first} to {begun.most} seeds a row, and another plan would be one more look; '
-                'leave out --seeds and --most, or give --out another folder'
+                'give the --seeds and --most of then, or --out another folder'
             )
         return begun
     write_json(path, asdict(plan))

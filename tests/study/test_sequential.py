@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scipy import stats
-from test_papers import module
-from test_spec import written
+from test_docs import module
+from test_spec import STUDIES, written
 from test_statistics import START, record
 
 from mmairl.errors import UserError
@@ -17,15 +17,15 @@ from mmairl.study.sequential import Plan, begin, compare_by_looks, told
 from mmairl.study.spec import read_study
 from mmairl.study.statistics import paired, verdicts, welch
 
-STUDIES, STEPS = 4000, 6
+COUNT, STEPS = 4000, 6
 
 
 def simulated(plan: Plan, test, steps: np.ndarray, margin: float, seed_effect: float = 0.0) -> np.ndarray:
     """The words of ladders (study, step), each row `steps` above the one before, when looked at by a plan."""
     draw = np.random.default_rng(plan.most)
-    scores = draw.normal(size=(STUDIES, STEPS + 1, plan.most)) + np.cumsum([0, *steps])[:, None]
-    scores += seed_effect * draw.normal(size=(STUDIES, 1, plan.most))
-    words = np.full((STUDIES, STEPS), 'undecided', dtype='<U10')
+    scores = draw.normal(size=(COUNT, STEPS + 1, plan.most)) + np.cumsum([0, *steps])[:, None]
+    scores += seed_effect * draw.normal(size=(COUNT, 1, plan.most))
+    words = np.full((COUNT, STEPS), 'undecided', dtype='<U10')
     for count, level in plan.looks:
         seen = scores[:, :, :count]
         now = verdicts(*test(seen[:, 1:], seen[:, :-1]), margin, level, words)
@@ -36,7 +36,7 @@ def simulated(plan: Plan, test, steps: np.ndarray, margin: float, seed_effect: f
 @pytest.mark.parametrize('test, seed_effect', [(paired, 3.0), (welch, 0.0)])
 @pytest.mark.parametrize('plan', [Plan(2, 10), Plan(3, 20)])
 def test_the_looks_together_raise_a_false_alarm_in_at_most_one_of_twenty(plan, test, seed_effect):
-    error = 2 * math.sqrt(0.05 * 0.95 / STUDIES)
+    error = 2 * math.sqrt(0.05 * 0.95 / COUNT)
     alarms = simulated(plan, test, np.zeros(STEPS), 1.0, seed_effect) == 'differs'
     assert 0.005 < alarms.any(-1).mean() <= 0.05 + error
     wrong = simulated(plan, test, np.full(STEPS, 3.0), 3.0, seed_effect) == 'equivalent'
@@ -104,6 +104,8 @@ def test_a_plan_is_kept_and_another_one_refused(tmp_path):
     for seeds, budget in (([0], None), ([0, 1], 3)):
         with pytest.raises(UserError, match='2 rows from . seeds want --most 4 or more'):
             begin(tmp_path / 'other', study, seeds, budget)
+    with pytest.raises(UserError, match='of a crossed study --power says how many runs its effects want'):
+        begin(tmp_path / 'other', read_study(STUDIES / 'attribution.yaml'), [0, 1], None)
 
 
 def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, capsys):
