@@ -15,7 +15,7 @@ trap 'cancelled=1' TERM # of scancel, which tells the processes as well: they sa
 srun --kill-on-bad-exit=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} \
     "$python" -u tools/train.py "$config" --work-dir "$work_dir" --launcher slurm --resume "$@"
 code=$?
-[[ -z $cancelled ]] || exit 143
+[[ -z $cancelled || $code == 0 ]] || exit 143
 # 138: the signal came before Python was there. One task of an array is put back by its own number, or all would start again.
 [[ $code != 75 && $code != 138 ]] ||
     scontrol requeue "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"

@@ -53,12 +53,12 @@ def run_in(folder: Path, name: str = 'run', needs: tuple[Path, ...] = ()) -> Run
     return Run(Row(name, 'x.py'), 0, folder / name, ('knn',), needs)
 
 
-def submit(slurm: Slurm, run: Run, command: str, partition: str = 'gpu') -> str:
+def submit(slurm: Slurm, run: Run, command: str, partition: str = 'gpu', **more: str) -> str:
     """A study's job of a bash command. Returns its number."""
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(run.folder)
         patched.setattr(jobs, 'commands', lambda run, devices: [['bash', '-c', command]])
-        (run.folder / 'job.sh').write_text(jobs.job(run, 1, jobs.Cluster(partition=partition, gres='none')))
+        (run.folder / 'job.sh').write_text(jobs.job(run, 1, jobs.Cluster(partition=partition, gres='none', **more)))
     return slurm.submit(run.folder / 'job.sh')
 
 
@@ -234,6 +234,14 @@ def test_gpus_are_asked_for_where_the_partition_has_some(slurm, folder):
     for partition, gpus in dict(gpu=2, cpu=0).items():
         said = slurm(*(partition if word == 'PARTITION' else word for word in words), **settings)
         assert said == f'3 CPUs, {gpus} GPUs\n' * 2, said
+
+
+@pytest.mark.slow
+def test_a_study_job_goes_on_after_its_time_limit(slurm, folder):
+    run = run_in(folder)
+    number = submit(slurm, run, RUN.replace('300', '3000'), time='3')  # minutes; told two before
+    assert slurm.ends(number, 200) == ('COMPLETED', 1)
+    assert (run.folder / 'log').read_text() == 'saved\ndone\n'
 
 
 SMALL = [

@@ -106,6 +106,8 @@ def test_jobs_are_submitted_in_the_order_in_which_they_need_each_other(tmp_path,
     assert [Path(call).stem for call in calls] == ['source_seed_0', 'anchor_seed_0', 'rescaled_seed_0']
     assert calls[2].startswith('--parsable --dependency=afterok:1:2 --kill-on-invalid-dep=yes ')
     assert '--dependency' not in calls[0] + calls[1]
+    elsewhere = subprocess.run(['/bin/bash', submit], env={'PATH': '/none'}, capture_output=True, text=True)
+    assert elsewhere.returncode == 2 and elsewhere.stderr == 'error: there is no sbatch here; run this where Slurm is\n'
     text = (out / 'jobs' / 'source_seed_0.sh').read_text()
     assert f'#SBATCH --output="{out}/source/log.txt"'.replace('%', '%%') in text
 

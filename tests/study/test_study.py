@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from cluster.real_slurm import Slurm, lacking, wait_until
 from filelock import FileLock
 from mmengine.config import Config
 from PIL import Image
@@ -267,3 +268,40 @@ def test_a_study_that_is_stopped_saves_its_run_and_goes_on_where_it_was(tmp_path
     logs = sorted(folder.glob('*/vis_data/scalars.json'))
     steps = [[json.loads(line)['step'] for line in path.open()] for path in logs]
     assert len(steps) == 2 and steps[0][-1] <= saved < steps[1][0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(lacking()), reason=f'{lacking()} not installed')
+def test_a_study_of_slurm_jobs_gives_what_one_machine_gives(tmp_path):
+    """A run is put back into the queue while it trains; one that needs it waits for it."""
+    folders = {name: tmp_path / name for name in ('here', 'slurm')}
+    commands = {}
+    for name, folder in folders.items():
+        folder.mkdir()
+        commands[name] = written(folder, {**STUDY, 'seeds': [0]}, {**TOY, 'epochs': 0.05})
+    one_thread = {**ENVIRONMENT, 'SLURM_CPUS_PER_TASK': '1'}
+    here = subprocess.run(commands['here'], env=one_thread, cwd=ROOT, capture_output=True, text=True)
+    assert here.returncode == 0, here.stdout + here.stderr
+    (profile := tmp_path / 'site.yaml').write_text(
+        'partition: cpu\ncpus: 1\ngres: none\nenvironment: [export A_LINE=1]\n'
+    )
+    asked = run([*commands['slurm'], '--cluster', str(profile)])
+    assert asked.returncode == 0, asked.stdout + asked.stderr
+    runs = folders['slurm'] / 'out/runs'
+    (daemons := tmp_path / 'daemons').mkdir()
+    with Slurm(daemons) as slurm:
+        said = slurm('bash', folders['slurm'] / 'out/jobs/submit.sh', PYTHONPATH=str(ROOT))
+        numbers = [line.split()[1].rstrip(':') for line in said.splitlines()]
+        wait_until(lambda: list((runs / 'sgd').rglob('scalars.json')), 300, said)
+        slurm('scontrol', 'requeue', numbers[0])
+        assert [slurm.ends(number, 500) for number in numbers] == [('COMPLETED', restarts) for restarts in (1, 0, 0)], (
+            said
+        )
+    assert len(list((runs / 'sgd').rglob('scalars.json'))) == 2, 'it was resumed'
+    assert run([*commands['slurm'], '--status']).stdout.endswith('3 done\n')
+    for folder in runs.glob('*/seed_0'):
+        same = folders['here'] / folder.relative_to(folders['slurm'])
+        found, wanted = (json.loads((path / 'result.json').read_text()) for path in (folder, same))
+        assert found['scores'] == wanted['scores']
+        one, other = (read_backbone(str(path / wanted['checkpoint'])).weights for path in (folder, same))
+        assert all(torch.equal(value, other[key]) for key, value in one.items()), folder
