@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from mmairl.errors import UserError
 from mmairl.report.page import Page
-from mmairl.report.study_page import verdict_words
+from mmairl.report.study_page import progress, verdict_words
 from mmairl.report.study_tables import columns, signed, table_lines
 
 WITH_EFFECT = ('differs', 'equivalent', 'undecided')
@@ -60,8 +60,7 @@ def write_studies_page(folder: str | Path) -> Path:
 def _section(path: Path, study: Mapping) -> dict[str, Any]:
     """A study's heading with its link, its question, and its facts as a list."""
     title, facts = str(study['title']), {}
-    asked = sum(max(len(row['runs']), len(study['seeds'])) for row in study['rows'])
-    finished = sum(run['state'] == 'done' for row in study['rows'] for run in row['runs'])
+    finished, asked = progress(study)
     facts['scale'] = study['scale']['name']
     facts['runs'] = f'{finished} of {asked} are finished'
     if study['metrics']:

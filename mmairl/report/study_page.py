@@ -71,9 +71,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
 
 def _tiles(study: Mapping, trained: str, timed: int) -> dict[str, str]:
     """How much work it was and whether it was fair, before any result."""
-    seeds = 0 if study.get('sequential') else len(study['seeds'])  # rows that are decided got no more of them
-    asked = sum(max(len(row['runs']), seeds) for row in study['rows'])
-    finished = sum(run['state'] == 'done' for row in study['rows'] for run in row['runs'])
+    finished, asked = progress(study)
     before = study['fairness'].get('before', [])
     return {
         'rows, each a config': f'{len(study["rows"])}',
@@ -81,6 +79,14 @@ def _tiles(study: Mapping, trained: str, timed: int) -> dict[str, str]:
         f'training in all, {timed} runs': trained,
         'undeclared differences between rows': f'{sum(len(of["undeclared"]) for of in before)}' if before else BLANK,
     }
+
+
+def progress(study: Mapping) -> tuple[int, int]:
+    """How many runs are finished, of how many."""
+    seeds = 0 if study.get('sequential') else len(study['seeds'])  # rows that are decided got no more of them
+    asked = sum(max(len(row['runs']), seeds) for row in study['rows'])
+    finished = sum(run['state'] == 'done' for row in study['rows'] for run in row['runs'])
+    return finished, asked
 
 
 def duration(seconds: float) -> str:
