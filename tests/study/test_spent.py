@@ -1,5 +1,7 @@
 """What rows cost: FLOPs counted by hand, and scores at equal cost on lines that are drawn by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 from mmengine.config import Config
 from scipy.stats import ttest_ind
@@ -8,6 +10,7 @@ from mmairl.engine.launch import register
 from mmairl.models.queue import KeyQueue  # noqa: F401 -- registers
 from mmairl.study.plan import flops_per_image
 from mmairl.study.spent import at_equal_cost, costs
+from mmairl.study.start import RecordStart
 
 
 def network(symmetric: bool, queue: int | None) -> Config:
@@ -72,3 +75,15 @@ def test_rows_are_compared_at_the_flops_of_the_cheaper_on_the_line_between_check
     assert at_equal_cost(study, 'knn') == []
     rows[1].update(flops_per_image=None)
     assert at_equal_cost(study, 'knn') == [] and costs(study)['dear']['flops'] is None
+
+
+def test_the_seconds_of_earlier_starts_count_and_those_of_another_run_do_not(monkeypatch):
+    now = iter([1000.0, 1007.0, 5000.0, 5002.0, 6000.0, 6001.0])
+    monkeypatch.setattr('mmairl.study.start.time.perf_counter', lambda: next(now))
+    saved, first = {}, RecordStart('start.json')
+    first.before_save_checkpoint(None, saved)
+    assert saved == dict(seconds=7.0)
+    for resume, seconds in ((True, 9.0), (False, 1.0)):
+        hook = RecordStart('start.json')
+        hook.after_load_checkpoint(SimpleNamespace(cfg=dict(resume=resume)), saved)
+        assert hook.seconds == seconds
