@@ -13,7 +13,6 @@ import torch
 from mmengine import Config, ConfigDict
 from mmengine.dist import barrier, is_main_process
 from mmengine.logging import print_log
-from torch.utils.data import Dataset
 
 from mmairl.configs import home, load_config
 from mmairl.data.subsets import HELD_OUT
@@ -162,7 +161,8 @@ def compose(
     made.model.merge(_network(cfg, recipe, start))
     labelled = DATASETS.build(train)
     made.model.classes = len(labelled.classes)
-    view = sized(recipe.train_view, DATASETS.build(test))
+    size = Readable(DATASETS.build(test))[0]['inputs'][0].shape[-1]  # of the images that are tested: crops get it, too
+    view = [{'size': size, **step} if 'Crop' in step['type'] else step for step in recipe.train_view]
     loader = dict(num_workers=workers, persistent_workers=workers > 0, pin_memory=torch.cuda.is_available())
     loader['collate_fn'] = dict(type='default_collate')
     made.train_dataloader = dict(
@@ -211,9 +211,3 @@ def with_views(described: dict, views: Sequence) -> dict:
         inner = inner['dataset']
     inner['views'] = [list(view) for view in views]
     return described
-
-
-def sized(view: Sequence[dict], dataset: Dataset) -> list[dict]:
-    """The view with its crops as large as the images that will be tested."""
-    size = Readable(dataset)[0]['inputs'][0].shape[-1]
-    return [dict(step, size=size) if 'Crop' in step['type'] and 'size' not in step else dict(step) for step in view]

@@ -16,6 +16,7 @@ from mmengine.dist import is_main_process
 from mmairl.analysis.normrescale import NormRescaled
 from mmairl.configs import load_config
 from mmairl.engine.launch import register, train
+from mmairl.engine.scalars import read_scalars
 from mmairl.errors import Stopped, UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, weights_identity
 from mmairl.evaluation.protocol import Settings, default_device, evaluate
@@ -68,7 +69,10 @@ def run_task(name: str, start: Path, depth: int, place: Place) -> dict[str, floa
         asked = dict(config=str(config), protocol=task.protocol, start=str(start.resolve()), depth=depth)
         write_json(folder / 'task.json', {**asked, 'data': str(place.data)})
         _start(folder, place.gpus)
-        found = json.loads((folder / 'result.json').read_text()) if task.protocol else last_scalars(folder)
+        if task.protocol:
+            found = json.loads((folder / 'result.json').read_text())
+        else:
+            found = {name: values[-1] for name, (_, values) in read_scalars(folder).items()}
         factors = {column: 1 if column in task.plain else task.factor for column in task.scores}
         write_json(done, {column: factors[column] * found[key] for column, key in task.scores.items()})
     return json.loads(done.read_text())
@@ -123,15 +127,6 @@ def main() -> None:
         cfg.work_dir, cfg.resume = str(args.folder), True
         train(cfg, args.launcher)
     stop_processes()
-
-
-def last_scalars(folder: Path) -> dict[str, float]:
-    """The last value of everything that a run has logged, over its restarts."""
-    found: dict[str, float] = {}
-    for path in sorted(folder.glob('*/vis_data/scalars.json')):
-        for line in path.read_text().splitlines():
-            found.update(json.loads(line))
-    return found
 
 
 if __name__ == '__main__':

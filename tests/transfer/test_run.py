@@ -1,7 +1,6 @@
 """tools/transfer.py: which tasks can run, what they start from, and that a table comes out of real runs that resume."""
 
 import dataclasses
-import json
 import os
 import shutil
 import sys
@@ -17,7 +16,7 @@ from transfer.small_runs import small
 from mmairl.errors import UserError
 from mmairl.study.published import row, tables
 from mmairl.transfer import run as transfer_run
-from mmairl.transfer.run import Place, last_scalars, prepare, run_task
+from mmairl.transfer.run import Place, prepare, run_task
 from mmairl.transfer.tasks import TASKS, chosen, config_of, lacking
 from mmairl.weights.read import read_backbone
 
@@ -78,20 +77,11 @@ def test_a_detection_run_ends_in_the_papers_columns_and_is_not_run_again(tmp_pat
     start, depth = prepare(str(pretrained), 'student', None, place)
     scores = run_task('voc07', start, depth, place)
     assert set(scores) == {'voc07_ap50', 'voc07_ap', 'voc07_ap75'} and all(0 <= one <= 100 for one in scores.values())
-    assert 'pascal_voc/AP50' in last_scalars(tmp_path / 'work/voc07')
     monkeypatch.setattr(transfer_run, '_start', lambda *_: pytest.fail('ran again'))
     assert run_task('voc07', start, depth, place) == scores
     next((own / 'VOC2007/Annotations').iterdir()).unlink()
     with pytest.raises(UserError, match='voc07 holds another result, which differs in data'):
         run_task('voc07', start, depth, place)
-
-
-def test_scalars_of_a_resumed_run_are_read_over_its_restarts(tmp_path):
-    for name, value in (('1', 0.1), ('2', 0.3)):
-        (tmp_path / name / 'vis_data').mkdir(parents=True)
-        lines = [json.dumps(dict(loss=2.0)), json.dumps({'AP': value})]
-        (tmp_path / name / 'vis_data/scalars.json').write_text('\n'.join(lines))
-    assert last_scalars(tmp_path) == dict(loss=2.0, AP=0.3)
 
 
 def test_protocols_on_imagenet_run_by_the_depth_of_the_checkpoint_and_end_in_the_table(
