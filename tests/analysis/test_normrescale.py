@@ -28,17 +28,14 @@ def weights(seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:
     }
 
 
-def cosine(a: torch.Tensor, b: torch.Tensor) -> float:
-    return torch.nn.functional.cosine_similarity(a.double().flatten(), b.double().flatten(), dim=0).item()
-
-
 def assert_rescaled(new: dict, source: dict, anchor: dict) -> None:
     for key, value in new.items():
         if is_statistic(key):
             assert torch.equal(value, source[key]), key
         else:
             assert value.double().norm().item() == pytest.approx(anchor[key].double().norm().item(), rel=1e-6), key
-            assert cosine(value, source[key]) == pytest.approx(1, abs=1e-6), key
+            directions = (of.double().flatten() for of in (value, source[key]))
+            assert torch.cosine_similarity(*directions, dim=0).item() == pytest.approx(1, abs=1e-6), key
             assert not torch.equal(value, source[key])
 
 

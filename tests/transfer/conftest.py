@@ -4,10 +4,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from transfer.small_runs import write_data, write_pretrained
+from transfer.small_runs import write_masks, write_pretrained
 
 from mmairl.engine import launch
 from mmairl.transfer.ops import use_torchvision_ops
+from projects.benchmark.drawn_sets import write_coco, write_voc
 
 collect_ignore_glob = [] if find_spec('mmdet') and find_spec('mmseg') else ['test_*.py']
 use_torchvision_ops()  # before any test imports mmdet
@@ -15,7 +16,11 @@ use_torchvision_ops()  # before any test imports mmdet
 
 @pytest.fixture(scope='session')
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp('drawn'))
+    root = tmp_path_factory.mktemp('drawn')
+    write_voc(root / 'voc', {'VOC2007': dict(trainval=6, test=3), 'VOC2012': dict(trainval=3)})
+    write_coco(root / 'coco', dict(train2017=6, val2017=3))
+    write_masks(root)
+    return root
 
 
 @pytest.fixture(scope='session')

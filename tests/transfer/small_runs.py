@@ -12,10 +12,9 @@ from PIL import Image
 from mmairl.configs import load_config
 from mmairl.registry import MODELS
 from mmairl.transfer.pretrained import dicts, start_from
-from projects.benchmark.drawn_sets import KINDS, scene, write_coco, write_voc
+from projects.benchmark.drawn_sets import KINDS, scene
 
 RUNS = count()
-VOC = {'VOC2007': dict(trainval=6, test=3), 'VOC2012': dict(trainval=3)}
 SIZES = dict(cityscapes=(64, 32), voc2012=(48, 48), nyuv2=(80, 60))
 
 
@@ -52,13 +51,6 @@ def write_masks(root: Path) -> None:
     for name, image in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         image.save(root / name)
-
-
-def write_data(root: Path) -> Path:
-    write_voc(root / 'voc', VOC)
-    write_coco(root / 'coco', dict(train2017=6, val2017=3))
-    write_masks(root)
-    return root
 
 
 def write_pretrained(path: Path, depth: int) -> Path:

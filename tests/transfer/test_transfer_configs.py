@@ -1,5 +1,7 @@
 """Each detection, segmentation and depth config, small in pixels and steps, trains and evaluates from a checkpoint of ours."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import toy
@@ -9,19 +11,14 @@ from transfer.small_runs import small, write_pretrained
 from mmairl.configs import load_config
 from mmairl.engine import launch
 from mmairl.transfer.pretrained import dicts
+from mmairl.transfer.tasks import TASKS
 
 CONFIGS = sorted(path.stem for path in (toy.CONFIGS / 'transfer').glob('*.py'))
 DETECTION = [name for name in CONFIGS if name.startswith(('voc07', 'coco'))]
 UNMARKED = ('voc07_c4_r18_9k', 'cityscapes_deeplabv3_r18_40k')  # `make test-all` takes all
-METRICS = dict(
-    coco=['coco/bbox_mAP', 'coco/bbox_mAP_75', 'coco/segm_mAP'],
-    voc07=['pascal_voc/AP', 'pascal_voc/AP50', 'pascal_voc/AP75'],
-    voc0712=['pascal_voc/AP', 'pascal_voc/AP50', 'pascal_voc/AP75'],
-    cityscapes=['mIoU', 'aAcc'],
-    voc2012=['mIoU'],
-    nyuv2=['d1', 'd2', 'd3', 'rmse', 'abs_rel'],
-)
-MOST = dict(mIoU=100, aAcc=100, rmse=1e4, abs_rel=1e4)  # 1 for the others
+# What tools/transfer.py reads of a run, by its config's first word.
+METRICS = {Path(task.config).name.split('_')[0]: task.scores.values() for task in TASKS.values()}
+MOST = dict(mIoU=100, rmse=1e4, abs_rel=1e4)  # 1 for the others
 
 
 def named(name: str, *unmarked: str) -> object:
