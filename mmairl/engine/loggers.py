@@ -23,10 +23,10 @@ from mmairl.registry import VISBACKENDS
 NAMES = {'wandb': 'WandbLogger', 'mlflow': 'MLflowLogger', 'tensorboard': 'TensorboardVisBackend'}
 
 
-def log_to(cfg: Config, names: Iterable[str]) -> None:
+def log_to(cfg: Config, names: str | Iterable[str]) -> None:
     """What `--log NAME ...` means: these beside the loggers that the config has."""
     backends = cfg.visualizer.setdefault('vis_backends', [])
-    for name in names:
+    for name in [names] if isinstance(names, str) else names:
         if name not in NAMES:
             raise UserError(f"there is no logger '{name}'{closest(name, NAMES, 0.6)}; say one of {', '.join(NAMES)}")
         if not any(one['type'] == NAMES[name] for one in backends):
@@ -47,6 +47,7 @@ class Service(BaseVisBackend):
         if find_spec(self.package) is None:
             raise UserError(f"{self.package} is not installed; say: pip install {self.package} (or 'mmairl[log]')")
         self.start, self.name, self.failed = start, Path(save_dir).parents[1].name, False
+        self.run: Any = None
 
     def _init_env(self) -> None:
         self.client = import_module(self.package)
@@ -74,8 +75,9 @@ class Service(BaseVisBackend):
             self.write({name: float(value) for name, value in scalar_dict.items()}, step)
 
     def close(self) -> None:
-        with self.or_without():
-            self.end()
+        if self.run is not None:  # the first process alone has begun
+            with self.or_without():
+                self.end()
 
     @contextmanager
     def or_without(self) -> Iterator[None]:

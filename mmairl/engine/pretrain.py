@@ -32,7 +32,7 @@ def pretrain(
     workers: int | None = None,
     seed: int | None = None,
     resume: bool = False,
-    log: Sequence[str] = (),
+    log: str | Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Pre-train a ResNet-18 on all images below a folder, and return the last checkpoint.
@@ -50,7 +50,7 @@ def pretrain(
         workers: processes that load images; by default one a core, 8 at most.
         seed: a CPU run with one repeats bit for bit.
         resume: go on from the newest checkpoint in `out`.
-        log: of 'wandb' and 'mlflow', where curves go as well.
+        log: 'wandb', 'mlflow' or both in a list: where curves go as well.
         options: config keys as `--cfg-options` has them, such as {'model.head.temperature': 0.1}.
 
     >>> mmairl.pretrain('mocov2plus', data='images/', out='runs/a', epochs=100)  # doctest: +SKIP

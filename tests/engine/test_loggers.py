@@ -10,7 +10,7 @@ import pytest
 
 from mmairl.engine.changes import settings
 from mmairl.engine.launch import train
-from mmairl.engine.loggers import NAMES, Service, log_to
+from mmairl.engine.loggers import NAMES, Service, WandbLogger, log_to
 from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError
 
@@ -81,13 +81,21 @@ def test_a_server_that_fails_in_the_middle_does_not_end_the_run(toy_config, monk
     assert said.count('mlflow fails, and the run goes on without it: division by zero') == 1
 
 
+def test_another_process_than_the_first_begins_and_ends_nothing(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, 'wandb', Told('wandb'))
+    other = WandbLogger('work_dirs/run/20260101_000000/vis_data')
+    other.close()
+    assert (other.name, other.failed) == ('run', False) and 'fails' not in capsys.readouterr().out
+
+
 def test_bad_loggers_are_one_sentence(toy_config, monkeypatch, tmp_path):
     cfg = toy_config(steps=1, width=8)
     with pytest.raises(
         UserError, match=r"^there is no logger 'wandbb'; did you mean 'wandb'\?; say one of wandb, mlflow"
     ):
         log_to(cfg, ['wandbb'])
-    log_to(cfg, ['tensorboard', 'tensorboard'])
+    log_to(cfg, 'tensorboard')
+    log_to(cfg, ['tensorboard'])
     assert [one['type'] for one in cfg.visualizer.vis_backends] == ['LocalVisBackend', 'TensorboardVisBackend']
     monkeypatch.setattr('mmairl.engine.loggers.find_spec', lambda name: None)
     with pytest.raises(UserError, match=r"^wandb is not installed; say: pip install wandb \(or 'mmairl\[log\]'\)$"):
