@@ -10,6 +10,7 @@ from mmairl.engine.scalars import Curve, read_scalars
 from mmairl.errors import UserError
 from mmairl.report.figures import lines, svg, within
 from mmairl.report.page import Page, fill
+from mmairl.report.reference import add_reference
 from mmairl.report.sections import plots
 
 PREFIX = 'health_'
@@ -65,6 +66,8 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
             figures += _by_stage(curves)
         if figures:
             page.add(heading, text, plots(figures), 'Shaded: the normal range.')
+    if 'spread_key' in own:
+        add_reference(page, curves)
     return page.write(out)
 
 

@@ -10,6 +10,10 @@ from outline import sound
 from mmairl.analysis.normal_ranges import QUANTITIES
 from mmairl.errors import UserError
 from mmairl.report.health_page import BY_STAGE, SECTIONS, write_health_page
+from mmairl.report.reference import KEPT, LABELS
+
+SCALES = json.loads(KEPT.read_text())
+REFERENCE = len(SCALES) * len(LABELS)
 
 
 def write_scalars(work_dir: Path, *records: dict) -> Path:
@@ -48,7 +52,8 @@ def test_tiles_show_the_present_state_in_a_word_and_a_shape_the_worst_first(work
     assert found['similarity to the own key'] == 'good' and found['loss'] == 'no range'
     assert 'standard deviation of the keys is 0.02 of' in text
     assert 'At iteration 150: 1 bad, 1 to watch, 2 good.' in text
-    assert sound(text).counts['svg'] == 6 + 1  # a curve a quantity, and the gradients by stage
+    # A curve a quantity, the gradients by stage, and those of reference runs.
+    assert sound(text).counts['svg'] == 6 + 1 + REFERENCE
     assert 'Health of run &lt;1&gt;' in text and 'run <1>' not in text
 
 
@@ -57,8 +62,13 @@ def test_every_quantity_has_its_tile_and_its_curve(tmp_path):
     every = {f'health_{of.name}': 0.5 for of in QUANTITIES}
     run = write_scalars(tmp_path / 'run', *(dict(step=step, **every, **stages) for step in (1, 2)))
     text = write_health_page(run, tmp_path / 'page.html').read_text()
-    assert re.findall('<h2>([^<]+)</h2>', text) == ['Now', *SECTIONS]
-    assert len(states(text)) == len(QUANTITIES) and sound(text).counts['svg'] == len(QUANTITIES) + len(BY_STAGE)
+    assert re.findall('<h2>([^<]+)</h2>', text) == [
+        'Now',
+        *SECTIONS,
+        *(f'Beside other runs: {scale}' for scale in SCALES),
+    ]
+    assert len(states(text)) == len(QUANTITIES)
+    assert sound(text).counts['svg'] == len(QUANTITIES) + len(BY_STAGE) + REFERENCE
 
 
 def test_a_run_that_diverged_is_drawn_and_said(tmp_path):

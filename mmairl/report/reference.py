@@ -1,0 +1,84 @@
+"""What healthy runs look like, and a collapsed one, beside a run: curves of real runs, kept in reference.json.
+
+`python tools/study.py configs/studies/reference_curves.yaml --scale SCALE` trains them, and then
+`python -m mmairl.report.reference work_dirs/studies/reference_curves_SCALE` puts them, under the scale's name, into the file.
+"""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from mmairl.engine.scalars import Curve, read_scalars
+from mmairl.errors import UserError, one_sentence_errors
+from mmairl.files import read_json, write_json
+from mmairl.report.figures import INK, lines, svg
+from mmairl.report.page import Page
+from mmairl.report.sections import plots
+
+KEPT = Path(__file__).with_name('reference.json')
+LABELS = {
+    'loss': 'loss',
+    'instance_accuracy': 'instance accuracy',
+    'health_positive': 'similarity to the own key',
+    'health_negative': 'similarity to the negatives',
+    'health_spread_key': 'spread of the keys',
+    'health_spread_query': 'spread of the queries',
+}
+POINTS = 60  # of a curve, at most
+TEXT = (
+    'Real runs of {scale}, one seed each. A contrastive loss starts at the logarithm of the number of keys that it chooses '
+    'from, once for each direction: 6.9 with 1 024 negatives, 11.1 with 65 536, twice that where the loss is symmetric. It '
+    "may fall little and the features be good all the same. BYOL's starts at 4 and falls to 0 in a collapse as well, so look "
+    'at the spread: where the keys stay near 0, all images are one. k-NN at the end: {ends}.'
+)
+CAPTION = 'Dotted: this run now. Its length, network and data may be others, so compare shapes rather than heights.'
+
+
+def add_reference(page: Page, own: Mapping[str, Curve]) -> None:
+    """A section for each scale that has been run; a dotted line shows where the present run stands."""
+    for scale, kept in read_json(KEPT).items():
+        figures = []
+        for name, label in LABELS.items():
+            found = {row: of['curves'][name] for row, of in kept['rows'].items() if name in of['curves']}
+            figure = lines(found, label, 'iteration')
+            if name != 'loss' and own.get(name, ([], []))[1]:  # a loss belongs to its head and its number of negatives
+                figure.axes[0].axhline(own[name][1][-1], color=INK, linewidth=1.2, linestyle=':')
+            figures.append(svg(figure, f'reference_{scale}_{name}'))
+        ends = ', '.join(f'{row} {of["knn"]:.1f} %' for row, of in kept['rows'].items())
+        page.add(f'Beside other runs: {scale}', TEXT.format(scale=kept['text'], ends=ends), plots(figures), CAPTION)
+
+
+def keep(study: str | Path, out: Path = KEPT) -> None:
+    """Put the curves of the finished runs of a study's first seed into the file, in place of those of the same scale."""
+    found = read_json(Path(study) / 'study.json')
+    rows = {}
+    for row in found['rows']:
+        run = row['runs'][0]
+        if run['state'] == 'done':
+            curves = read_scalars(Path(study) / run['folder'])
+            rows[row['name']] = dict(
+                knn=run['scores']['knn'], curves={name: thinned(curves[name]) for name in LABELS if name in curves}
+            )
+    if not rows:
+        raise UserError(f'no run of {study} is finished; let tools/study.py end first')
+    scale = found['scale']
+    write_json(out, {**(read_json(out) if out.exists() else {}), scale['name']: dict(text=scale['text'], rows=rows)})
+
+
+def thinned(curve: Curve) -> Curve:
+    """At most POINTS of a curve, evenly over it with both ends, to four digits."""
+    count = len(curve[0])
+    places = sorted({round(i * (count - 1) / max(1, min(POINTS, count) - 1)) for i in range(min(POINTS, count))})
+    return [curve[0][i] for i in places], [float(f'{curve[1][i]:.4g}') for i in places]
+
+
+@one_sentence_errors
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('study', help='the folder of the study')
+    keep(parser.parse_args().study)
+    print(KEPT)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,61 @@
+"""The reference curves: taken from a study's runs as they are, and what the file says of healthy and collapsed ones."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from test_health_page import write_scalars
+
+from mmairl.configs import home
+from mmairl.errors import UserError
+from mmairl.report.reference import KEPT, LABELS, POINTS, keep
+from mmairl.study.scale import read_scale
+from mmairl.study.spec import read_study
+
+
+def write_study(folder, states):
+    rows = []
+    for number, state in enumerate(states):
+        steps = [dict(step=step, loss=number + 1 / step, health_spread_key=0.5, lr=0.1) for step in range(1, 202)]
+        write_scalars(folder / f'runs/{number}', *steps)
+        rows.append(
+            dict(name=f'row {number}', runs=[dict(state=state, folder=f'runs/{number}', scores=dict(knn=40.0))])
+        )
+    (folder / 'study.json').write_text(json.dumps(dict(rows=rows, scale=dict(name='small', text='a small one'))))
+
+
+def test_finished_runs_replace_those_of_their_scale_thinned_with_both_ends(tmp_path):
+    write_study(tmp_path, ['done', 'running', 'done'])
+    out = tmp_path / 'reference.json'
+    out.write_text(json.dumps(dict(small='older', other='kept')))
+    keep(tmp_path, out)
+    found = json.loads(out.read_text())
+    assert found['other'] == 'kept' and found['small']['text'] == 'a small one'
+    assert found['small']['rows'].keys() == {'row 0', 'row 2'}
+    curves = found['small']['rows']['row 2']['curves']
+    assert curves.keys() == {'loss', 'health_spread_key'}
+    steps, losses = curves['loss']
+    assert steps[0] == 1 and steps[-1] == 201 and len(steps) == POINTS
+    assert {after - before for before, after in pairwise(steps)} <= {3, 4}
+    assert losses == pytest.approx([2 + 1 / step for step in steps], rel=1e-3)
+
+
+def test_a_study_without_a_finished_run_is_one_sentence(tmp_path):
+    write_study(tmp_path, ['running'])
+    with pytest.raises(UserError, match='let tools/study.py end first'):
+        keep(tmp_path, tmp_path / 'reference.json')
+
+
+def test_what_is_kept_is_of_the_study_and_tells_a_collapse_by_its_spread():
+    rows = {row.name for row in read_study(home() / 'configs/studies/reference_curves.yaml').rows}
+    for scale, kept in json.loads(KEPT.read_text()).items():
+        assert kept['text'] == read_scale(scale).text
+        assert kept['rows'].keys() <= rows and all(of['curves'].keys() <= LABELS.keys() for of in kept['rows'].values())
+        ends = {row: of['curves']['health_spread_key'][1][-1] for row, of in kept['rows'].items()}
+        knn = {row: of['knn'] for row, of in kept['rows'].items()}
+        assert all(
+            0 < of['knn'] < 100 and set(of['curves']) >= {'loss', 'health_spread_key'} for of in kept['rows'].values()
+        )
+        if (collapsed := ends.pop('BYOL, collapsed', None)) is not None:
+            assert collapsed < 0.1 < min(ends.values())
+            assert knn.pop('BYOL, collapsed') < min(knn.values())
