@@ -7,7 +7,6 @@ from mmengine.config import Config
 from scipy.stats import ttest_ind
 
 from mmairl.engine.launch import register
-from mmairl.models.queue import KeyQueue  # noqa: F401 -- registers
 from mmairl.study.plan import flops_per_image
 from mmairl.study.spent import at_equal_cost, costs
 from mmairl.study.start import RecordStart
@@ -79,7 +78,7 @@ def test_rows_are_compared_at_the_flops_of_the_cheaper_on_the_line_between_check
 
 def test_the_seconds_of_earlier_starts_count_and_those_of_another_run_do_not(monkeypatch):
     now = iter([1000.0, 1007.0, 5000.0, 5002.0, 6000.0, 6001.0])
-    monkeypatch.setattr('mmairl.study.start.time.perf_counter', lambda: next(now))
+    monkeypatch.setattr('mmairl.study.start.time', SimpleNamespace(perf_counter=lambda: next(now)))
     saved, first = {}, RecordStart('start.json')
     first.before_save_checkpoint(None, saved)
     assert saved == dict(seconds=7.0)
