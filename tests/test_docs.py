@@ -29,7 +29,7 @@ PAGES = sorted(
     for path in [*ROOT.glob('*.md'), *ROOT.glob('docs/**/*.md'), *ROOT.glob('projects/*/README.md')]
 )
 FENCE = re.compile(
-    r'(?:<!-- not run: (?P<why>.+) -->\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$', re.MULTILINE | re.DOTALL
+    r'(?:<!-- not run: (?P<why>[^\n]+) -->\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$', re.MULTILINE | re.DOTALL
 )
 TOOL = re.compile(r'(?:tools|projects)/[\w/]+\.(?:py|sh)$')
 CODE = re.compile(r'(?<!`)`([^`\n]+)`(?!`)')
