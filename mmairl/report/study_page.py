@@ -179,6 +179,9 @@ def _said(of: Mapping) -> str:
     """What a reader must know of an attribution beside its numbers."""
     said = [f'{of["runs"]} runs{", with seeds as blocks" if of["blocks"] else ""}.']
     said.append(f'Equivalent: shown to be less than ±{of["margin"]:g} points.')
+    said.append(
+        'Main effects and declared interactions are corrected together (Holm), other interactions among themselves.'
+    )
     if not of['exact']:
         said.append(
             'The design does not measure all combinations: shares leave out interactions of three factors and more.'
