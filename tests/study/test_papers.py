@@ -159,11 +159,13 @@ def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
 def first_rows(path: Path, folder: Path) -> Path:
     """The study with three rows, one that takes another's weights, those that are looked into, and what these build on.
 
-    A design is whole, since each row is a network of its own.
+    A design is a quarter of all combinations, which has each level of each factor.
     """
     study, described = read_study(path), yaml.safe_load(path.read_text())
     if study.design:
-        return path
+        described['cross']['fraction'] = '1/4'
+        (folder / path.name).write_text(yaml.safe_dump(described, sort_keys=False))
+        return folder / path.name
     chosen = [*study.rows[:3], *[row for row in study.rows if row.others][:1]]
     kept, more = set(), {row.name for row in chosen} | {name for of in study.look for name in of['rows']}
     while more:
