@@ -5,12 +5,12 @@ import json
 import math
 import sys
 from functools import cache
-from html import escape
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from markupsafe import escape
 from mmengine.optim import build_optim_wrapper
 from scipy import stats
 from test_docs import check_command, commands, module
