@@ -6,7 +6,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 DEVICE, OUT, WORK = sys.argv[1], sys.argv[2], Path(sys.argv[3])
-if DEVICE == 'cuda':
+if 'SOFTGPU' in os.environ:
     import softgpu
 
 import resuming  # noqa: E402
@@ -156,6 +156,7 @@ def evaluated() -> dict:
 
 
 def main() -> None:
+    torch.backends.cudnn.allow_tf32 = False  # the CPU's numbers are float32's
     launch.register()
     trust_mmengine_checkpoints()
     start_processes(LAUNCHER)
@@ -171,5 +172,5 @@ def main() -> None:
     stop_processes()
 
 
-with softgpu.Numbers() if DEVICE == 'cuda' else nullcontext():
+with softgpu.Numbers() if 'SOFTGPU' in os.environ else nullcontext():
     main()

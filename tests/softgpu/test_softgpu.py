@@ -1,4 +1,7 @@
-"""Whole runs on a GPU in software (softgpu.py): the CPU's numbers, no wait for the device, and defects that are found."""
+"""Whole runs on a GPU in software (softgpu.py): the CPU's numbers, no wait for the device, and defects that are found.
+
+Where there is a GPU, they are runs on it: `pytest -m gpu`.
+"""
 
 import fcntl
 import hashlib
@@ -13,7 +16,8 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.skipif(build.missing() is not None, reason=str(build.missing()))
+REAL = torch.cuda.is_available()
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not REAL and build.missing() is not None, reason=str(build.missing()))]
 
 
 @pytest.fixture(scope='module')
@@ -25,15 +29,20 @@ def run(tmp_path_factory) -> Callable[[str, int], dict]:
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / 'lock').open('w') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (cache / 'built').exists():
+        if not REAL and not (cache / 'built').exists():
             build.build(cache)
             (cache / 'built').touch()
 
     def run(device: str, processes: int) -> dict:
+        if REAL and torch.cuda.device_count() < processes:
+            pytest.skip(f'{processes} processes want as many GPUs')
         folder = tmp_path_factory.mktemp(device)
         path = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent), str(HERE)])
         env = {**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1', 'SOFTGPU_DEVICES': str(processes)}
-        env.update(dict(SOFTGPU=str(cache)) if device == 'cuda' else dict(CUDA_VISIBLE_DEVICES=''))
+        if device == 'cpu':
+            env['CUDA_VISIBLE_DEVICES'] = ''
+        elif not REAL:
+            env['SOFTGPU'] = str(cache)
         torchrun = ['-m', 'torch.distributed.run', '--standalone', f'--nproc_per_node={processes}']
         command = [sys.executable, *(torchrun if processes > 1 else []), str(HERE / 'runs.py'), device]
         done = subprocess.run(

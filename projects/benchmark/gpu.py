@@ -1,0 +1,134 @@
+"""The first visit to a GPU, stage by stage: what it is, whether our runs are right on it, and how fast it is.
+
+Each stage is a process of its own that leaves its lines in a folder, so that a stage that fails or is cut off loses no other.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from mmairl.errors import UserError
+from mmairl.files import write_json
+from mmairl.report.page import Page
+from mmairl.report.table import html_table
+from projects.benchmark.report import machine
+from projects.benchmark.step import ON_GPU, TINY, Size, our_step, quiet, random_batch, siamese
+from projects.benchmark.timing import peak_bytes, timed
+
+# What is added from one line of the throughput to the next.
+WAYS = {
+    'float32': dict(precision='float32'),
+    'TF32': dict(precision='tf32'),
+    'bfloat16': dict(precision='bfloat16'),
+    '+ channels last, fused SGD': dict(precision='bfloat16', channels_last=True, fused=True),
+    '+ compile': dict(precision='bfloat16', channels_last=True, fused=True, compile=True),
+}
+BATCHES = (128, 256, 512, 1024)
+KERNELS = 10  # of the profile, the costliest
+
+
+def commands(device: str, quick: bool, out: Path) -> dict[str, tuple[list[str], int]]:
+    """The stages by name: the words behind `python`, and the seconds that each may take."""
+    benchmark = ['tools/benchmark.py', '--device', device, *(['--quick'] if quick else [])]
+    few = ['train_dataloader.dataset.count=512', 'evaluation.train.count=600', 'evaluation.test.count=120']
+    demo = ['--cfg-options', 'train_cfg.max_epochs=1', *few] if quick else []
+    own = ['-m', 'projects.benchmark.gpu', device, *(['quick'] if quick else [])]
+    return {
+        'environment': (['-m', 'torch.utils.collect_env'], 120),
+        'tests': (['-m', 'pytest', '-m', 'gpu', 'tests/softgpu', *(['--collect-only'] if quick else [])], 400),
+        'demo': (['tools/demo.py', '--seed', '0', '--work-dir', str(out / 'demo_run'), *demo], 400),
+        'throughput': (own, 400),
+        'loader': ([*benchmark, '--suite', 'loader', '--rounds', '2', '--out', str(out / 'loader')], 240),
+        'peers': ([*benchmark, '--suite', 'step', '--rounds', '2', '--out', str(out / 'step')], 400),
+    }
+
+
+def visit(device: str, quick: bool, out: Path) -> None:
+    """All stages in turn; their lines and the page are written anew after each."""
+    console, found = Console(), {}
+    for name, (words, limit) in commands(device, quick, out).items():
+        console.rule(name)
+        path, start = out / f'{name}.txt', time.perf_counter()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open('w') as file:
+            try:
+                code = subprocess.run(
+                    [sys.executable, *words], stdout=file, stderr=subprocess.STDOUT, timeout=limit, check=False
+                ).returncode
+            except subprocess.TimeoutExpired:
+                code = f'cut off after {limit} s'
+        found[name] = dict(command=' '.join(['python', *words]), code=code, seconds=time.perf_counter() - start)
+        console.print(''.join(path.read_text(errors='replace').splitlines(keepends=True)[-12:]), markup=False)
+        write_json(out / 'gpu_check.json', dict(machine=machine(device), stages=found, rows=_rows(out)))
+        page(device, found, out)
+    if failed := [name for name, of in found.items() if of['code']]:
+        raise UserError(f'not all of it went well: {", ".join(failed)}; their lines are in {out}')
+
+
+def page(device: str, found: dict[str, dict], out: Path) -> Path:
+    made = Page('The first visit to a GPU' if device == 'cuda' else 'A rehearsal on a CPU', lead=machine(device))
+    stages = [[name, 'passed' if of['code'] == 0 else str(of['code']), f'{of["seconds"]:.0f} s'] for name, of in found.items()]
+    made.add('Stages', 'Each has a file of its lines beside this page.', html_table(['stage', 'ended', 'took'], stages))
+    if rows := _rows(out):
+        cells = [[row['way'], row['batch'], row['images_per_second'], row['gigabytes'], row['kernels']] for row in rows]
+        head = ['step of MoCo v2+', 'batch', 'images/s', 'GB at most', 'costliest kernels']
+        made.add('Throughput', 'Whole steps on images that are there already.', html_table(head, cells))
+    return made.write(out / 'gpu_check.html')
+
+
+def _rows(out: Path) -> list[dict]:
+    """The lines of the throughput that are whole."""
+    path = out / 'throughput.txt'
+    lines = path.read_text(errors='replace').splitlines() if path.is_file() else []
+    return [json.loads(line) for line in lines if line.startswith('{') and line.endswith('}')]
+
+
+def throughput(device: str, quick: bool) -> Iterator[dict]:
+    """Images a second and memory of each way, and of the batches with the last way that worked; a line each."""
+    size, last = TINY if quick else ON_GPU, {}
+    ways = dict(list(WAYS.items())[:1]) if quick else WAYS
+    for name, how in ways.items():
+        row = measured(size, device, how, name)
+        last = how if 'error' not in row else last
+        yield row
+    for batch in () if quick else BATCHES:
+        yield measured(Size(**{**vars(size), 'batch': batch}), device, last, 'the last of these')
+
+
+def measured(size: Size, device: str, how: dict, name: str) -> dict:
+    row = dict(way=name, batch=size.batch, images_per_second=0, gigabytes=None, kernels='')
+    try:
+        with quiet():
+            one = our_step(siamese(size, 'mocov2plus').to(device), random_batch(size, device), 'SGD', **how)
+        for _ in range(3):
+            one()
+        seconds = min(timed(one, device) for _ in range(5))
+        held = peak_bytes(one, device)
+    except Exception as error:  # what does not run on this device is a line, too
+        return {**row, 'error': ' '.join(str(error).split())[:300], 'kernels': type(error).__name__}
+    row.update(images_per_second=round(size.batch / seconds, 1), kernels=profile(one, device))
+    return {**row, 'gigabytes': held and round(held / 1e9, 2)}
+
+
+def profile(one: Callable[[], object], device: str) -> str:
+    """The costliest kernels of a step, each with its share."""
+    with torch.profiler.profile() as seen:
+        one()
+    on_device = 'self_device_time_total' if device == 'cuda' else 'self_cpu_time_total'
+    events = sorted(seen.key_averages(), key=lambda event: -getattr(event, on_device))
+    total = sum(getattr(event, on_device) for event in events) or 1
+    return ', '.join(f'{event.key[:60]} {getattr(event, on_device) / total:.0%}' for event in events[:KERNELS])
+
+
+if __name__ == '__main__':
+    from mmairl.engine.launch import register
+
+    register()
+    for row in throughput(sys.argv[1], 'quick' in sys.argv[2:]):
+        print(json.dumps(row), flush=True)
