@@ -1,5 +1,5 @@
 # `make demo` and `make test` are all that a fresh clone needs; each makes .venv when it is missing.
-.PHONY: demo test test-all lint docs core full ops clean
+.PHONY: demo test test-all gpu lint docs core full ops clean
 
 demo: core
 	.venv/bin/python tools/demo.py
@@ -11,6 +11,10 @@ test: full lint
 # Everything, the slow tests as well: once before a release.
 test-all: full lint
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m '' -n 2 --dist loadfile --max-worker-restart 0 --timeout 3600 --durations 20
+
+# The first visit to a GPU, at most half an hour: work_dirs/gpu_check/gpu_check.html
+gpu: full
+	.venv/bin/python tools/gpu_check.py
 
 lint: full
 	.venv/bin/ruff check .

@@ -1,4 +1,4 @@
-"""The first visit to a GPU in one command, at most 20 minutes: tools/gpu_check.py, or make gpu.
+"""The first visit to a GPU in one command, at most half an hour: tools/gpu_check.py, or make gpu.
 
 Environment, the GPU tests, the demo, the throughput of a step, the loader and other libraries' steps; each stage prints and
 saves as it goes, and OUT/gpu_check.html is one page of it.
@@ -11,8 +11,7 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))  # the projects beside the tools
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
 from mmairl.errors import UserError, one_sentence_errors
 from projects.benchmark.gpu import visit
 
@@ -26,9 +25,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.device == 'cuda' and not torch.cuda.is_available():
         raise UserError('this machine has no GPU that torch can use; --device cpu --quick rehearses the visit')
-    out = args.out.absolute()
-    os.chdir(ROOT)
-    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get('PYTHONPATH')]))
+    out, home = args.out.absolute(), Path(__file__).resolve().parents[1]
+    os.chdir(home)
+    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(home), os.environ.get('PYTHONPATH')]))
     visit(args.device, args.quick, out)
     print(f'the page: {out / "gpu_check.html"}')
 

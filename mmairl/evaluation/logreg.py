@@ -138,7 +138,7 @@ class Objective:
         self.axes = _principal_axes(x, self.mean) if axes is None and min(x.shape) <= WIDEST else axes
         along = (block if self.axes is None else block @ self.axes for block in centred)
         self.x = torch.cat([F.pad(block, (0, 1), value=1.0).float() for block in along])
-        self.factor: Tensor | None = None  # of a Hessian of this path, while it is near the one at hand
+        self.inverse: Tensor | None = None  # of a Hessian of this path, while it is near the one at hand
 
     def _blocks(self, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
         return zip(*(column.split(ROWS) for column in (self.x, self.counted, *columns)))
@@ -167,7 +167,7 @@ class Objective:
         """Divides by a Hessian of this path where it is small, and else by the diagonal of this one."""
         classes, size = p.shape[1], self.x.shape[1]
         if not self.several and classes * size <= DENSE:
-            if self.factor is None:
+            if self.inverse is None:
                 whole = p.new_zeros(classes, size, classes, size)
                 for x, _, q in self._blocks(p):
                     for one, two in combinations_with_replacement(range(classes), 2):
@@ -175,9 +175,10 @@ class Objective:
                         whole[one, :, two] += x.double().T @ (x * weight[:, None])
                         whole[two, :, one] = whole[one, :, two]
                 whole = whole.view(classes * size, -1)
-                self.factor = torch.linalg.cholesky(whole + strength * torch.eye(len(whole)).to(whole))
-            factor = self.factor
-            return lambda rows: torch.cholesky_solve(rows.reshape(-1, 1), factor).view_as(rows)
+                whole = whole.cpu() + strength * torch.eye(len(whole))  # a solver in float64 gains nothing on a GPU
+                self.inverse = torch.linalg.inv(whole).to(p)
+            inverse = self.inverse
+            return lambda rows: (inverse @ rows.flatten()).view_as(rows)
         total = F.pad(p.new_full((classes, size - 1), strength), (0, 1))
         for x, counted, q in self._blocks(p):
             total += (q * (1 - q) * counted).T.float() @ x.square() / len(self.x)
@@ -216,7 +217,7 @@ class Objective:
         product = first = (residual * towards).sum()
         for count in range(INNER):
             if count == AGAIN:
-                self.factor = None
+                self.inverse = None
             bent = self.hessian(p, towards, strength)
             curvature = (towards * bent).sum()
             if not curvature > 0:

@@ -195,7 +195,8 @@ def our_step(model: BaseModel, batch: dict, optimizer: str = 'LARS', **fast) -> 
     """A step through our wrapper and those of our hooks that act in every step; `fast` is the config's."""
     make_fast(model, fast)
     kind = SGD if optimizer == 'SGD' else dict(type='LARS', **lars(batch))
-    config = dict(type='AutocastOptimWrapper', dtype=fast.get('precision'), optimizer=kind)
+    half = fast.get('precision') if fast.get('precision') in ('bfloat16', 'float16') else None
+    config = dict(type='AutocastOptimWrapper', dtype=half, optimizer=kind)
     wrapper = build_optim_wrapper(model, config)
     return training_loop(model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook(), QueueHook()])
 

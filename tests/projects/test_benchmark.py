@@ -1,5 +1,8 @@
 """The arithmetic of the benchmark, and that every suite runs and both sides compute the same."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,8 @@ import torch
 from mmengine.config import Config
 
 from mmairl.engine.launch import register
-from projects.benchmark import augment, scaling, step, timing
+from mmairl.errors import UserError
+from projects.benchmark import augment, gpu, scaling, step, timing
 from projects.benchmark.limits import Limits
 from projects.benchmark.suites import SUITES
 from projects.benchmark.timing import Case, compare
@@ -64,3 +68,28 @@ def test_the_check_sees_a_different_step(monkeypatch):
         step.same_step({**ours, 'loss': ours['loss'] + 1e-5}, theirs)
     with pytest.raises(AssertionError, match='first layers move differently'):
         step.same_step({**ours, 'first': (1 + 1e-3) * ours['first']}, theirs)
+
+
+def test_a_stage_of_the_visit_to_a_gpu_that_fails_or_is_cut_off_loses_no_other(tmp_path, monkeypatch):
+    row = gpu.measured(step.TINY, 'cpu', dict(precision='bfloat16', channels_last=True), 'a way')
+    assert row['images_per_second'] > 0 and '%' in row['kernels'] and 'error' not in row
+    assert 'refused' in gpu.measured(step.TINY, 'cpu', dict(precision='refused'), 'another')['error']
+    says = f'import json; print(json.dumps({row!r}))'
+    stages = dict(
+        throughput=(['-c', says], 60), slow=(['-c', 'import time; time.sleep(9)'], 1), bad=(['-c', '1 / 0'], 60)
+    )
+    monkeypatch.setattr(gpu, 'commands', lambda *_: stages)
+    with pytest.raises(UserError, match='slow, bad'):
+        gpu.visit('cpu', True, tmp_path)
+    kept = json.loads((tmp_path / 'gpu_check.json').read_text())
+    assert kept['rows'] == [row] and [of['code'] for of in kept['stages'].values()] == [0, 'cut off after 1 s', 1]
+    page = (tmp_path / 'gpu_check.html').read_text()
+    assert 'a way' in page and 'cut off after 1 s' in page and 'ZeroDivisionError' in (tmp_path / 'bad.txt').read_text()
+
+
+@pytest.mark.slow
+def test_the_visit_to_a_gpu_is_rehearsed_on_a_cpu(tmp_path):
+    command = [sys.executable, 'tools/gpu_check.py', '--device', 'cpu', '--quick', '--out', str(tmp_path)]
+    done = subprocess.run(command, cwd=VIEWS.parents[2], capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert len(json.loads((tmp_path / 'gpu_check.json').read_text())['stages']) == 6

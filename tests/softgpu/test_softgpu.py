@@ -17,7 +17,10 @@ import torch
 
 HERE = Path(__file__).parent
 REAL = torch.cuda.is_available()
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not REAL and build.missing() is not None, reason=str(build.missing()))]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not REAL and build.missing() is not None, reason=str(build.missing())),
+]
 
 
 @pytest.fixture(scope='module')
