@@ -40,7 +40,7 @@ def read_cluster(path: Path) -> Cluster:
     """The profile in a YAML file; its values stay text, as YAML would make a number of 24:00:00."""
     known = ', '.join(field.name for field in fields(Cluster))
     try:
-        found = yaml.load(path.read_text(), yaml.BaseLoader)
+        found = yaml.load(path.read_text(), Loader=yaml.BaseLoader)
     except (OSError, yaml.YAMLError) as error:
         raise UserError(f'the profile {path} cannot be read: {" ".join(str(error).split())}') from error
     if not isinstance(found, dict):
