@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 import resuming  # noqa: F401  the hook that spoils a batch
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ from torch.testing import assert_close
 
 from mmairl.engine import launch
 from mmairl.engine.distributed import network_of, start_processes
-from mmairl.errors import stop_processes
+from mmairl.errors import UserError, stop_processes
 from mmairl.hooks import OnlineProbeHook
 from mmairl.models.batchnorm import SyncBN, each_view, shuffle, unshuffle
 from mmairl.models.processes import gather
@@ -89,6 +90,14 @@ def check_views() -> None:
         assert_close(one, other, atol=1e-11, rtol=1e-11)
 
 
+def check_groups() -> None:
+    """Statistics of groups of one are those of plain batch norm; a size that does not divide is one sentence."""
+    x, plain, ours = torch.randn(4, 3, 2, 2), torch.nn.BatchNorm2d(3), SyncBN(3, group=1)
+    assert_close(ours(x), plain(x), atol=1e-12, rtol=1e-12)
+    with pytest.raises(UserError, match='groups of 3'):
+        SyncBN(3, group=3)(x)
+
+
 def train(case: str, work_dir: str, launcher: str) -> dict:
     options = {'name': f'{case}_r50_200e.py', **CASES[case]}
     cfg = toy.config(work_dir=work_dir, steps=3, batch=16, queue=32, dtype='float64', width=8, **options)
@@ -116,6 +125,7 @@ if __name__ == '__main__':
     check_shuffle()
     check_sync_bn()
     check_views()
+    check_groups()
     saved = {case: train(case, f'{folder}/{case}', 'pytorch') for case in CASES}
     if get_rank() == 0:
         torch.save(saved, Path(folder) / 'two.pth')

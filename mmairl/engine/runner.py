@@ -15,6 +15,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from mmengine.runner import Runner as PlainRunner
 from mmengine.runner.base_loop import BaseLoop
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Sampler
 
 from mmairl.data.training import ResumableSampler, TrainingImages, require_a_batch
@@ -105,7 +106,7 @@ class EpochLoop(EpochBasedTrainLoop):
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
         done = self._iter - self._epoch * len(self.dataloader)
-        for place, batch in enumerate(batches(self.dataloader, self._epoch, done), done):
+        for place, batch in enumerate(sent_ahead(batches(self.dataloader, self._epoch, done)), done):
             self.run_iter(place, batch)
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1
@@ -124,7 +125,7 @@ class IterLoop(IterBasedTrainLoop):
     def run(self) -> nn.Module:
         # mmengine's loop passes over as many batches as the run has taken; here these cost nothing
         seen = repeat(None, self._iter)
-        self.dataloader_iterator = chain(seen, endless(self.dataloader, self._iter))
+        self.dataloader_iterator = chain(seen, sent_ahead(endless(self.dataloader, self._iter)))
         return super().run()
 
 
@@ -143,6 +144,39 @@ def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
         said = f'{type(sampler).__name__} cannot begin inside an epoch: {done} batches are read again to get there'
         print_log(said, logger='current', level=logging.WARNING)
     return islice(dataloader, done, None)
+
+
+def sent_ahead(batches: Iterator[dict]) -> Iterator[dict]:
+    """On a GPU, the next batch's images are copied on a stream of their own while this one's step computes."""
+    if not torch.cuda.is_available():
+        yield from batches
+        return
+    copies, before = torch.cuda.Stream(), None
+    for batch in batches:
+        with torch.cuda.stream(copies):
+            sent = dict(batch, inputs=to_device(batch['inputs'])), copies.record_event()
+        if before is not None:
+            yield arrived(*before)
+        before = sent
+    if before is not None:
+        yield arrived(*before)
+
+
+def to_device(inputs: Any) -> Any:
+    """Pinned images on their way to the GPU; others would make the host wait, and stay for the preprocessor."""
+    return tree_map(
+        lambda part: part.cuda(non_blocking=True) if torch.is_tensor(part) and part.is_pinned() else part, inputs
+    )
+
+
+def arrived(batch: dict, copied: torch.cuda.Event) -> dict:
+    """The batch for the stream that computes, which waits for the copies; the host does not."""
+    stream = torch.cuda.current_stream()
+    stream.wait_event(copied)
+    for part in tree_leaves(batch['inputs']):
+        if torch.is_tensor(part) and part.is_cuda:
+            part.record_stream(stream)  # so that its memory is not given away before this stream has read it
+    return batch
 
 
 def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:

@@ -10,7 +10,7 @@ from mmengine.dist import broadcast, get_rank, get_world_size
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.processes import gather
+from mmairl.models.processes import gather, own_group
 from mmairl.registry import MODELS
 
 
@@ -92,7 +92,8 @@ class _OverProcesses(torch.autograd.Function):
         views = wide.chunk(layer.views)
         own = [(mean, var) for var, mean in (torch.var_mean(v, _all_but_channels(v), correction=0) for v in views)]
         count = own[0][0].new_full((1,), views[0].numel() // channels)
-        everyone = gather(torch.cat([*chain.from_iterable(own), count]).unsqueeze(0))
+        ctx.group = own_group(layer.group)
+        everyone = gather(torch.cat([*chain.from_iterable(own), count]).unsqueeze(0), ctx.group)
         counts, statistics = everyone[:, -1].view(-1, 1, 1), everyone[:, :-1].unflatten(1, (-1, 2, channels))
         means, variances = statistics.unbind(dim=2)
         total = counts.sum()
@@ -121,7 +122,7 @@ class _OverProcesses(torch.autograd.Function):
         axes = [axis for axis in range(rows.ndim) if axis not in (0, 2)]
         own = torch.stack([grad.sum(dim=axes), (grad * centred).sum(dim=axes) * inverse])
         sums = own.clone()
-        dist.all_reduce(sums)
+        dist.all_reduce(sums, group=ctx.group)
         of_mean, of_variance = (sums / total).view(2, *shape)
         scale = inverse if weight is None else inverse * weight
         slope = inverse.view(shape) * of_variance
@@ -142,10 +143,17 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
     torch's own SyncBatchNorm refuses CPU tensors, and on GPUs the host waits for the device three times in each layer, for
     counts of images that could differ. DDP refuses that class on a CPU, so this one is not derived from it. With one process,
     or in evaluation, it is plain batch norm. A batch of several views (`each_view`) keeps the statistics of each view apart.
+
+    Args:
+        group: how many neighbouring processes share their statistics, such as those of one machine; all unless given.
     """
 
     views = 1
     _check_input_dim = nn.SyncBatchNorm._check_input_dim
+
+    def __init__(self, num_features: int, group: int | None = None, **kwargs) -> None:
+        super().__init__(num_features, **kwargs)
+        self.group = group
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or get_world_size() == 1:

@@ -1,6 +1,7 @@
 """Several processes: the rows of all of them, and tensors of which each has a part."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -8,21 +9,37 @@ from mmengine.dist import get_world_size
 from torch import Tensor
 from torch.distributed.nn.functional import all_gather
 
+from mmairl.errors import UserError
 
-def gather(rows: Tensor) -> Tensor:
-    """The rows of all processes in rank order, without gradient."""
-    everyone, wait = start_gather(rows)
+
+def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """The rows of all processes, or those of a group, in rank order, without gradient."""
+    everyone, wait = start_gather(rows, group)
     if wait is not None:
         wait()
     return everyone
 
 
-def start_gather(rows: Tensor) -> tuple[Tensor, Callable[[], object] | None]:
+def start_gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> tuple[Tensor, Callable[[], object] | None]:
     """The output buffer and a function that waits until it is filled; None where there is nothing to wait for."""
-    if get_world_size() == 1:
+    if (count := get_world_size(group)) == 1:
         return rows, None
-    everyone = rows.new_empty(get_world_size() * len(rows), *rows.shape[1:])
-    return everyone, dist.all_gather_into_tensor(everyone, rows.contiguous(), async_op=True).wait
+    everyone = rows.new_empty(count * len(rows), *rows.shape[1:])
+    return everyone, dist.all_gather_into_tensor(everyone, rows.contiguous(), group=group, async_op=True).wait
+
+
+def own_group(size: int | None) -> dist.ProcessGroup | None:
+    """The group of so many neighbouring ranks that this process is in; None are all. All processes make it together."""
+    return None if size is None else _own_group(size, dist.group.WORLD)
+
+
+@cache
+def _own_group(size: int, everyone: dist.ProcessGroup) -> dist.ProcessGroup:
+    if get_world_size() % size:
+        raise UserError(
+            f"{get_world_size()} processes cannot be cut into groups of {size}; change the norm_cfg's group"
+        )
+    return dist.new_subgroups(size)[0]
 
 
 def gather_with_gradient(rows: Tensor) -> Tensor:
