@@ -20,7 +20,7 @@ from mmairl.errors import UserError
 from mmairl.files import replacing
 from mmairl.hooks import history
 from mmairl.hooks.checkpoint import ExactCheckpointHook
-from mmairl.weights import read
+from mmairl.weights import load
 from projects.faults import checkpoints, disk, images, kills, long_run
 from projects.faults.compare import different_runs, differing
 from projects.faults.disk import TmpFs
@@ -34,12 +34,12 @@ def test_no_damage_of_a_checkpoint_passes_for_another_one_and_nothing_runs(tmp_p
 
 
 def test_a_careless_reader_of_checkpoints_is_caught(tmp_path, monkeypatch):
-    monkeypatch.setattr(read, 'damage', lambda path: None)
+    monkeypatch.setattr(load, 'damage', lambda path: None)
     assert checkpoints.fuzz_checkpoints(100, 0, tmp_path / 'no sums')['failed'] > 10
     monkeypatch.undo()
     careless = torch.load
     monkeypatch.setattr(torch, 'load', lambda path, **how: careless(path, **{**how, 'weights_only': False}))
-    monkeypatch.setattr(read, 'plain', lambda value: value)
+    monkeypatch.setattr(load, 'plain', lambda value: value)
     assert checkpoints.fuzz_checkpoints(100, 0, tmp_path / 'pickles')['hostile pickle: failed'] == 10
 
 

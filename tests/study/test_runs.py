@@ -73,8 +73,11 @@ def test_torchrun_passes_the_signal_on_and_its_run_counts_as_stopped_not_failed(
         '    sys.exit(75)\n'
         'signal.signal(signal.SIGTERM, save)\n'
         'if os.environ["RANK"] == "0":\n'
-        '    time.sleep(1)\n'  # the other has begun to listen
+        '    while not os.path.exists(sys.argv[1] + "/listens"):\n'
+        '        time.sleep(0.1)\n'
         '    os.kill(os.getppid(), signal.SIGTERM)\n'
+        'else:\n'
+        '    open(sys.argv[1] + "/listens", "w")\n'
         'time.sleep(100)\n'
     )
     signalled, again, broken = three = [run_in(tmp_path / name) for name in ('signalled', 'again', 'broken')]
