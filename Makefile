@@ -12,7 +12,7 @@ test: full lint
 test-all: full lint
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m '' -n 2 --dist loadfile --max-worker-restart 0 --timeout 3600 --durations 20
 
-# The first visit to a GPU, at most half an hour: work_dirs/gpu_check/gpu_check.html
+# The first visit to a GPU, at most 20 minutes: work_dirs/gpu_check/gpu_check.html
 gpu: full
 	.venv/bin/python tools/gpu_check.py
 

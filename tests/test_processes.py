@@ -53,6 +53,10 @@ def test_two_processes_equal_one_with_the_joined_batch(one, two, case):
         assert_close(found['scalars'], expected['scalars'], rtol=1e-6, atol=1e-9)
 
 
+def test_four_processes_normalise_and_shuffle_as_one(run_processes, tmp_path):
+    run_processes(4, script.__file__, tmp_path, 'checks')
+
+
 def test_one_process_with_a_bad_batch_stops_the_step_of_both(two):
     saved, folder = two
     assert saved['spoilt']['skipped'] == 1 and saved['mocov2plus']['skipped'] == 0

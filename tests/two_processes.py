@@ -51,7 +51,8 @@ def check_shuffle() -> None:
 def check_sync_bn() -> None:
     """Outputs, gradients and running statistics are those of the joined batch; shares may differ, weights may lack."""
     rank = get_rank()
-    for rows, affine in (((4, 4), True), ((5, 2), True), ((3, 4), False)):
+    for rows, affine in (((4, 4, 4, 4), True), ((5, 2, 3, 6), True), ((3, 4, 2, 2), False)):
+        rows = rows[: get_world_size()]
         own = slice(sum(rows[:rank]), sum(rows[: rank + 1]))
         generator = torch.Generator().manual_seed(5)
         joined, slope = (torch.randn(sum(rows), 3, 2, 2, generator=generator) * 3 + 7 for _ in range(2))
@@ -91,11 +92,19 @@ def check_views() -> None:
 
 
 def check_groups() -> None:
-    """Statistics of groups of one are those of plain batch norm; a size that does not divide is one sentence."""
-    x, plain, ours = torch.randn(4, 3, 2, 2), torch.nn.BatchNorm2d(3), SyncBN(3, group=1)
-    assert_close(ours(x), plain(x), atol=1e-12, rtol=1e-12)
+    """Statistics of a group of neighbours are those of its images; a size that does not divide is one sentence."""
+    size = get_world_size() // 2
+    torch.manual_seed(get_rank() // size)
+    everyone, ours, plain = torch.randn(4 * size, 3, 2, 2), SyncBN(3, group=size), torch.nn.BatchNorm2d(3)
+    own = everyone.chunk(size)[get_rank() % size].clone().requires_grad_()
+    everyone.requires_grad_()
+    found, expected = ours(own), plain(everyone)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    for one, other in ((found, expected), (own.grad, everyone.grad)):
+        assert_close(one, other.chunk(size)[get_rank() % size], atol=1e-12, rtol=1e-12)
     with pytest.raises(UserError, match='groups of 3'):
-        SyncBN(3, group=3)(x)
+        SyncBN(3, group=3)(own)
 
 
 def train(case: str, work_dir: str, launcher: str) -> dict:
@@ -126,7 +135,8 @@ if __name__ == '__main__':
     check_sync_bn()
     check_views()
     check_groups()
-    saved = {case: train(case, f'{folder}/{case}', 'pytorch') for case in CASES}
+    cases = CASES if sys.argv[2:] != ['checks'] else ()
+    saved = {case: train(case, f'{folder}/{case}', 'pytorch') for case in cases}
     if get_rank() == 0:
         torch.save(saved, Path(folder) / 'two.pth')
     stop_processes()

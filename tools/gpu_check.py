@@ -1,4 +1,4 @@
-"""The first visit to a GPU in one command, at most half an hour: tools/gpu_check.py, or make gpu.
+"""The first visit to a GPU in one command, at most 20 minutes: tools/gpu_check.py, or make gpu.
 
 Environment, the GPU tests, the demo, the throughput of a step, the loader and other libraries' steps; each stage prints and
 saves as it goes, and OUT/gpu_check.html is one page of it.

@@ -46,8 +46,12 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         _take_names_from_slurm()
     backend = 'gloo'
     if torch.cuda.is_available():
+        if not dist.is_nccl_available():
+            raise UserError(
+                'this torch has no NCCL, by which GPUs exchange; install one that has, or hide the GPUs from it'
+            )
         backend = 'nccl'
-        _take_gpu()
+        _take_gpu(launcher)
     if sys.platform == 'linux':
         # SIGTERM, upon which a run saves itself, when the process that started this one dies
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -59,10 +63,10 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     dist.init_process_group(backend, **settings)
 
 
-def _take_gpu() -> None:
+def _take_gpu(launcher: str) -> None:
     """The GPU of this process's number on the machine, or the only one that a task of Slurm may see."""
     number, count = int(os.environ['LOCAL_RANK']), torch.cuda.device_count()
-    if number >= count > 1:
+    if number >= count and (count > 1 or launcher == 'pytorch'):
         raise UserError(
             f'process {number} of this machine, counted from 0, finds {count} GPUs; start as many as there are'
         )

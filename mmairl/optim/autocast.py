@@ -77,6 +77,8 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             raise UserError(f'optim_wrapper.dtype={dtype!r} is not known; set None or one of {self.valid_dtypes}')
         OptimWrapper.__init__(self, optimizer, accumulative_counts, clip_grad)
         self.device_type = optimizer.param_groups[0]['params'][0].device.type
+        if self.device_type == 'cuda' and dtype == 'bfloat16' and not torch.cuda.is_bf16_supported(False):
+            raise UserError(f"{torch.cuda.get_device_name()} has no bfloat16; set optim_wrapper.dtype='float16'")
         self.cast_dtype = getattr(torch, dtype) if dtype else None
         self.loss_scaler = torch.amp.GradScaler(self.device_type, enabled=dtype == 'float16')
         self._scale_update_param = None

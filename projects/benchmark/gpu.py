@@ -41,12 +41,12 @@ def commands(device: str, quick: bool, out: Path) -> dict[str, tuple[list[str], 
     demo = ['--cfg-options', 'train_cfg.max_epochs=1', *few] if quick else []
     own = ['-m', 'projects.benchmark.gpu', device, *(['quick'] if quick else [])]
     return {
-        'environment': (['-m', 'torch.utils.collect_env'], 120),
-        'tests': (['-m', 'pytest', '-m', 'gpu', 'tests/softgpu', *(['--collect-only'] if quick else [])], 400),
-        'demo': (['tools/demo.py', '--seed', '0', '--work-dir', str(out / 'demo_run'), *demo], 400),
-        'throughput': (own, 400),
-        'loader': ([*benchmark, '--suite', 'loader', '--rounds', '2', '--out', str(out / 'loader')], 240),
-        'peers': ([*benchmark, '--suite', 'step', '--rounds', '2', '--out', str(out / 'step')], 400),
+        'environment': (['-m', 'torch.utils.collect_env'], 60),
+        'tests': (['-m', 'pytest', '-m', 'gpu', 'tests/softgpu', *(['--collect-only'] if quick else [])], 240),
+        'demo': (['tools/demo.py', '--seed', '0', '--work-dir', str(out / 'demo_run'), *demo], 240),
+        'throughput': (own, 300),
+        'loader': ([*benchmark, '--suite', 'loader', '--rounds', '2', '--out', str(out / 'loader')], 120),
+        'peers': ([*benchmark, '--suite', 'step', '--rounds', '2', '--out', str(out / 'step')], 240),
     }
 
 
