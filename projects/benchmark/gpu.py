@@ -104,7 +104,7 @@ def throughput(device: str, quick: bool) -> Iterator[dict]:
 
 
 def measured(size: Size, device: str, how: dict, name: str) -> dict:
-    row = dict(way=name, batch=size.batch, images_per_second=0, gigabytes=None, kernels='')
+    row = dict(way=name, batch=size.batch, images_per_second=None, gigabytes=None, kernels='')
     try:
         with float32_precision(how):
             one = our_step(siamese(size, 'mocov2plus').to(device), random_batch(size, device), 'SGD', **how)
