@@ -6,6 +6,7 @@ import secrets
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.errors import one_sentence_errors
+from mmairl.evaluation.protocol import default_device
 from mmairl.flags import ConfigOptions, seed
 from mmairl.report.demo_page import run_demo
 
@@ -26,7 +27,7 @@ def main() -> None:
     cfg = load_config(args.config, args.cfg_options)
     cfg.work_dir = args.work_dir
     seed = secrets.randbelow(2**31) if args.seed is None else args.seed
-    page = run_demo(cfg, seed)
+    page = run_demo(cfg, seed, default_device())
     print(f'the page: {page.resolve()}')
 
 

@@ -1,7 +1,6 @@
 """Pre-training on a folder of your own images, in a line of Python."""
 
 import itertools
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from mmairl.data.folders import UnlabelledFolder
 from mmairl.engine.launch import train
 from mmairl.engine.loggers import log_to
 from mmairl.errors import UserError, as_user_errors, closest
+from mmairl.machine import cores
 
 FEWEST, LARGEST_BATCH, LONGEST_QUEUE = 64, 256, 16_384
 RUNS = itertools.count()
@@ -59,8 +59,7 @@ def pretrain(
     if not Path(data).is_dir():
         raise UserError(f'there is no folder of images at {Path(data).resolve()}; check the path')
     images = len(UnlabelledFolder(data))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-    chosen = {'train_dataloader.num_workers': min(8, cores) if workers is None else workers, 'randomness.seed': seed}
+    chosen = {'train_dataloader.num_workers': min(8, cores()) if workers is None else workers, 'randomness.seed': seed}
     cfg = config_for(method, data, images, epochs, size, batch, {**chosen, **(options or {})})
     cfg.work_dir, cfg.resume = str(out), resume
     log_to(cfg, log)

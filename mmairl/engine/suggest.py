@@ -1,6 +1,5 @@
 """A config for one's own images and hardware, each number with its reason: what tools/train.py --suggest prints."""
 
-import os
 import textwrap
 from dataclasses import dataclass
 
@@ -8,6 +7,7 @@ from mmairl.configs import load_config
 from mmairl.engine.memory import GIB, activations, build, shares
 from mmairl.engine.pretrain import FEWEST, batch_for, highest_momentum, queue_for
 from mmairl.errors import UserError
+from mmairl.machine import cores
 
 BASE = 'mmairl::mocov2plus_r18_folder_100e.py'
 SPARE = 0.9  # of a GPU's memory; the rest is for the context, work space and gaps
@@ -43,7 +43,7 @@ def suggest(images: int, gpus: int = 1, memory: float | None = None) -> str:
     epochs = 200 if large else 400 if images >= 100_000 else 800
     steps, lr = epochs * (images // batch), 0.03 * batch / 256
     momentum = min(0.99, round(highest_momentum(steps), 4))
-    workers = max(1, min(16, (os.cpu_count() or 1) // gpus))
+    workers = max(1, min(16, cores() // gpus))
     accumulated, fits = fitting(batch, gpus, memory) if memory else (1, 'memory not given, so try whether this fits.')
     optimizer = f'optimizer=dict(lr={lr:.3g})' + (f', accumulative_counts={accumulated}' if accumulated > 1 else '')
     lines = [
@@ -79,7 +79,7 @@ def suggest(images: int, gpus: int = 1, memory: float | None = None) -> str:
         Line(
             f'train_dataloader = dict(num_workers={workers})',
             'customary',
-            f'a data worker for each of the {os.cpu_count()} cores of this machine, shared by the GPUs, and at most 16. If the '
+            f'a data worker for each of the {cores()} cores here, shared by the GPUs, and at most 16. If the '
             'health page shows time spent waiting for data, give more.',
         ),
     ]

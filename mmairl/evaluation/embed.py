@@ -19,6 +19,7 @@ from mmairl.engine.launch import register
 from mmairl.errors import UserError, as_user_errors, printable
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction
+from mmairl.evaluation.protocol import default_device
 from mmairl.weights.read import read_backbone, resnet_of
 
 IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -63,8 +64,7 @@ def embed(
         normal = {key: cfg.model.data_preprocessor[key] for key in IMAGENET}
     size = size or trained_size
     dataset = dataset_of(images, [[dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]])
-    device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
-    how = Extraction(**normal, batch_size=batch, device=device, workers=workers)
+    how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
     columns = zip(*how.batches(load_backbone(cfg, found), dataset))
     x, _, readable = (torch.cat(column) for column in columns)
     names = [dataset.name(index) for index in range(len(dataset))]

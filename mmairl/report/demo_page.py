@@ -32,7 +32,7 @@ LOOKED_AT = 256  # test images that each change alone is tried on
 SCORE = f'k-NN, k = {K}'
 
 
-def run_demo(cfg: Config, seed: int, device: str = 'cpu') -> Path:
+def run_demo(cfg: Config, seed: int, device: str) -> Path:
     """Pre-train `cfg` from `seed`, measure the student and two baselines, and return the page's path."""
     console = Console()
     cfg.randomness = {**cfg.get('randomness', {}), 'seed': seed}

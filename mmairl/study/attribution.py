@@ -34,9 +34,7 @@ class Effect:
     name: str
     factors: tuple[str, ...]
     verdict: str
-    asked: (
-        bool  # main effects, and interactions that the study declares: one family; the other interactions are another
-    )
+    asked: bool  # main effects and declared interactions are one family; the other interactions are another
     aliases: tuple[str, ...] = ()  # effects that cannot be told from it, each with its sign
     estimate: float | None = None
     low: float | None = None

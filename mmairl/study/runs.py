@@ -28,9 +28,9 @@ from mmairl.study.stopping import ending_with_parent
 from mmairl.study.worker import is_local, outdated
 
 GRACE = 120  # seconds to finish a step and save, as many as the Slurm jobs have
-# A run that does not listen for a signal yet ends by it.
 # Of a run that has failed; what torchrun says below it is left out. Python's and grep's patterns in one.
 LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
+# A run that does not listen for a signal yet ends by it.
 STOPPED = (REQUEUE, *(-number for number in SIGNALS))
 
 

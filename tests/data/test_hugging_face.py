@@ -25,7 +25,7 @@ def pixels() -> np.ndarray:
 
 @pytest.fixture
 def saved(pixels, tmp_path):
-    datasets = pytest.importorskip('datasets')
+    datasets = pytest.importorskip('datasets', reason='datasets is not installed (pip install datasets)')
     files = [png(one) for one in pixels]
     files[4] = files[4][:40]
     (tmp_path / 'beside.png').write_bytes(files[5])

@@ -1,17 +1,21 @@
 """CUDA tensors without numbers: every tensor of a pass lies on the device, and the optimizer launches few kernels."""
 
 from collections import Counter
+from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mmairl.engine import runner
 from mmairl.engine.fast import make_fast
 from mmairl.engine.memory import build
 from mmairl.optim.lars import LARS
 
 DEVICE = torch.device('cuda')
+BATCHES = [dict(inputs=name, data_samples=number) for number, name in enumerate('abc')]
 
 
 class Launches(TorchDispatchMode):
@@ -72,3 +76,18 @@ def test_optimizer_and_teacher_launch_no_kernel_for_each_weight(on_gpu):
         optimizer.step()
         model.teacher.follow(model, 0.99)
     assert sum(seen.count.values()) < len(weights) / 2, seen.count
+
+
+def test_the_next_batch_is_copied_before_a_step_and_the_step_waits_for_its_own_alone(monkeypatch):
+    said = []
+    ours = Mock(**{'record_event.side_effect': lambda: f'copy of {said[-1]}'})
+    now = Mock(**{'wait_event.side_effect': lambda event: said.append(f'wait for the {event}')})
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    monkeypatch.setattr(torch.cuda, 'Stream', lambda: ours)
+    monkeypatch.setattr(torch.cuda, 'stream', lambda stream: nullcontext() if stream is ours else None)
+    monkeypatch.setattr(torch.cuda, 'current_stream', lambda: now)
+    monkeypatch.setattr(runner, 'to_device', lambda inputs: said.append(inputs) or inputs)
+    taken = [said.append(f'step {batch["inputs"]}') or batch for batch in runner.sent_ahead(iter(BATCHES))]
+    assert taken == BATCHES
+    steps = [f'wait for the copy of {name}, step {name}' for name in 'abc']
+    assert ', '.join(said) == f'a, b, {steps[0]}, c, {steps[1]}, {steps[2]}'

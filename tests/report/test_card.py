@@ -54,7 +54,7 @@ def test_the_card_says_what_the_checkpoint_knows_and_leaves_the_licence_open(che
 
 
 def test_its_lines_of_timm_run(checkpoint, tmp_path, run_tool, monkeypatch):
-    pytest.importorskip('timm')
+    pytest.importorskip('timm', reason='timm is not installed (pip install timm)')
     run_tool('tools/convert.py', checkpoint, tmp_path / 'r18.pth', '--to', 'timm')
     code = (tmp_path / 'README.md').read_text().split('```python\n')[1].split('```')[0]
     monkeypatch.chdir(tmp_path)
