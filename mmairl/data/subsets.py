@@ -205,6 +205,8 @@ class Relabelled(ImageSubset):
         parents, names = read_tree(taxonomy), self.dataset.classes
         if groups == 'artifact':
             merged = ['artifact' if ARTIFACT in ancestors(name, parents) else 'not artifact' for name in names]
+        elif isinstance(groups, str):
+            raise UserError(f"Relabelled.groups={groups!r} is not known; give a number of groups or 'artifact'")
         else:
             merged = merge(names, parents, groups)
             if (reached := len(set(merged))) != groups:

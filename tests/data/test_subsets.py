@@ -182,6 +182,7 @@ REFUSED = {
     '4 of the 5 names in .* are absent, in several folders or doubled, first gone.png;': (
         lambda root: listed(root, 'gone.png\nn01_20.png\nn02_3.png\nn02/n02_3.png\nn01_1.png\n')
     ),
+    "groups='artefact' is not known": lambda root: relabelled(root, 'artefact'),
     'no level of 3 groups, the next below has 2': lambda root: relabelled(root, 3),
     'class zebra is not in the taxonomy': lambda root: relabelled(root, 3, names=[*LEAVES, 'zebra']),
     'in a circle': lambda root: relabelled(root, 3, 'a b\nb a', ['a']),
