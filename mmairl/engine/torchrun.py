@@ -18,10 +18,12 @@ for _number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, s
 
 import socket
 import sys
+from types import FrameType
 
 from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import api as processes
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
@@ -32,6 +34,7 @@ from mmairl.engine.preemption import REQUEUE
 from mmairl.errors import SIGNALS, UserError, one_sentence_errors
 
 LOOPBACK = '127.0.0.1'
+HANDLED = (*SIGNALS, signal.SIGQUIT)
 GRACE = 120  # seconds to finish a step and save; torch's own kills after 30
 
 
@@ -66,18 +69,27 @@ class PatientAgent(LocalElasticAgent):
         return result
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # a second one would end the wait, and kill them
         if self._pcontext:
             self._pcontext.close(death_sig, GRACE)
         super()._shutdown(death_sig)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def told_once(number: int, frame: FrameType | None) -> None:
+    """Handler in the place of torch's, whose second signal ends the wait and leaves the processes behind.
+
+    A mask would not keep it away: the store has threads, and any thread that is not masked takes a signal for Python.
+    """
+    for other in HANDLED:
+        signal.signal(other, lambda *_: None)
+    raise SignalException(f'process {os.getpid()} got {signal.Signals(number).name}', sigval=signal.Signals(number))
 
 
 @one_sentence_errors
 def main() -> None:
     rendezvous_handler_registry.register('loopback', LoopbackRendezvous)
     api.LocalElasticAgent = PatientAgent
-    options = ['--signals-to-handle=' + ','.join(number.name for number in (*SIGNALS, signal.SIGQUIT))]
+    processes._terminate_process_handler = told_once
+    options = ['--signals-to-handle=' + ','.join(number.name for number in HANDLED)]
     if not any(word.startswith('--nnodes') for word in sys.argv[1:]):
         options += ['--nnodes=1', '--rdzv-backend=loopback', f'--rdzv-endpoint={LOOPBACK}:0']
     try:

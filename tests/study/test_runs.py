@@ -67,8 +67,9 @@ def test_torchrun_passes_the_signal_on_and_its_run_counts_as_stopped_not_failed(
         'if os.path.exists(code := sys.argv[1] + "/code"):\n'
         '    sys.exit(int(open(code).read()))\n'
         'def save(number, frame):\n'
-        '    os.kill(os.getppid(), signal.SIGINT)\n'  # a second one changes nothing
-        '    time.sleep(1)\n'
+        '    for _ in range(10):\n'  # further ones change nothing
+        '        os.kill(os.getppid(), signal.SIGINT)\n'
+        '        time.sleep(0.1)\n'
         '    open(sys.argv[1] + "/saved_" + os.environ["RANK"], "w").write(str(int(number)))\n'
         '    sys.exit(75)\n'
         'signal.signal(signal.SIGTERM, save)\n'
