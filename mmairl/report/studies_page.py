@@ -85,7 +85,10 @@ def _scores(study: Mapping) -> dict[str, str]:
         facts[f'{metric["label"]}, best row'] = said[best[0]]
         facts[f'{metric["label"]}, last row'] = said[last[0]]
     by_verdict: dict[str, list[str]] = {}
-    for of in study['comparisons'].get(metric['key'], ()):
+    compared = study['comparisons'].get(metric['key'], ())
+    if crossed := study.get('attribution', {}).get(metric['key']):
+        compared = [{**of, 'row': of['name'], 'margin': crossed['margin']} for of in crossed['effects'] if of['asked']]
+    for of in compared:
         effect = f' ({signed(of["estimate"], 1)})' if of['verdict'] in WITH_EFFECT else ''
         by_verdict.setdefault(verdict_words(of), []).append(of['row'] + effect)
     if by_verdict:

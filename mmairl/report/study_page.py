@@ -58,7 +58,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         rows=[dict(line=line, **_runs(study, line.row, number)) for number, line in enumerate(rows)],
         panels=[panel for panel in panels if panel not in published] + published[:SHOWN],
         folded=published[SHOWN:],
-        effects=_effects(study),
+        effects=[] if study.get('attribution') else _effects(study),  # crossed rows answer together
         attribution=_attribution(study),
         noise=_noise(study),
         cost=_cost(study),

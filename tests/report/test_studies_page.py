@@ -6,7 +6,7 @@ import os
 import pytest
 from markupsafe import escape
 from outline import sound
-from test_study_page import HOSTILE, ladder, text_of, tiny
+from test_study_page import HOSTILE, crossed, ladder, text_of, tiny
 
 from mmairl.errors import UserError
 from mmairl.report.studies_page import write_studies_page
@@ -41,6 +41,15 @@ def test_studies_stand_newest_first_with_what_came_out_of_them(tmp_path):
     assert 'empty: no study.json is in it' in text and 'file.txt' not in text
     with pytest.raises(UserError, match='there is no folder'):
         write_studies_page(tmp_path / 'gone')
+
+
+def test_the_verdicts_of_a_crossed_study_are_those_of_its_factors(tmp_path):
+    laid(tmp_path, 'crossed', json.dumps(crossed()), 1000)
+    text = text_of(write_studies_page(tmp_path).read_text())
+    assert (
+        'verdicts equivalent within ±1: predictor (+0.2); differs: momentum <ascending> (+8.0); undecided: symmetric loss'
+        in text
+    )
 
 
 def test_hostile_names_stay_text_and_links_stay_inside(tmp_path):

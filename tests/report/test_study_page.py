@@ -297,7 +297,14 @@ def effect(
     ends = (None, None) if half is None else (estimate - half, estimate + half)
     factors = tuple(name.split(' × '))
     return dict(
-        name=name, factors=factors, verdict=verdict, estimate=estimate, low=ends[0], high=ends[1], aliases=aliases
+        name=name,
+        factors=factors,
+        asked=len(factors) == 1,
+        verdict=verdict,
+        estimate=estimate,
+        low=ends[0],
+        high=ends[1],
+        aliases=aliases,
     )
 
 
@@ -324,6 +331,7 @@ def crossed() -> dict:
 def test_the_effects_of_factors_and_their_shares_stand_on_the_page(page):
     text = page(crossed())
     sound(text)
+    assert 'What makes a difference?' not in text  # rows one by one would be a second family of verdicts
     section = text[text.index('Which factor did it?') : text.index('The figure</h2>')]
     said = text_of(section)
     assert (
