@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,11 +13,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mmairl.data.images import Reason, UnreadableImage
+from mmairl.data.order import Permutation
 from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATA_SAMPLERS
 
 ALWAYS_ALLOWED = 10  # unreadable images
+BLOCK = 2**14  # images whose places are drawn at once: 3 ms
 
 
 class TrainingImages(Dataset):
@@ -68,24 +70,27 @@ class TrainingImages(Dataset):
                 return self.dataset[at]
             except UnreadableImage as fault:
                 self.reasons[at] = fault.reason
-                self.refuse_too_many(self.reasons)
+                self.refuse_too_many(self.met())
         raise AssertionError('the limit is below the number of images, so one of them was readable')
 
-    def refuse_too_many(self, reasons: Tensor) -> None:
+    def met(self) -> Tensor:
+        """Index and reason of each unreadable image that this process has met: rows of two numbers."""
+        found = self.reasons.nonzero()
+        return torch.cat([found, self.reasons[found].long()], 1)
+
+    def refuse_too_many(self, met: Tensor) -> None:
         """Stop when more images are unreadable than the data set allows."""
-        count = int(reasons.count_nonzero())
-        if count > self.allowed:
-            first = ', '.join(self.listed(reasons)[:3])
+        if len(met) > self.allowed:
+            first = ', '.join(self.listed(met[:3]))
             raise UserError(
-                f'{count} of the {len(self)} training images cannot be read, more than the {self.allowed} that are allowed, '
-                f'first {first}; mend or remove them, or raise max_unreadable of the data set'
+                f'{len(met)} of the {len(self)} training images cannot be read, more than the {self.allowed} that are '
+                f'allowed, first {first}; mend or remove them, or raise max_unreadable of the data set'
             )
 
-    def listed(self, reasons: Tensor) -> list[str]:
+    def listed(self, met: Tensor) -> list[str]:
         """The unreadable images by name, with the reason."""
         names = getattr(self.dataset, 'name', 'image {}'.format)
-        met = reasons.nonzero().squeeze(1).tolist()
-        return [f'{printable(names(index))} ({Reason(int(reasons[index])).phrase})' for index in met]
+        return [f'{printable(names(index))} ({Reason(reason).phrase})' for index, reason in met.tolist()]
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -121,19 +126,17 @@ class ResumableSampler(Sampler):
         """Go to this epoch, of which all processes together have seen `start` images."""
         self.epoch, self.start = epoch, start
 
-    def order(self) -> list[int]:
-        """This epoch's permutation, which a study's run records as well."""
-        if not self.shuffle:
-            return list(range(len(self.dataset)))
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        return torch.randperm(len(self.dataset), generator=generator).tolist()
+    def order(self) -> Callable[[np.ndarray], np.ndarray]:
+        """This epoch's order: the images at given places in it."""
+        return Permutation(len(self.dataset), self.seed + self.epoch) if self.shuffle else np.asarray
 
     def __iter__(self) -> Iterator[int | tuple[int, int]]:
-        order = self.order()
+        order, images, own = self.order(), len(self.dataset), range(self.start + self.rank, self.total, self.world_size)
         with_seeds = isinstance(self.dataset, TrainingImages)
-        for place in range(self.start + self.rank, self.total, self.world_size):
-            index = order[place % len(order)]
-            yield (index, self.seed_of(place)) if with_seeds else index
+        for first in range(0, len(own), BLOCK):
+            places = own[first : first + BLOCK]
+            for place, index in zip(places, order(np.array(places) % images).tolist()):
+                yield (index, self.seed_of(place)) if with_seeds else index
 
     def seed_of(self, place: int) -> int:
         """32 well-mixed bits of (seed, epoch, place): neighbours must not draw alike (the finaliser of splitmix64)."""

@@ -1,0 +1,87 @@
+"""An epoch's order: today's permutation for what fits, and a keyed one beyond, which is a permutation and uniform."""
+
+import itertools
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from mmairl.data.order import SMALL, Permutation, keyed
+from mmairl.data.training import ResumableSampler
+
+
+def test_up_to_a_limit_it_is_torchs_permutation_so_that_checkpoints_resume():
+    for count, seed, epoch in [(1, 0, 0), (37, 3, 2), (70_000, 5, 0)]:
+        sampler = ResumableSampler(range(count), seed=seed)
+        sampler.set_epoch(epoch)
+        drawn = torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        assert list(sampler) == drawn
+        sampler.set_epoch(epoch, count // 2)
+        assert list(sampler) == drawn[count // 2 :]
+    assert Permutation(SMALL + 1, 0).table is None and Permutation(100, 0).table is not None
+
+
+@pytest.mark.parametrize('count', [1, 2, 3, 5, 64, 1000, 65_537, 300_001])
+def test_the_keyed_one_takes_every_image_once_whatever_the_places_are_asked_in(count):
+    places = np.random.default_rng(count).permutation(count)
+    images = np.concatenate([keyed(block, count, seed=count) for block in np.array_split(places, 3)])
+    assert np.array_equal(np.sort(images), np.arange(count))
+    assert np.array_equal(images[np.argsort(places)], keyed(np.arange(count), count, seed=count))
+
+
+def test_over_seeds_every_order_of_few_images_is_as_frequent():
+    found = [tuple(keyed(np.arange(4), 4, seed).tolist()) for seed in range(2400)]
+    counts = [found.count(order) for order in itertools.permutations(range(4))]
+    assert sum(counts) == 2400 and stats.chisquare(counts).pvalue > 0.001
+
+
+@pytest.mark.parametrize('count', [SMALL + 1, 10**8, 2**32 + 15])
+def test_of_many_images_no_place_says_anything_about_its_image(count):
+    """By ranks, by the remainders of both, by neighbours, and by another seed."""
+    first = np.arange(100_000)
+    images = keyed(first, count, seed=1)
+    assert len(np.unique(images)) == len(first) and images.min() >= 0 and images.max() < count
+    spread = np.arange(0, count, count // 100_000)[:100_000]  # places over the whole epoch
+    far, other = keyed(spread, count, seed=1), keyed(spread, count, seed=2)
+    chances = [stats.kstest(found / count, 'uniform').pvalue for found in (images, far, other)]
+    pairs = [(spread, far), (first, images), (images[:-1], images[1:]), (far, other)]
+    chances += [stats.spearmanr(*pair).pvalue for pair in pairs]
+    for size in (2, 7, 16):
+        for one, two in pairs:
+            table = np.zeros((size, size))
+            np.add.at(table, (one % size, two % size), 1)
+            if (table.sum(1) > 0).all():  # places that are apart by a multiple of `size` have one remainder
+                chances.append(stats.chi2_contingency(table).pvalue)
+        steps = np.bincount(np.diff(images) % count * size // count, minlength=size)
+        chances.append(stats.chisquare(steps).pvalue)
+    assert min(chances) > 0.05 / len(chances) / 3
+
+
+def test_fixed_places_and_cycles_are_those_of_a_random_permutation():
+    """A random permutation has one fixed place on average, and ln n + 0.577 cycles."""
+    count, fixed, cycles = 500, [], []
+    for seed in range(200):
+        images = keyed(np.arange(count), count, seed)
+        fixed.append(int((images == np.arange(count)).sum()))
+        left, cycles_here = set(range(count)), 0
+        while left:
+            at, cycles_here = left.pop(), cycles_here + 1
+            while (at := int(images[at])) in left:
+                left.remove(at)
+        cycles.append(cycles_here)
+    assert abs(np.mean(fixed) - 1) < 4 / math.sqrt(200)
+    mean, variance = math.log(count) + 0.5772, math.log(count) + 0.5772 - math.pi**2 / 6
+    assert abs(np.mean(cycles) - mean) < 4 * math.sqrt(variance / 200)
+
+
+def test_a_hundred_million_images_cost_no_more_memory_than_a_block():
+    sampler = ResumableSampler(range(10**8), seed=4)
+    sampler.set_epoch(1, start=10**8 - 70_000)
+    tracemalloc.start()
+    last = list(iter(sampler))
+    used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert last == keyed(np.arange(10**8 - 70_000, 10**8), 10**8, seed=5).tolist() and used < 16 * 2**20
