@@ -18,7 +18,9 @@ default_hooks = dict(
     progress=dict(type='ProgressHook'),
 )
 env_cfg = dict(
-    cudnn_benchmark=True, mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0), dist_cfg=dict(backend='nccl')
+    cudnn_benchmark=True,
+    mp_cfg=dict(mp_start_method='fork', opencv_num_threads=0),
+    dist_cfg=dict(backend='nccl', timeout=1800),  # longer than a loader waits, so that the loader says what is slow
 )
 model_wrapper_cfg = dict(type='mmairl.DistributedModel')
 # Each process augments with random numbers of its own; the weights are broadcast from the first.

@@ -32,7 +32,7 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
 
     Args:
         launcher: 'none', 'pytorch' or 'slurm'.
-        timeout: seconds that a process waits for the others in a collective; by default half an hour, on GPUs ten minutes.
+        timeout: seconds that a process waits for the others in a collective; torch's own unless given.
     """
     if launcher == 'none' or dist.is_initialized():
         return
@@ -44,34 +44,35 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         )
     if launcher == 'slurm':
         _take_names_from_slurm()
-    backend = 'gloo'
+    backend, settings = 'gloo', {} if timeout is None else dict(timeout=timedelta(seconds=timeout))
     if torch.cuda.is_available():
         if not dist.is_nccl_available():
             raise UserError(
                 'this torch has no NCCL, by which GPUs exchange; install one that has, or hide the GPUs from it'
             )
         backend = 'nccl'
-        _take_gpu(launcher)
+        settings.update(device_id=_take_gpu(launcher))  # the GPUs connect here, not at the first step
     if sys.platform == 'linux':
         # SIGTERM, upon which a run saves itself, when the process that started this one dies
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
             os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')  # one machine: nobody outside reaches what is exchanged
-    settings = {} if timeout is None else dict(timeout=timedelta(seconds=timeout))
     if restarts := int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)):
         settings.update(_names_of_attempt(restarts))
     dist.init_process_group(backend, **settings)
 
 
-def _take_gpu(launcher: str) -> None:
+def _take_gpu(launcher: str) -> torch.device:
     """The GPU of this process's number on the machine, or the only one that a task of Slurm may see."""
     number, count = int(os.environ['LOCAL_RANK']), torch.cuda.device_count()
     if number >= count and (count > 1 or launcher == 'pytorch'):
         raise UserError(
             f'process {number} of this machine, counted from 0, finds {count} GPUs; start as many as there are'
         )
-    os.environ['LOCAL_RANK'] = str(min(number, count - 1))  # which mmengine takes for the GPU's number
-    torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+    os.environ['LOCAL_RANK'] = str(min(number, count - 1))  # mmengine takes it for the GPU's number
+    device = torch.device('cuda', min(number, count - 1))
+    torch.cuda.set_device(device)
+    return device
 
 
 def _take_names_from_slurm() -> None:

@@ -88,6 +88,8 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     share_batch(cfg, get_world_size())
     leave_out_late_schedules(cfg)
     set_fast_keys(cfg)
+    if cfg.get('randomness', {}).get('deterministic'):  # without it, torch refuses the first product on a GPU
+        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     if not cfg.train_dataloader.get('num_workers'):  # torch refuses what is for workers where there are none
         cfg.train_dataloader.update(timeout=0, persistent_workers=False)
     with explained_disk_errors(cfg.work_dir), locked(cfg.work_dir), float32_precision(cfg.get('fast')):

@@ -17,22 +17,23 @@ QUERY_BLOCK, BANK_BLOCK = 2048, 65536
 
 @torch.inference_mode()
 def nearest(query: Tensor, bank: Tensor, k: int, device: str | torch.device = 'cpu') -> tuple[Tensor, Tensor]:
-    """Cosine similarities and bank positions, both (N, k), of the k rows of `bank` nearest to each row of `query`."""
-    found = []
-    for block in query.split(QUERY_BLOCK):
-        block = F.normalize(block.to(device))
-        best_similarity = block.new_empty(len(block), 0)
-        best_position = torch.empty(len(block), 0, dtype=torch.int64, device=device)
-        for start in range(0, len(bank), BANK_BLOCK):
-            similarity = block @ F.normalize(bank[start : start + BANK_BLOCK].to(device)).T
+    """Cosine similarities and bank positions, both (N, k), of the k rows of `bank` nearest to each row of `query`.
+
+    The queries stay on the device; each block of the bank, which may be larger than the device's memory, goes there once.
+    """
+    queries = [F.normalize(block.to(device)) for block in query.split(QUERY_BLOCK)]
+    empty = torch.empty(len(query), 0, device=device, dtype=query.dtype)
+    found = list(zip(empty.split(QUERY_BLOCK), empty.long().split(QUERY_BLOCK)))
+    for start in range(0, len(bank), BANK_BLOCK):
+        rows = F.normalize(bank[start : start + BANK_BLOCK].to(device)).T
+        for number, (block, (best, places)) in enumerate(zip(queries, found)):
+            similarity = block @ rows
             top, position = similarity.topk(min(k, similarity.shape[1]))
             # What falls out of a block's best k can never come back.
-            candidates = torch.cat([best_similarity, top], dim=1)
-            positions = torch.cat([best_position, position + start], dim=1)
-            best_similarity, keep = candidates.topk(min(k, candidates.shape[1]))
-            best_position = positions.gather(1, keep)
-        found.append((best_similarity.cpu(), best_position.cpu()))
-    similarity, position = (torch.cat(parts) for parts in zip(*found))
+            candidates, positions = torch.cat([best, top], dim=1), torch.cat([places, position + start], dim=1)
+            best, keep = candidates.topk(min(k, candidates.shape[1]))
+            found[number] = best, positions.gather(1, keep)
+    similarity, position = (torch.cat(parts).cpu() for parts in zip(*found))
     return similarity, position
 
 

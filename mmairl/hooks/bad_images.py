@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from mmengine.dist import all_gather_object, get_rank, get_world_size, is_main_process
+from mmengine.dist import all_reduce, get_rank, get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -32,8 +32,10 @@ class NonFiniteHook(Hook):
     def before_train(self, runner: Runner) -> None:
         model = network_of(runner)
         norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
-        self.statistics = [buffer for layer in norms for buffer in layer.buffers()]
-        self.before = [buffer.clone() for buffer in self.statistics]
+        buffers = [buffer for layer in norms for buffer in layer.buffers()]
+        # Means and variances, and counts of batches: torch copies a list of both kinds tensor by tensor.
+        self.statistics = [[one for one in buffers if one.is_floating_point() == kind] for kind in (True, False)]
+        self.before = [[buffer.clone() for buffer in part] for part in self.statistics]
         self.images: list[int] = []  # of this step, and of the last one
         self.last_images: list[int] = []
         self.accumulated = runner.optim_wrapper._accumulative_counts
@@ -43,7 +45,7 @@ class NonFiniteHook(Hook):
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None) -> None:
         samples = data_batch.get('data_samples')
         if isinstance(samples, dict):
-            self.images += [int(at) for at in samples.get('index', ())]
+            self.images += torch.as_tensor(samples.get('index', ())).tolist()
         if not runner.optim_wrapper.should_update():
             return
         if getattr(runner.optim_wrapper, 'dropped', False):
@@ -51,8 +53,9 @@ class NonFiniteHook(Hook):
         self.last_images, self.images = self.images, []
         finite = runner.optim_wrapper.finite
         target, source = (self.before, self.statistics) if finite else (self.statistics, self.before)
-        if target:
-            torch._foreach_copy_(target, source)
+        for to, values in zip(target, source):
+            if to:
+                torch._foreach_copy_(to, values)
         if not finite:
             self._report(runner, runner.iter + 1, self.last_images, 'loss or gradients')
 
@@ -112,7 +115,9 @@ class UnreadableHook(Hook):
 
 
 def of_all_processes(dataset: TrainingImages) -> Tensor:
-    """What any process has met, the same in all; each also takes it over. Only what was met is sent."""
-    met = torch.cat(all_gather_object(dataset.met())).unique(dim=0)
-    dataset.reasons[met[:, 0]] = met[:, 1].to(torch.uint8)  # the others stay: a worker may be writing them
+    """What any process has met, the same in all; each also takes it over."""
+    met = dataset.reasons.clone()
+    all_reduce(met, 'max')
+    found = met.nonzero().squeeze(1)
+    dataset.reasons[found] = met[found]  # the others stay: a worker may be writing them
     return met

@@ -88,3 +88,6 @@ class AsyncRuntimeInfoHook(RuntimeInfoHook):
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None) -> None:
         for name, value in (outputs or {}).items():
             record(runner.message_hub, f'train/{name}', value)
+        norm = getattr(runner.optim_wrapper, 'gradient_norm', None)
+        if norm is not None and runner.optim_wrapper.should_update():
+            record(runner.message_hub, 'train/grad_norm', norm)

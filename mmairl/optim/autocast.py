@@ -84,6 +84,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self._scale_update_param = None
         self.finite, self._applied, self._seen = True, True, FiniteFlag()
         self.dropped, self._gradients = False, FiniteFlag()  # whether the step before took zero for its gradients
+        self.gradient_norm: Tensor | None = None  # before clipping, of the last step
         self._waits = self.device_type == 'cpu'
         if self.loss_scaler.is_enabled():  # it leaves steps out by itself, for gradients that overflow
             optimizer.register_step_post_hook(self._note_step)
@@ -128,6 +129,11 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             return
         for gradient in own_parts(gradients):
             gradient.masked_fill_(~total.isfinite(), 0.0)
+
+    def _clip_grad(self) -> None:
+        """mmengine's, but the norm stays on the device until it is logged: reading it here would wait in each step."""
+        params = [one for group in self.optimizer.param_groups for one in group['params'] if one.grad is not None]
+        self.gradient_norm = self.clip_func(params, **self.clip_grad_kwargs) if params else None
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Go on from a checkpoint; momenta come to lie in memory as their weights do, which fused steps go by."""

@@ -50,7 +50,8 @@ def test_gpus_are_joined_before_anything_asks_how_many_there_are(monkeypatch, jo
     for name in TOLD['pytorch']:
         monkeypatch.setenv(name, '1')
     start_processes('pytorch')
-    assert joined == dict(device=1, backend='nccl')
+    second = torch.device('cuda', 1)
+    assert joined == dict(device=second, device_id=second, backend='nccl')
     start_processes('pytorch', timeout=90)
     assert joined['timeout'] == timedelta(seconds=90)
 
@@ -66,7 +67,8 @@ def test_a_task_of_slurm_takes_its_gpu_or_the_only_one_that_it_sees(monkeypatch,
     monkeypatch.setenv('MASTER_ADDR', 'node1')
     monkeypatch.setenv('MASTER_PORT', '1')
     start_processes('slurm')
-    assert joined == dict(device=gpus - 1, backend='nccl')
+    own = torch.device('cuda', gpus - 1)
+    assert joined == dict(device=own, device_id=own, backend='nccl')
     assert os.environ['RANK'] == task and os.environ['WORLD_SIZE'] == '8'
     assert os.environ['LOCAL_RANK'] == str(gpus - 1), 'mmengine takes it for the number of the GPU'
 

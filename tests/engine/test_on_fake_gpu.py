@@ -53,6 +53,7 @@ def on_gpu(toy_config):
         ('mocov2_r50_200e.py', {}),
         ('mocov2plus_r50_200e.py', {}),
         ('mocov2plus_r50_200e.py', dict(compile=dict(backend='eager'))),
+        ('smocov2plus_r50_200e.py', {}),
         ('byol_lars_r50_200e.py', {}),
     ],
 )

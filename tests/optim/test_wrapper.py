@@ -1,12 +1,16 @@
 """The wrapper with LARS: precision, accumulation, clipping and resumption on a CPU."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
+from mmengine.logging import MessageHub
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmairl.errors import UserError
+from mmairl.hooks import AsyncRuntimeInfoHook
 from mmairl.optim import LARS, AutocastOptimWrapper
 
 
@@ -54,6 +58,25 @@ def test_autocast_computes_in_its_dtype_and_keeps_float32_weights(dtype):
     torch.testing.assert_close(weights(model), weights(exact), rtol=0.02, atol=0.02)
     with pytest.raises(UserError, match="'int8'"):
         wrap(model, dtype='int8')
+
+
+def test_a_gpu_without_bfloat16_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda including_emulation: False)
+    monkeypatch.setattr(torch.cuda, 'get_device_name', lambda: 'Tesla V100')
+    with FakeTensorMode(), pytest.raises(UserError, match="Tesla V100 has no bfloat16; set .*dtype='float16'"):
+        wrap(nn.Linear(6, 2, device='cuda'), dtype='bfloat16')
+
+
+def test_the_norm_of_gradients_before_clipping_is_logged_and_not_read_in_the_step():
+    model, runner = network(), SimpleNamespace(message_hub=MessageHub.get_instance('clipped'))
+    model(batches(1)[0]).square().mean().backward()
+    norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    model.zero_grad()
+    runner.optim_wrapper = wrap(model, clip_grad=dict(max_norm=norm.item() / 7))
+    train(model, runner.optim_wrapper, batches(1))
+    AsyncRuntimeInfoHook().after_train_iter(runner, 0)
+    torch.testing.assert_close(runner.optim_wrapper.gradient_norm, norm)
+    assert runner.message_hub.get_scalar('train/grad_norm').current() == pytest.approx(norm.item())
 
 
 def test_a_step_that_the_scaler_leaves_out_moves_no_weight_and_is_none_for_the_teacher():
