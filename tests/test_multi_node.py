@@ -69,7 +69,8 @@ def test_a_job_of_slurm_and_two_machines_train_the_same_network(tmp_path, slurm)
     ended_well(start(logs[0], 'tools/slurm_train.sh', *words, **slurm, **settings), logs[0])
     asked = Path(slurm['ASKED']).read_text().splitlines()
     expected = ['-p', 'PARTITION', '--job-name=name', '--gres=gpu:1', '--ntasks=2']
-    expected += ['--ntasks-per-node=1', '--cpus-per-task=3', '--kill-on-bad-exit=1', '--time=1:00', '--exclusive']
+    expected += ['--ntasks-per-node=1', '--cpus-per-task=3', '--kill-on-bad-exit=0', '--wait=120']
+    expected += ['--time=1:00', '--exclusive']
     expected += [sys.executable, '-u', str(ROOT / 'tools/train.py'), CONFIG]
     expected += ['--work-dir', str(tmp_path / 'slurm'), '--launcher', 'slurm']
     assert asked[: len(expected)] == expected

@@ -8,6 +8,9 @@ import argparse
 import sys
 from pathlib import Path
 
+import mmairl  # noqa: F401  before torch, which takes seconds
+
+# isort: split
 import torch
 from rich.console import Console
 from rich.table import Table

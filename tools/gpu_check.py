@@ -9,6 +9,9 @@ import os
 import sys
 from pathlib import Path
 
+import mmairl  # noqa: F401  before torch, which takes seconds
+
+# isort: split
 import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import mmairl  # noqa: F401  before torch, which takes seconds
+
+# isort: split
 import torch
 from rich.console import Console
 from rich.table import Table

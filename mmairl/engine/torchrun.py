@@ -10,12 +10,6 @@ machine, and with --standalone it unpickles what anybody writes there.
 
 import os
 import signal
-
-# Before imports that take seconds; none of them starts a process.
-for _number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
-    if __name__ == '__main__' and signal.getsignal(_number) is not signal.SIG_IGN:
-        signal.signal(_number, lambda *_: os._exit(75))
-
 import socket
 import sys
 from types import FrameType

@@ -23,10 +23,10 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={socket}/s,cred_expire=5
+AuthInfo=socket={short}/s,cred_expire=5
 SlurmctldPort={port}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool/%n
+SlurmdSpoolDir={short}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/%n.pid
 KillWait=20
@@ -81,22 +81,23 @@ class Slurm:
         self.stop()
 
     def start(self) -> None:
-        meeting = tempfile.mkdtemp(prefix='munge')  # a socket's path may have 107 characters
-        os.chmod(meeting, 0o755)
-        self.meeting, ports = Path(meeting), free_ports(3)
-        for name in ('munge', 'state', 'spool/node1', 'spool/node2'):
+        self.short, ports = Path(tempfile.mkdtemp(prefix='slurm', dir='/tmp')), free_ports(3)
+        self.short.chmod(0o755)  # where sockets lie: their paths may have 107 characters
+        for name in ('munge', 'state', self.short / 'node1', self.short / 'node2'):
             (self.folder / name).mkdir(parents=True, mode=0o700)
         (self.folder / 'munge/key').write_bytes(os.urandom(128))
         (self.folder / 'munge/key').chmod(0o600)
         for number in range(2):
             (self.folder / f'gpu{number}').touch()
         (self.folder / 'gres.conf').write_text(f'NodeName=node1 Name=gpu File={self.folder}/gpu[0-1]\n')
-        values = dict(zip(('port', 'port1', 'port2'), ports), folder=self.folder, socket=meeting)
+        values = dict(zip(('port', 'port1', 'port2'), ports), folder=self.folder, short=self.short)
         host, user = socket.gethostname().split('.')[0], subprocess.check_output(['id', '-un'], text=True).strip()
         (self.folder / 'slurm.conf').write_text(CONF.format(**values, host=host, user=user))
         own = [f'--{name}={self.folder}/munge/{name.split("-")[0]}' for name in ('key-file', 'log-file', 'seed-file')]
-        self._daemon('munged', '--foreground', '--force', *own, f'--socket={meeting}/s', f'--pid-file={meeting}/pid')
-        wait_until(lambda: (self.meeting / 's').exists())
+        self._daemon(
+            'munged', '--foreground', '--force', *own, f'--socket={self.short}/s', f'--pid-file={self.short}/pid'
+        )
+        wait_until(lambda: (self.short / 's').exists())
         self._daemon('slurmctld', '-D', '-i', '-f', self.folder / 'slurm.conf')
         for node in ('node1', 'node2'):
             self._daemon('slurmd', '-D', '-f', self.folder / 'slurm.conf', '-N', node)
@@ -123,7 +124,7 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
-        shutil.rmtree(self.meeting)
+        shutil.rmtree(self.short)
 
     def __call__(self, *command: object, **environment: str) -> str:
         """The output of a command; what goes wrong is in it, too."""

@@ -3,6 +3,8 @@
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -63,16 +65,21 @@ def submit(slurm: Slurm, run: Run, command: str, partition: str = 'gpu', **more:
 
 
 # By what a study's job is told to stop: how it ends, how often it was started again, and what its run has done.
-CANCELLED, WENT_ON = ('CANCELLED', 0, 'saved\n'), ('COMPLETED', 1, 'saved\ndone\n')
+CANCELLED, ENDED, WENT_ON = ('CANCELLED', 0, 'saved\n'), ('FAILED', 0, 'saved\n'), ('COMPLETED', 1, 'saved\ndone\n')
 TOLD_TO_STOP = {
     'scancel JOB': CANCELLED,
-    'scancel --batch --signal=TERM JOB': ('FAILED', 0, 'saved\n'),  # 143
-    'scancel --batch --signal=USR1 JOB': WENT_ON,  # as Slurm does before the time limit
-    'scancel --full --signal=USR1 JOB': WENT_ON,
-    'scancel --full --signal=USR2 JOB': WENT_ON,
+    'scancel --batch --signal=USR1 JOB; scancel JOB': CANCELLED,  # while it saves
+    **{f'scancel --batch --signal={name} JOB': ENDED for name in ('TERM', 'INT', 'HUP')},  # with 143
+    'scancel --full --signal=TERM JOB': ENDED,
+    **{f'scancel {to} --signal={name} JOB': WENT_ON for to in ('--batch', '--full') for name in ('USR1', 'USR2')},
     'scontrol requeue JOB': WENT_ON,
     'scontrol update nodename=node2 state=down reason=test': WENT_ON,
 }
+
+
+def tell(slurm: Slurm, commands: str, number: str) -> None:
+    for command in commands.replace('JOB', number).split(';'):
+        slurm(*command.split())
 
 
 @pytest.fixture(scope='module')
@@ -84,7 +91,7 @@ def told(slurm, tmp_path_factory) -> dict[str, tuple[str, Path]]:
         started[command] = submit(slurm, run, RUN, 'cpu' if 'node2' in command else 'gpu'), run.folder
     for command, (number, folder) in started.items():
         wait_until((folder / 'ready').is_file, what=f'for the job: {slurm("squeue")}')
-        slurm(*command.replace('JOB', number).split())
+        tell(slurm, command, number)
     wait_until((folder / 'saved').is_file)
     slurm('scontrol', 'update', 'nodename=node2', 'state=resume')
     return started
@@ -188,7 +195,11 @@ def python(folder) -> str:
 def test_the_job_of_the_docs_saves_in_all_its_tasks_and_goes_on_unless_it_was_cancelled(slurm, folder, python):
     expected = {
         'scancel JOB': ('CANCELLED', 0),
+        'scancel --signal=USR1 JOB; scancel JOB': ('CANCELLED', 0),
+        'scancel --batch --signal=TERM JOB': ('FAILED', 0),  # with 143
         'scancel --signal=USR1 JOB': ('COMPLETED', 1),  # to the tasks, as Slurm does before the time limit
+        'scancel --batch --signal=USR2 JOB': ('COMPLETED', 1),
+        'scancel --full --signal=USR1 JOB': ('COMPLETED', 1),
         'scontrol requeue JOB': ('COMPLETED', 1),
     }
     started = {}
@@ -198,13 +209,43 @@ def test_the_job_of_the_docs_saves_in_all_its_tasks_and_goes_on_unless_it_was_ca
         started[command] = slurm.submit(*options, 'x.py', own, '--seed', 3, PYTHON=python), own
     for command, (number, own) in started.items():
         wait_until(lambda: all((own / f'ready{task}').is_file() for task in (0, 1)), what=slurm('squeue'))  # noqa: B023
-        slurm(*command.replace('JOB', number).split())
+        tell(slurm, command, number)
     for command, (number, own) in started.items():
         assert slurm.ends(number) == expected[command], (own / 'log').read_text()
         wait_until(lambda: all((own / f'saved{task}').is_file() for task in (0, 1)))  # noqa: B023
         assert (own / 'saved1').read_text().endswith('--launcher slurm --resume --seed 3\n')
         done = [path.read_text() for path in sorted(own.glob('done*'))]
         assert done == (['done on 2\n'] * 2 if expected[command][1] else [])
+
+
+# What `tools/slurm_train.sh` is told: a signal to itself, one to all of its terminal's processes, and one while it still waits.
+TOLD_SRUN = [*((name, os.kill, '') for name in ('TERM', 'INT', 'HUP', 'USR1', 'USR2')),
+             ('INT', os.killpg, ''), ('HUP', os.killpg, ''), ('TERM', os.kill, '--begin=now+1hour')]  # fmt: skip
+
+
+def test_srun_passes_on_what_its_script_is_told_and_all_tasks_save(slurm, folder, python):
+    """srun itself would kill them on TERM and HUP, and ask on INT. All at once, as the tasks wait most of the time."""
+    running = []
+    for number, (_, _, waits) in enumerate(TOLD_SRUN):
+        (own := folder / f'srun {number}').mkdir()
+        words = ('bash', ROOT / 'tools/slurm_train.sh', 'gpu', 'name', 'x.py', own)
+        known = dict(GPUS='2', CPUS_PER_TASK='1', PYTHON=python, SRUN_ARGS=f'--gres=none {waits}')
+        log = (own / 'log').open('w')
+        process = subprocess.Popen(
+            list(map(str, words)),
+            env={**slurm.environment, **known},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        running.append((process, own))
+    for (process, own), (name, send, waits) in zip(running, TOLD_SRUN):
+        begun = [own / f'ready{task}' for task in (0, 1)]
+        wait_until(lambda: 'queued' in (own / 'log').read_text() if waits else all(map(Path.is_file, begun)))  # noqa: B023
+        send(process.pid, signal.Signals[f'SIG{name}'])
+    for (process, own), (*_, waits) in zip(running, TOLD_SRUN):
+        assert process.wait(40) == 75, (own / 'log').read_text()
+        assert [(own / f'saved{task}').is_file() for task in (0, 1)] == [not waits] * 2
 
 
 def test_one_task_of_an_array_goes_back_alone(slurm, folder, python):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,12 @@ import pytest
 import resuming
 
 from mmairl.engine import launch
-from mmairl.engine.preemption import REQUEUE
+from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.engine.preemption import REQUEUE, Preempted
 from mmairl.errors import SIGNALS, one_sentence_errors
 from mmairl.hooks import PreemptionHook
 
-TRAIN = Path(__file__).parents[2] / 'tools/train.py'
+TOOLS = Path(__file__).parents[2] / 'tools'
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +51,38 @@ def test_a_signal_finishes_the_optimizer_step_and_saves_and_asks_for_another_try
     os.kill(os.getpid(), signal.SIGTERM)
     for each, handler in handlers.items():
         signal.signal(each, handler)
+
+
+def test_a_signal_while_a_checkpoint_is_written_leaves_it_whole_and_saves_the_last_step_too(
+    toy_config, monkeypatch, handlers
+):
+    """The thread that writes meets it between the data and the rename."""
+    first = iter([True])
+
+    def fsync(file: int, plain=os.fsync) -> None:
+        if threading.current_thread() is not threading.main_thread() and next(first, False):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+        plain(file)
+
+    def wait_for_it(hook: PreemptionHook, runner, **_: object) -> None:
+        while runner.iter and not hook.signalled:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(os, 'fsync', fsync)
+    monkeypatch.setattr(PreemptionHook, 'before_train_iter', wait_for_it)
+    cfg = toy_config(width=8, steps=4, **{'default_hooks.checkpoint.interval': 1})
+    with pytest.raises(Preempted):
+        launch.train(cfg)
+    saved = sorted(path.name for path in Path(cfg.work_dir).glob('*iter_*.pth*'))
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
+    assert saved == ['iter_1.pth', 'iter_2.pth'] and load_checkpoint(Path(cfg.work_dir) / 'iter_1.pth')
+
+
+def test_a_signal_in_the_last_step_lets_the_run_end(toy_config):
+    cfg = toy_config(width=8, steps=2, custom_hooks=[dict(type='SignalAt', iteration=2, number=signal.SIGTERM)])
+    assert launch.train(cfg).iter == 2
 
 
 @pytest.mark.parametrize('number', SIGNALS)
@@ -95,14 +129,17 @@ def test_one_of_several_processes_that_is_told_to_stop_waits_for_none(tmp_path):
     assert done.returncode == REQUEUE and not done.stdout and 'stopped by SIGUSR2' in done.stderr, done.stderr
 
 
-def test_a_signal_before_the_run_has_begun_asks_for_another_try(tmp_path):
-    """While Python imports torch and mmengine, which takes seconds."""
-    process = subprocess.Popen([sys.executable, TRAIN, 'configs/none.py', '--work-dir', tmp_path])
-    status = Path(f'/proc/{process.pid}/status')
-    while not int(status.read_text().split('SigCgt:')[1].split()[0], 16) & 1 << (signal.SIGUSR1 - 1):
-        time.sleep(0.005)  # the handler is not there yet
-    process.send_signal(signal.SIGUSR1)
-    assert process.wait(60) == REQUEUE
+COMMANDS = [*sorted(TOOLS.glob('*.py')), 'mmairl.engine.torchrun', 'mmairl.study.worker']
+
+
+@pytest.mark.parametrize('command', COMMANDS, ids=lambda command: getattr(command, 'stem', command))
+def test_a_signal_before_the_work_has_begun_asks_for_another_try(tmp_path, command):
+    """While Python imports torch, which takes seconds; in its place is a file that gives the signal."""
+    (tmp_path / 'torch.py').write_text('import signal; signal.raise_signal(signal.SIGUSR1)')
+    path = os.pathsep.join([str(tmp_path), str(TOOLS.parent)])
+    words = [command] if isinstance(command, Path) else ['-m', command]
+    done = subprocess.run([sys.executable, *words], env={**os.environ, 'PYTHONPATH': path}, capture_output=True)
+    assert done.returncode == REQUEUE, done.stderr
 
 
 @pytest.fixture

@@ -26,7 +26,9 @@ def job(tmp_path, monkeypatch):
     run, stubs, asked = run_in(tmp_path / 'run'), tmp_path / 'bin', tmp_path / 'asked'
     stubs.mkdir()
     (stubs / 'scontrol').write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
-    (stubs / 'scontrol').chmod(0o755)
+    (stubs / 'squeue').write_text('#!/bin/sh\necho ${REASON:-None}\n')
+    for stub in stubs.iterdir():
+        stub.chmod(0o755)
 
     def start(*commands: str, signals: tuple[int, ...] = (), **environment: str) -> tuple[int, str]:
         monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['bash', '-c', command] for command in commands])
@@ -61,18 +63,22 @@ LISTENS = "trap 'echo > $AT/saved; sleep 0.5; exit {}' USR1; echo > $AT/ready; f
 DEAF = 'echo > $AT/ready; exec sleep 60'  # torchrun, before its workers are there
 
 
-@pytest.mark.parametrize('commands, signals, expected', [
-    ([LISTENS.format(1)], (signal.SIGUSR1,), (0, 'requeue 17\n')),  # torchrun, whatever its workers exit with
-    ([LISTENS.format(75)], (signal.SIGUSR1,), (0, 'requeue 17\n')),
-    ([DEAF], (signal.SIGUSR1,), (0, 'requeue 17\n')),
-    ([LISTENS.format(0)], (signal.SIGUSR1,), (0, '')),  # it was in its last step
-    ([LISTENS.format(0), 'echo > $AT/second'], (signal.SIGUSR1,), (0, 'requeue 17\n')),
-    ([LISTENS.format(75)], (signal.SIGTERM,), (143, '')),  # scancel, or a preemption after which Slurm itself requeues
-    ([DEAF], (signal.SIGTERM,), (143, '')),
-    ([LISTENS.format(75)], (signal.SIGUSR1, signal.SIGTERM), (0, 'requeue 17\n')),
+USR1, TERM = signal.SIGUSR1, signal.SIGTERM
+
+
+@pytest.mark.parametrize('commands, signals, reason, expected', [
+    ([LISTENS.format(1)], (USR1,), '', (0, 'requeue 17\n')),  # torchrun, whatever its workers exit with
+    ([LISTENS.format(75)], (USR1,), '', (0, 'requeue 17\n')),
+    ([DEAF], (USR1,), '', (0, 'requeue 17\n')),
+    ([LISTENS.format(0)], (USR1,), '', (0, '')),  # it was in its last step
+    ([LISTENS.format(0), 'echo > $AT/second'], (USR1,), '', (0, 'requeue 17\n')),
+    ([LISTENS.format(75)], (TERM,), '', (143, '')),  # scancel, or a preemption after which Slurm itself requeues
+    ([DEAF], (TERM,), '', (143, '')),
+    ([LISTENS.format(75)], (USR1, TERM), '', (143, '')),  # cancelled while it saved
+    ([LISTENS.format(75)], (USR1, TERM), 'TimeLimit', (0, 'requeue 17\n')),  # its time was up while it saved
 ])  # fmt: skip
-def test_a_job_that_is_signalled_lets_its_run_save(job, tmp_path, commands, signals, expected):
-    assert job(*commands, signals=signals) == expected
+def test_a_job_that_is_signalled_lets_its_run_save(job, tmp_path, commands, signals, reason, expected):
+    assert job(*commands, signals=signals, REASON=reason) == expected
     assert (tmp_path / 'saved').is_file() == ('USR1' in commands[0]) and not (tmp_path / 'second').exists()
 
 

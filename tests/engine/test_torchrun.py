@@ -1,0 +1,95 @@
+"""What the launcher is told, and what one of its processes is told, comes to all: saved, and the launcher leaves with 75."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mmairl.engine.preemption import REQUEUE
+from mmairl.errors import SIGNALS
+
+ROOT = Path(__file__).parents[2]
+# Starts launchers, forked from one process that has imported torch, and tells how they end.
+STARTER = """
+import json, os, sys
+from mmairl.engine import torchrun
+
+for line in sys.stdin:
+    request = json.loads(line)
+    if isinstance(request, int):
+        print(os.waitstatus_to_exitcode(os.waitpid(request, 0)[1]), flush=True)
+    elif child := os.fork():
+        print(child, flush=True)
+    else:
+        os.setpgid(0, 0)
+        sys.argv = ['torchrun', *request]
+        try:
+            torchrun.main()
+        except SystemExit as left:
+            os._exit(left.code or 0)
+        os._exit(0)
+"""
+# A process of a run, which saves when it is told to stop.
+RANK = """
+trap 'sleep 0.$RANK; echo saved >> $1/saved_$RANK; exit 75' TERM INT HUP USR1 USR2
+echo $$ > $1/.pid_$RANK && mv $1/.pid_$RANK $1/pid_$RANK
+for i in {1..600}; do sleep 0.1; done
+"""
+# Whom a signal is sent to: the launcher, one of its processes, or all that a terminal or a scheduler knows.
+TOLD = ('launcher', 'process', 'all')
+
+
+def wait_for(files: list[Path]) -> None:
+    deadline = time.monotonic() + 60
+    while not all(file.is_file() for file in files):
+        assert time.monotonic() < deadline, f'waited in vain for {files}'
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope='module')
+def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
+    """How each launcher has ended, and where its processes have saved; all at once, since they wait most of the time."""
+    known = {**os.environ, 'PYTHONPATH': str(ROOT)}
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with subprocess.Popen([sys.executable, '-c', STARTER], env=known, **pipes) as starter:
+
+        def ask(request: object) -> int:
+            print(json.dumps(request), file=starter.stdin, flush=True)
+            return int(starter.stdout.readline())
+
+        script = tmp_path_factory.mktemp('script') / 'rank.sh'
+        script.write_text(RANK)
+        started = {}
+        for to in TOLD:
+            for number in SIGNALS:
+                folder = tmp_path_factory.mktemp('launcher')
+                words = ('--nproc_per_node=2', '--max-restarts=1', '--no-python', 'bash', str(script), str(folder))
+                started[to, number] = ask(words), folder
+        for (to, number), (launcher, folder) in started.items():
+            wait_for([folder / f'pid_{rank}' for rank in (0, 1)])
+            ranks = [int((folder / f'pid_{rank}').read_text()) for rank in (0, 1)]
+            for process in dict(launcher=[launcher], process=ranks[1:], all=[launcher, *ranks])[to]:
+                os.kill(process, number)
+        return {case: (ask(launcher), folder) for case, (launcher, folder) in started.items()}
+
+
+@pytest.mark.parametrize('to', TOLD)
+@pytest.mark.parametrize('number', SIGNALS)
+def test_all_processes_save_and_the_launcher_leaves_with_75(told, to, number):
+    """And starts none of them again."""
+    code, folder = told[to, number]
+    assert code == REQUEUE
+    assert [(folder / f'saved_{rank}').read_text() for rank in (0, 1)] == ['saved\n'] * 2
+
+
+@pytest.mark.parametrize('script', ['dist_train.sh', 'dist_evaluate.sh'])
+def test_the_scripts_become_the_launcher_so_that_a_signal_to_them_is_one_to_it(tmp_path, script):
+    (tmp_path / 'python').write_text('#!/bin/sh\necho $$\n')
+    (tmp_path / 'python').chmod(0o755)
+    words = ['bash', ROOT / 'tools' / script, *('x.py', '2')[:: 1 if 'train' in script else -1], 'y']
+    with subprocess.Popen(words, env={**os.environ, 'PYTHON': str(tmp_path / 'python')}, stdout=-1) as process:
+        assert int(process.stdout.read()) == process.pid
