@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-#SBATCH --job-name={{ name }} --nodes=1 --ntasks=1 --cpus-per-task={{ cpus }}
+#SBATCH --job-name={{ name }} --nodes={{ nodes }} --ntasks-per-node={{ tasks }} --cpus-per-task={{ cpus }}
 {% if gres %}
 #SBATCH --gres={{ gres }}
 {% endif %}
@@ -19,7 +19,7 @@ trap 'told=1 term=1; pass_on' TERM INT HUP
 {{ line }}
 {% endfor %}
 {% if not gres %}
-export OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-{{ cpus }}} / {{ devices }}))
+export OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-{{ cpus }}} / {{ processes }}))
 {% endif %}
 cd {{ folder }} || exit 1
 rm -f {{ run_folder }}/failed.txt

@@ -27,6 +27,7 @@ class Cluster:
     constraint: str = ''
     mem: str = ''
     cpus: int = 8  # for each GPU, or each CPU process
+    per_node: int = 0  # GPUs, or CPU processes, that a run takes of a node at most; 0 for all on one
     gres: str = 'gpu'  # such as gpu:a100; none for nodes without
     environment: tuple[str, ...] = ()  # lines of bash before the run, such as `module load cuda`
 
@@ -51,11 +52,11 @@ def read_cluster(path: Path) -> Cluster:
                 f"the profile {path} has an unknown key '{key}'{closest(key, known.split(', '))}; it knows {known}"
             )
         is_lines = isinstance(value, list) and all(isinstance(line, str) for line in value)
-        fits = dict(environment=is_lines, cpus=str(value).isdigit()).get(key, isinstance(value, str))
-        if not fits:
-            wanted = dict(environment='a list of lines', cpus='a whole number').get(key, 'one value')
-            raise UserError(f'the profile {path} has {key}: {value!r}; give {wanted}')
-    return Cluster(**{**found, 'cpus': int(found.get('cpus', Cluster.cpus))})
+        is_number, is_text = str(value).isdigit(), isinstance(value, str)
+        if not dict(environment=is_lines, cpus=is_number, per_node=is_number).get(key, is_text):
+            wanted = dict(environment='a list of lines', cpus='a whole number', per_node='a whole number')
+            raise UserError(f'the profile {path} has {key}: {value!r}; give {wanted.get(key, "one value")}')
+    return Cluster(**{**found, **{key: int(found[key]) for key in ('cpus', 'per_node') if key in found}})
 
 
 def in_order(runs: Sequence[Run]) -> Iterator[Run]:
@@ -108,20 +109,34 @@ def slurm_jobs(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster) -
 
 
 def job(run: Run, devices: int, cluster: Cluster) -> str:
-    """The script of one run."""
+    """The script of one run: by our launcher on one node, by srun on several."""
     log = str(run.folder.absolute() / 'log.txt')
     if '"' in log or '\n' in log:
         raise UserError(f'Slurm cannot write its log to {log}; give an --out without quotes and line breaks')
+    nodes = -(-devices // cluster.per_node) if cluster.per_node else 1
+    if devices % nodes:
+        raise UserError(
+            f'--per-run {devices} cannot be shared by {nodes} nodes of at most {cluster.per_node}; give a multiple of {nodes}'
+        )
+    share = devices // nodes
+    trains, *transfers = commands(run, share)
+    tasks = 1
+    if nodes > 1:
+        # a session of its own: what ends the job's processes would have srun kill its tasks, and the shell tells them to save
+        step = ['setsid', 'srun', '--kill-on-bad-exit=0', '--wait=120', f'--cpus-per-task={cluster.cpus}']
+        trains, tasks = [*step, *commands(run, 1)[0], '--launcher', 'slurm'], share
     return JOB.render(
         options=cluster.options,
         name=f'{run.row.slug}_{run.seed}',
-        devices=devices,
-        cpus=cluster.cpus * devices,
-        gres='' if cluster.gres in ('', 'none') else f'{cluster.gres}:{devices}',
+        nodes=nodes,
+        tasks=tasks,
+        processes=share // tasks,
+        cpus=cluster.cpus * share // tasks,
+        gres='' if cluster.gres in ('', 'none') else f'{cluster.gres}:{share}',
         environment=cluster.environment,
         log=log.replace('%', '%%'),  # a % begins a pattern of Slurm's
         folder=shlex.quote(os.getcwd()),
         run_folder=shlex.quote(str(run.folder.absolute())),
         last_words=LAST_WORDS,
-        commands=[shlex.join(command) for command in commands(run, devices)],
+        commands=[shlex.join(command) for command in (trains, *transfers)],
     )

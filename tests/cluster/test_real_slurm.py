@@ -55,12 +55,14 @@ def run_in(folder: Path, name: str = 'run', needs: tuple[Path, ...] = ()) -> Run
     return Run(Row(name, 'x.py'), 0, folder / name, ('knn',), needs)
 
 
-def submit(slurm: Slurm, run: Run, command: str, partition: str = 'gpu', **more: str) -> str:
+def submit(slurm: Slurm, run: Run, command: str, partition: str = 'gpu', devices: int = 1, **more: object) -> str:
     """A study's job of a bash command. Returns its number."""
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(run.folder)
         patched.setattr(jobs, 'commands', lambda run, devices: [['bash', '-c', command]])
-        (run.folder / 'job.sh').write_text(jobs.job(run, 1, jobs.Cluster(partition=partition, gres='none', **more)))
+        (run.folder / 'job.sh').write_text(
+            jobs.job(run, devices, jobs.Cluster(partition=partition, gres='none', **more))
+        )
     return slurm.submit(run.folder / 'job.sh')
 
 
@@ -103,6 +105,35 @@ def test_a_study_job_that_is_told_to_stop_saves_and_comes_back_unless_it_was_can
     state, restarts, log = TOLD_TO_STOP[command]
     assert slurm.ends(number) == (state, restarts), (folder / 'log.txt').read_text()
     wait_until(lambda: (folder / 'log').is_file() and (folder / 'log').read_text() == log)
+
+
+# One process of a run on several nodes.
+ONE_OF_SEVERAL = """
+[[ ! -e saved$SLURM_PROCID ]] || { echo "$SLURMD_NODENAME $SLURM_CPUS_PER_TASK $OMP_NUM_THREADS $*" > done$SLURM_PROCID; exit; }
+trap 'sleep $SLURM_PROCID; touch saved$SLURM_PROCID; exit 75' TERM INT HUP USR1 USR2
+touch ready$SLURM_PROCID
+for i in {1..300}; do sleep 0.1; done
+"""
+
+
+def test_a_study_job_of_two_nodes_saves_in_all_its_processes_and_comes_back_unless_it_was_cancelled(slurm, folder):
+    expected = {
+        'scancel JOB': ('CANCELLED', 0),
+        'scancel --full --signal=TERM JOB': ('FAILED', 0),  # with 143
+        'scancel --batch --signal=USR1 JOB': ('COMPLETED', 1),
+    }
+    started = {}
+    for number, command in enumerate(expected):
+        run = run_in(folder, str(number))
+        started[command] = submit(slurm, run, ONE_OF_SEVERAL, 'all', devices=2, per_node=1, cpus=3), run.folder
+    for command, (number, own) in started.items():
+        wait_until(lambda: all((own / f'ready{task}').is_file() for task in (0, 1)), what=slurm('squeue'))  # noqa: B023
+        tell(slurm, command, number)
+    for command, (number, own) in started.items():
+        assert slurm.ends(number) == expected[command], (own / 'log.txt').read_text()
+        wait_until(lambda: all((own / f'saved{task}').is_file() for task in (0, 1)))  # noqa: B023
+        done = [path.read_text() for path in sorted(own.glob('done*'))]
+        assert done == (['node1 3 3 slurm\n', 'node2 3 3 slurm\n'] if expected[command][1] else [])
 
 
 def test_a_run_that_leaves_with_75_by_itself_comes_back_and_one_that_fails_does_not(slurm, folder):

@@ -129,11 +129,17 @@ def test_a_job_asks_for_what_the_site_wants(tmp_path):
     assert '--cpus-per-task=12\n' in on_gpus and '\nmodule load cuda\nexport A=1\n' in on_gpus
     assert '--gres' not in on_cpus and 'OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-16} / 2))' in on_cpus
     assert '-m mmairl.engine.torchrun' in on_gpus
+    profile.write_text('per_node: 4')
+    on_nodes = slurm.job(run, 6, read_cluster(profile))
+    assert '--nodes=2 --ntasks-per-node=3 --cpus-per-task=8\n' in on_nodes and '--gres=gpu:3\n' in on_nodes
+    with pytest.raises(UserError, match='--per-run 7 cannot be shared by 2 nodes of at most 4; give a multiple of 2'):
+        slurm.job(run, 7, read_cluster(profile))
 
 
 @pytest.mark.parametrize('text, sentence', [
     ('acount: x', "unknown key 'acount'; did you mean 'account'?; it knows partition, account, time"),
     ('cpus: many', "cpus: 'many'; give a whole number"),
+    ('per_node: many', "per_node: 'many'; give a whole number"),
     ('time: [1, 2]', "time: ['1', '2']; give one value"),
     ('environment: module load cuda', 'give a list of lines'),
     ('- partition', 'is a YAML of keys and values'),

@@ -272,18 +272,20 @@ def test_a_study_that_is_stopped_saves_its_run_and_goes_on_where_it_was(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(lacking()), reason=f'{lacking()} not installed')
-def test_a_study_of_slurm_jobs_gives_what_one_machine_gives(tmp_path):
-    """A run is put back into the queue while it trains; one that needs it waits for it."""
+@pytest.mark.parametrize('nodes', [1, 2])
+def test_a_study_of_slurm_jobs_gives_what_one_machine_gives(tmp_path, nodes):
+    """A run is put back into the queue while it trains; one that needs it waits for it. With two nodes, a process on each."""
     folders = {name: tmp_path / name for name in ('here', 'slurm')}
     commands = {}
     for name, folder in folders.items():
         folder.mkdir()
-        commands[name] = written(folder, {**STUDY, 'seeds': [0]}, {**TOY, 'epochs': 0.05})
+        per_run = ['--per-run', str(nodes)]
+        commands[name] = [*written(folder, {**STUDY, 'seeds': [0]}, {**TOY, 'epochs': 0.05}), *per_run]
     one_thread = {**ENVIRONMENT, 'SLURM_CPUS_PER_TASK': '1'}
     here = subprocess.run(commands['here'], env=one_thread, cwd=ROOT, capture_output=True, text=True)
     assert here.returncode == 0, here.stdout + here.stderr
     (profile := tmp_path / 'site.yaml').write_text(
-        'partition: cpu\ncpus: 1\ngres: none\nenvironment: [export A_LINE=1]\n'
+        f'partition: {"all" if nodes > 1 else "cpu"}\nper_node: 1\ncpus: 1\ngres: none\nenvironment: [export MASTER_ADDR=127.0.0.1]\n'
     )
     asked = run([*commands['slurm'], '--cluster', str(profile)])
     assert asked.returncode == 0, asked.stdout + asked.stderr
