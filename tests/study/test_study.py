@@ -285,7 +285,8 @@ def test_a_study_of_slurm_jobs_gives_what_one_machine_gives(tmp_path, nodes):
     here = subprocess.run(commands['here'], env=one_thread, cwd=ROOT, capture_output=True, text=True)
     assert here.returncode == 0, here.stdout + here.stderr
     (profile := tmp_path / 'site.yaml').write_text(
-        f'partition: {"all" if nodes > 1 else "cpu"}\nper_node: 1\ncpus: 1\ngres: none\nenvironment: [export MASTER_ADDR=127.0.0.1]\n'
+        f'partition: {"all" if nodes > 1 else "cpu"}\nper_node: 1\ncpus: 1\ngres: none\n'
+        'environment: [export MASTER_ADDR=127.0.0.1]\n'  # the nodes here have no names
     )
     asked = run([*commands['slurm'], '--cluster', str(profile)])
     assert asked.returncode == 0, asked.stdout + asked.stderr
