@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from mmengine.dist import all_reduce, get_rank, get_world_size, is_main_process
+from mmengine.dist import all_gather_object, get_rank, get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -115,9 +115,7 @@ class UnreadableHook(Hook):
 
 
 def of_all_processes(dataset: TrainingImages) -> Tensor:
-    """What any process has met, the same in all; each also takes it over."""
-    met = dataset.reasons.clone()
-    all_reduce(met, 'max')
-    found = met.nonzero().squeeze(1)
-    dataset.reasons[found] = met[found]  # the others stay: a worker may be writing them
+    """What any process has met, the same in all; each also takes it over. Only what was met is sent."""
+    met = torch.cat(all_gather_object(dataset.met())).unique(dim=0)
+    dataset.reasons[met[:, 0]] = met[:, 1].to(torch.uint8)  # the others stay: a worker may be writing them
     return met
