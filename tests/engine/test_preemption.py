@@ -25,9 +25,12 @@ TOOLS = Path(__file__).parents[2] / 'tools'
 @pytest.fixture(autouse=True)
 def handlers():
     """Each run gives the signals back, but for one that has saved itself and is on its way out."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    outside = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}  # nohup and `&` have some ignored
+    before = dict.fromkeys(SIGNALS, signal.SIG_DFL)
     yield before
     assert {number: signal.getsignal(number) for number in SIGNALS} == before
+    for number, handler in outside.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize('number', SIGNALS)
