@@ -62,10 +62,10 @@ class PatientAgent(LocalElasticAgent):
             self._remaining_restarts = 0
         return result
 
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM) -> None:
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, **others) -> None:  # torch 2.14 has a timeout there
         if self._pcontext:
             self._pcontext.close(death_sig, GRACE)
-        super()._shutdown(death_sig)
+        super()._shutdown(death_sig, **others)
 
 
 def told_once(number: int, frame: FrameType | None) -> None:
