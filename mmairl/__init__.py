@@ -35,7 +35,11 @@ except ModuleNotFoundError as missing:
 __version__ = '0.1.0'
 
 # What a line of Python calls, and where it is; imported when it is asked for.
-CALLED = {'pretrain': 'mmairl.engine.pretrain', 'embed': 'mmairl.evaluation.embed'}
+CALLED = {
+    'pretrain': 'mmairl.engine.pretrain',
+    'embed': 'mmairl.evaluation.embed',
+    'map_images': 'mmairl.report.map_page',
+}
 
 teach_mmengine()  # so that `_base_ = 'mmairl::mocov2plus_r50_200e.py'` is known
 

@@ -1,8 +1,10 @@
-"""One page of all that tools/evaluate.py left in some folders, of the views that a config makes, or of a run's health.
+"""One page of all that tools/evaluate.py left in some folders, of a run's health, of the views that a config makes, or a
+map of images.
 
 tools/report.py FOLDER... [--plot X Y] [--out DIR]
 tools/report.py views CONFIG [--root DIR] [--out PAGE]
 tools/report.py health WORK_DIR [--out PAGE]
+tools/report.py map CHECKPOINT --images DIR [--colours CSV COLUMN] [--out PAGE]
 """
 
 import argparse
@@ -14,7 +16,7 @@ from mmairl.configs import load_config
 from mmairl.engine.check import check_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.flags import ConfigOptions, seed
+from mmairl.flags import ConfigOptions, count, device, positive, seed
 from mmairl.report.evaluation_page import records_in, write_evaluation_page
 from mmairl.report.health_page import write_health_page
 from mmairl.report.views_page import write_views_page
@@ -23,7 +25,7 @@ from mmairl.report.views_page import write_views_page
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        'folders', nargs='+', help="folders of results; or 'views' and a config, or 'health' and a work dir"
+        'folders', nargs='+', help="folders of results; or 'views', 'health' or 'map' and what is named above"
     )
     parser.add_argument(
         '--plot',
@@ -60,6 +62,26 @@ def views(arguments: Sequence[str]) -> Path:
     return write_views_page(cfg, args.out or f'work_dirs/views/{Path(args.config).stem}.html', args.seed)
 
 
+def image_map(arguments: Sequence[str]) -> Path:
+    from mmairl.report.map_page import map_images
+
+    parser = argparse.ArgumentParser(prog='report.py map', description='What a network finds alike among any images.')
+    parser.add_argument('checkpoint', help='of a run of ours or of any project that tools/evaluate.py reads')
+    parser.add_argument(
+        '--images', required=True, help='a folder with or without classes, or an archive of tools/pack.py'
+    )
+    parser.add_argument('--colours', nargs=2, metavar=('CSV', 'COLUMN'), help='its first column names the images')
+    parser.add_argument('--part', choices=('student', 'teacher'), default='student')
+    parser.add_argument('--config', help='of a network that is no ResNet')
+    parser.add_argument('--size', type=positive, help="the side of the images' central crop (default: the training's)")
+    parser.add_argument('--batch', type=positive, default=64, help='images at a time')
+    parser.add_argument('--workers', type=count, default=0, help='processes that load images')
+    parser.add_argument('--device', type=device, help='default: the GPU, where there is one')
+    parser.add_argument('--seed', type=seed, default=0, help='of the random weights, the maps and the groups')
+    parser.add_argument('--out', default='work_dirs/map.html', help='the page (default: work_dirs/map.html)')
+    return map_images(**vars(parser.parse_args(arguments)))
+
+
 def evaluation() -> Path:
     args = parse_args()
     records = records_in(*args.folders)
@@ -74,7 +96,7 @@ def evaluation() -> Path:
 
 @one_sentence_errors
 def main() -> None:
-    pages = dict(health=health, views=views)
+    pages = dict(health=health, views=views, map=image_map)
     made = pages.get(sys.argv[1]) if len(sys.argv) > 1 else None  # a folder of such a name is given as ./health
     print(made(sys.argv[2:]) if made else evaluation())
 

@@ -14,13 +14,14 @@ from torch import Tensor
 from mmairl.configs import load_config
 from mmairl.data.folders import UnlabelledFolder
 from mmairl.data.images import as_rgb, decode
+from mmairl.data.packed import Packed
 from mmairl.data.views import ViewDataset, Views
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, as_user_errors, printable
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.weights.read import read_backbone, resnet_of
+from mmairl.weights.read import Backbone, read_backbone, resnet_of
 
 IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 Images = str | Path | Sequence[str | Path | Image.Image]
@@ -42,7 +43,7 @@ def embed(
 
     Args:
         checkpoint: of a ResNet, from a run of ours or of any project that `tools/evaluate.py` reads.
-        images: a folder, a file, or a list of files or of Pillow's images.
+        images: a folder, an archive of tools/pack.py, a file, or a list of files or of Pillow's images.
         part: 'student' or 'teacher'.
         size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
         config: the config of a network that is no ResNet.
@@ -54,6 +55,22 @@ def embed(
     >>> features.shape  # doctest: +SKIP
     (5000, 512)
     """
+    cfg, found, normal, views = network_of(checkpoint, part, size, config)
+    dataset = dataset_of(images, views)
+    how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
+    columns = zip(*how.batches(load_backbone(cfg, found), dataset))
+    x, _, readable = (torch.cat(column) for column in columns)
+    names = [dataset.name(index) for index in range(len(dataset))]
+    if left_out := [name for name, fine in zip(names, readable) if not fine]:
+        said = f'{len(left_out)} images cannot be read and have no row, first {printable(left_out[0])}'
+        warnings.warn(said, stacklevel=3)
+    return x[readable].numpy(), [name for name, fine in zip(names, readable) if fine]
+
+
+def network_of(
+    checkpoint: str | Path, part: str, size: int | None, config: str | Path | None
+) -> tuple[Config, Backbone, dict, Views]:
+    """A config that has the network, its weights, the statistics its images are normalised by, and their one view."""
     register()
     found = read_backbone(checkpoint, part)
     normal, trained_size = input_of(found.settings)
@@ -63,15 +80,7 @@ def embed(
         cfg = load_config(config)
         normal = {key: cfg.model.data_preprocessor[key] for key in IMAGENET}
     size = size or trained_size
-    dataset = dataset_of(images, [[dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]])
-    how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
-    columns = zip(*how.batches(load_backbone(cfg, found), dataset))
-    x, _, readable = (torch.cat(column) for column in columns)
-    names = [dataset.name(index) for index in range(len(dataset))]
-    if left_out := [name for name, fine in zip(names, readable) if not fine]:
-        said = f'{len(left_out)} images cannot be read and have no row, first {printable(left_out[0])}'
-        warnings.warn(said, stacklevel=3)
-    return x[readable].numpy(), [name for name, fine in zip(names, readable) if fine]
+    return cfg, found, normal, [[dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]]
 
 
 def input_of(settings: dict[str, str]) -> tuple[dict, int]:
@@ -86,6 +95,8 @@ def input_of(settings: dict[str, str]) -> tuple[dict, int]:
 def dataset_of(images: Images, views: Views) -> ViewDataset:
     if isinstance(images, (str, Path)) and Path(images).is_dir():
         return UnlabelledFolder(images, views)
+    if isinstance(images, (str, Path)) and Path(images).suffix == '.tar':
+        return Packed(images, views)
     given = [images] if isinstance(images, (str, Path)) else list(images)
     for image in given:
         if not isinstance(image, Image.Image) and not Path(image).is_file():

@@ -1,9 +1,10 @@
 """Every chart, in one style. On a page a chart takes its colours from the page, so that one SVG serves light and dark."""
 
 import io
+import json
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -17,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.transforms import Bbox
 from scipy.stats import t as student_t
 from torch import Tensor
 
@@ -68,25 +70,85 @@ DOT = {'marker': 'o', 'markersize': 4.6, 'markeredgecolor': CARD, 'markeredgewid
 Curve = tuple[Sequence[float], Sequence[float]]
 
 
+class Series(NamedTuple):
+    """Values that a page can read out and mark: of a curve, of a row, or of one of many dots."""
+
+    axes: Axes
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    text: str  # in place of the numbers
+
+
+def tell(axes: Axes, name: str, x: Sequence[float], y: Sequence[float], text: str = '') -> str:
+    """Keep a series with its figure, and return the id of what is drawn of it."""
+    told = axes.figure.__dict__.setdefault('told', [])
+    told.append(Series(axes, name, x, y, text))
+    return f'series-{len(told) - 1}'
+
+
 @styled
 def svg(figure: Figure, name: str, label: str = '') -> Markup:
     """The figure as inline SVG, read out as `label`; `name` keeps its ids apart from those of the page's other figures."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format='svg', bbox_inches='tight', pad_inches=0.05, metadata={'Date': None})
+    figure.set_dpi(72)  # an SVG's own unit, so that places in it are known
+    buffer, frame = io.StringIO(), figure.get_tightbbox().padded(0.05)
+    figure.savefig(buffer, format='svg', bbox_inches=frame, metadata={'Date': None})
     text = buffer.getvalue()
-    text = re.sub(r'<metadata>.*?</metadata>', '', text[text.index('<svg') :], flags=re.DOTALL)
-    text = re.sub(r'\b(id="|xlink:href="#|url\(#)', rf'\g<1>{name}-', text)
-    text = text.replace('xlink:href', 'href').replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', '')
-    text = re.sub(r'font: ([\d.]+px) [^;\"]*', r'font: \1 system-ui, sans-serif', text)
-    for colour, variable in VARIABLES.items():
-        text = text.replace(colour, f'var(--{variable})')
-    label = escape(label or figure.axes[0].get_title(loc='left') or name)
+    text = re.sub(r'<metadata>.*?</metadata>|<style.*?</style>', '', text[text.index('<svg') :], flags=re.DOTALL)
+    text = re.sub(r'<[^>]+>', lambda tag: _tag(tag[0], name), text)
+    label = label or figure.axes[0].get_title(loc='left') or name
+    size = 'wide' if frame.width > 6 else 'narrow'
+    head = Markup('<svg class="plot {}" role="img" aria-label="{}" viewBox="{}" data-chart="{}">')
     box = re.search(r'viewBox="([^"]+)"', text)[1]
-    # Its text stays between small and large: a narrow screen scrolls, and a wide one leaves room beside it.
-    width = float(box.split()[2])
-    size = f'min-width: {0.8 * width:.0f}px; max-width: {1.6 * width:.0f}px'
-    head = f'<svg class="plot" role="img" aria-label="{label}" viewBox="{box}" style="{size}">'
-    return Markup(head + text.partition('>')[2])
+    return head.format(size, label, box, json.dumps(_told(figure, frame, name))) + Markup(text.partition('>')[2])
+
+
+def _tag(tag: str, name: str) -> str:
+    """A tag with ids of this figure and the page's colours."""
+    tag = re.sub(r'\b(id="|xlink:href="#|url\(#)', rf'\g<1>{name}-', tag)
+    tag = tag.replace('xlink:href', 'href').replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', '')
+    tag = re.sub(r' style="([^"]*)"', _attributes, tag)
+    return re.sub(r'"(#[0-9a-f]{6})"', lambda of: f'"var(--{VARIABLES[of[1]]})"' if of[1] in VARIABLES else of[0], tag)
+
+
+def _attributes(style: re.Match) -> str:
+    """A style as attributes, which a page's policy need not allow."""
+    pairs = (pair.split(':', 1) for pair in style[1].split(';') if pair.strip())
+    found = {key.strip(): value.strip() for key, value in pairs}
+    if font := found.pop('font', None):
+        found['font-size'] = font.split()[0]
+    return ''.join(f' {key}="{value}"' for key, value in found.items())
+
+
+def _told(figure: Figure, frame: Bbox, name: str) -> list[dict[str, Any]]:
+    """For each axes its place in the SVG, what it measures, and its series."""
+    found = []
+    for axes in figure.axes:
+        own = [(f'{name}-series-{i}', of) for i, of in enumerate(getattr(figure, 'told', ())) if of.axes is axes]
+        if own:
+            place = axes.get_window_extent()
+            box = [place.x0 - 72 * frame.x0, 72 * frame.y1 - place.y1, place.width, place.height]
+            x, y = (
+                dict(ends=[*axis.get_view_interval()], log=axis.get_scale() == 'log', label=axis.get_label_text())
+                for axis in (axes.xaxis, axes.yaxis)
+            )
+            series = [dict(id=id, name=of.name, x=_plain(of.x), y=_plain(of.y), text=of.text) for id, of in own]
+            ticks = getattr(axes, 'names', None)
+            found.append(dict(box=box, x=x, y=y, ticks=ticks, title=axes.get_title(loc='left'), series=series))
+    return found
+
+
+def _plain(values: Sequence[float]) -> list[float | None]:
+    """For JSON, which knows no NaN."""
+    return [float(f'{value:.6g}') if isfinite(value) else None for value in values]
+
+
+@styled
+def png(figure: Figure) -> str:
+    """The figure as PNG in base64: where a page has more dots than an SVG should."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format='png', dpi=110, facecolor='white', bbox_inches='tight')
+    return b64encode(buffer.getvalue()).decode()
 
 
 @styled
@@ -109,7 +171,7 @@ def _row_axes(rows: Sequence[tuple[str, str]], places: Sequence[float]) -> Axes:
     written['bbox'] = {'facecolor': CARD, 'linewidth': 0, 'pad': 1.5}
     for y, (name, number) in zip(places, rows):
         room = 48 - len(number)
-        axes.text(0, y - 0.36, name if len(name) <= room else f'{name[: room - 1]}…', **written)
+        axes.text(0, y - 0.36, short(name, room), **written)
         axes.text(1, y - 0.36, number, ha='right', **written)
     axes.set(ylim=(places[-1] + 0.45, -0.62), yticks=[])
     axes.locator_params(axis='x', nbins=6)
@@ -125,8 +187,19 @@ def _colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
+def short(name: str, room: int = 40) -> str:
+    """A name on one line and in this room."""
+    name = ' '.join(name.split())
+    return name if len(name) <= room else f'{name[: room - 1]}…'
+
+
 def _label(name: str) -> str:
-    return f'\u200b{name}'  # matplotlib leaves a label that begins with an underscore out of the legend
+    return f'\u200b{short(name)}'  # matplotlib leaves a label that begins with an underscore out of the legend
+
+
+def _shape(number: int) -> str:
+    """Two rows that share a shape differ in colour for everybody; the next dozen has other shapes for the same colours."""
+    return MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
 
 
 def _logarithmic(axes: Axes, axis: Axis, name: str) -> None:
@@ -154,10 +227,11 @@ def lines(
     for number, (name, points) in enumerate(series.items()):
         own = {'color': ACCENT if len(series) == 1 and not wide else _colour(number)}
         own['linestyle'] = '-' if number < len(COLOURS) // 2 else '--'
-        if ticks:
-            own |= {'marker': MARKERS[number % len(MARKERS)], 'markersize': 5}
+        if ticks or len(series) > 1:
+            own |= {'marker': _shape(number), 'markersize': 5, 'markevery': 1 if ticks else 0.12}
+        own['gid'] = tell(axes, name or title, *points)
         axes.plot(*points, label=_label(name), linewidth=2 if len(series) == 1 or wide else 1.5, **own)
-    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.set(title=short(title), xlabel=short(x), ylabel=short(y))
     if limits:  # else it stays automatic, for a logarithmic axis as well
         axes.set_ylim(limits)
     axes.ticklabel_format(axis='y', useOffset=False)
@@ -167,7 +241,8 @@ def lines(
     if ticks:
         every = -(-len(ticks) // 24)
         slant = {'rotation': 60, 'ha': 'right', 'rotation_mode': 'anchor', 'fontsize': 8} if len(ticks) > 8 else {}
-        axes.set_xticks(range(0, len(ticks), every), ticks[::every], **slant)
+        axes.set_xticks(range(0, len(ticks), every), [short(tick) for tick in ticks[::every]], **slant)
+        axes.names = [*ticks]
     if wide:
         axes.legend()
     elif len(series) > 1:
@@ -214,7 +289,9 @@ def score_bars(results: Sequence[Result]) -> Figure:
     axes = _row_axes([(f'{r.subject}  ·  {n}', f'{r.scores[n]:.1f}') for n, r in shown], places)
     for y, (name, result) in zip(places, shown):
         fill = {'color': ACCENT} if result is results[-1] else {'color': QUIET, 'alpha': 0.55}
-        axes.barh(y + 0.06, result.scores[name], height=0.32, **fill)
+        value = result.scores[name]
+        fill['gid'] = tell(axes, result.subject, [value], [y + 0.06], f'{value:.1f}, {name}')
+        axes.barh(y + 0.06, value, height=0.32, **fill)
     axes.set(xlim=(0, 100), xlabel='top-1, %')
     return axes.figure
 
@@ -224,11 +301,13 @@ def feature_map(points: np.ndarray, labels: np.ndarray, classes: Sequence[str], 
     """Images as dots in two dimensions, coloured and marked by class; the markers change when the colours come round again."""
     axes = _axes(4.6, 4.6)
     for label, name in enumerate(classes):
-        marker = MARKERS[(label + label // len(COLOURS)) % len(MARKERS)]
-        own = {'s': 11, 'linewidths': 0, 'alpha': 0.85, 'label': _label(name)}
-        axes.scatter(*points[labels == label].T, color=_colour(label), marker=marker, **own)
-    axes.set(xticks=[], yticks=[], title=title, aspect='equal')
-    axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), ncols=4, markerscale=2, handletextpad=0.1)
+        dots = points[labels == label].T
+        own = {'s': 11 if len(points) < 4000 else 3, 'linewidths': 0, 'alpha': 0.85, 'label': _label(name)}
+        own['gid'] = tell(axes, name, *dots, 'an image')
+        axes.scatter(*dots, color=_colour(label), marker=_shape(label), **own)
+    axes.set(xticks=[], yticks=[], title=short(title), aspect='equal')
+    if 1 < len(classes) <= 40:
+        axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), ncols=4, markerscale=2, handletextpad=0.1)
     return axes.figure
 
 
@@ -237,9 +316,9 @@ def heat_map(values: Tensor, rows: Sequence[str], columns: Sequence[str], title:
     """Similarities in [0, 1] as squares with their numbers; `names` are those of the two axes."""
     axes = _axes(7.6, 1.6 + 0.5 * len(rows))
     axes.imshow(values.clamp(0, 1), vmin=0, vmax=1, cmap='Blues', aspect='auto' if len(rows) < 12 else 'equal')
-    axes.set_xticks(range(len(columns)), columns, rotation=45, ha='right', rotation_mode='anchor')
-    axes.set_yticks(range(len(rows)), rows)
-    axes.set(xlabel=names[1], ylabel=names[0], title=title)
+    axes.set_xticks(range(len(columns)), map(short, columns), rotation=45, ha='right', rotation_mode='anchor')
+    axes.set_yticks(range(len(rows)), map(short, rows))
+    axes.set(xlabel=short(names[1]), ylabel=short(names[0]), title=title)
     axes.grid(False)
     centred = {'ha': 'center', 'va': 'center', 'fontsize': 9}
     for (i, j), value in np.ndenumerate(values.numpy()):
@@ -257,7 +336,8 @@ def invariance_lines(kept: Mapping[str, Mapping[str, Sequence[float]]], strength
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axes, change in zip(grid.flat, changes):
         for number, (name, of) in enumerate(kept.items()):
-            own = {'color': _colour(number), 'marker': MARKERS[number % len(MARKERS)], 'markersize': 3.5}
+            own = {'color': _colour(number), 'marker': _shape(number), 'markersize': 3.5}
+            own['gid'] = tell(axes, name, strengths, of[change])
             axes.plot(strengths, of[change], label=_label(name), **own)
         axes.set(title=change, ylim=(min(0, lowest) - 0.05, 1.05))
     for axes in list(grid.flat)[len(changes) :]:
@@ -273,8 +353,8 @@ def against(points: Mapping[str, tuple[float, float]], x: str, y: str) -> Figure
     """One score over another, a dot a network, with the least-squares line and the correlation (Fig. 4's form)."""
     axes = _axes(7.6, 4.2)
     for name, point in points.items():
-        axes.scatter(*point, color=ACCENT, s=36)
-        axes.annotate(name, point, xytext=(6, 4), textcoords='offset points', fontsize=9)
+        axes.scatter(*point, color=ACCENT, s=36, gid=tell(axes, name, point[:1], point[1:]))
+        axes.annotate(short(name), point, xytext=(6, 4), textcoords='offset points', fontsize=9)
     axes.set(xlabel=f'{x}, %', ylabel=f'{y}, %')
     if len(points) > 2:
         xs, ys = np.array(list(points.values())).T
@@ -292,8 +372,9 @@ def low_shot_lines(records: Sequence[Mapping]) -> Figure:
     for number, record in enumerate(records):
         mean_of, spread = (list(record['details']['low_shot'][name].items()) for name in ('mean', 'std'))
         (shots, means), (_, spreads) = zip(*mean_of), zip(*spread)
-        own = {'marker': 'o', 'color': _colour(number), 'label': _label(record['subject'])}
-        axes.errorbar(list(map(int, shots)), means, spreads, **own)
+        own = {'marker': _shape(number), 'color': _colour(number), 'label': _label(record['subject'])}
+        own['gid'] = tell(axes, record['subject'], (shots := list(map(int, shots))), means)
+        axes.errorbar(shots, means, spreads, **own)
     axes.set_xscale('log', base=2)
     axes.xaxis.set_major_formatter('{x:g}')
     axes.set(xlabel='positive images a class', ylabel='mAP, %')
@@ -316,11 +397,12 @@ def study_bars(points: Sequence[Point], published: bool, start: float = 0.0) -> 
     places = _places([point.cluster for point in points])
     colours = _group_colours(points, published)
     axes = _row_axes([(point.row['name'], point.text) for point in points], places)
-    for y, (row, values, _, _) in zip(places, points):
+    for y, (row, values, text, _) in zip(places, points):
         axes.vlines(start, y - 0.16, y + 0.28, color=QUIET, linewidth=1)
         if not values:
             continue
         y, centre, fill = y + 0.06, mean(values), colours[row['group']]
+        tell(axes, row['name'], [centre], [y], text)
         if published:
             axes.barh(y, centre - start, 0.32, left=start, facecolor='none', hatch='////', edgecolor=fill)
             # The bar of the row that all start at has no length to see.
@@ -342,20 +424,22 @@ def study_lines(points: Sequence[Point], x_label: str, published: bool) -> Figur
     axes = _axes(4.6, 3.1)
     dashed = {'markerfacecolor': CARD, 'linestyle': (0, (4, 2)), 'linewidth': 1.5}
     for number, (group, colour) in enumerate(_group_colours(points, published).items()):
-        shape = {'marker': MARKERS[number % len(MARKERS)], 'markersize': 5}
+        shape = {'marker': _shape(number), 'markersize': 5}
         own = [point for point in placed if point.row['group'] == group]
         xs, means = [point.row['x'] for point in own], [mean(point.values) for point in own]
         halves = None if published else [_half(point.values) or 0 for point in own]
         line = {'color': colour, 'label': _label(group or ''), 'elinewidth': 1.2, **shape}
         axes.errorbar(xs, means, halves, **line, **(dashed if published else {}))
-        for point in own if not published else ():
-            axes.plot([point.row['x']] * len(point.values), point.values, **{**DOT, **shape}, color=colour)
+        for point, value in zip(own, means):
+            tell(axes, point.row['name'], [point.row['x']], [value], point.text)
+            if not published:
+                axes.plot([point.row['x']] * len(point.values), point.values, **{**DOT, **shape}, color=colour)
     ticks = sorted({point.row['x'] for point in points if point.row['x'] is not None})
     if ticks and ticks[0] > 0 and ticks[-1] / ticks[0] > 8:
         axes.set_xscale('log')
         axes.minorticks_off()
     axes.set_xticks(ticks, [f'{tick:g}' for tick in ticks])
-    axes.set_xlabel(x_label)
+    axes.set_xlabel(short(x_label))
     axes.locator_params(axis='y', nbins=5)
     axes.set_ylim(_ends(axes.get_ylim(), [value for point in placed for value in point.values]))
     if any(point.row['group'] for point in placed):
@@ -368,13 +452,15 @@ def study_scatter(points: Sequence[Point], across: Sequence[float | None], x_lab
     """Rows by two of their scores, with a regression line a group and the 95 % confidence band of its mean."""
     axes = _axes(4.6, 3.1)
     for number, (group, colour) in enumerate(_group_colours(points, published=False).items()):
-        own = [
-            (x, mean(p.values))
+        own = {
+            p.row['name']: (x, mean(p.values))
             for p, x in zip(points, across)
             if p.row['group'] == group and p.values and x is not None
-        ]
-        x, y = np.array(own).reshape(-1, 2).T
-        shape = {'marker': MARKERS[number % len(MARKERS)]}
+        }
+        for name, point in own.items():
+            tell(axes, name, point[:1], point[1:])
+        x, y = np.array(list(own.values())).reshape(-1, 2).T
+        shape = {'marker': _shape(number)}
         axes.plot(x, y, **{**DOT, **shape}, color=colour, label=_label(group or ''))
         if len(x) < 3 or np.ptp(x) == 0:
             continue
@@ -387,7 +473,7 @@ def study_scatter(points: Sequence[Point], across: Sequence[float | None], x_lab
         axes.fill_between(
             along, *(slope * along + height + sign * reach for sign in (-1, 1)), color=colour, alpha=0.15, linewidth=0
         )
-    axes.set_xlabel(x_label)
+    axes.set_xlabel(short(x_label))
     axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=3)
     return axes.figure
 
@@ -421,6 +507,8 @@ def forest(comparisons: Sequence[Mapping], texts: Sequence[str]) -> Figure:
     marks = {'differs': ('o', ACCENT), 'equivalent': ('s', QUIET), 'undecided': ('D', CARD)}
     places = _places([len(of.get('factors', ())) for of in comparisons])
     axes = _row_axes([(of['row'], text) for of, text in zip(comparisons, texts)], places)
+    for y, of, text in zip(places, comparisons, texts):
+        tell(axes, of['row'], [of['estimate']], [y + 0.06], text)
     axes.axvline(0, color=QUIET, linewidth=1, zorder=1)
     axes.axvspan(-comparisons[0]['margin'], comparisons[0]['margin'], color=QUIET, alpha=0.12, linewidth=0)
     for verdict, (shape, fill) in marks.items():

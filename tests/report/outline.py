@@ -1,6 +1,7 @@
 """Reads a page as a browser would, and says whether it is sound."""
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 
 VOID = {'meta', 'img', 'br', 'path', 'use', 'rect', 'link'}
@@ -11,12 +12,13 @@ class Outline(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.open, self.counts, self.references, self.ids = [], {}, [], []
+        self.open, self.counts, self.references, self.ids, self.attributes = [], {}, [], [], set()
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         self.counts[tag] = self.counts.get(tag, 0) + 1
         attrs = dict(attrs)
+        self.attributes |= attrs.keys()
         self.references += [attrs[name] for name in ('src', 'href', 'data', 'srcset') if name in attrs]
         self.ids += [attrs['id']] if 'id' in attrs else []
         if tag not in VOID:
@@ -37,6 +39,8 @@ def sound(text: str) -> Outline:
     outline = Outline(text)
     assert outline.open == [] and outline.counts['script'] == 1
     assert len(outline.ids) == len(set(outline.ids))
+    assert {'style', 'onclick', 'onerror', 'onload'}.isdisjoint(outline.attributes), 'the policy would not allow it'
+    assert "default-src 'none'; img-src data:; style-src 'sha256-" in unescape(text)
     assert {ref[1:] for ref in outline.references if ref.startswith('#')} <= set(outline.ids)
     assert set(re.findall(r'url\(#([^)]+)\)', text)) <= set(outline.ids)
     assert all(ref.startswith(('#', 'data:image/png;base64,', './')) for ref in outline.references)

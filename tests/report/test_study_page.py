@@ -238,7 +238,7 @@ def test_fairness_says_equal_unequal_and_not_checked_and_what_papers_do_not_prin
     for sentence in (
         '✓ equal images seen: 360,000', '✕ unequal code mocov2: b34afd9 plus_syncbn: b34afd9 with changes',
         '○ not checked software',  # one row is equal to itself, which says nothing
-        'In all rows: precision: bfloat16.', 'rate mocov2 outside plus_syncbn inside',
+        'In all rows: precision: bfloat16.', 'rate mocov2 outside rate plus_syncbn inside',
     ):  # fmt: skip
         assert sentence in text, sentence
     assert '1 undeclared differences' in text

@@ -87,7 +87,7 @@ def test_the_tool_draws_a_users_own_folder(tmp_path, run_tool, capsys):
     assert capsys.readouterr().out.strip() == str(page)
     text = page.read_text()
     outline = sound(text)
-    assert outline.counts['img'] == 12 * 3 and outline.counts['ol'] == 12 * 2 and outline.counts['i'] == 12 * 2
+    assert outline.counts['img'] == 12 * 3 and outline.counts['ol'] == 12 * 2 and outline.counts['rect'] == 12 * 2
     assert '12 of the 13 images of mocov2plus_r18_folder_100e.py' in text and '&lt;b&gt;.png' in text
     with pytest.raises(SystemExit):
         run_tool('tools/report.py', 'views', folder, '--root', tmp_path / 'none', '--out', page)

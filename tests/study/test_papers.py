@@ -120,7 +120,7 @@ def test_the_predictor_has_a_rate_of_its_own_under_lars():
 
 def test_the_band_of_a_regression_line_is_that_of_its_mean():
     across, values = (0.0, 1.0, 2.0, 3.0), (1.0, 3.0, 2.0, 5.0)
-    (axes,) = study_scatter([Point(dict(group='a'), (y,), '') for y in values], across, 'x').axes
+    (axes,) = study_scatter([Point(dict(group='a', name=str(y)), (y,), '') for y in values], across, 'x').axes
     found = stats.linregress(across, values)
     assert axes.lines[1].get_ydata()[[0, -1]].tolist() == pytest.approx(
         [found.intercept, found.intercept + 3 * found.slope]

@@ -1,0 +1,323 @@
+"""A map of images: what a network finds alike before its training and after, and which images stand out."""
+
+import base64
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+from sklearn.metrics import silhouette_score
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from mmairl.data.folders import FileDataset
+from mmairl.errors import UserError, as_user_errors, closest
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.embed import Images, dataset_of, network_of
+from mmairl.evaluation.features import Extraction
+from mmairl.evaluation.knn import nearest
+from mmairl.evaluation.protocol import default_device
+from mmairl.models.siamese import pooled
+from mmairl.report.figures import COLOURS, feature_map, png
+from mmairl.report.page import write_page
+from mmairl.report.sections import plane
+
+PIXELS = 16  # the side of the small images whose pixels are features
+SUBJECTS = (f'Raw pixels, {PIXELS} x {PIXELS}', 'Random weights', 'After training')
+NEAREST = 12
+SHEET = 16  # pictures along the side of a sheet
+SAME = 1e-6  # smaller cosine distances are float32's rounding
+BLOCK = 2048
+PAIRS, ALONE, CENTRAL = 60, 24, 8  # shown of each kind
+GROUPS, SAMPLED = (4, 8, 12, 16, 24), 2000
+KINDS = 12  # a column with more numbers than these is coloured by its quintiles
+
+
+@as_user_errors()
+def map_images(
+    checkpoint: str | Path,
+    images: Images,
+    out: str | Path,
+    *,
+    part: str = 'student',
+    size: int | None = None,
+    config: str | Path | None = None,
+    colours: tuple[str | Path, str] | None = None,
+    batch: int = 64,
+    workers: int = 0,
+    device: str | None = None,
+    seed: int = 0,
+) -> Path:
+    """Write a page with a map of the images by the checkpoint's features, and return where it is.
+
+    Args:
+        checkpoint: of a ResNet, from a run of ours or of any project that `tools/evaluate.py` reads.
+        images: a folder with or without classes, an archive of tools/pack.py, or a list of files or of Pillow's images.
+        out: the page, one HTML file.
+        part: 'student' or 'teacher'.
+        size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
+        config: the config of a network that is no ResNet.
+        colours: a CSV file whose first column names the images, and the column that colours them.
+        batch: images at a time.
+        workers: processes that load images.
+        device: by default the GPU, where there is one.
+        seed: of the random weights, the maps and the groups.
+
+    >>> mmairl.map_images('runs/a/epoch_100.pth', 'images/', 'map.html')  # doctest: +SKIP
+    """
+    cfg, found, normal, views = network_of(checkpoint, part, size, config)
+    dataset = dataset_of(images, views)
+    how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
+    networks = load_backbone(cfg, None, seed=seed), load_backbone(cfg, found)
+    sheets = Sheets(len(dataset), how)
+    features, readable = look(Side(networks), dataset, how, sheets)
+    require_differences(features, len(dataset), str(checkpoint))
+    kept = readable.nonzero().flatten().tolist()
+    names = [name_of(dataset, i) for i in kept]
+    classes, labels = by_column(names, *colours) if colours else by_class(dataset, kept, names)
+    maps = [mapped(title, x, labels, classes, seed) for title, x in zip(SUBJECTS, features) if differ(x)]
+    data = dict(names=names, classes=classes, labels=labels.tolist(), colours=COLOURS, side=sheets.side, sheet=SHEET)
+    return write_page(
+        out,
+        'map.html',
+        title=f'{len(names):,} images by {Path(checkpoint).name}',
+        lead=f'What the {part} of {checkpoint} finds alike, beside what pixels say and what it said before it was trained.',
+        data={**data, 'maps': [of['data'] for of in maps]},
+        maps=maps,
+        names=names,
+        nearest=min(NEAREST, len(names) - 1),
+        unreadable=[name_of(dataset, i) for i in (~readable).nonzero().flatten().tolist()],
+        groups=groups(features[-1], labels, classes, seed),
+        sheets=sheets.finished(),
+        picture=sheets.picture,
+        **standing_out(features[-1]),
+    )
+
+
+class Side(nn.Module):
+    """Small images' pixels and the features of several networks beside each other, so that each image is read once."""
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.images = images
+        small = F.adaptive_avg_pool2d(images, PIXELS).flatten(1)
+        parts = [small, *(pooled(network(images)).float() for network in self.networks)]
+        self.widths = [part.shape[1] for part in parts]
+        return torch.cat(parts, dim=1)
+
+
+class Sheets:
+    """Pictures of all images, SHEET by SHEET in one JPEG, since a file for each would be half header."""
+
+    def __init__(self, count: int, how: Extraction) -> None:
+        self.side = 96 if count <= 2000 else 64 if count <= 20_000 else 40  # so that the page can be mailed
+        self.mean, self.std = (torch.tensor(list(v), device=how.device).view(-1, 1, 1) for v in (how.mean, how.std))
+        self.waiting = torch.empty(0, 3, self.side, self.side, dtype=torch.uint8)  # never more than a sheet and a batch
+        self.sheets: list[bytes] = []
+
+    def add(self, images: Tensor) -> None:
+        """The next images, normalised as a network is given them."""
+        small = F.interpolate(images * self.std + self.mean, (self.side, self.side), mode='bilinear', antialias=True)
+        self.waiting = torch.cat([self.waiting, (255 * small).round().clamp(0, 255).byte().cpu()])
+        while len(self.waiting) >= SHEET**2:
+            self._encode(self.waiting[: SHEET**2])
+            self.waiting = self.waiting[SHEET**2 :]
+
+    def finished(self) -> list[str]:
+        """The sheets for a page, the last one filled up with black."""
+        if len(self.waiting):
+            room = SHEET**2 - len(self.waiting)
+            self._encode(F.pad(self.waiting, (0, 0, 0, 0, 0, 0, 0, room)))
+            self.waiting = self.waiting[:0]
+        return [base64.b64encode(sheet).decode() for sheet in self.sheets]
+
+    def _encode(self, pictures: Tensor) -> None:
+        grid = pictures.view(SHEET, SHEET, 3, self.side, self.side).permute(0, 3, 1, 4, 2)
+        self.sheets.append(_jpeg(Image.fromarray(grid.reshape(SHEET * self.side, -1, 3).numpy())))
+
+    def picture(self, index: int) -> str:
+        """One image for a page, cut out of its sheet."""
+        sheet, place = divmod(index, SHEET**2)
+        top, left = (self.side * of for of in divmod(place, SHEET))
+        whole = Image.open(io.BytesIO(self.sheets[sheet]))
+        return base64.b64encode(_jpeg(whole.crop((left, top, left + self.side, top + self.side)))).decode()
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, 'JPEG', quality=80, optimize=True)
+    return buffer.getvalue()
+
+
+def look(side: Side, dataset: Dataset, how: Extraction, sheets: Sheets) -> tuple[list[Tensor], Tensor]:
+    """In one pass the readable images' features, a tensor a subject, and which are readable; pictures go to the sheets."""
+    stores: list[Tensor] = []
+    readable, count = [], 0
+    for x, _, fine in how.batches(side, dataset):
+        parts = x[fine].split(side.widths, dim=1)
+        stores = stores or [torch.empty(len(dataset), width) for width in side.widths]
+        for store, part in zip(stores, parts):
+            store[count : count + len(part)] = part
+        sheets.add(side.images[fine.to(side.images.device)])
+        readable.append(fine)
+        count += int(fine.sum())
+    return [store[:count] for store in stores], torch.cat(readable)
+
+
+def differ(x: Tensor) -> bool:
+    """Whether some row points another way than the first; rows of zeros point nowhere, all of them alike."""
+    unit = F.normalize(x)
+    return bool((unit - unit[:1]).square().sum(dim=1).max() / 2 > SAME)
+
+
+def require_differences(features: Sequence[Tensor], asked: int, checkpoint: str) -> None:
+    pixels, trained = features[0], features[-1]
+    if len(trained) < 3:
+        raise UserError(
+            f'a map needs three images, and of the {asked} here {len(trained)} can be read; give more images'
+        )
+    if not differ(trained):
+        if (pixels == pixels[:1]).all():
+            raise UserError(f'all {len(trained)} images are the same, so no map of them can be drawn; give others')
+        raise UserError(
+            f'{checkpoint} gives all {len(trained)} images the same features, so no map can be drawn: the network has '
+            'collapsed; take another checkpoint, and look at its run by tools/report.py health'
+        )
+
+
+def name_of(dataset: Dataset, index: int) -> str:
+    """An image's path below its folder, in characters that a page can have."""
+    name = os.fsdecode(dataset.files[index]) if isinstance(dataset, FileDataset) else dataset.name(index)
+    return name.encode('utf-8', 'backslashreplace').decode()
+
+
+def by_class(dataset: Dataset, kept: Sequence[int], names: Sequence[str]) -> tuple[list[str], Tensor]:
+    """The images' classes: those that an archive knows, or the uppermost folders; none where all lie in one."""
+    if dataset.classes:
+        return list(dataset.classes), dataset.labels[kept]
+    return _kinds([name.split('/')[0] if '/' in name and isinstance(dataset, FileDataset) else '' for name in names])
+
+
+def _kinds(values: Sequence[str]) -> tuple[list[str], Tensor]:
+    kinds = sorted(set(values))
+    if len(kinds) < 2:
+        return [], torch.full((len(values),), -1)
+    return [kind or '(none)' for kind in kinds], torch.tensor([kinds.index(value) for value in values])
+
+
+def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list[str], Tensor]:
+    """The images' values in a column of a CSV, as kinds; many numbers become fifths of equal size."""
+    if not Path(path).is_file():
+        raise UserError(f'there is no file {path}; give a CSV whose first column names the images')
+    with open(path, newline='', encoding='utf-8-sig') as file:
+        head, *rows = list(csv.reader(file)) or [[]]
+    if column not in head[1:]:
+        known = ', '.join(head[1:]) or 'none'
+        raise UserError(f"{path} has no column '{column}' beside the first; it has {known}{closest(column, head[1:])}")
+    given = {row[0]: row[head.index(column)] for row in rows if len(row) > head.index(column)}
+    values = [given.get(name, given.get(Path(name).name, '')) for name in names]
+    if not any(values):
+        raise UserError(f'the first column of {path} names none of the images; it should say {names[0]}, for example')
+    try:
+        numbers = np.array([float(value or 'nan') for value in values])
+    except ValueError:
+        return _kinds(values)
+    if len(np.unique(numbers[np.isfinite(numbers)])) <= KINDS:
+        return _kinds(values)
+    edges = np.nanquantile(numbers, np.linspace(0, 1, 6))
+    fifths = [f'{low:.4g} to {high:.4g}' for low, high in pairwise(edges)]
+    labels = np.searchsorted(edges[1:-1], numbers, side='right')
+    labels[np.isnan(numbers)] = len(fifths)
+    return [*fifths, '(none)'], torch.from_numpy(labels)
+
+
+def mapped(title: str, x: Tensor, labels: Tensor, classes: Sequence[str], seed: int) -> dict[str, Any]:
+    """A subject's map with each image's neighbours, as a picture and as the data of the canvas."""
+    points = plane(x, seed)
+    low, high = points.min(axis=0), points.max(axis=0)
+    shown = np.round(((points - (low + high) / 2) / (high - low).max() + 0.5) * 65535)
+    similarity, position = neighbours(x, min(NEAREST, len(x) - 1))
+    kinds = (labels.clamp_min(0).numpy(), classes or ['image'])
+    data = dict(
+        title=title,
+        places=_packed(shown.astype('<u2')),
+        near=_packed(position.numpy().astype('<u4')),
+        like=_packed((10_000 * similarity).round().numpy().astype('<i2')),
+    )
+    return dict(title=title, data=data, still=png(feature_map(points, *kinds, title)))
+
+
+def _packed(values: np.ndarray) -> str:
+    return base64.b64encode(values.tobytes()).decode()
+
+
+def neighbours(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Cosine similarities and places, both (N, k), of the k other rows nearest to each row."""
+    similarity, position = nearest(x, x, k + 1)
+    itself = position == torch.arange(len(x))[:, None]
+    itself[~itself.any(dim=1), -1] = True  # it has more copies than neighbours are asked for
+    return similarity[~itself].view(-1, k), position[~itself].view(-1, k)
+
+
+def fences(distances: Tensor) -> tuple[float, float]:
+    """Tukey's fences of the logarithms: distances below the first are far too small, above the second too large."""
+    logs = distances[distances > SAME].double().log()
+    if len(logs) < 4:
+        return SAME, float('inf')
+    low, high = logs.quantile(torch.tensor([0.25, 0.75], dtype=torch.float64)).tolist()
+    return max(SAME, np.exp(low - 1.5 * (high - low))), np.exp(high + 1.5 * (high - low))
+
+
+def standing_out(x: Tensor) -> dict[str, Any]:
+    """Near-duplicates and images far from all others, by the fences of the distances to the nearest image."""
+    distance = 1 - neighbours(x, 1)[0][:, 0]
+    near, far = fences(distance)
+    count, found = pairs(x, near)
+    order = distance.argsort(descending=True, stable=True).tolist()
+    alone = [(i, float(distance[i])) for i in order if distance[i] > far]
+    return dict(near=near, far=far, pairs=found, pair_count=count, alone=alone[:ALONE], alone_count=len(alone))
+
+
+def pairs(x: Tensor, least: float) -> tuple[int, list[tuple[int, int, float]]]:
+    """How many pairs of rows are no farther from each other than `least`, and the nearest PAIRS of them."""
+    unit, count, found = F.normalize(x), 0, torch.empty(0, 3, dtype=torch.float64)
+    for start in range(0, len(unit), BLOCK):
+        distance = 1 - unit[start : start + BLOCK] @ unit[start:].T
+        rows, columns = (distance.triu(1) + 3 * torch.ones_like(distance).tril() <= least).nonzero(as_tuple=True)
+        count += len(rows)
+        here = torch.stack([rows + start, columns + start, distance[rows, columns].clamp_min(0)], dim=1).double()
+        found = torch.cat([found, here])
+        found = found[found[:, 2].argsort(stable=True)[:PAIRS]]
+    return count, [(int(one), int(two), distance) for one, two, distance in found.tolist()]
+
+
+def groups(x: Tensor, labels: Tensor, classes: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    """Groups by k-means of the 30 principal components, as many as have the best silhouette, each with its central images."""
+    x = F.normalize(x).numpy()
+    x = PCA(min(30, *x.shape), random_state=seed).fit_transform(x)
+    tried = {count: KMeans(count, n_init=4, random_state=seed).fit(x) for count in GROUPS if 4 * count <= len(x)}
+    if not tried:
+        return []
+    some = {'sample_size': min(SAMPLED, len(x)), 'random_state': seed}
+    best = max(tried.values(), key=lambda fit: silhouette_score(x, fit.labels_, **some))
+    found = []
+    for group, centre in enumerate(best.cluster_centers_):
+        own = np.flatnonzero(best.labels_ == group)
+        central = own[np.argsort(np.square(x[own] - centre).sum(axis=1), kind='stable')[:CENTRAL]].tolist()
+        kinds = Counter(labels[own].tolist()).most_common(1) if classes else []
+        most = [f'{100 * many / len(own):.0f} % {classes[kind]}' for kind, many in kinds if kind >= 0]
+        found.append(dict(size=len(own), central=central, most=''.join(most)))
+    return sorted(found, key=lambda of: -of['size'])

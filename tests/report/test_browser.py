@@ -1,0 +1,313 @@
+"""Every kind of page as a reader has it: in a real browser, with names that mean harm."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+from test_evaluation_page import leave
+from test_health_page import healthy, write_scalars
+from test_study_page import crossed, drawn_as_lines
+
+from mmairl.evaluation.protocol import Result
+from mmairl.report.evaluation_page import write_evaluation_page
+from mmairl.report.figures import heat_map, invariance_lines, svg
+from mmairl.report.health_page import write_health_page
+from mmairl.report.map_page import map_images
+from mmairl.report.page import Page
+from mmairl.report.sections import add_results, plots
+from mmairl.report.studies_page import write_studies_page
+from mmairl.report.study_page import write_study_page
+
+CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
+sync_api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed (pip install playwright)')
+axe = pytest.importorskip('axe_playwright_python', reason='axe is not installed (pip install axe-playwright-python)')
+AXE = Path(axe.__file__).with_name('axe.min.js')
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason='there is no browser on the path (apt-get install chromium)')
+
+TURNED = '\u202egnp.exe'  # shown from right to left, it ends in .png
+HOSTILE = f'<img src=x onerror=alert(1)>"\'</script><!--\n{{{{ 7 * 7 }}}} {TURNED} $x$ '
+LONG = HOSTILE + 'w' * 5000
+
+
+def hostile(value):
+    """The record with each name in it made hostile, and still its own."""
+    if isinstance(value, dict):
+        return {
+            key: hostile(of) if key in ('runs', 'rows', 'versions') else named(key, of) for key, of in value.items()
+        }
+    return [hostile(of) for of in value] if isinstance(value, list) else value
+
+
+def named(key: str, value):
+    harmed = ('title', 'question', 'reading', 'factor', 'config', 'error', 'git', 'hardware', 'config_text', 'folder')
+    return LONG + str(value) if key in harmed and value is not None else value
+
+
+def rows(page) -> list[str]:
+    return page.eval_on_selector_all(
+        'table:first-of-type tbody tr:not([hidden]) th', 'found => found.map(e => e.innerText)'
+    )
+
+
+@pytest.fixture(scope='module')
+def pages(tmp_path_factory) -> dict[str, Path]:
+    """Each kind of page, by its name."""
+    folder, made = tmp_path_factory.mktemp('pages'), {}
+    made['study'] = write_study_page(crossed(), folder / 'study' / 'page.html')
+    made['hostile study'] = write_study_page(hostile(drawn_as_lines()), folder / 'hostile' / 'page.html')
+    (folder / 'hostile' / 'study.json').write_text(json.dumps(hostile(drawn_as_lines())))
+    made['studies'] = write_studies_page(folder)
+    run = write_scalars(folder / 'run <b> "x"', *(healthy(i, 0.9 / i) for i in (1, 2, 3)))
+    made['health'] = write_health_page(run, folder / 'health.html')
+    for place, name in enumerate((LONG, 'plain', 'other', 'last')):
+        leave(folder / 'found', str(place), name, {'k-NN': 50.0 + place, HOSTILE: 9.5 + place})
+    made['evaluation'] = write_evaluation_page(folder / 'found', [('k-NN', HOSTILE)])
+    page = Page(LONG, LONG)
+    add_results(page, [Result(LONG, {HOSTILE: 90.0}, 1.0), Result('plain', {HOSTILE: 91.5}, 1.0)])
+    kept = {name: {'crop': [1.0, 0.5], HOSTILE: [1.0, 0.2]} for name in (LONG, 'plain')}
+    figures = (invariance_lines(kept, (0.0, 1.0)), heat_map(torch.eye(2), [LONG, 'b'], ['a', LONG], LONG, (LONG, 'y')))
+    page.add(LONG, LONG, plots([svg(of, f'figure-{i}', LONG) for i, of in enumerate(figures)]), LONG)
+    made['sections'] = page.write(folder / 'sections.html')
+    made['map'] = draw_map(folder)
+    return made
+
+
+def draw_map(folder: Path) -> Path:
+    """Thirty pictures of which one is there twice, the names of files and classes as bad as a disk lets them be."""
+    random, kinds = np.random.default_rng(0), ('plain', HOSTILE.replace('/', '\u2215'))
+    for i in range(30):
+        (path := folder / 'images' / kinds[i % 2] / f'{i:02} <b> {TURNED}\n"\'.png').parent.mkdir(
+            parents=True, exist_ok=True
+        )
+        Image.fromarray(random.integers(0, 255, (4, 4, 3), dtype=np.uint8)).resize((32, 32)).save(path)
+    shutil.copy(path, path.with_name(LONG[-200:] + '.png'))
+    network = torchvision.models.resnet18()
+    state = {f'backbone.{key}': value for key, value in network.state_dict().items() if not key.startswith('fc')}
+    torch.save(dict(state_dict=state), folder / 'epoch_1.pth')
+    return map_images(folder / 'epoch_1.pth', folder / 'images', folder / 'map.html', size=32)
+
+
+@pytest.fixture(scope='module')
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox'])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """A page that is open, what it has asked for, and what has gone wrong in it."""
+    contexts = []
+
+    def opened(path: Path, view: str = '', **options):
+        context = browser.new_context(**{'viewport': dict(width=1000, height=800), **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.asked, page.faults, page.copied = [], [], []
+        page.expose_function('copied', lambda text: page.copied.append(text))
+        page.add_init_script(
+            'Object.defineProperty(navigator, "clipboard", {value: {writeText: text => copied(text),'
+            'write: async ([item]) => copied(`${item.types} ${(await item.getType(item.types[0])).size}`)}})'
+        )
+        page.on('console', lambda message: page.faults.append(message.text))
+        page.on('pageerror', lambda error: page.faults.append(str(error)))
+        page.on('dialog', lambda dialog: page.faults.append(dialog.message))
+        page.on('request', lambda request: page.asked.append(request.url))
+        page.goto(f'{path.as_uri()}{view}')
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+KINDS = ('study', 'hostile study', 'studies', 'health', 'evaluation', 'sections', 'map')
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_no_page_asks_for_anything_or_fails_and_names_are_text(pages, open_page, kind):
+    page = open_page(pages[kind])
+    assert page.faults == [] and [url for url in page.asked if not url.startswith('data:')] == [pages[kind].as_uri()]
+    assert page.locator('img[src=x]').count() == 0 and page.locator('script:not([type])').count() == 1
+    if kind in ('hostile study', 'evaluation', 'sections', 'map'):
+        assert TURNED in page.inner_text('main') and '{{ 7 * 7 }}' in page.inner_text('main')
+    # A page that another program has put a script into still runs its own alone.
+    page.evaluate(
+        'document.body.append(Object.assign(document.createElement("script"), {textContent: "window.bad = 1"}))'
+    )
+    assert page.evaluate('window.bad') is None and 'Content Security Policy' in page.faults[-1]
+
+
+@pytest.mark.parametrize(
+    'kind', [pytest.param(kind, marks=pytest.mark.slow) if 'study' in kind else kind for kind in KINDS]
+)
+def test_all_can_read_it_in_light_and_dark_on_a_phone_and_on_paper(pages, open_page, kind):
+    for scheme, width in (('light', 1000), ('dark', 390)):
+        page = open_page(pages[kind], color_scheme=scheme, viewport=dict(width=width, height=800))
+        assert page.evaluate('document.documentElement.scrollWidth') <= width
+        page.evaluate(AXE.read_text())
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")['violations']
+        serious = [(of['id'], of['nodes'][0]['html'][:200]) for of in found if of['impact'] in ('serious', 'critical')]
+        assert serious == []
+    page.emulate_media(media='print', color_scheme='light')
+    assert page.locator('.tools:visible').count() == 0
+    page.set_viewport_size(dict(width=688, height=1000))  # A4 less its margins, in CSS pixels
+    assert page.evaluate('document.documentElement.scrollWidth') <= 688
+
+
+def test_without_a_script_nothing_is_missing(pages, open_page):
+    page = open_page(pages['study'], java_script_enabled=False)
+    assert page.locator('svg.plot:visible').count() >= 6 and page.locator('button').count() == 0
+    assert len(page.locator('table:visible').all()) >= 5
+
+
+def test_a_point_tells_value_step_and_run_by_pointer_and_by_keyboard(pages, open_page):
+    page = open_page(pages['health'])
+    chart = page.locator('.chart').first
+    chart.focus()
+    told = []
+    for key in ('ArrowRight', 'ArrowRight', 'End', 'Home'):
+        page.keyboard.press(key)
+        told.append(chart.locator('.tip').inner_text().rsplit(' ', 1)[1])
+    assert told == ['50', '100', '150', '50']
+    page.keyboard.press('ArrowRight')
+    box = chart.locator('.ring').bounding_box()
+    page.keyboard.press('Escape')
+    page.mouse.move(box['x'] + 9, box['y'] + 9)
+    assert chart.locator('.tip').inner_text() == 'spread of the keys: 0.45 at iteration 100'
+    many = page.locator('.chart', has=page.locator('[aria-label="gradient norm by stage"]'))
+    many.focus()
+    for run in ('stem', 'layer1', 'projector'):
+        page.keyboard.press('ArrowDown' if run != 'stem' else 'ArrowRight')
+        assert many.locator('.tip').inner_text().startswith(f'{run}: 0.01 ')
+    page.keyboard.press('Escape')
+    assert many.locator('.tip').inner_text() == ''
+
+
+def test_tables_sort_and_filter_and_the_address_shows_the_same_again(pages, open_page):
+    page = open_page(pages['evaluation'])
+    head = page.get_by_role('button', name='Sort by k-NN')
+    head.click()
+    assert rows(page)[:2] == ['last', 'other'] and page.locator('[aria-sort=descending]').count() == 1
+    head.press('Enter')
+    assert rows(page)[1:] == ['plain', 'other', 'last']
+    page.get_by_role('searchbox').fill('L')
+    assert rows(page)[-1] == 'last' and 'other' not in rows(page)
+    seen, address = rows(page), page.url
+    page = open_page(pages['evaluation'], address[address.index('#') :])
+    assert rows(page) == seen and page.get_by_role('searchbox').input_value() == 'L'
+    head = page.get_by_role('button', name='Sort by k-NN')
+    head.click()
+    assert 'sort0' not in page.url and 'rows0=L' in page.url  # as it was, and the filter stays
+
+
+def test_a_line_that_is_hidden_stays_hidden_in_a_link(pages, open_page):
+    page = open_page(pages['health'])
+    chart = '[aria-label="gradient norm by stage"]'
+    place = page.eval_on_selector_all('svg.plot', f"all => all.findIndex(e => e.matches('{chart}'))")
+    page.locator('.tools summary').nth(0).click()
+    page.get_by_label('layer1').first.uncheck()
+    assert f'hide{place}=1' in page.url
+    again = open_page(pages['health'], page.url[page.url.index('#') :])
+    assert again.locator(f'{chart} .hidden').count() == 1 and not again.get_by_label('layer1').first.is_checked()
+
+
+def test_a_row_is_marked_in_each_figure_by_pointer_and_by_keyboard(pages, open_page):
+    page = open_page(pages['study'])
+    page.locator('.study tbody th').nth(2).hover()
+    marked = page.locator('tr.marked th').all_inner_texts()
+    assert len(marked) >= 4 and all('plus_symmetric_loss' in of for of in marked)
+    assert page.locator('svg.plot:has(.ring)').count() >= 6  # two forests, two bars, two published ones in sight
+    page.mouse.move(0, 0)
+    assert page.locator('.ring').count() == 0
+    page.locator('.scroll.study').focus()
+    page.keyboard.press('ArrowDown')
+    page.keyboard.press('ArrowDown')
+    assert 'plus_syncbn' in page.locator('tr.marked th').first.inner_text() and page.locator('.ring').count() >= 2
+
+
+def test_one_click_copies_a_table_or_a_figure(pages, open_page):
+    page = open_page(pages['evaluation'])
+    for name in ('CSV', 'Markdown', 'LaTeX', 'SVG', 'PNG'):
+        page.get_by_role('button', name=f' as {name}').first.click()
+        page.locator('button[data-done]', has_text=name).wait_for()
+    csv, markdown, latex, svg, png = page.copied
+    lines = csv.splitlines()
+    assert lines[0].startswith('name,k-NN,"') and lines[2] == 'plain,51.0,10.5,1.0' and len(lines) == 5
+    assert {line.replace('\\|', '').count('|') for line in markdown.splitlines()} == {5} and '&lt;img' in markdown
+    assert r'plain & 51.0 & 10.5 & 1.0 \\' in latex and r'\{\{ 7 * 7 \}\}' in latex and r'\$x\$' in latex
+    assert svg.startswith('<svg xmlns=') and 'var(' not in svg and 'data-chart' not in svg
+    kind, size = png.split()
+    assert kind == 'image/png' and int(size) > 5000
+
+
+def test_where_the_clipboard_is_shut_a_file_is_saved(pages, open_page):
+    page = open_page(pages['evaluation'])
+    page.evaluate('void (navigator.clipboard.writeText = () => Promise.reject())')
+    with page.expect_download() as download:
+        page.get_by_role('button', name=' as CSV').first.click()
+    assert download.value.suggested_filename == 'table.csv'
+
+
+def dot(page, map: int, image: int) -> tuple[float, float]:
+    """Where an image lies on the screen, by the page's own data."""
+    x, y = page.evaluate(
+        """([map, image]) => {
+          const data = JSON.parse(document.getElementById('data').textContent);
+          const places = new Uint16Array(Uint8Array.from(atob(data.maps[map].places), s => s.charCodeAt(0)).buffer);
+          return [places[2 * image] / 65535, places[2 * image + 1] / 65535];
+        }""",
+        [map, image],
+    )
+    box = page.locator('canvas[role=application]').nth(map).bounding_box()
+    return box['x'] + box['width'] * ((x - 0.5) * 0.92 + 0.5), box['y'] + box['height'] * ((0.5 - y) * 0.92 + 0.5)
+
+
+def test_the_map_shows_an_image_its_nearest_and_the_files_in_a_loop(pages, open_page):
+    page = open_page(pages['map'], viewport=dict(width=1200, height=1100))
+    data = json.loads(page.locator('#data').text_content())
+    page.mouse.move(*dot(page, 2, 4))
+    assert page.locator('.looked p').inner_text().split() == f'{data["names"][4]} · {data["classes"][0]}'.split()
+    page.mouse.click(*dot(page, 2, 4))
+    assert page.locator('.nearest').count() == 3 and page.locator('.nearest').nth(2).locator('button').count() == 12
+    assert 'image=4' in page.url
+    again = open_page(pages['map'], page.url[page.url.index('#') :])
+    assert again.locator('.nearest').count() == 3
+    # A loop around everything, the pointer going along the edges of the map.
+    page.get_by_role('button', name='Draw a loop on the map by After training').click()
+    box = page.locator('canvas[role=application]').nth(2).bounding_box()
+    corners = [
+        (box['x'] + a * (box['width'] - 20) + 10, box['y'] + b * (box['height'] - 20) + 10)
+        for a, b in ((0, 0), (1, 0), (1, 1), (0, 1))
+    ]
+    page.mouse.move(*corners[0])
+    page.mouse.down()
+    for corner in corners[1:]:
+        page.mouse.move(*corner, steps=3)
+    page.mouse.up()
+    assert '31 images in the list' in page.locator('.listed').inner_text()
+    page.locator('.listed button').first.click()
+    page.locator('.listed [data-done]').wait_for()
+    lines = list(csv.reader(io.StringIO(page.copied[0])))
+    assert [name for name, _ in lines[1:]] == data['names'] and lines[1][1] == data['classes'][0]
+
+
+def test_the_map_goes_by_keyboard_alone(pages, open_page):
+    page = open_page(pages['map'])
+    page.locator('canvas[role=application]').nth(2).focus()
+    for key in ('ArrowRight', 'ArrowRight', 'Enter', ' ', 'ArrowLeft', ' ', '+'):
+        page.keyboard.press(key)
+    assert page.locator('.nearest').count() == 3 and '2 images in the list' in page.locator('.listed').inner_text()
+    assert 'at2=' in page.url
+    page.keyboard.press('Escape')
+    assert page.locator('.nearest').count() == 0 and 'image=' not in page.url
+    page.get_by_role('checkbox', name='plain').uncheck()
+    assert 'kinds=' in page.url

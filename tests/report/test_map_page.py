@@ -1,0 +1,180 @@
+"""The map of images: its numbers against brute force, what it takes, and what it says where none can be drawn."""
+
+import base64
+import csv
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+
+import mmairl
+from mmairl.data.folders import ImageFolder
+from mmairl.data.packed import pack
+from mmairl.errors import UserError
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.embed import network_of
+from mmairl.evaluation.features import Extraction, extract
+from mmairl.report.map_page import SHEET, by_column, fences, groups, map_images, neighbours, pairs, standing_out
+
+SIZE = 32
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory):
+    torch.manual_seed(1)
+    network = torchvision.models.resnet18()
+    state = {f'backbone.{key}': value for key, value in network.state_dict().items() if not key.startswith('fc')}
+    torch.save(dict(state_dict=state), path := tmp_path_factory.mktemp('run') / 'epoch_1.pth')
+    return path
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    """Forty pictures in two classes, one of them twice, and a file that is none."""
+    root, random = tmp_path_factory.mktemp('images'), np.random.default_rng(0)
+    for i in range(40):
+        (root / 'ab'[i % 2]).mkdir(exist_ok=True)
+        coarse = Image.fromarray(random.integers(0, 255, (5, 5, 3), dtype=np.uint8))
+        coarse.resize((40, 40)).save(root / 'ab'[i % 2] / f'{i:02}.png')
+    shutil.copy(root / 'a' / '00.png', root / 'b' / '99.png')
+    (root / 'a' / '50.png').write_bytes(b'no picture')
+    return root
+
+
+def data_of(page) -> dict:
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text())[1])
+
+
+def unpacked(text: str, kind: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), kind)
+
+
+@pytest.fixture(scope='module')
+def page(checkpoint, folder, tmp_path_factory):
+    return map_images(checkpoint, folder, tmp_path_factory.mktemp('out') / 'map.html', size=SIZE, device='cpu')
+
+
+def test_neighbours_on_the_page_are_those_of_knn_features_by_brute_force(page, checkpoint, folder):
+    data = data_of(page)
+    assert data['names'][:2] == ['a/00.png', 'a/02.png'] and len(data['names']) == 41 and 'a/50.png' in page.read_text()
+    assert data['classes'] == ['a', 'b'] and data['labels'] == [0] * 20 + [1] * 21
+    cfg, found, normal, views = network_of(checkpoint, 'student', SIZE, None)
+    features = extract(load_backbone(cfg, found), ImageFolder(folder, views), Extraction(**normal, batch_size=64))
+    assert features.unreadable == (20,)
+    unit = torch.nn.functional.normalize(features.x.double()).numpy()
+    near = unpacked(data['maps'][2]['near'], '<u4').reshape(41, 12)
+    like = unpacked(data['maps'][2]['like'], '<i2').reshape(41, 12) / 10_000
+    for i in range(41):
+        similarity = sorted((-float(unit[i] @ unit[j]), j) for j in range(41) if j != i)[:12]
+        assert np.allclose(like[i], [-value for value, _ in similarity], atol=1e-4)
+        for (value, j), shown in zip(similarity, near[i]):
+            assert j == shown or abs(value + unit[i] @ unit[shown]) < 1e-6  # one as near
+    # The pictures are those that the network is given, in the same order.
+    sheet = re.search(r'alt="Pictures from number 1 on" src="data:image/jpeg;base64,([^"]+)"', page.read_text())[1]
+    (path := page.with_name('sheet.jpg')).write_bytes(base64.b64decode(sheet))
+    pixels = np.asarray(Image.open(path)).astype(float)
+    side = data['side']
+    assert pixels.shape == (SHEET * side, SHEET * side, 3)
+    of_copy = pixels[2 * side : 3 * side, 8 * side : 9 * side]  # 40 = 2 x 16 + 8, of the last name, b/99.png
+    assert (
+        np.abs(of_copy - pixels[:side, :side]).mean() < 1
+        and np.abs(of_copy - pixels[:side, side : 2 * side]).mean() > 20
+    )
+
+
+def test_pairs_and_images_that_stand_out_are_those_of_a_plain_loop():
+    x = torch.randn(90, 6, generator=torch.Generator().manual_seed(3)).abs() + torch.tensor([3.0, 0, 0, 0, 0, 0])
+    x[7], x[50], x[33] = x[70] * 2, x[70], -x[33]
+    unit = (x.double() / x.double().norm(dim=1, keepdim=True)).numpy()
+    distance = np.array([[1 - sum(a * b for a, b in zip(one, two)) for two in unit] for one in unit])
+    least = [min(distance[i][j] for j in range(90) if j != i) for i in range(90)]
+    logs = sorted(np.log([value for value in least if value > 1e-6]))
+    first, third = np.percentile(logs, [25, 75])
+    low, high = np.exp(first - 1.5 * (third - first)), np.exp(third + 1.5 * (third - first))
+    found = standing_out(x)
+    assert found['near'] == pytest.approx(low, rel=1e-3) and found['far'] == pytest.approx(high, rel=1e-3)
+    expected = {(i, j) for i in range(90) for j in range(i + 1, 90) if distance[i][j] <= low}
+    assert {(7, 50), (7, 70), (50, 70)} <= expected == {(one, two) for one, two, _ in found['pairs']}
+    assert found['pair_count'] == len(expected)
+    assert [i for i, _ in found['alone']] == sorted((i for i in range(90) if least[i] > high), key=lambda i: -least[i])
+    assert found['alone'][0][0] == 33
+    assert fences(torch.tensor([0.0, 0.5])) == (1e-6, float('inf'))
+
+
+def test_more_copies_than_are_shown_are_counted_and_no_image_is_its_own_neighbour():
+    x = torch.eye(4).repeat(20, 1)
+    count, shown = pairs(x, 0.01)
+    assert count == 4 * (20 * 19 // 2) and len(shown) == 60 and all(one < two for one, two, _ in shown)
+    assert not (neighbours(x, 12)[1] == torch.arange(80)[:, None]).any()
+
+
+def test_groups_are_found_with_their_central_images():
+    generator = torch.Generator().manual_seed(0)
+    middles = 10 * torch.eye(4, 8).repeat_interleave(30, 0)
+    x = middles + torch.randn(120, 8, generator=generator) * torch.linspace(0.2, 2, 30).repeat(4)[:, None]
+    found = groups(x, torch.arange(4).repeat_interleave(30), ['w', 'x', 'y', 'z'], 0)
+    assert len(found) == 4 and sorted(of['most'] for of in found) == [f'100 % {name}' for name in 'wxyz']
+    assert all(of['size'] == 30 and np.mean([i % 30 for i in of['central']]) < 10 for of in found)
+
+
+def test_an_archive_and_a_list_of_files_have_maps_too(checkpoint, folder, tmp_path):
+    for _ in pack(ImageFolder(folder, max_unreadable=0.5), tmp_path / 'packed.tar'):
+        pass
+    packed = data_of(mmairl.map_images(checkpoint, tmp_path / 'packed.tar', tmp_path / 'a.html', size=SIZE))
+    assert packed['classes'] == ['a', 'b'] and packed['names'][3] == 'image 3'
+    few = data_of(mmairl.map_images(checkpoint, sorted((folder / 'b').iterdir())[:5], tmp_path / 'b.html', size=SIZE))
+    assert few['classes'] == [] and len(unpacked(few['maps'][0]['near'], '<u4')) == 5 * 4  # all others are neighbours
+    assert 'groups by k-means' not in (tmp_path / 'b.html').read_text()
+
+
+def test_a_column_colours_by_kinds_or_by_fifths(tmp_path):
+    names = [f'x/{i}.png' for i in range(20)]
+    with open(tmp_path / 'a.csv', 'w', newline='') as file:
+        csv.writer(file).writerows([('file', 'kind', 'depth')] + [(f'{i}.png', 'ab'[i % 2], i) for i in range(19)])
+    classes, labels = by_column(names, tmp_path / 'a.csv', 'kind')
+    assert classes == ['(none)', 'a', 'b'] and labels.tolist() == [1 + i % 2 for i in range(19)] + [0]
+    classes, labels = by_column(names, tmp_path / 'a.csv', 'depth')
+    assert classes[0] == '0 to 3.6' and len(classes) == 6
+    assert labels.tolist() == [min(4, int(i / 3.6)) for i in range(19)] + [5]
+    for wrong, said in (('dept', "did you mean 'depth'"), ('', 'has no column')):
+        with pytest.raises(UserError, match=said):
+            by_column(names, tmp_path / 'a.csv', wrong)
+    with pytest.raises(UserError, match='names none of the images; it should say other.png'):
+        by_column(['other.png'], tmp_path / 'a.csv', 'kind')
+
+
+def test_where_no_map_can_be_drawn_a_sentence_says_why(checkpoint, folder, tmp_path, run_tool, capsys):
+    def said(images, checkpoint=checkpoint) -> str:
+        with pytest.raises(SystemExit, match='2'):
+            run_tool(
+                'tools/report.py', 'map', checkpoint, '--images', images, '--size', SIZE, '--out', tmp_path / 'm.html'
+            )
+        return capsys.readouterr().err.strip().splitlines()[-1]
+
+    one, same, none, empty = (tmp_path / name for name in ('one', 'same', 'none', 'empty'))
+    for path in (one, same, none, empty):
+        path.mkdir()
+    shutil.copy(folder / 'a' / '00.png', one)
+    for i in range(4):
+        shutil.copy(folder / 'a' / '00.png', same / f'{i}.png')
+        (none / f'{i}.png').write_bytes(b'no picture')
+    assert 'a map needs three images, and of the 1 here 1 can be read' in said(one)
+    assert 'all 4 images are the same' in said(same)
+    assert 'none of the 4 images can be read' in said(none)
+    assert 'holds no image' in said(empty)
+    for name, change, sentence in (
+        ('nan', lambda value: value * float('nan'), 'NaN or infinite features'),
+        ('flat', torch.zeros_like, 'the network has collapsed'),
+    ):
+        state = torch.load(checkpoint)
+        state['state_dict'] = {
+            key: change(of) if 'bn' in key and of.is_floating_point() else of for key, of in state['state_dict'].items()
+        }
+        torch.save(state, tmp_path / f'{name}.pth')
+        assert sentence in said(folder, tmp_path / f'{name}.pth')
+    assert not (tmp_path / 'm.html').exists()
