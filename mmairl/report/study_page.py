@@ -1,5 +1,6 @@
 """The page of a study: what was measured here beside what was published, and every number a click from its run."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import isfinite, log10
@@ -72,10 +73,12 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
 def _tiles(study: Mapping, trained: str, timed: int) -> dict[str, str]:
     """How much work it was and whether it was fair, before any result."""
     finished, asked = progress(study)
+    unfinished = Counter(run['state'] for row in study['rows'] for run in row['runs'] if run['state'] != 'done')
+    others = ''.join(f', {count} {state}' for state, count in unfinished.most_common())
     before = study['fairness'].get('before', [])
     return {
         'rows, each a config': f'{len(study["rows"])}',
-        'runs finished' if finished == asked else 'runs finished; the others are named below': f'{finished} of {asked}',
+        f'runs finished{others}': f'{finished} of {asked}',
         f'training in all, {timed} runs': trained,
         'undeclared differences between rows': f'{sum(len(of["undeclared"]) for of in before)}' if before else BLANK,
     }
@@ -283,7 +286,7 @@ def _runs(study: Mapping, row: Mapping, number: int) -> dict[str, Any]:
 def _facts(run: Mapping) -> dict[str, str]:
     """What is known of a run beside its scores and files; what is not known is left out."""
     facts = {
-        'what went wrong': ' '.join((run.get('error') or '').split()),
+        'last words': ' '.join((run.get('error') or '').split()),
         'training': f'{run["seconds"]:,.1f} s' if run.get('seconds') is not None else '',
         'images seen': f'{run["images_seen"]:,}' if run.get('images_seen') is not None else '',
         'hardware': run.get('hardware'),

@@ -26,8 +26,10 @@ LABELS = {
 
 STATES = {
     'missing': 'has not run',
+    'waiting': 'waits for a run whose weights it takes',
+    'running': 'is running',
+    'stopped': 'was stopped, and goes on when the study is run again',
     'failed': 'failed',
-    'running': 'is not finished',
     'replaced': 'was measured before its checkpoint, data or settings were changed; run the study again',
 }
 

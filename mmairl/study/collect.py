@@ -21,7 +21,7 @@ from mmairl.study.attribution import attribute
 from mmairl.study.guard import after, compare, hidden
 from mmairl.study.noise import noise
 from mmairl.study.plan import flops_per_image
-from mmairl.study.runs import Run
+from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Study
 from mmairl.study.spent import at_equal_cost, costs
@@ -114,9 +114,8 @@ _loaded = cache(load_config)
 
 
 def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, Any]:
-    """A run as the page shows it, with the further scores that papers have `printed`; what it has not done yet is missing."""
-    failed = run.folder / 'failed.txt'
-    found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)), state='missing')
+    """A run as the page shows it, with further scores that papers have `printed`; one that is not done has its last words."""
+    found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)))
     if run.result:
         found.update(run.result, state='done')
         if found.get('seconds') and re.search(r'^1 x |, 1 process', found.get('hardware', '')):
@@ -128,10 +127,9 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
                 task, _, score = name.partition(' ')
                 found['scores'][name], found['labels'][name] = value, f'{score} {task.partition("@")[2]}'.strip()
         fold_probes(found)
-    elif failed.is_file():
-        found.update(state='failed', error=failed.read_text().removeprefix('error: '))
-    elif (run.folder / 'last_checkpoint').is_file():
-        found.update(state='running')
+    else:
+        state, said = status(run)
+        found.update(state='missing' if state == 'not begun' else state, error=said.removeprefix('error: '))
     if (run.folder / 'asked' / 'config.yaml').is_file():
         found['config_text'] = (run.folder / 'asked' / 'config.yaml').read_text()
     return found

@@ -176,15 +176,19 @@ def test_missing_failed_and_diverged_runs_are_said_and_not_averaged(page):
     found['rows'][0]['runs'][0]['scores']['k-nn'] = math.nan
     del found['rows'][1]['runs'][1]['scores']['linear']
     found['rows'][2]['runs'] = found['rows'][2]['runs'][:1]
-    found['rows'][3]['runs'][1]['state'] = 'running'
-    text = text_of(body_of(page(found)))
+    found['rows'][3]['runs'][0].update(state='waiting')
+    found['rows'][3]['runs'][1].update(state='running', error='training 12% (0:00:03 ago)')
+    whole = page(found)
+    assert 'runs finished, 1 waiting, 1 running, 1 failed<' in whole
+    text = text_of(body_of(whole))
     for sentence in (
         'seed 1: has not run', 'seed 2: failed: the loss became nan at step 310', 'seed 0: k-NN is nan',
-        'seed 2: linear was not measured', 'seeds 1, 2: has not run', 'seed 1: is not finished',
+        'seed 2: linear was not measured', 'seeds 1, 2: has not run', 'seed 1: is running: training 12% (0:00:03 ago)',
+        'seed 0: waits for a run whose weights it takes',
     ):  # fmt: skip
         assert sentence in text, sentence
     cells = [line.cells[0] for line in table_lines(found)]
-    assert [cell.n for cell in cells] == [2, 2, 1, 1] and cells[2].spread == '' and 'nan' not in cells[0].value
+    assert [cell.n for cell in cells] == [2, 2, 1, 0] and cells[2].spread == '' and 'nan' not in cells[0].value
 
 
 def test_a_study_without_any_run_still_has_its_page(page):

@@ -12,6 +12,7 @@ from small_runs import run_in, wait_for
 
 from mmairl.errors import UserError
 from mmairl.study import slurm
+from mmairl.study.collect import describe
 from mmairl.study.runs import Run, status
 from mmairl.study.slurm import Cluster, read_cluster
 from mmairl.study.spec import Row
@@ -179,6 +180,8 @@ def test_what_a_run_does_is_read_from_its_folder(tmp_path):
     lock = run.folder / '.lock_0'
     with FileLock(lock):
         what, said = status(run)
+        on_page = describe(run, tmp_path)
     assert what == 'running' and said.startswith('training 12%  loss 3.2  0:10:00 left (0:00:0')
+    assert on_page['state'] == what and on_page['error'].startswith('training 12%')
     (run.folder / 'failed.txt').write_text('error: the disk is full\n')
     assert status(run) == ('failed', 'error: the disk is full')
