@@ -44,6 +44,13 @@ def fraction(text: str) -> float:
     return value
 
 
+def size_in_bytes(text: str) -> int:
+    """Bytes, as in '500M' or '1G', by powers of 1024."""
+    if not (found := re.fullmatch(r'(\d+)([KMGT]?)', text)) or not int(found[1]):
+        raise argparse.ArgumentTypeError(f'{text!r} is no size; give one such as 500M or 1G')
+    return int(found[1]) << 10 * ' KMGT'.index(found[2] or ' ')
+
+
 def above_zero(text: str) -> float:
     """A finite number above 0."""
     if not 0 < (value := _number(text)) < float('inf'):

@@ -1,26 +1,37 @@
-"""Put a folder of images into one file: tools/pack.py data/imagenet/train data/imagenet/train.tar.
+"""Put a data set into tar archives: tools/pack.py data/imagenet/train data/imagenet/train.tar [--shard 1G].
 
-Train from it with train_dataloader.dataset.type=Packed and train_dataloader.dataset.root=data/imagenet/train.tar. Every
-image is decoded once on the way; those that cannot be read are left out and named.
+Train from them with train_dataloader.dataset.type=Shards and train_dataloader.dataset.root=data/imagenet/train.tar, or with
+--shard root=data/imagenet/train-*.tar; WebDataset reads them, too. Every image is decoded once on the way; those that cannot
+be read are left out and named. A killed packing of several shards goes on with the same command.
 """
 
 import argparse
+import os
 from pathlib import Path
 
 from rich.progress import track
 
-from mmairl.data.folders import ImageFolder, UnlabelledFolder
-from mmairl.data.packed import pack
-from mmairl.errors import UserError, one_sentence_errors, printable
-from mmairl.flags import count, fraction
+from mmairl.data.folders import FileDataset, ImageFolder, UnlabelledFolder
+from mmairl.data.packed import Smaller, pack
+from mmairl.data.shard_index import SUFFIXES
+from mmairl.data.shards import Shards
+from mmairl.errors import one_sentence_errors, printable
+from mmairl.flags import count, fraction, positive, size_in_bytes
 from mmairl.machine import cores
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('folder', help='images in FOLDER/CLASS/')
+    parser.add_argument('source', help='images in SOURCE/CLASS/, or shards of others by any name that Shards takes')
     parser.add_argument('out', type=Path, help='the archive to write, OUT.tar')
     parser.add_argument('--unlabelled', action='store_true', help='images at any depth, without classes')
+    parser.add_argument(
+        '--shard', type=size_in_bytes, help='the size of an archive: OUT-000000.tar, OUT-000001.tar, ...'
+    )
+    parser.add_argument(
+        '--short-side', type=positive, help='make larger images smaller, which changes what is trained on'
+    )
+    parser.add_argument('--quality', type=positive, default=90, help='of the JPEGs that --short-side makes')
     parser.add_argument('--workers', type=count, default=cores(), help='processes that read and decode')
     parser.add_argument(
         '--max-unreadable', type=fraction, default=0.01, help='the fraction of files that may be left out'
@@ -28,20 +39,26 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def source_of(args: argparse.Namespace) -> FileDataset | Shards:
+    if not os.path.isdir(args.source) or any(name.endswith(SUFFIXES) for name in os.listdir(args.source)):
+        return Shards(args.source, max_unreadable=args.max_unreadable)
+    return (UnlabelledFolder if args.unlabelled else ImageFolder)(args.source, max_unreadable=args.max_unreadable)
+
+
 @one_sentence_errors
 def main() -> None:
     args = parse_args()
-    if args.out.exists():
-        raise UserError(f'{args.out} exists already; remove it, or give another name')
-    kind = UnlabelledFolder if args.unlabelled else ImageFolder
-    dataset = kind(args.folder, max_unreadable=args.max_unreadable)
-    left_out = 0
-    for path, reason in track(pack(dataset, args.out, args.workers), 'packing', len(dataset)):
+    dataset = source_of(args)
+    smaller = Smaller(args.short_side, args.quality) if args.short_side else None
+    packed = left_out = 0
+    for path, reason in track(pack(dataset, args.out, args.workers, args.shard, smaller), 'packing', len(dataset)):
+        packed += reason is None
         if reason is not None:
             left_out += 1
             print(f'left out: {printable(path)} {reason}')
-    size = args.out.stat().st_size / 2**30
-    print(f'{args.out} holds {len(dataset) - left_out} images of {len(dataset.classes)} classes, {size:.2f} GiB')
+    files = args.out.parent.glob(f'{args.out.stem}-*.tar') if args.shard else [args.out]
+    size = sum(file.stat().st_size for file in files)
+    print(f'{args.out}: {packed} images packed, {left_out} left out, {size / 2**30:.2f} GiB in all')
 
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.images import MAX_PIXELS, UnreadableImage, decode
+from mmairl.data.images import MAX_PIXELS, UnreadableImage, decode_bytes, read_file
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
@@ -48,9 +48,20 @@ class FileDataset(ViewDataset):
     def name(self, index: int) -> str:
         return str(self.path(index))
 
+    def files_in_order(self) -> list[bytes]:
+        return self.files.tolist()
+
+    def member(self, index: int) -> str:
+        """The file's name below the root."""
+        return os.fsdecode(self.files[index])
+
+    def encoded(self, index: int) -> bytes:
+        """The file as it is."""
+        return read_file(self.path(index), self.root, self.max_pixels)
+
     def raw(self, index: int) -> Tensor:
         try:
-            return decode(self.path(index), self.root, self.max_pixels)
+            return decode_bytes(self.encoded(index), self.max_pixels)
         except UnreadableImage as fault:
             name = printable(self.name(index))
             raise UnreadableImage(fault.reason, name, '; mend or remove that image') from fault

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from enum import IntEnum
 from io import BytesIO
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -24,11 +25,13 @@ from torch import Tensor
 
 from mmairl.errors import UserError, printable
 
+Read = TypeVar('Read')
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)  # seconds between six tries; a fail-over takes about as long
 MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a gigabyte of RGB; ImageNet's largest has 61 million
 BYTES_PER_PIXEL = 16  # the most that Pillow reads: four channels of 32 bits
 # What is found under the names of images. Others in Pillow's list run programs (EPS) or take any file for theirs (TGA).
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000', 'DIB', 'ICO')
+KINDS = {'JPEG': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}  # extensions that are not the format's name
 CUSTOMARY_WHITES = (1, 255, 65535)  # of images whose format does not say where white is
 
 
@@ -108,7 +111,7 @@ def require_root(root: Path) -> None:
     )
 
 
-def retried(read: Callable[[], bytes], path: Path) -> bytes:
+def retried(read: Callable[[], Read], path: Path | str) -> Read:
     """What `read` returns, tried again after growing pauses while the file system fails."""
     for pause in (*PAUSES, None):
         try:
@@ -165,6 +168,12 @@ def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     if not pixels.size:
         raise UnreadableImage(Reason.BROKEN)
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def file_kind(data: bytes) -> str:
+    """The extension that fits the content of an image file: 'jpg', 'png', 'webp', ..."""
+    with Image.open(BytesIO(data), formats=formats()) as image:
+        return KINDS.get(image.format, image.format.lower())
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class Permutation:
         return keyed(places, self.count, self.seed) if self.table is None else self.table[places]
 
 
-def keyed(places: Places, count: int, seed: int) -> np.ndarray:
+def keyed(places: Places, count: int, seed: int | list[int]) -> np.ndarray:
     """The images at these places of a permutation of `count` that follows from the seed alone, each computed by itself.
 
     A Feistel network on the rows and columns of a table that has just enough cells (Black and Rogaway 2002): each round
@@ -55,3 +55,28 @@ def mixed(bits: np.ndarray) -> np.ndarray:
     bits = (bits ^ bits >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return bits ^ bits >> np.uint64(31)
+
+
+class ByShards:
+    """Shards in a drawn order, `window` of them open at a time, and the images of these in a drawn order among each other.
+
+    Far storage is then read a few shards at a time. Two neighbours come from one shard with probability 1 / window, where
+    shards are equally large.
+    """
+
+    def __init__(self, bounds: np.ndarray, seed: int, window: int) -> None:
+        shards = Permutation(len(bounds) - 1, seed)(np.arange(len(bounds) - 1))
+        self.firsts, self.seed = bounds[shards], seed
+        self.ends = np.cumsum(np.diff(bounds)[shards])  # of each shard, in the places of the epoch
+        opened = self.ends[window - 1 :: window]
+        self.edges = np.unique([0, *opened, self.ends[-1]])  # of those that are open together
+
+    def __call__(self, places: Places) -> np.ndarray:
+        """The images at these places."""
+        images, windows = np.empty(len(places), np.int64), np.searchsorted(self.edges, places, 'right') - 1
+        for window in np.unique(windows):
+            here, (start, end) = windows == window, self.edges[window : window + 2]
+            within = start + keyed(places[here] - start, int(end - start), [self.seed, int(window)])
+            shard = np.searchsorted(self.ends, within, 'right')
+            images[here] = self.firsts[shard] + within - np.where(shard, self.ends[shard - 1], 0)
+        return images

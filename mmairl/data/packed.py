@@ -1,151 +1,178 @@
-"""A data set in one file: a plain tar archive of the images with its own table of contents.
+"""Data sets written as shards: plain tar archives that WebDataset and Shards read, and any tar program unpacks.
 
-One file instead of a million is what network disks, quotas and copies to a node's own disk ask for. Any tar program
-reads the archive; the table of contents lets this one take an image out of its middle.
+Few files instead of a million are what network disks, quotas and copies to a node's own disk ask for. The bytes written
+depend on the images and the settings alone. Each shard is there whole or not at all, and a killed packing goes on behind
+the last one.
 """
 
+import hashlib
 import io
+import json
 import os
 import tarfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
-import numpy as np
-import torch
+from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from mmairl.data.folders import FileDataset
-from mmairl.data.images import UnreadableImage, decode_bytes, read_file, retried
+from mmairl.data.images import UnreadableImage, decode_bytes, file_kind
+from mmairl.data.shard_formats import ABOUT, members
+from mmairl.data.shards import Shards
 from mmairl.data.training import unreadable_allowed
-from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.files import replacing
-from mmairl.registry import DATASETS
 
-POINTER, CONTENTS = '.mmairl/pointer', '.mmairl/contents.npz'  # the archive's first and last member
-HEADER = 512  # bytes of a tar member's header
-DIGITS = 20
+HEAD, TAIL = f'{ABOUT.decode()}/about.json', f'{ABOUT.decode()}/done.json'  # a shard's first and last member
+OVERHEAD = 4 * tarfile.BLOCKSIZE  # headers and filling of an image and its label
 
 
-@DATASETS.register_module()
-class Packed(ViewDataset):
-    """The images of a folder in the one file that tools/pack.py has made of it: the same items in the same order.
+@dataclass
+class Smaller:
+    """How images are made smaller: to this short side, as JPEG of this quality. Smaller ones stay as they are."""
 
-    Images that could not be read were left out when it was made, so one that cannot be read means a damaged archive.
+    short_side: int
+    quality: int
 
-    >>> Packed('data/imagenet/train.tar', views=[[dict(type='RandomResizedCrop', size=224)]])
-    """
-
-    def __init__(self, root: str | Path, views: Views | None = None) -> None:
-        super().__init__(views)
-        self.root = Path(root)
-        self.file: io.FileIO | None = None
-        contents = read_contents(self.root)
-        self.starts, self.sizes = contents['starts'], contents['sizes']
-        self.labels = torch.from_numpy(contents['labels'])
-        text = contents['classes'].tobytes().decode(errors='surrogateescape')
-        self.classes = text.split('\0') if text else []
-
-    def raw(self, index: int) -> Tensor:
-        try:
-            return decode_bytes(retried(lambda: self.read(index), self.root))
-        except UnreadableImage as fault:
-            raise UserError(
-                f'image {index} of {self.root} {fault.reason.phrase}, so the archive is damaged (all of its images could '
-                'be read when it was made); make it anew with tools/pack.py'
-            ) from fault
-
-    def read(self, index: int) -> bytes:
-        """The bytes of an image file. Forked workers share the open archive, since each read says where."""
-        try:
-            self.file = self.file or io.FileIO(self.root)
-            return os.pread(self.file.fileno(), int(self.sizes[index]), int(self.starts[index]))
-        except OSError:
-            self.file = None  # a mount that went away and came back needs the file opened again
-            raise
-
-    def __getstate__(self) -> dict:
-        return {**self.__dict__, 'file': None}  # a spawned worker opens the archive itself
+    def __call__(self, data: bytes, image: Tensor) -> bytes:
+        height, width = image.shape[-2:]
+        factor = self.short_side / min(height, width)
+        if factor >= 1:
+            return data
+        size = round(width * factor), round(height * factor)
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy()).resize(size, Image.Resampling.BICUBIC)
+        picture.save(buffer := io.BytesIO(), 'JPEG', quality=self.quality)
+        return buffer.getvalue()
 
 
 class Checked(Dataset):
-    """The files of a data set as they are stored, or why one cannot be read: loaded in parallel by data workers."""
+    """The files of a data set as they will be stored, or why one cannot be read: loaded side by side by data workers."""
 
-    def __init__(self, dataset: FileDataset) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: FileDataset | Shards, smaller: Smaller | None) -> None:
+        self.dataset, self.smaller = dataset, smaller
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> bytes | str:
-        files = self.dataset
+    def __getitem__(self, index: int) -> tuple[bytes, str] | str:
         try:
-            data = read_file(files.path(index), files.root, files.max_pixels)
-            decode_bytes(data, files.max_pixels)
+            data = self.dataset.encoded(index)
+            image = decode_bytes(data, self.dataset.max_pixels)
         except UnreadableImage as fault:
             return fault.reason.phrase
-        return data
+        data = self.smaller(data, image) if self.smaller else data
+        return data, file_kind(data)
 
 
-def pack(dataset: FileDataset, out: str | Path, workers: int = 0) -> Iterator[tuple[str, str | None]]:
-    """Write the archive, whole or not at all; yields each file and, where it is left out, why it cannot be read."""
-    rows: list[tuple[int, int, int]] = []
-    left_out = 0
-    with replacing(out) as beside, tarfile.open(beside, 'w') as archive:
-        add(archive, POINTER, b'0' * DIGITS)
-        for index, data in enumerate(DataLoader(Checked(dataset), batch_size=None, num_workers=workers)):
-            path = dataset.path(index).relative_to(dataset.root).as_posix()
-            if isinstance(data, str):
-                left_out += 1
-                if left_out > unreadable_allowed(len(dataset), dataset.max_unreadable):
-                    raise UserError(
-                        f'{left_out} of the first {index + 1} images in {dataset.root} cannot be read, {printable(path)} '
-                        f'{data}; mend or remove them, or raise --max-unreadable'
-                    )
-            else:
-                rows.append((add(archive, path, data), len(data), int(dataset.labels[index])))
-            yield path, data if isinstance(data, str) else None
-        starts, sizes, labels = np.array(rows, np.int64).reshape(-1, 3).T
-        # The classes as one array of bytes, because numpy would pickle text.
-        text = bytearray('\0'.join(dataset.classes).encode(errors='surrogateescape'))
-        table = io.BytesIO()
-        np.savez(table, starts=starts, sizes=sizes, labels=labels, classes=np.array(text, np.uint8))
-        start = add(archive, CONTENTS, table.getvalue())
-        archive.fileobj.seek(HEADER)
-        archive.fileobj.write(f'{start:0{DIGITS}d}'.encode())
-        archive.fileobj.seek(archive.offset)
+def pack(
+    dataset: FileDataset | Shards,
+    out: str | Path,
+    workers: int = 0,
+    size: int | None = None,
+    smaller: Smaller | None = None,
+) -> Iterator[tuple[str, str | None]]:
+    """Write the shards; yields each file and, where it is left out, why it cannot be read.
+
+    With a `size` in bytes that a shard may have, OUT.tar becomes OUT-000000.tar and so on.
+    """
+    about = dict(classes=dataset.classes, images=len(dataset), source=digest(dataset), **vars(smaller or Smaller(0, 0)))
+    number, index, left_out = written(Path(out), size, about)
+    items = zip(
+        range(index, len(dataset)),
+        DataLoader(Subset(Checked(dataset, smaller), range(index, len(dataset))), batch_size=None, num_workers=workers),
+    )
+    item = next(items, None)
+    while item is not None:
+        with replacing(shard_at(Path(out), size, number)) as beside, tarfile.open(beside, 'w') as archive:
+            add(archive, HEAD, json.dumps(about).encode())
+            taken: set[str] = set()
+            while item is not None:
+                index, found = item
+                name = dataset.member(index)
+                if isinstance(found, str):
+                    left_out += 1
+                    refuse_too_many(dataset, left_out, index, name, found)
+                else:
+                    if taken and size and archive.offset + len(found[0]) + OVERHEAD > size:
+                        break
+                    key = key_of(name, taken)
+                    add(archive, f'{key}.{found[1]}', found[0])
+                    if dataset.classes:
+                        add(archive, f'{key}.cls', str(int(dataset.labels[index])).encode())
+                yield name, found if isinstance(found, str) else None
+                item = next(items, None)
+            done = len(dataset) if item is None else item[0]
+            add(archive, TAIL, json.dumps(dict(done=done, left_out=left_out)).encode())
+        number += 1
 
 
-def add(archive: tarfile.TarFile, path: str, data: bytes) -> int:
-    """Append a member; returns where its bytes start."""
+def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
+    """Append a member."""
     info = tarfile.TarInfo(path)
     info.size = len(data)
     archive.addfile(info, io.BytesIO(data))
     archive.members.clear()  # a million of them would fill the memory
-    return archive.offset - -(-len(data) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 
-def read_contents(path: Path) -> dict[str, np.ndarray]:
-    """The table of contents, found by the pointer at the archive's start."""
-    if not path.is_file():
-        raise UserError(f'the archive {path.resolve()} does not exist; make it with tools/pack.py FOLDER {path}')
-    with path.open('rb') as file:
-        pointer = file.read(HEADER + DIGITS)
-        if not pointer.startswith(POINTER.encode()):
-            raise UserError(f'{path} is no archive of tools/pack.py; make one with tools/pack.py FOLDER {path}')
-        try:
-            file.seek(int(pointer[HEADER:]))
-            table = io.BytesIO(file.read())
-            if any(member.compress_type != ZIP_STORED for member in ZipFile(table).infolist()):
-                raise ValueError('its table of contents is compressed')  # and could fill the memory
-            with np.load(table, allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in ('starts', 'sizes', 'labels', 'classes')}
-            ends = found['starts'] + found['sizes']
-            inside = (found['starts'] > 0) & (found['sizes'] > 0) & (ends <= path.stat().st_size)
-            if not inside.all() or len(found['labels']) != len(ends):
-                raise ValueError('its table of contents is wrong')
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise UserError(f'{path} is cut short or damaged ({error}); make it anew with tools/pack.py') from error
-    return found
+def key_of(name: str, taken: set[str]) -> str:
+    """The name without its extension, as WebDataset has it: no dot in the last part, and no name twice in a shard."""
+    folder, slash, base = name.rpartition('/')
+    stem, _, _ = base.rpartition('.')
+    for end in (stem or base, base):
+        if (key := folder + slash + end.replace('.', '_')) not in taken:
+            break
+    while key in taken:
+        key += '_'
+    taken.add(key)
+    return key
+
+
+def shard_at(out: Path, size: int | None, number: int) -> Path:
+    return out.with_name(f'{out.stem}-{number:06}.tar') if size else out
+
+
+def written(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
+    """Of a packing that was killed: its whole shards, the images that it has been through, and those it left out."""
+    number, done = 0, dict(done=0, left_out=0)
+    while (shard := shard_at(out, size, number)).exists():
+        told = said_by(shard) if size else {}
+        if told.get(HEAD) != about or done['done'] == about['images']:
+            raise UserError(f'{shard} exists already and is not of this packing; remove it, or give another name')
+        number, done = number + 1, told[TAIL]
+    if number and done['done'] == about['images']:
+        raise UserError(
+            f'{shard_at(out, size, 0)} and the shards after it exist already and are whole; give another name'
+        )
+    return number, done['done'], done['left_out']
+
+
+def said_by(shard: Path) -> dict[str, dict]:
+    """The first and the last member of a shard, where it has such."""
+    with shard.open('rb') as file:
+        found = {
+            name.decode(errors='replace'): (start, size) for name, start, size, _ in members(file.fileno(), str(shard))
+        }
+        return {
+            name: json.loads(os.pread(file.fileno(), size, start))
+            for name, (start, size) in found.items()
+            if name in (HEAD, TAIL)
+        }
+
+
+def digest(dataset: FileDataset | Shards) -> str:
+    """What stands for the images of a data set: their names."""
+    found = hashlib.sha256()
+    for index in range(len(dataset)):
+        found.update(dataset.member(index).encode(errors='surrogateescape') + b'\0')
+    return found.hexdigest()[:16]
+
+
+def refuse_too_many(dataset: FileDataset | Shards, left_out: int, index: int, name: str, reason: str) -> None:
+    if left_out > unreadable_allowed(len(dataset), dataset.max_unreadable):
+        raise UserError(
+            f'{left_out} of the first {index + 1} images in {dataset.root} cannot be read, {printable(name)} {reason}; mend '
+            'or remove them, or raise --max-unreadable'
+        )

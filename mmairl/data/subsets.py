@@ -146,7 +146,7 @@ class NamedClasses(ImageSubset):
 
 @DATASETS.register_module()
 class ListedSubset(ImageSubset):
-    """The images of an ImageFolder in `list_file`: a file name a line, with or without the folders below the root.
+    """The images of an ImageFolder or of Shards in `list_file`: a file name a line, with or without the folders below the root.
 
     So SimCLR publishes 1 % and 10 % of ImageNet.
 
@@ -155,11 +155,14 @@ class ListedSubset(ImageSubset):
 
     def __init__(self, dataset: dict, list_file: str | Path) -> None:
         super().__init__(dataset)
-        if not hasattr(self.dataset, 'files'):
+        if not hasattr(self.dataset, 'files_in_order'):
             raise UserError(
-                f'ListedSubset picks files by name and {dataset["type"]} has none; give it an ImageFolder as its dataset'
+                f'ListedSubset picks files by name and {dataset["type"]} has none; give it an ImageFolder or Shards'
             )
-        self._keep(find(read_lines(list_file, 'images'), self.dataset.files.tolist(), list_file))
+        names = read_lines(list_file, 'images')
+        if hasattr(self.dataset, 'index'):  # shards name an image without its extension
+            names = [os.path.splitext(name)[0] for name in names]
+        self._keep(find(names, self.dataset.files_in_order(), list_file))
 
 
 def find(names: list[str], files: Iterable[bytes], source: str | Path) -> Tensor:

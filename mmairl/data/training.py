@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mmairl.data.images import Reason, UnreadableImage
-from mmairl.data.order import Permutation
+from mmairl.data.order import ByShards, Permutation
 from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATA_SAMPLERS
@@ -108,12 +108,20 @@ class ResumableSampler(Sampler):
 
     It follows from seed and epoch alone, and is that of mmengine's DefaultSampler, which cannot begin inside an epoch. With
     the total batch unchanged, the n-th batch is the same set of images however many processes share it. TrainingImages also
-    get the seed of each image's views: it depends on the image's place in the epoch, not on the worker.
+    get the seed of each image's views: it depends on the image's place in the epoch, not on the worker. With order='shards'
+    the permutation is one that far storage can serve, of `window` shards at a time.
     """
 
-    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int | None = None) -> None:
+    def __init__(
+        self, dataset: Sized, shuffle: bool = True, seed: int | None = None, order: str = 'images', window: int = 16
+    ) -> None:
         self.rank, self.world_size = get_dist_info()
-        self.dataset, self.shuffle = dataset, shuffle
+        self.dataset, self.shuffle, self.by, self.window = dataset, shuffle, order, window
+        if order not in ('images', 'shards') or (order == 'shards' and not hasattr(dataset, 'index')):
+            raise UserError(
+                f"ResumableSampler.order={order!r} does not fit {type(dataset).__name__}; give 'images', or 'shards' for a "
+                'data set of type=Shards'
+            )
         self.seed = sync_random_seed() if seed is None else seed
         self.epoch, self.start = 0, 0
 
@@ -128,7 +136,11 @@ class ResumableSampler(Sampler):
 
     def order(self) -> Callable[[np.ndarray], np.ndarray]:
         """This epoch's order: the images at given places in it."""
-        return Permutation(len(self.dataset), self.seed + self.epoch) if self.shuffle else np.asarray
+        if not self.shuffle:
+            return np.asarray
+        if self.by == 'shards':
+            return ByShards(self.dataset.index.bounds, self.seed + self.epoch, self.window)
+        return Permutation(len(self.dataset), self.seed + self.epoch)
 
     def __iter__(self) -> Iterator[int | tuple[int, int]]:
         order, images, own = self.order(), len(self.dataset), range(self.start + self.rank, self.total, self.world_size)

@@ -68,7 +68,10 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
         rows = np.asarray(getattr(dataset, 'indices', np.arange(len(dataset))))[rows]
         dataset = dataset.dataset
     digest.update(_bytes(rows))
-    if hasattr(dataset, 'path'):
+    if hasattr(dataset, 'index'):  # its images lie in shards
+        shards = dataset.index.shards
+        digest.update(files_identity(shards, os.path.commonpath(list(map(os.path.dirname, shards)))).encode())
+    elif hasattr(dataset, 'path'):
         paths = [os.fspath(dataset.path(int(row))) for row in rows]
         digest.update(files_identity(paths, getattr(dataset, 'root', '/')).encode())
     elif set(arrays) <= {'labels'}:  # a class that does not say where its images are

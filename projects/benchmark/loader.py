@@ -16,7 +16,8 @@ from torchvision.io import decode_jpeg
 
 from mmairl.data.folders import ImageFolder
 from mmairl.data.images import decode_bytes
-from mmairl.data.packed import Packed, pack
+from mmairl.data.packed import pack
+from mmairl.data.shards import Shards
 from projects.benchmark.augment import CROP, REST, photograph, seeded, torchvision_released
 from projects.benchmark.timing import Case
 
@@ -38,7 +39,7 @@ def loader(device: str, quick: bool) -> Iterator[Case]:
         for _ in pack(ImageFolder(root), archive):
             pass
         view = [*CROP, *REST]
-        ours, packed = ImageFolder(root, views=[view, view]), Packed(archive, views=[view, view])
+        ours, packed = ImageFolder(root, views=[view, view]), Shards(archive, views=[view, view])
         yield reading(ours, packed)
         for number in workers:
             name = f'loader with two views, {number} workers'
@@ -74,7 +75,7 @@ def with_opencv(data: bytes) -> np.ndarray:
     return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
 
 
-def reading(files: ImageFolder, packed: Packed) -> Case:
+def reading(files: ImageFolder, packed: Shards) -> Case:
     """In a random order, out of the system's cache: what a disk adds to this differs from disk to disk."""
     order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0)).tolist()
 
@@ -85,7 +86,7 @@ def reading(files: ImageFolder, packed: Packed) -> Case:
         f'read {len(order)} files at random',
         'one packed file',
         lambda: [files.path(index).read_bytes() for index in order],
-        lambda: [packed.read(index) for index in order],
+        lambda: [packed.encoded(index) for index in order],
         check,
         len(order),
         note=NOTE,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from mmairl.data.order import SMALL, Permutation, keyed
+from mmairl.data.order import SMALL, ByShards, Permutation, keyed
 from mmairl.data.training import ResumableSampler
 
 
@@ -85,3 +85,34 @@ def test_a_hundred_million_images_cost_no_more_memory_than_a_block():
     used = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert last == keyed(np.arange(10**8 - 70_000, 10**8), 10**8, seed=5).tolist() and used < 16 * 2**20
+
+
+def test_by_shards_every_image_comes_once_and_few_shards_are_open_at_a_time():
+    sizes = np.random.default_rng(0).integers(1, 90, 23)
+    bounds = np.cumsum([0, *sizes])
+    order = ByShards(bounds, seed=3, window=4)
+    places = np.random.default_rng(1).permutation(bounds[-1])
+    images = np.empty(bounds[-1], int)
+    images[places] = np.concatenate([order(block) for block in np.array_split(places, 7)])
+    assert np.array_equal(np.sort(images), np.arange(bounds[-1]))
+    shards, seen, open_together = np.searchsorted(bounds, images, 'right') - 1, set(), []
+    while len(shards):  # from one set of shards to the next
+        count = next(n for n in range(1, len(shards) + 1) if not set(shards[:n]) & set(shards[n:]))
+        open_together.append(len(set(shards[:count])))
+        assert not seen & set(shards[:count])
+        seen, shards = seen | set(shards[:count]), shards[count:]
+    assert sum(open_together) == 23 and max(open_together) <= 4 and len(open_together) >= 6
+    assert not np.array_equal(images, ByShards(bounds, seed=4, window=4)(np.arange(bounds[-1])))
+
+
+def test_by_shards_the_images_of_open_shards_are_mixed_as_by_a_full_shuffle():
+    """Of neighbours, 1 / window come from one shard; the pairs of shards within a window are independent."""
+    bounds = np.arange(0, 64_001, 1000)
+    shards = ByShards(bounds, seed=1, window=16)(np.arange(64_000)) // 1000
+    same = (shards[1:] == shards[:-1]).mean()
+    assert abs(same - 1 / 16) < 4 * math.sqrt(1 / 16 / 64_000)
+    for window in shards.reshape(4, -1):
+        table = np.zeros((64, 64))
+        np.add.at(table, (window[1:], window[:-1]), 1)
+        table = table[table.sum(1) > 0][:, table.sum(0) > 0]
+        assert table.shape == (16, 16) and stats.chi2_contingency(table).pvalue > 0.001

@@ -1,153 +1,170 @@
-"""A folder in one file: the same items, readable by others, refused when damaged."""
+"""A data set as shards: the same items, read by others, the same bytes from any number of workers, also after a kill."""
 
 import io
-import pickle
-import runpy
-import sys
 import tarfile
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
-from mmairl.data import images, packed
+from mmairl.data import packed
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
-from mmairl.data.images import Reason
-from mmairl.data.packed import Packed, pack
+from mmairl.data.images import Reason, decode_bytes
+from mmairl.data.packed import Smaller, pack
+from mmairl.data.shards import Shards
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 
 VIEW = [dict(type='RandomResizedCrop', size=16), dict(type='RandomFlip')]
-TOOL = Path(__file__).parents[2] / 'tools/pack.py'
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """Noise in three classes, in several formats, one file below a deep path of long names."""
+    """Noise in three classes, in several formats, with names that WebDataset would take for one, and one of many parts."""
     generator = np.random.default_rng(0)
     long = '/'.join(['n' * 60] * 4)
-    for name in ('ant/1.jpg', 'ant/2.png', f'bee/{long}/3.webp', 'bee/4.jpg', 'ç a/5.jpg'):
+    for name in (
+        'ant/1.b.jpg',
+        'ant/1.c.jpg',
+        'ant/1.tif',
+        f'bee/{long}/3.webp',
+        'bee/4.jpg',
+        'bee/4.png',
+        'ç a/5.jpeg',
+    ):
         path = tmp_path / 'images' / name
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(generator.integers(0, 256, (20, 31, 3), np.uint8)).save(path)
     return tmp_path / 'images'
 
 
-def make(folder: Path, workers: int = 0) -> Path:
-    out = folder.parent / 'images.tar'
-    list(pack(ImageFolder(folder), out, workers))
-    return out
+def make(folder: Path, out: str = 'images.tar', **options) -> Path:
+    list(pack(ImageFolder(folder), folder.parent / out, **options))
+    return folder.parent / out
 
 
-def test_its_items_are_those_of_the_folder_also_in_workers_forked_or_started_anew(folder):
+@pytest.mark.parametrize('name', ['Shards', 'Packed'])
+def test_its_items_are_those_of_the_folder_and_of_any_packing_of_shards(folder, name):
     plain = ImageFolder(folder, views=[VIEW, VIEW])
-    one = DATASETS.build(dict(type='Packed', root=str(make(folder, workers=2)), views=[VIEW, VIEW]))
+    one = DATASETS.build(dict(type=name, root=str(make(folder, workers=2)), views=[VIEW, VIEW]))
     assert one.classes == plain.classes == ['ant', 'bee', 'ç a'] and torch.equal(one.labels, plain.labels)
-    assert len(one) == len(plain) == 5
-    for i in range(5):
-        assert torch.equal(one.raw(i), plain.raw(i))
+    list(pack(one, folder.parent / 'again.tar', size=9000))
+    again = Shards(f'{folder.parent}/again-*.tar', views=[VIEW, VIEW])
+    assert len(again.index.shards) > 2
+    for i in range(7):
         items = []
-        for dataset in (one, plain):
+        for dataset in (plain, one, again):
             torch.manual_seed(i)
             items.append(dataset[i])
-        assert all(torch.equal(*views) for views in zip(items[0]['inputs'], items[1]['inputs']))
-        assert items[0]['data_samples'] == items[1]['data_samples']
-    data = Packed(one.root)
-    assert torch.equal(next(iter(DataLoader(data, batch_size=5, num_workers=1)))['inputs'][0][4], plain.raw(4))
-    assert torch.equal(pickle.loads(pickle.dumps(data)).raw(3), data.raw(3))
-
-
-def test_any_tar_program_gets_the_files_back_and_a_folder_makes_one_archive(folder):
-    first = make(folder).read_bytes()
-    assert make(folder).read_bytes() == first
-    with tarfile.open(folder.parent / 'images.tar') as archive:
-        names = [name for name in archive.getnames() if not name.startswith('.mmairl')]
-        assert names == [path.decode() for path in ImageFolder(folder).files.tolist()]
-        for name in names:
-            assert archive.extractfile(name).read() == (folder / name).read_bytes()
+        for item in items[1:]:
+            assert all(torch.equal(*views) for views in zip(items[0]['inputs'], item['inputs']))
+            assert item['data_samples'] == items[0]['data_samples']
     list(pack(UnlabelledFolder(folder), folder.parent / 'out.tar'))
-    assert Packed(folder.parent / 'out.tar').classes == [] and len(Packed(folder.parent / 'out.tar')) == 5
+    bare = Shards(folder.parent / 'out.tar')
+    assert bare.classes == [] and bare.labels.tolist() == [-1] * 7
+
+
+def test_any_tar_program_and_webdataset_get_the_files_back(folder):
+    keys = ['ant/1_b', 'ant/1_c', 'ant/1', 'bee/4', 'bee/4_png', 'bee/' + '/'.join(['n' * 60] * 4) + '/3', 'ç a/5']
+    files = [path.read_bytes() for path in map(ImageFolder(folder).path, range(7))]
+    out = make(folder)
+    with tarfile.open(out) as archive:
+        found = {name: archive.extractfile(name).read() for name in archive.getnames()}
+    images = {name: data for name, data in found.items() if not name.endswith(('.cls', '.json'))}
+    assert list(images.values()) == files and [name.rpartition('.')[0] for name in images] == keys
+    wds = pytest.importorskip('webdataset', reason='webdataset is not installed (pip install webdataset)')
+    read = list(wds.WebDataset(str(out), shardshuffle=False))
+    assert [sample['__key__'] for sample in read] == keys
+    assert [int(sample['cls']) for sample in read] == [0, 0, 0, 1, 1, 1, 2]
+    assert [next(sample[end] for end in ('jpg', 'png', 'tif', 'webp') if end in sample) for sample in read] == files
+
+
+def test_the_same_bytes_come_from_any_number_of_workers_and_of_a_packing_that_was_killed(folder):
+    whole = make(folder, 'whole.tar', size=5000)
+    shards = {path.name[5:]: path.read_bytes() for path in whole.parent.glob('whole-*.tar')}
+    assert len(shards) > 2 and max(map(len, shards.values())) <= 5000 + tarfile.RECORDSIZE
+    for workers in (0, 2):
+        killed = pack(ImageFolder(folder), folder.parent / f'k{workers}.tar', workers, 5000)
+        for _ in range(5):
+            next(killed)
+        killed.close()
+        kept = len(list(folder.parent.glob(f'k{workers}-*.tar')))
+        assert 0 < kept < len(shards)
+        make(folder, f'k{workers}.tar', workers=workers, size=5000)
+        assert {path.name[2:]: path.read_bytes() for path in folder.parent.glob(f'k{workers}-*.tar')} == shards
+    with pytest.raises(UserError, match='whole-000000.tar and the shards after it exist already and are whole'):
+        make(folder, 'whole.tar', size=5000)
+    (folder / 'ant/2.png').write_bytes((folder / 'bee/4.png').read_bytes())
+    with pytest.raises(UserError, match='k0-000000.tar exists already and is not of this packing'):
+        make(folder, 'k0.tar', size=5000)
+
+
+def test_images_are_made_smaller_where_asked_and_the_archive_says_so(folder):
+    Image.new('RGB', (300, 200), 'red').save(folder / 'bee/large.png')
+    out = make(folder, smaller=Smaller(short_side=50, quality=70))
+    data = Shards(out)
+    shapes = [tuple(data.raw(at).shape[1:]) for at in range(len(data))]
+    assert shapes.count((50, 75)) == 1 and shapes.count((20, 31)) == 7
+    assert torch.equal(data.raw(0), decode_bytes((folder / 'ant/1.b.jpg').read_bytes())), 'what is small stays as it is'
+    assert data.index.about['short_side'] == 50 and data.index.about['quality'] == 70
 
 
 def test_an_unreadable_image_is_left_out_and_named_and_too_many_leave_no_archive(folder):
-    (folder / 'ant/2.png').write_bytes(b'no image')
+    (folder / 'ant/1.c.jpg').write_bytes(b'no image')
     (folder / 'bee/0.jpg').touch()
     out = folder.parent / 'out.tar'
-    with pytest.raises(UserError, match=r'1 of the first 2 images .* cannot be read, ant/2.png is not'):
+    with pytest.raises(UserError, match=r'1 of the first 2 images .* cannot be read, ant/1.c.jpg is not'):
         list(pack(ImageFolder(folder, max_unreadable=0), out))
-    assert [path.name for path in folder.parent.iterdir()] == ['images']
+    assert not list(folder.parent.glob('*.tar'))
     said = dict(pack(ImageFolder(folder), out))
-    left_out = {'ant/2.png': Reason.NO_IMAGE.phrase, 'bee/0.jpg': Reason.EMPTY.phrase}
+    left_out = {'ant/1.c.jpg': Reason.NO_IMAGE.phrase, 'bee/0.jpg': Reason.EMPTY.phrase}
     assert {path: reason for path, reason in said.items() if reason} == left_out
-    assert len(Packed(out)) == 4 and Packed(out).labels.tolist() == [0, 1, 1, 2]
+    assert Shards(out).labels.tolist() == [0, 0, 1, 1, 1, 2]
 
 
-def test_what_is_no_archive_of_ours_or_cut_short_is_refused_in_a_sentence(folder, tmp_path):
-    with pytest.raises(UserError, match=r'does not exist; make it with tools/pack.py'):
-        Packed(tmp_path / 'none.tar')
-    with tarfile.open(tmp_path / 'other.tar', 'w') as archive:
-        archive.add(folder / 'ant/1.jpg', 'ant/1.jpg')
-    with pytest.raises(UserError, match=r'is no archive of tools/pack.py'):
-        Packed(tmp_path / 'other.tar')
-    out = make(folder)
-    with tarfile.open(out) as archive:  # what follows the last member is filling
-        last = archive.getmember(packed.CONTENTS)
-    whole = out.read_bytes()
-    for keep in (0.3, 0.8, 0.97):
-        out.write_bytes(whole[: int(keep * (last.offset_data + last.size))])
-        with pytest.raises(UserError, match='cut short or damaged'):
-            Packed(out)
-    out.write_bytes(whole)
-    data = Packed(out)
-    with out.open('rb+') as file:
-        file.seek(int(data.starts[3]))
-        file.write(b'\0' * 100)
-    with pytest.raises(UserError, match=r'image 3 of .*images.tar is not .*, so the archive is damaged'):
-        data.raw(3)
+def older(folder: Path, spoil: dict | None = None, save=np.savez) -> Path:
+    """As tools/pack.py wrote an archive before: a pointer, the files under their names, a table of contents."""
+    files = ImageFolder(folder)
+    with tarfile.open(out := folder.parent / 'older.tar', 'w') as archive:
+        packed.add(archive, '.mmairl/pointer', b'0' * 20)
+        for index in range(len(files)):
+            packed.add(archive, files.member(index), files.encoded(index))
+        text = np.frombuffer('\0'.join(files.classes).encode(), np.uint8)
+        save(table := io.BytesIO(), **{'labels': files.labels.numpy(), 'classes': text, **(spoil or {})})
+        packed.add(archive, '.mmairl/contents.npz', table.getvalue())
+    return out
 
 
-def test_a_table_that_points_outside_or_holds_a_pickle_or_a_bomb_is_refused(folder):
-    out = make(folder)
-    table, before = packed.read_contents(out), out.read_bytes()
-    start = before.rindex(packed.CONTENTS.encode()) + packed.HEADER
-    for changed in (
-        dict(starts=np.array([-1] * 5)),
-        dict(sizes=np.array([2**40] * 5)),
+def test_an_older_archive_is_read_and_one_with_a_pickle_or_a_bomb_is_refused(folder):
+    data, plain = Shards(older(folder)), ImageFolder(folder)
+    assert data.classes == plain.classes and torch.equal(data.labels, plain.labels)
+    assert all(torch.equal(data.raw(at), plain.raw(at)) for at in range(7))
+    for spoil in (
         dict(labels=np.zeros(3, int)),
         dict(classes=np.array([dict()], object)),
-        dict(save=np.savez_compressed, surplus=np.zeros(10**7)),  # of 80 MB, in 80 kB
+        dict(save=np.savez_compressed, spoil=dict(surplus=np.zeros(10**6))),
     ):
-        buffer = io.BytesIO()
-        changed.pop('save', np.savez)(buffer, **{**table, **changed})
-        out.write_bytes(before[:start] + buffer.getvalue())
-        with pytest.raises(UserError, match='cut short or damaged'):
-            Packed(out)
-        out.write_bytes(before)
-    assert len(Packed(out)) == 5
+        options = spoil if 'save' in spoil else dict(spoil=spoil)
+        with pytest.raises(UserError, match='older.tar is damaged'):
+            Shards(older(folder, **options))
 
 
-def test_a_file_system_that_fails_is_asked_again_and_then_named(folder, monkeypatch):
-    data, slept, image = Packed(make(folder)), [], (folder / 'ant/1.jpg').read_bytes()
-    monkeypatch.setattr(images.time, 'sleep', slept.append)
-    monkeypatch.setattr(packed.os, 'pread', Mock(side_effect=[OSError(116, 'stale'), image]))
-    assert data.raw(0).shape == (3, 20, 31) and slept == [images.PAUSES[0]]
-    monkeypatch.setattr(packed.os, 'pread', Mock(side_effect=OSError(5, 'input/output')))
-    with pytest.raises(UserError, match=r'file system does not answer \(EIO at .*images.tar\)'):
-        data.raw(0)
-
-
-def test_the_command_packs_and_says_what_it_holds(folder, monkeypatch, capsys):
+def test_the_command_packs_folders_and_shards_and_says_what_it_holds(folder, run_tool, capsys):
     out = folder.parent / 'out.tar'
     (folder / 'bee/no\nimage.jpg').touch()
-    monkeypatch.setattr(sys, 'argv', ['pack.py', str(folder), str(out), '--workers', '0'])
-    runpy.run_path(str(TOOL), run_name='__main__')
+    run_tool('tools/pack.py', folder, out, '--workers', 0)
     said = capsys.readouterr().out
-    assert 'holds 5 images of 3 classes' in said and r'left out: bee/no\nimage.jpg is empty' in said
-    assert len(Packed(out)) == 5
+    assert '7 images packed, 1 left out' in said and r'left out: bee/no\nimage.jpg is empty' in said
+    run_tool('tools/pack.py', out, folder.parent / 'b.tar', '--shard', '5K', '--short-side', 10, '--workers', 0)
+    small = Shards(f'{folder.parent}/b-*.tar')
+    assert len(small) == 7 and small.classes == Shards(out).classes and min(small.raw(0).shape[1:]) == 10
     with pytest.raises(SystemExit):
-        runpy.run_path(str(TOOL), run_name='__main__')
+        run_tool('tools/pack.py', folder, out)
     assert 'exists already' in capsys.readouterr().err

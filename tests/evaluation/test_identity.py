@@ -87,11 +87,13 @@ def test_of_large_data_times_count_too(folder, monkeypatch):
 @pytest.mark.parametrize('whole', [2**28, 100])  # bytes up to which every byte is read
 def test_an_archive_made_anew_with_other_images_is_other_data(folder, tmp_path, monkeypatch, whole):
     monkeypatch.setattr(identity, 'WHOLE', whole)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     archive = tmp_path / 'images.tar'
     packed = dict(type='Packed', root=str(archive), views=VIEW)
     list(pack(ImageFolder(folder), archive))
     base = data_identity(packed)
     swap_pixels(folder / 'a/1.bmp')
+    archive.unlink()
     list(pack(ImageFolder(folder), archive))
     assert data_identity(packed) != base
 

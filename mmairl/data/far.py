@@ -1,0 +1,186 @@
+"""Shards behind a scheme (s3://, gs://, hf://, https://), read through `fsspec`, and kept on a node's disk where wished.
+
+Credentials are where the storage's own package looks for them, never in a config: it is kept in logs and checkpoints.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
+
+from filelock import FileLock
+
+from mmairl.data.images import UnreadableImage, retried
+from mmairl.errors import UserError, chain, printable
+from mmairl.files import replacing
+
+Stamp = tuple[int, int | str]  # size and time of change, or what the storage tells versions by
+REFUSED = re.compile(r'expired|credential|forbidden|denied|unauthori[sz]ed|InvalidAccessKey|Signature', re.IGNORECASE)
+LEFT_OVER = 3600  # seconds after which a file that nobody has written to is that of a killed process
+
+
+def is_far(shard: str) -> bool:
+    return '://' in shard
+
+
+def filesystem(url: str) -> tuple[Any, str]:
+    """The file system of a URL, one for each process, and the path in it."""
+    if re.search(r'://[^/]*@|[?&](X-Amz-|sig=|token=)', url):
+        raise UserError(
+            f'the URL of {printable(os.path.basename(url.split("?")[0]))} holds credentials, which a config would keep in '
+            'logs and checkpoints; put them into the environment'
+        )
+    try:
+        from fsspec.core import url_to_fs
+
+        return url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise UserError(f'{printable(url)} needs a package of fsspec ({error}); install it') from error
+
+
+@contextmanager
+def explained(url: str) -> Iterator[None]:
+    """What can be mended by hand is a sentence; anything else an OSError, to be tried again, without the text of the error."""
+    try:
+        yield
+    except (UserError, UnreadableImage):
+        raise
+    except Exception as error:
+        said = ' '.join(f'{type(link).__name__} {link}' for link in chain(error))
+        name = printable(url)
+        if isinstance(error, PermissionError) or REFUSED.search(said):
+            raise UserError(
+                f'the storage does not let this user read {name}; renew the credentials, then go on with --resume'
+            ) from None
+        if isinstance(error, FileNotFoundError):
+            raise UserError(f'the shard {name} is not there; bring it back, or correct the pattern') from None
+        raise OSError(errno.EIO, type(error).__name__) from None
+
+
+def listed(place: str, suffixes: tuple[str, ...]) -> list[str]:
+    """The shards of a folder or pattern."""
+
+    def read() -> list[str]:
+        with explained(place):
+            system, path = filesystem(place)
+            found = system.glob(path) if '*' in path else system.ls(path, detail=False)
+            return sorted(system.unstrip_protocol(one) for one in found if one.endswith(suffixes))
+
+    return retried(read, place)
+
+
+def stamp_of(url: str) -> Stamp:
+    def read() -> Stamp:
+        with explained(url):
+            system, path = filesystem(url)
+            system.invalidate_cache(path)
+            return told(system.info(path))
+
+    return retried(read, url)
+
+
+def told(info: dict) -> Stamp:
+    return info['size'], str(
+        info.get('ETag') or info.get('etag') or info.get('LastModified') or info.get('mtime') or ''
+    )
+
+
+def refuse_other(url: str, found: Stamp, stamp: Stamp) -> None:
+    if found != stamp:
+        raise UserError(
+            f'the shard {printable(url)} has changed since its images were looked for; start again with --resume, if they are '
+            'still the same images in the same order'
+        )
+
+
+def opened(url: str, stamp: Stamp) -> BinaryIO:
+    """The open shard, which reads only the bytes that it is asked for."""
+    with explained(url):
+        system, path = filesystem(url)
+        system.invalidate_cache(path)
+        file = system.open(path, 'rb', cache_type='none')
+        refuse_other(url, told(file.details), stamp)
+        return file
+
+
+def read(file: BinaryIO, url: str, start: int, size: int) -> bytes:
+    with explained(url):
+        file.seek(start)
+        data = file.read(size)
+        if len(data) != size:
+            raise OSError('cut short')
+        return data
+
+
+@contextmanager
+def fetched(url: str, stamp: Stamp, cache: 'NodeCache | None') -> Iterator[Path]:
+    """The whole shard on the disk, for as long as the block lasts or, with a cache, for longer."""
+    if cache:
+        yield cache.local(url, stamp)
+        return
+    with TemporaryDirectory() as folder:
+        copy(url, stamp, file := Path(folder) / os.path.basename(url))
+        yield file
+
+
+def copy(url: str, stamp: Stamp, target: Path) -> None:
+    """The shard as a file, whole or not at all."""
+
+    def once() -> None:
+        with explained(url):
+            system, path = filesystem(url)
+            with system.open(path, 'rb', cache_type='none', block_size=2**24) as source, target.open('r+b') as file:
+                shutil.copyfileobj(source, file, 2**24)
+                if file.tell() != stamp[0]:
+                    raise OSError('cut short')
+        refuse_other(url, stamp_of(url), stamp)
+
+    target.touch()
+    retried(once, url)
+
+
+class NodeCache:
+    """Whole shards on a node's own disk, shared by its processes: at most `size` bytes, the least recently used go first."""
+
+    def __init__(self, folder: str | Path, size: int) -> None:
+        self.folder, self.size = Path(folder), size
+
+    def local(self, url: str, stamp: Stamp) -> Path:
+        """The shard's file, copied first where it is not there."""
+        name = hashlib.sha256(f'{url} {stamp}'.encode()).hexdigest()[:32] + os.path.splitext(url)[1]
+        file = self.folder / name
+        if not file.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.folder / f'.{name}.lock'):
+                if not file.is_file():
+                    with replacing(file) as beside:
+                        self.make_room(beside, stamp[0])
+                        copy(url, stamp, beside)
+        os.utime(file)
+        return file
+
+    def make_room(self, file: Path, size: int) -> None:
+        """Let the oldest shards go, and hold the room for this one. Who reads one of them keeps it open."""
+        if size > self.size:
+            raise UserError(
+                f'the cache {self.folder} may have {self.size} bytes and a shard has {size}; set a larger cache_size'
+            )
+        with FileLock(self.folder / '.room'):
+            held = sorted(
+                (one.stat().st_mtime, one.stat().st_size, one) for one in self.folder.iterdir() if one.is_file()
+            )
+            total = sum(bytes_of for _, bytes_of, _ in held) + size
+            for changed, bytes_of, one in held:
+                old = not one.name.startswith('.') or (one.suffix == '.tmp' and changed < time.time() - LEFT_OVER)
+                if total > self.size and old:
+                    one.unlink()
+                    total -= bytes_of
+            with file.open('wb') as beside:
+                beside.truncate(size)

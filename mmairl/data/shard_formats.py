@@ -1,0 +1,350 @@
+"""What lies in a shard, image by image: tar archives (WebDataset's and our own), Arrow and Parquet files of `datasets`.
+
+Names in a shard are data: they are never opened as paths.
+"""
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_STORED, BadZipFile, ZipFile
+from zlib import adler32
+
+import numpy as np
+
+from mmairl.errors import UserError, printable
+
+BLOCK = 512  # of a tar archive
+IMAGES = tuple(b'jpg jpeg png webp gif tif bmp ppm avif jp2 ico'.split())
+ABOUT = b'__mmairl__'  # the folder of what tools/pack.py says about an archive; webdataset passes such names over
+POINTER = b'.mmairl/pointer'  # the first member of an archive that an older tools/pack.py wrote
+GROUPS = 8  # row groups of Parquet files that a process keeps
+NO_PYARROW = 'Arrow and Parquet files are read by the package `pyarrow`; pip install pyarrow'
+
+
+@dataclass
+class Rows:
+    """The images of one shard: where each lies, its label, and its name without the extension.
+
+    In a Parquet file, `starts` are row groups and `sizes` the rows in them, and there are no names. `kind` is that of the
+    labels: 'none', 'numbers', 'names' (in `classes` as they occur) or 'classes' (a list that the file brings).
+    """
+
+    starts: np.ndarray
+    sizes: np.ndarray
+    labels: np.ndarray
+    names: list[bytes]
+    kind: str
+    classes: list[str]
+    about: dict
+
+    def digest(self, file: Path) -> str:
+        """The same for two copies of a shard."""
+        digest = hashlib.sha256(b'\0'.join(self.names))
+        for array in (self.starts, self.sizes, self.labels):
+            digest.update(array.tobytes())
+        with file.open('rb') as opened:
+            opened.seek(int(self.starts[0]))
+            digest.update(opened.read(2**16))
+        return digest.hexdigest()
+
+
+def rows_of(file: Path, name: str) -> Rows:
+    """The images of a shard; `name` is what messages call it."""
+    found = {'.tar': tar_rows, '.arrow': arrow_rows, '.parquet': parquet_rows}[file.suffix](file, name)
+    if not len(found.starts):
+        raise UserError(f'the shard {name} holds no image (a member NAME.jpg, .jpeg, .png or .webp); leave it out')
+    return found
+
+
+# ---- tar archives
+
+
+def tar_rows(file: Path, name: str) -> Rows:
+    with file.open('rb', buffering=0) as opened:
+        found = members(opened.fileno(), name)
+        first = next(found, (b'', 0, 0, b''))
+        if first[0] == POINTER:
+            return packed_rows(opened.fileno(), name, int(first[3][:20]), found)
+        samples = Samples(opened.fileno(), name)
+        for member in (first, *found) if first[0] else ():
+            samples.add(*member)
+    return samples.rows()
+
+
+def members(file: int, shard: str) -> Iterator[tuple[bytes, int, int, bytes]]:
+    """Name, start and size of each regular file of a tar archive, and its first bytes."""
+    end, at, told = os.fstat(file).st_size, 0, {}
+    while True:
+        head = os.pread(file, 2 * BLOCK, at)
+        if len(head) < BLOCK:
+            raise UserError(f'the shard {shard} is cut short: its end mark is missing; copy it again')
+        if not head[0] and not any(head[:BLOCK]):
+            return
+        # A header's sum is taken with its own field as spaces; Adler's checksum, which is in C, begins with the same sum.
+        expected = octal(head[148:156]) - 8 * ord(' ') + sum(head[148:156])
+        if (adler32(head[:BLOCK]) % 2**16 - 1 - expected) % 65521:
+            raise UserError(f'the shard {shard} is no tar archive, or damaged at byte {at}; copy it again')
+        start, size = at + BLOCK, int(told.get('size', octal(head[124:136])))
+        at = start + -(-size // BLOCK) * BLOCK
+        if start + size > end:
+            raise UserError(f'the shard {shard} is cut short in its member {printable(head[:100])}; copy it again')
+        kind = head[156:157]
+        if kind in b'Lx':  # the next member's name, where it does not fit into a header
+            told.update(extended(kind, os.pread(file, size, start)))
+            continue
+        if kind in b'0\0':
+            name = head[:100].rstrip(b'\0')
+            if head[257:263] == b'ustar\0' and head[345]:
+                name = head[345:500].rstrip(b'\0') + b'/' + name
+            yield told.get('path', name), start, size, head[BLOCK : BLOCK + size]
+        if kind != b'g':
+            told = {}
+
+
+def octal(field: bytes) -> int:
+    """A number of a tar header; one above 8 GB is in binary."""
+    if field[0] & 0x80:
+        return int.from_bytes(field[1:], 'big')
+    try:
+        return int(field.strip(b'\0 ') or b'0', 8)
+    except ValueError:
+        return -1
+
+
+def extended(kind: bytes, text: bytes) -> dict[str, bytes]:
+    """GNU's long name, or the path and size among the records of POSIX, each 'LENGTH KEY=VALUE'."""
+    if kind == b'L':
+        return dict(path=text.rstrip(b'\0'))
+    found = {}
+    while text.strip(b'\0'):
+        length = int(text.partition(b' ')[0])
+        key, _, value = text[:length].partition(b' ')[2].rstrip(b'\n').partition(b'=')
+        found[key.decode()] = value
+        text = text[length:]
+    return {key: value for key, value in found.items() if key in ('path', 'size')}
+
+
+class Samples:
+    """The members of a tar archive put together as WebDataset does: neighbours with one name before the first dot."""
+
+    def __init__(self, file: int, shard: str) -> None:
+        self.file, self.shard = file, shard
+        self.places: list[tuple[int, int]] = []
+        self.names: list[bytes] = []
+        self.labels: list[int | str | None] = []
+        self.about: dict = {}
+        self.key, self.members = b'', {}
+
+    def add(self, name: bytes, start: int, size: int, first: bytes) -> None:
+        folder, slash, base = name.removeprefix(b'./').rpartition(b'/')
+        if folder == ABOUT:
+            self.about = self.about or json.loads(self.content(start, size, first))
+            return
+        stem, dot, extension = base.partition(b'.')
+        if not dot or not stem:
+            return
+        key, extension = folder + slash + stem, extension.lower()
+        if key != self.key:
+            self.finish()
+            self.key, self.members = key, {}
+        if extension in self.members:
+            self.refuse('has two members of one name')
+        self.members[extension] = start, size, first
+
+    def content(self, start: int, size: int, first: bytes) -> bytes:
+        return first if len(first) == size else os.pread(self.file, size, start)
+
+    def finish(self) -> None:
+        """Add the image that has been read last."""
+        if not self.members:
+            return
+        images = [extension for extension in IMAGES if extension in self.members]
+        if len(images) != 1:
+            held = ', '.join(printable(one.decode(errors='replace')) for one in self.members)
+            self.refuse(f'has {len(images) or "no"} images among its members ({held}); it must have one')
+        self.places.append(self.members[images[0]][:2])
+        self.names.append(self.key)
+        self.labels.append(self.label())
+
+    def label(self) -> int | str | None:
+        try:
+            if b'cls' in self.members:
+                text = self.content(*self.members[b'cls']).decode().strip()
+                return int(text) if text.lstrip('-').isdigit() else text
+            if b'json' in self.members:
+                told = json.loads(self.content(*self.members[b'json']))
+                return told.get('label', told.get('cls')) if isinstance(told, dict) else None
+        except ValueError:
+            self.refuse('has a label that cannot be read')
+        return None
+
+    def refuse(self, fault: str) -> None:
+        key = printable(self.key.decode(errors='replace'))
+        raise UserError(f'the image {key} in the shard {self.shard} {fault}; write that shard again, or leave it out')
+
+    def rows(self) -> Rows:
+        self.finish()
+        if len(set(self.names)) < len(self.names):
+            seen: set[bytes] = set()
+            self.key = next(name for name in self.names if name in seen or seen.add(name))
+            self.refuse('is there twice')
+        for name, label in zip(self.names, self.labels):
+            if type(label) is not type(self.labels[0]) or type(label) not in KINDS:
+                self.key = name
+                self.refuse(f'is labelled {label!r:.40} and the first one {self.labels[0]!r:.40}, not of one kind')
+        starts, sizes = np.array(self.places, np.int64).reshape(-1, 2).T
+        kind, labels, classes = KINDS[type(self.labels[0])] if self.labels else 'none', self.labels, []
+        if kind == 'names':
+            classes = sorted(set(labels))
+            numbers = {name: number for number, name in enumerate(classes)}
+            labels = [numbers[label] for label in labels]
+        elif kind == 'none':
+            labels = [-1] * len(labels)
+        if 'classes' in self.about:
+            kind, classes = 'classes', self.about['classes']
+        return Rows(starts, sizes, np.array(labels, np.int64), self.names, kind, classes, self.about)
+
+
+KINDS = {int: 'numbers', str: 'names', type(None): 'none'}
+
+
+def packed_rows(file: int, shard: str, start: int, found: Iterator[tuple[bytes, int, int, bytes]]) -> Rows:
+    """The images of an archive by an older tools/pack.py: of any format, and with their labels in a table at its end."""
+    *images, (_, start, size, _) = found
+    try:
+        table = io.BytesIO(os.pread(file, size, start))
+        if any(member.compress_type != ZIP_STORED for member in ZipFile(table).infolist()):
+            raise ValueError('its table of contents is compressed')  # and could fill the memory
+        with np.load(table, allow_pickle=False) as arrays:
+            labels, text = (
+                arrays['labels'].astype(np.int64),
+                arrays['classes'].tobytes().decode(errors='surrogateescape'),
+            )
+        if len(labels) != len(images):
+            raise ValueError('its table of contents is wrong')
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        raise UserError(f'the shard {shard} is damaged ({error}); make it anew with tools/pack.py') from error
+    starts, sizes = np.array([member[1:3] for member in images], np.int64).reshape(-1, 2).T
+    names = [name.rpartition(b'.')[0] for name, *_ in images]
+    classes = text.split('\0') if text else []
+    return Rows(starts, sizes, labels, names, 'classes' if classes else 'none', classes, {})
+
+
+# ---- Arrow and Parquet
+
+
+def arrow_rows(file: Path, name: str) -> Rows:
+    """The images of an Arrow file as `dataset.save_to_disk` writes it: their bytes lie in it one after the other."""
+    pa = arrow(name)
+    with pa.memory_map(os.fspath(file)) as mapped:
+        whole = mapped.read_buffer()
+        try:
+            try:
+                batches = list(pa.ipc.open_stream(whole))
+            except pa.ArrowInvalid:
+                opened = pa.ipc.open_file(whole)
+                batches = [opened.get_batch(at) for at in range(opened.num_record_batches)]
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UserError(f'the shard {name} is no Arrow file, or cut short ({error}); copy it again') from error
+        schema = batches[0].schema if batches else pa.schema([])
+        column, label, classes = columns(schema, name)
+        starts, sizes, labels = [], [], []
+        for batch in batches:
+            images = batch.column(column)
+            images = images.field('bytes') if pa.types.is_struct(images.type) else images
+            if images.null_count and images.null_count == len(images):
+                raise UserError(
+                    f'the shard {name} holds paths and no images; dataset.save_to_disk(...) puts both in one'
+                )
+            wide = np.int64 if pa.types.is_large_binary(images.type) else np.int32
+            offsets = np.frombuffer(images.buffers()[1], wide)[images.offset :][: len(images) + 1].astype(np.int64)
+            place = images.buffers()[2].address - whole.address
+            if not 0 <= place < whole.size:
+                raise UserError(
+                    f'the shard {name} is compressed, so its images have no place; write it without compression'
+                )
+            starts.append(place + offsets[:-1])
+            sizes.append(np.diff(offsets))
+            labels.append(numbers(batch.column(label), name) if label else np.full(len(images), -1))
+    return columnar(starts, sizes, labels, label, classes)
+
+
+def parquet_rows(file: Path, name: str) -> Rows:
+    arrow(name)
+    opened = parquet(os.fspath(file), name)
+    _, label, classes = columns(opened.schema_arrow, name)
+    counts = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
+    starts = [np.full(count, group) for group, count in enumerate(counts)]
+    labels = numbers(opened.read([label]).column(label), name) if label else np.full(sum(counts), -1)
+    return columnar(starts, [np.arange(count) for count in counts], [labels], label, classes)
+
+
+def columnar(starts: list, sizes: list, labels: list, label: str | None, classes: list[str]) -> Rows:
+    places = [np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64) for parts in (starts, sizes, labels)]
+    kind = 'classes' if classes else 'numbers' if label else 'none'
+    return Rows(*places, [b''] * len(places[0]), kind, classes, {})
+
+
+def arrow(name: str) -> Any:
+    try:
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(f'{name}: {NO_PYARROW}') from error
+    return pyarrow
+
+
+@lru_cache(GROUPS)
+def parquet(file: str, name: str) -> Any:
+    pa = arrow(name)
+    try:
+        return pa.parquet.ParquetFile(file)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f'the shard {name} is no Parquet file, or cut short ({error}); copy it again') from error
+
+
+@lru_cache(GROUPS)
+def row_group(file: str, name: str, stamp: tuple, group: int) -> Any:
+    """The images of a row group: a Parquet file is compressed group by group, so none can be read alone."""
+    opened = parquet(file, name)
+    column, *_ = columns(opened.schema_arrow, name)
+    images = opened.read_row_group(group, [column], use_threads=False).column(0).combine_chunks()
+    return images.field('bytes') if arrow(name).types.is_struct(images.type) else images
+
+
+def columns(schema: Any, name: str) -> tuple[str, str | None, list[str]]:
+    """The column of images, that of labels, and their names: as `datasets` notes them, or else by their types."""
+    types = arrow(name).types
+    noted = json.loads((schema.metadata or {}).get(b'huggingface', b'{}')).get('info', {}).get('features', {})
+    kinds = {column: told.get('_type') for column, told in noted.items() if isinstance(told, dict)}
+    held = [field for field in schema if is_image(field.type, types)]
+    found = [field.name for field in held if kinds.get(field.name, 'Image') == 'Image']
+    if not found:
+        text = [field.name for field in schema if types.is_string(field.type) or types.is_large_string(field.type)]
+        urls = f' ({", ".join(text)} hold text, such as URLs)' if text else ''
+        raise UserError(
+            f'the shard {name} has no column of images among {", ".join(schema.names)}{urls}; it must hold the bytes of '
+            'the files, so download the images first (img2dataset writes shards), or cast the column to datasets.Image'
+        )
+    label = next((column for column, kind in kinds.items() if kind == 'ClassLabel' and column in schema.names), None)
+    if label:
+        return found[0], label, list(noted[label]['names'])
+    integers = [field.name for field in schema if types.is_integer(field.type) and field.name in ('label', 'cls')]
+    return found[0], next(iter(integers), None), []
+
+
+def is_image(kind: Any, types: Any) -> bool:
+    if types.is_struct(kind):
+        return any(kind[at].name == 'bytes' for at in range(kind.num_fields))
+    return types.is_binary(kind) or types.is_large_binary(kind)
+
+
+def numbers(column: Any, name: str) -> np.ndarray:
+    """A column of labels; one that is missing is unknown."""
+    return column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

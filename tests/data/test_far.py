@@ -1,0 +1,180 @@
+"""Shards on a real S3 server on the loopback: read in place or through a node's cache, and what goes wrong in a sentence."""
+
+import io
+import pickle
+import tarfile
+import threading
+import time
+import traceback
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from mmairl.data import far, images
+from mmairl.data.shards import Shards
+from mmairl.errors import UserError
+
+moto = pytest.importorskip('moto.server', reason='moto and s3fs are not installed (pip install "moto[server]" s3fs)')
+s3fs = pytest.importorskip('s3fs', reason='s3fs is not installed (pip install s3fs)')
+import boto3  # noqa: E402
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (12, 9, 7, 3), dtype=np.uint8)
+
+
+class Faults:
+    """What the server does to the next answers: a status, a cut body, or a pause."""
+
+    def __init__(self, application) -> None:
+        self.application, self.left, self.kind, self.requests = application, 0, '', []
+
+    def __call__(self, environ, start_response):
+        self.requests.append((environ['REQUEST_METHOD'], environ['PATH_INFO']))
+        if not self.left or environ['REQUEST_METHOD'] != 'GET':
+            return self.application(environ, start_response)
+        self.left -= 1
+        if self.kind.isdigit():
+            code = {'503': 'SlowDown', '400': 'ExpiredToken', '403': 'AccessDenied'}[self.kind]
+            start_response(f'{self.kind} fault', [('Content-Type', 'application/xml')])
+            return [f'<Error><Code>{code}</Code><Message>m</Message></Error>'.encode()]
+        body = b''.join(self.application(environ, start_response))
+        return [body[: len(body) // 2]]  # under the length that was announced
+
+
+@pytest.fixture(scope='module')
+def server():
+    served = moto.ThreadedMotoServer(port=0, verbose=False)
+    served.start()
+    host, port = served.get_host_and_port()
+    yield served, f'http://127.0.0.1:{port}'
+    served.stop()
+
+
+def tar(pixels: np.ndarray, first: int) -> bytes:
+    with tarfile.open(fileobj=(out := io.BytesIO()), mode='w') as archive:
+        for at, one in enumerate(pixels, first):
+            Image.fromarray(one).save(data := io.BytesIO(), format='PNG')
+            for name, content in ((f'{at}.png', data.getvalue()), (f'{at}.cls', b'%d' % (at % 3))):
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+SHARDS = {f'train-{shard}.tar': tar(PIXELS[4 * shard : 4 * shard + 4], 4 * shard) for shard in range(3)}
+URL = 's3://images/train-{0..2}.tar'
+
+
+@pytest.fixture
+def storage(server, tmp_path, monkeypatch):
+    """A bucket with three shards; a client of it, and the faults of its server."""
+    served, url = server
+    for name, value in dict(
+        AWS_ENDPOINT_URL=url,
+        AWS_ACCESS_KEY_ID='AKIAPUBLIC',
+        AWS_SECRET_ACCESS_KEY='verysecret',
+        AWS_DEFAULT_REGION='us-east-1',
+        AWS_MAX_ATTEMPTS='1',
+        XDG_CACHE_HOME=str(tmp_path / 'cache'),
+    ).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(images, 'PAUSES', (0.01,) * 3)
+    monkeypatch.setattr(s3fs.S3FileSystem, 'retries', 1)
+    s3fs.S3FileSystem.clear_instance_cache()
+    client = boto3.client('s3')
+    client.create_bucket(Bucket='images')
+    for name, content in SHARDS.items():
+        client.put_object(Bucket='images', Key=name, Body=content)
+    served._server.app = faults = Faults(getattr(served._server.app, 'application', served._server.app))
+    yield client, faults
+    faults.left = 0
+
+
+def all_pixels(data: Shards, workers: int = 0) -> np.ndarray:
+    (batch,) = DataLoader(data, batch_size=12, num_workers=workers)
+    return batch['inputs'][0].permute(0, 2, 3, 1).numpy()
+
+
+def test_images_are_those_that_were_put_there_with_and_without_a_cache_and_in_workers(storage, tmp_path):
+    _, faults = storage
+    data = Shards(URL)
+    assert data.labels.tolist() == [0, 1, 2] * 4 and np.array_equal(all_pixels(data), PIXELS)
+    assert np.array_equal(all_pixels(data, workers=1), PIXELS)
+    assert Shards('s3://images/').index.shards == Shards('s3://images/train-*.tar').index.shards == data.index.shards
+    cached = Shards(URL, cache=tmp_path / 'node')
+    assert np.array_equal(all_pixels(cached, workers=1), PIXELS)
+    assert sorted(file.read_bytes() for file in (tmp_path / 'node').glob('*.tar')) == sorted(SHARDS.values())
+    before = len(faults.requests)
+    assert np.array_equal(all_pixels(Shards(URL, cache=tmp_path / 'node')), PIXELS)
+    assert {method for method, _ in faults.requests[before:]} == {'HEAD'}, (
+        'the second time, only versions are asked for'
+    )
+
+
+@pytest.mark.parametrize('kind', ['503', 'cut'])
+def test_a_storage_that_fails_for_a_while_is_asked_again_and_one_that_goes_on_failing_is_named(storage, kind):
+    _, faults = storage
+    faults.kind, faults.left = kind, 2
+    data = Shards(URL)
+    faults.left = 2
+    assert np.array_equal(all_pixels(data), PIXELS)
+    faults.left = 10**6
+    with pytest.raises(UserError, match='does not answer .EIO at s3://images/train-0.tar. after 4 tries'):
+        Shards(URL).raw(0)
+
+
+@pytest.mark.parametrize('kind', ['400', '403'])
+def test_credentials_that_end_are_one_sentence_without_them(storage, kind):
+    _, faults = storage
+    data = Shards(URL)
+    faults.kind, faults.left = kind, 10**6
+    with pytest.raises(UserError, match='does not let this user read s3://images/train-1.tar; renew') as raised:
+        data.raw(5)
+    said = ''.join(traceback.format_exception(raised.value))
+    assert 'verysecret' not in said and 'AKIAPUBLIC' not in said
+    assert b'verysecret' not in pickle.dumps(data)
+    with pytest.raises(UserError, match='holds credentials') as raised:
+        Shards('https://me:verysecret@host/train.tar')
+    assert 'verysecret' not in str(raised.value)
+
+
+@pytest.mark.parametrize('cached', [False, True])
+def test_an_object_that_changes_or_goes_is_one_sentence_and_never_other_images(storage, tmp_path, cached):
+    client, _ = storage
+    data = Shards(URL)
+    data.cache = far.NodeCache(tmp_path / 'node', 2**20) if cached else None
+    changed = tar(255 - PIXELS[4:8], 4)
+    assert len(changed) == len(SHARDS['train-1.tar'])
+    client.put_object(Bucket='images', Key='train-1.tar', Body=changed)
+    client.delete_object(Bucket='images', Key='train-2.tar')
+    with pytest.raises(UserError, match='train-1.tar has changed since'):
+        data.raw(5)
+    with pytest.raises(UserError, match='the shard s3://images/train-2.tar is not there'):
+        data.raw(9)
+    assert not list((tmp_path / 'node').glob('*.tar')) if cached else True
+    with pytest.raises(UserError, match='train-2.tar is not there'):
+        Shards(URL)
+    fresh = Shards('s3://images/train-{0..1}.tar')
+    assert int(fresh.raw(5)[0, 0, 0]) == 255 - PIXELS[5, 0, 0, 0]
+
+
+def test_a_cache_keeps_to_its_size_and_lets_the_least_recently_used_go(storage, tmp_path):
+    size = len(SHARDS['train-0.tar'])
+    data = Shards(URL, cache=tmp_path / 'node', cache_size=int(2.5 * size))
+    held = lambda: [one.read_bytes() for one in (tmp_path / 'node').glob('*.tar')]  # noqa: E731
+    for index, kept in [(0, '0'), (4, '01'), (1, '01'), (8, '02'), (5, '12')]:
+        time.sleep(0.02)
+        data.files.clear()  # a process asks again only for what it does not hold open
+        assert torch.equal(data.raw(index), torch.from_numpy(PIXELS[index]).permute(2, 0, 1))
+        assert {SHARDS[f'train-{at}.tar'] for at in kept} <= set(held()) and len(held()) <= 2
+    with pytest.raises(UserError, match=f'a shard has {size}; set a larger cache_size'):
+        Shards(URL, cache=tmp_path / 'small', cache_size=size - 1).raw(0)
+    together = [Shards(URL, cache=tmp_path / 'shared', cache_size=10 * size) for _ in range(4)]
+    threads = [threading.Thread(target=lambda one=one: all_pixels(one)) for one in together]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(list((tmp_path / 'shared').glob('*.tar'))) == 3 and not list((tmp_path / 'shared').glob('*.tmp'))

@@ -1,0 +1,276 @@
+"""Shards that the real webdataset, pyarrow and datasets wrote, and bad ones, each told in a sentence."""
+
+import io
+import os
+import pickle
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from mmairl.data import shard_index
+from mmairl.data.images import Reason, UnreadableImage
+from mmairl.data.shard_index import braces, shards_at
+from mmairl.data.shards import Shards
+from mmairl.data.subsets import ClassSubset, ListedSubset
+from mmairl.errors import UserError
+from mmairl.registry import DATASETS
+
+VIEW = [dict(type='RandomResizedCrop', size=16), dict(type='RandomFlip')]
+CLASSES = ['ant', 'bee', 'cat']
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+def encoded(pixels: np.ndarray, kind: str = 'PNG') -> bytes:
+    Image.fromarray(pixels).save(buffer := io.BytesIO(), format=kind)
+    return buffer.getvalue()
+
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (10, 9, 7, 3), dtype=np.uint8)
+FILES = [encoded(pixels) for pixels in PIXELS]
+LABELS = [0, 1, 1, 2, 0, 2, 1, 0, 0, 2]
+
+
+def written_by_webdataset(folder: Path, label: str = 'cls') -> str:
+    wds = pytest.importorskip('webdataset', reason='webdataset is not installed (pip install webdataset)')
+    folder.mkdir(exist_ok=True)
+    for shard in range(3):
+        with wds.TarWriter(str(folder / f'train-{shard:06}.tar')) as writer:
+            for at in range(10)[shard::3]:
+                told = dict(cls=LABELS[at], json=dict(label=LABELS[at], width=7), name=dict(label=CLASSES[LABELS[at]]))
+                field = {'name': 'json'}.get(label, label)
+                writer.write({'__key__': f'n{LABELS[at]}/n{LABELS[at]}_{at}', 'png': FILES[at], field: told[label]})
+    return str(folder / 'train-{000000..000002}.tar')
+
+
+def written_by_datasets(folder: Path, kind: str) -> str:
+    datasets = pytest.importorskip('datasets', reason='datasets is not installed (pip install datasets)')
+    kinds = datasets.Features(label=datasets.ClassLabel(names=CLASSES), image=datasets.Image())
+    rows = dict(label=LABELS, image=[dict(bytes=file, path=None) for file in FILES])
+    table = datasets.Dataset.from_dict(rows, features=kinds)
+    if kind == 'arrow':
+        table.save_to_disk(folder, num_shards=2)
+        return str(folder)
+    folder.mkdir()
+    for part in range(2):
+        table.shard(2, part, contiguous=True).to_parquet(folder / f'train-{part:05}-of-00002.parquet', batch_size=3)
+    return str(folder / 'train-*.parquet')
+
+
+def written_by_pyarrow(folder: Path, kind: str) -> str:
+    pa = pytest.importorskip('pyarrow', reason='pyarrow is not installed (pip install pyarrow)')
+    import pyarrow.parquet
+
+    table = pa.table(dict(id=list(range(10)), jpg=pa.array(FILES, pa.large_binary()), label=LABELS))
+    folder.mkdir()
+    if kind == 'parquet':
+        pyarrow.parquet.write_table(table, folder / 'all.parquet', row_group_size=4)
+    else:
+        with pa.OSFile(str(folder / 'all.arrow'), 'wb') as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=4)
+    return str(folder)
+
+
+WRITERS = {
+    'webdataset cls': (lambda at: written_by_webdataset(at), ['0', '1', '2']),
+    'webdataset json': (lambda at: written_by_webdataset(at, 'json'), ['0', '1', '2']),
+    'webdataset names': (lambda at: written_by_webdataset(at, 'name'), CLASSES),
+    'datasets arrow': (lambda at: written_by_datasets(at, 'arrow'), CLASSES),
+    'datasets parquet': (lambda at: written_by_datasets(at, 'parquet'), CLASSES),
+    'pyarrow arrow': (lambda at: written_by_pyarrow(at, 'arrow'), ['0', '1', '2']),
+    'pyarrow parquet': (lambda at: written_by_pyarrow(at, 'parquet'), ['0', '1', '2']),
+}
+
+
+@pytest.mark.parametrize('writer', WRITERS)
+def test_images_labels_and_classes_are_those_that_were_written(writer, tmp_path):
+    write, classes = WRITERS[writer]
+    data = DATASETS.build(dict(type='Shards', root=write(tmp_path / 'shards'), views=[[], VIEW]))
+    order = [at for shard in range(3) for at in range(10)[shard::3]] if 'webdataset' in writer else range(10)
+    assert len(data) == 10 and data.classes == classes and data.labels.tolist() == [LABELS[at] for at in order]
+    for index, at in enumerate(order):
+        assert torch.equal(data[index]['inputs'][0], torch.from_numpy(PIXELS[at]).permute(2, 0, 1))
+    root = data.index.shards
+    batch = next(iter(DataLoader(Shards(root), batch_size=10, num_workers=1)))
+    assert torch.equal(batch['inputs'][0], torch.from_numpy(PIXELS[list(order)]).permute(0, 3, 1, 2))
+    again = pickle.loads(pickle.dumps(data))
+    assert torch.equal(again.raw(3), data.raw(3)) and torch.equal(again.labels, data.labels)
+    kept = ClassSubset(dict(type='Shards', root=root), 0.34)
+    assert {LABELS[order[at]] for at in kept.indices} == {classes.index(kept.classes[0])}
+
+
+# ---- tar archives, also without the packages
+
+
+def tar(path: Path, members: dict[str, bytes], form: int = tarfile.USTAR_FORMAT) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, 'w', format=form) as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def sample(key: str, at: int, label: bytes | None = None) -> dict[str, bytes]:
+    return {f'{key}.png': FILES[at]} | ({} if label is None else {f'{key}.cls': label})
+
+
+@pytest.mark.parametrize('form', [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_and_foreign_names_of_every_kind_of_tar_are_read(tmp_path, form):
+    deep = '/'.join(['d' * 45] * 2) + '/' + 'n' * 90
+    names = [deep, 'ç/ü', 'a.b/c', '2'] if form != tarfile.USTAR_FORMAT else ['d' * 90 + '/' + 'n' * 60, 'a.b/c', '2']
+    members = {name: data for at, key in enumerate(names) for name, data in sample(key, at).items()}
+    data = Shards(tar(tmp_path / 'a.tar', {'./.hidden.png': b'', 'README': b'', '__x__/y': b'', **members}, form))
+    assert [data.index.name(row).decode() for row in range(len(names))] == names
+    assert torch.equal(data.raw(2), torch.from_numpy(PIXELS[2]).permute(2, 0, 1)) and data.classes == []
+    assert data.name(1) == f'{tmp_path}/a.tar/{names[1]}'
+
+
+def test_hostile_names_are_data_and_links_are_no_images(tmp_path):
+    path, outside = tmp_path / 'a.tar', tmp_path / 'outside.png'
+    outside.write_bytes(FILES[9])
+    with tarfile.open(path, 'w') as archive:
+        for at, name in enumerate(['/etc/passwd.png', '../../outside.png', 'new\nline.png']):
+            info = tarfile.TarInfo(name)
+            info.size = len(FILES[at])
+            archive.addfile(info, io.BytesIO(FILES[at]))
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
+            info = tarfile.TarInfo(f'link{kind.decode()}.png')
+            info.type, info.linkname = kind, str(outside)
+            archive.addfile(info)
+    before = sorted(tmp_path.rglob('*'))
+    data = Shards(path)
+    assert len(data) == 3 and [int(data.raw(at)[0, 0, 0]) for at in range(3)] == PIXELS[:3, 0, 0, 0].tolist()
+    assert {file for file in tmp_path.rglob('*') if 'cache' not in file.parts} == set(before)
+
+
+def test_listed_images_of_shards_are_found_by_name_with_any_extension(tmp_path):
+    path = tar(
+        tmp_path / 'a.tar', sample('n01/n01_1', 1, b'0') | sample('n02/n02_7', 7, b'1') | sample('n01/n01_3', 3, b'0')
+    )
+    (tmp_path / 'list.txt').write_text('n01_3.JPEG\nn02/n02_7.png\n')
+    data = ListedSubset(dict(type='Shards', root=str(path)), tmp_path / 'list.txt')
+    assert data.indices.tolist() == [1, 2] and data.labels.tolist() == [1, 0]
+    assert data.name(0) == f'{path}/n02/n02_7'
+
+
+def test_places_are_named_as_in_a_shell_or_by_a_list(tmp_path):
+    assert list(braces('a{08..11}{x,y}.tar'))[:3] == ['a08x.tar', 'a08y.tar', 'a09x.tar']
+    paths = [str(tar(tmp_path / 'in' / f'{at}.tar', sample(str(at), at))) for at in range(3)]
+    (tmp_path / 'list.txt').write_text('in/0.tar\nin/{1..2}.tar\n')
+    for root in (tmp_path / 'in', f'{tmp_path}/in/*.tar', f'{tmp_path}/in/{{0..2}}.tar', paths, tmp_path / 'list.txt'):
+        assert shards_at(root) == paths
+    assert len(Shards(tmp_path / 'in')) == 3
+
+
+def test_an_index_is_found_once_goes_on_after_a_kill_and_is_found_anew_when_a_shard_changes(tmp_path, monkeypatch):
+    paths = [tar(tmp_path / f'{at}.tar', sample(str(at), at, b'%d' % (at % 3))) for at in range(4)]
+    searched, real = [], shard_index.rows_of
+
+    def search(file: Path, name: str):
+        searched.append(file.name)
+        if len(searched) == 3:
+            raise KeyboardInterrupt
+        return real(file, name)
+
+    monkeypatch.setattr(shard_index, 'rows_of', search)
+    with pytest.raises(KeyboardInterrupt):
+        Shards(tmp_path)
+    assert Shards(tmp_path).labels.tolist() == [0, 1, 2, 0]
+    assert searched == ['0.tar', '1.tar', '2.tar', '2.tar', '3.tar']
+    assert Shards(tmp_path).index.folder == Shards(f'{tmp_path}/{{0..3}}.tar').index.folder and len(searched) == 5
+    tar(paths[3], sample('new', 8, b'4'))
+    assert Shards(tmp_path).labels.tolist() == [0, 1, 2, 4] and len(searched) == 9
+    assert len(list((tmp_path / 'cache').rglob('about.json'))) == 1
+
+
+def test_an_image_that_cannot_be_decoded_is_named_and_a_shard_that_changes_ends_the_run(tmp_path):
+    path = tar(tmp_path / 'a.tar', sample('good', 0) | {'bad.jpg': b'no image', 'none.png': b''})
+    data = Shards(path)
+    for index, reason, key in [(1, Reason.NO_IMAGE, 'bad'), (2, Reason.EMPTY, 'none')]:
+        with pytest.raises(UnreadableImage, match=f'a.tar/{key} {reason.phrase}'):
+            data.raw(index)
+    fresh = Shards(path)
+    os.utime(path, ns=(0, 0))
+    with pytest.raises(UserError, match='a.tar has changed since its images were looked for'):
+        fresh.raw(0)
+
+
+BAD = {
+    'the shard .*b.tar cannot be read .No such file': lambda at: [str(at / 'a.tar'), str(at / 'b.tar')],
+    'the shard .*a.tar is named twice': lambda at: [str(at / 'a.tar')] * 2,
+    'the shards .*a.tar and .*copy.tar hold the same images': lambda at: [
+        str(at / 'a.tar'),
+        shutil.copy(at / 'a.tar', at / 'copy.tar'),
+    ],
+    'cut.tar is cut short: its end mark': lambda at: cut(at, -tarfile.RECORDSIZE + 1024),
+    'cut.tar is cut short in its member': lambda at: cut(at, 700),
+    'bad.tar is no tar archive, or damaged at byte 0': lambda at: spoilt(at),
+    'image b in .*b.tar has no images among its members .cls': lambda at: tar(
+        at / 'b.tar', sample('a', 0, b'1') | {'b.cls': b'1'}
+    ),
+    'image a in .*b.tar has 2 images among its members': lambda at: tar(
+        at / 'b.tar', {'a.png': FILES[0], 'a.jpg': FILES[1]}
+    ),
+    "image b in .*b.tar is labelled 'cat' and the first one 1, not of one kind": lambda at: tar(
+        at / 'b.tar', sample('a', 0, b'1') | sample('b', 1, b'cat')
+    ),
+    'image b in .*b.tar is labelled None and the first one 1': lambda at: tar(
+        at / 'b.tar', sample('a', 0, b'1') | sample('b', 1)
+    ),
+    'image a in .*b.tar has a label that cannot be read': lambda at: tar(
+        at / 'b.tar', {'a.png': b'', 'a.json': b'{"label'}
+    ),
+    'labels of .*b.tar .none. are not those of .*a.tar .numbers.': lambda at: [
+        str(at / 'a.tar'),
+        str(tar(at / 'b.tar', sample('x', 5))),
+    ],
+    'image a in .*b.tar is there twice': lambda at: tar(
+        at / 'b.tar', sample('a', 0) | sample('b', 1) | {'a.jpg': FILES[2]}
+    ),
+    'b.tar holds no image': lambda at: tar(at / 'b.tar', {'notes': b'x'}),
+    'names no shard; give a file': lambda at: at / 'nothing.zip',
+}
+
+
+def cut(folder: Path, size: int) -> Path:
+    (folder / 'cut.tar').write_bytes((folder / 'a.tar').read_bytes()[:size])
+    return folder / 'cut.tar'
+
+
+def spoilt(folder: Path) -> Path:
+    (folder / 'bad.tar').write_bytes(b'x' * 4096)
+    return folder / 'bad.tar'
+
+
+@pytest.mark.parametrize('said', BAD)
+def test_bad_shards_are_one_sentence(said, tmp_path):
+    tar(tmp_path / 'a.tar', sample('k', 0, b'1') | sample('l', 3, b'0'))
+    with pytest.raises(UserError, match=said):
+        Shards(BAD[said](tmp_path))
+
+
+def test_a_column_of_urls_and_files_cut_short_are_one_sentence(tmp_path):
+    pa = pytest.importorskip('pyarrow', reason='pyarrow is not installed (pip install pyarrow)')
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pa.table(dict(url=['http://x/1.jpg'], n=[1])), tmp_path / 'urls.parquet')
+    (tmp_path / 'cut.parquet').write_bytes(b'PAR1 and no more')
+    (tmp_path / 'cut.arrow').write_bytes(b'ARROW1 and no more')
+    for name, said in [
+        ('urls.parquet', 'no column of images among url, n .url hold text, such as URLs.'),
+        ('cut.parquet', 'no Parquet file, or cut short'),
+        ('cut.arrow', 'no Arrow file, or cut short'),
+    ]:
+        with pytest.raises(UserError, match=said):
+            Shards(tmp_path / name)
