@@ -47,7 +47,7 @@ class Faults:
 def server():
     served = moto.ThreadedMotoServer(port=0, verbose=False)
     served.start()
-    host, port = served.get_host_and_port()
+    _, port = served.get_host_and_port()
     yield served, f'http://127.0.0.1:{port}'
     served.stop()
 
