@@ -70,8 +70,8 @@ class Shards(ViewDataset):
         return map(self.index.name, range(len(self)))
 
     def member(self, index: int) -> str:
-        """The image's name in its shard, or its number where a shard gives none, with an extension."""
-        return f'{os.fsdecode(self.index.name(index)) or f"{index:09}"}.img'
+        """The image's name in its shard, or its number where a shard gives none."""
+        return os.fsdecode(self.index.name(index)) or f'{index:09}'
 
     def encoded(self, index: int) -> bytes:
         """The image's file as it is stored."""

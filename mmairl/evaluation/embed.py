@@ -14,7 +14,8 @@ from torch import Tensor
 from mmairl.configs import load_config
 from mmairl.data.folders import UnlabelledFolder
 from mmairl.data.images import as_rgb, decode
-from mmairl.data.packed import Packed
+from mmairl.data.shard_index import SUFFIXES
+from mmairl.data.shards import Shards
 from mmairl.data.views import ViewDataset, Views
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, as_user_errors, printable
@@ -95,8 +96,8 @@ def input_of(settings: dict[str, str]) -> tuple[dict, int]:
 def dataset_of(images: Images, views: Views) -> ViewDataset:
     if isinstance(images, (str, Path)) and Path(images).is_dir():
         return UnlabelledFolder(images, views)
-    if isinstance(images, (str, Path)) and Path(images).suffix == '.tar':
-        return Packed(images, views)
+    if isinstance(images, (str, Path)) and str(images).endswith(SUFFIXES):
+        return Shards(images, views)
     given = [images] if isinstance(images, (str, Path)) else list(images)
     for image in given:
         if not isinstance(image, Image.Image) and not Path(image).is_file():

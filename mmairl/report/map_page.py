@@ -199,8 +199,8 @@ def require_differences(features: Sequence[Tensor], asked: int, checkpoint: str)
 
 
 def name_of(dataset: Dataset, index: int) -> str:
-    """An image's path below its folder, in characters that a page can have."""
-    name = os.fsdecode(dataset.files[index]) if isinstance(dataset, FileDataset) else dataset.name(index)
+    """An image's path below its folder or in its archive, in characters that a page can have."""
+    name = dataset.member(index) if hasattr(dataset, 'member') else dataset.name(index)
     return name.encode('utf-8', 'backslashreplace').decode()
 
 
