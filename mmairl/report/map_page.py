@@ -3,7 +3,6 @@
 import base64
 import csv
 import io
-import os
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
