@@ -65,6 +65,34 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         print(f'\nFAILED {report.nodeid} ({report.when}): {reason[:150]} ... {reason[150:][-250:]}', flush=True)
 
 
+REQUIRED = os.environ.get(
+    'MMAIRL_REQUIRED', ''
+).split()  # no test may be skipped for a reason with one of these words in it
+
+
+def _required(report: pytest.CollectReport | pytest.TestReport) -> None:
+    reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ''
+    if any(word in reason for word in REQUIRED):
+        report.outcome, report.longrepr = (
+            'failed',
+            f'not here, and MMAIRL_REQUIRED="{" ".join(REQUIRED)}" asks for it: {reason}',
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    _required(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report = yield
+    _required(report)
+    return report
+
+
 @pytest.fixture
 def toy_config(tmp_path: Path) -> Callable[..., Config]:
     """Configs of this repository made small: `toy_config('mocov2plus_r50_200e.py', steps=3)`."""

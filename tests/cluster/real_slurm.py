@@ -52,8 +52,9 @@ PartitionName=cpu Nodes=node2
 
 
 def lacking() -> str:
-    """What is not installed; '' where all is there."""
-    return ', '.join(name for name in NEEDED if not shutil.which(name, path=PATH))
+    """Why there is no Slurm; '' where there is one."""
+    missing = ', '.join(name for name in NEEDED if not shutil.which(name, path=PATH))
+    return f'Slurm is not installed, it lacks {missing} (slurmctld, slurmd, slurm-client, munge)' if missing else ''
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 40, what: str = '') -> None:

@@ -18,9 +18,7 @@ from mmairl.study import slurm as jobs
 from mmairl.study.runs import Run
 from mmairl.study.spec import Row
 
-pytestmark = pytest.mark.skipif(
-    bool(lacking()), reason=f'{lacking()} not installed (slurmctld, slurmd, slurm-client, munge)'
-)
+pytestmark = pytest.mark.skipif(bool(lacking()), reason=lacking())
 ROOT = Path(__file__).parents[2]
 # A run that heeds signals as ours do: it saves and leaves with 75. Started again, it is done.
 RUN = """

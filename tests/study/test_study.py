@@ -271,7 +271,7 @@ def test_a_study_that_is_stopped_saves_its_run_and_goes_on_where_it_was(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(lacking()), reason=f'{lacking()} not installed')
+@pytest.mark.skipif(bool(lacking()), reason=lacking())
 @pytest.mark.parametrize('nodes', [1, 2])
 def test_a_study_of_slurm_jobs_gives_what_one_machine_gives(tmp_path, nodes):
     """A run is put back into the queue while it trains; one that needs it waits for it. With two nodes, a process on each."""
