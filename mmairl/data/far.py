@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from mmairl.data.images import UnreadableImage, retried
 from mmairl.errors import UserError, chain, printable
-from mmairl.files import replacing
+from mmairl.files import FULL, replacing
 
 Stamp = tuple[int, int | str]  # size and time of change, or what the storage tells versions by
 REFUSED = re.compile(r'expired|credential|forbidden|denied|unauthori[sz]ed|InvalidAccessKey|Signature', re.IGNORECASE)
@@ -53,6 +53,8 @@ def explained(url: str) -> Iterator[None]:
     except (UserError, UnreadableImage):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise  # of this node's disk
         said = ' '.join(f'{type(link).__name__} {link}' for link in chain(error))
         name = printable(url)
         if isinstance(error, PermissionError) or REFUSED.search(said):

@@ -25,6 +25,7 @@ from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from mmairl.errors import UserError, printable
+from mmairl.files import FULL
 
 Read = TypeVar('Read')
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)  # seconds between six tries; a fail-over takes about as long
@@ -119,6 +120,8 @@ def retried(read: Callable[[], Read], path: Path | str) -> Read:
         try:
             return read()
         except OSError as error:
+            if error.errno in FULL:  # where it is copied to
+                raise
             if pause is None:
                 raise UserError(
                     f'the file system does not answer ({errno.errorcode.get(error.errno, error)} at {printable(path)}) '

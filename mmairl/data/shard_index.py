@@ -65,7 +65,7 @@ class Index:
         return self.names[self.name_ends[row] : self.name_ends[row + 1]].tobytes()
 
 
-def index_of(shards: Sequence[str], cache: far.NodeCache | None) -> Index:
+def index_of(shards: Sequence[str], cache: far.NodeCache | None = None) -> Index:
     """The index of these shards, found now unless that was done before; one process of a node does it."""
     stamps = stamps_of(shards)
     names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]

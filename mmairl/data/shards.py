@@ -45,7 +45,7 @@ class Shards(ViewDataset):
         super().__init__(views)
         self.cache = NodeCache(cache, cache_size) if cache else None
         self.root, self.max_unreadable, self.max_pixels = root, max_unreadable, max_pixels
-        self.index = index_of(shards_at(root), self.cache)
+        self.contents = index_of(shards_at(root), self.cache)
         self.__setstate__({})
 
     def __getstate__(self) -> dict:
@@ -54,29 +54,29 @@ class Shards(ViewDataset):
 
     def __setstate__(self, state: dict) -> None:
         vars(self).update(state)
-        self.classes, self.labels = self.index.classes, torch.from_numpy(self.index.labels)
+        self.classes, self.labels = self.contents.classes, torch.from_numpy(self.contents.labels)
         self.files: OrderedDict[tuple[int, int], BinaryIO] = OrderedDict()
 
     def path(self, index: int) -> Path:
         """The image's name below its shard; no such file is there."""
-        shard, start, size = self.index.place(index)
-        name = os.fsdecode(self.index.name(index)) or f'{start}:{size}'
-        return Path(self.index.shards[shard], name)
+        shard, start, size = self.contents.place(index)
+        name = os.fsdecode(self.contents.name(index)) or f'{start}:{size}'
+        return Path(self.contents.shards[shard], name)
 
     def name(self, index: int) -> str:
         return str(self.path(index))
 
     def files_in_order(self) -> Iterator[bytes]:
-        return map(self.index.name, range(len(self)))
+        return map(self.contents.name, range(len(self)))
 
     def member(self, index: int) -> str:
         """The image's name in its shard, or its number where a shard gives none."""
-        return os.fsdecode(self.index.name(index)) or f'{index:09}'
+        return os.fsdecode(self.contents.name(index)) or f'{index:09}'
 
     def encoded(self, index: int) -> bytes:
         """The image's file as it is stored."""
-        shard, start, size = self.index.place(index)
-        return retried(lambda: self.read(shard, start, size), self.index.shards[shard])
+        shard, start, size = self.contents.place(index)
+        return retried(lambda: self.read(shard, start, size), self.contents.shards[shard])
 
     def raw(self, index: int) -> Tensor:
         try:
@@ -88,7 +88,7 @@ class Shards(ViewDataset):
         """The bytes of an image file."""
         if size > BYTES_PER_PIXEL * self.max_pixels:
             raise UnreadableImage(Reason.TOO_LARGE)
-        name, stamp = self.index.shards[shard], self.index.stamps[shard]
+        name, stamp = self.contents.shards[shard], self.contents.stamps[shard]
         try:
             file = self.opened(shard)
             if name.endswith('.parquet'):
@@ -110,7 +110,7 @@ class Shards(ViewDataset):
         if at not in self.files:
             if len(self.files) >= OPEN:
                 self.files.popitem(last=False)
-            self.files[at] = self.open(self.index.shards[shard], self.index.stamps[shard])
+            self.files[at] = self.open(self.contents.shards[shard], self.contents.stamps[shard])
         self.files.move_to_end(at)
         return self.files[at]
 

@@ -160,7 +160,7 @@ class ListedSubset(ImageSubset):
                 f'ListedSubset picks files by name and {dataset["type"]} has none; give it an ImageFolder or Shards'
             )
         names = read_lines(list_file, 'images')
-        if hasattr(self.dataset, 'index'):  # shards name an image without its extension
+        if hasattr(self.dataset, 'contents'):  # shards name an image without its extension
             names = [os.path.splitext(name)[0] for name in names]
         self._keep(find(names, self.dataset.files_in_order(), list_file))
 

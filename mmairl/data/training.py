@@ -117,7 +117,7 @@ class ResumableSampler(Sampler):
     ) -> None:
         self.rank, self.world_size = get_dist_info()
         self.dataset, self.shuffle, self.by, self.window = dataset, shuffle, order, window
-        if order not in ('images', 'shards') or (order == 'shards' and not hasattr(dataset, 'index')):
+        if order not in ('images', 'shards') or (order == 'shards' and not hasattr(dataset, 'contents')):
             raise UserError(
                 f"ResumableSampler.order={order!r} does not fit {type(dataset).__name__}; give 'images', or 'shards' for a "
                 'data set of type=Shards'
@@ -139,7 +139,7 @@ class ResumableSampler(Sampler):
         if not self.shuffle:
             return np.asarray
         if self.by == 'shards':
-            return ByShards(self.dataset.index.bounds, self.seed + self.epoch, self.window)
+            return ByShards(self.dataset.contents.bounds, self.seed + self.epoch, self.window)
         return Permutation(len(self.dataset), self.seed + self.epoch)
 
     def __iter__(self) -> Iterator[int | tuple[int, int]]:

@@ -68,9 +68,13 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
         rows = np.asarray(getattr(dataset, 'indices', np.arange(len(dataset))))[rows]
         dataset = dataset.dataset
     digest.update(_bytes(rows))
-    if hasattr(dataset, 'index'):  # its images lie in shards
-        shards = dataset.index.shards
-        digest.update(files_identity(shards, os.path.commonpath(list(map(os.path.dirname, shards)))).encode())
+    if hasattr(dataset, 'contents'):  # its images lie in shards
+        shards, stamps = dataset.contents.shards, dataset.contents.stamps
+        if '://' in shards[0]:  # far away
+            told = [(os.path.basename(shard), *stamp) for shard, stamp in zip(shards, stamps)]
+            digest.update(json.dumps(told).encode())
+        else:
+            digest.update(files_identity(shards, os.path.commonpath(list(map(os.path.dirname, shards)))).encode())
     elif hasattr(dataset, 'path'):
         paths = [os.fspath(dataset.path(int(row))) for row in rows]
         digest.update(files_identity(paths, getattr(dataset, 'root', '/')).encode())

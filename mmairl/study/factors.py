@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from mmairl.data.shard_index import index_of, shards_at
 from mmairl.evaluation.identity import code_identity
 from mmairl.models.heads import PairwiseHead
 from mmairl.registry import MODELS
@@ -121,10 +122,23 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
         "teacher's update": teacher,
         'rate': f'{"inside" if cfg.optim_wrapper.optimizer.type == "LARS" else "outside"} of the momentum buffer',
         'precision': precision or "float32 (convolutions by torch's default, TF32 on GPUs that have it)",
-        'image decoder': f'Pillow {code["pillow"]}, {code["jpeg"]}',
+        'image decoder': f'Pillow {code["pillow"]}, {code["jpeg"]}; torchvision {code["torchvision"]} for plain JPEGs',
+        'images': images_of(cfg.train_dataloader.dataset),
         'features': "the student's, pooled after the backbone",
         'score': 'of the last checkpoint, not the best over epochs',
     }
+
+
+def images_of(described: dict) -> str:
+    """Whether tools/pack.py has made them smaller."""
+    while 'dataset' in described:
+        described = described['dataset']
+    if described['type'] not in ('Shards', 'Packed'):
+        return 'as they are'
+    about = index_of(shards_at(described['root'])).about
+    if not about.get('short_side'):
+        return 'as they are'
+    return f'packed with a short side of {about["short_side"]} pixels as JPEGs of quality {about["quality"]}'
 
 
 def markdown(configs: Path) -> str:

@@ -2,6 +2,8 @@
 
 import io
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +20,7 @@ from mmairl.data.folders import ImageFolder
 from mmairl.data.images import decode_bytes
 from mmairl.data.packed import pack
 from mmairl.data.shards import Shards
+from mmairl.data.views import build_views
 from projects.benchmark.augment import CROP, REST, photograph, seeded, torchvision_released
 from projects.benchmark.timing import Case
 
@@ -41,11 +44,14 @@ def loader(device: str, quick: bool) -> Iterator[Case]:
         view = [*CROP, *REST]
         ours, packed = ImageFolder(root, views=[view, view]), Shards(archive, views=[view, view])
         yield reading(ours, packed)
+        peers = list(others(ours, Path(folder), view))
         for number in workers:
             name = f'loader with two views, {number} workers'
             mine = epoch(ours, number)
             yield Case(name, 'torchvision on PIL, as released', mine, epoch(Released(root), number), images=count)
             yield Case(name, 'ours from one packed file', mine, epoch(packed, number), same_batches, count)
+            for peer, dataset in peers:
+                yield Case(name, f'{peer}, its decoder and our views', mine, epoch(dataset, number), images=count)
 
 
 def write(root: Path, count: int) -> list[Path]:
@@ -105,6 +111,38 @@ class Released(Dataset):
     def __getitem__(self, index: int) -> list[Tensor]:
         image = self.files[index][0]
         return [self.view(image), self.view(image)]
+
+
+def others(files: ImageFolder, folder: Path, view: list[dict]) -> Iterator[tuple[str, Dataset]]:
+    """The same files as other packages read them in sequence, where these are installed; two of our views at the end."""
+    (pipeline,) = build_views([view])
+
+    def views(image: Image.Image) -> list[Tensor]:
+        pixels = torch.from_numpy(np.array(image.convert('RGB'))).permute(2, 0, 1)
+        return [reduce(lambda view, step: step(view), pipeline, pixels) for _ in range(2)]
+
+    with suppress(ImportError):
+        import webdataset
+
+        for _ in pack(files, folder / 'wds.tar', size=files_size(files) // 8):
+            pass
+        shards = sorted(map(str, folder.glob('wds-*.tar')))
+        yield (
+            'webdataset',
+            webdataset.WebDataset(shards, shardshuffle=False).decode('pil').map(lambda one: views(one['jpg'])),
+        )
+    with suppress(ImportError):
+        import datasets
+
+        rows = [dict(bytes=files.encoded(index), path=None) for index in range(len(files))]
+        table = datasets.Dataset.from_dict(dict(image=rows), features=datasets.Features(image=datasets.Image()))
+        table.save_to_disk(folder / 'arrow')
+        read = datasets.load_from_disk(folder / 'arrow')
+        yield 'datasets', read.with_transform(lambda some: dict(inputs=[views(image) for image in some['image']]))
+
+
+def files_size(files: ImageFolder) -> int:
+    return sum(files.path(index).stat().st_size for index in range(len(files)))
 
 
 def epoch(dataset: Dataset, workers: int) -> Callable[[], object]:

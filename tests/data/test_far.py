@@ -1,11 +1,14 @@
 """Shards on a real S3 server on the loopback: read in place or through a node's cache, and what goes wrong in a sentence."""
 
+import errno
 import io
 import pickle
+import shutil
 import tarfile
 import threading
 import time
 import traceback
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +18,8 @@ from torch.utils.data import DataLoader
 
 from mmairl.data import far, images
 from mmairl.data.shards import Shards
+from mmairl.data.training import ResumableSampler, TrainingImages
+from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
 
 moto = pytest.importorskip('moto.server', reason='moto and s3fs are not installed (pip install "moto[server]" s3fs)')
@@ -102,7 +107,11 @@ def test_images_are_those_that_were_put_there_with_and_without_a_cache_and_in_wo
     data = Shards(URL)
     assert data.labels.tolist() == [0, 1, 2] * 4 and np.array_equal(all_pixels(data), PIXELS)
     assert np.array_equal(all_pixels(data, workers=1), PIXELS)
-    assert Shards('s3://images/').index.shards == Shards('s3://images/train-*.tar').index.shards == data.index.shards
+    assert (
+        Shards('s3://images/').contents.shards
+        == Shards('s3://images/train-*.tar').contents.shards
+        == data.contents.shards
+    )
     cached = Shards(URL, cache=tmp_path / 'node')
     assert np.array_equal(all_pixels(cached, workers=1), PIXELS)
     assert sorted(file.read_bytes() for file in (tmp_path / 'node').glob('*.tar')) == sorted(SHARDS.values())
@@ -178,3 +187,20 @@ def test_a_cache_keeps_to_its_size_and_lets_the_least_recently_used_go(storage, 
     for one in threads:
         one.join()
     assert len(list((tmp_path / 'shared').glob('*.tar'))) == 3 and not list((tmp_path / 'shared').glob('*.tmp'))
+
+
+def test_a_full_disk_is_said_at_once_and_a_run_by_shards_resumes_at_any_place(storage, tmp_path, monkeypatch):
+    data = Shards(URL, cache=tmp_path / 'node')
+    with monkeypatch.context() as full:
+        full.setattr(far.shutil, 'copyfileobj', Mock(side_effect=OSError(errno.ENOSPC, 'No space left on device')))
+        shutil.rmtree(tmp_path / 'node')
+        with pytest.raises(UserError, match='the disk is full: .*node/.* could not be written'):
+            data.raw(0)
+        assert far.shutil.copyfileobj.call_count == 1
+    sampler = ResumableSampler(TrainingImages(data), seed=3, order='shards', window=2)
+    whole = list(sampler)
+    sampler.set_epoch(0, start=5)
+    assert sorted(index for index, _ in whole) == list(range(12)) and list(sampler) == whole[5:]
+    assert len({index // 4 for index, _ in whole[:8]}) == 2 and len({seed for _, seed in whole}) == 12
+    with pytest.raises(UserError, match="order='shards' does not fit ViewDataset"):
+        ResumableSampler(ViewDataset(None), seed=3, order='shards')

@@ -16,6 +16,7 @@ from mmairl.data.packed import Smaller, pack
 from mmairl.data.shards import Shards
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
+from mmairl.study.factors import images_of
 
 VIEW = [dict(type='RandomResizedCrop', size=16), dict(type='RandomFlip')]
 
@@ -57,7 +58,7 @@ def test_its_items_are_those_of_the_folder_and_of_any_packing_of_shards(folder, 
     assert one.classes == plain.classes == ['ant', 'bee', 'ç a'] and torch.equal(one.labels, plain.labels)
     list(pack(one, folder.parent / 'again.tar', size=9000))
     again = Shards(f'{folder.parent}/again-*.tar', views=[VIEW, VIEW])
-    assert len(again.index.shards) > 2
+    assert len(again.contents.shards) > 2
     for i in range(7):
         items = []
         for dataset in (plain, one, again):
@@ -113,7 +114,9 @@ def test_images_are_made_smaller_where_asked_and_the_archive_says_so(folder):
     shapes = [tuple(data.raw(at).shape[1:]) for at in range(len(data))]
     assert shapes.count((50, 75)) == 1 and shapes.count((20, 31)) == 7
     assert torch.equal(data.raw(0), decode_bytes((folder / 'ant/1.b.jpg').read_bytes())), 'what is small stays as it is'
-    assert data.index.about['short_side'] == 50 and data.index.about['quality'] == 70
+    told = images_of(dict(type='ClassSubset', fraction=0.5, dataset=dict(type='Shards', root=str(out))))
+    assert told == 'packed with a short side of 50 pixels as JPEGs of quality 70'
+    assert images_of(dict(type='Shards', root=str(make(folder, 'same.tar')))) == 'as they are'
 
 
 def test_an_unreadable_image_is_left_out_and_named_and_too_many_leave_no_archive(folder):

@@ -99,7 +99,7 @@ def test_images_labels_and_classes_are_those_that_were_written(writer, tmp_path)
     assert len(data) == 10 and data.classes == classes and data.labels.tolist() == [LABELS[at] for at in order]
     for index, at in enumerate(order):
         assert torch.equal(data[index]['inputs'][0], torch.from_numpy(PIXELS[at]).permute(2, 0, 1))
-    root = data.index.shards
+    root = data.contents.shards
     batch = next(iter(DataLoader(Shards(root), batch_size=10, num_workers=1)))
     assert torch.equal(batch['inputs'][0], torch.from_numpy(PIXELS[list(order)]).permute(0, 3, 1, 2))
     again = pickle.loads(pickle.dumps(data))
@@ -131,7 +131,7 @@ def test_long_and_foreign_names_of_every_kind_of_tar_are_read(tmp_path, form):
     names = [deep, 'ç/ü', 'a.b/c', '2'] if form != tarfile.USTAR_FORMAT else ['d' * 90 + '/' + 'n' * 60, 'a.b/c', '2']
     members = {name: data for at, key in enumerate(names) for name, data in sample(key, at).items()}
     data = Shards(tar(tmp_path / 'a.tar', {'./.hidden.png': b'', 'README': b'', '__x__/y': b'', **members}, form))
-    assert [data.index.name(row).decode() for row in range(len(names))] == names
+    assert [data.contents.name(row).decode() for row in range(len(names))] == names
     assert torch.equal(data.raw(2), torch.from_numpy(PIXELS[2]).permute(2, 0, 1)) and data.classes == []
     assert data.name(1) == f'{tmp_path}/a.tar/{names[1]}'
 
@@ -188,7 +188,7 @@ def test_an_index_is_found_once_goes_on_after_a_kill_and_is_found_anew_when_a_sh
         Shards(tmp_path)
     assert Shards(tmp_path).labels.tolist() == [0, 1, 2, 0]
     assert searched == ['0.tar', '1.tar', '2.tar', '2.tar', '3.tar']
-    assert Shards(tmp_path).index.folder == Shards(f'{tmp_path}/{{0..3}}.tar').index.folder and len(searched) == 5
+    assert Shards(tmp_path).contents.folder == Shards(f'{tmp_path}/{{0..3}}.tar').contents.folder and len(searched) == 5
     tar(paths[3], sample('new', 8, b'4'))
     assert Shards(tmp_path).labels.tolist() == [0, 1, 2, 4] and len(searched) == 9
     assert len(list((tmp_path / 'cache').rglob('about.json'))) == 1
