@@ -1,5 +1,6 @@
 """Two processes against one with the joined batch, on the CPU, through the path that GPUs take."""
 
+import socket
 from functools import cache
 from pathlib import Path
 
@@ -62,3 +63,33 @@ def test_one_process_with_a_bad_batch_stops_the_step_of_both(two):
     assert saved['spoilt']['skipped'] == 1 and saved['mocov2plus']['skipped'] == 0
     assert all(value.isfinite().all() for value in saved['spoilt']['weights'].values())
     assert len(list((folder / 'spoilt' / 'non_finite').glob('*.json'))) == 2
+
+
+ELSEWHERE = """
+import os, sys
+from mmairl.engine import launch
+from mmairl.engine.distributed import start_processes
+from mmairl.errors import UserError, stop_processes
+
+start_processes('pytorch')
+os.chdir(sys.argv[1])
+launch.require_shared('run')
+os.chdir(os.environ['RANK'])
+try:
+    launch.require_shared('run')
+except UserError as error:
+    print(f'told: {error}')
+stop_processes()
+"""
+
+
+def test_a_work_dir_that_is_another_one_for_some_process_is_one_sentence(tmp_path, run_processes):
+    """As on a machine that does not mount it."""
+    for folder in ('run', '0/run', '1/run'):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / 'two.py').write_text(ELSEWHERE)
+    said = run_processes(2, tmp_path / 'two.py', tmp_path)
+    sentence = (
+        f'told: run is not the same folder for all processes: {socket.gethostname()} cannot see there what the first'
+    )
+    assert said.count(sentence) == 2 and not list(tmp_path.rglob('.?*'))

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config, ConfigDict
-from mmengine.dist import get_world_size
+from mmengine.dist import all_gather_object, broadcast_object_list, get_world_size, is_main_process
 from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
@@ -93,6 +94,7 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     if not cfg.train_dataloader.get('num_workers'):  # torch refuses what is for workers where there are none
         cfg.train_dataloader.update(timeout=0, persistent_workers=False)
     with explained_disk_errors(cfg.work_dir), locked(cfg.work_dir), float32_precision(cfg.get('fast')):
+        require_shared(cfg.work_dir)
         start = choose_start(cfg)
         runner = build(cfg, start)
         start.begin(Path(cfg.work_dir))
@@ -125,6 +127,24 @@ def locked(folder: str) -> Iterator[None]:
         file.write(f'process {os.getpid()} on {socket.gethostname()}')
         file.flush()
         yield
+
+
+def require_shared(folder: str) -> None:
+    """Each process must see the folder where the first one writes what all of them go on from."""
+    if get_world_size() == 1:
+        return
+    token = [f'.{secrets.token_hex(8)}']
+    if is_main_process():  # a new name, which no file system can remember to be missing
+        (Path(folder) / token[0]).touch()
+    broadcast_object_list(token)
+    lacking = all_gather_object('' if (Path(folder) / token[0]).exists() else socket.gethostname())
+    if is_main_process():
+        (Path(folder) / token[0]).unlink()
+    if hosts := ', '.join(sorted({*lacking} - {''})):
+        raise UserError(
+            f'{folder} is not the same folder for all processes: {hosts} cannot see there what the first one has written; '
+            'give --work-dir a folder that all machines share'
+        )
 
 
 @RUNNERS.register_module()

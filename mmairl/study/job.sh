@@ -21,8 +21,11 @@ trap 'told=1 term=1; pass_on' TERM INT HUP
 {% if not gres %}
 export OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-{{ cpus }}} / {{ processes }}))
 {% endif %}
-cd {{ folder }} || exit 1
 rm -f {{ run_folder }}/failed.txt
+cd {{ folder }} || {
+    echo "error: $(hostname) cannot see the folder that the study was begun in; take a folder that all nodes share" >{{ run_folder }}/failed.txt
+    exit 2
+}
 
 # Once, whenever there is a signal and a child. Either may come first, so each trap and each start calls this.
 pass_on() {

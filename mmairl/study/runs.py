@@ -71,7 +71,9 @@ def status(run: Run) -> tuple[str, str]:
         with lock if (run.folder / '.lock_0').is_file() else nullcontext():
             pass
     except Timeout:
-        ago = timedelta(seconds=round(time.time() - log.stat().st_mtime)) if said else ''
+        ago = (
+            timedelta(seconds=max(0, round(time.time() - log.stat().st_mtime))) if said else ''
+        )  # a node's clock may be ahead
         return 'running', f'{said[-1]} ({ago} ago)' if said else ''
     failed = run.folder / 'failed.txt'
     if failed.is_file():
