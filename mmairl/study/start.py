@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import numpy as np
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
@@ -11,6 +12,8 @@ from mmengine.runner import Runner
 from mmairl.evaluation.identity import key_of, weights_identity
 from mmairl.files import write_json
 from mmairl.registry import HOOKS
+
+FIRST = 2**21  # images of an order, enough to tell it from any other
 
 
 @HOOKS.register_module()
@@ -40,10 +43,11 @@ class RecordStart(Hook):
             return
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         weights = {name: tensor.cpu() for name, tensor in model.backbone.state_dict().items()}
-        order = getattr(runner.train_dataloader.sampler, 'order', None)  # other samplers than ours do not tell
+        sampler = runner.train_dataloader.sampler
+        order = getattr(sampler, 'order', None)  # other samplers than ours do not tell
         record = dict(
             weights=weights_identity(weights),
             shapes=key_of({name: list(tensor.shape) for name, tensor in weights.items()}),
-            order=key_of({'images': order()}) if order else None,
+            order=key_of({'images': order()(np.arange(min(len(sampler.dataset), FIRST))).tolist()}) if order else None,
         )
         write_json(self.path, record)

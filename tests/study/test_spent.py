@@ -1,12 +1,16 @@
 """What rows cost: FLOPs counted by hand, and scores at equal cost on lines that are drawn by hand."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
+import torch
 from mmengine.config import Config
 from scipy.stats import ttest_ind
 
+from mmairl.engine import launch
 from mmairl.engine.launch import register
+from mmairl.evaluation.identity import key_of
 from mmairl.study.plan import flops_per_image
 from mmairl.study.spent import at_equal_cost, costs
 from mmairl.study.start import RecordStart
@@ -86,3 +90,12 @@ def test_the_seconds_of_earlier_starts_count_and_those_of_another_run_do_not(mon
         hook = RecordStart('start.json')
         hook.after_load_checkpoint(SimpleNamespace(cfg=dict(resume=resume)), saved)
         assert hook.seconds == seconds
+
+
+def test_a_run_records_the_order_of_the_images_that_it_starts_from(tmp_path, toy_config):
+    recorded = dict(type='RecordStart', path=str(tmp_path / 'start.json'))
+    cfg = toy_config(width=8, steps=1, batch=16, custom_hooks=[recorded], **{'train_dataloader.sampler.shuffle': True})
+    cfg.randomness.seed = 3
+    sampler = launch.train(cfg).train_dataloader.sampler
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(sampler.seed)).tolist()
+    assert json.loads((tmp_path / 'start.json').read_text())['order'] == key_of({'images': order})
