@@ -216,6 +216,7 @@ def files_at(place: str) -> list[str]:
         return [place] if ends else far.listed(place, SUFFIXES)
     if os.path.isdir(place):
         found = sorted(entry.path for entry in os.scandir(place) if entry.name.endswith(SUFFIXES))
+        refuse_gaps(found)
     elif place.endswith('.txt'):
         lines = Path(place).read_text('utf-8-sig').splitlines() if os.path.isfile(place) else []
         lines = [line.strip() for line in lines if line.strip()]
@@ -226,11 +227,26 @@ def files_at(place: str) -> list[str]:
     else:
         found = []
     if not found:
+        inside = sorted(entry.name for entry in os.scandir(place) if entry.is_dir()) if os.path.isdir(place) else []
+        below = f' (below it are {printable(", ".join(inside[:5]))})' if inside else ''
         raise UserError(
-            f'{printable(place)} names no shard; give a file {", ".join("NAME" + end for end in SUFFIXES)}, a folder of them, '
-            'a pattern such as train-{000000..000146}.tar or train-*.parquet, or a list of shards NAME.txt'
+            f'{printable(place)} names no shard{below}; give a file {", ".join("NAME" + end for end in SUFFIXES)}, a folder '
+            'of them, a pattern such as train-{000000..000146}.tar or train-*.parquet, or a list of shards NAME.txt'
         )
     return [os.path.abspath(shard) for shard in found]
+
+
+def refuse_gaps(shards: Sequence[str]) -> None:
+    """In a folder, names such as train-00003-of-00010.parquet say how many there must be."""
+    for one in shards:
+        if said := re.fullmatch(r'(.*-)(\d+)(-of-)(\d+)(\D*)', one):
+            before, _, of, count, end = said.groups()
+            names = [f'{before}{at:0{len(said[2])}}{of}{count}{end}' for at in range(int(count))]
+            if missing := sorted(set(names) - set(shards)):
+                raise UserError(
+                    f'{len(missing)} of the {count} shards are missing, first {printable(missing[0])}; bring them back, or '
+                    'name those that are there by a pattern'
+                )
 
 
 def braces(pattern: str) -> Iterator[str]:

@@ -240,7 +240,21 @@ BAD = {
     ),
     'b.tar holds no image': lambda at: tar(at / 'b.tar', {'notes': b'x'}),
     'names no shard; give a file': lambda at: at / 'nothing.zip',
+    'names no shard .below it are test, train.; give': lambda at: splits(at),
+    '2 of the 00004 shards are missing, first .*few/x-00001-of-00004.tar': lambda at: few(at / 'few'),
 }
+
+
+def few(folder: Path) -> Path:
+    for at in (0, 3):
+        tar(folder / f'x-{at:05}-of-00004.tar', sample('a', at))
+    return folder
+
+
+def splits(folder: Path) -> Path:
+    for name in ('train', 'test'):
+        (folder / 'saved' / name).mkdir(parents=True)
+    return folder / 'saved'
 
 
 def cut(folder: Path, size: int) -> Path:
