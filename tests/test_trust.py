@@ -13,7 +13,7 @@ import torch
 from code_readers import code_readers_below
 from mmengine.runner import CheckpointLoader
 
-from mmairl.data.images import UnreadableImage, decode
+from mmairl.data.images import UnreadableImage, decode_bytes
 from mmairl.data.published import CIFAR10
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
@@ -168,4 +168,4 @@ def test_an_image_that_is_a_program_is_no_image(tmp_path):
     path = tmp_path / 'a.jpg'
     path.write_text('%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n(canary) (w) file closefile\n')
     with pytest.raises(UnreadableImage):
-        decode(path, path.parent)
+        decode_bytes(path.read_bytes())

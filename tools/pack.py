@@ -3,6 +3,8 @@
 Train from them with train_dataloader.dataset.type=Shards and train_dataloader.dataset.root=data/imagenet/train.tar, or with
 --shard root=data/imagenet/train-*.tar; WebDataset reads them, too. Every image is decoded once on the way; those that cannot
 be read are left out and named. A killed packing of several shards goes on with the same command.
+
+With --statistics nothing is written: mean and std of each channel are printed for a config.
 """
 
 import argparse
@@ -15,6 +17,7 @@ from mmairl.data.folders import FileDataset, ImageFolder, UnlabelledFolder
 from mmairl.data.packed import Smaller, pack
 from mmairl.data.shard_index import SUFFIXES
 from mmairl.data.shards import Shards
+from mmairl.data.statistics import statistics
 from mmairl.errors import one_sentence_errors, printable
 from mmairl.flags import count, fraction, positive, size_in_bytes
 from mmairl.machine import cores
@@ -23,7 +26,11 @@ from mmairl.machine import cores
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('source', help='images in SOURCE/CLASS/, or shards of others by any name that Shards takes')
-    parser.add_argument('out', type=Path, help='the archive to write, OUT.tar')
+    parser.add_argument('out', type=Path, nargs='?', help='the archive to write, OUT.tar')
+    parser.add_argument('--statistics', action='store_true', help='print mean and std, and write nothing')
+    parser.add_argument(
+        '--channels', type=positive, help='read images as they are stored, with so many channels, and not as RGB'
+    )
     parser.add_argument('--unlabelled', action='store_true', help='images at any depth, without classes')
     parser.add_argument(
         '--shard', type=size_in_bytes, help='the size of an archive: OUT-000000.tar, OUT-000001.tar, ...'
@@ -36,19 +43,36 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--max-unreadable', type=fraction, default=0.01, help='the fraction of files that may be left out'
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    if (args.out is None) != args.statistics:
+        parser.error('give either OUT.tar to write, or --statistics')
+    if args.short_side and args.channels:
+        parser.error('--short-side makes JPEGs, which are RGB; leave it out, or --channels')
+    return args
 
 
 def source_of(args: argparse.Namespace) -> FileDataset | Shards:
+    how = dict(max_unreadable=args.max_unreadable, channels=args.channels)
     if not os.path.isdir(args.source) or any(name.endswith(SUFFIXES) for name in os.listdir(args.source)):
-        return Shards(args.source, max_unreadable=args.max_unreadable)
-    return (UnlabelledFolder if args.unlabelled else ImageFolder)(args.source, max_unreadable=args.max_unreadable)
+        return Shards(args.source, **how)
+    return (UnlabelledFolder if args.unlabelled or args.statistics else ImageFolder)(args.source, **how)
+
+
+def print_statistics(dataset: FileDataset | Shards, args: argparse.Namespace) -> None:
+    """As a config has them."""
+    found = statistics(dataset, args.workers)
+    mean, std = (', '.join(f'{value:.5g}' for value in values) for values in (found.mean, found.std))
+    print(f'# of {found.images} images in {args.source}; {found.unreadable} could not be read')
+    print(f'model = dict(data_preprocessor=dict(mean=[{mean}], std=[{std}]))')
 
 
 @one_sentence_errors
 def main() -> None:
     args = parse_args()
     dataset = source_of(args)
+    if args.statistics:
+        print_statistics(dataset, args)
+        return
     smaller = Smaller(args.short_side, args.quality) if args.short_side else None
     packed = left_out = 0
     for path, reason in track(pack(dataset, args.out, args.workers, args.shard, smaller), 'packing', len(dataset)):

@@ -66,6 +66,7 @@ CHANGES: Mapping[str, Callable[[Tensor, float], Tensor]] = {
     'solarize': lambda x, s: torch.where(x >= 1 - 0.9 * s, 1 - x, x) if s else x,
     'rotation': lambda x, s: T.rotate(x, 90.0 * s, interpolation=T.InterpolationMode.BILINEAR) if s else x,
 }
+OF_RGB = ('brightness', 'contrast', 'saturation', 'hue')  # as torchvision has them
 STRENGTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -81,11 +82,14 @@ def invariance(
     """For each change alone, how much of the likeness to itself an image keeps as the change grows.
 
     1 where the embedding does not notice, 0 where the changed image is no more like the image than another image is.
+    Images that are not RGB keep their colours.
     """
     here = F.normalize(embed(images).double())
     others = (here @ here.T).fill_diagonal_(0).sum() / (len(here) * (len(here) - 1))
     kept = {}
     for name, change in CHANGES.items():
+        if images.shape[1] != 3 and name in OF_RGB:
+            continue
         there = (F.normalize(embed(change(images, strength).clamp(0, 1)).double()) for strength in strengths)
         kept[name] = [(((here * x).sum(dim=1).mean() - others) / (1 - others)).item() for x in there]
     return kept

@@ -51,7 +51,7 @@ class Images:
         return list(self.dataset.classes)
 
     def picture(self, index: int) -> Tensor:
-        """An image as stored, uint8."""
+        """An image as stored."""
         return self.dataset.raw(self.subset.indices[index])
 
     def views(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -74,5 +74,6 @@ class Images:
         weights = read_backbone(checkpoint, part).weights
         cfg = self.cfg
         if 'layer1.0.conv1.weight' in weights:
-            cfg = Config(dict(model=dict(backbone=resnet_of(weights, checkpoint))))
+            channels = cfg.model.backbone.get('in_channels', 3)
+            cfg = Config(dict(model=dict(backbone={**resnet_of(weights, checkpoint), 'in_channels': channels})))
         return load_backbone(cfg, checkpoint, part).to(self.device, memory_format=torch.channels_last)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.images import MAX_PIXELS, UnreadableImage, decode_bytes, read_file
+from mmairl.data.images import MAX_PIXELS, UnreadableImage, read_file
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
@@ -24,7 +24,7 @@ class FileDataset(ViewDataset):
     """Images read from files. One that cannot be read raises UnreadableImage, and training takes the next one instead.
 
     `max_unreadable` is the fraction of the files above which training stops. An image of more than `max_pixels` is not
-    decoded.
+    decoded. With `channels` the files are read as they are stored (data/stored.py).
     """
 
     def __init__(
@@ -35,12 +35,14 @@ class FileDataset(ViewDataset):
         views: Views | None,
         max_unreadable: float,
         max_pixels: int = MAX_PIXELS,
+        channels: int | None = None,
     ) -> None:
-        super().__init__(views)
+        super().__init__(views, channels)
         self.root, self.max_unreadable, self.max_pixels = Path(root), max_unreadable, max_pixels
         # One buffer of bytes, not a list: workers that touch a million str objects would each copy their pages.
         self.files = np.array([os.fsencode(file) for file in files])
         self.labels = torch.tensor(labels, dtype=torch.int64)
+        self.take_depth()
 
     def path(self, index: int) -> Path:
         return self.root / os.fsdecode(self.files[index])
@@ -61,7 +63,7 @@ class FileDataset(ViewDataset):
 
     def raw(self, index: int) -> Tensor:
         try:
-            return decode_bytes(self.encoded(index), self.max_pixels)
+            return self.decoded(self.encoded(index), index)
         except UnreadableImage as fault:
             name = printable(self.name(index))
             raise UnreadableImage(fault.reason, name, '; mend or remove that image') from fault
@@ -77,26 +79,32 @@ class ImageFolder(FileDataset):
     layout = 'one folder per class with its images inside (images without classes go with type=UnlabelledFolder)'
 
     def __init__(
-        self, root: str | Path, views: Views | None = None, max_unreadable: float = 0.01, max_pixels: int = MAX_PIXELS
+        self,
+        root: str | Path,
+        views: Views | None = None,
+        max_unreadable: float = 0.01,
+        max_pixels: int = MAX_PIXELS,
+        channels: int | None = None,
     ) -> None:
         if not Path(root).is_dir():
             raise UserError(
                 f'the image folder {Path(root).resolve()} does not exist; give one that holds {self.layout}, by '
                 '--cfg-options train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR'
             )
-        files, labels, self.classes = self.find(root)
+        kinds = EXTENSIONS if channels is None else (*EXTENSIONS, '.npy')
+        files, labels, self.classes = self.find(root, kinds)
         if not files:
             raise UserError(
                 f'{Path(root).resolve()} holds no image where {type(self).__name__} looks; it wants {self.layout}, as '
-                f'NAME{", NAME".join(EXTENSIONS)}'
+                f'NAME{", NAME".join(kinds)}{" (or NAME.npy, with channels=C)" if channels is None else ""}'
             )
-        super().__init__(root, files, labels, views, max_unreadable, max_pixels)
+        super().__init__(root, files, labels, views, max_unreadable, max_pixels, channels)
 
-    def find(self, root: str | Path) -> tuple[list[str], list[int], list[str]]:
-        """Files, labels and classes."""
+    def find(self, root: str | Path, kinds: tuple[str, ...]) -> tuple[list[str], list[int], list[str]]:
+        """Files of these endings, labels and classes."""
         classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.')
         label = {name: number for number, name in enumerate(classes)}
-        files = [file for file in image_files(root) if os.sep in file]
+        files = [file for file in image_files(root, kinds=kinds) if os.sep in file]
         return files, [label[file.split(os.sep)[0]] for file in files], classes
 
 
@@ -106,12 +114,14 @@ class UnlabelledFolder(ImageFolder):
 
     layout = 'images at any depth'
 
-    def find(self, root: str | Path) -> tuple[list[str], list[int], list[str]]:
-        files = image_files(root)
+    def find(self, root: str | Path, kinds: tuple[str, ...]) -> tuple[list[str], list[int], list[str]]:
+        files = image_files(root, kinds=kinds)
         return files, [-1] * len(files), []
 
 
-def image_files(root: str | Path, below: str = '', above: tuple[Identity, ...] = ()) -> list[str]:
+def image_files(
+    root: str | Path, below: str = '', above: tuple[Identity, ...] = (), kinds: tuple[str, ...] = EXTENSIONS
+) -> list[str]:
     """The image files below root/below, relative to root: a folder's own in sorted order, then those of its sorted folders.
 
     Hidden files and folders are left out; links to folders are followed. `above` are the folders that hold this one.
@@ -129,7 +139,7 @@ def image_files(root: str | Path, below: str = '', above: tuple[Identity, ...] =
                     continue
                 if entry.is_dir():
                     folders.append(os.path.join(below, entry.name))
-                elif entry.name.lower().endswith(EXTENSIONS):
+                elif entry.name.lower().endswith(kinds):
                     files.append(os.path.join(below, entry.name))
     except OSError as error:
         raise UserError(
@@ -137,5 +147,5 @@ def image_files(root: str | Path, below: str = '', above: tuple[Identity, ...] =
         ) from error
     # Only the uppermost folders are listed side by side.
     with nullcontext() if above else ThreadPoolExecutor(THREADS) as pool:
-        inner = (map if above else pool.map)(lambda at: image_files(root, at, (*above, this)), sorted(folders))
+        inner = (map if above else pool.map)(lambda at: image_files(root, at, (*above, this), kinds), sorted(folders))
         return [*sorted(files), *chain.from_iterable(inner)]

@@ -36,6 +36,8 @@ FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000
 JPEG = b'\xff\xd8\xff'
 KINDS = {'JPEG': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}  # extensions that are not the format's name
 CUSTOMARY_WHITES = (1, 255, 65535)  # of images whose format does not say where white is
+NPY = b'\x93NUMPY'
+TIFF = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
 
 
 class Reason(IntEnum):
@@ -56,6 +58,9 @@ class Reason(IntEnum):
     CUT_SHORT = 6, 'is cut short'
     FORBIDDEN = 7, 'may not be read by this user'
     NO_FILE = 8, 'is not a regular file'
+    NOT_FINITE = 9, 'holds NaN or infinite values'
+    NO_ARRAY = 10, 'is no array of height, width and channels in uint8, uint16 or floats'
+    NOT_RGB = 11, 'is damaged, or a TIFF of other channels than RGB (then set channels of the data set)'
 
 
 # Every other error of the system (ESTALE, EIO, ETIMEDOUT, EREMOTEIO, ENETDOWN, EMFILE, ...) is not the file's fault.
@@ -78,16 +83,7 @@ class UnreadableImage(UserError):
         self.reason = reason
 
 
-def decode(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> Tensor:
-    """An image file below `root` as uint8 RGB, channels first, the right way up; the first frame of an animation.
-
-    >>> decode(Path('cat.jpg'), Path('.')).shape
-    torch.Size([3, 375, 500])
-    """
-    return decode_bytes(read_file(path, root, max_pixels), max_pixels)
-
-
-def read_file(path: Path, root: Path, max_pixels: int) -> bytes:
+def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
     """The bytes of an image file below `root`."""
 
     def read() -> bytes:
@@ -148,33 +144,50 @@ def read_once(path: Path, max_bytes: int) -> bytes:
 
 
 def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
-    """`decode` for a file that has been read."""
-    if (pixels := plain_jpeg(data, max_pixels)) is not None:
-        return pixels
+    """A file as uint8 RGB, channels first, the right way up; the first frame of an animation.
+
+    >>> decode_bytes(Path('cat.jpg').read_bytes()).shape  # doctest: +SKIP
+    torch.Size([3, 375, 500])
+    """
+    if (found := plain_jpeg(data, max_pixels)) is not None:
+        return found
+    with faults_explained(data), pillow_within(max_pixels), opened(data) as image:
+        pixels = np.array(as_rgb(image))
+        if not pixels.size:
+            raise UnreadableImage(Reason.BROKEN)
+    return torch.from_numpy(pixels).permute(2, 0, 1)  # in memory pixel by pixel, as the first change of a view wants it
+
+
+@contextmanager
+def opened(data: bytes) -> Iterator[Image.Image]:
+    """Pillow's image, the right way up."""
+    with Image.open(BytesIO(data), formats=formats()) as image:
+        image.load()
+        try:
+            ImageOps.exif_transpose(image, in_place=True)
+        except MemoryError:
+            raise
+        except Exception:  # as many kinds as for broken pixels: a broken EXIF block says nothing of them
+            pass
+        yield image
+
+
+@contextmanager
+def faults_explained(data: bytes) -> Iterator[None]:
+    """What a decoder raises, as an UnreadableImage with its reason."""
     try:
-        with pillow_within(max_pixels), Image.open(BytesIO(data), formats=formats()) as image:
-            image.load()
-            try:
-                ImageOps.exif_transpose(image, in_place=True)
-            except MemoryError:
-                raise
-            except Exception:  # as many kinds as for broken pixels: a broken EXIF block says nothing of them
-                pass
-            pixels = np.array(as_rgb(image))
-    except MemoryError:  # the machine's fault: a file within max_pixels needs little
+        yield
+    except (MemoryError, UserError):  # memory is the machine's fault: a file within max_pixels needs little
         raise
     except Exception as error:  # Pillow raises a dozen kinds for broken files: OSError, SyntaxError, struct.error, ...
         reason = Reason.BROKEN
         if isinstance(error, Image.DecompressionBombError):
             reason = Reason.TOO_LARGE
         elif isinstance(error, UnidentifiedImageError):
-            reason = Reason.NO_IMAGE
+            reason = Reason.NOT_RGB if data.startswith(TIFF) else Reason.NO_IMAGE
         elif 'truncated' in str(error).lower():  # only the message tells a file that ends too soon
             reason = Reason.CUT_SHORT
         raise UnreadableImage(reason) from error
-    if not pixels.size:
-        raise UnreadableImage(Reason.BROKEN)
-    return torch.from_numpy(pixels).permute(2, 0, 1)  # in memory pixel by pixel, as the first change of a view wants it
 
 
 def plain_jpeg(data: bytes, max_pixels: int) -> Tensor | None:
@@ -197,6 +210,8 @@ def plain_jpeg(data: bytes, max_pixels: int) -> Tensor | None:
 
 def file_kind(data: bytes) -> str:
     """The extension that fits the content of an image file: 'jpg', 'png', 'webp', ..."""
+    if data.startswith((NPY, *TIFF)):  # of which Pillow knows some
+        return 'npy' if data.startswith(NPY) else 'tif'
     with Image.open(BytesIO(data), formats=formats()) as image:
         return KINDS.get(image.format, image.format.lower())
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from mmairl.data.folders import FileDataset
-from mmairl.data.images import UnreadableImage, decode_bytes, file_kind
+from mmairl.data.images import UnreadableImage, file_kind
 from mmairl.data.shard_formats import ABOUT, members
 from mmairl.data.shards import Shards
 from mmairl.data.training import unreadable_allowed
@@ -60,7 +60,7 @@ class Checked(Dataset):
     def __getitem__(self, index: int) -> tuple[bytes, str] | str:
         try:
             data = self.dataset.encoded(index)
-            image = decode_bytes(data, self.dataset.max_pixels)
+            image = self.dataset.decoded(data, index)
         except UnreadableImage as fault:
             return fault.reason.phrase
         data = self.smaller(data, image) if self.smaller else data

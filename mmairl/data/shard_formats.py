@@ -21,6 +21,7 @@ from mmairl.errors import UserError, printable
 
 BLOCK = 512  # of a tar archive
 IMAGES = tuple(b'jpg jpeg png webp gif tif bmp ppm avif jp2 ico'.split())
+ARRAY = b'npy'
 ABOUT = b'__mmairl__'  # the folder of what tools/pack.py says about an archive; webdataset passes such names over
 POINTER = b'.mmairl/pointer'  # the first member of an archive that an older tools/pack.py wrote
 GROUPS = 8  # row groups of Parquet files that a process keeps
@@ -165,6 +166,8 @@ class Samples:
         if not self.members:
             return
         images = [extension for extension in IMAGES if extension in self.members]
+        if not images and ARRAY in self.members:  # beside an image, an array is something else
+            images = [ARRAY]
         if len(images) != 1:
             held = ', '.join(printable(one.decode(errors='replace')) for one in self.members)
             self.refuse(f'has {len(images) or "no"} images among its members ({held}); it must have one')

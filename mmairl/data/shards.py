@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmairl.data import far
 from mmairl.data.far import NodeCache
-from mmairl.data.images import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableImage, decode_bytes, retried
+from mmairl.data.images import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableImage, retried
 from mmairl.data.shard_formats import row_group
 from mmairl.data.shard_index import index_of, shards_at
 from mmairl.data.views import ViewDataset, Views
@@ -41,12 +41,14 @@ class Shards(ViewDataset):
         max_pixels: int = MAX_PIXELS,
         cache: str | Path | None = None,
         cache_size: int = 2**40,
+        channels: int | None = None,
     ) -> None:
-        super().__init__(views)
+        super().__init__(views, channels)
         self.cache = NodeCache(cache, cache_size) if cache else None
         self.root, self.max_unreadable, self.max_pixels = root, max_unreadable, max_pixels
         self.contents = index_of(shards_at(root), self.cache)
         self.__setstate__({})
+        self.take_depth()
 
     def __getstate__(self) -> dict:
         """Without what a worker that is started anew opens itself."""
@@ -80,7 +82,7 @@ class Shards(ViewDataset):
 
     def raw(self, index: int) -> Tensor:
         try:
-            return decode_bytes(self.encoded(index), self.max_pixels)
+            return self.decoded(self.encoded(index), index)
         except UnreadableImage as fault:
             raise UnreadableImage(fault.reason, printable(self.name(index)), '; mend or remove it') from fault
 

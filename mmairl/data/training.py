@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mmairl.data.images import Reason, UnreadableImage
 from mmairl.data.order import ByShards, Permutation
+from mmairl.data.views import inner_most
 from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATA_SAMPLERS
@@ -33,11 +34,9 @@ class TrainingImages(Dataset):
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        self.dataset = inner_most = dataset
-        while hasattr(inner_most, 'dataset'):  # below those that pick or relabel its images
-            inner_most = inner_most.dataset
+        self.dataset = dataset
         self.reasons = torch.zeros(len(dataset), dtype=torch.uint8).share_memory_()
-        self.allowed = unreadable_allowed(len(dataset), getattr(inner_most, 'max_unreadable', 0))
+        self.allowed = unreadable_allowed(len(dataset), getattr(inner_most(dataset), 'max_unreadable', 0))
 
     def __deepcopy__(self, memo: dict) -> 'TrainingImages':
         """Itself: mmengine copies a config, with the data set in it, before it starts the workers."""

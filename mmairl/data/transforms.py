@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, interpolate, pad
 from torchvision.transforms.v2 import InterpolationMode
 
+from mmairl.data.views import to_unit
 from mmairl.registry import TRANSFORMS
 
 Params = dict[str, Tensor]
@@ -23,7 +24,12 @@ class Augmentation:
     device, and the two forms have one distribution by construction: `single` is `apply` rounded to bytes.
 
     By default each image is changed with probability `p`; a worker returns the others as they are.
+
+    `single` is for RGB of 8 bits. Images of other channels or depths are floats, which a worker changes by `apply`. What
+    `clips` keeps values in [0, 1] and refuses images of other floats.
     """
+
+    clips = False
 
     def __init__(self, p: float) -> None:
         self.p = p
@@ -40,6 +46,14 @@ class Augmentation:
         """Change a float BCHW batch in [0, 1], each image by its own parameters."""
         raise NotImplementedError
 
+    def exact(self, image: Tensor, params: Params) -> Tensor:
+        """Change one image of any channels or depth."""
+        return self.apply(to_unit(image)[None], params)[0]
+
+    def only_rgb(self) -> str:
+        """What it does that has a meaning for RGB alone, and how a config leaves it out; empty where it does nothing such."""
+        return ''
+
     def tell(self, params: Params) -> str:
         """The parameters of one image in words; empty where the image stays as it is."""
         if not params.get('on', True):
@@ -49,7 +63,10 @@ class Augmentation:
 
     def __call__(self, image: Tensor) -> Tensor:
         params = self.draw(1, *image.shape[-2:])
-        return self.single(image, params) if params.get('on', True) else image
+        if not params.get('on', True):
+            return image
+        photograph = image.dtype is torch.uint8 and len(image) == 3
+        return self.single(image, params) if photograph else self.exact(image, params)
 
     def batch(self, images: Tensor) -> Tensor:
         return self.apply(images, self.draw(len(images), *images.shape[-2:]))
@@ -121,10 +138,13 @@ class RandomResizedCrop(Augmentation):
         return {key: torch.from_numpy(value) for key, value in dict(top=top, left=left, height=h, width=w).items()}
 
     def single(self, image: Tensor, params: Params) -> Tensor:
-        top, left, height, width = (int(params[key].item()) for key in ('top', 'left', 'height', 'width'))
-        box = image[:, top : top + height, left : left + width]
         # torch resizes bytes twice as fast in channels-last layout.
-        box = torch.from_numpy(interleaved(box)).permute(2, 0, 1)
+        return self.resized(torch.from_numpy(interleaved(cut(image, params))).permute(2, 0, 1))
+
+    def exact(self, image: Tensor, params: Params) -> Tensor:
+        return self.resized(to_unit(cut(image, params)))
+
+    def resized(self, box: Tensor) -> Tensor:
         return interpolate(box[None], (self.size, self.size), mode='bilinear', antialias=True)[0]
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
@@ -134,6 +154,11 @@ class RandomResizedCrop(Augmentation):
         columns = filter_weights(params['left'], params['width'], width, self.size)
         narrow = torch.bmm(images.reshape(count, channels * height, width), columns.transpose(1, 2))
         return torch.matmul(rows[:, None], narrow.view(count, channels, height, self.size))
+
+
+def cut(image: Tensor, params: Params) -> Tensor:
+    top, left, height, width = (int(params[key].item()) for key in ('top', 'left', 'height', 'width'))
+    return image[:, top : top + height, left : left + width]
 
 
 def between(low: float, high: float, chance: np.ndarray) -> np.ndarray:
@@ -174,7 +199,7 @@ class Resize:
         self.interpolation = InterpolationMode(interpolation)
 
     def __call__(self, image: Tensor) -> Tensor:
-        return F.resize(image, self.size, self.interpolation, antialias=True)
+        return F.resize(image, self.size, self.interpolation, antialias=True)  # of floats, bicubic may overshoot
 
     def batch(self, images: Tensor) -> Tensor:
         return self(images).clamp_(0, 1)  # bicubic overshoots
@@ -205,7 +230,12 @@ class ColorJitter(Augmentation):
 
     A factor of strength s is uniform in [max(0, 1 - s), 1 + s], the hue shift in [-hue, hue] of the circle. Nothing is
     rounded between the four, in either form.
+
+    Brightness and contrast change an image of any channels, each of which has a contrast to its own mean where they are not
+    RGB. Saturation and hue must be 0 there.
     """
+
+    clips = True
 
     def __init__(self, p: float, brightness: float, contrast: float, saturation: float, hue: float) -> None:
         super().__init__(p)
@@ -219,6 +249,10 @@ class ColorJitter(Augmentation):
             amounts=torch.stack([*factors, uniform(-self.hue, self.hue, count)], dim=1),
             order=torch.rand(count, 4).argsort(1),
         )
+
+    def only_rgb(self) -> str:
+        coloured = [name for name, most in zip(NAMES[2:], (self.strengths[2], self.hue)) if most and self.p]
+        return f'{" and ".join(coloured)} of ColorJitter (set to 0)' if coloured else ''
 
     def tell(self, params: Params) -> str:
         if not params['on']:
@@ -240,8 +274,9 @@ class ColorJitter(Augmentation):
         amounts = params['amounts'][rows, turns.gather(1, by_operation)]
         counts = [[int((turn == operation).sum()) for operation in range(4)] for turn in turns]
         images, rows, amounts = images.clone(), put(rows, images), put(amounts.to(images.dtype), images)
+        changes = BATCHED if images.shape[1] == 3 else (brighten, contrast)
         for count, row, amount in zip(counts, rows, amounts):
-            for adjust, some, by in zip(BATCHED, row.split(count), amount.split(count)):
+            for adjust, some, by in zip(changes, row.split(count), amount.split(count)):
                 if len(some):
                     images.index_copy_(0, some, adjust(images[some], by.view(-1, 1, 1, 1)))
         return images
@@ -257,7 +292,8 @@ def brighten(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    return torch.lerp(grey(images).mean((2, 3), keepdim=True), images, factor).clamp_(0, 1)
+    levels = grey(images) if images.shape[1] == 3 else images
+    return torch.lerp(levels.mean((2, 3), keepdim=True), images, factor).clamp_(0, 1)
 
 
 def saturate(images: Tensor, factor: Tensor) -> Tensor:
@@ -318,6 +354,9 @@ SINGLE = (brighten_pixels, contrast_pixels, saturate_pixels, shift_pixels_hue)
 class RandomGrayscale(Augmentation):
     """Replace all three channels by the luminance, with probability p."""
 
+    def only_rgb(self) -> str:
+        return 'RandomGrayscale (leave it out)' if self.p else ''
+
     def single(self, image: Tensor, params: Params) -> Tensor:
         luminance = to_bytes(cv2.transform(interleaved(image).astype(np.float32), LUMA_ROW))
         return torch.from_numpy(luminance).repeat(3, 1, 1)
@@ -330,6 +369,8 @@ class RandomGrayscale(Augmentation):
 @TRANSFORMS.register_module()
 class Solarize(Augmentation):
     """Invert every value at or above the threshold (of 255), with probability p."""
+
+    clips = True
 
     def __init__(self, p: float, threshold: int = 128) -> None:
         super().__init__(p)

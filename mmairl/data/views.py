@@ -1,17 +1,19 @@
 """Views: the data set that reads an image once and changes it by each view's pipeline, and what is done on the device."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import cv2
 import torch
 from mmengine.model import BaseDataPreprocessor
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmairl.errors import UserError
+from mmairl.data.images import MAX_PIXELS, UnreadableImage, decode_bytes
+from mmairl.errors import UserError, printable
 from mmairl.registry import MODELS, TRANSFORMS
 
+FIRST = 20  # images that are tried
 Views = Sequence[Sequence[dict]]
 Pipeline = list[Callable[[Tensor], Tensor]]
 
@@ -28,18 +30,57 @@ class ViewDataset(Dataset):
 
     `labels` is one class an image (-1 where unknown), or of shape (images, classes) where an image can be of several:
     1 is of the class, 0 is not, -1 is not to be counted. `metric` is what the field scores the set by.
+
+    Where the images are files, `channels` says that they are to be read as they are stored, with so many channels.
+    Otherwise they are RGB of 8 bits.
     """
 
     labels: Tensor
     classes: list[str]
     metric = 'top-1'
+    max_pixels = MAX_PIXELS
+    channels, as_stored, depth, reach = 3, False, None, (0.0, 1.0)
 
-    def __init__(self, views: Views | None) -> None:
+    def __init__(self, views: Views | None, channels: int | None = None) -> None:
         self.views = build_views(views)
+        if channels is not None:
+            self.channels, self.as_stored = channels, True
 
     def raw(self, index: int) -> Tensor:
-        """The image as stored: uint8, channels first."""
+        """The image as stored: uint8, uint16 or float32, channels first."""
         raise NotImplementedError
+
+    def decoded(self, data: bytes, index: int) -> Tensor:
+        """The image in a file; as it is stored, it must have the channels of the set and the depth of its first image."""
+        if not self.as_stored:
+            return decode_bytes(data, self.max_pixels)
+        from mmairl.data.stored import decode_stored  # which photographs do not need
+
+        return self.alike(decode_stored(data, self.max_pixels), index)
+
+    def alike(self, image: Tensor, index: int) -> Tensor:
+        """The image, unless it is of another kind than the others of the set."""
+        name = printable(self.name(index))
+        if len(image) != self.channels:
+            raise UserError(
+                f'{name} has {len(image)} channels (an array is height x width x channels) and the data set '
+                f'channels={self.channels}; set channels to that of all images, or move it out of the set'
+            )
+        if self.depth not in (None, image.dtype):
+            raise UserError(
+                f'{name} holds {in_words(image.dtype)} and the first image of the set {in_words(self.depth)}, of which the '
+                'largest number stands for 1; convert one of them, or move it out of the set'
+            )
+        return image
+
+    def take_depth(self) -> None:
+        """Look which numbers the images are stored in and how far they reach, by the first one that can be read."""
+        for index in range(min(len(self), FIRST) if self.as_stored else 0):
+            with suppress(UnreadableImage):
+                image = self.raw(index)
+                values = to_unit(image)
+                self.depth, self.reach = image.dtype, (values.min().item(), values.max().item())
+                return
 
     def name(self, index: int) -> str:
         """What a message calls an image."""
@@ -55,6 +96,8 @@ class ViewDataset(Dataset):
 
     def __getitem__(self, index: int) -> dict:
         image = self.raw(index)
+        if image.dtype is torch.uint16:  # for which torch has few functions
+            image = to_unit(image)
         inputs = []
         for pipeline in self.views:
             view = image
@@ -79,9 +122,14 @@ class ViewPreprocessor(BaseDataPreprocessor):
         self, mean: Sequence[float], std: Sequence[float], views: Views | None = None, channels_last: bool = False
     ) -> None:
         super().__init__(non_blocking=True)
+        if len(mean) != len(std) or 0 in std:
+            raise UserError(
+                f'data_preprocessor.mean={list(mean)} and std={list(std)} are to hold a number for each channel, and std no 0; '
+                'set them, as tools/pack.py --statistics measures them, and leave out a channel that never changes'
+            )
         # Not persistent: a checkpoint holds what was learnt, and its keys do not depend on the preprocessor.
-        self.register_buffer('mean', torch.tensor(mean).view(3, 1, 1), persistent=False)
-        self.register_buffer('std', torch.tensor(std).view(3, 1, 1), persistent=False)
+        self.register_buffer('mean', torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer('std', torch.tensor(std).view(-1, 1, 1), persistent=False)
         self.views = build_views(views) if views else None
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
 
@@ -134,10 +182,59 @@ def full_precision(device: str) -> Iterator[None]:
 
 
 def to_unit(images: Tensor) -> Tensor:
-    """Bytes become floats in [0, 1]; floats are in [0, 1] already."""
-    return images if images.is_floating_point() else images.float().div_(255)
+    """Whole numbers become floats in [0, 1], whose 1 is the largest number of 8 or 16 bits; floats stay as they are."""
+    return images if images.is_floating_point() else images.float().div_(65535 if images.dtype is torch.uint16 else 255)
+
+
+def require_channels(
+    dataset: Dataset, mean: Sequence[float] | None, backbone: nn.Module | None = None, views: Sequence[Pipeline] = ()
+) -> None:
+    """Refuse images that do not fit the statistics, the first convolution or an operation that only RGB has."""
+    images = inner_most(dataset)
+    if not isinstance(images, ViewDataset):  # another does not say
+        return
+    channels, (low, high) = images.channels, images.reach
+    if mean is not None and len(mean) != channels:
+        raise UserError(
+            f'the images have {channels} channels and data_preprocessor.mean {len(mean)} numbers; give mean and std a number '
+            'for each channel, as tools/pack.py --statistics measures them, or the data set other channels'
+        )
+    if backbone is not None and (taken := channels_of(backbone)) not in (None, channels):
+        raise UserError(
+            f'the images have {channels} channels and the first convolution takes {taken}; set '
+            f'model.backbone.in_channels={channels}, or channels={taken} of the data set'
+        )
+    steps = [step for view in views for step in view]
+    clipping = [type(step).__name__ for step in steps if getattr(step, 'clips', False) and step.p]
+    if clipping and (low < 0 or high > 1):
+        raise UserError(
+            f'the first image has values from {low:.4g} to {high:.4g}, and {clipping[0]} is for 0 to 1; scale all images in '
+            'their files, or leave it out'
+        )
+    of_rgb = [step.only_rgb() for step in steps if channels != 3 and hasattr(step, 'only_rgb')]
+    if wrong := list(dict.fromkeys(said for said in of_rgb if said)):
+        raise UserError(
+            f'the images have {channels} channels, and what only RGB has is to be changed: {"; ".join(wrong)}; '
+            'change the views of the config'
+        )
+
+
+def channels_of(backbone: nn.Module) -> int | None:
+    """Those of the images that its first convolution takes; None where it has no convolution."""
+    return next((part.in_channels for part in backbone.modules() if isinstance(part, nn.Conv2d)), None)
+
+
+def inner_most(dataset: Dataset) -> Dataset:
+    """The data set below those that pick or relabel its images."""
+    while hasattr(dataset, 'dataset'):
+        dataset = dataset.dataset
+    return dataset
+
+
+def in_words(depth: torch.dtype) -> str:
+    return {torch.uint8: '8 bits', torch.uint16: '16 bits'}.get(depth, 'floats')
 
 
 def normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """(x - mean) / std of images in bytes or in [0, 1]: what every network of ours is given."""
+    """(x - mean) / std of images in whole numbers or in [0, 1]: what every network of ours is given."""
     return (to_unit(images) - mean) / std

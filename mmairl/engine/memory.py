@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mmairl.configs import load_config
+from mmairl.data.views import channels_of
 from mmairl.engine.fast import make_fast, set_fast_keys
 from mmairl.engine.launch import register
 from mmairl.engine.plan import plan
@@ -93,7 +94,8 @@ def activations(model: nn.Module, views: int, batch: int, size: int, half: bool 
     """Bytes beside weights and gradients at the fullest moment of a step of `batch` images; the step computes nothing."""
     with one_of(gpus), FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device='cpu')
-        return fullest_moment(model, [torch.empty(batch, 3, size, size) for _ in range(views)], half)
+        channels = channels_of(model.backbone) or 3
+        return fullest_moment(model, [torch.empty(batch, channels, size, size) for _ in range(views)], half)
 
 
 def fullest_moment(model: nn.Module, images: list[Tensor], half: bool = False) -> int:

@@ -11,12 +11,14 @@ from mmengine.config import Config
 
 from mmairl.configs import home, load_config
 from mmairl.data.folders import UnlabelledFolder
+from mmairl.data.statistics import statistics
 from mmairl.engine.launch import train
 from mmairl.engine.loggers import log_to
 from mmairl.errors import UserError, as_user_errors, closest
 from mmairl.machine import cores
 
 FEWEST, LARGEST_BATCH, LONGEST_QUEUE = 64, 256, 16_384
+MEASURED = 5000  # images whose statistics are taken for those of all
 RUNS = itertools.count()
 
 
@@ -30,6 +32,7 @@ def pretrain(
     size: int = 224,
     batch: int | None = None,
     workers: int | None = None,
+    channels: int | None = None,
     seed: int | None = None,
     resume: bool = False,
     log: str | Sequence[str] = (),
@@ -48,6 +51,8 @@ def pretrain(
         size: the side of the crops in pixels; less for small images.
         batch: images in a step; by default a sixteenth of the images, 16 at least and 256 at most.
         workers: processes that load images; by default one a core, 8 at most.
+        channels: of images that are to be read as they are stored (TIFF, PNG, NPY of 8 or 16 bits or floats). Mean and std are
+            measured, and where it is not 3, the views lose what only RGB has: grey, saturation and hue.
         seed: a CPU run with one repeats bit for bit.
         resume: go on from the newest checkpoint in `out`.
         log: 'wandb', 'mlflow' or both in a list: where curves go as well.
@@ -58,9 +63,15 @@ def pretrain(
     """
     if not Path(data).is_dir():
         raise UserError(f'there is no folder of images at {Path(data).resolve()}; check the path')
-    images = len(UnlabelledFolder(data))
-    chosen = {'train_dataloader.num_workers': min(8, cores()) if workers is None else workers, 'randomness.seed': seed}
-    cfg = config_for(method, data, images, epochs, size, batch, {**chosen, **(options or {})})
+    dataset, workers = UnlabelledFolder(data, channels=channels), min(8, cores()) if workers is None else workers
+    chosen = {'train_dataloader.num_workers': workers, 'randomness.seed': seed}
+    if channels is not None:
+        found = statistics(dataset, workers, MEASURED)
+        normal = {'model.data_preprocessor.mean': found.mean, 'model.data_preprocessor.std': found.std}
+        chosen |= {'train_dataloader.dataset.channels': channels, 'model.backbone.in_channels': channels, **normal}
+    cfg = config_for(method, data, len(dataset), epochs, size, batch, {**chosen, **(options or {})})
+    if channels not in (None, 3):
+        cfg.train_dataloader.dataset.views = [without_rgb(view) for view in views_of(cfg)]
     cfg.work_dir, cfg.resume = str(out), resume
     log_to(cfg, log)
     # mmengine keeps one visualizer and log a name, and its own names differ by the second
@@ -122,6 +133,12 @@ def named(method: str) -> str:
 
 def views_of(base: Config) -> list[list[dict]]:
     return base.train_dataloader.dataset.views
+
+
+def without_rgb(view: list[dict]) -> list[dict]:
+    """The view without what only RGB has."""
+    kept = [step for step in view if step['type'] != 'RandomGrayscale']
+    return [{**step, 'saturation': 0, 'hue': 0} if step['type'] == 'ColorJitter' else step for step in kept]
 
 
 def warm_up(base: Config, epochs: int) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mmairl.models.batchnorm import measure_statistics  # which registers mmpretrain's backbones as well
 from mmairl.registry import MODELS
 from mmairl.weights.load import require_same_keys
-from mmairl.weights.read import Backbone, read_backbone
+from mmairl.weights.read import Backbone, fitted, read_backbone
 
 
 def load_backbone(
@@ -43,8 +43,9 @@ def load_backbone(
                 logging.disable(logging.NOTSET)
     if checkpoint is not None:
         found = checkpoint if isinstance(checkpoint, Backbone) else read_backbone(checkpoint, part)
-        require_same_keys(found.weights, backbone.state_dict(), found.path)
-        backbone.load_state_dict(found.weights)
+        weights = fitted(found.weights, backbone.state_dict(), found.path)
+        require_same_keys(weights, backbone.state_dict(), found.path)
+        backbone.load_state_dict(weights)
         origin = f'{found}, all {len(found.weights)} keys matched'
     print_log(f'backbone under test: {origin}', logger='current')
     backbone.requires_grad_(False)

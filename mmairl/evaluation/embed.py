@@ -13,9 +13,10 @@ from torch import Tensor
 
 from mmairl.configs import load_config
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.images import as_rgb, decode
+from mmairl.data.images import as_rgb, read_file
 from mmairl.data.shard_index import SUFFIXES
 from mmairl.data.shards import Shards
+from mmairl.data.stored import channels_first
 from mmairl.data.views import ViewDataset, Views
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, as_user_errors, printable
@@ -25,7 +26,7 @@ from mmairl.evaluation.protocol import default_device
 from mmairl.weights.read import Backbone, read_backbone, resnet_of
 
 IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-Images = str | Path | Sequence[str | Path | Image.Image]
+Images = str | Path | Sequence[str | Path | Image.Image | np.ndarray]
 
 
 @as_user_errors()
@@ -44,7 +45,7 @@ def embed(
 
     Args:
         checkpoint: of a ResNet, from a run of ours or of any project that `tools/evaluate.py` reads.
-        images: a folder, an archive of tools/pack.py, a file, or a list of files or of Pillow's images.
+        images: a folder, an archive of tools/pack.py, a file, or a list of files, of Pillow's images or of arrays H x W x C.
         part: 'student' or 'teacher'.
         size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
         config: the config of a network that is no ResNet.
@@ -56,8 +57,8 @@ def embed(
     >>> features.shape  # doctest: +SKIP
     (5000, 512)
     """
-    cfg, found, normal, views = network_of(checkpoint, part, size, config)
-    dataset = dataset_of(images, views)
+    cfg, found, normal, views, channels = network_of(checkpoint, part, size, config)
+    dataset = dataset_of(images, views, channels)
     how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
     columns = zip(*how.batches(load_backbone(cfg, found), dataset))
     x, _, readable = (torch.cat(column) for column in columns)
@@ -70,56 +71,67 @@ def embed(
 
 def network_of(
     checkpoint: str | Path, part: str, size: int | None, config: str | Path | None
-) -> tuple[Config, Backbone, dict, Views]:
-    """A config that has the network, its weights, the statistics its images are normalised by, and their one view."""
+) -> tuple[Config, Backbone, dict, Views, int | None]:
+    """A config that has the network, its weights, and of its images the statistics, the one view and the `channels`."""
     register()
     found = read_backbone(checkpoint, part)
-    normal, trained_size = input_of(found.settings)
+    normal, trained_size, channels = input_of(found.settings)
     if config is None:
         cfg = Config(dict(model=dict(backbone=resnet_of(found.weights, str(checkpoint)))))
+        channels = channels or cfg.model.backbone.get('in_channels')
     else:
         cfg = load_config(config)
         normal = {key: cfg.model.data_preprocessor[key] for key in IMAGENET}
     size = size or trained_size
-    return cfg, found, normal, [[dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]]
+    view = [dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]
+    return cfg, found, normal, [view], channels
 
 
-def input_of(settings: dict[str, str]) -> tuple[dict, int]:
-    """The statistics and the side of the images that a run of ours was trained on; ImageNet's and 224 where none says it."""
-    known = {key: text for key, text in settings.items() if key.endswith(('.mean', '.std', '.views'))}
+def input_of(settings: dict[str, str]) -> tuple[dict, int, int | None]:
+    """The statistics, the side and the `channels` of the images that a run of ours was trained on.
+
+    Where none says it, these are ImageNet's, 224 and None, for RGB of 8 bits.
+    """
+    known = {
+        key: text for key, text in settings.items() if key.endswith(('.mean', '.std', '.views', 'dataset.channels'))
+    }
     values = {key: ast.literal_eval(text) for key, text in known.items() if text != 'None'}
     normal = {key: values.get(f'model.data_preprocessor.{key}', value) for key, value in IMAGENET.items()}
     views = [view for key, views in values.items() if key.endswith('.views') for view in views]
-    return normal, next((step['size'] for view in views for step in view if 'size' in step), 224)
+    size = next((step['size'] for view in views for step in view if 'size' in step), 224)
+    return normal, size, next((value for key, value in values.items() if key.endswith('.channels')), None)
 
 
-def dataset_of(images: Images, views: Views) -> ViewDataset:
+def dataset_of(images: Images, views: Views, channels: int | None = None) -> ViewDataset:
     if isinstance(images, (str, Path)) and Path(images).is_dir():
-        return UnlabelledFolder(images, views)
+        return UnlabelledFolder(images, views, channels=channels)
     if isinstance(images, (str, Path)) and str(images).endswith(SUFFIXES):
-        return Shards(images, views)
+        return Shards(images, views, channels=channels)
     given = [images] if isinstance(images, (str, Path)) else list(images)
     for image in given:
-        if not isinstance(image, Image.Image) and not Path(image).is_file():
+        if isinstance(image, (str, Path)) and not Path(image).is_file():
             raise UserError(f'there is no image at {image}; check the path')
     if not given:
         raise UserError('there are no images to embed: the list is empty')
-    return Given(given, views)
+    return Given(given, views, channels)
 
 
 class Given(ViewDataset):
-    """Images by their paths, or in memory as Pillow has them."""
+    """Images by their paths, or in memory as Pillow or NumPy has them."""
 
-    def __init__(self, images: list[str | Path | Image.Image], views: Views) -> None:
-        super().__init__(views)
+    def __init__(self, images: list[str | Path | Image.Image | np.ndarray], views: Views, channels: int | None) -> None:
+        super().__init__(views, channels)
         self.images, self.labels, self.classes = images, torch.full((len(images),), -1), []
 
     def name(self, index: int) -> str:
         image = self.images[index]
-        return f'image {index}' if isinstance(image, Image.Image) else str(image)
+        return str(image) if isinstance(image, (str, Path)) else f'image {index}'
 
     def raw(self, index: int) -> Tensor:
         image = self.images[index]
-        if isinstance(image, Image.Image):
-            return torch.from_numpy(np.array(as_rgb(ImageOps.exif_transpose(image)))).permute(2, 0, 1).contiguous()
-        return decode(Path(image), Path(image).parent)
+        if isinstance(image, (str, Path)):
+            return self.decoded(read_file(Path(image), Path(image).parent, self.max_pixels), index)
+        if self.as_stored:
+            return self.alike(channels_first(np.asarray(image)), index)
+        picture = Image.fromarray(image) if isinstance(image, np.ndarray) else image
+        return channels_first(np.array(as_rgb(ImageOps.exif_transpose(picture))))

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from mmairl.data.images import UnreadableImage
-from mmairl.data.views import normalised
+from mmairl.data.views import normalised, require_channels
 from mmairl.data.workers import safe
 from mmairl.errors import UserError
 from mmairl.files import explained_disk_errors
@@ -95,6 +95,7 @@ class Extraction:
 
         Without a backbone the normalised pixels are the features. `first` is what a message calls the first image.
         """
+        require_channels(dataset, self.mean, backbone)
         if backbone is not None:
             backbone.to(self.device, memory_format=torch.channels_last).eval()
         at = first

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from mmairl.data.subsets import HELD_OUT
+from mmairl.data.views import require_channels
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.backbone import load_backbone
@@ -194,6 +195,7 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
     datasets = {name: (described, DATASETS.build(described)) for name, described in named.items()}
     for _, dataset in datasets.values():
         require_labelled_images(dataset)
+        require_channels(dataset, cfg.model.data_preprocessor.mean)
     classes = [list(map(str, getattr(dataset, 'classes', ()))) for _, dataset in datasets.values()]
     for name, other in zip(datasets, classes):
         if other != classes[0]:

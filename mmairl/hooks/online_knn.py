@@ -7,6 +7,7 @@ from mmengine.dist import barrier, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
+from mmairl.data.views import require_channels
 from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction, Features, stored
@@ -34,7 +35,9 @@ class OnlineKNNHook(Hook):
         train, test = self.train or settings.get('train'), self.test or settings.get('test')
         if not train or not test:
             raise UserError('the online k-NN has no data; set evaluation = dict(train=..., test=...) or its own two')
-        self.data = dict(train=DATASETS.build(train), test=DATASETS.build(test))
+        self.data, model = dict(train=DATASETS.build(train), test=DATASETS.build(test)), network_of(runner)
+        for dataset in self.data.values():
+            require_channels(dataset, model.data_preprocessor.mean, model.backbone)
 
     def after_train_epoch(self, runner: Runner) -> None:
         if not self.every_n_epochs(runner, self.interval):

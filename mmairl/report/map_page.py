@@ -29,7 +29,7 @@ from mmairl.evaluation.protocol import default_device
 from mmairl.models.siamese import pooled
 from mmairl.report.figures import COLOURS, feature_map, png
 from mmairl.report.page import write_page
-from mmairl.report.sections import plane
+from mmairl.report.sections import REACH, plane
 
 PIXELS = 16  # the side of the small images whose pixels are features
 SUBJECTS = (f'Raw pixels, {PIXELS} x {PIXELS}', 'Random weights', 'After training')
@@ -74,11 +74,11 @@ def map_images(
 
     >>> mmairl.map_images('runs/a/epoch_100.pth', 'images/', 'map.html')  # doctest: +SKIP
     """
-    cfg, found, normal, views = network_of(checkpoint, part, size, config)
-    dataset = dataset_of(images, views)
+    cfg, found, normal, views, channels = network_of(checkpoint, part, size, config)
+    dataset = dataset_of(images, views, channels)
     how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
     networks = load_backbone(cfg, None, seed=seed), load_backbone(cfg, found)
-    sheets = Sheets(len(dataset), how)
+    sheets = Sheets(len(dataset), how, dataset.as_stored)
     features, readable = look(Side(networks), dataset, how, sheets)
     require_differences(features, len(dataset), str(checkpoint))
     kept = readable.nonzero().flatten().tolist()
@@ -121,7 +121,8 @@ class Side(nn.Module):
 class Sheets:
     """Pictures of all images, SHEET by SHEET in one JPEG, since a file for each would be half header."""
 
-    def __init__(self, count: int, how: Extraction) -> None:
+    def __init__(self, count: int, how: Extraction, as_stored: bool = False) -> None:
+        self.as_stored = as_stored
         self.side = 96 if count <= 2000 else 64 if count <= 20_000 else 40  # so that the page can be mailed
         self.mean, self.std = (torch.tensor(list(v), device=how.device).view(-1, 1, 1) for v in (how.mean, how.std))
         self.waiting = torch.empty(0, 3, self.side, self.side, dtype=torch.uint8)  # never more than a sheet and a batch
@@ -129,7 +130,9 @@ class Sheets:
 
     def add(self, images: Tensor) -> None:
         """The next images, normalised as a network is given them."""
-        small = F.interpolate(images * self.std + self.mean, (self.side, self.side), mode='bilinear', antialias=True)
+        whole = images / (2 * REACH) + 0.5 if self.as_stored else images * self.std + self.mean
+        whole = whole[:, :3] if whole.shape[1] >= 3 else whole[:, :1].expand(-1, 3, -1, -1)
+        small = F.interpolate(whole, (self.side, self.side), mode='bilinear', antialias=True)
         self.waiting = torch.cat([self.waiting, (255 * small).round().clamp(0, 255).byte().cpu()])
         while len(self.waiting) >= SHEET**2:
             self._encode(self.waiting[: SHEET**2])

@@ -15,6 +15,7 @@ from sklearn.manifold import TSNE
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
+from mmairl.data.views import inner_most, to_unit
 from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Features
@@ -26,6 +27,7 @@ from mmairl.report.page import Page, fill
 from mmairl.report.table import results_table
 
 MAPPED, NEIGHBOURS, QUERIES, PAIRS = 1000, 7, 8, 8
+REACH = 3  # standard deviations from the mean to black and to white, where an image is no photograph
 METHODS = {'tsne': 't-SNE', 'umap': 'UMAP'}
 CURVES = {
     'loss': 'loss',
@@ -94,14 +96,26 @@ def add_views(page: Page, cfg: Config, seed: int) -> None:
 def augmented(dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int]) -> list[Tensor]:
     """Each view of the chosen images exactly as training makes it, as uint8."""
     views = preprocessor(default_collate([dataset[int(i)] for i in chosen]), training=True)['inputs']
-    return [
-        (255 * (view.float() * preprocessor.std + preprocessor.mean)).round().clamp(0, 255).byte() for view in views
-    ]
+    low, high = black_and_white(dataset, preprocessor)
+    return [in_bytes(view.float() * preprocessor.std + preprocessor.mean, low, high) for view in views]
+
+
+def black_and_white(dataset: Dataset, preprocessor: nn.Module) -> tuple[Tensor | float, Tensor | float]:
+    """The values that a page shows as black and white: 0 and 1 of photographs, and others around each channel's mean."""
+    if not inner_most(dataset).as_stored:
+        return 0.0, 1.0
+    return preprocessor.mean - REACH * preprocessor.std, preprocessor.mean + REACH * preprocessor.std
+
+
+def in_bytes(values: Tensor, low: Tensor | float = 0.0, high: Tensor | float = 1.0) -> Tensor:
+    return (255 * ((values - low) / (high - low))).round().clamp(0, 255).byte()
 
 
 def picture(image: Tensor, alt: str) -> tuple[str, str]:
-    """A uint8 CHW image as PNG in base64, with the text that stands for it."""
-    array, buffer = image.permute(1, 2, 0).numpy(), io.BytesIO()
+    """A CHW image as PNG in base64, with the text that stands for it: its first three channels, or its first."""
+    shown = image[:3] if len(image) >= 3 else image[:1]
+    shown = shown if shown.dtype is torch.uint8 else in_bytes(to_unit(shown))
+    array, buffer = shown.permute(1, 2, 0).numpy(), io.BytesIO()
     Image.fromarray(array.squeeze(2) if array.shape[2] == 1 else array).save(buffer, format='PNG')
     return base64.b64encode(buffer.getvalue()).decode(), alt
 

@@ -11,11 +11,18 @@ import torchvision.transforms.v2.functional as F
 from mmengine import Config
 
 from mmairl.data.transforms import Augmentation, Params, RandomResizedCrop
-from mmairl.data.views import Pipeline, ViewDataset, ViewPreprocessor
+from mmairl.data.views import (
+    Pipeline,
+    ViewDataset,
+    ViewPreprocessor,
+    inner_most,
+    require_channels,
+    to_unit,
+)
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS, MODELS
 from mmairl.report.page import Page, fill
-from mmairl.report.sections import augmented, picture
+from mmairl.report.sections import REACH, augmented, black_and_white, in_bytes, picture
 
 SHOWN = 12
 LONGEST = 400  # pixels of an original on the page
@@ -43,17 +50,16 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
             f'views are drawn of the data sets of mmairl with ViewPreprocessor, not of {type(dataset).__name__} with '
             f'{type(preprocessor).__name__}; give a config that has them'
         )
+    views = [*inner_most(dataset).views, *(preprocessor.views or [])]
+    require_channels(dataset, preprocessor.mean, views=views)
     chosen = np.random.default_rng(seed).choice(len(dataset), min(SHOWN, len(dataset)), replace=False).tolist()
-    inner_most = dataset
-    while hasattr(inner_most, 'dataset'):
-        inner_most = inner_most.dataset
-    heard = [listen(inner_most.views), listen(preprocessor.views or [])]  # in data workers, then on the device
+    heard = [listen(inner_most(dataset).views), listen(preprocessor.views or [])]  # in data workers, then on the device
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         views = augmented(dataset, preprocessor, chosen)
-    shown = []
+    shown, (low, high) = [], black_and_white(dataset, preprocessor)
     for place, index in enumerate(chosen):
-        whole = dataset.raw(index)
+        whole = in_bytes(to_unit(dataset.raw(index)), low, high)
         if max(whole.shape) > LONGEST:
             whole = F.resize(whole, None, max_size=LONGEST)
         made = []
@@ -69,9 +75,19 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         'in which it is done; what the draw left out is grey. Can you still tell what it is? And is what differs between '
         'the views really of no importance to you?',
         fill('views.html', shown=shown),
-        'Exactly as training makes them, with the normalisation undone.',
+        f'Exactly as training makes them, with the normalisation undone. {channels_in_words(inner_most(dataset))}',
     )
     return page.write(out)
+
+
+def channels_in_words(dataset: ViewDataset) -> str:
+    """Which channels the page shows, and how bright, where the images are no photographs."""
+    if not dataset.as_stored:
+        return ''
+    which = f'Channels 1 to 3 of {dataset.channels} are shown as red, green and blue'
+    if dataset.channels < 3:
+        which = f'Channel 1 of {dataset.channels} is shown as grey'
+    return f'{which}, from {REACH} standard deviations below its mean to {REACH} above.'
 
 
 def listen(pipelines: Sequence[Pipeline]) -> Heard:

@@ -9,6 +9,7 @@ from itertools import zip_longest
 import torch
 from mmengine.config import Config
 
+from mmairl.data.views import channels_of
 from mmairl.registry import MODELS
 from mmairl.study.scale import Scale
 
@@ -78,7 +79,8 @@ def _flops(config: str, sizes: Sequence[int], batch: int) -> int | None:
 
     model = build(Config(json.loads(config))).to('meta')
     with torch.device('meta'), FlopCounterMode(display=False) as counter:
-        views, label = [torch.empty(batch, 3, size, size) for size in sizes], torch.zeros(batch, dtype=torch.int64)
+        channels, label = channels_of(model.backbone) or 3, torch.zeros(batch, dtype=torch.int64)
+        views = [torch.empty(batch, channels, size, size) for size in sizes]
         try:
             model(views, dict(label=label), mode='loss')['loss'].backward()
         except RuntimeError:  # torch's, of a step that looks at a number

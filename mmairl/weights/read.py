@@ -118,8 +118,35 @@ def weights_for(module: nn.Module, whole: dict[str, Tensor], prefix: str, path: 
         raise UserError(f"no key of {path} starts with '{prefix}'; its keys look like {list(whole)[:3]}")
     stages = {key.split('.')[0] for key in here}
     weights = {key: value for key, value in inside.items() if key.split('.')[0] in stages}
+    if not prefix:
+        weights = fitted(weights, here, path)
     require_same_keys(weights, here, path)
     return weights
+
+
+def fitted(weights: dict[str, Tensor], here: dict[str, Tensor], path: str | Path) -> dict[str, Tensor]:
+    """The weights with RGB kernels made to fit a first convolution of C channels, as timm does.
+
+    One channel gets their sum. More get them in turn, times 3 / C, so that a grey image has the same response.
+    """
+    key = next((key for key, value in here.items() if value.ndim == 4), None)
+    if key is None or key not in weights or weights[key].ndim != 4:
+        return weights
+    kernels, wanted = weights[key], here[key].shape[1]
+    there = kernels.shape[1]
+    if there == wanted or kernels[:, :1].shape != here[key][:, :1].shape:
+        return weights
+    if there != 3:
+        raise UserError(
+            f'{path} was trained on images of {there} channels and the first convolution of the config takes {wanted}; set '
+            f'model.backbone.in_channels={there} and channels={there} of the data sets, or give another checkpoint'
+        )
+    if wanted == 1:
+        made, how = kernels.float().sum(1, keepdim=True), 'summed'
+    else:
+        made, how = kernels.float()[:, [c % 3 for c in range(wanted)]] * (3 / wanted), f'repeated, times 3/{wanted}'
+    print_log(f'{key} of {path}: the RGB kernels are {how}, to take {wanted} channels', logger='current')
+    return {**weights, key: made.to(kernels.dtype)}
 
 
 @WEIGHT_INITIALIZERS.register_module()
@@ -282,4 +309,5 @@ def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> di
         depth=depth,
         stem_channels=weights['conv1.weight'].shape[0],
         base_channels=weights['layer1.0.conv1.weight'].shape[0],
+        **({} if (channels := weights['conv1.weight'].shape[1]) == 3 else {'in_channels': channels}),
     )

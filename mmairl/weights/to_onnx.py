@@ -10,6 +10,7 @@ from mmengine.registry import init_default_scope
 from torch import Tensor, nn
 
 import mmairl.models  # noqa: F401  registers mmpretrain's backbones
+from mmairl.data.views import channels_of
 from mmairl.errors import UserError
 from mmairl.files import replacing
 from mmairl.models.siamese import pooled
@@ -46,7 +47,8 @@ def write_onnx(backbone: Backbone, path: str | Path, size: int = 224, cfg: Confi
     require_same_keys(backbone.weights, network.state_dict(), backbone.path)
     network.load_state_dict(backbone.weights)
     network = Pooled(network).float().eval().requires_grad_(False)
-    images = torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(0))
+    channels = channels_of(network) or 3
+    images = torch.randn(3, channels, size, size, generator=torch.Generator().manual_seed(0))
     with replacing(path, source=backbone.path) as beside:
         torch.onnx.export(
             network,

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from mmairl.data import images
-from mmairl.data.images import Reason, UnreadableImage, decode, decode_bytes, read_file
+from mmairl.data.images import Reason, UnreadableImage, decode_bytes, read_file
 from mmairl.errors import UserError
 
 RANDOM = np.random.default_rng(0)
@@ -47,7 +47,7 @@ def near(found: np.ndarray, wanted: np.ndarray, levels: float) -> bool:
 def test_lossless_colours_are_exact_whatever_the_file_is_called(tmp_path):
     for kind in ('PNG', 'BMP', 'TIFF', 'PPM', 'WEBP'):
         (tmp_path / 'misnamed.jpg').write_bytes(encoded(Image.fromarray(COLOURS), kind, lossless=True))
-        found = decode(tmp_path / 'misnamed.jpg', tmp_path)
+        found = decode_bytes(read_file(tmp_path / 'misnamed.jpg', tmp_path))
         assert found.dtype == torch.uint8
         assert torch.equal(found, torch.from_numpy(COLOURS).permute(2, 0, 1))
 
@@ -142,13 +142,13 @@ def test_a_bomb_is_refused_before_memory_is_taken(tmp_path):
     script = """if True:
         import resource, sys
         from pathlib import Path
-        from mmairl.data.images import UnreadableImage, decode, formats
+        from mmairl.data.images import UnreadableImage, decode_bytes, formats, read_file
         formats()
         taken = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + 100 * 2**20,) * 2)
         for file in sys.argv[1:]:
             try:
-                decode(Path(file), Path(file).parent)
+                decode_bytes(read_file(Path(file), Path(file).parent))
             except UnreadableImage as fault:
                 print(fault.reason.name)"""
     done = subprocess.run([sys.executable, '-c', script, *map(str, files)], capture_output=True, text=True)

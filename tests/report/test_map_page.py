@@ -63,7 +63,7 @@ def test_neighbours_on_the_page_are_those_of_knn_features_by_brute_force(page, c
     data = data_of(page)
     assert data['names'][:2] == ['a/00.png', 'a/02.png'] and len(data['names']) == 41 and 'a/50.png' in page.read_text()
     assert data['classes'] == ['a', 'b'] and data['labels'] == [0] * 20 + [1] * 21
-    cfg, found, normal, views = network_of(checkpoint, 'student', SIZE, None)
+    cfg, found, normal, views, _ = network_of(checkpoint, 'student', SIZE, None)
     features = extract(load_backbone(cfg, found), ImageFolder(folder, views), Extraction(**normal, batch_size=64))
     assert features.unreadable == (20,)
     unit = torch.nn.functional.normalize(features.x.double()).numpy()

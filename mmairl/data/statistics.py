@@ -1,0 +1,71 @@
+"""Mean and deviation of each channel over the images of a data set: what `data_preprocessor.mean` and `std` are set to."""
+
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+from rich.progress import track
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from mmairl.data.images import UnreadableImage
+from mmairl.data.views import ViewDataset, to_unit
+from mmairl.errors import UserError
+
+
+class Statistics(NamedTuple):
+    """Of values in [0, 1] (floats as they are), with how many images they are of and how many could not be read."""
+
+    mean: list[float]
+    std: list[float]
+    images: int
+    unreadable: int
+
+
+class Moments(NamedTuple):
+    """Pixels, and of each channel the mean and the sum of squared distances from it, in float64."""
+
+    pixels: int
+    mean: Tensor
+    squares: Tensor
+
+
+class Measured(Dataset):
+    """The moments of each image, or None where it cannot be read."""
+
+    def __init__(self, dataset: ViewDataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Moments | None:
+        try:
+            values = to_unit(self.dataset.raw(index)).double().flatten(1)
+        except UnreadableImage:
+            return None
+        mean = values.mean(1)
+        return Moments(values.shape[1], mean, (values - mean[:, None]).square().sum(1))
+
+
+def joined(one: Moments, other: Moments) -> Moments:
+    """Those of both together (Chan et al. 1983), which loses no digits as a difference of sums does."""
+    pixels, away = one.pixels + other.pixels, other.mean - one.mean
+    squares = one.squares + other.squares + away**2 * (one.pixels * other.pixels / pixels)
+    return Moments(pixels, one.mean + away * (other.pixels / pixels), squares)
+
+
+def statistics(dataset: ViewDataset, workers: int = 0, most: int | None = None) -> Statistics:
+    """Over every pixel of all images that can be read, or of `most` of them, evenly chosen.
+
+    >>> statistics(UnlabelledFolder('cells/train', channels=2)).mean  # doctest: +SKIP
+    [0.0213, 0.1871]
+    """
+    count = min(len(dataset), most or len(dataset))
+    chosen = torch.linspace(0, len(dataset) - 1, count).long().tolist()
+    loader = DataLoader(Subset(Measured(dataset), chosen), batch_size=None, num_workers=workers)
+    found = [moments for moments in track(loader, 'measuring', count) if moments is not None]
+    if not found:
+        raise UserError(f'none of the {count} images can be read, first {dataset.name(0)}; mend or remove them')
+    pixels, mean, squares = reduce(joined, found)
+    return Statistics(mean.tolist(), (squares / pixels).sqrt().tolist(), len(found), count - len(found))

@@ -1,0 +1,182 @@
+"""Images that are not RGB of 8 bits, from the folder to the scores: trained, resumed, evaluated, embedded, converted, shown."""
+
+import json
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from resuming import LeaveAt, LeftInTheMiddle
+
+import mmairl
+from mmairl.configs import load_config
+from mmairl.engine import launch
+from mmairl.errors import UserError
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.features import extract
+from mmairl.evaluation.protocol import evaluation_sets, extraction
+from mmairl.weights.load import load_checkpoint
+from mmairl.weights.read import fitted
+
+CONFIG = """
+_base_ = 'mmairl::mocov2plus_r18_folder_100e.py'
+crop = [dict(type='RandomResizedCrop', size=32, scale=(0.2, 1.0))]
+rest = [
+    dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0, hue=0),
+    dict(type='GaussianBlur', p=0.5), dict(type='Solarize', p=0.2), dict(type='RandomFlip'),
+]
+whole = [dict(type='Resize', size=40), dict(type='CenterCrop', size=32)]
+model = dict(
+    backbone=dict(in_channels={channels}, stem_channels=8, base_channels=8),
+    projector=dict(in_channels=64, hidden_channels=32), predictor=dict(hidden_channels=32), queue=dict(length=16),
+    data_preprocessor=dict(mean={mean}, std={std}, views={device}),
+)
+train_dataloader = dict(dataset=dict(root='{root}', channels={channels}, views={workers}), num_workers=1)
+evaluation = dict(
+    train=dict(root='{root}', channels={channels}, views=[whole]),
+    test=dict(root='{root}', channels={channels}, views=[whole]),
+)
+total_batch_size = 8
+train_cfg = dict(max_epochs=2)
+default_hooks = dict(checkpoint=dict(interval=1))
+randomness = dict(seed=3)
+"""
+
+
+def write_tiff(path, pixels) -> None:
+    tifffile = pytest.importorskip('tifffile')
+    tifffile.imwrite(path.with_suffix('.tif'), pixels, photometric='minisblack', planarconfig='contig')
+
+
+def write_npy(path, pixels) -> None:
+    np.save(path.with_suffix('.npy'), pixels)
+
+
+def write_png(path, pixels) -> None:
+    Image.fromarray(pixels[..., 0]).save(path.with_suffix('.png'))
+
+
+CASES = {
+    'five channels of 16 bits in TIFF': (5, np.uint16, write_tiff, 'workers'),
+    'five channels of 16 bits in NPY, changed on the device': (5, np.uint16, write_npy, 'device'),
+    'one channel in PNG': (1, np.uint8, write_png, 'workers'),
+}
+
+
+@pytest.fixture
+def made(request, tmp_path):
+    """A config, its file, and the folder of 24 images in two classes that differ in brightness."""
+    channels, kind, write, side = CASES[request.param]
+    random, root = np.random.default_rng(0), tmp_path / 'images'
+    for number in range(24):
+        level = (0.2, 0.6)[number % 2]
+        pixels = (random.random((40, 44, channels)) * 0.2 + level) * np.iinfo(kind).max
+        (root / 'ab'[number % 2]).mkdir(parents=True, exist_ok=True)
+        write(root / 'ab'[number % 2] / f'{number:02}', pixels.astype(kind))
+    sides = dict(workers=('[crop + rest] * 2', 'None'), device=('[crop] * 2', '[rest] * 2'))
+    workers, device = sides[side]
+    text = CONFIG.format(
+        channels=channels, mean=[0.5] * channels, std=[0.2] * channels, root=root, workers=workers, device=device
+    )
+    (tmp_path / 'cells.py').write_text(text)
+    return channels, tmp_path / 'cells.py', root
+
+
+def run(file, work_dir, resume=False, hooks=()):
+    cfg = load_config(file, {'work_dir': str(work_dir), 'resume': resume, 'custom_hooks': [*hooks]})
+    cfg.experiment_name = f'{work_dir.name}{resume}{len(hooks)}'
+    launch.train(cfg)
+    return work_dir / 'epoch_2.pth'
+
+
+@pytest.mark.parametrize('made', CASES, indirect=True)
+def test_it_trains_resumes_to_the_bit_and_every_command_takes_its_checkpoint(made, tmp_path, run_tool, capsys):
+    channels, file, root = made
+    checkpoint = run(file, tmp_path / 'whole')
+    with pytest.raises(LeftInTheMiddle):
+        run(file, tmp_path / 'parts', hooks=[dict(type=LeaveAt, iteration=5)])
+    one, other = (
+        load_checkpoint(path)['state_dict'] for path in (checkpoint, run(file, tmp_path / 'parts', resume=True))
+    )
+    assert one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
+    assert one['backbone.conv1.weight'].shape[1] == channels
+
+    run_tool('tools/evaluate.py', 'knn', file, checkpoint, '--k', 3, '--no-cache', '--workers', 0)
+    found = json.loads((tmp_path / 'whole/epoch_2_student_knn.json').read_text())
+    assert found['scores']['k-NN, k = 3'] > 90, 'classes of different brightness'
+    features, names = mmairl.embed(checkpoint, root, size=32)
+    cfg = load_config(file)
+    dataset = evaluation_sets(cfg)['test'][1]
+    assert names == [dataset.name(index) for index in range(24)]
+    cut = mmairl.embed(checkpoint, [dataset.raw(0).permute(1, 2, 0).numpy(), names[1]], size=32)[0]
+    np.testing.assert_allclose(cut, features[:2], rtol=1e-4, atol=1e-6)
+    assert extract(load_backbone(cfg, checkpoint), dataset, extraction(cfg)).x.shape == features.shape
+
+    run_tool('tools/convert.py', checkpoint, tmp_path / 'out.pth', '--to', 'timm')
+    taken = load_checkpoint(tmp_path / 'out.pth')
+    network = timm.models.resnet.ResNet(timm.models.resnet.BasicBlock, [2] * 4, in_chans=channels, num_classes=0)
+    assert (
+        network.conv1.weight.shape[1:] == taken['conv1.weight'].shape[1:]
+        and network.state_dict().keys() == taken.keys()
+    )
+    run_tool('tools/report.py', 'views', file, '--out', tmp_path / 'views.html')
+    shown = 'Channels 1 to 3 of 5 are shown as red' if channels == 5 else 'Channel 1 of 1 is shown as grey'
+    assert shown in (tmp_path / 'views.html').read_text()
+
+
+@pytest.mark.parametrize('made', ['one channel in PNG'], indirect=True)
+def test_what_does_not_fit_is_one_sentence_before_the_first_step(made, tmp_path):
+    file = made[1]
+
+    def said(**options) -> str:
+        with pytest.raises(UserError) as caught:
+            cfg = load_config(file, {'work_dir': str(tmp_path / 'run'), **options})
+            launch.train(cfg)
+        return str(caught.value)
+
+    grey = [[dict(type='RandomGrayscale', p=0.2)]] * 2
+    assert 'RandomGrayscale (leave it out)' in said(**{'train_dataloader.dataset.views': grey})
+    assert 'the first convolution takes 3; set model.backbone.in_channels=1' in said(
+        **{'model.backbone.in_channels': 3}
+    )
+    normal = {'model.data_preprocessor.mean': [0.5] * 3, 'model.data_preprocessor.std': [0.5] * 3}
+    assert 'have 1 channels and data_preprocessor.mean 3 numbers' in said(**normal)
+    assert '00.png has 1 channels' in said(**{'train_dataloader.dataset.channels': 5})
+
+
+def test_pretrain_measures_the_statistics_and_leaves_out_what_only_rgb_has(tmp_path):
+    random, folder = np.random.default_rng(0), tmp_path / 'images'
+    folder.mkdir()
+    pixels = random.integers(0, 4096, (64, 40, 40, 2), np.uint16)
+    for number, one in enumerate(pixels):
+        np.save(folder / f'{number}.npy', one)
+    narrow = {'model.backbone.stem_channels': 8, 'model.backbone.base_channels': 8, 'model.projector.in_channels': 64}
+    out = mmairl.pretrain(
+        'byol', folder, tmp_path / 'out', 1, size=32, batch=32, workers=0, channels=2, seed=1, options=narrow
+    )
+    settings = load_checkpoint(out)['meta']['settings']
+    values = pixels.reshape(-1, 2) / 65535
+    np.testing.assert_allclose(json.loads(settings['model.data_preprocessor.mean']), values.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(json.loads(settings['model.data_preprocessor.std']), values.std(0), rtol=1e-6)
+    views = settings['train_dataloader.dataset.views']
+    assert 'Grayscale' not in views and "'brightness': 0.4" in views and "'saturation': 0," in views
+    assert mmairl.embed(out, folder)[0].shape == (64, 64)
+
+
+@pytest.mark.parametrize('channels', (1, 2, 3, 4, 5, 7))
+def test_rgb_kernels_are_adapted_as_timm_does(channels):
+    there = dict(weights={'conv1.weight': torch.randn(8, 3, 7, 7), 'layer1.0.conv1.weight': torch.randn(8, 8, 3, 3)})
+    here = {'conv1.weight': torch.empty(8, channels, 7, 7), 'layer1.0.conv1.weight': torch.empty(8, 8, 3, 3)}
+    made = fitted(there['weights'], here, 'rgb.pth')
+    kernels = there['weights']['conv1.weight'].double()
+    looped = torch.zeros(8, channels, 7, 7, dtype=torch.float64)
+    for channel in range(channels):
+        looped[:, channel] = kernels.sum(1) if channels == 1 else kernels[:, channel % 3] * 3 / channels
+    torch.testing.assert_close(made['conv1.weight'].double(), looped, rtol=1e-6, atol=1e-6)
+    theirs = timm.models.adapt_input_conv(channels, there['weights']['conv1.weight'])
+    torch.testing.assert_close(made['conv1.weight'], theirs)
+    assert made['layer1.0.conv1.weight'] is there['weights']['layer1.0.conv1.weight']
+    if channels != 3:
+        with pytest.raises(UserError, match=f'trained on images of {channels} channels .* takes 3; set'):
+            fitted(here, there['weights'], 'other.pth')
