@@ -12,8 +12,10 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import resuming
 import torch
 from PIL import Image
+from test_same_run import config
 from torch.utils.data import DataLoader
 
 from mmairl.data import far, images
@@ -204,3 +206,18 @@ def test_a_full_disk_is_said_at_once_and_a_run_by_shards_resumes_at_any_place(st
     assert len({index // 4 for index, _ in whole[:8]}) == 2 and len({seed for _, seed in whole}) == 12
     with pytest.raises(UserError, match="order='shards' does not fit ViewDataset"):
         ResumableSampler(ViewDataset(None), seed=3, order='shards')
+
+
+@pytest.mark.slow
+def test_a_run_from_the_server_that_is_left_and_gone_on_with_is_that_of_local_shards(storage, tmp_path):
+    client, _ = storage
+    pixels = np.random.default_rng(1).integers(0, 256, (37, 40, 32, 3), dtype=np.uint8)
+    for at in range(0, 37, 10):
+        content = tar(pixels[at : at + 10], at)
+        (tmp_path / f'run-{at:02}.tar').write_bytes(content)
+        client.put_object(Bucket='images', Key=f'run-{at:02}.tar', Body=content)
+    whole = resuming.run(config(tmp_path / 'whole', dict(type='Shards', root=f'{tmp_path}/run-*.tar')))
+    for name, more in dict(direct={}, cached=dict(cache=str(tmp_path / 'node'))).items():
+        shards = dict(type='Shards', root='s3://images/run-*.tar', **more)
+        resuming.run(config(tmp_path / name, shards, leave_at=3))
+        resuming.assert_the_same_run(whole, resuming.run(config(tmp_path / name, shards, resume=True)))

@@ -1,10 +1,12 @@
 """Shards that the real webdataset, pyarrow and datasets wrote, and bad ones, each told in a sentence."""
 
 import io
+import json
 import os
 import pickle
 import shutil
 import tarfile
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +15,12 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from mmairl.data import shard_index
+from mmairl.data import shard_index, shards
 from mmairl.data.images import Reason, UnreadableImage
 from mmairl.data.shard_index import braces, shards_at
 from mmairl.data.shards import Shards
 from mmairl.data.subsets import ClassSubset, ListedSubset
+from mmairl.data.training import ResumableSampler, TrainingImages
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 
@@ -106,6 +109,30 @@ def test_images_labels_and_classes_are_those_that_were_written(writer, tmp_path)
     assert torch.equal(again.raw(3), data.raw(3)) and torch.equal(again.labels, data.labels)
     kept = ClassSubset(dict(type='Shards', root=root), 0.34)
     assert {LABELS[order[at]] for at in kept.indices} == {classes.index(kept.classes[0])}
+
+
+def test_a_hundred_million_rows_in_ten_thousand_shards_cost_a_process_little_memory(tmp_path, monkeypatch):
+    count, names = 10**8, [f'{at:05}.tar' for at in range(10_000)]
+    np.save(tmp_path / 'bounds.npy', np.linspace(0, count, 10_001).astype(np.int64))
+    for name, kind, size in [(one, np.int64, count) for one in ('starts', 'sizes', 'labels', 'name_ends')] + [
+        ('names', np.uint8, 1)
+    ]:
+        np.lib.format.open_memmap(tmp_path / f'{name}.npy', 'w+', kind, (size,))  # which the disk does not hold
+    (tmp_path / 'about.json').write_text(json.dumps(dict(classes=[], about={}, stamps=[[1, 1]] * len(names))))
+    monkeypatch.setattr(shards, 'index_of', lambda *_: shard_index.Index(tmp_path, names))
+    monkeypatch.setattr(shards, 'shards_at', lambda _: names)
+    before = held()
+    data = Shards('made up')
+    indices = list(islice(ResumableSampler(TrainingImages(data), seed=0), 4096))
+    assert len({data.contents.place(index)[0] for index, _ in indices}) > 3000
+    assert sum(int(data.labels[index]) for index, _ in indices) == 0
+    assert held() - before < 200e6
+
+
+def held() -> int:
+    """Bytes of memory that this process holds, without the pages of files, which the system takes back when it needs them."""
+    told = dict(line.split(':') for line in Path('/proc/self/status').read_text().splitlines())
+    return sum(1024 * int(told[name].split()[0]) for name in ('RssAnon', 'RssShmem'))
 
 
 # ---- tar archives, also without the packages
