@@ -1,9 +1,10 @@
-"""One page of all that tools/evaluate.py left in some folders, of a run's health, of the views that a config makes, or a
-map of images.
+"""One page of all that tools/evaluate.py left in some folders, of a run's health, of several runs, of the views that a
+config makes, or a map of images.
 
 tools/report.py FOLDER... [--plot X Y] [--out DIR]
 tools/report.py views CONFIG [--root DIR] [--out PAGE]
-tools/report.py health WORK_DIR [--out PAGE]
+tools/report.py health WORK_DIR [--watch] [--out PAGE]
+tools/report.py compare RUN RUN... [--out PAGE]
 tools/report.py map CHECKPOINT --images DIR [--colours CSV COLUMN] [--out PAGE]
 """
 
@@ -17,15 +18,19 @@ from mmairl.engine.check import check_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.flags import ConfigOptions, count, device, positive, seed
+from mmairl.report.compare_page import write_compare_page
 from mmairl.report.evaluation_page import records_in, write_evaluation_page
 from mmairl.report.health_page import write_health_page
 from mmairl.report.views_page import write_views_page
+from mmairl.report.watch import watch
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        'folders', nargs='+', help="folders of results; or 'views', 'health' or 'map' and what is named above"
+        'folders',
+        nargs='+',
+        help="folders of results; or 'views', 'health', 'compare' or 'map' and what is named above",
     )
     parser.add_argument(
         '--plot',
@@ -43,8 +48,10 @@ def health(arguments: Sequence[str]) -> Path:
     parser = argparse.ArgumentParser(prog='report.py health', description="The health page of a run's latest start.")
     parser.add_argument('work_dir', help='of a training run with a HealthHook')
     parser.add_argument('--out', help='the page (default: WORK_DIR/health.html)')
+    parser.add_argument('--watch', action='store_true', help='write it again as the run goes, and show it here as well')
     args = parser.parse_args(arguments)
-    return write_health_page(args.work_dir, args.out or Path(args.work_dir) / 'health.html')
+    write = watch if args.watch else write_health_page
+    return write(args.work_dir, args.out or Path(args.work_dir) / 'health.html')
 
 
 def views(arguments: Sequence[str]) -> Path:
@@ -60,6 +67,14 @@ def views(arguments: Sequence[str]) -> Path:
     cfg = load_config(args.config, {**options, **(args.cfg_options or {})})
     check_config(cfg)
     return write_views_page(cfg, args.out or f'work_dirs/views/{Path(args.config).stem}.html', args.seed)
+
+
+def compare(arguments: Sequence[str]) -> Path:
+    parser = argparse.ArgumentParser(prog='report.py compare', description='Runs beside each other.')
+    parser.add_argument('runs', nargs='+', help='work dirs of training runs, two or more')
+    parser.add_argument('--out', default='work_dirs/compare.html', help='the page (default: work_dirs/compare.html)')
+    args = parser.parse_args(arguments)
+    return write_compare_page(args.runs, args.out)
 
 
 def image_map(arguments: Sequence[str]) -> Path:
@@ -96,7 +111,7 @@ def evaluation() -> Path:
 
 @one_sentence_errors
 def main() -> None:
-    pages = dict(health=health, views=views, map=image_map)
+    pages = dict(health=health, views=views, map=image_map, compare=compare)
     made = pages.get(sys.argv[1]) if len(sys.argv) > 1 else None  # a folder of such a name is given as ./health
     print(made(sys.argv[2:]) if made else evaluation())
 

@@ -106,7 +106,7 @@ def require_same_length(
 
 def settings(cfg: Config) -> dict[str, str]:
     """What training depends on, by dotted keys and as text; each checkpoint holds it, for a resume to compare."""
-    return {key: str(value) for key, value in _flat(cfg.to_dict()).items() if key.startswith(SECTIONS)}
+    return {key: str(value) for key, value in flat(cfg.to_dict()).items() if key.startswith(SECTIONS)}
 
 
 def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
@@ -127,10 +127,11 @@ def table(changes: Sequence[Change]) -> str:
     return '\n'.join(['the config differs from the one in the checkpoint:', *rows, *more])
 
 
-def _flat(value: Any, key: str = '') -> dict[str, Any]:
+def flat(value: Any, key: str = '') -> dict[str, Any]:
+    """The values of a config by their dotted keys."""
     value = list(value) if isinstance(value, tuple) else value
     if isinstance(value, list) and any(isinstance(one, dict) for one in value):
         value = dict(enumerate(value))
     if not isinstance(value, dict):
         return {key: value}
-    return {at: leaf for name, one in value.items() for at, leaf in _flat(one, f'{key}.{name}'.lstrip('.')).items()}
+    return {at: leaf for name, one in value.items() for at, leaf in flat(one, f'{key}.{name}'.lstrip('.')).items()}

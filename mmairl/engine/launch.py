@@ -147,6 +147,18 @@ def require_shared(folder: str) -> None:
         )
 
 
+def in_use(folder: str | Path) -> bool:
+    """Whether a process holds the work dir at this moment."""
+    if not (lock := Path(folder) / '.lock').is_file():
+        return False
+    with lock.open('a+') as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @RUNNERS.register_module()
 class PreparedRunner:
     """The `runner_type` of our configs, by which tools/train.py of mmpretrain and others start a run as `train` does."""

@@ -1,6 +1,7 @@
 """The curves of a run, read from the lines of JSON that mmengine's local visualizer wrote."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from mmairl.errors import UserError
@@ -13,11 +14,25 @@ def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
 
     >>> steps, losses = read_scalars('work_dirs/demo')['loss']  # doctest: +SKIP
     """
+    curves: dict[str, dict[int, float]] = {}
+    for own in _starts(work_dir):  # where two have a step, the later start counts
+        for name, values in own.items():
+            kept = {step: value for step, value in curves.get(name, {}).items() if step < min(values)}
+            curves[name] = {**kept, **values}
+    return {name: (list(values), list(values.values())) for name, values in curves.items()}
+
+
+def first_steps(work_dir: str | Path) -> list[int]:
+    """The first step that each start of the run logged: the second and later ones are where it went on."""
+    return [min(step for values in own.values() for step in values) for own in _starts(work_dir) if own]
+
+
+def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
+    """What each start of the run logged, by name and step."""
     files = sorted(Path(work_dir).glob('*/vis_data/scalars.json'))
     if not files:
         raise UserError(f'there is no */vis_data/scalars.json under {work_dir}; give the work_dir of a training run')
-    curves: dict[str, dict[int, float]] = {}
-    for file in files:  # one for each start of the run; where two have a step, the later start counts
+    for file in files:
         own: dict[str, dict[int, float]] = {}
         for line in file.read_text().splitlines():
             try:
@@ -28,7 +43,4 @@ def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
             for name, value in record.items():
                 if isinstance(value, int | float) and step is not None:
                     own.setdefault(name, {})[step] = value
-        for name, values in own.items():
-            kept = {step: value for step, value in curves.get(name, {}).items() if step < min(values)}
-            curves[name] = {**kept, **values}
-    return {name: (list(values), list(values.values())) for name, values in curves.items()}
+        yield own

@@ -31,10 +31,10 @@ from mmairl.weights.norms import Norm
 INK, QUIET, LINE, ACCENT, CARD = '#1d2433', '#667085', '#e3e1dc', '#2563c9', '#fffffe'
 PUBLISHED = '#96600f'  # what a paper printed, as opposed to what was measured here
 VARIABLES = {INK: 'ink', QUIET: 'quiet', LINE: 'line', ACCENT: 'accent', CARD: 'card', PUBLISHED: 'published'}
-# Colours that keep apart on white and on near-black; markers tell apart what colour alone does not.
+# On white and on near-black the first six keep apart for the colour-blind too, and of the others those of one shape.
 COLOURS = (
-    '#4e79d6', '#e8833a', '#2fa36b', '#d64f5c', '#9467c9', '#a6794f',
-    '#e07bb5', '#7f8896', '#b3a41f', '#25a9bd', '#86b84a', '#c0508f',
+    '#2f7fc1', '#e69f00', '#009e73', '#d55e00', '#cc79a7', '#56b4e9',
+    '#25a9bd', '#86b84a', '#f0a0c0', '#b03060', '#a6794f', '#8a5a2b',
 )  # fmt: skip
 MARKERS = 'os^Dv'
 STYLE = {

@@ -41,25 +41,16 @@ BY_STAGE = {'gradient_norm': 'gradient norm', 'weight_norm': 'weight norm', 'upd
 LOGARITHMIC = {'teacher_distance', 'gradient_norm', 'update_ratio'}
 
 
-def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
-    """The page of the latest run in `work_dir`, as one file.
+def write_health_page(work_dir: str | Path, out: str | Path, follow: int = 0) -> Path:
+    """The page of the latest run in `work_dir`, as one file; an open one reads itself again every `follow` seconds.
 
     >>> write_health_page('work_dirs/mocov2plus_r50_200e', 'health.html')  # doctest: +SKIP
     """
     curves = read_scalars(work_dir)
-    if not any(name.startswith(PREFIX) for name in curves):
-        raise UserError(
-            f"the run in {work_dir} logged no health; set default_hooks.health=dict(type='HealthHook') in its config"
-        )
-    own = {name.removeprefix(PREFIX): curve for name, curve in curves.items()}
-    known = {quantity: own[quantity.name] for quantity in QUANTITIES if own.get(quantity.name, ([], []))[1]}
-    now = {quantity: values[-1] for quantity, (_, values) in known.items()}
-    count = Counter(_state(*pair) for pair in now.items())
-    step = max(steps[-1] for steps, _ in known.values())
-    lead = f'At iteration {step:,}: {count["bad"]} bad, {count["watch"]} to watch, {count["good"]} good.'
-    page = Page(f'Health of {Path(work_dir).resolve().name}', lead)
-    worst_first = sorted(now.items(), key=lambda pair: list(MARKS).index(_state(*pair)))
-    page.add('Now', '', fill('vitals.html', vitals=[_vital(*pair) for pair in worst_first]))
+    own, known = measured(curves, work_dir)
+    vitals, lead = state_of(known)
+    page = Page(f'Health of {Path(work_dir).resolve().name}', lead, follow)
+    page.add('Now', '', fill('vitals.html', vitals=vitals))
     for heading, (text, names) in SECTIONS.items():
         figures = [_curve(quantity, curve) for quantity, curve in known.items() if quantity.name in names]
         if heading == 'Weights and gradients':
@@ -69,6 +60,29 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
     if 'spread_key' in own:
         add_reference(page, curves)
     return page.write(out)
+
+
+Known = Mapping[Quantity, Curve]
+
+
+def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> tuple[dict[str, Curve], Known]:
+    """A run's curves by their short names, and those of them that have a normal range or a place on the page."""
+    if not any(name.startswith(PREFIX) for name in curves):
+        raise UserError(
+            f"the run in {work_dir} logged no health; set default_hooks.health=dict(type='HealthHook') in its config"
+        )
+    own = {name.removeprefix(PREFIX): curve for name, curve in curves.items()}
+    return own, {quantity: own[quantity.name] for quantity in QUANTITIES if own.get(quantity.name, ([], []))[1]}
+
+
+def state_of(known: Known) -> tuple[list[dict[str, str]], str]:
+    """Each quantity with its present value, the worst first, and how many are in which state."""
+    now = {quantity: values[-1] for quantity, (_, values) in known.items()}
+    count = Counter(_state(*pair) for pair in now.items())
+    step = max(steps[-1] for steps, _ in known.values())
+    worst_first = sorted(now.items(), key=lambda pair: list(MARKS).index(_state(*pair)))
+    said = f'At iteration {step:,}: {count["bad"]} bad, {count["watch"]} to watch, {count["good"]} good.'
+    return [_vital(*pair) for pair in worst_first], said
 
 
 def _state(quantity: Quantity, value: float) -> str:

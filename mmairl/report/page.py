@@ -56,8 +56,12 @@ class Page:
     >>> page.write('report.html')  # doctest: +SKIP
     """
 
-    def __init__(self, title: str, lead: str = '') -> None:
-        self.title, self.lead = title, lead
+    def __init__(self, title: str, lead: str = '', follow: int = 0) -> None:
+        self.title, self.lead, self.follow = (
+            title,
+            lead,
+            follow,
+        )  # the seconds after which an open page reads itself again
         self.sections: list[dict[str, str]] = []
 
     def add(self, heading: str, text: str = '', figure: str = '', caption: str = '') -> 'Page':
@@ -69,4 +73,4 @@ class Page:
         return self
 
     def write(self, path: str | Path) -> Path:
-        return write_page(path, title=self.title, lead=self.lead, sections=self.sections)
+        return write_page(path, title=self.title, lead=self.lead, follow=self.follow, sections=self.sections)

@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from mmairl.report.compare_page import write_compare_page
 from mmairl.report.figures import Point, forest, lines, study_bars, study_lines, study_scatter, svg
 from mmairl.report.page import write_page
 from mmairl.report.sections import CURVES, percent
@@ -56,7 +57,10 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         legend=LEGEND,
         kinds=[(kind, len(list(of))) for kind, of in groupby(column.kind for column in found)],
         columns=found,
-        rows=[dict(line=line, **_runs(study, line.row, number)) for number, line in enumerate(rows)],
+        rows=[
+            dict(line=line, beside=_beside(study, line.row, number, Path(out)), **_runs(study, line.row, number))
+            for number, line in enumerate(rows)
+        ],
         panels=[panel for panel in panels if panel not in published] + published[:SHOWN],
         folded=published[SHOWN:],
         effects=[] if study.get('attribution') else _effects(study),  # crossed rows answer together
@@ -281,6 +285,18 @@ def _runs(study: Mapping, row: Mapping, number: int) -> dict[str, Any]:
         scores = {labels.get(key, key): value for key, value in run.get('scores', {}).items() if isfinite(value)}
         shown.append(dict(anchor=f'run-{number}-{place}', run=run, scores=scores, facts=_facts(run)))
     return dict(figures=figures, runs=shown)
+
+
+def _beside(study: Mapping, row: Mapping, number: int, out: Path) -> str:
+    """A page of the row's runs beside those of the row that it builds on, as far as they are on this disk."""
+    rows = [of for of in study['rows'] if of['name'] in (row['on'], row['name'])]
+    folders = dict.fromkeys(out.parent / run['folder'].strip('/') for of in rows for run in of['runs'])
+    there = [folder for folder in folders if any(folder.glob('*/vis_data/scalars.json'))]
+    if len(there) < 2:
+        return ''
+    path, title = Path('compare') / f'row-{number}.html', ' and '.join(of['name'] for of in rows)
+    write_compare_page(there, out.parent / path, CURVES, title)
+    return path.as_posix()
 
 
 def _facts(run: Mapping) -> dict[str, str]:

@@ -193,8 +193,8 @@ function pointsOf(axes) {
 for (const [i, svg] of all('svg.plot').entries()) {
   const points = JSON.parse(svg.dataset.chart).flatMap(pointsOf);
   const label = svg.getAttribute('aria-label');
-  const frame = make('div', { class: 'chart' }), tip = make('output', { class: 'tip' });
-  svg.replaceWith(frame);
+  const frame = make('div', { class: 'chart' }), tip = make('output', { class: 'tip' }), tools = make('div', { class: 'tools' });
+  svg.replaceWith(make('div', {}, frame, tools));
   frame.append(svg, tip);
   const hidden = new Set(view.get(`hide${i}`)?.split('.').map(Number));
   const names = [...new Set(points.map(point => point.name))];
@@ -244,8 +244,6 @@ for (const [i, svg] of all('svg.plot').entries()) {
     });
   }
 
-  const tools = make('div', { class: 'tools' });
-  frame.after(tools);
   function hide() {
     for (const one of points) drawn(one.id)?.classList.toggle('hidden', hidden.has(names.indexOf(one.name)));
     keep(`hide${i}`, [...hidden].join('.'));
@@ -548,6 +546,17 @@ function showMap(data) {
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
   Promise.all(sheets.map(image => image.decode().catch(() => {}))).then(() => choose(chosen));
   look(-1);
+}
+
+// ---- The page of a run that goes on reads itself again, unless it is told not to
+
+const { follow } = document.querySelector('main').dataset;
+if (follow) {
+  const box = make('input', { type: 'checkbox' });
+  box.checked = !view.has('stay');
+  box.addEventListener('change', () => keep('stay', box.checked ? '' : '1'));
+  document.querySelector('header').append(make('label', { class: 'follow' }, box, `follow the run, every ${follow} s`));
+  setInterval(() => { if (box.checked) location.reload(); }, 1000 * follow);
 }
 
 // ---- What scrolls is reached by the keyboard

@@ -1,0 +1,106 @@
+"""Runs beside each other: only what differs, curves by three measures, and how each ended."""
+
+import json
+import re
+from html import unescape
+
+import pytest
+from outline import sound
+from test_evaluation_page import leave
+from test_study_page import row, run, study
+
+from mmairl.errors import UserError
+from mmairl.report.compare_page import write_compare_page
+from mmairl.report.study_page import write_study_page
+
+
+def leave_run(folder, starts, **config):
+    """A work dir whose starts logged these steps, four to an epoch, an hour each."""
+    for number, steps in enumerate(starts):
+        (data := folder / f'2026010{number}_000000' / 'vis_data').mkdir(parents=True)
+        rows = [dict(step=s, iter=s, epoch=(s - 1) // 4 + 1, time=3600.0, loss=8.0 / s, extra=1.0) for s in steps]
+        (data / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
+        (data / 'config.py').write_text(''.join(f'{key} = {value!r}\n' for key, value in config.items()))
+    return folder
+
+
+def charts(page) -> dict[str, list]:
+    """The series of each chart, by what is along its x axis."""
+    found = [json.loads(unescape(of))[0] for of in re.findall(r'data-chart="([^"]+)"', page.read_text())]
+    return {of['x']['label']: {series['name']: (series['x'], series['y']) for series in of['series']} for of in found}
+
+
+def table(page, number: int) -> list[list[str]]:
+    body = re.findall(r'<tbody>(.*?)</tbody>', page.read_text(), re.DOTALL)[number]
+    return [
+        [unescape(cell) for cell in re.findall(r'<t[hd][^>]*>([^<]*)', row)]
+        for row in re.findall(r'<tr>(.*?)</tr>', body)
+    ]
+
+
+@pytest.fixture
+def runs(tmp_path):
+    shared = dict(optim_wrapper=dict(type='A', clip=1), train_cfg=dict(epochs=2))
+    one = leave_run(
+        tmp_path / 'x' / 'run', [(2, 4), (6, 8)], total_batch_size=16, randomness=dict(seed=3), work_dir='a', **shared
+    )
+    two = leave_run(
+        tmp_path / 'y' / 'run',
+        [(4, 8)],
+        total_batch_size=32,
+        randomness=dict(seed=4),
+        work_dir='b',
+        more=[dict(k=1)],
+        **shared,
+    )
+    leave(one, 'knn', 'student', {'k-NN, k = 20': 71.25})
+    return one, two
+
+
+def test_only_what_differs_is_listed_and_how_each_ended(runs, tmp_path):
+    page = write_compare_page(runs, tmp_path / 'page.html')
+    sound(page.read_text())
+    assert table(page, 0) == [
+        ['more.0.k', '—', '1'], ['randomness.seed', '3', '4'], ['total_batch_size', '16', '32'],
+    ]  # fmt: skip
+    assert '3 of 6 settings' in page.read_text()
+    assert table(page, 1) == [['x/run', '3', '8', '6', '71.25', '1'], ['y/run', '4', '8', 'never', '—', '1']]
+
+
+def test_curves_stand_over_each_other_by_epoch_by_images_and_by_hours(runs, tmp_path):
+    found = charts(write_compare_page(runs, tmp_path / 'page.html'))
+    values = {'x/run': [4.0, 2.0, 1.33333, 1.0], 'y/run': [2.0, 1.0]}
+    steps = {'x/run': [2, 4, 6, 8], 'y/run': [4, 8]}
+    batch = {'x/run': 16, 'y/run': 32}
+    for name, of in steps.items():
+        assert found['epoch'][name] == ([step / 4 for step in of], values[name])
+        assert found['images'][name] == ([step * batch[name] for step in of], values[name])
+        assert found['hours'][name] == (of, values[name])
+
+
+def test_what_cannot_be_compared_is_a_sentence(runs, tmp_path, run_tool, capsys):
+    (tmp_path / 'no').mkdir()
+    other = leave_run(tmp_path / 'other', [()])
+    (other / '20260100_000000' / 'vis_data' / 'scalars.json').write_text('{"step": 1, "accuracy": 1.0}')
+    for given, said in (
+        ((runs[0],), 'give two work dirs or more'),
+        ((runs[0], runs[0]), 'is given twice'),
+        ((runs[0], tmp_path / 'no'), 'give the work_dir of a training run'),
+        ((runs[0], other), 'logged no quantity in common'),
+    ):
+        with pytest.raises(UserError, match=said):
+            write_compare_page(given, tmp_path / 'page.html')
+    run_tool('tools/report.py', 'compare', *runs, '--out', tmp_path / 'page.html')
+    assert capsys.readouterr().out.strip() == str(tmp_path / 'page.html')
+
+
+def test_a_row_of_a_study_links_to_its_runs_beside_those_that_it_builds_on(tmp_path):
+    rows = [
+        row(name, [run(0, f'runs/{name}', **{'k-nn': 50.0})], on) for name, on in (('base', None), ('next', 'base'))
+    ]
+    for of in rows:
+        leave_run(tmp_path / of['runs'][0]['folder'], [(2, 4)], total_batch_size=16, name=of['name'])
+    text = write_study_page(study(rows, ('k-NN',), seeds=[0]), tmp_path / 'page.html').read_text()
+    assert sound(text).references.count('./compare/row-1.html') == 1 and 'row-0.html' not in text  # it has one run
+    beside = tmp_path / 'compare' / 'row-1.html'
+    assert table(beside, 0) == [['name', 'base', 'next']] and 'base and next' in beside.read_text()
