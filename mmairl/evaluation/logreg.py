@@ -87,9 +87,10 @@ def logistic_regression(
     best = list(tied)[len(tied) // 2]
     x, y = torch.cat([train.x, val.x]), torch.cat([train.y, val.y]).to(device)
     prepare = _standardiser(x) if standardise else Tensor.float
-    axes = objective.axes
+    axes, known = objective.axes, objective.known
+    del objective, x_val  # the device holds one training set
     both = Objective(prepare(x).to(device), y, classes, axes if axes is not None and len(axes) == len(axes.T) else None)
-    same = both.axes is axes and both.known.equal(objective.known)
+    same = both.axes is axes and both.known.equal(known)
     found = both.minimise(best, tied[best] if same else None)
     gradient[0.0] = found.gradient
     tested = scores(prepare(test.x).to(device), found.weight).cpu()
@@ -101,7 +102,7 @@ def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
     """Mean 0 and deviation 1 per dimension; a constant dimension is left at zero rather than blown up."""
     mean, std = x.mean(dim=0), x.std(dim=0)
     std = torch.where(std > 1e-6, std, torch.ones_like(std))
-    return lambda values: (values - mean) / std
+    return lambda values: (values - mean).div_(std)
 
 
 @dataclass(frozen=True)

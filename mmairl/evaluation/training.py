@@ -163,7 +163,10 @@ def compose(
     made.model.classes = len(labelled.classes)
     size = Readable(DATASETS.build(test))[0]['inputs'][0].shape[-1]  # of the images that are tested: crops get it, too
     view = [{'size': size, **step} if 'Crop' in step['type'] else step for step in recipe.train_view]
-    loader = dict(num_workers=workers, persistent_workers=workers > 0, pin_memory=torch.cuda.is_available())
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:  # whose convolutions want this layout
+        made.setdefault('fast', dict(channels_last=True))
+    loader = dict(num_workers=workers, persistent_workers=workers > 0, pin_memory=on_gpu)
     loader['collate_fn'] = dict(type='default_collate')
     made.train_dataloader = dict(
         **loader,

@@ -88,6 +88,11 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self._waits = self.device_type == 'cpu'
         if self.loss_scaler.is_enabled():  # it leaves steps out by itself, for gradients that overflow
             optimizer.register_step_post_hook(self._note_step)
+            if optimizer.defaults.get('fused') and optimizer.defaults.get('momentum'):
+                # torch's fused SGD makes them without a value, and a first step that is left out writes none.
+                for param in [param for group in optimizer.param_groups for param in group['params']]:
+                    if param.requires_grad:
+                        optimizer.state[param]['momentum_buffer'] = torch.zeros_like(param)
 
     def _note_step(self, *_: object) -> None:
         self._applied = True

@@ -93,6 +93,24 @@ def test_a_step_that_the_scaler_leaves_out_moves_no_weight_and_is_none_for_the_t
     assert wrapper.stepped and not torch.equal(weights(model), before)
 
 
+def test_a_first_step_that_overflows_leaves_fused_sgd_no_momentum():
+    """torch makes the momentum of whatever memory held, here NaNs, and a step that is left out writes nothing into it."""
+
+    def after(scales: list[float]) -> torch.Tensor:
+        model = network()
+        wrapper = AutocastOptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True), 'float16')
+        for scale, batch in zip(scales, [batches(1)[0], *batches(2)][-len(scales) :]):
+            wrapper.loss_scaler = torch.amp.GradScaler('cpu', init_scale=scale)
+            train(model, wrapper, [batch])
+        return weights(model)
+
+    torch.use_deterministic_algorithms(True)  # which fill memory with NaNs
+    try:
+        torch.testing.assert_close(after([3e38, 8.0, 8.0]), after([8.0, 8.0]))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_a_momentum_that_lies_otherwise_in_memory_is_laid_out_as_its_weight():
     """ZeRO's checkpoints and runs in another layout have such; a fused step goes through memory in one order for all."""
 
