@@ -4,6 +4,9 @@ Each stage is a process of its own that leaves its lines in a folder, so that a 
 """
 
 import json
+import math
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +32,9 @@ WAYS = {
     'bfloat16': dict(precision='bfloat16'),
     '+ channels last, fused SGD': dict(precision='bfloat16', channels_last=True, fused=True),
     '+ compile': dict(precision='bfloat16', channels_last=True, fused=True, compile=True),
+    '+ CUDA graphs': dict(
+        precision='bfloat16', channels_last=True, fused=True, compile=dict(mode='reduce-overhead')
+    ),  # whether they would pay: mmairl has no key of its own for them
 }
 QUICK = ('float32', 'bfloat16')
 BATCHES = (128, 256, 512, 1024)
@@ -42,7 +48,7 @@ def commands(device: str, quick: bool, out: Path) -> dict[str, tuple[list[str], 
     demo = ['--cfg-options', 'train_cfg.max_epochs=1', *few] if quick else []
     own = ['-m', 'projects.benchmark.gpu', device, *(['quick'] if quick else [])]
     return {
-        'environment': (['-m', 'torch.utils.collect_env'], 60),
+        'environment': (['-m', 'torch.utils.collect_env'], 40),
         'tests': (['-m', 'pytest', '-m', 'gpu', 'tests/softgpu', *(['--collect-only'] if quick else [])], 240),
         'demo': (['tools/demo.py', '--seed', '0', '--work-dir', str(out / 'demo_run'), *demo], 240),
         'throughput': (own, 300),
@@ -54,42 +60,76 @@ def commands(device: str, quick: bool, out: Path) -> dict[str, tuple[list[str], 
 def visit(device: str, quick: bool, out: Path) -> None:
     """All stages in turn; their lines and the page are written anew after each."""
     console, found = Console(), {}
+    for before in ('throughput.txt', 'loader.json', 'step.json'):  # of another visit
+        (out / before).unlink(missing_ok=True)
     for name, (words, limit) in commands(device, quick, out).items():
         console.rule(name)
         path, start = out / f'{name}.txt', time.perf_counter()
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open('w') as file:
-            try:
-                code = subprocess.run(
-                    [sys.executable, *words], stdout=file, stderr=subprocess.STDOUT, timeout=limit, check=False
-                ).returncode
-            except subprocess.TimeoutExpired:
-                code = f'cut off after {limit} s'
+        code = run([sys.executable, *words], path, limit)
         found[name] = dict(command=' '.join(['python', *words]), code=code, seconds=time.perf_counter() - start)
         console.print(''.join(path.read_text(errors='replace').splitlines(keepends=True)[-12:]), markup=False)
-        write_json(out / 'gpu_check.json', dict(machine=machine(device), stages=found, rows=_rows(out)))
+        write_json(out / 'gpu_check.json', dict(machine=machine(device), stages=found, **results(out)))
         page(device, found, out)
     if failed := [name for name, of in found.items() if of['code']]:
         raise UserError(f'not all of it went well: {", ".join(failed)}; their lines are in {out}')
+
+
+def run(command: list[str], path: Path, limit: int) -> int | str:
+    """How a stage ended; all that it has said is in the file, and what it has started ends with it."""
+    with path.open('w') as file:
+        env = {**os.environ, 'PYTHONUNBUFFERED': '1'}
+        stage = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+        try:
+            return stage.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(stage.pid, signal.SIGKILL)
+            stage.wait()
+            return f'cut off after {limit} s'
+
+
+def results(out: Path) -> dict[str, list[dict]]:
+    """The lines of the throughput that are whole, and the rows that the benchmark's suites have left."""
+    path = out / 'throughput.txt'
+    lines = path.read_text(errors='replace').splitlines() if path.is_file() else []
+    suites = {name: out / f'{name}.json' for name in ('loader', 'step')}
+    return dict(
+        rows=[json.loads(line) for line in lines if line.startswith('{') and line.endswith('}')],
+        **{name: json.loads(file.read_text())['rows'] for name, file in suites.items() if file.is_file()},
+    )
 
 
 def page(device: str, found: dict[str, dict], out: Path) -> Path:
     made = Page('The first visit to a GPU' if device == 'cuda' else 'A rehearsal on a CPU', lead=machine(device))
     stages = [(name, [str(of['code'] or 'passed'), f'{of["seconds"]:.0f} s']) for name, of in found.items()]
     made.add('Stages', 'The lines of each are in a file beside this page.', html_table(['ended', 'took'], stages))
-    if rows := _rows(out):
-        keys = ('batch', 'images_per_second', 'gigabytes', 'kernels')
-        cells = [(row['way'], ['' if row[key] is None else str(row[key]) for key in keys]) for row in rows]
-        head = ['batch', 'images/s', 'GB at most', 'costliest kernels']
+    measured = results(out)
+    if rows := measured['rows']:
+        keys = ('batch', 'images_per_second', 'gigabytes', 'error')
+        cells = [(row['way'], ['' if row.get(key) is None else str(row[key])[:60] for key in keys]) for row in rows]
+        head = ['batch', 'images/s', 'GB at most', 'why not']
         made.add('Throughput', 'Whole steps of MoCo v2+ on images that are there already.', html_table(head, cells))
+    if profiled := [row for row in rows if row['kernels']]:
+        kernels = [(name, [f'{share:.0%}']) for name, share in profiled[-1]['kernels'].items()]
+        text = f'The costliest of a step ({profiled[-1]["way"]}, batch {profiled[-1]["batch"]}).'
+        made.add('Kernels', text, html_table(["of the step's time"], kernels))
+    if loaded := [row for row in measured.get('loader', []) if row['name'].startswith('loader')]:
+        core, fastest = loaded[0]['images_per_second'], max((row['images_per_second'] or 0 for row in rows), default=0)
+        said = f'One core reads images and makes two views of each for {core:.0f} images a second.'
+        if fastest:
+            said += f' The fastest step takes {fastest:.0f}, as many as {math.ceil(fastest / core)} cores make.'
+        made.add('The loader against the step', said, _compared(loaded))
+    if peers := measured.get('step'):
+        made.add("Other libraries' steps", 'Ratio: how many times as long as ours theirs takes.', _compared(peers))
     return made.write(out / 'gpu_check.html')
 
 
-def _rows(out: Path) -> list[dict]:
-    """The lines of the throughput that are whole."""
-    path = out / 'throughput.txt'
-    lines = path.read_text(errors='replace').splitlines() if path.is_file() else []
-    return [json.loads(line) for line in lines if line.startswith('{') and line.endswith('}')]
+def _compared(rows: list[dict]) -> str:
+    cells = [
+        (f'{row["name"]}, against {row["peer_name"]}', [f'{row[key]:.3g}' for key in ('ours', 'peer', 'ratio')])
+        for row in rows
+    ]
+    return html_table(['ours, s', 'theirs, s', 'ratio'], cells)
 
 
 def throughput(device: str, quick: bool) -> Iterator[dict]:
@@ -105,27 +145,32 @@ def throughput(device: str, quick: bool) -> Iterator[dict]:
 
 
 def measured(size: Size, device: str, how: dict, name: str) -> dict:
-    row = dict(way=name, batch=size.batch, images_per_second=None, gigabytes=None, kernels='')
+    row = dict(way=name, batch=size.batch, images_per_second=None, gigabytes=None, kernels={})
     try:
         with float32_precision(how):
-            one = our_step(siamese(size, 'mocov2plus').to(device), random_batch(size, device), 'SGD', **how)
+            step = our_step(siamese(size, 'mocov2plus').to(device), random_batch(size, device), 'SGD', **how)
+
+            def one() -> object:
+                torch.compiler.cudagraph_mark_step_begin()  # what a graph has put out is kept until here
+                return step()
+
             for _ in range(3):
                 one()
             seconds, held = min(timed(one, device) for _ in range(5)), peak_bytes(one, device)
             row.update(images_per_second=round(size.batch / seconds, 1), kernels=profile(one, device))
             return {**row, 'gigabytes': held and round(held / 1e9, 2)}
     except Exception as error:  # what does not run on this device is a line, too
-        return {**row, 'error': ' '.join(str(error).split())[:300], 'kernels': type(error).__name__}
+        return {**row, 'error': f'{type(error).__name__}: {" ".join(str(error).split())[:300]}'}
 
 
-def profile(one: Callable[[], object], device: str) -> str:
+def profile(one: Callable[[], object], device: str) -> dict[str, float]:
     """The costliest kernels of a step, each with its share."""
     with torch.profiler.profile() as seen:
         one()
     on_device = 'self_device_time_total' if device == 'cuda' else 'self_cpu_time_total'
     events = sorted(seen.key_averages(), key=lambda event: -getattr(event, on_device))
     total = sum(getattr(event, on_device) for event in events) or 1
-    return ', '.join(f'{event.key[:60]} {getattr(event, on_device) / total:.0%}' for event in events[:KERNELS])
+    return {event.key[:80]: getattr(event, on_device) / total for event in events[:KERNELS]}
 
 
 if __name__ == '__main__':

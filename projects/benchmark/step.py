@@ -1,5 +1,6 @@
-"""One whole training step, ours beside mmpretrain's: forward, loss, backward, optimizer, teacher, queue, logging."""
+"""One whole training step, ours beside mmpretrain's and lightly's: passes, loss, optimizer, teacher, queue, logging."""
 
+import importlib.util
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from mmairl.hooks.bad_images import NonFiniteHook
 from mmairl.hooks.history import AsyncRuntimeInfoHook
 from mmairl.hooks.momentum import MomentumHook, QueueHook
 from mmairl.registry import MODELS
+from projects.benchmark.of_lightly import LightlyBYOL, byol_step
 from projects.benchmark.timing import Case
 
 Step = Callable[[], dict[str, Tensor]]
@@ -33,6 +35,7 @@ NOTE = (
     'a step, so one step of MoCo v2+ is compared with two of it, with the views swapped; it has no predictor and half the '
     'width of keys. mmpretrain publishes both in float32 and the default layout, and its AmpOptimWrapper refuses a CPU. '
     '`channels last by hand` is its network in a layout that it has no key for: what is left of the ratio is not layout. '
+    "lightly's loop is its BYOL benchmark's, without its Trainer; its views come normalised, as its transforms make them. "
     "Limit: the FLOPs of the passes at the float32 product's rate; bfloat16 can exceed it."
 )
 
@@ -70,28 +73,38 @@ TINY = Size(depth=18, image=32, batch=4, features=512, hidden=64, queue=64)
 
 
 def step(device: str, quick: bool) -> Iterator[Case]:
-    """BYOL and MoCo v2+, as they stand and made fast, against mmpretrain's BYOL and MoCo."""
+    """BYOL and MoCo v2+, as they stand and made fast, against mmpretrain's BYOL and MoCo and lightly's BYOL."""
     check_one_step()
     size = TINY if quick else ON_GPU if device == 'cuda' else FULL
     batch = random_batch(size, device)
     rest = dict(images=size.batch, memory=True, flops=flops(size), note=NOTE)
     fast, layout = dict(channels_last=True, precision='bfloat16'), dict(channels_last=True)
     ways = [
-        ('float32', {}, "mmpretrain's BYOL", {}, ''),
-        ('channels last', layout, "mmpretrain's BYOL", {}, ''),
-        ('channels last', layout, "mmpretrain's BYOL, channels last by hand", layout, ''),
-        ('fast', fast, "mmpretrain's BYOL", {}, '>= 1.4'),
+        ('float32', {}, '', {}, ''),
+        ('channels last', layout, '', {}, ''),
+        ('channels last', layout, ', channels last by hand', layout, ''),
+        ('fast', fast, '', {}, '>= 1.4'),
     ]
     if device == 'cuda':
-        ways.append(('fast', fast, "mmpretrain's BYOL, AMP bfloat16", dict(amp=True), ''))
-    for name, how, peer_name, peers_how, aim in ways:
-        model, peer = siamese(size, 'byol').to(device), mmpretrain_byol(size).to(device)
-        copy_weights(model, peer)
-        sides = our_step(model, batch, **how), their_step(peer, batch, **peers_how)
-        yield Case(f'BYOL step, {size}, {name}', peer_name, *sides, same_loss, aim=aim, **rest)
+        ways.append(('fast', fast, ', AMP bfloat16', dict(amp=True), ''))
+    for peer_name, (make, take) in peers().items():
+        for name, how, more, peers_how, aim in ways:
+            model, peer = siamese(size, 'byol').to(device), make(size).to(device)
+            copy_weights(model, peer)
+            sides = our_step(model, batch, **how), take(peer, batch, **peers_how)
+            yield Case(f'BYOL step, {size}, {name}', peer_name + more, *sides, same_loss, aim=aim, **rest)
     ours = our_step(siamese(size, 'mocov2plus').to(device), batch, 'SGD', **fast)
     theirs = _both_ways(size, batch, device)
     yield Case(f'MoCo v2+ step, {size}, fast', "two steps of mmpretrain's MoCo", ours, theirs, aim='>= 1.4', **rest)
+
+
+def peers() -> dict[str, tuple[Callable, Callable]]:
+    """Whose BYOL is compared: what makes its network, and what takes its step."""
+    found = {"mmpretrain's BYOL": (mmpretrain_byol, their_step)}
+    if importlib.util.find_spec('lightly') is None:
+        print("lightly's BYOL is left out; `pip install --no-deps lightly` adds it")
+        return found
+    return {**found, "lightly's BYOL": (lightly_byol, lightly_step)}
 
 
 def random_batch(size: Size, device: str = 'cpu') -> dict:
@@ -102,18 +115,19 @@ def random_batch(size: Size, device: str = 'cpu') -> dict:
 
 
 def check_one_step() -> None:
-    """That both sides take the same step, in float64 on a small network.
+    """That all sides take the same step, in float64 on a small network.
 
     An untrained ResNet-50 amplifies float32's roundings to several percent of a layer's step, more on some processors.
     """
-    ours, theirs = siamese(TINY, 'byol').double(), mmpretrain_byol(TINY).double()
-    copy_weights(ours, theirs)
-    batch = random_batch(TINY)
-    same_step(our_step(ours, batch)(), their_step(theirs, batch)())
+    for make, take in peers().values():
+        ours, theirs = siamese(TINY, 'byol').double(), make(TINY).double()
+        copy_weights(ours, theirs)
+        batch = random_batch(TINY)
+        same_step(our_step(ours, batch)(), take(theirs, batch)())
 
 
 def same_step(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    """The loss, up to the constant that mmpretrain leaves out, and how the first and the last layer move."""
+    """The loss, up to the constant that the peers leave out, and how the first and the last layer move."""
     torch.testing.assert_close(ours['loss'], theirs['loss'] + 4, atol=1e-6, rtol=0)
     for name in ('first', 'last'):
         assert (ours[name] - theirs[name]).norm() < 1e-4 * theirs[name].norm(), f'the {name} layers move differently'
@@ -177,12 +191,27 @@ def _of_mmpretrain(kind: str, size: Size, norm: str, **parts) -> BaseModel:
 
 
 def copy_weights(ours: BaseModel, peer: BaseModel) -> None:
-    """Ours into mmpretrain's BYOL; its target network starts as a copy at the first step, as our teacher has."""
+    """Ours into a peer's BYOL; its target network starts as a copy at the first step, as our teacher has."""
     peer.backbone.load_state_dict(ours.backbone.state_dict())
-    for neck, mlp in ((peer.neck, ours.projector.mlp), (peer.head.predictor, ours.predictor.mlp)):
-        for theirs, layer in ((neck.fc0, mlp[0]), (neck.bn0, mlp[1]), (neck.fc1, mlp[3])):
-            theirs.load_state_dict(layer.state_dict())
+    if isinstance(peer, LightlyBYOL):
+        necks = [[head.layers[at] for at in (0, 1, 3)] for head in (peer.projection_head, peer.prediction_head)]
+    else:
+        necks = [[neck.fc0, neck.bn0, neck.fc1] for neck in (peer.neck, peer.head.predictor)]
+    for neck, mlp in zip(necks, (ours.projector.mlp, ours.predictor.mlp)):
+        for theirs, layer in zip(neck, (mlp[0], mlp[1], mlp[3])):
+            if theirs.bias is not None:
+                theirs.bias.data.zero_()  # as ours is, or is not there
+            theirs.load_state_dict(layer.state_dict(), strict=False)
     ours.teacher.copy_from(ours)
+
+
+def lightly_byol(size: Size) -> LightlyBYOL:
+    backbone = dict(type='mmpretrain.ResNet', depth=size.depth, norm_cfg=dict(type='BN'), zero_init_residual=False)
+    return LightlyBYOL(MODELS.build(backbone), size.features, size.hidden).train()
+
+
+def lightly_step(model: LightlyBYOL, batch: dict, **how) -> Step:
+    return byol_step(model, batch, (MEAN, STD), lars(batch), **how)
 
 
 def lars(batch: dict) -> dict:

@@ -62,7 +62,7 @@ def test_the_check_sees_a_different_step(monkeypatch):
     monkeypatch.setattr(step, 'same_step', lambda *sides: seen.extend(sides))
     step.check_one_step()
     monkeypatch.undo()
-    ours, theirs = seen
+    ours, theirs = seen[:2]
     step.same_step(ours, theirs)
     with pytest.raises(AssertionError):
         step.same_step({**ours, 'loss': ours['loss'] + 1e-5}, theirs)
@@ -70,20 +70,29 @@ def test_the_check_sees_a_different_step(monkeypatch):
         step.same_step({**ours, 'first': (1 + 1e-3) * ours['first']}, theirs)
 
 
+def test_lightly_takes_the_same_step_from_the_same_weights():
+    pytest.importorskip('lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly')
+    assert list(step.peers()) == ["mmpretrain's BYOL", "lightly's BYOL"]
+    step.check_one_step()
+
+
 def test_a_stage_of_the_visit_to_a_gpu_that_fails_or_is_cut_off_loses_no_other(tmp_path, monkeypatch):
     row = gpu.measured(step.TINY, 'cpu', dict(precision='bfloat16', channels_last=True), 'a way')
-    assert row['images_per_second'] > 0 and '%' in row['kernels'] and 'error' not in row
+    assert row['images_per_second'] > 0 and 0 < sum(row['kernels'].values()) <= 1 and 'error' not in row
     assert 'refused' in gpu.measured(step.TINY, 'cpu', dict(precision='refused'), 'another')['error']
-    says = f'import json; print(json.dumps({row!r}))'
+    peers = json.dumps(dict(rows=[dict(name='a', peer_name='b', ours=1, peer=2, ratio=2)]))
+    says = f'import json; print(json.dumps({row!r})); open({str(tmp_path / "step.json")!r}, "w").write({peers!r})'
     stages = dict(
         throughput=(['-c', says], 60), slow=(['-c', 'import time; time.sleep(9)'], 1), bad=(['-c', '1 / 0'], 60)
     )
+    assert sum(limit for _, limit in gpu.commands('cuda', False, tmp_path).values()) <= 20 * 60
     monkeypatch.setattr(gpu, 'commands', lambda *_: stages)
     with pytest.raises(UserError, match='slow, bad'):
         gpu.visit('cpu', True, tmp_path)
     kept = json.loads((tmp_path / 'gpu_check.json').read_text())
     assert kept['rows'] == [row] and [of['code'] for of in kept['stages'].values()] == [0, 'cut off after 1 s', 1]
     page = (tmp_path / 'gpu_check.html').read_text()
+    assert kept['step'][0]['ratio'] == 2 and 'a, against b' in page
     assert 'a way' in page and 'cut off after 1 s' in page and 'ZeroDivisionError' in (tmp_path / 'bad.txt').read_text()
 
 

@@ -1,0 +1,62 @@
+"""BYOL as lightly's benchmarks/imagenet/resnet50/byol.py has it, on the backbone that the other sides have."""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from mmairl.data.views import normalised
+from mmairl.models.siamese import pooled
+
+
+class LightlyBYOL(nn.Module):
+    """The student; `byol_step` makes the teacher, a copy."""
+
+    def __init__(self, backbone: nn.Module, features: int, hidden: int) -> None:
+        from lightly.models.modules import BYOLPredictionHead, BYOLProjectionHead
+
+        super().__init__()
+        self.backbone = backbone
+        self.projection_head = BYOLProjectionHead(features, hidden, 256)
+        self.prediction_head = BYOLPredictionHead(256, hidden, 256)
+
+    def project(self, images: Tensor) -> Tensor:
+        return self.projection_head(pooled(self.backbone(images)))
+
+
+def byol_step(
+    model: LightlyBYOL, batch: dict, statistics: tuple, settings: dict, channels_last: bool = False, amp: bool = False
+) -> Callable[[], dict[str, Tensor]]:
+    """One step of its loop. Its transforms normalise in the workers, so that here the views are given as they leave those."""
+    from lightly.loss import NegativeCosineSimilarity
+    from lightly.models.utils import get_weight_decay_parameters, update_momentum
+    from lightly.utils.lars import LARS
+
+    first = model.backbone.conv1.weight
+    mean, std = (torch.tensor(values).view(3, 1, 1).to(first) for values in statistics)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    views = [normalised(view, mean, std).to(first.dtype).contiguous(memory_format=layout) for view in batch['inputs']]
+    model.to(memory_format=layout)
+    teacher, criterion = copy.deepcopy(model), NegativeCosineSimilarity()
+    teacher.requires_grad_(False)
+    decayed, others = get_weight_decay_parameters([model])
+    optimizer = LARS([dict(params=decayed), dict(params=others, weight_decay=0.0)], **settings)
+    weights = dict(first=first, last=list(model.backbone.parameters())[-1])
+
+    def one() -> dict[str, Tensor]:
+        before = {name: weight.detach().clone() for name, weight in weights.items()}
+        for part in ('backbone', 'projection_head'):
+            update_momentum(getattr(model, part), getattr(teacher, part), m=0.99)
+        with torch.autocast(first.device.type, torch.bfloat16, enabled=amp):
+            with torch.no_grad():
+                keys = [teacher.project(view) for view in views]
+            queries = [model.prediction_head(model.project(view)) for view in views]
+            loss = sum(2 * criterion(key, query) for key, query in zip(keys, reversed(queries)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        moved = {name: weight.detach() - before[name] for name, weight in weights.items()}
+        return dict(loss=loss.detach(), **moved)
+
+    return one
