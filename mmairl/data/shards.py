@@ -59,14 +59,13 @@ class Shards(ViewDataset):
         self.classes, self.labels = self.contents.classes, torch.from_numpy(self.contents.labels)
         self.files: OrderedDict[tuple[int, int], BinaryIO] = OrderedDict()
 
+    def name(self, index: int) -> str:
+        shard, start, size = self.contents.place(index)
+        return f'{self.contents.shards[shard]}/{os.fsdecode(self.contents.name(index)) or f"{start}:{size}"}'
+
     def path(self, index: int) -> Path:
         """The image's name below its shard; no such file is there."""
-        shard, start, size = self.contents.place(index)
-        name = os.fsdecode(self.contents.name(index)) or f'{start}:{size}'
-        return Path(self.contents.shards[shard], name)
-
-    def name(self, index: int) -> str:
-        return str(self.path(index))
+        return Path(self.name(index))
 
     def files_in_order(self) -> Iterator[bytes]:
         return map(self.contents.name, range(len(self)))

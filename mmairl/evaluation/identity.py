@@ -35,6 +35,7 @@ WHOLE = 256 * 2**20  # bytes; what is smaller is read whole, of the rest every n
 SAMPLES, BLOCK = 64, 2**16  # files of a large data set that are read whole, or blocks of one large file
 THREADS = 16  # that wait for a network disk
 NAME = 'identity.json'
+COPIES = ('cache', 'cache_size')  # where a data set keeps copies of its images
 RESULTS = ('scores.json', 'last_checkpoint')  # what a run leaves in its folder
 
 
@@ -105,9 +106,12 @@ def files_identity(paths: Sequence[str], root: str | Path) -> str:
 def config_identity(value: Any, key: str = '') -> Any:
     """A config as plain values, where a file that is named counts by its content and a folder by that of the data set."""
     if isinstance(value, Mapping):
-        return {str(name): config_identity(inner, str(name)) for name, inner in sorted(value.items())}
+        kept = [(name, inner) for name, inner in sorted(value.items()) if name not in COPIES]
+        return {str(name): config_identity(inner, str(name)) for name, inner in kept}
     if isinstance(value, (list, tuple)):
         return [config_identity(inner) for inner in value]
+    if key == 'root' and isinstance(value, str) and ('://' in value or set(value) & set('*{')):
+        return os.path.basename(value)  # a pattern of shards
     if _is_location(key, value):
         if os.path.isdir(value):
             return 'a folder'

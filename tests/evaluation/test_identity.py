@@ -98,6 +98,19 @@ def test_an_archive_made_anew_with_other_images_is_other_data(folder, tmp_path, 
     assert data_identity(packed) != base
 
 
+def test_shards_are_the_same_data_wherever_they_lie_and_however_they_are_named(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    for place in ('here', 'there'):
+        list(pack(ImageFolder(folder), tmp_path / place / 'a.tar', size=5000))
+    found = [
+        data_identity(dict(type='Shards', root=f'{tmp_path}/{root}', views=VIEW, **more))
+        for root, more in [('here/a-*.tar', {}), ('there/a-*.tar', {}), ('here/a-*.tar', dict(cache='/scratch'))]
+    ]
+    assert found[0] == found[1] == found[2]
+    (tmp_path / 'there/a-000001.tar').unlink()
+    assert data_identity(dict(type='Shards', root=f'{tmp_path}/there/a-*.tar', views=VIEW)) != found[0]
+
+
 def test_a_rewritten_array_on_the_disk_is_other_data(tmp_path):
     stl = tmp_path / 'stl10_binary'
     stl.mkdir()
