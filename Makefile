@@ -10,7 +10,7 @@ test: full lint
 
 # Everything, the slow tests as well: once before a release. Where a Slurm is missing, its tests fail.
 test-all: full lint
-	MMAIRL_REQUIRED=Slurm OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m '' -n 2 --dist loadfile --max-worker-restart 0 --timeout 3600 --durations 20
+	MMAIRL_REQUIRED="Slurm browser" OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m '' -n 2 --dist loadfile --max-worker-restart 0 --timeout 3600 --durations 20
 
 # The first visit to a GPU, at most 20 minutes: work_dirs/gpu_check/gpu_check.html
 gpu: full

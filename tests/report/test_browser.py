@@ -27,8 +27,10 @@ from mmairl.report.studies_page import write_studies_page
 from mmairl.report.study_page import write_study_page
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
-sync_api = pytest.importorskip('playwright.sync_api', reason='playwright is not installed (pip install playwright)')
-axe = pytest.importorskip('axe_playwright_python', reason='axe is not installed (pip install axe-playwright-python)')
+sync_api = pytest.importorskip('playwright.sync_api', reason='no browser can be driven (pip install playwright)')
+axe = pytest.importorskip(
+    'axe_playwright_python', reason='nothing checks a browser page (pip install axe-playwright-python)'
+)
 AXE = Path(axe.__file__).with_name('axe.min.js')
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason='there is no browser on the path (apt-get install chromium)')
 
