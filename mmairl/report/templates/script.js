@@ -303,7 +303,11 @@ const holder = document.getElementById('map');
 if (holder) showMap(JSON.parse(document.getElementById('data').textContent));
 
 function showMap(data) {
-  const bytes = text => Uint8Array.from(atob(text), sign => sign.charCodeAt(0)).buffer;
+  function bytes(text) {
+    const signs = atob(text), found = new Uint8Array(signs.length);
+    for (let i = 0; i < signs.length; i++) found[i] = signs.charCodeAt(i);
+    return found.buffer;
+  }
   const { names, classes, labels, side, sheet } = data, sheets = all('#sheets img'), SIZE = 640;
   const listed = new Set(), hidden = new Set(view.get('kinds')?.split('.').map(Number));
   let over = -1, chosen = Number(view.get('image') ?? -1), looping = false;
@@ -331,7 +335,7 @@ function showMap(data) {
     canvas.setAttribute('aria-label', `Map of the images by ${of.title}; arrow keys go from image to image, Enter shows the nearest, space lists the image, plus and minus zoom`);
     const [x, y, scale] = (view.get(`at${number}`) ?? '0.5,0.5,0.92').split(',').map(Number);
     const [places, near, like] = [new Uint16Array(bytes(of.places)), new Uint32Array(bytes(of.near)), new Int16Array(bytes(of.like))];
-    return { number, title: of.title, canvas, context: canvas.getContext('2d'), places, near, like, x, y, scale, loop: [] };
+    return { number, title: of.title, canvas, context: canvas.getContext('2d'), places, near, like, x, y, scale, loop: [], dots: make('canvas', { width: SIZE, height: SIZE }), stale: true };
   });
   const count = maps[0].near.length / names.length;
   const at = (map, i) => [
@@ -348,20 +352,26 @@ function showMap(data) {
     map.context.stroke();
   }
 
-  function draw(map) {
-    const { context } = map, shown = [], r = Math.max(names.length > 4000 ? 1.8 : 3.4, Math.min(7, map.scale * 2));
+  function stamp(kind, r) {
+    const made = make('canvas', { width: 4 * r, height: 4 * r }), context = made.getContext('2d');
+    context.beginPath();
+    shape(context, kind, 2 * r, 2 * r, r);
+    context.fillStyle = colour(kind);
+    context.fill();
+    return made;
+  }
+
+  // All dots of a map, drawn once for each view of it; a picture takes a dot's place where few are in sight.
+  function drawDots(map) {
+    const context = map.dots.getContext('2d'), shown = [], r = Math.round(Math.max(names.length > 4000 ? 2 : 4, Math.min(7, map.scale * 2)));
+    const stamps = new Map([-1, ...kinds].map(kind => [kind, stamp(kind, r)]));
     context.clearRect(0, 0, SIZE, SIZE);
-    for (const kind of kinds) {
-      context.beginPath();
-      for (let i = 0; i < names.length; i++) {
-        if (labels[i] !== kind && kind >= 0 || hidden.has(labels[i])) continue;
-        const place = at(map, i);
-        if (!inside(place)) continue;
-        shown.push(i);
-        shape(context, kind, ...place, r);
-      }
-      context.fillStyle = colour(kind);
-      context.fill();
+    for (let i = 0; i < names.length; i++) {
+      if (hidden.has(labels[i])) continue;
+      const place = at(map, i);
+      if (!inside(place)) continue;
+      shown.push(i);
+      context.drawImage(stamps.get(labels[i]), place[0] - 2 * r, place[1] - 2 * r);
     }
     if (shown.length <= 150) {
       for (const i of shown) {
@@ -371,6 +381,14 @@ function showMap(data) {
         paint(context, i, x - 17, y - 17, 34);
       }
     }
+    map.stale = false;
+  }
+
+  function draw(map) {
+    const { context } = map;
+    if (map.stale) drawDots(map);
+    context.clearRect(0, 0, SIZE, SIZE);
+    context.drawImage(map.dots, 0, 0);
     context.strokeStyle = css('--ink');
     for (const i of listed) ring(map, i, 5, 1.5);
     if (chosen >= 0) for (const i of nearestOf(map, chosen)) ring(map, i, 7, 1.5);
@@ -382,6 +400,10 @@ function showMap(data) {
       context.closePath();
       context.stroke();
     }
+  }
+  function renew() {
+    for (const map of maps) map.stale = true;
+    redraw();
   }
   let due = false;
   function redraw() {
@@ -447,6 +469,7 @@ function showMap(data) {
     moved(map);
   }
   function moved(map) {
+    map.stale = true;
     keep(`at${map.number}`, [map.x, map.y, map.scale].map(value => value.toPrecision(5)).join(','));
     redraw();
   }
@@ -532,7 +555,7 @@ function showMap(data) {
     context.fillStyle = colour(kind);
     context.fill();
     box.checked = !hidden.has(kind);
-    box.addEventListener('change', () => { if (box.checked) hidden.delete(kind); else hidden.add(kind); keep('kinds', [...hidden].join('.')); redraw(); });
+    box.addEventListener('change', () => { if (box.checked) hidden.delete(kind); else hidden.add(kind); keep('kinds', [...hidden].join('.')); renew(); });
     legend.append(make('label', {}, box, sign, classes[kind]));
   }
   const find = make('input', { type: 'search', placeholder: 'find by name', 'aria-label': 'Find an image by its name' });
@@ -543,8 +566,8 @@ function showMap(data) {
     press.append(...of.childNodes);
     of.append(press);
   }
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
-  Promise.all(sheets.map(image => image.decode().catch(() => {}))).then(() => choose(chosen));
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', renew);
+  addEventListener('load', () => { choose(chosen); renew(); }); // the sheets are there
   look(-1);
 }
 
