@@ -58,10 +58,11 @@ def write_png(path, pixels) -> None:
 
 
 CASES = {
-    'five channels of 16 bits in TIFF': (5, np.uint16, write_tiff, 'workers'),
-    'five channels of 16 bits in NPY, changed on the device': (5, np.uint16, write_npy, 'device'),
+    'five channels of 16 bits in TIFF, changed on the device': (5, np.uint16, write_tiff, 'device'),
     'one channel in PNG': (1, np.uint8, write_png, 'workers'),
+    'five channels of 16 bits in NPY': (5, np.uint16, write_npy, 'workers'),
 }
+SOME = [name if 'NPY' not in name else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def run(file, work_dir, resume=False, hooks=()):
     return work_dir / 'epoch_2.pth'
 
 
-@pytest.mark.parametrize('made', CASES, indirect=True)
+@pytest.mark.parametrize('made', SOME, indirect=True)
 def test_it_trains_resumes_to_the_bit_and_every_command_takes_its_checkpoint(made, tmp_path, run_tool, capsys):
     channels, file, root = made
     checkpoint = run(file, tmp_path / 'whole')
