@@ -132,8 +132,8 @@ FRAMEWORKS = {
 }
 CASES = [(name, 'float64') for name in FRAMEWORKS] + [('mocov2plus', 'float32'), ('byol_lars', 'float32')]
 # On noise images in batches of 8, float32 rounding grows about a hundredfold a step at the recipe's rate; at a small part
-# of it the comparison sees the arithmetic. Float64 runs at the rate itself.
-TOLERANCE, SLOWER = {'float32': 1e-5, 'float64': 1e-10}, {'float32': 0.01, 'float64': 1.0}
+# of it the comparison sees the arithmetic. Float64 runs at the rate itself; without AVX2 it differs by 1.3e-10.
+TOLERANCE, SLOWER = {'float32': 1e-5, 'float64': 1e-9}, {'float32': 0.01, 'float64': 1.0}
 
 
 @pytest.mark.parametrize('name,dtype', CASES)

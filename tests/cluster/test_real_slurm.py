@@ -368,6 +368,24 @@ def test_a_study_job_goes_on_after_its_time_limit(slurm, folder):
     assert (run.folder / 'log').read_text() == 'saved\ndone\n'
 
 
+# A run that is still saving when Slurm ends its job.
+SLOW = """
+[[ ! -e saved ]] || { echo done >> log; exit 0; }
+trap '' USR1 TERM
+for i in {1..300}; do [[ $(squeue -h -j $SLURM_JOB_ID -o %r) != TimeLimit ]] || break; sleep 1; done
+echo saved >> log; touch saved
+exit 75
+"""
+
+
+@pytest.mark.slow
+def test_a_study_job_that_is_still_saving_when_its_time_is_up_goes_on(slurm, folder):
+    run = run_in(folder)
+    number = submit(slurm, run, SLOW, time='1')
+    assert slurm.ends(number, 300) == ('COMPLETED', 1)
+    assert (run.folder / 'log').read_text() == 'saved\ndone\n'
+
+
 SMALL = [
     'train_cfg.max_epochs=6',
     'train_dataloader.dataset.count=64',

@@ -26,7 +26,8 @@ def job(tmp_path, monkeypatch):
     """
     run, stubs, asked = run_in(tmp_path / 'run'), tmp_path / 'bin', tmp_path / 'asked'
     stubs.mkdir()
-    (stubs / 'scontrol').write_text(f'#!/bin/sh\necho "$@" >> {asked}\n')
+    monkeypatch.chdir(tmp_path)  # where a job goes first
+    (stubs / 'scontrol').write_text(f'#!/bin/sh\necho "$@" >> "{asked}"\n')
     (stubs / 'squeue').write_text('#!/bin/sh\necho ${REASON:-None}\n')
     for stub in stubs.iterdir():
         stub.chmod(0o755)
@@ -35,7 +36,7 @@ def job(tmp_path, monkeypatch):
         monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['bash', '-c', command] for command in commands])
         (tmp_path / 'job.sh').write_text(slurm.job(run, 2, Cluster(partition='gpu')))
         path = f'{stubs}:{os.environ["PATH"]}'
-        own = {**os.environ, 'PATH': path, 'SLURM_JOB_ID': '17', 'AT': str(tmp_path), **environment}
+        own = {**os.environ, 'PATH': path, 'SLURM_JOB_ID': '17', **environment}
         process = subprocess.Popen(['bash', str(tmp_path / 'job.sh')], env=own)
         for number in signals:
             wait_for((tmp_path / 'ready').is_file)
@@ -50,8 +51,8 @@ def job(tmp_path, monkeypatch):
     (['exit 0'], (0, '')),
     (['exit 75'], (0, 'requeue 17\n')),
     (['kill -USR1 $$'], (0, 'requeue 17\n')),  # of `scancel --full`, before the run listened
-    (['exit 1', 'echo > $AT/second'], (1, '')),
-    (['kill -KILL $$', 'echo > $AT/second'], (137, '')),
+    (['exit 1', 'echo > second'], (1, '')),
+    (['kill -KILL $$', 'echo > second'], (137, '')),
     (['exit 0', 'exit 75'], (0, 'requeue 17\n')),
 ])  # fmt: skip
 def test_a_job_goes_back_into_the_queue_when_its_run_asks_for_it(job, tmp_path, commands, expected):
@@ -60,8 +61,8 @@ def test_a_job_goes_back_into_the_queue_when_its_run_asks_for_it(job, tmp_path, 
     assert job('exit 75', **array)[1].endswith('requeue 12_3\n')
 
 
-LISTENS = "trap 'echo > $AT/saved; sleep 0.5; exit {}' USR1; echo > $AT/ready; for i in {{1..600}}; do sleep 0.1; done"
-DEAF = 'echo > $AT/ready; exec sleep 60'  # torchrun, before its workers are there
+LISTENS = "trap 'echo > saved; sleep 0.5; exit {}' USR1; echo > ready; for i in {{1..600}}; do sleep 0.1; done"
+DEAF = 'echo > ready; exec sleep 60'  # torchrun, before its workers are there
 
 
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM
@@ -72,7 +73,7 @@ USR1, TERM = signal.SIGUSR1, signal.SIGTERM
     ([LISTENS.format(75)], (USR1,), '', (0, 'requeue 17\n')),
     ([DEAF], (USR1,), '', (0, 'requeue 17\n')),
     ([LISTENS.format(0)], (USR1,), '', (0, '')),  # it was in its last step
-    ([LISTENS.format(0), 'echo > $AT/second'], (USR1,), '', (0, 'requeue 17\n')),
+    ([LISTENS.format(0), 'echo > second'], (USR1,), '', (0, 'requeue 17\n')),
     ([LISTENS.format(75)], (TERM,), '', (143, '')),  # scancel, or a preemption after which Slurm itself requeues
     ([DEAF], (TERM,), '', (143, '')),
     ([LISTENS.format(75)], (USR1, TERM), '', (143, '')),  # cancelled while it saved
@@ -85,7 +86,7 @@ def test_a_job_that_is_signalled_lets_its_run_save(job, tmp_path, commands, sign
 
 def test_a_job_stays_until_workers_that_outlive_their_launcher_have_saved(job, tmp_path):
     (tmp_path / 'run').mkdir(exist_ok=True)
-    worker = "flock $AT/run/.lock_0 sh -c 'echo > $AT/ready; sleep 1; echo > $AT/saved' & wait"
+    worker = "flock run/.lock_0 sh -c 'echo > ready; sleep 1; echo > saved' & wait"
     assert job(worker, signals=(signal.SIGTERM,)) == (143, '')
     assert (tmp_path / 'saved').is_file()
 
@@ -103,7 +104,7 @@ def test_jobs_are_submitted_in_the_order_in_which_they_need_each_other(tmp_path,
     source, anchor = run_in(out / 'source'), run_in(out / 'anchor')
     rescaled = Run(Row('rescaled', 'x.py'), 0, out / 'rescaled', ('knn',), (source.folder, anchor.folder))
     (stub := tmp_path / 'sbatch').write_text(
-        f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nwc -l < {tmp_path}/calls | tr -d " \\n"; echo ";cluster"\n'
+        f'#!/bin/sh\necho "$@" >> "{tmp_path}/calls"\nwc -l < "{tmp_path}/calls" | tr -d " \\n"; echo ";cluster"\n'
     )
     stub.chmod(0o755)
     monkeypatch.setenv('PATH', f'{tmp_path}:{os.environ["PATH"]}')
