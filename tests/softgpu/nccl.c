@@ -107,7 +107,7 @@ static void reduce_slots(char *to, ncclComm_t c, size_t n, ncclDataType_t type, 
       else if (op == ncclMin) total = value < total || value != value ? value : total;
       else total += value;
     }
-    store(to + i * width(type), type, total);
+    store(to + i * width(type), type, op == ncclAvg ? total / c->size : total);
   }
 }
 

@@ -11,20 +11,24 @@ if 'SOFTGPU' in os.environ:
 
 import resuming  # noqa: E402
 import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 import toy  # noqa: E402
 from mmengine.config import Config  # noqa: E402
-from mmengine.dist import all_reduce, get_rank, get_world_size  # noqa: E402
+from mmengine.dist import all_reduce, get_rank  # noqa: E402
 from mmengine.hooks import Hook  # noqa: E402
 from torch.utils.data import Subset  # noqa: E402
 
 from mmairl.engine import launch  # noqa: E402
 from mmairl.engine.checkpoint import trust_mmengine_checkpoints  # noqa: E402
 from mmairl.engine.distributed import start_processes  # noqa: E402
+from mmairl.engine.launch import strategy_named  # noqa: E402
 from mmairl.errors import stop_processes  # noqa: E402
 from mmairl.evaluation.features import Extraction, extract  # noqa: E402
 from mmairl.evaluation.knn import knn_accuracy  # noqa: E402
 from mmairl.evaluation.logreg import logistic_regression  # noqa: E402
-from mmairl.registry import DATASETS, HOOKS, MODELS  # noqa: E402
+from mmairl.models.batchnorm import SyncBN  # noqa: E402
+from mmairl.models.processes import own_parts  # noqa: E402
+from mmairl.registry import DATASETS, HOOKS, MODELS, TRANSFORMS  # noqa: E402
 
 LAUNCHER = 'pytorch' if 'RANK' in os.environ else 'none'
 EVERY = 4  # iterations between two log lines
@@ -40,15 +44,28 @@ ON_DEVICE = {
     'train_dataloader.pin_memory': True,
     'model.data_preprocessor.views': [VIEW, VIEW],
 }
+FLOAT16 = {'fast': dict(precision='float16', fused=True), 'custom_hooks': [dict(type='Overflow')]}
+KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
+HOOKS_TO_CHOOSE = [
+    dict(type='OnlineProbeHook', classes=4, lr=0.5),
+    dict(type='OnlineKNNHook', interval=1, k=5, **KNN),
+    dict(type='PreciseBNHook', batches=2),
+]
 ONE = {
-    'mocov2plus': ('mocov2plus_r50_200e.py', {'custom_hooks': [dict(type='OnlineProbeHook', classes=4, lr=0.5)]}),
+    'mocov2plus': (
+        'mocov2plus_r50_200e.py',
+        {'custom_hooks': HOOKS_TO_CHOOSE, 'optim_wrapper.clip_grad': dict(max_norm=0.5)},
+    ),
     'byol_lars': ('byol_lars_r50_200e.py', {'optim_wrapper.accumulative_counts': 2}),
     'bfloat16': ('byol_r50_200e.py', dict(fast=FAST)),
     'views_on_device': ('mocov2plus_r50_200e.py', ON_DEVICE),
+    'float16': ('mocov2plus_r50_200e.py', {**ON_DEVICE, **FLOAT16}),
+    'zero3': ('mocov2plus_r50_200e.py', {**ON_DEVICE, 'strategy': strategy_named('zero3')}),
+    'zero2_float16': ('mocov2plus_r50_200e.py', {**ON_DEVICE, **FLOAT16, 'strategy': strategy_named('zero2')}),
 }
 
 
-def say_on_wait(mode: str) -> None:
+def say_on_wait(mode: str | int) -> None:
     if DEVICE == 'cuda':
         torch.cuda.set_sync_debug_mode(mode)
 
@@ -61,8 +78,54 @@ class RefuseWaits(Hook):
 
     def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
         step = runner.iter + 1
-        between = step > 2 and step % EVERY and step < runner.max_iters
+        wrapper = runner.optim_wrapper
+        reads = wrapper.loss_scaler.is_enabled() and not wrapper.optimizer.defaults.get('fused')  # torch's scaler does
+        between = step > 2 and step % EVERY and step < runner.max_iters and not reads
         say_on_wait('error' if between else 'default')
+        self.copies = [*getattr(self, 'copies', []), softgpu.copies() if 'SOFTGPU' in os.environ else {}]
+
+
+@HOOKS.register_module()
+class Overflow(Hook):
+    """Scales the loss of the third step so that its gradients overflow in float16; afterwards the scale is 1024."""
+
+    priority = 'HIGHEST'
+    before = after = ()
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
+        if runner.iter == 2:
+            scaler, too_much = runner.optim_wrapper.loss_scaler, dict(scale=2.0**100, backoff_factor=2.0**-90)
+            mode = torch.cuda.get_sync_debug_mode() if DEVICE == 'cuda' else 0
+            say_on_wait('default')
+            scaler.load_state_dict({**scaler.state_dict(), **too_much})
+            say_on_wait(mode)
+            self.before = [one.detach().clone() for one in own_parts(list(runner.model.parameters()))]
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        if runner.iter == 2:
+            self.after = [one.detach().clone() for one in own_parts(list(runner.model.parameters()))]
+
+    def skipped(self, names: list[str]) -> bool:
+        """Whether the student stayed as it was in that step; its teacher may go on towards it."""
+        kept = [torch.equal(one, other) for one, other in zip(self.before, self.after)]
+        return all(same for name, same in zip(names, kept) if not name.startswith('teacher.'))
+
+
+@HOOKS.register_module()
+class NotTold(Hook):
+    """Takes from the optimizer what the scaler tells it of the gradients."""
+
+    def before_train(self, runner) -> None:
+        optimizer = runner.optim_wrapper.optimizer
+        optimizer.register_step_pre_hook(lambda *_: setattr(optimizer, 'found_inf', optimizer.found_inf * 0))
+
+
+@TRANSFORMS.register_module()
+class ReadsBack:
+    """A view on the device that reads a number from it."""
+
+    def batch(self, images: torch.Tensor) -> torch.Tensor:
+        return images * float(images.mean() < 2)
 
 
 @HOOKS.register_module()
@@ -98,9 +161,9 @@ def config(name: str, work: str, options: dict, steps: int = 6) -> Config:
     return cfg
 
 
-def outcome(cfg: Config) -> dict:
+def outcome(cfg: Config, launcher: str = LAUNCHER) -> dict:
     try:
-        runner = launch.train(cfg, LAUNCHER)
+        runner = launch.train(cfg, launcher)
     finally:
         say_on_wait('default')
     model = getattr(runner.model, 'module', runner.model)
@@ -108,19 +171,28 @@ def outcome(cfg: Config) -> dict:
     kinds = {value.device.type for name, value in tensors.items() if not name.endswith('_extra_state')}
     assert kinds == {DEVICE}, kinds
     weights = runner._weights()
+    refuse = next((hook for hook in runner.hooks if isinstance(hook, RefuseWaits)), None)
+    *_, before, after = refuse.copies if refuse else ({}, {})  # of the last step but one, between two log lines
+    overflow = next((hook for hook in runner.hooks if isinstance(hook, Overflow)), None)
     losses = torch.tensor(runner.message_hub.get_scalar('train/loss').data[0], device=DEVICE)
     all_reduce(losses, 'mean')
     return dict(
-        losses=losses.cpu(), weights={name: weights[name].detach().cpu() for name in tensors if get_rank() == 0}
+        losses=losses.cpu(),
+        weights={name: weights[name].detach().cpu() for name in tensors if get_rank() == 0},
+        copies={kind: after[kind] - before[kind] for kind in after},
+        scaler=runner.optim_wrapper.loss_scaler.state_dict(),
+        knn=[float(values.current()) for name, values in runner.message_hub.log_scalars.items() if 'knn' in name],
+        skipped=overflow and overflow.skipped([name for name, _ in model.named_parameters()]),
     )
 
 
 def defect(kind: str) -> str:
     """What is said of a defect; empty if nothing."""
     try:
-        launch.train(
-            config('mocov2plus_r50_200e.py', kind, dict(custom_hooks=[dict(type='Defect', kind=kind)])), LAUNCHER
-        )
+        options = {**ON_DEVICE, 'custom_hooks': [dict(type='Defect', kind=kind)]}
+        if kind == 'view':
+            options['model.data_preprocessor.views'] = [[*VIEW, dict(type='ReadsBack')], VIEW]
+        launch.train(config('mocov2plus_r50_200e.py', kind, options), LAUNCHER)
     except Exception as error:
         return str(error)
     finally:
@@ -128,19 +200,39 @@ def defect(kind: str) -> str:
     return ''
 
 
+def unlooked() -> bool:
+    """Whether a step with gradients that overflow is skipped where the optimizer is not told of them."""
+    hooks = [*FLOAT16['custom_hooks'], dict(type='NotTold')]
+    return outcome(config(ONE['float16'][0], 'unlooked', {**ONE['float16'][1], 'custom_hooks': hooks}))['skipped']
+
+
+def sync_bn() -> float:
+    """How far batch norm over processes, here one, is from torch's: outputs, gradients and statistics."""
+    x, slope = torch.randn(2, 8, 3, 4, 4, dtype=torch.float64)
+    sides = []
+    for layer, images in ((SyncBN(3).double().to(DEVICE), x.to(DEVICE)), (torch.nn.BatchNorm2d(3).double(), x.clone())):
+        run = layer._over_processes if isinstance(layer, SyncBN) else layer
+        found = run(images.requires_grad_())
+        (found * slope.to(found.device)).sum().backward()
+        sides.append(
+            [found, images.grad, *(one.grad for one in layer.parameters()), layer.running_mean, layer.running_var]
+        )
+    return max(float((ours.cpu() - theirs).detach().abs().max()) for ours, theirs in zip(*sides))
+
+
 def resumed() -> dict:
-    """MoCo v2, whose shuffling draws on the device: whole, and left and gone on with."""
+    """MoCo v2, whose shuffling draws on the device, in float16: whole, and left and gone on with."""
     found = {}
     for name in ('whole', 'left'):
-        cfg = config('mocov2_r50_200e.py', name, {'default_hooks.checkpoint.interval': 3})
-        cfg.custom_hooks = []  # a checkpoint is copied to the host and may wait
+        cfg = config('mocov2_r50_200e.py', name, {**FLOAT16, 'default_hooks.checkpoint.interval': 3})
+        cfg.custom_hooks = cfg.custom_hooks[1:]  # a checkpoint is copied to the host and may wait
         if name == 'left':
             cfg.custom_hooks.append(dict(type='LeaveAt', iteration=4))
         with suppress(resuming.LeftInTheMiddle):
-            found[name] = outcome(cfg)['weights']
-    cfg = config('mocov2_r50_200e.py', 'left', dict(resume=True))
-    cfg.custom_hooks = []
-    return dict(whole=found['whole'], left=outcome(cfg)['weights'])
+            found[name] = outcome(cfg)
+    cfg = config('mocov2_r50_200e.py', 'left', {**FLOAT16, 'resume': True})
+    cfg.custom_hooks = cfg.custom_hooks[1:]
+    return dict(whole=found['whole'], left=outcome(cfg))
 
 
 def evaluated() -> dict:
@@ -160,12 +252,21 @@ def main() -> None:
     launch.register()
     trust_mmengine_checkpoints()
     start_processes(LAUNCHER)
-    cases = ONE if LAUNCHER == 'none' else ('mocov2plus', 'bfloat16')
-    found = {case: outcome(config(ONE[case][0], case, ONE[case][1])) for case in cases}
+    alone = LAUNCHER == 'none'
+    cases = list(ONE) if alone else ['mocov2plus', 'bfloat16']
+    if DEVICE == 'cpu':  # whose whole networks ZeRO's runs are compared with
+        cases = [case for case in cases if not case.startswith('zero')]
+    if DEVICE == 'cuda' and alone:  # DDP and NCCL on a machine with one GPU as well
+        dist.init_process_group('nccl', store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device('cuda', 0))
+        os.environ['LOCAL_RANK'] = '0'  # mmengine's DDP asks for it
+    ddp = {'bfloat16': 'pytorch'} if DEVICE == 'cuda' else {}
+    found = {case: outcome(config(ONE[case][0], case, ONE[case][1]), ddp.get(case, LAUNCHER)) for case in cases}
     if DEVICE == 'cuda':
-        kinds = ('wait', 'generator', 'device') if get_world_size() == 1 else ('nccl',)
+        found['sync_bn'] = sync_bn() if alone else None
+        kinds = ('wait', 'generator', 'device', 'view') if alone else ('nccl',)
         found['defects'] = {kind: defect(kind) for kind in kinds}
-    if LAUNCHER == 'none':
+        found['planted'] = unlooked() if alone else None
+    if alone:
         found.update(evaluated=evaluated(), resumed=resumed())
     if get_rank() == 0:
         torch.save(found, OUT)

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 assert 'torch' not in sys.modules, 'import softgpu before torch'
-for _soname in ('libcudart.so.13', 'libcuda.so.1', 'libnccl.so.2'):
-    ctypes.CDLL(str(Path(os.environ['SOFTGPU']) / _soname), ctypes.RTLD_GLOBAL)
+RUNTIME, *_ = (
+    ctypes.CDLL(str(Path(os.environ['SOFTGPU']) / soname), ctypes.RTLD_GLOBAL)
+    for soname in ('libcudart.so.13', 'libcuda.so.1', 'libnccl.so.2')
+)
+MEMORY = ('pageable', 'pinned', 'device')
 
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
@@ -49,7 +52,7 @@ class Numbers(TorchDispatchMode):
             return NotImplemented  # it calls the operation on its parts
         kind, name = func.overloadpacket, func.overloadpacket.__name__
         given = tree_leaves((args, kwargs))
-        if not any(map(on_cuda, given)) or func.namespace != 'aten' or kind in PLAIN or is_view(func):
+        if not any(map(on_cuda, given)) or func.namespace not in ('aten', 'fsdp') or kind in PLAIN or is_view(func):
             return func(*args, **kwargs)
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         if has(func.name(), 'CompositeImplicitAutograd') and not has(func.name(), 'CUDA'):
@@ -68,6 +71,15 @@ class Numbers(TorchDispatchMode):
             return on_host(func, args, kwargs)
         found = func(*args, **kwargs)
         return fill(found, func(*tree_map(host, args), **tree_map(host, kwargs)))
+
+
+def copies() -> dict[str, int]:
+    """How many copies the runtime was asked for so far, by the kinds of memory."""
+    return {
+        f'{source} to {to}': RUNTIME.softgpu_copies(number, other)
+        for number, source in enumerate(MEMORY)
+        for other, to in enumerate(MEMORY)
+    }
 
 
 def on_cuda(leaf: Any) -> bool:
