@@ -1,8 +1,10 @@
-"""The curves of a run, read from the lines of JSON that mmengine's local visualizer wrote."""
+"""What a run has left beside its checkpoints: its curves and its config, as mmengine's local visualizer wrote them."""
 
+import ast
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mmairl.errors import UserError
 
@@ -44,3 +46,23 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
                 if isinstance(value, int | float) and step is not None:
                     own.setdefault(name, {})[step] = value
         yield own
+
+
+def config_of(work_dir: str | Path) -> dict[str, Any]:
+    """The newest config that mmengine has written beside the curves. Nothing in it is run: it may be a stranger's."""
+
+    def value(node: ast.expr) -> Any:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict':
+            return {**(value(node.args[0]) if node.args else {}), **{of.arg: value(of.value) for of in node.keywords}}
+        if isinstance(node, ast.Dict):
+            return {ast.unparse(key).strip("'"): value(of) for key, of in zip(node.keys, node.values)}
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return [value(of) for of in node.elts]
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            return ast.unparse(node)
+
+    configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
+    lines = ast.parse(configs[-1].read_text('utf-8')).body if configs else []
+    return {ast.unparse(line.targets[0]): value(line.value) for line in lines if isinstance(line, ast.Assign)}

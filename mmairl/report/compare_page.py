@@ -1,6 +1,5 @@
 """Runs beside each other: what differs between their configs, their curves, and what came out of them."""
 
-import ast
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 
 from mmairl.analysis.normal_ranges import QUANTITIES
 from mmairl.engine.changes import flat
-from mmairl.engine.scalars import Curve, first_steps, read_scalars
+from mmairl.engine.scalars import Curve, config_of, first_steps, read_scalars
 from mmairl.errors import UserError
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.figures import lines, svg
@@ -89,32 +88,11 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 def _read(folder: str | Path, name: str) -> Run:
     curves = read_scalars(folder)
-    configs = sorted(Path(folder).glob('*/vis_data/config.py'))
-    values = flat(written(configs[-1])) if configs else {}
-    config = {key: str(value) for key, value in values.items() if key not in ELSEWHERE}
+    config = {key: str(value) for key, value in flat(config_of(folder)).items() if key not in ELSEWHERE}
     scores = {of: value for record in records_in(folder) for of, value in record['scores'].items()}
     if (result := Path(folder) / 'result.json').is_file():
         scores |= json.loads(result.read_text()).get('scores', {})
     return Run(name, curves, config, first_steps(folder), scores)
-
-
-def written(config: Path) -> dict[str, Any]:
-    """The values of a config as mmengine has written it beside the curves. Nothing in it is run: it may be a stranger's."""
-
-    def value(node: ast.expr) -> Any:
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict':
-            return {**(value(node.args[0]) if node.args else {}), **{of.arg: value(of.value) for of in node.keywords}}
-        if isinstance(node, ast.Dict):
-            return {ast.unparse(key).strip("'"): value(of) for key, of in zip(node.keys, node.values)}
-        if isinstance(node, (ast.List, ast.Tuple)):
-            return [value(of) for of in node.elts]
-        try:
-            return ast.literal_eval(node)
-        except ValueError:
-            return ast.unparse(node)
-
-    lines = ast.parse(config.read_text('utf-8')).body
-    return {ast.unparse(line.targets[0]): value(line.value) for line in lines if isinstance(line, ast.Assign)}
 
 
 def _add_differences(page: Page, runs: Sequence[Run]) -> None:

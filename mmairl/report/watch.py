@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from mmengine.config import Config
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from mmairl.engine.launch import in_use
-from mmairl.engine.scalars import Curve, read_scalars
+from mmairl.engine.scalars import Curve, config_of, read_scalars
 from mmairl.report.health_page import measured, state_of, write_health_page
 from mmairl.report.table import rich_table
 
@@ -49,8 +48,7 @@ def view(work_dir: str | Path) -> Group:
 
 def pace(work_dir: str | Path, curves: Mapping[str, Curve]) -> str:
     """Where the run is, how fast, and how long the rest takes at that rate."""
-    configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
-    cfg = Config.fromfile(configs[-1]) if configs else Config()
+    cfg = config_of(work_dir)
     steps, seconds = curves.get('time', ([], []))
     if not steps:
         return 'no step has been timed yet'

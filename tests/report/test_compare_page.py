@@ -11,8 +11,9 @@ from test_evaluation_page import leave
 from test_study_page import row, run, study
 
 from mmairl.engine.changes import flat
+from mmairl.engine.scalars import config_of
 from mmairl.errors import UserError
-from mmairl.report.compare_page import write_compare_page, written
+from mmairl.report.compare_page import write_compare_page
 from mmairl.report.study_page import write_study_page
 
 
@@ -63,13 +64,14 @@ def test_a_config_is_read_as_mmengine_writes_it_and_never_run(tmp_path):
     cfg = Config(
         dict(a=dict(type='A', betas=(0.9, 0.99)), b=[dict(k=None)], c={'x y': -1.5, 'n': float('inf')}, d='"\'\n')
     )
-    cfg.dump(tmp_path / 'config.py')
-    found, wanted = flat(written(tmp_path / 'config.py')), flat(cfg.to_dict())
+    (file := tmp_path / '20260101_000000/vis_data/config.py').parent.mkdir(parents=True)
+    cfg.dump(file)
+    found, wanted = flat(config_of(tmp_path)), flat(cfg.to_dict())
     assert {key: str(value) for key, value in found.items()} == {
         key: str(list(value) if isinstance(value, tuple) else value) for key, value in wanted.items()
     }
-    (tmp_path / 'config.py').write_text(f'a = open({str(tmp_path / "ran")!r}, "w")\nimport os\nb = dict(c=1)\n')
-    assert written(tmp_path / 'config.py')['b'] == dict(c=1) and not (tmp_path / 'ran').exists()
+    file.write_text(f'a = open({str(tmp_path / "ran")!r}, "w")\nimport os\nb = dict(c=1)\n')
+    assert config_of(tmp_path)['b'] == dict(c=1) and not (tmp_path / 'ran').exists()
 
 
 def test_only_what_differs_is_listed_and_how_each_ended(runs, tmp_path):
