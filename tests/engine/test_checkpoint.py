@@ -166,11 +166,13 @@ def test_a_checkpoint_of_the_old_code_goes_on_to_the_same_weights(tmp_path):
     state = runner.model.state_dict()
     assert runner.iter == 12
     for key, wanted in OLD.items():
-        assert state[key].flatten()[:4].tolist() == pytest.approx(wanted, rel=1e-6, abs=1e-6), key
+        assert state[key].flatten()[:4].tolist() == pytest.approx(wanted, rel=1e-4, abs=1e-5), (
+            key
+        )  # other CPUs round otherwise
     learnt = [value for key, value in state.items() if value.is_floating_point() and 'running' not in key]
     momenta = [moment['momentum_buffer'] for moment in runner.optim_wrapper.optimizer.state.values()]
-    assert sum(value.double().abs().sum().item() for value in learnt) == pytest.approx(OLD_SUM, rel=1e-6)
-    assert sum(value.double().abs().sum().item() for value in momenta) == pytest.approx(OLD_MOMENTA, rel=1e-6)
+    assert sum(value.double().abs().sum().item() for value in learnt) == pytest.approx(OLD_SUM, rel=1e-5)
+    assert sum(value.double().abs().sum().item() for value in momenta) == pytest.approx(OLD_MOMENTA, rel=1e-5)
 
 
 HOSTILE = dict(
