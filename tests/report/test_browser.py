@@ -160,7 +160,7 @@ def test_no_page_asks_for_anything_or_fails_and_names_are_text(pages, open_page,
 
 
 @pytest.mark.parametrize(
-    'kind', [pytest.param(kind, marks=pytest.mark.slow) if 'study' in kind else kind for kind in KINDS]
+    'kind', [pytest.param(kind, marks=pytest.mark.slow) if kind not in ('sections', 'map') else kind for kind in KINDS]
 )
 def test_all_can_read_it_in_light_and_dark_on_a_phone_and_on_paper(pages, open_page, kind):
     for scheme, width in (('light', 1000), ('dark', 390)):
