@@ -9,17 +9,21 @@ from unittest import mock
 
 import resuming
 import torch
+import torch.distributed as dist
 import toy
 from mmengine.config import Config
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import copied, load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.memory import LiveBytes
 from mmairl.errors import stop_processes
+from mmairl.optim.autocast import AutocastOptimWrapper
 from mmairl.registry import HOOKS
 from mmairl.sharding.zero import whole_weights
 
@@ -103,6 +107,18 @@ def wrong(work_dir: str) -> dict:
 def own_norms(tensors: list[Tensor]) -> Tensor:
     """The mistake that LARS on shards invites: the norm of a process's rows for that of the layer."""
     return torch.stack([tensor.to_local().norm() for tensor in tensors])
+
+
+def overflow() -> list[tuple[bool, float, list[float]]]:
+    """A float16 step that overflows in the second process's rows alone: of each whether it stepped, its scale and its rows."""
+    mesh = init_device_mesh('cpu', (2,))
+    weight = nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Shard(0)]))
+    wrapper = AutocastOptimWrapper(torch.optim.SGD([weight], lr=1.0), dtype='float16')
+    factors = distribute_tensor(torch.tensor([1.0, 1.0, 1.0, 1e38]), mesh, [Shard(0)])  # finite before it is scaled
+    wrapper.update_params((weight * factors).sum().full_tensor())
+    found = [None, None]
+    dist.all_gather_object(found, (wrapper.stepped, wrapper.loss_scaler.get_scale(), weight.to_local().tolist()))
+    return found
 
 
 def resumed(work_dir: str) -> None:
@@ -207,7 +223,7 @@ if __name__ == '__main__':
     start_processes('pytorch')
     pairs = sorted({(case, None) for case, _ in EQUAL}) + EQUAL
     found = {f'{case}/{strategy}': equal(work_dir, case, strategy) for case, strategy in pairs}
-    found |= dict(wrong=wrong(work_dir), followed=followed(work_dir))
+    found |= dict(wrong=wrong(work_dir), followed=followed(work_dir), overflow=overflow())
     found['memory'] = {'DDP': memory(work_dir, None), 'ZeRO-3': memory(work_dir, 'zero3')}
     resumed(work_dir)
     if get_rank() == 0:
