@@ -20,9 +20,8 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageChops, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_jpeg
 
 from mmairl.errors import UserError, printable
 from mmairl.files import FULL
@@ -33,7 +32,6 @@ MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a gigabyte of RGB; Im
 BYTES_PER_PIXEL = 16  # the most that Pillow reads: four channels of 32 bits
 # What is found under the names of images. Others in Pillow's list run programs (EPS) or take any file for theirs (TGA).
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000', 'DIB', 'ICO')
-JPEG = b'\xff\xd8\xff'
 KINDS = {'JPEG': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}  # extensions that are not the format's name
 CUSTOMARY_WHITES = (1, 255, 65535)  # of images whose format does not say where white is
 NPY = b'\x93NUMPY'
@@ -149,8 +147,6 @@ def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     >>> decode_bytes(Path('cat.jpg').read_bytes()).shape  # doctest: +SKIP
     torch.Size([3, 375, 500])
     """
-    if (found := plain_jpeg(data, max_pixels)) is not None:
-        return found
     with faults_explained(data), pillow_within(max_pixels), opened(data) as image:
         pixels = np.array(as_rgb(image))
         if not pixels.size:
@@ -188,24 +184,6 @@ def faults_explained(data: bytes) -> Iterator[None]:
         elif 'truncated' in str(error).lower():  # only the message tells a file that ends too soon
             reason = Reason.CUT_SHORT
         raise UnreadableImage(reason) from error
-
-
-def plain_jpeg(data: bytes, max_pixels: int) -> Tensor | None:
-    """An upright JPEG in colours or greys by torchvision's decoder: the same library as Pillow's with fewer copies.
-
-    None of all others, and of broken ones, whose fault Pillow tells.
-    """
-    if not data.startswith(JPEG):
-        return None
-    try:
-        with pillow_within(max_pixels), Image.open(BytesIO(data), formats=('JPEG',)) as image:
-            if image.mode not in ('RGB', 'L') or image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-                return None
-        return decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
-    except MemoryError:
-        raise
-    except Exception:  # as many kinds as in decode_bytes
-        return None
 
 
 def file_kind(data: bytes) -> str:

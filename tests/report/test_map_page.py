@@ -122,7 +122,8 @@ def test_groups_are_found_with_their_central_images():
     assert all(of['size'] == 30 and np.mean([i % 30 for i in of['central']]) < 10 for of in found)
 
 
-def test_an_archive_and_a_list_of_files_have_maps_too(checkpoint, folder, tmp_path):
+def test_an_archive_and_a_list_of_files_have_maps_too(checkpoint, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     for _ in pack(ImageFolder(folder, max_unreadable=0.5), tmp_path / 'packed.tar'):
         pass
     packed = data_of(mmairl.map_images(checkpoint, tmp_path / 'packed.tar', tmp_path / 'a.html', size=SIZE))
