@@ -57,7 +57,7 @@ def lacking() -> str:
     return f'Slurm is not installed, it lacks {missing} (slurmctld, slurmd, slurm-client, munge)' if missing else ''
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 40, what: str = '') -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 120, what: str = '') -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f'waited in vain {what}'

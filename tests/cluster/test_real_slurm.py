@@ -26,7 +26,7 @@ RUN = """
 [[ ! -e saved ]] || { echo done >> log; exit 0; }
 trap 'sleep 1; echo saved >> log; touch saved; exit 75' TERM INT HUP USR1 USR2
 touch ready
-for i in {1..300}; do sleep 0.1; done
+for i in {1..3000}; do sleep 0.1; done
 exit 3
 """
 
@@ -111,7 +111,7 @@ ONE_OF_SEVERAL = """
 [[ ! -e saved$SLURM_PROCID ]] || { echo "$SLURMD_NODENAME $SLURM_CPUS_PER_TASK $OMP_NUM_THREADS $*" > done$SLURM_PROCID; exit; }
 trap 'sleep $SLURM_PROCID; touch saved$SLURM_PROCID; exit 75' TERM INT HUP USR1 USR2
 touch ready$SLURM_PROCID
-for i in {1..300}; do sleep 0.1; done
+for i in {1..3000}; do sleep 0.1; done
 """
 
 
@@ -264,7 +264,7 @@ for word; do [[ $before != --work-dir ]] || cd "$word"; before=$word; done
 [[ ! -e saved$SLURM_PROCID ]] || { echo "done on $SLURM_CPUS_PER_TASK" > done$SLURM_PROCID; exit 0; }
 trap 'sleep $SLURM_PROCID; echo "$*" > saved$SLURM_PROCID; exit 75' TERM INT HUP USR1 USR2
 touch ready$SLURM_PROCID
-for i in {1..300}; do sleep 0.1; done
+for i in {1..3000}; do sleep 0.1; done
 """
 
 
@@ -327,7 +327,7 @@ def test_srun_passes_on_what_its_script_is_told_and_all_tasks_save(slurm, folder
         wait_until(lambda: 'queued' in (own / 'log').read_text() if waits else all(map(Path.is_file, begun)))  # noqa: B023
         send(process.pid, signal.Signals[f'SIG{name}'])
     for (process, own), (*_, waits) in zip(running, TOLD_SRUN):
-        assert process.wait(40) == 75, (own / 'log').read_text()
+        assert process.wait(120) == 75, (own / 'log').read_text()
         assert [(own / f'saved{task}').is_file() for task in (0, 1)] == [not waits] * 2
 
 

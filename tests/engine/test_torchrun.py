@@ -37,14 +37,14 @@ for line in sys.stdin:
 RANK = """
 trap 'sleep 0.$RANK; echo saved >> $1/saved_$RANK; exit 75' TERM INT HUP USR1 USR2
 echo $$ > $1/.pid_$RANK && mv $1/.pid_$RANK $1/pid_$RANK
-for i in {1..600}; do sleep 0.1; done
+for i in {1..3000}; do sleep 0.1; done
 """
 # Whom a signal is sent to: the launcher, one of its processes, or all that a terminal or a scheduler knows.
 TOLD = ('launcher', 'process', 'all')
 
 
 def wait_for(files: list[Path]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not all(file.is_file() for file in files):
         assert time.monotonic() < deadline, f'waited in vain for {files}'
         time.sleep(0.02)
