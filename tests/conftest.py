@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ from mmairl.engine.launch import register
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / 'tests'))
 import toy  # noqa: E402  it also switches off what slows each run of a test
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's & has it ignored, here and in what is started
 
 
 @pytest.fixture(autouse=True)
