@@ -68,18 +68,15 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         print(f'\nFAILED {report.nodeid} ({report.when}): {reason[:150]} ... {reason[150:][-250:]}', flush=True)
 
 
-REQUIRED = os.environ.get(
-    'MMAIRL_REQUIRED', ''
-).split()  # no test may be skipped for a reason with one of these words in it
+# No test may be skipped for a reason with one of these words in it.
+REQUIRED = os.environ.get('MMAIRL_REQUIRED', '').split()
 
 
 def _required(report: pytest.CollectReport | pytest.TestReport) -> None:
     reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ''
     if any(word in reason for word in REQUIRED):
-        report.outcome, report.longrepr = (
-            'failed',
-            f'not here, and MMAIRL_REQUIRED="{" ".join(REQUIRED)}" asks for it: {reason}',
-        )
+        report.outcome = 'failed'
+        report.longrepr = f'not here, and MMAIRL_REQUIRED="{" ".join(REQUIRED)}" asks for it: {reason}'
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import torch
 
-Places = np.ndarray
 SMALL = 2**24  # images whose permutation is torch's, of 128 MB
 ROUNDS = 8
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
@@ -23,12 +22,12 @@ class Permutation:
         if count <= SMALL:
             self.table = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
 
-    def __call__(self, places: Places) -> np.ndarray:
+    def __call__(self, places: np.ndarray) -> np.ndarray:
         """The images at these places."""
         return keyed(places, self.count, self.seed) if self.table is None else self.table[places]
 
 
-def keyed(places: Places, count: int, seed: int | list[int]) -> np.ndarray:
+def keyed(places: np.ndarray, count: int, seed: int | list[int]) -> np.ndarray:
     """The images at these places of a permutation of `count` that follows from the seed alone, each computed by itself.
 
     A Feistel network on the rows and columns of a table that has just enough cells (Black and Rogaway 2002): each round
@@ -71,7 +70,7 @@ class ByShards:
         opened = self.ends[window - 1 :: window]
         self.edges = np.unique([0, *opened, self.ends[-1]])  # of those that are open together
 
-    def __call__(self, places: Places) -> np.ndarray:
+    def __call__(self, places: np.ndarray) -> np.ndarray:
         """The images at these places."""
         images, windows = np.empty(len(places), np.int64), np.searchsorted(self.edges, places, 'right') - 1
         for window in np.unique(windows):

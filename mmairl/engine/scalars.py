@@ -55,7 +55,7 @@ def config_of(work_dir: str | Path) -> dict[str, Any]:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict':
             return {**(value(node.args[0]) if node.args else {}), **{of.arg: value(of.value) for of in node.keywords}}
         if isinstance(node, ast.Dict):
-            return {ast.unparse(key).strip("'"): value(of) for key, of in zip(node.keys, node.values)}
+            return {ast.literal_eval(key): value(of) for key, of in zip(node.keys, node.values)}
         if isinstance(node, (ast.List, ast.Tuple)):
             return [value(of) for of in node.elts]
         try:

@@ -64,6 +64,8 @@ def write_compare_page(
     if len(folders) < 2:
         raise UserError('there is one run to compare; give two work dirs or more')
     runs = [_read(folder, name) for folder, name in zip(folders, _names([Path(of).resolve() for of in folders]))]
+    if silent := [run.name for run in runs if not any(steps for steps, _ in run.curves.values())]:
+        raise UserError(f'{silent[0]} has logged nothing yet; compare runs that have')
     shared = [name for name in names if sum(name in run.curves for run in runs) > 1]
     if not shared:
         raise UserError(f'{", ".join(map(str, folders))} logged no quantity in common; compare runs of one kind')

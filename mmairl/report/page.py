@@ -57,11 +57,8 @@ class Page:
     """
 
     def __init__(self, title: str, lead: str = '', follow: int = 0) -> None:
-        self.title, self.lead, self.follow = (
-            title,
-            lead,
-            follow,
-        )  # the seconds after which an open page reads itself again
+        self.title, self.lead = title, lead
+        self.follow = follow  # the seconds after which an open page reads itself again
         self.sections: list[dict[str, str]] = []
 
     def add(self, heading: str, text: str = '', figure: str = '', caption: str = '') -> 'Page':

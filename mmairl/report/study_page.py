@@ -10,6 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from mmairl.errors import UserError
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.figures import Point, forest, lines, study_bars, study_lines, study_scatter, svg
 from mmairl.report.page import write_page
@@ -291,11 +292,14 @@ def _beside(study: Mapping, row: Mapping, number: int, out: Path) -> str:
     """A page of the row's runs beside those of the row that it builds on, as far as they are on this disk."""
     rows = [of for of in study['rows'] if of['name'] in (row['on'], row['name'])]
     folders = dict.fromkeys(out.parent / run['folder'].strip('/') for of in rows for run in of['runs'])
-    there = [folder for folder in folders if any(folder.glob('*/vis_data/scalars.json'))]
-    if len(there) < 2:
-        return ''
+    there = [
+        folder for folder in folders if any(file.stat().st_size for file in folder.glob('*/vis_data/scalars.json'))
+    ]
     path, title = Path('compare') / f'row-{number}.html', ' and '.join(of['name'] for of in rows)
-    write_compare_page(there, out.parent / path, CURVES, title)
+    try:
+        write_compare_page(there, out.parent / path, CURVES, title)
+    except UserError:  # fewer than two have come to a line of their log
+        return ''
     return path.as_posix()
 
 

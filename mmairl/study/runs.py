@@ -71,10 +71,8 @@ def status(run: Run) -> tuple[str, str]:
         with lock if (run.folder / '.lock_0').is_file() else nullcontext():
             pass
     except Timeout:
-        ago = (
-            timedelta(seconds=max(0, round(time.time() - log.stat().st_mtime))) if said else ''
-        )  # a node's clock may be ahead
-        return 'running', f'{said[-1]} ({ago} ago)' if said else ''
+        seconds = max(0, round(time.time() - log.stat().st_mtime)) if said else 0  # a node's clock may be ahead
+        return 'running', f'{said[-1]} ({timedelta(seconds=seconds)} ago)' if said else ''
     failed = run.folder / 'failed.txt'
     if failed.is_file():
         return 'failed', failed.read_text().strip()

@@ -75,7 +75,7 @@ def test_arrays_and_pictures_come_back_as_they_were_written():
 @pytest.mark.parametrize('kind', TYPES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize('channels', (1, 2, 4, 5, 13))
 def test_a_tiff_has_its_channels_as_samples_or_planes_or_pages(kind, channels):
-    tifffile = pytest.importorskip('tifffile')
+    tifffile = pytest.importorskip('tifffile', reason='tifffile is not installed (pip install tifffile)')
     pixels = noise(6, 9, channels, kind=kind)
     planes, interleaved = pixels.transpose(2, 0, 1).copy(), dict(planarconfig='contig' if channels > 1 else None)
     for shown, how in (
@@ -120,7 +120,7 @@ def test_what_is_no_such_image_is_the_files_own_fault(monkeypatch):
 
 
 def test_a_tiff_that_is_not_rgb_says_so_where_rgb_is_wanted():
-    tifffile = pytest.importorskip('tifffile')
+    tifffile = pytest.importorskip('tifffile', reason='tifffile is not installed (pip install tifffile)')
     file = io.BytesIO()
     tifffile.imwrite(file, noise(6, 9, 5), photometric='minisblack', planarconfig='contig')
     with pytest.raises(UnreadableImage, match='a TIFF of other channels than RGB .then set channels of the data set'):

@@ -99,11 +99,13 @@ def test_what_cannot_be_compared_is_a_sentence(runs, tmp_path, run_tool, capsys)
     (tmp_path / 'no').mkdir()
     other = leave_run(tmp_path / 'other', [()])
     (other / '20260100_000000' / 'vis_data' / 'scalars.json').write_text('{"step": 1, "accuracy": 1.0}')
+    begun = leave_run(tmp_path / 'begun', [()])
     for given, said in (
         ((runs[0],), 'give two work dirs or more'),
         ((runs[0], runs[0]), 'is given twice'),
         ((runs[0], tmp_path / 'no'), 'give the work_dir of a training run'),
         ((runs[0], other), 'logged no quantity in common'),
+        ((runs[0], begun), 'begun has logged nothing yet'),
     ):
         with pytest.raises(UserError, match=said):
             write_compare_page(given, tmp_path / 'page.html')
@@ -121,3 +123,6 @@ def test_a_row_of_a_study_links_to_its_runs_beside_those_that_it_builds_on(tmp_p
     assert sound(text).references.count('./compare/row-1.html') == 1 and 'row-0.html' not in text  # it has one run
     beside = tmp_path / 'compare' / 'row-1.html'
     assert table(beside, 0) == [['name', 'base', 'next']] and 'base and next' in beside.read_text()
+    for cut in ('', '{"step": 2, "lo'):  # while a run begins, the page has no such link
+        next((tmp_path / rows[1]['runs'][0]['folder']).glob('*/vis_data/scalars.json')).write_text(cut)
+        assert 'compare/' not in write_study_page(study(rows, ('k-NN',), seeds=[0]), tmp_path / 'page.html').read_text()
