@@ -24,14 +24,18 @@ def watch(work_dir: str | Path, out: str | Path, seconds: float = SECONDS) -> Pa
 
     >>> watch('work_dirs/mocov2plus_r50_200e', 'health.html')  # doctest: +SKIP
     """
-    with Live(console=Console(), auto_refresh=False) as live:
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
         while True:
             goes_on = in_use(work_dir)
             page = write_health_page(work_dir, out, follow=SECONDS if goes_on else 0)
             live.update(view(work_dir), refresh=True)
             if not goes_on:
-                return page
+                break
             time.sleep(seconds)
+    if not console.is_terminal:  # where Live ends within a line
+        console.line()
+    return page
 
 
 def view(work_dir: str | Path) -> Group:

@@ -120,6 +120,7 @@ def test_a_run_is_followed_until_nobody_holds_its_work_dir(work_dir, tmp_path, m
     assert ['data-follow="10"' in of for of in pages] == [True, True, False]
     assert [re.search(r'At iteration (\d+):', of)[1] for of in pages] == ['200', '250', '300']
     said = console.export_text()
+    assert said.endswith('\n')
     assert 'run <1>: iteration 300 of 400, 2 iterations/s, 128 images/s, 0:00:50 left' in said
     assert 'At iteration 300: 1 bad' in said and 'collapse: the standard deviation of the keys is 0.04' in said
     assert re.search(r'spread of the keys +│ +0.04 +│ +0.5 or more +│ +■ bad', said)
