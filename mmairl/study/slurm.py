@@ -13,21 +13,10 @@ from mmairl.errors import UserError, closest
 from mmairl.files import write_text
 from mmairl.study.runs import LAST_WORDS, Run, commands
 
-JOB = Template(Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True)
-
-# The beginning of the script that submits a study's jobs.
-SUBMIT = """#!/usr/bin/env bash
-set -euo pipefail
-command -v sbatch >/dev/null || { echo "error: there is no sbatch here; run this where Slurm is" >&2; exit 2; }
-submit() { # NAME, and what sbatch takes
-    said=$(sbatch --parsable "${@:2}" 2>&1) || {
-        echo "error: Slurm refuses the job of $1: ${said##*: }; correct the profile, and give the study's command again" >&2
-        exit 2
-    }
-    number=${said##*$'\\n'}
-    number=${number%%;*}
-    echo "submitted $number: $1"
-}"""
+JOB, SUBMIT = (
+    Template(Path(__file__).with_name(name).read_text(), trim_blocks=True, keep_trailing_newline=True)
+    for name in ('job.sh', 'submit.sh')
+)
 
 
 @dataclass(frozen=True)
@@ -102,15 +91,15 @@ def slurm_jobs(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster) -
     for old in folder.glob('*.sh'):
         old.unlink()
     names: dict[Path, str] = {}
-    submit = [SUBMIT]
+    jobs = []
     for run in in_order(runs):
         script = folder / f'{run.row.slug}_seed_{run.seed}.sh'
         write_text(script, job(run, devices, cluster))
         names[run.folder] = f'job_{len(names)}'
         before = ''.join(f':${names[needed]}' for needed in run.needs if needed in names)
         after = f'--dependency=afterok{before} --kill-on-invalid-dep=yes ' if before else ''
-        submit.append(f'submit {script.stem} {after}{shlex.quote(str(script))}; {names[run.folder]}=$number')
-    path = write_text(folder / 'submit.sh', '\n'.join(submit) + '\n')
+        jobs.append((script.stem, after, shlex.quote(str(script)), names[run.folder]))
+    path = write_text(folder / 'submit.sh', SUBMIT.render(jobs=jobs))
     path.chmod(0o755)
     return path
 
