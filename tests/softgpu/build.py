@@ -10,12 +10,14 @@ import torch
 HERE = Path(__file__).parent
 SITE = Path(torch.__file__).parents[1]
 HEADERS = [SITE / path for path in ('nvidia/cu13/include', 'triton/backends/nvidia/include', 'nvidia/nccl/include')]
-# The soname that torch links to, the source of what means something, and how the names begin that may be left out.
+# The soname that torch links to, the source of what means something, how the names begin, and which may do nothing.
 LIBRARIES = (
-    ('libcudart.so.13', 'cudart.c', '(?:__)?cuda'),
-    ('libcuda.so.1', None, 'cu[A-Z]'),
-    ('libnccl.so.2', 'nccl.c', 'nccl'),
+    ('libcudart.so.13', 'cudart.c', '(?:__)?cuda', ''),
+    ('libcuda.so.1', None, 'cu[A-Z]', ''),
+    ('libnccl.so.2', 'nccl.c', 'nccl', 'nccl(Comm|Group)'),
 )
+NOTHING = 'int {name}() {{ return 0; }}'
+MISSING = 'int {name}() {{ fprintf(stderr, "the software NCCL has no {name}\\n"); return 5; }}'
 
 
 def missing() -> str | None:
@@ -30,11 +32,12 @@ def missing() -> str | None:
 def build(folder: Path) -> None:
     """Put the libraries into a folder."""
     wanted = _names('--undefined-only', *(SITE / 'torch/lib').glob('lib*.so'))
-    for soname, source, pattern in LIBRARIES:
+    for soname, source, pattern, idle in LIBRARIES:
         library, sources = folder / soname, [folder / f'{soname}.c']
         known = set() if source is None else set(re.findall(r'^[\w *]*?(\w+)\(', (HERE / source).read_text(), re.M))
         names = sorted(name for name in wanted if re.match(pattern, name) and name not in known)
-        sources[0].write_text('\n'.join(f'int {name}() {{ return 0; }}' for name in names))
+        stubs = [(NOTHING if re.match(idle, name) else MISSING).format(name=name) for name in names]
+        sources[0].write_text('\n'.join(['#include <stdio.h>', *stubs]))
         if source is not None:
             sources.append(HERE / source)
         versions = folder / f'{soname}.map'

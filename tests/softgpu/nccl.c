@@ -1,5 +1,5 @@
 /* NCCL over shared memory, for torch's own ProcessGroupNCCL. A collective happens when it is called, and refuses memory of the host, as NCCL
- * does. Functions of NCCL that are not here are made by build.py and return 0. */
+ * does. Of the functions that are not here, build.py makes those of groups and communicators do nothing, and others fail. */
 #define _GNU_SOURCE
 #include <nccl.h>
 #include <fcntl.h>
@@ -98,11 +98,12 @@ static void store(char *at, ncclDataType_t type, double value) {
   }
 }
 
-static void reduce_slots(char *to, ncclComm_t c, size_t n, ncclDataType_t type, ncclRedOp_t op) {
+static void reduce_slots(char *to, ncclComm_t c, size_t first, size_t n, ncclDataType_t type, ncclRedOp_t op) {
   for (size_t i = 0; i < n; i++) {
-    double total = load(slot(c, 0) + i * width(type), type);
+    size_t at = (first + i) * width(type);
+    double total = load(slot(c, 0) + at, type);
     for (int rank = 1; rank < c->size; rank++) {
-      double value = load(slot(c, rank) + i * width(type), type);
+      double value = load(slot(c, rank) + at, type);
       if (op == ncclMax) total = value > total || value != value ? value : total;
       else if (op == ncclMin) total = value < total || value != value ? value : total;
       else total += value;
@@ -118,7 +119,7 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t 
     size_t part = n - at < step ? n - at : step;
     memcpy(slot(c, c->rank), (char *)from + at * w, part * w);
     barrier(c);
-    reduce_slots((char *)to + at * w, c, part, type, op);
+    reduce_slots((char *)to + at * w, c, 0, part, type, op);
     barrier(c);
   }
   return ncclSuccess;
@@ -145,6 +146,19 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t n, ncclDataType_t 
     if (c->rank == root) memcpy(slot(c, root), (char *)from + at, part);
     barrier(c);
     memmove((char *)to + at, slot(c, root), part);
+    barrier(c);
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t ncclReduceScatter(const void *from, void *to, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c, cudaStream_t s) {
+  size_t w = width(type), step = SLOT / w / c->size;
+  if (n && on_host(from, to)) return ncclInvalidArgument;
+  for (size_t at = 0; at < n; at += step) {
+    size_t part = n - at < step ? n - at : step;
+    for (int rank = 0; rank < c->size; rank++) memcpy(slot(c, c->rank) + rank * part * w, (char *)from + (rank * n + at) * w, part * w);
+    barrier(c);
+    reduce_slots((char *)to + at * w, c, c->rank * part, part, type, op);
     barrier(c);
   }
   return ncclSuccess;

@@ -63,6 +63,12 @@ ONE = {
     'zero3': ('mocov2plus_r50_200e.py', {**ON_DEVICE, 'strategy': strategy_named('zero3')}),
     'zero2_float16': ('mocov2plus_r50_200e.py', {**ON_DEVICE, **FLOAT16, 'strategy': strategy_named('zero2')}),
 }
+TWO = {
+    'mocov2plus': ONE['mocov2plus'],
+    'bfloat16': ONE['bfloat16'],
+    'zero2': (ONE['mocov2plus'][0], {**ONE['mocov2plus'][1], 'strategy': strategy_named('zero2')}),
+    'zero2_lars': (ONE['byol_lars'][0], {**ONE['byol_lars'][1], 'strategy': strategy_named('zero2')}),
+}
 
 
 def say_on_wait(mode: str | int) -> None:
@@ -253,14 +259,16 @@ def main() -> None:
     trust_mmengine_checkpoints()
     start_processes(LAUNCHER)
     alone = LAUNCHER == 'none'
-    cases = list(ONE) if alone else ['mocov2plus', 'bfloat16']
+    cases = ONE if alone else TWO
     if DEVICE == 'cpu':  # whose whole networks ZeRO's runs are compared with
-        cases = [case for case in cases if not case.startswith('zero')]
+        cases = {case: run for case, run in cases.items() if not case.startswith('zero')}
     if DEVICE == 'cuda' and alone:  # DDP and NCCL on a machine with one GPU as well
         dist.init_process_group('nccl', store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device('cuda', 0))
         os.environ['LOCAL_RANK'] = '0'  # mmengine's DDP asks for it
     ddp = {'bfloat16': 'pytorch'} if DEVICE == 'cuda' else {}
-    found = {case: outcome(config(ONE[case][0], case, ONE[case][1]), ddp.get(case, LAUNCHER)) for case in cases}
+    found = {
+        case: outcome(config(name, case, options), ddp.get(case, LAUNCHER)) for case, (name, options) in cases.items()
+    }
     if DEVICE == 'cuda':
         found['sync_bn'] = sync_bn() if alone else None
         kinds = ('wait', 'generator', 'device', 'view') if alone else ('nccl',)

@@ -77,7 +77,7 @@ def assert_same_run(there: dict, here: dict, half: bool) -> None:
 
 
 # ZeRO's runs are those of whole networks on the CPU.
-TWINS = dict(zero3='views_on_device', zero2_float16='float16')
+TWINS = dict(zero2='mocov2plus', zero2_lars='byol_lars', zero3='views_on_device', zero2_float16='float16')
 ONE = ['mocov2plus', 'byol_lars', 'bfloat16', 'views_on_device', 'float16', 'zero3', 'zero2_float16']
 
 
@@ -89,9 +89,9 @@ def test_a_run_is_the_cpus_and_waits_at_log_lines_only(one, case):
     assert there['knn'] == here['knn'] and len(there['knn']) == (case == 'mocov2plus')
 
 
-@pytest.mark.parametrize('case', ['mocov2plus', 'bfloat16'])
+@pytest.mark.parametrize('case', ['mocov2plus', 'bfloat16', 'zero2', 'zero2_lars'])
 def test_two_gpus_train_as_one_cpu_process_with_the_joined_batch(one, two, case):
-    assert_same_run(two[case], one[1][case], half='16' in case)
+    assert_same_run(two[case], one[1][TWINS.get(case, case)], half='16' in case)
 
 
 @pytest.mark.parametrize('case', ['float16', 'zero2_float16'])
