@@ -1,6 +1,7 @@
 """What this process may use of the machine: by what it was given, not by what is there."""
 
 import os
+import tempfile
 from glob import glob
 from pathlib import Path
 
@@ -37,8 +38,15 @@ def _limits(root: Path) -> list[float]:
 
 
 def cache() -> Path:
-    """Where what is made once for all runs of a user lies."""
-    return Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmairl'
+    """Where what is made once for all runs of a user lies; with the temporary files where no home can be written."""
+    try:
+        folder = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmairl'
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except (OSError, RuntimeError):  # RuntimeError: this user has no home
+        pass
+    return Path(tempfile.gettempdir()) / f'mmairl-{os.getuid()}'
 
 
 def unusable_gpu() -> str:

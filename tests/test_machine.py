@@ -46,6 +46,18 @@ def test_a_gpu_that_is_there_and_cannot_be_used_is_told_with_the_reason(monkeypa
     assert unusable_gpu() == ''
 
 
+def test_the_cache_lies_with_the_temporary_files_where_the_home_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    assert machine.cache() == tmp_path / 'cache/mmairl'
+    monkeypatch.setattr(machine.tempfile, 'gettempdir', lambda: str(tmp_path))
+    for home in ('/dev/null', '/proc'):  # not a folder; a folder where nobody can write
+        monkeypatch.setenv('XDG_CACHE_HOME', home)
+        assert machine.cache() == tmp_path / f'mmairl-{os.getuid()}'
+    monkeypatch.delenv('XDG_CACHE_HOME')
+    monkeypatch.setattr(machine.Path, 'home', lambda: (_ for _ in ()).throw(RuntimeError('no home')))
+    assert machine.cache() == tmp_path / f'mmairl-{os.getuid()}'
+
+
 def test_a_run_says_at_its_start_what_it_uses(toy_config, monkeypatch, capfd):
     from mmairl.engine import launch
 

@@ -15,6 +15,8 @@ import build
 import pytest
 import torch
 
+from mmairl import machine
+
 HERE = Path(__file__).parent
 REAL = torch.cuda.is_available()
 pytestmark = [
@@ -28,7 +30,7 @@ def run(tmp_path_factory) -> Callable[[str, int], dict]:
     """What runs.py finds on a device with so many processes. The libraries are built once for these sources and this torch."""
     sources = b''.join((HERE / name).read_bytes() for name in ('build.py', 'cudart.c', 'nccl.c'))
     name = hashlib.sha256(sources + torch.__version__.encode()).hexdigest()[:16]
-    cache = Path(os.environ.get('XDG_CACHE_HOME', Path.home() / '.cache')) / 'mmairl' / 'softgpu' / name
+    cache = machine.cache() / 'softgpu' / name
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / 'lock').open('w') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
