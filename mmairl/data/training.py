@@ -30,12 +30,14 @@ class TrainingImages(Dataset):
     image, 0 and 8 workers, one process and two, an interrupted and an uninterrupted run all see the same views.
 
     An unreadable image is replaced by the next readable one. `reasons` has a byte for each image, 0 or its Reason, in
-    memory that is shared with the data workers, whichever of them met it; `allowed` is how many there may be.
+    memory that is shared with data workers, whichever of them met it; `allowed` is how many there may be.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
+    def __init__(self, dataset: Dataset, workers: bool = True) -> None:
         self.dataset = dataset
-        self.reasons = torch.zeros(len(dataset), dtype=torch.uint8).share_memory_()
+        self.reasons = torch.zeros(len(dataset), dtype=torch.uint8)
+        if workers:
+            self.reasons.share_memory_()
         self.allowed = unreadable_allowed(len(dataset), getattr(inner_most(dataset), 'max_unreadable', 0))
 
     def __deepcopy__(self, memo: dict) -> 'TrainingImages':

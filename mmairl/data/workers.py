@@ -27,7 +27,7 @@ ENDED = (
 # The first that matches is told: torch's bare 'exited unexpectedly' often hides the signal that explains it.
 EXPLANATIONS = {
     r'killed by signal: Killed': f'a data worker was killed, most likely because the machine ran out of memory{FEWER}',
-    r'killed by signal: Bus error|torch_\d+.*No space left on device': SHARED_MEMORY,
+    r'killed by signal: Bus error|torch_\d+.*No space left on device|unable to allocate shared memory': SHARED_MEMORY,
     r'killed by signal: Terminated': 'a data worker was terminated by the scheduler or by hand; go on with --resume',
     r'killed by signal: ([^.]+)\.': (
         'a data worker crashed ({0}), most likely in the library that decodes images; upgrade Pillow, or find the file '

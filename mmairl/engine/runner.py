@@ -54,7 +54,7 @@ class Runner(Checkpointed, PlainRunner):
         dataset = DATASETS.build(self._train_dataloader['dataset'])
         if hasattr(dataset, 'full_init'):
             dataset.full_init()
-        dataset = TrainingImages(dataset)
+        dataset = TrainingImages(dataset, workers=bool(self._train_dataloader.get('num_workers')))
         own = self._randomness_cfg.get('diff_rank_seed', False)
         loader = self.build_dataloader({**self._train_dataloader, 'dataset': dataset}, self.seed, own)
         loader.generator = torch.Generator()  # else each start of the workers draws from the run's own

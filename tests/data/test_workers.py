@@ -46,6 +46,7 @@ def test_what_becomes_of_a_worker_is_told(tmp_path):
     fates = {
         'os.kill(os.getpid(), signal.SIGKILL)': 'was killed, most likely because the machine ran out of memory; lower',
         'os.kill(os.getpid(), signal.SIGBUS)': 'ran out of shared memory (/dev/shm); make it larger',
+        'raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>")': 'ran out of shared memory',
         'os.kill(os.getpid(), signal.SIGSEGV)': 'crashed (Segmentation fault), most likely in the library',
         'os._exit(1)': 'ended without a message',
         'time.sleep(10**6)': 'no data worker delivered a batch within 2 s, so the file system',
