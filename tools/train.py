@@ -45,6 +45,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument('--images', type=positive, help='--suggest: how many there are')
     parser.add_argument('--gpus', type=positive, default=1, help='--suggest: how many there are')
+    parser.add_argument(
+        '--channels', type=positive, help='--suggest: of each image, read as it is stored (TIFF, PNG, NPY)'
+    )
     parser.add_argument('--memory', type=above_zero, metavar='GIB', help='--suggest: of each GPU')
     parser.add_argument(
         '--log', nargs='+', default=[], metavar='LOGGER', help='wandb, mlflow, tensorboard: where curves go as well'
@@ -98,7 +101,7 @@ def main() -> None:
         from mmairl.engine.suggest import suggest  # which no training run needs
 
         register()
-        print(suggest(args.images, args.gpus, args.memory))
+        print(suggest(args.images, args.gpus, args.memory, args.channels))
         return
     cfg = load_config(args.config, args.cfg_options)
     apply(args, cfg)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mmairl.configs import load_config
 from mmairl.engine.memory import GIB, activations, build, shares
-from mmairl.engine.pretrain import FEWEST, batch_for, highest_momentum, queue_for
+from mmairl.engine.pretrain import FEWEST, batch_for, highest_momentum, queue_for, views_of, without_rgb
 from mmairl.errors import UserError
 from mmairl.machine import cores
 
@@ -27,8 +27,10 @@ class Line:
         return '\n'.join([*(f'# {line}' for line in text), self.code])
 
 
-def suggest(images: int, gpus: int = 1, memory: float | None = None) -> str:
+def suggest(images: int, gpus: int = 1, memory: float | None = None, channels: int | None = None) -> str:
     """A config that trains MoCo v2+ on so many unlabelled images, on `gpus` GPUs of `memory` GiB.
+
+    With `channels` the images are read as they are stored.
 
     >>> print(suggest(50_000, gpus=2, memory=24))  # doctest: +SKIP
     """
@@ -44,7 +46,8 @@ def suggest(images: int, gpus: int = 1, memory: float | None = None) -> str:
     steps, lr = epochs * (images // batch), 0.03 * batch / 256
     momentum = min(0.99, round(highest_momentum(steps), 4))
     workers = max(1, min(16, cores() // gpus))
-    accumulated, fits = fitting(batch, gpus, memory) if memory else (1, 'memory not given, so try whether this fits.')
+    unknown = 1, 'memory not given, so try whether this fits.'
+    accumulated, fits = fitting(batch, gpus, memory, channels or 3) if memory else unknown
     optimizer = f'optimizer=dict(lr={lr:.3g})' + (f', accumulative_counts={accumulated}' if accumulated > 1 else '')
     lines = [
         Line(
@@ -83,14 +86,34 @@ def suggest(images: int, gpus: int = 1, memory: float | None = None) -> str:
             'health page shows time spent waiting for data, give more.',
         ),
     ]
+    if channels:
+        lines.append(as_stored(channels))
     title = f'MoCo v2+ on {images:,} images without labels, for {gpus} GPU{"s" * (gpus > 1)}, as mmairl suggests.'
     head = f"# {title}\n# The folder of the images: --cfg-options train_dataloader.dataset.root=DIR\n_base_ = '{BASE}'"
     return '\n\n'.join([head, *map(str, lines)])
 
 
-def fitting(batch: int, gpus: int, memory: float) -> tuple[int, str]:
+def as_stored(channels: int) -> Line:
+    """What images of other channels or depths want of the config above."""
+    [view, *_] = views_of(load_config(BASE))
+    view = view if channels == 3 else without_rgb(view)
+    steps = [', '.join(f'{key}={value!r}' for key, value in step.items()) for step in view]
+    code = [
+        *('view = [', *(f'    dict({step}),' for step in steps), ']'),
+        f'normal = dict(mean=[0.5] * {channels}, std=[0.25] * {channels})',
+        f'model.update(backbone=dict(in_channels={channels}), data_preprocessor=normal)',
+        f'train_dataloader.update(dataset=dict(channels={channels}, views=[view, view]))',
+        f'evaluation = dict(train=dict(channels={channels}), test=dict(channels={channels}))',
+    ]
+    lost = '' if channels == 3 else ' The views have no grey, saturation and hue, which only RGB has.'
+    reason = f'images of {channels} channels are read as they are stored. Put your own mean and std in place of 0.5 and 0.25: '
+    command = f'tools/pack.py DIR --statistics --channels {channels} prints them.'
+    return Line('\n'.join(code), 'customary', f'{reason}{command}{lost}')
+
+
+def fitting(batch: int, gpus: int, memory: float, channels: int = 3) -> tuple[int, str]:
     """How many steps to accumulate so that a GPU of `memory` GiB holds its part of the batch in float32, in words too."""
-    cfg, share = load_config(BASE), batch // gpus
+    cfg, share = load_config(BASE, {'model.backbone.in_channels': channels}), batch // gpus
     fixed = sum(shares(build(cfg), cfg.optim_wrapper.optimizer.type, gpus)['DDP'].values())
     few, more = (activations(build(cfg), VIEWS, count, SIZE) for count in (16, 32))  # beyond, each image takes the same
     need = {

@@ -37,13 +37,17 @@ def test_at_imagenets_size_it_is_the_benchmarks_recipe(tmp_path):
     assert cfg.to_dict() == paper.to_dict()
 
 
-def test_the_printed_file_trains_on_a_folder(tmp_path, run_tool, capsys):
-    run_tool('tools/train.py', '--suggest', '--images', 640)
+@pytest.mark.parametrize('channels', [None, 5])
+def test_the_printed_file_trains_on_a_folder(tmp_path, run_tool, capsys, channels):
+    run_tool('tools/train.py', '--suggest', '--images', 640, *(['--channels', channels] if channels else []))
     (tmp_path / 'mine.py').write_text(capsys.readouterr().out)
     (tmp_path / 'images').mkdir()
     for index in range(16):
-        pixels = np.random.default_rng(index).integers(0, 256, (20, 20, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f'images/{index}.png')
+        pixels = np.random.default_rng(index).integers(0, 256, (20, 20, channels or 3), dtype=np.uint8)
+        if channels:
+            np.save(tmp_path / f'images/{index}.npy', pixels)
+        else:
+            Image.fromarray(pixels).save(tmp_path / f'images/{index}.png')
     small = {
         'train_dataloader.dataset.root': str(tmp_path / 'images'),
         'train_dataloader.num_workers': 0,
@@ -56,6 +60,7 @@ def test_the_printed_file_trains_on_a_folder(tmp_path, run_tool, capsys):
     cfg = load_config(tmp_path / 'mine.py', small)
     cfg.work_dir = str(tmp_path / 'run')
     runner = launch.train(cfg)
+    assert runner.model.backbone.conv1.in_channels == (channels or 3)
     assert runner.iter == 2 and np.isfinite(runner.message_hub.get_scalar('train/loss').current())
     assert 'the queue holds 128 keys and the training set 16 images' in ''.join(
         file.read_text() for file in (tmp_path / 'run').glob('*/*.log')
