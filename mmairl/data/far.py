@@ -63,7 +63,7 @@ def explained(url: str) -> Iterator[None]:
             ) from None
         if isinstance(error, FileNotFoundError):
             raise UserError(f'the shard {name} is not there; bring it back, or correct the pattern') from None
-        raise OSError(errno.EIO, type(error).__name__) from None
+        raise OSError(errno.ETIMEDOUT if 'Timeout' in said else errno.EIO, type(error).__name__) from None
 
 
 def listed(place: str, suffixes: tuple[str, ...]) -> list[str]:

@@ -31,6 +31,9 @@ import boto3  # noqa: E402
 PIXELS = np.random.default_rng(0).integers(0, 256, (12, 9, 7, 3), dtype=np.uint8)
 
 
+PAUSES = {'slow': 0.3, 'late': 3}  # seconds of the server, before an answer
+
+
 class Faults:
     """What the server does to the next answers: a status, a cut body, or a pause."""
 
@@ -42,6 +45,9 @@ class Faults:
         if not self.left or environ['REQUEST_METHOD'] != 'GET':
             return self.application(environ, start_response)
         self.left -= 1
+        if self.kind in PAUSES:
+            time.sleep(PAUSES[self.kind])
+            return self.application(environ, start_response)
         if self.kind.isdigit():
             code = {'503': 'SlowDown', '400': 'ExpiredToken', '403': 'AccessDenied'}[self.kind]
             start_response(f'{self.kind} fault', [('Content-Type', 'application/xml')])
@@ -136,6 +142,24 @@ def test_a_storage_that_fails_for_a_while_is_asked_again_and_one_that_goes_on_fa
         Shards(URL).raw(0)
 
 
+def test_a_slow_answer_is_waited_for_and_one_that_is_late_is_asked_for_again(storage, monkeypatch, caplog, capfd):
+    _, faults = storage
+    monkeypatch.setattr(s3fs.S3FileSystem, 'read_timeout', 1.5)
+    data = Shards(URL)
+    for kind in ('slow', 'late'):
+        faults.kind, faults.left, before = kind, 1, len(faults.requests)
+        assert torch.equal(data.raw(0), torch.from_numpy(PIXELS[0]).permute(2, 0, 1))
+        assert faults.left == 0
+    assert [method for method, _ in faults.requests[before:]].count('GET') > 1
+    faults.left = 10**6
+    with pytest.raises(
+        UserError, match='does not answer .ETIMEDOUT at s3://images/train-1.tar. after 4 tries'
+    ) as raised:
+        data.raw(5)
+    said = caplog.text + ''.join(capfd.readouterr()) + ''.join(traceback.format_exception(raised.value))
+    assert 'verysecret' not in said and 'AKIAPUBLIC' not in said
+
+
 @pytest.mark.parametrize('kind', ['400', '403'])
 def test_credentials_that_end_are_one_sentence_without_them(storage, kind):
     _, faults = storage
@@ -221,3 +245,5 @@ def test_a_run_from_the_server_that_is_left_and_gone_on_with_is_that_of_local_sh
         shards = dict(type='Shards', root='s3://images/run-*.tar', **more)
         resuming.run(config(tmp_path / name, shards, leave_at=3))
         resuming.assert_the_same_run(whole, resuming.run(config(tmp_path / name, shards, resume=True)))
+        left = b''.join(file.read_bytes() for file in (tmp_path / name).rglob('*') if file.is_file())
+        assert b's3://images/run-' in left and b'verysecret' not in left and b'AKIAPUBLIC' not in left
