@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import os
 import socket
 import struct
@@ -114,6 +115,63 @@ def test_an_image_is_turned_as_its_orientation_says_unless_that_is_broken_and_an
     frames = [Image.new('RGB', (8, 6), colour) for colour in ('red', 'blue')]
     data = encoded(frames[0], 'GIF', save_all=True, append_images=frames[1:])
     assert (pixels(data) == [255, 0, 0]).all()
+
+
+def without(monkeypatch, data: bytes) -> np.ndarray | Reason:
+    """What Pillow makes of a file."""
+    with monkeypatch.context() as alone:
+        alone.setattr(images, 'simplejpeg', None)
+        try:
+            return pixels(data)
+        except UnreadableImage as fault:
+            return fault.reason
+
+
+def test_sound_jpegs_have_the_pixels_of_pillow_whichever_decoder_is_installed(monkeypatch):
+    fast = pytest.importorskip('simplejpeg', reason='simplejpeg is not installed (pip install simplejpeg)')
+    coarse = Image.fromarray(RANDOM.integers(0, 256, (9, 8, 3), dtype=np.uint8))
+    files = [encoded(coarse, 'JPEG', quality=95, keep_rgb=True)]
+    for size, quality in itertools.product(((1, 1), (17, 8), (33, 65), (100, 70)), (30, 95)):
+        image = coarse.resize(size, Image.Resampling.BICUBIC)
+        for progressive in (False, True):
+            options = dict(quality=quality, progressive=progressive)
+            files += [encoded(image, 'JPEG', subsampling=sampling, **options) for sampling in (0, 1, 2)]
+            files += [encoded(image.convert('L'), 'JPEG', **options)]
+        values = np.ascontiguousarray(image)
+        files += [fast.encode_jpeg(values, quality, colorsubsampling=sampling) for sampling in ('440', '411')]
+    for data in files:
+        assert images.sound_jpeg(data) is not None and np.array_equal(pixels(data), without(monkeypatch, data))
+
+
+def test_every_other_jpeg_is_left_to_pillow_with_its_pixels_its_reason_and_without_a_word(monkeypatch, capfd):
+    pytest.importorskip('simplejpeg', reason='simplejpeg is not installed (pip install simplejpeg)')
+    image = Image.fromarray(RANDOM.integers(0, 256, (40, 60, 3), dtype=np.uint8))
+    data, turned = encoded(image, 'JPEG'), Image.Exif()
+    turned[0x0112] = 6
+    start, twelve = data.index(b'\xff\xda'), bytearray(data)
+    twelve[data.index(b'\xff\xc0') + 4] = 12  # bits
+    files = dict(
+        turned=encoded(image, 'JPEG', exif=turned),
+        inks=encoded(image.convert('CMYK'), 'JPEG'),
+        twin=encoded(image, 'MPO', save_all=True, append_images=[image]),
+        half=data[: len(data) // 2],
+        no_end=data[:-2],
+        more_before_a_marker=data[:start] + bytes(30) + data[start:],
+        spoilt=data[: start + 200] + bytes(40) + data[start + 240 :],
+        twelve_bits=bytes(twelve),
+        no_colours=data[:2] + data[start:],
+        broken_exif=encoded(image, 'JPEG', exif=b'Exif\0\0MM\0*\xff\xff\xff\xff'),
+    )
+    wanted = {name: without(monkeypatch, file) for name, file in files.items()}
+    for name, file in files.items():
+        if isinstance(wanted[name], Reason):
+            assert reason(file) is wanted[name], name
+        else:
+            assert np.array_equal(pixels(file), wanted[name]), name
+    assert wanted['half'] is Reason.CUT_SHORT and wanted['twelve_bits'] is Reason.NO_IMAGE
+    left = ('turned', 'inks', 'twin', 'half', 'no_end', 'more_before_a_marker')
+    assert [name for name in left if images.sound_jpeg(files[name]) is None] == list(left)
+    assert capfd.readouterr() == ('', '')
 
 
 def test_half_a_file_and_what_is_not_an_image_say_so():
