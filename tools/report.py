@@ -83,7 +83,10 @@ def image_map(arguments: Sequence[str]) -> Path:
     parser = argparse.ArgumentParser(prog='report.py map', description='What a network finds alike among any images.')
     parser.add_argument('checkpoint', help='of a run of ours or of any project that tools/evaluate.py reads')
     parser.add_argument(
-        '--images', required=True, help='a folder with or without classes, or an archive of tools/pack.py'
+        '--images',
+        required=True,
+        nargs='+',
+        help='a folder with or without classes, or an archive of tools/pack.py; several are coloured by where an image is from',
     )
     parser.add_argument('--colours', nargs=2, metavar=('CSV', 'COLUMN'), help='its first column names the images')
     parser.add_argument('--part', choices=('student', 'teacher'), default='student')
@@ -94,7 +97,9 @@ def image_map(arguments: Sequence[str]) -> Path:
     parser.add_argument('--device', type=device, help='default: the GPU, where there is one')
     parser.add_argument('--seed', type=seed, default=0, help='of the random weights, the maps and the groups')
     parser.add_argument('--out', default='work_dirs/map.html', help='the page (default: work_dirs/map.html)')
-    return map_images(**vars(parser.parse_args(arguments)))
+    args = parser.parse_args(arguments)
+    args.images = args.images[0] if len(args.images) == 1 else args.images
+    return map_images(**vars(args))
 
 
 def evaluation() -> Path:

@@ -63,10 +63,10 @@ class ByShards:
     shards are equally large.
     """
 
-    def __init__(self, bounds: np.ndarray, seed: int, window: int) -> None:
-        shards = Permutation(len(bounds) - 1, seed)(np.arange(len(bounds) - 1))
-        self.firsts, self.seed = bounds[shards], seed
-        self.ends = np.cumsum(np.diff(bounds)[shards])  # of each shard, in the places of the epoch
+    def __init__(self, firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -> None:
+        shards = Permutation(len(firsts), seed)(np.arange(len(firsts)))
+        self.firsts, self.seed = firsts[shards], seed
+        self.ends = np.cumsum(sizes[shards])  # of each shard, in the places of the epoch
         opened = self.ends[window - 1 :: window]
         self.edges = np.unique([0, *opened, self.ends[-1]])  # of those that are open together
 
@@ -79,3 +79,52 @@ class ByShards:
             shard = np.searchsorted(self.ends, within, 'right')
             images[here] = self.firsts[shard] + within - np.where(shard, self.ends[shard - 1], 0)
         return images
+
+
+class Mixed:
+    """An epoch of several sets with `counts` images of each, in a drawn order.
+
+    Each set is an endless row of passes through all its images, each pass in a drawn order of its own, and an epoch takes the
+    next of them. So the images of a set come equally often in the end, whatever its weight.
+    """
+
+    def __init__(self, bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int) -> None:
+        self.bounds, self.counts, self.seed, self.epoch = bounds, counts, seed, epoch
+        self.drawn = Permutation(int(counts.sum()), seed + epoch)
+
+    def __call__(self, places: np.ndarray) -> np.ndarray:
+        """The images at these places."""
+        drawn, ends, images = self.drawn(places), np.cumsum(self.counts), np.empty(len(places), np.int64)
+        sets = np.searchsorted(ends, drawn, 'right')
+        taken = drawn - (ends - self.counts)[sets] + self.epoch * self.counts[sets]
+        passes, within = np.divmod(taken, np.diff(self.bounds)[sets])
+        for number, turn in np.unique([sets, passes], axis=1).T.tolist():
+            here, (first, end) = (sets == number) & (passes == turn), self.bounds[number : number + 2].tolist()
+            images[here] = first + keyed(within[here], end - first, [self.seed, number, turn])
+        return images
+
+
+def shards_of_epoch(
+    sets: list[np.ndarray], counts: np.ndarray | None, seed: int, epoch: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """First images and sizes of the shards that an epoch goes through: all, or of each set those with its next `counts`."""
+    firsts, sizes, before = [], [], 0
+    for number, bounds in enumerate(sets):
+        found = bounds[:-1], np.diff(bounds)
+        if counts is not None:
+            found = next_shards(bounds, int(counts[number]), [seed, number], epoch)
+        firsts.append(before + found[0])
+        sizes.append(found[1])
+        before += bounds[-1]
+    return np.concatenate(firsts), np.concatenate(sizes)
+
+
+def next_shards(bounds: np.ndarray, count: int, seed: list[int], epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    """As `Mixed` takes images: each pass has the shards in a drawn order, and the first and the last one may be a part."""
+    size, start = int(bounds[-1]), epoch * count
+    passes, all_shards = range(start // size, -(-(start + count) // size)), np.arange(len(bounds) - 1)
+    shards = np.concatenate([keyed(all_shards, len(all_shards), [*seed, turn]) for turn in passes])
+    ends = passes[0] * size + np.cumsum(np.diff(bounds)[shards])
+    begins = ends - np.diff(bounds)[shards]
+    low, high = np.maximum(begins, start), np.minimum(ends, start + count)
+    return (bounds[shards] + low - begins)[low < high], (high - low)[low < high]

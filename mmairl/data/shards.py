@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,6 +59,11 @@ class Shards(ViewDataset):
         vars(self).update(state)
         self.classes, self.labels = self.contents.classes, torch.from_numpy(self.contents.labels)
         self.files: OrderedDict[tuple[int, int], BinaryIO] = OrderedDict()
+
+    @property
+    def shard_bounds(self) -> list[np.ndarray]:
+        """Where each shard begins and ends: what the sampler orders them by."""
+        return [self.contents.bounds]
 
     def name(self, index: int) -> str:
         shard, start, size = self.contents.place(index)

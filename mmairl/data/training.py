@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mmairl.data.images import Reason, UnreadableImage
-from mmairl.data.order import ByShards, Permutation
+from mmairl.data.order import ByShards, Mixed, Permutation, shards_of_epoch
 from mmairl.data.views import inner_most
 from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
@@ -110,7 +110,8 @@ class ResumableSampler(Sampler):
     It follows from seed and epoch alone, and is that of mmengine's DefaultSampler, which cannot begin inside an epoch. With
     the total batch unchanged, the n-th batch is the same set of images however many processes share it. TrainingImages also
     get the seed of each image's views: it depends on the image's place in the epoch, not on the worker. With order='shards'
-    the permutation is one that far storage can serve, of `window` shards at a time.
+    the permutation is one that far storage can serve, of `window` shards at a time. Of a Mixture with weights, an epoch has
+    as many images of each set as these say.
     """
 
     def __init__(
@@ -118,18 +119,24 @@ class ResumableSampler(Sampler):
     ) -> None:
         self.rank, self.world_size = get_dist_info()
         self.dataset, self.shuffle, self.by, self.window = dataset, shuffle, order, window
-        if order not in ('images', 'shards') or (order == 'shards' and not hasattr(dataset, 'contents')):
+        if order not in ('images', 'shards') or (order == 'shards' and getattr(dataset, 'shard_bounds', None) is None):
             raise UserError(
                 f"ResumableSampler.order={order!r} does not fit {type(dataset).__name__}; give 'images', or 'shards' for a "
-                'data set of type=Shards'
+                'data set of type=Shards, or a Mixture of such'
             )
+        self.counts = getattr(dataset, 'per_epoch', None) if shuffle else None
         self.seed = sync_random_seed() if seed is None else seed
         self.epoch, self.start = 0, 0
 
     @property
+    def images(self) -> int:
+        """Those of an epoch: each of the data set once, unless it has weights."""
+        return len(self.dataset) if self.counts is None else int(self.counts.sum())
+
+    @property
     def total(self) -> int:
-        """The images of an epoch; the first ones are seen twice where every process would not have as many."""
-        return math.ceil(len(self.dataset) / self.world_size) * self.world_size
+        """With the first ones that are seen again where every process would not have as many."""
+        return math.ceil(self.images / self.world_size) * self.world_size
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
         """Go to this epoch, of which all processes together have seen `start` images."""
@@ -140,11 +147,14 @@ class ResumableSampler(Sampler):
         if not self.shuffle:
             return np.asarray
         if self.by == 'shards':
-            return ByShards(self.dataset.contents.bounds, self.seed + self.epoch, self.window)
+            shards = shards_of_epoch(self.dataset.shard_bounds, self.counts, self.seed, self.epoch)
+            return ByShards(*shards, self.seed + self.epoch, self.window)
+        if self.counts is not None:
+            return Mixed(self.dataset.bounds, self.counts, self.seed, self.epoch)
         return Permutation(len(self.dataset), self.seed + self.epoch)
 
     def __iter__(self) -> Iterator[int | tuple[int, int]]:
-        order, images, own = self.order(), len(self.dataset), range(self.start + self.rank, self.total, self.world_size)
+        order, images, own = self.order(), self.images, range(self.start + self.rank, self.total, self.world_size)
         with_seeds = isinstance(self.dataset, TrainingImages)
         for first in range(0, len(own), BLOCK):
             places = own[first : first + BLOCK]

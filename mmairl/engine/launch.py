@@ -178,7 +178,8 @@ def places(dataset: dict) -> Iterator[str]:
     """Where a data set and those inside of it lie, by the keys that data sets of OpenMMLab and torchvision take."""
     for key, value in dataset.items():
         if key in ('root', 'data_root', 'ann_file') and value:
-            yield str(Path(value).absolute())
+            for place in [value] if isinstance(value, (str, Path)) else value:
+                yield str(place if '://' in str(place) else Path(place).absolute())
         elif isinstance(value, dict):
             yield from places(value)
 

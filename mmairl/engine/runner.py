@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Sampler
 
 from mmairl.data.training import ResumableSampler, TrainingImages, require_a_batch
+from mmairl.data.views import inner_most
 from mmairl.data.workers import safe
 from mmairl.engine.checkpoint import Checkpointed
 from mmairl.engine.distributed import network_of
@@ -60,6 +61,12 @@ class Runner(Checkpointed, PlainRunner):
         loader.generator = torch.Generator()  # else each start of the workers draws from the run's own
         loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
         require_a_batch(loader)
+        weighed = getattr(inner_most(dataset), 'per_epoch', None) is not None
+        if weighed and getattr(sampler_of(loader), 'counts', None) is None:
+            raise UserError(
+                'Mixture.weights count where the Mixture is train_dataloader.dataset itself, in no other data set, and the '
+                "sampler is dict(type='ResumableSampler', shuffle=True); set these, or leave the weights out"
+            )
         return safe(loader)
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
@@ -203,3 +210,9 @@ def sampler_of(dataloader: DataLoader) -> Sampler:
 def images_per_step(dataloader: DataLoader) -> int:
     """How many images one iteration of all processes takes from the data set."""
     return (dataloader.batch_size or dataloader.batch_sampler.batch_size) * get_world_size()
+
+
+def images_per_epoch(dataloader: DataLoader) -> int | list[int]:
+    """How many images an epoch sees; of a Mixture with weights, how many of each set."""
+    counts = getattr(dataloader.dataset, 'per_epoch', None)
+    return len(dataloader.dataset) if counts is None else counts.tolist()

@@ -14,6 +14,7 @@ from torch import Tensor
 from mmairl.configs import load_config
 from mmairl.data.folders import UnlabelledFolder
 from mmairl.data.images import as_rgb, read_file
+from mmairl.data.mixture import Mixture
 from mmairl.data.shard_index import SUFFIXES
 from mmairl.data.shards import Shards
 from mmairl.data.stored import channels_first
@@ -45,7 +46,8 @@ def embed(
 
     Args:
         checkpoint: of a ResNet, from a run of ours or of any project that `tools/evaluate.py` reads.
-        images: a folder, an archive of tools/pack.py, a file, or a list of files, of Pillow's images or of arrays H x W x C.
+        images: a folder, an archive of tools/pack.py, a list of these, a file, or a list of files, of Pillow's images or of
+            arrays H x W x C.
         part: 'student' or 'teacher'.
         size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
         config: the config of a network that is no ResNet.
@@ -108,6 +110,10 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
     if isinstance(images, (str, Path)) and str(images).endswith(SUFFIXES):
         return Shards(images, views, channels=channels)
     given = [images] if isinstance(images, (str, Path)) else list(images)
+    if given and all(
+        isinstance(one, (str, Path)) and (Path(one).is_dir() or str(one).endswith(SUFFIXES)) for one in given
+    ):
+        return Mixture({str(one): dataset_of(one, None, channels) for one in given}, views=views)
     for image in given:
         if isinstance(image, (str, Path)) and not Path(image).is_file():
             raise UserError(f'there is no image at {image}; check the path')

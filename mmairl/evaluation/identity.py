@@ -69,7 +69,9 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
         rows = np.asarray(getattr(dataset, 'indices', np.arange(len(dataset))))[rows]
         dataset = dataset.dataset
     digest.update(_bytes(rows))
-    if hasattr(dataset, 'contents'):  # its images lie in shards
+    if hasattr(dataset, 'sets'):
+        digest.update(json.dumps([data_identity({}, one)['content'] for one in dataset.sets.values()]).encode())
+    elif hasattr(dataset, 'contents'):  # its images lie in shards
         shards, stamps = dataset.contents.shards, dataset.contents.stamps
         if '://' in shards[0]:  # far away
             told = [(os.path.basename(shard), *stamp) for shard, stamp in zip(shards, stamps)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from mmengine import Config
 from mmengine.dist import barrier, broadcast_object_list
@@ -32,7 +33,7 @@ from mmairl.evaluation.identity import (
 )
 from mmairl.evaluation.knn import TEMPERATURE, knn_right
 from mmairl.evaluation.logreg import STRENGTHS, logistic_regression
-from mmairl.evaluation.metrics import packed
+from mmairl.evaluation.metrics import packed, unpacked
 from mmairl.evaluation.training import recipe_of, refit, train_and_test, with_views
 from mmairl.registry import DATASETS
 from mmairl.weights.norms import looks_lars_trained
@@ -232,6 +233,8 @@ def _on_features(
         else:  # the solvers run in one process
             metric = getattr(datasets['test'][1], 'metric', 'top-1')
             scores, details = on_main_process(lambda: _by_solver(protocol, train, test, settings, val, metric))
+        if details.get('right') and hasattr(datasets['test'][1], 'sets'):
+            scores |= by_set(next(iter(scores)), unpacked(details['right']), datasets['test'][1], test.unreadable)
         sizes = {'train_images': len(train.x), 'test_images': len(test.x), 'dimensions': train.x.shape[1]}
         left_out = {name: _names(datasets[name][1], found.unreadable) for name, found in features.items()}
         barrier()
@@ -240,6 +243,12 @@ def _on_features(
         **{f'unreadable_{name}_images': files for name, files in left_out.items() if files},
         **details,
     }
+
+
+def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence[int]) -> dict[str, float]:
+    """The score of each set's images alone."""
+    origins = np.delete(mixture.origins.numpy(), list(unreadable))
+    return {f'{score}, {name}': 100 * right[origins == number].mean() for number, name in enumerate(mixture.sets)}
 
 
 def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:

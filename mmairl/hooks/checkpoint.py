@@ -14,7 +14,7 @@ from mmengine.runner import Runner
 from mmairl.data.training import ResumableSampler
 from mmairl.engine.checkpoint import resuming, trust_mmengine_checkpoints
 from mmairl.engine.distributed import network_of
-from mmairl.engine.runner import images_per_step, sampler_of
+from mmairl.engine.runner import images_per_epoch, images_per_step, sampler_of
 from mmairl.errors import UserError
 from mmairl.files import BackgroundWriter, write_checkpoint, write_text
 from mmairl.randomness import random_state, set_random_state
@@ -93,7 +93,7 @@ class ExactCheckpointHook(CheckpointHook):
                 f'the checkpoint was made with {place["images_per_step"]} images an iteration and this run has {now}; keep '
                 f'total_batch_size / accumulative_counts at {place["images_per_step"]}, with any number of processes'
             )
-        images = len(runner.train_dataloader.dataset)
+        images = images_per_epoch(runner.train_dataloader)
         if place.get('images', images) != images:
             raise UserError(
                 f'the checkpoint was made with {place["images"]} images and this run has {images}, so that epochs have other '
@@ -167,7 +167,7 @@ class ExactCheckpointHook(CheckpointHook):
         self._require_finite(checkpoint['state_dict'])
         sampler = sampler_of(runner.train_dataloader)
         loader = runner.train_dataloader
-        place = dict(images_per_step=images_per_step(loader), images=len(loader.dataset))
+        place = dict(images_per_step=images_per_step(loader), images=images_per_epoch(loader))
         if isinstance(sampler, ResumableSampler):
             place['seed'] = sampler.seed
         checkpoint.update(random_states=self.states, place=place)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from mmairl.data.folders import FileDataset
+from mmairl.data.mixture import Mixture
 from mmairl.errors import UserError, as_user_errors, closest
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import Images, dataset_of, network_of
@@ -61,7 +62,8 @@ def map_images(
 
     Args:
         checkpoint: of a ResNet, from a run of ours or of any project that `tools/evaluate.py` reads.
-        images: a folder with or without classes, an archive of tools/pack.py, or a list of files or of Pillow's images.
+        images: a folder with or without classes, an archive of tools/pack.py, several of these, which are coloured by where
+            an image is from, or a list of files or of Pillow's images.
         out: the page, one HTML file.
         part: 'student' or 'teacher'.
         size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
@@ -207,7 +209,9 @@ def name_of(dataset: Dataset, index: int) -> str:
 
 
 def by_class(dataset: Dataset, kept: Sequence[int], names: Sequence[str]) -> tuple[list[str], Tensor]:
-    """The images' classes: those that an archive knows, or the uppermost folders; none where all lie in one."""
+    """Which of several sets the images are from, or their classes: an archive's, or the uppermost folders, if several."""
+    if isinstance(dataset, Mixture):
+        return list(dataset.sets), dataset.origins[kept]
     if dataset.classes:
         return list(dataset.classes), dataset.labels[kept]
     return _kinds([name.split('/')[0] if '/' in name and isinstance(dataset, FileDataset) else '' for name in names])

@@ -133,6 +133,8 @@ def images_of(described: dict) -> str:
     """Whether tools/pack.py has made them smaller."""
     while 'dataset' in described:
         described = described['dataset']
+    if 'sets' in described:
+        return '; '.join(sorted({images_of(one) for one in described['sets'].values()}))
     if described['type'] not in ('Shards', 'Packed'):
         return 'as they are'
     about = index_of(shards_at(described['root'])).about

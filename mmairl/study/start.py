@@ -48,6 +48,6 @@ class RecordStart(Hook):
         record = dict(
             weights=weights_identity(weights),
             shapes=key_of({name: list(tensor.shape) for name, tensor in weights.items()}),
-            order=key_of({'images': order()(np.arange(min(len(sampler.dataset), FIRST))).tolist()}) if order else None,
+            order=key_of({'images': order()(np.arange(min(sampler.images, FIRST))).tolist()}) if order else None,
         )
         write_json(self.path, record)

@@ -90,7 +90,7 @@ def test_a_hundred_million_images_cost_no_more_memory_than_a_block():
 def test_by_shards_every_image_comes_once_and_few_shards_are_open_at_a_time():
     sizes = np.random.default_rng(0).integers(1, 90, 23)
     bounds = np.cumsum([0, *sizes])
-    order = ByShards(bounds, seed=3, window=4)
+    order = ByShards(bounds[:-1], np.diff(bounds), seed=3, window=4)
     places = np.random.default_rng(1).permutation(bounds[-1])
     images = np.empty(bounds[-1], int)
     images[places] = np.concatenate([order(block) for block in np.array_split(places, 7)])
@@ -102,13 +102,13 @@ def test_by_shards_every_image_comes_once_and_few_shards_are_open_at_a_time():
         assert not seen & set(shards[:count])
         seen, shards = seen | set(shards[:count]), shards[count:]
     assert sum(open_together) == 23 and max(open_together) <= 4 and len(open_together) >= 6
-    assert not np.array_equal(images, ByShards(bounds, seed=4, window=4)(np.arange(bounds[-1])))
+    assert not np.array_equal(images, ByShards(bounds[:-1], np.diff(bounds), seed=4, window=4)(np.arange(bounds[-1])))
 
 
 def test_by_shards_the_images_of_open_shards_are_mixed_as_by_a_full_shuffle():
     """Of neighbours, 1 / window come from one shard; the pairs of shards within a window are independent."""
     bounds = np.arange(0, 64_001, 1000)
-    shards = ByShards(bounds, seed=1, window=16)(np.arange(64_000)) // 1000
+    shards = ByShards(bounds[:-1], np.diff(bounds), seed=1, window=16)(np.arange(64_000)) // 1000
     same = (shards[1:] == shards[:-1]).mean()
     assert abs(same - 1 / 16) < 4 * math.sqrt(1 / 16 / 64_000)
     for window in shards.reshape(4, -1):

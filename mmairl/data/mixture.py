@@ -1,0 +1,127 @@
+"""Several data sets as one: how often each is seen in an epoch, and which of them an image is from."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmairl.data.views import ViewDataset, Views, in_words, inner_most
+from mmairl.errors import UserError, closest
+from mmairl.registry import DATASETS
+
+
+@DATASETS.register_module()
+class Mixture(ViewDataset):
+    """The images of several data sets, each set under a name.
+
+    In training, `weights` says how often an epoch sees each image of a set: 2 is twice, 0.3 is three images in ten, and others
+    in the next epoch. A set without a weight has 1. Evaluation sees each image once. Classes of one name are one class, and a
+    set without classes, or with several an image, has no labels here.
+
+    >>> Mixture(dict(a=dict(type='TinyShapes'), b=dict(type='ImageFolder', root='b')), weights=dict(b=0.3))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        sets: Mapping[str, dict | ViewDataset],
+        weights: Mapping[str, float] | None = None,
+        views: Views | None = None,
+    ) -> None:
+        super().__init__(views)
+        self.sets = {name: DATASETS.build(one) if isinstance(one, dict) else one for name, one in sets.items()}
+        inner = {name: inner_most(one) for name, one in self.sets.items()}
+        refuse_unfit(inner)
+        sizes = [len(one) for one in self.sets.values()]
+        self.bounds = np.cumsum([0, *sizes])  # of each set, in the images of all
+        self.per_epoch = images_per_epoch(dict(zip(self.sets, sizes)), weights) if weights else None
+        first = next(iter(inner.values()))
+        self.channels, self.as_stored, self.depth = first.channels, first.as_stored, first.depth
+        lows, highs = zip(*(one.reach for one in inner.values()))
+        self.reach = min(lows), max(highs)
+        unreadable = [getattr(one, 'max_unreadable', 0) * size for one, size in zip(inner.values(), sizes)]
+        self.max_unreadable = sum(unreadable) / len(self)
+        self.classes = list(dict.fromkeys(name for one in self.sets.values() for name in one.classes))
+        self.labels = torch.tensor(-1).expand(len(self))  # one number, however many images
+        if self.classes:
+            self.labels = torch.cat([self.joined(one) for one in self.sets.values()])
+
+    def joined(self, one: ViewDataset) -> Tensor:
+        """The labels of a set, as places among the classes of all."""
+        if not one.classes or one.labels.ndim == 2:
+            return torch.full((len(one),), -1)
+        number = {name: at for at, name in enumerate(self.classes)}
+        return torch.tensor([*(number[name] for name in one.classes), -1])[one.labels]  # -1 is the last, too
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    @property
+    def origins(self) -> Tensor:
+        """The number of each image's set."""
+        return torch.arange(len(self.sets)).repeat_interleave(torch.from_numpy(np.diff(self.bounds)))
+
+    @property
+    def shard_bounds(self) -> list[np.ndarray] | None:
+        """Of each set, where its shards begin and end; None where some set is not of shards."""
+        inside = self.sets.values()
+        return [one.contents.bounds for one in inside] if all(hasattr(one, 'contents') for one in inside) else None
+
+    def place(self, index: int) -> tuple[str, ViewDataset, int]:
+        """The image's set, by name and itself, and the image's place there."""
+        number = int(np.searchsorted(self.bounds, index, 'right')) - 1
+        name = list(self.sets)[number]
+        return name, self.sets[name], index - int(self.bounds[number])
+
+    def raw(self, index: int) -> Tensor:
+        _, one, at = self.place(index)
+        return one.raw(at)
+
+    def name(self, index: int) -> str:
+        _, one, at = self.place(index)
+        return one.name(at)
+
+    def path(self, index: int) -> Path:
+        """The image's name; it is no file where its set is not made of files."""
+        return Path(self.name(index))
+
+    def member(self, index: int) -> str:
+        """The name of its set, and its own in there."""
+        name, one, at = self.place(index)
+        return f'{name}/{one.member(at) if hasattr(one, "member") else one.name(at)}'
+
+
+def images_per_epoch(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarray:
+    """How many images of each set an epoch sees."""
+    for name, weight in weights.items():
+        if name not in sizes:
+            raise UserError(
+                f"Mixture.weights names '{name}', and the sets are {', '.join(sizes)}{closest(name, sizes)}; "
+                'weigh sets that are there'
+            )
+        if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 < weight < math.inf:
+            raise UserError(
+                f'Mixture.weights.{name}={weight!r} is no positive number; set how often an epoch sees each image of the set, '
+                'or leave the set out'
+            )
+    return np.array([max(1, round(size * weights.get(name, 1))) for name, size in sizes.items()])
+
+
+def refuse_unfit(sets: Mapping[str, ViewDataset]) -> None:
+    """Sets whose images do not go into one batch, or that would be seen otherwise than they say."""
+    kinds = {name: f'{one.channels} channels of {in_words(one.depth or torch.uint8)}' for name, one in sets.items()}
+    for name, one in sets.items():
+        first = next(iter(kinds))
+        if isinstance(one, Mixture):
+            raise UserError(f"the set '{name}' of the Mixture is a Mixture itself; name its sets in one")
+        if any(one.views):
+            raise UserError(
+                f"the set '{name}' of the Mixture has views of its own; give the Mixture the views, for all sets"
+            )
+        if kinds[name] != kinds[first]:
+            raise UserError(
+                f"the images of the set '{name}' have {kinds[name]}, and those of '{first}' {kinds[first]}; set channels of "
+                'both to the same, convert the images, or train on the sets apart'
+            )

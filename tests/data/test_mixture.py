@@ -1,0 +1,244 @@
+"""Several sets at once: their shares of an epoch, exact resume, labels by name, and where each image is from."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import resuming
+import torch
+import torchvision
+import toy
+from mmengine.config import Config
+from PIL import Image
+from scipy import stats
+from test_docs import shown_files
+
+import mmairl
+from mmairl.configs import load_config
+from mmairl.data.folders import ImageFolder, UnlabelledFolder
+from mmairl.data.mixture import Mixture
+from mmairl.data.order import Mixed, shards_of_epoch
+from mmairl.data.packed import pack
+from mmairl.data.training import ResumableSampler
+from mmairl.engine.check import check_config
+from mmairl.errors import UserError
+from mmairl.evaluation.protocol import Settings, by_set, evaluate
+from mmairl.weights.load import load_checkpoint
+
+SIZES, WEIGHTS = [7, 50, 203], [3, 0.3, 1]
+COUNTS = [21, 15, 203]
+
+
+class Sizes:
+    """What the sampler asks of a Mixture: sets of these sizes, in shards of ten images."""
+
+    def __init__(self, sizes=SIZES, counts=COUNTS) -> None:
+        self.bounds, self.per_epoch = np.cumsum([0, *sizes]), np.array(counts)
+        self.shard_bounds = [np.array([*range(0, size, 10), size]) for size in sizes]
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+
+def epochs_of(sampler: ResumableSampler, count: int) -> list[list[int]]:
+    found = []
+    for epoch in range(count):
+        sampler.set_epoch(epoch)
+        found.append(list(sampler))
+    return found
+
+
+@pytest.mark.parametrize('order', ['images', 'shards'])
+def test_an_epoch_has_each_sets_share_and_no_image_falls_behind(order):
+    sampler = ResumableSampler(Sizes(), seed=3, order=order, window=4)
+    epochs = epochs_of(sampler, 11)
+    assert len(sampler) == sampler.images == sum(COUNTS)
+    for after, epoch in enumerate(epochs, 1):
+        of = np.searchsorted(np.cumsum(SIZES), epoch, 'right')
+        assert np.bincount(of).tolist() == COUNTS
+        seen = np.bincount(np.concatenate(epochs[:after]), minlength=sum(SIZES))
+        for own, weight in zip(np.split(seen, np.cumsum(SIZES)[:-1]), WEIGHTS):
+            assert {math.floor(after * weight + 1e-9), math.ceil(after * weight - 1e-9)} >= set(own.tolist())
+    assert len({tuple(epoch) for epoch in epochs}) == 11
+    first, second = (  # the images of a pass over the set of 50 that come in its first epoch
+        {image for image in epochs[epoch] if 7 <= image < 57} for epoch in (0, 10)
+    )
+    assert len(first) == len(second) == 15 and first != second
+
+
+def test_the_order_mixes_the_sets_evenly_and_a_pass_is_a_fresh_draw():
+    sizes, counts = np.array([3000, 20_000]), np.array([6000, 5000])
+    places = np.arange(11_000)
+    of = Mixed(np.cumsum([0, *sizes]), counts, seed=1, epoch=4)(places) >= 3000
+    table = np.stack([np.bincount(part, minlength=2) for part in np.split(of.astype(int), 20)])
+    assert stats.chi2_contingency(table).pvalue > 0.001  # no part of the epoch has more of one set
+    pairs = np.zeros((2, 2))
+    np.add.at(pairs, (of[1:].astype(int), of[:-1].astype(int)), 1)
+    assert stats.chi2_contingency(pairs).pvalue > 0.001
+    half = [
+        set(Mixed(np.array([0, 20_000]), np.array([10_000]), 1, epoch)(np.arange(10_000)).tolist())
+        for epoch in range(4)
+    ]
+    assert half[0].isdisjoint(half[1]) and half[2].isdisjoint(half[3])
+    assert abs(len(half[0] & half[2]) - 5000) < 4 * math.sqrt(10_000 / 4)  # a draw without replacement varies less
+
+
+@pytest.mark.parametrize('order', ['images', 'shards'])
+def test_any_number_of_processes_goes_on_anywhere_in_the_same_order(order):
+    whole = epochs_of(ResumableSampler(Sizes(), seed=5, order=order), 3)[2]
+    for processes in (1, 2, 3):
+        start, dealt = 60, []
+        for rank in range(processes):
+            sampler = ResumableSampler(Sizes(), seed=5, order=order)
+            sampler.rank, sampler.world_size = rank, processes
+            sampler.set_epoch(2, start)
+            dealt.append(list(sampler))
+        together = [image for step in zip(*dealt) for image in step]
+        assert together[: len(whole) - start] == whole[start:]
+        assert together[len(whole) - start :] == whole[: len(together) - len(whole) + start]
+
+
+def test_beyond_what_fits_into_memory_the_shares_and_the_passes_are_the_same():
+    counts = [2 * 10**7, 5 * 10**7]
+    sampler = ResumableSampler(Sizes([10**7, 10**8], counts), seed=2)
+    sampler.set_epoch(3, start=sum(counts) - 40_000)
+    images = np.array(list(sampler))
+    assert sampler.order().drawn.table is None
+    share = (images < 10**7).mean()
+    assert abs(share - 2 / 7) < 4 * math.sqrt(2 / 7 * 5 / 7 / 40_000)
+    assert len(np.unique(images[images >= 10**7])) == (images >= 10**7).sum() and images.max() < 11 * 10**7
+
+
+def test_without_weights_every_shard_of_every_set_comes_once():
+    firsts, sizes = shards_of_epoch(Sizes().shard_bounds, None, seed=1, epoch=6)
+    assert sorted(zip(firsts.tolist(), sizes.tolist())) == [
+        *[(0, 7)], *[(7 + at, 10) for at in range(0, 50, 10)], *[(57 + at, min(10, 203 - at)) for at in range(0, 203, 10)]
+    ]  # fmt: skip
+    data = Sizes()
+    data.per_epoch = None
+    assert sorted(ResumableSampler(data, seed=1, order='shards')) == list(range(260))
+    assert list(ResumableSampler(data, seed=1)) == torch.randperm(260, generator=torch.manual_seed(1)).tolist()
+
+
+@pytest.fixture(scope='module')
+def places(tmp_path_factory):
+    """`a` has classes ant and bee, `b` bee and cat, `c` none; each image's pixels are told by its red and its set's green."""
+    root = tmp_path_factory.mktemp('sets')
+    for green, (name, classes, count) in enumerate(
+        [('a', ('ant', 'bee'), 10), ('b', ('bee', 'cat'), 14), ('c', ('',), 9)]
+    ):
+        for at in range(count):
+            path = root / name / classes[at % len(classes)] / f'{at:02}.png'
+            path.parent.mkdir(parents=True, exist_ok=True)
+            drawn = np.random.default_rng([green, at]).integers(0, 256, (32, 32, 3), np.uint8)
+            drawn[0, 0] = at, green, 0
+            Image.fromarray(drawn).save(path)
+    list(pack(ImageFolder(root / 'b'), root / 'b.tar'))
+    return root
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+def three(root) -> dict:
+    return dict(
+        a=dict(type='ImageFolder', root=str(root / 'a')),
+        b=dict(type='Shards', root=[str(root / 'b.tar')]),
+        c=dict(type='UnlabelledFolder', root=str(root / 'c')),
+    )
+
+
+def test_images_labels_and_origins_are_those_of_the_sets(places):
+    data = Mixture(three(places))
+    assert len(data) == 33 and data.classes == ['ant', 'bee', 'cat'] and data.per_epoch is None
+    assert data.origins.tolist() == [0] * 10 + [1] * 14 + [2] * 9
+    assert data.labels.tolist() == [0] * 5 + [1] * 5 + [1] * 7 + [2] * 7 + [-1] * 9
+    for index in range(33):
+        assert int(data.raw(index)[1, 0, 0]) == data.origins[index]
+    assert data.member(0) == 'a/ant/00.png' and data.member(10).startswith('b/bee/00') and data.member(32) == 'c/08.png'
+    assert data.name(32).endswith('/c/08.png') and str(data.path(32)) == data.name(32)
+    item = Mixture(three(places), views=[[dict(type='CenterCrop', size=16)]] * 2)[12]
+    assert [view.shape for view in item['inputs']] == [(3, 16, 16)] * 2
+    assert item['data_samples'] == dict(label=1, index=12)
+    bare = Mixture(dict(one=UnlabelledFolder(places / 'c'), two=UnlabelledFolder(places / 'a')))
+    assert bare.classes == [] and bare.labels.tolist() == [-1] * 19 and bare.labels.untyped_storage().nbytes() == 8
+
+
+def test_what_does_not_fit_is_one_sentence(places, tmp_path):
+    np.save(tmp_path / 'five.npy', np.zeros((4, 4, 5), np.uint8))
+    sets = three(places)
+    view = [[dict(type='CenterCrop', size=16)]]
+    for wrong, said in [
+        (dict(weights=dict(a=0)), 'weights.a=0 is no positive number'),
+        (dict(weights=dict(a=-1.5)), 'weights.a=-1.5 is no positive'),
+        (dict(weights=dict(a=float('nan'))), 'weights.a=nan is no'),
+        (dict(weights=dict(a='2')), "weights.a='2' is no"),
+        (dict(weights=dict(aa=1)), "weights names 'aa', and the sets are a, b, c"),
+        (dict(sets=dict(sets, d=dict(type='UnlabelledFolder', root=str(tmp_path), channels=5))),
+         "the set 'd' have 5 channels of 8 bits, and those of 'a' 3 channels of 8 bits"),
+        (dict(sets=dict(sets, d=dict(sets['a'], views=view))), "the set 'd' of the Mixture has views of its own"),
+        (dict(sets=dict(d=dict(type='Mixture', sets=sets))), "the set 'd' of the Mixture is a Mixture itself"),
+    ]:  # fmt: skip
+        with pytest.raises(UserError, match=re.escape(said)):
+            Mixture(**{'sets': sets, **wrong})
+    with pytest.raises(UserError, match="order='shards' does not fit Mixture"):
+        ResumableSampler(Mixture(sets), seed=1, order='shards')
+
+
+def config(work_dir, dataset: dict, **options) -> Config:
+    cfg = resuming.config('workers', str(work_dir), epochs=2, every=2, **options)
+    cfg.train_dataloader.dataset = dict(dataset, views=[resuming.VIEW] * 2)
+    return cfg
+
+
+def test_the_config_of_the_docs_trains_and_is_the_same_run_when_left_and_gone_on_with(places, tmp_path, monkeypatch):
+    """2 x 9 + 0.3 x 14 images an epoch are two batches of 8."""
+    (tmp_path / 'two_sets.py').write_text(shown_files('docs/scale.md')['two_sets.py'])
+    roots = {'photos': str(places / 'c'), 'web': [str(places / 'b.tar')]}
+    options = {f'train_dataloader.dataset.sets.{name}.root': root for name, root in roots.items()}
+    whole = load_config(str(tmp_path / 'two_sets.py'), options)
+    check_config(whole)
+    assert len(whole.train_dataloader.dataset.views) == 2
+    described = whole.train_dataloader.dataset.to_dict()
+    one = resuming.run(config(tmp_path / 'whole', described))
+    assert load_checkpoint(one)['place']['images'] == [18, 4]
+    resuming.run(config(tmp_path / 'left', described, leave_at=3))
+    resuming.assert_the_same_run(one, resuming.run(config(tmp_path / 'left', described, resume=True)))
+    with pytest.raises(UserError, match=r'made with \[18, 4\] images and this run has \[9, 14\]'):
+        resuming.run(config(tmp_path / 'whole', {**described, 'weights': dict(web=1)}, resume=True))
+    plain = config(tmp_path / 'plain', described)
+    plain.train_dataloader.sampler = dict(type='DefaultSampler', shuffle=True)
+    with pytest.raises(UserError, match='Mixture.weights count where'):
+        resuming.run(plain)
+
+
+def test_evaluation_has_each_sets_own_score(places, tmp_path):
+    cfg = toy.config('mocov2plus_r50_200e.py', str(tmp_path))
+    both = dict(type='Mixture', sets={name: three(places)[name] for name in 'ab'})
+    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
+    cfg.evaluation = dict(train=both, test=both, batch_size=8)
+    result = evaluate(cfg, 'knn', 'pixels', settings=Settings(ks=(3,)))
+    scores = result.scores
+    assert list(scores) == ['k-NN, k = 3', 'k-NN, k = 3, a', 'k-NN, k = 3, b']
+    assert scores['k-NN, k = 3'] == pytest.approx((10 * scores['k-NN, k = 3, a'] + 14 * scores['k-NN, k = 3, b']) / 24)
+    right = np.arange(22) % 3 == 0  # two of the 24 could not be read
+    kept = [int(index >= 10) for index in range(24) if index not in (3, 15)]
+    found = by_set('top-1', right, Mixture(both['sets']), (3, 15))
+    for number, name in enumerate('ab'):
+        own = [bool(one) for one, of in zip(right, kept) if of == number]
+        assert found[f'top-1, {name}'] == pytest.approx(100 * sum(own) / len(own))
+
+
+def test_the_map_of_several_places_is_coloured_by_them(places, tmp_path):
+    network = torchvision.models.resnet18()
+    state = {f'backbone.{key}': value for key, value in network.state_dict().items() if not key.startswith('fc')}
+    torch.save(dict(state_dict=state), tmp_path / 'epoch_1.pth')
+    given = [str(places / 'c'), str(places / 'b.tar')]
+    page = mmairl.map_images(tmp_path / 'epoch_1.pth', given, tmp_path / 'map.html', size=32, device='cpu')
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text())[1])
+    assert data['classes'] == given and data['labels'] == [0] * 9 + [1] * 14
+    assert data['names'][0] == f'{places}/c/00.png' and data['names'][9].startswith(f'{places}/b.tar/bee/')
