@@ -30,7 +30,7 @@ from mmairl.files import read_json, write_json
 from mmairl.registry import DATASETS
 
 REVISION = 2  # of our code; raise it with a change that changes what is measured
-PACKAGES = ('torch', 'torchvision', 'mmpretrain', 'onedl-mmpretrain', 'pillow')
+PACKAGES = ('torch', 'torchvision', 'mmpretrain', 'onedl-mmpretrain', 'pillow', 'simplejpeg')
 WHOLE = 256 * 2**20  # bytes; what is smaller is read whole, of the rest every name, size and time and a sample
 SAMPLES, BLOCK = 64, 2**16  # files of a large data set that are read whole, or blocks of one large file
 THREADS = 16  # that wait for a network disk
