@@ -16,7 +16,7 @@ from mmairl.errors import UserError
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.figures import lines, svg
 from mmairl.report.page import Page
-from mmairl.report.sections import CURVES, percent, plots
+from mmairl.report.sections import CURVES, percent
 from mmairl.report.table import html_table
 
 LABELS = {
@@ -75,7 +75,7 @@ def write_compare_page(
     for unit, words in UNITS.items():
         if sum(run.along(unit, [0]) is not None for run in runs) > 1:
             figures = [_over_each_other(runs, name, names[name], unit) for name in shared]
-            page.add(f'Curves {words}', '', plots(figures))
+            page.add(f'Curves {words}', '', figures)
     return page.write(out)
 
 

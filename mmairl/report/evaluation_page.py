@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from markupsafe import Markup
+
 from mmairl.evaluation.protocol import Result
-from mmairl.report.figures import against, low_shot_lines, svg
+from mmairl.report.figures import against, lines, svg
 from mmairl.report.page import Page
 from mmairl.report.table import results_table
 
@@ -69,13 +71,21 @@ def write_evaluation_page(
         page.add(name, '', results_table(rows))
         few = [r for r in records if Path(r['config']).stem == name and r['details'].get('low_shot')]
         if few:
-            figure = svg(low_shot_lines(few), 'low-shot')
-            page.add(f'{name}: few labelled images', 'Mean average precision by a linear SVM.', figure)
+            page.add(f'{name}: few labelled images', 'Mean average precision by a linear SVM.', low_shot(few))
     for number, (x, y) in enumerate(plots):
         scores: dict[str, dict[str, float]] = {}
         for row in (row for table in tables.values() for row in table):
             scores.setdefault(row.subject, {}).update(row.scores)
         points = {name: (of[x], of[y]) for name, of in scores.items() if x in of and y in of}
-        text = 'Each dot is a network; the line is the least-squares fit.'
+        text = 'Each dot is a network; the line is the least-squares fit, with the 95 % band of its mean.'
         page.add(f'{y} against {x}', text, svg(against(points, x, y), f'against-{number}'))
     return page.write(Path(folder) / NAME)
+
+
+def low_shot(records: Sequence[dict]) -> Markup:
+    """Mean average precision over the number of positive images a class, with the spread over samples."""
+    found = {record['subject']: record['details']['low_shot'] for record in records}
+    series = {name: ([*map(int, of['mean'])], [*of['mean'].values()]) for name, of in found.items()}
+    errors = [[*of['std'].values()] for of in found.values()]
+    axes = ('positive images a class', 'mAP, %')
+    return svg(lines(series, '', *axes, log='x', wide=True, errors=errors), 'low-shot', 'mAP of few images')

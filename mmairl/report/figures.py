@@ -22,12 +22,10 @@ from matplotlib.transforms import Bbox
 from scipy.stats import t as student_t
 from torch import Tensor
 
-from mmairl.evaluation.protocol import Result
 from mmairl.files import replacing
-from mmairl.report.table import score_names
 from mmairl.weights.norms import Norm
 
-# The page's light colours: right in a file of their own, and on a page `svg` swaps them for its variables.
+# The page's light colours, as in figures.mplstyle: right in a file of their own; on a page `svg` swaps them for its variables.
 INK, QUIET, LINE, ACCENT, CARD = '#1d2433', '#667085', '#e3e1dc', '#2563c9', '#fffffe'
 PUBLISHED = '#96600f'  # what a paper printed, as opposed to what was measured here
 VARIABLES = {INK: 'ink', QUIET: 'quiet', LINE: 'line', ACCENT: 'accent', CARD: 'card', PUBLISHED: 'published'}
@@ -37,35 +35,7 @@ COLOURS = (
     '#25a9bd', '#86b84a', '#f0a0c0', '#b03060', '#a6794f', '#8a5a2b',
 )  # fmt: skip
 MARKERS = 'os^Dv'
-STYLE = {
-    'svg.fonttype': 'none',
-    'text.parse_math': False,  # a name may hold a dollar sign
-    'font.family': 'sans-serif',
-    'font.size': 11,
-    'text.color': INK,
-    'axes.labelcolor': QUIET,
-    'axes.facecolor': 'none',
-    **{f'axes.spines.{side}': False for side in ('left', 'right', 'top', 'bottom')},
-    'axes.titlesize': 12,
-    'axes.titlelocation': 'left',
-    'axes.grid': True,
-    'axes.axisbelow': True,
-    'grid.color': LINE,
-    'grid.linewidth': 0.8,
-    'xtick.color': QUIET,
-    'ytick.color': QUIET,
-    'xtick.major.size': 0,
-    'ytick.major.size': 0,
-    'lines.linewidth': 2,
-    'errorbar.capsize': 3,
-    'hatch.linewidth': 0.6,
-    'figure.facecolor': 'none',
-    'legend.frameon': False,
-    'legend.fontsize': 10,
-    'legend.labelcolor': QUIET,
-    'legend.columnspacing': 1,
-}
-styled = rc_context(STYLE)  # of every function that draws
+styled = rc_context(fname=Path(__file__).with_name('templates') / 'figures.mplstyle')  # of every function that draws
 DOT = {'marker': 'o', 'markersize': 4.6, 'markeredgecolor': CARD, 'markeredgewidth': 0.8, 'zorder': 3, 'linestyle': ''}
 Curve = tuple[Sequence[float], Sequence[float]]
 
@@ -183,10 +153,6 @@ def _places(groups: Sequence[object]) -> np.ndarray:
     return np.arange(len(groups)) + 0.45 * np.cumsum([0, *(one != two for one, two in pairwise(groups))])
 
 
-def _colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
-
-
 def short(name: str, room: int = 40) -> str:
     """A name on one line and in this room."""
     name = ' '.join(name.split())
@@ -200,6 +166,27 @@ def _label(name: str) -> str:
 def _shape(number: int) -> str:
     """Two rows that share a shape differ in colour for everybody; the next dozen has other shapes for the same colours."""
     return MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
+
+
+def _look(axes: Axes, number: int, name: str, x: Sequence[float], y: Sequence[float], text: str = '') -> dict[str, Any]:
+    """How the series of this number is drawn, with what a page tells of it."""
+    own = {'color': COLOURS[number % len(COLOURS)], 'marker': _shape(number), 'label': _label(name)}
+    return {**own, 'gid': tell(axes, name, x, y, text)}
+
+
+def _legend_below(axes: Axes, columns: int, place: float = -0.2, **more: float) -> None:
+    axes.legend(loc='upper center', bbox_to_anchor=(0.5, place), ncols=columns, **more)
+
+
+def _fit(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> None:
+    """The least-squares line with the 95 % confidence band of its mean."""
+    slope, height = np.polyfit(x, y, 1)
+    along = np.linspace(x.min(), x.max(), 50)
+    variance = np.square(y - slope * x - height).sum() / (len(x) - 2)
+    error = np.sqrt(variance * (1 / len(x) + np.square(along - x.mean()) / np.square(x - x.mean()).sum()))
+    middle, reach = slope * along + height, student_t.ppf(0.975, len(x) - 2) * error
+    axes.plot(along, middle, color=colour, linewidth=1.5)
+    axes.fill_between(along, middle - reach, middle + reach, color=colour, alpha=0.15, linewidth=0)
 
 
 def _logarithmic(axes: Axes, axis: Axis, name: str) -> None:
@@ -221,16 +208,24 @@ def lines(
     ticks: Sequence[str] = (),
     limits: tuple[float, float] | None = None,
     wide: bool = False,
+    errors: Sequence[Sequence[float]] = (),
 ) -> Figure:
-    """One line a name. `log` names the logarithmic axes, 'y' or 'xy'; `ticks` are names along x; `wide` fills a page."""
+    """One line a name. `log` names the logarithmic axes, 'y' or 'xy'; `ticks` are names along x; `wide` fills a page.
+
+    `errors` are each line's half error bars.
+    """
     axes = _axes(*((7.6, 3.5) if wide else (4.6, 2.5)))
     for number, (name, points) in enumerate(series.items()):
-        own = {'color': ACCENT if len(series) == 1 and not wide else _colour(number)}
-        own['linestyle'] = '-' if number < len(COLOURS) // 2 else '--'
-        if ticks or len(series) > 1:
-            own |= {'marker': _shape(number), 'markersize': 5, 'markevery': 1 if ticks else 0.12}
-        own['gid'] = tell(axes, name or title, *points)
-        axes.plot(*points, label=_label(name), linewidth=2 if len(series) == 1 or wide else 1.5, **own)
+        own = _look(axes, number, name or title, *points)
+        own |= {'linestyle': '-' if number < len(COLOURS) // 2 else '--', 'markersize': 5}
+        if len(series) == 1 and not wide:
+            own['color'] = ACCENT
+        if not (ticks or errors or len(series) > 1):
+            own['marker'] = ''
+        own |= {'markevery': 1 if ticks or errors else 0.12, 'linewidth': 2 if len(series) == 1 or wide else 1.5}
+        axes.plot(*points, **own)
+        if errors:
+            axes.errorbar(*points, errors[number], fmt='none', ecolor=own['color'])
     axes.set(title=short(title), xlabel=short(x), ylabel=short(y))
     if limits:  # else it stays automatic, for a logarithmic axis as well
         axes.set_ylim(limits)
@@ -246,7 +241,7 @@ def lines(
     if wide:
         axes.legend()
     elif len(series) > 1:
-        axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=4)
+        _legend_below(axes, 4)
     return axes.figure
 
 
@@ -282,32 +277,16 @@ def within(figure: Figure, low: float, high: float, logarithmic: bool) -> Figure
 
 
 @styled
-def score_bars(results: Sequence[Result]) -> Figure:
-    """The results table as bars: a group a score, a bar a subject, the last subject in colour."""
-    shown = [(n, r) for n in score_names(results) for r in results if n in r.scores]
-    places = _places([n for n, _ in shown])
-    axes = _row_axes([(f'{r.subject}  ·  {n}', f'{r.scores[n]:.1f}') for n, r in shown], places)
-    for y, (name, result) in zip(places, shown):
-        fill = {'color': ACCENT} if result is results[-1] else {'color': QUIET, 'alpha': 0.55}
-        value = result.scores[name]
-        fill['gid'] = tell(axes, result.subject, [value], [y + 0.06], f'{value:.1f}, {name}')
-        axes.barh(y + 0.06, value, height=0.32, **fill)
-    axes.set(xlim=(0, 100), xlabel='top-1, %')
-    return axes.figure
-
-
-@styled
 def feature_map(points: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str) -> Figure:
     """Images as dots in two dimensions, coloured and marked by class; the markers change when the colours come round again."""
     axes = _axes(4.6, 4.6)
     for label, name in enumerate(classes):
         dots = points[labels == label].T
-        own = {'s': 11 if len(points) < 4000 else 3, 'linewidths': 0, 'alpha': 0.85, 'label': _label(name)}
-        own['gid'] = tell(axes, name, *dots, 'an image')
-        axes.scatter(*dots, color=_colour(label), marker=_shape(label), **own)
+        own = _look(axes, label, name, *dots, 'an image')
+        axes.scatter(*dots, s=11 if len(points) < 4000 else 3, linewidths=0, alpha=0.85, **own)
     axes.set(xticks=[], yticks=[], title=short(title), aspect='equal')
     if 1 < len(classes) <= 40:
-        axes.legend(loc='upper center', bbox_to_anchor=(0.5, 0), ncols=4, markerscale=2, handletextpad=0.1)
+        _legend_below(axes, 4, 0, markerscale=2, handletextpad=0.1)
     return axes.figure
 
 
@@ -336,9 +315,8 @@ def invariance_lines(kept: Mapping[str, Mapping[str, Sequence[float]]], strength
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axes, change in zip(grid.flat, changes):
         for number, (name, of) in enumerate(kept.items()):
-            own = {'color': _colour(number), 'marker': _shape(number), 'markersize': 3.5}
-            own['gid'] = tell(axes, name, strengths, of[change])
-            axes.plot(strengths, of[change], label=_label(name), **own)
+            points = strengths, of[change]
+            axes.plot(*points, markersize=3.5, **_look(axes, number, name, *points))
         axes.set(title=change, ylim=(min(0, lowest) - 0.05, 1.05))
     for axes in list(grid.flat)[len(changes) :]:
         axes.set_visible(False)
@@ -358,27 +336,8 @@ def against(points: Mapping[str, tuple[float, float]], x: str, y: str) -> Figure
     axes.set(xlabel=f'{x}, %', ylabel=f'{y}, %')
     if len(points) > 2:
         xs, ys = np.array(list(points.values())).T
-        slope, start = np.polyfit(xs, ys, 1)
-        ends = np.array([xs.min(), xs.max()])
-        axes.plot(ends, slope * ends + start, color=QUIET, linewidth=1.2)
+        _fit(axes, xs, ys, QUIET)
         axes.set_title(f'correlation {np.corrcoef(xs, ys)[0, 1]:.2f} over {len(points)} networks')
-    return axes.figure
-
-
-@styled
-def low_shot_lines(records: Sequence[Mapping]) -> Figure:
-    """Mean average precision over the number of positive images a class, with the spread over samples."""
-    axes = _axes(7.6, 3.4)
-    for number, record in enumerate(records):
-        mean_of, spread = (list(record['details']['low_shot'][name].items()) for name in ('mean', 'std'))
-        (shots, means), (_, spreads) = zip(*mean_of), zip(*spread)
-        own = {'marker': _shape(number), 'color': _colour(number), 'label': _label(record['subject'])}
-        own['gid'] = tell(axes, record['subject'], (shots := list(map(int, shots))), means)
-        axes.errorbar(shots, means, spreads, **own)
-    axes.set_xscale('log', base=2)
-    axes.xaxis.set_major_formatter('{x:g}')
-    axes.set(xlabel='positive images a class', ylabel='mAP, %')
-    axes.legend()
     return axes.figure
 
 
@@ -443,7 +402,7 @@ def study_lines(points: Sequence[Point], x_label: str, published: bool) -> Figur
     axes.locator_params(axis='y', nbins=5)
     axes.set_ylim(_ends(axes.get_ylim(), [value for point in placed for value in point.values]))
     if any(point.row['group'] for point in placed):
-        axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=2)
+        _legend_below(axes, 2)
     return axes.figure
 
 
@@ -462,19 +421,10 @@ def study_scatter(points: Sequence[Point], across: Sequence[float | None], x_lab
         x, y = np.array(list(own.values())).reshape(-1, 2).T
         shape = {'marker': _shape(number)}
         axes.plot(x, y, **{**DOT, **shape}, color=colour, label=_label(group or ''))
-        if len(x) < 3 or np.ptp(x) == 0:
-            continue
-        slope, height = np.polyfit(x, y, 1)
-        along = np.linspace(x.min(), x.max(), 50)
-        variance = np.square(y - slope * x - height).sum() / (len(x) - 2)
-        error = np.sqrt(variance * (1 / len(x) + np.square(along - x.mean()) / np.square(x - x.mean()).sum()))
-        reach = student_t.ppf(0.975, len(x) - 2) * error
-        axes.plot(along, slope * along + height, color=colour, linewidth=1.5)
-        axes.fill_between(
-            along, *(slope * along + height + sign * reach for sign in (-1, 1)), color=colour, alpha=0.15, linewidth=0
-        )
+        if len(x) > 2 and np.ptp(x):
+            _fit(axes, x, y, colour)
     axes.set_xlabel(short(x_label))
-    axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.2), ncols=3)
+    _legend_below(axes, 3)
     return axes.figure
 
 
@@ -519,5 +469,5 @@ def forest(comparisons: Sequence[Mapping], texts: Sequence[str]) -> Figure:
             axes.errorbar(effects, list(own), xerr=halves, fmt=shape, label=verdict, **look)
     axes.set_xlabel('points, with the 95 % interval')
     inches = axes.get_position().height * axes.figure.get_figheight()
-    axes.legend(loc='upper center', bbox_to_anchor=(0.5, -0.45 / inches), ncols=3)
+    _legend_below(axes, 3, -0.45 / inches)
     return axes.figure

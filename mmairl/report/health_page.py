@@ -11,7 +11,6 @@ from mmairl.errors import UserError
 from mmairl.report.figures import lines, svg, within
 from mmairl.report.page import Page, fill
 from mmairl.report.reference import add_reference
-from mmairl.report.sections import plots
 
 PREFIX = 'health_'
 # A shape and a word each, so that no state is told by its colour alone; the worst first.
@@ -56,7 +55,7 @@ def write_health_page(work_dir: str | Path, out: str | Path, follow: int = 0) ->
         if heading == 'Weights and gradients':
             figures += _by_stage(curves)
         if figures:
-            page.add(heading, text, plots(figures), 'Shaded: the normal range.')
+            page.add(heading, text, figures, 'Shaded: the normal range.')
     if 'spread_key' in own:
         add_reference(page, curves)
     return page.write(out)

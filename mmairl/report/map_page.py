@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
 from sklearn.metrics import silhouette_score
 from torch import Tensor, nn
 from torch.utils.data import Dataset
@@ -30,14 +29,14 @@ from mmairl.evaluation.protocol import default_device
 from mmairl.models.siamese import pooled
 from mmairl.report.figures import COLOURS, feature_map, png
 from mmairl.report.page import write_page
-from mmairl.report.sections import REACH, plane
+from mmairl.report.sections import REACH, plane, principal
 
 PIXELS = 16  # the side of the small images whose pixels are features
 SUBJECTS = (f'Raw pixels, {PIXELS} x {PIXELS}', 'Random weights', 'After training')
 NEAREST = 12
 SHEET = 16  # pictures along the side of a sheet
 SAME = 1e-6  # smaller cosine distances are float32's rounding
-BLOCK = 2048
+BLOCK = 256  # rows that are compared with all others at once
 PAIRS, ALONE, CENTRAL = 60, 24, 8  # shown of each kind
 GROUPS, SAMPLED = (4, 8, 12, 16, 24), 2000
 KINDS = 12  # a column with more numbers than these is coloured by its quintiles
@@ -101,7 +100,7 @@ def map_images(
         groups=groups(features[-1], labels, classes, seed),
         sheets=sheets.finished(),
         picture=sheets.picture,
-        **standing_out(features[-1]),
+        **standing_out(features[-1], maps[-1]['distance']),
     )
 
 
@@ -183,8 +182,8 @@ def look(side: Side, dataset: Dataset, how: Extraction, sheets: Sheets) -> tuple
 
 def differ(x: Tensor) -> bool:
     """Whether some row points another way than the first; rows of zeros point nowhere, all of them alike."""
-    unit = F.normalize(x)
-    return bool((unit - unit[:1]).square().sum(dim=1).max() / 2 > SAME)
+    first = F.normalize(x[:1])
+    return any((F.normalize(part) - first).square().sum(dim=1).max() / 2 > SAME for part in x.split(BLOCK))
 
 
 def require_differences(features: Sequence[Tensor], asked: int, checkpoint: str) -> None:
@@ -263,7 +262,7 @@ def mapped(title: str, x: Tensor, labels: Tensor, classes: Sequence[str], seed: 
         near=_packed(position.numpy().astype('<u4')),
         like=_packed((10_000 * similarity).round().numpy().astype('<i2')),
     )
-    return dict(title=title, data=data, still=png(feature_map(points, *kinds, title)))
+    return dict(title=title, data=data, still=png(feature_map(points, *kinds, title)), distance=1 - similarity[:, 0])
 
 
 def _packed(values: np.ndarray) -> str:
@@ -272,7 +271,7 @@ def _packed(values: np.ndarray) -> str:
 
 def neighbours(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Cosine similarities and places, both (N, k), of the k other rows nearest to each row."""
-    similarity, position = nearest(x, x, k + 1)
+    similarity, position = map(torch.cat, zip(*(nearest(part, x, k + 1) for part in x.split(BLOCK))))
     itself = position == torch.arange(len(x))[:, None]
     itself[~itself.any(dim=1), -1] = True  # it has more copies than neighbours are asked for
     return similarity[~itself].view(-1, k), position[~itself].view(-1, k)
@@ -287,11 +286,12 @@ def fences(distances: Tensor) -> tuple[float, float]:
     return max(SAME, np.exp(low - 1.5 * (high - low))), np.exp(high + 1.5 * (high - low))
 
 
-def standing_out(x: Tensor) -> dict[str, Any]:
-    """Near-duplicates and images far from all others, by the fences of the distances to the nearest image."""
-    distance = 1 - neighbours(x, 1)[0][:, 0]
+def standing_out(x: Tensor, distance: Tensor) -> dict[str, Any]:
+    """Near-duplicates and images far from all others, by the fences of the `distance` of each to its nearest."""
     near, far = fences(distance)
-    count, found = pairs(x, near)
+    close = (distance <= near + SAME).nonzero().flatten()  # of all others no pair is near
+    count, found = pairs(x[close], near)
+    found = [(int(close[one]), int(close[two]), of) for one, two, of in found]
     order = distance.argsort(descending=True, stable=True).tolist()
     alone = [(i, float(distance[i])) for i in order if distance[i] > far]
     return dict(near=near, far=far, pairs=found, pair_count=count, alone=alone[:ALONE], alone_count=len(alone))
@@ -302,7 +302,8 @@ def pairs(x: Tensor, least: float) -> tuple[int, list[tuple[int, int, float]]]:
     unit, count, found = F.normalize(x), 0, torch.empty(0, 3, dtype=torch.float64)
     for start in range(0, len(unit), BLOCK):
         distance = 1 - unit[start : start + BLOCK] @ unit[start:].T
-        rows, columns = (distance.triu(1) + 3 * torch.ones_like(distance).tril() <= least).nonzero(as_tuple=True)
+        rows, columns = (distance <= least).nonzero().T
+        rows, columns = rows[rows < columns], columns[rows < columns]
         count += len(rows)
         here = torch.stack([rows + start, columns + start, distance[rows, columns].clamp_min(0)], dim=1).double()
         found = torch.cat([found, here])
@@ -312,8 +313,7 @@ def pairs(x: Tensor, least: float) -> tuple[int, list[tuple[int, int, float]]]:
 
 def groups(x: Tensor, labels: Tensor, classes: Sequence[str], seed: int) -> list[dict[str, Any]]:
     """Groups by k-means of the 30 principal components, as many as have the best silhouette, each with its central images."""
-    x = F.normalize(x).numpy()
-    x = PCA(min(30, *x.shape), random_state=seed).fit_transform(x)
+    x = principal(x, seed)
     tried = {count: KMeans(count, n_init=4, random_state=seed).fit(x) for count in GROUPS if 4 * count <= len(x)}
     if not tried:
         return []

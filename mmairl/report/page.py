@@ -1,6 +1,7 @@
 """Pages from jinja2 templates, each one HTML file without external assets: stylesheet, script and figures are inlined."""
 
 from base64 import b64encode
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -59,10 +60,10 @@ class Page:
     def __init__(self, title: str, lead: str = '', follow: int = 0) -> None:
         self.title, self.lead = title, lead
         self.follow = follow  # the seconds after which an open page reads itself again
-        self.sections: list[dict[str, str]] = []
+        self.sections: list[dict[str, str | Sequence[str]]] = []
 
-    def add(self, heading: str, text: str = '', figure: str = '', caption: str = '') -> 'Page':
-        """Append a section: a heading, a plain sentence or two, and a figure or table with its caption.
+    def add(self, heading: str, text: str = '', figure: str | Sequence[str] = '', caption: str = '') -> 'Page':
+        """Append a section: a heading, a plain sentence or two, and a figure or table, or figures side by side, with a caption.
 
         Whatever is not Markup is text and is escaped.
         """

@@ -13,7 +13,6 @@ from mmairl.errors import UserError, one_sentence_errors
 from mmairl.files import read_json, write_json
 from mmairl.report.figures import INK, lines, svg
 from mmairl.report.page import Page
-from mmairl.report.sections import plots
 
 KEPT = Path(__file__).with_name('reference.json')
 LABELS = {
@@ -45,7 +44,7 @@ def add_reference(page: Page, own: Mapping[str, Curve]) -> None:
                 figure.axes[0].axhline(own[name][1][-1], color=INK, linewidth=1.2, linestyle=':')
             figures.append(svg(figure, f'reference_{scale}_{name}'))
         ends = ', '.join(f'{row} {of["knn"]:.1f} %' for row, of in kept['rows'].items())
-        page.add(f'Beside other runs: {scale}', TEXT.format(scale=kept['text'], ends=ends), plots(figures), CAPTION)
+        page.add(f'Beside other runs: {scale}', TEXT.format(scale=kept['text'], ends=ends), figures, CAPTION)
 
 
 def keep(study: str | Path, out: Path = KEPT) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
-from markupsafe import Markup
 from mmengine import Config
 from PIL import Image
 from sklearn.decomposition import PCA
@@ -22,7 +21,7 @@ from mmairl.evaluation.features import Features
 from mmairl.evaluation.knn import nearest
 from mmairl.evaluation.protocol import Result
 from mmairl.registry import DATASETS, MODELS
-from mmairl.report.figures import feature_map, lines, score_bars, svg
+from mmairl.report.figures import feature_map, lines, svg
 from mmairl.report.page import Page, fill
 from mmairl.report.table import results_table
 
@@ -37,11 +36,6 @@ CURVES = {
 }
 
 
-def plots(figures: Sequence[str]) -> Markup:
-    """Figures beside each other, or below on a narrow screen."""
-    return Markup('<div class="plots">{}</div>').format(Markup('').join(figures))
-
-
 def percent(name: str, curve: tuple[Sequence[int], Sequence[float]]) -> tuple[list[int], list[float]]:
     """An accuracy in percent, anything else as it is."""
     steps, values = curve
@@ -53,7 +47,7 @@ def add_results(page: Page, results: Sequence[Result]) -> None:
         'How good are the features?',
         'Both tests ask whether images of one class lie close together: k-NN lets the nearest labelled images vote, '
         'logistic regression draws straight borders between the classes. Pre-training never saw a label.',
-        svg(score_bars(results), 'scores') + results_table(results),
+        results_table(results),
         'Top-1 accuracy in percent on images that neither pre-training nor the tests have learnt from.',
     )
 
@@ -69,7 +63,7 @@ def add_curves(page: Page, work_dir: str) -> None:
         'How did the training go?',
         'The loss falls as the network learns to tell that two altered copies come from the same image; instance '
         'accuracy is how often it picks the right copy from among all the others.',
-        plots([svg(figure, name) for name, figure in shown.items()]),
+        [svg(figure, name) for name, figure in shown.items()],
         'The teacher is a slow running average of the student: the nearer its momentum to 1, the slower it follows.',
     )
 
@@ -133,15 +127,19 @@ def add_maps(
         'Which images does it find alike?',
         'Every dot is an image and its colour is its class; images that the features find alike lie near each other. '
         'Islands of one colour are classes that were discovered without a label.',
-        plots(maps),
+        maps,
         f'{METHODS[method]} of {min(MAPPED, len(of.x))} test images. Distances between islands mean little.',
     )
 
 
+def principal(x: Tensor, seed: int) -> np.ndarray:
+    """The 30 principal components of unit features, (N, 30)."""
+    return PCA(min(30, *x.shape), random_state=seed).fit_transform(F.normalize(x).numpy())
+
+
 def plane(x: Tensor, seed: int = 0, method: str = 'tsne') -> np.ndarray:
-    """t-SNE or UMAP of unit features, (N, 2), from their 30 principal components, which changes little and saves time."""
-    x = F.normalize(x).numpy()
-    x = PCA(min(30, *x.shape), random_state=seed).fit_transform(x)
+    """t-SNE or UMAP of unit features, (N, 2), from their principal components, which changes little and saves time."""
+    x = principal(x, seed)
     if method == 'tsne':
         perplexity = min(30, (len(x) - 1) / 3)
         return TSNE(perplexity=perplexity, init='pca', random_state=seed, max_iter=500, n_jobs=-1).fit_transform(x)

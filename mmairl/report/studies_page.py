@@ -3,14 +3,11 @@
 import json
 import time
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
-
-from markupsafe import Markup
 
 from mmairl.errors import UserError
-from mmairl.report.page import Page
+from mmairl.report.page import write_page
 from mmairl.report.study_page import progress, verdict_words
 from mmairl.report.study_tables import columns, signed, table_lines
 
@@ -27,50 +24,28 @@ def write_studies_page(folder: str | Path) -> Path:
         raise UserError(
             f'there is no folder {folder}; give the one that holds the folders of studies, such as work_dirs/studies'
         )
-    found, others = [], []
+    found, others = [], {}
     for path in sorted(of for of in folder.iterdir() if of.is_dir()):
         try:
-            record = path / 'study.json'
-            found.append((record.stat().st_mtime, _section(path, json.loads(record.read_text()))))
+            study, changed = json.loads((path / 'study.json').read_text()), (path / 'study.json').stat().st_mtime
+            done, linked = progress(study), (path / 'page.html').is_file()
+            facts = {'scale': study['scale']['name'], 'runs': '{} of {} are finished'.format(*done)}
+            facts |= _scores(study) if study['metrics'] else {}
+            said = {name: str(study[name]) for name in ('title', 'question')}
+            written = time.strftime('%Y-%m-%d %H:%M', time.localtime(changed))
+            found.append(dict(said, folder=path.name, linked=linked, facts=facts, changed=changed, written=written))
         except FileNotFoundError:
-            others.append(
-                (path.name, 'no study.json is in it: no study, or one that has not collected yet (--collect)')
-            )
-        except (
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-        ) as error:  # whatever else a foreign file holds
-            others.append(
-                (path.name, f'its study.json is no record of a study ({type(error).__name__}); collect it again')
-            )
-    page = Page('Studies', f'{len(found)} in {folder.resolve().name}, the newest first.')
-    for changed, section in sorted(found, key=lambda of: of[0], reverse=True):
-        page.add(**section, caption=f'Written {time.strftime("%Y-%m-%d %H:%M", time.localtime(changed))}.')
-    if others:
-        lines = Markup('').join(Markup('<li>{}: {}.</li>').format(*of) for of in others)
-        page.add(
-            'Not shown', 'These folders hold nothing that can be read as a study.', Markup('<ul>{}</ul>').format(lines)
-        )
-    return page.write(folder / 'index.html')
-
-
-def _section(path: Path, study: Mapping) -> dict[str, Any]:
-    """A study's heading with its link, its question, and its facts as a list."""
-    title, facts = str(study['title']), {}
-    finished, asked = progress(study)
-    facts['scale'] = study['scale']['name']
-    facts['runs'] = f'{finished} of {asked} are finished'
-    if study['metrics']:
-        facts.update(_scores(study))
-    if (path / 'page.html').is_file():
-        heading = Markup('<a href="./{}/page.html">{}</a>').format(quote(path.name), title)
-    else:
-        heading = Markup('{} <span class="quiet">(no page.html in {})</span>').format(title, path.name)
-    lines = Markup('').join(Markup('<dt>{}</dt><dd>{}</dd>').format(*of) for of in facts.items())
-    return dict(heading=heading, text=str(study['question']), figure=Markup('<dl class="facts">{}</dl>').format(lines))
+            others[path.name] = 'no study.json is in it: no study, or one that has not collected yet (--collect)'
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # whatever a foreign file holds
+            others[path.name] = f'its study.json is no record of a study ({type(error).__name__}); collect it again'
+    return write_page(
+        folder / 'index.html',
+        'studies.html',
+        title='Studies',
+        lead=f'{len(found)} in {folder.resolve().name}, the newest first.',
+        studies=sorted(found, key=itemgetter('changed'), reverse=True),
+        others=others,
+    )
 
 
 def _scores(study: Mapping) -> dict[str, str]:

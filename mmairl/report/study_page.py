@@ -16,24 +16,15 @@ from mmairl.report.figures import Point, forest, lines, study_bars, study_lines,
 from mmairl.report.page import write_page
 from mmairl.report.sections import CURVES, percent
 from mmairl.report.study_tables import (
-    BLANK,
     LEGEND,
     WORDS,
     Column,
     Line,
     columns,
-    latex,
-    markdown,
     signed,
     table_lines,
 )
-from mmairl.report.table import html_table
 
-EFFECTS = ('effect', '95 % interval', 'verdict', 'cannot be told from')
-SHARES = ('share of the gain', '95 % interval')
-NOISE = ('pre-training seeds', "classifier's seeds", 'test images', 'effect, by seeds', 'effect, by test images')
-SPENT = ('images seen', 'FLOPs', 'FLOPs, of the first row', 'device time')
-AT_EQUAL_COST = ('compared with', 'both at', 'score', 'the other', 'effect', '95 % interval')
 SHOWN = 2  # published panels in sight; the others are folded away
 
 
@@ -42,51 +33,35 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
 
     >>> write_study_page(json.loads(Path('ladder/study.json').read_text()), 'ladder/page.html')  # doctest: +SKIP
     """
-    found, rows = columns(study), table_lines(study)
-    panels = [panel for place, column in enumerate(found) if (panel := _panel(study, column, rows, place))]
+    found, table = columns(study), table_lines(study)
+    panels = [panel for place, column in enumerate(found) if (panel := _panel(study, column, table, place))]
     published = [panel for panel in panels if panel['column'].kind == 'published']
-    timed = [run for row in study['rows'] for run in row['runs'] if run.get('seconds') is not None]
-    trained = duration(sum(run['seconds'] for run in timed)) if timed else BLANK
+    runs = [run for row in study['rows'] for run in row['runs']]
     return write_page(
         out,
         'study.html',
         title=study['title'],
         lead=study['question'],
         study=study,
-        tiles=_tiles(study, trained, len(timed)),
+        labels={metric['key']: metric['label'] for metric in study['metrics']},
+        progress=progress(study),
+        unfinished=Counter(run['state'] for run in runs if run['state'] != 'done').most_common(),
+        timed=[run for run in runs if run.get('seconds') is not None],
         words=WORDS,
         legend=LEGEND,
         kinds=[(kind, len(list(of))) for kind, of in groupby(column.kind for column in found)],
         columns=found,
-        rows=[
-            dict(line=line, beside=_beside(study, line.row, number, Path(out)), **_runs(study, line.row, number))
-            for number, line in enumerate(rows)
-        ],
+        rows=[_row(study, line, number, Path(out)) for number, line in enumerate(table)],
         panels=[panel for panel in panels if panel not in published] + published[:SHOWN],
         folded=published[SHOWN:],
-        effects=[] if study.get('attribution') else _effects(study),  # crossed rows answer together
+        effects={} if study.get('attribution') else _forests(study['comparisons'], 'effects on {}', study),
         attribution=_attribution(study),
-        noise=_noise(study),
         cost=_cost(study),
-        reading=[part for part in study['reading'].split('\n\n') if part.strip()],
-        trained=f'{trained} of training in {len(timed)} runs' if timed else '',
-        hardware=', '.join(dict.fromkeys(run['hardware'] for run in timed if run.get('hardware'))),
-        copies={'Markdown': markdown(study), 'LaTeX (booktabs)': latex(study)},
+        duration=duration,
+        signed=signed,
+        verdict_words=verdict_words,
+        with_prefix=with_prefix,
     )
-
-
-def _tiles(study: Mapping, trained: str, timed: int) -> dict[str, str]:
-    """How much work it was and whether it was fair, before any result."""
-    finished, asked = progress(study)
-    unfinished = Counter(run['state'] for row in study['rows'] for run in row['runs'] if run['state'] != 'done')
-    others = ''.join(f', {count} {state}' for state, count in unfinished.most_common())
-    before = study['fairness'].get('before', [])
-    return {
-        'rows, each a config': f'{len(study["rows"])}',
-        f'runs finished{others}': f'{finished} of {asked}',
-        f'training in all, {timed} runs': trained,
-        'undeclared differences between rows': f'{sum(len(of["undeclared"]) for of in before)}' if before else BLANK,
-    }
 
 
 def progress(study: Mapping) -> tuple[int, int]:
@@ -140,126 +115,44 @@ def _cluster(study: Mapping, row: Mapping) -> object:
     return row['name']
 
 
-def _effects(study: Mapping) -> list[dict[str, Any]]:
-    """For each score what its comparisons found, as text, and the figure of those that have an interval."""
-    found = []
-    for number, metric in enumerate(study['metrics']):
-        family = [{**of, 'words': _words(of)} for of in study['comparisons'].get(metric['key'], ())]
-        drawn = [of for of in family if of['low'] is not None]
-        texts = [of['words']['estimate'] for of in drawn]
-        figure = svg(forest(drawn, texts), f'forest-{number}', f'effects on {metric["label"]}') if drawn else ''
-        if family:
-            found.append(dict(label=metric['label'], figure=figure, comparisons=family))
+def _forests(families: Mapping, label: str, study: Mapping) -> dict[str, Markup]:
+    """For each score the figure of those of its effects that have an interval."""
+    found = {}
+    for metric in study['metrics']:
+        drawn = [of for of in families.get(metric['key'], ()) if of['low'] is not None]
+        if drawn:
+            figure = forest(drawn, [signed(of['estimate'], 1) for of in drawn])
+            found[metric['key']] = svg(figure, f'forest-{len(found)}', label.format(metric['label']))
     return found
 
 
-def _attribution(study: Mapping) -> list[dict[str, Any]]:
-    """For each score the effects of a design's factors as figure and table, their shares, and what is to be said of them."""
-    labels, found = {metric['key']: metric['label'] for metric in study['metrics']}, []
-    for number, (key, of) in enumerate(study.get('attribution', {}).items()):
-        effects = [{**effect, 'row': effect['name'], 'margin': of['margin']} for effect in of['effects']]
-        drawn = [effect for effect in effects if effect['low'] is not None]
-        texts = [signed(effect['estimate'], 1) for effect in drawn]
-        figure = svg(forest(drawn, texts), f'factors-{number}', f'effects of factors on {labels[key]}') if drawn else ''
-        shown = EFFECTS if any(effect['aliases'] for effect in effects) else EFFECTS[:-1]
-        lines = []
-        for effect in effects:
-            cells = (*_estimate(effect), verdict_words(effect), ', '.join(effect['aliases']) or 'nothing')
-            lines.append((effect['row'], cells[: len(shown)]))
-        shares = [(share['factor'], _estimate(share)) for share in (*of['shares'], of['gain'])]
-        found.append(
-            dict(
-                label=labels[key],
-                figure=figure,
-                table=html_table(shown, lines),
-                shares=html_table(SHARES, shares),
-                caption=_said(of),
-            )
-        )
-    return found
-
-
-def _estimate(of: Mapping) -> tuple[str, str]:
-    return (BLANK, BLANK) if of['estimate'] is None else (signed(of['estimate'], 1), _interval(of))
-
-
-def _said(of: Mapping) -> str:
-    """What a reader must know of an attribution beside its numbers."""
-    said = [f'{of["runs"]} runs{", with seeds as blocks" if of["blocks"] else ""}.']
-    said.append(f'Equivalent: shown to be less than ±{of["margin"]:g} points.')
-    said.append(
-        'Main effects and declared interactions are corrected together (Holm), other interactions among themselves.'
-    )
-    if not of['exact']:
-        said.append(
-            'The design does not measure all combinations: shares leave out interactions of three factors and more.'
-        )
-    if of['missing']:
-        said.append(f'Missing, and not imputed: {"; ".join(of["missing"])}.')
-    if of['wanted']:
-        said.append(f'{of["wanted"]} more runs would find a main effect of {of["margin"]:g} four times in five.')
-    return ' '.join(said)
-
-
-def _words(of: Mapping) -> dict[str, str]:
-    """A comparison's numbers as the page prints them."""
-    estimate = BLANK if of['estimate'] is None else signed(of['estimate'], 1)
-    interval, better = _interval(of), BLANK
-    if of['low'] is not None:
-        certain = '< 0.001' if of['better'] < 0.5 else '> 0.999'
-        better = f'{of["better"]:.3f}' if 0.0005 < of['better'] < 0.9995 else certain
-    return dict(estimate=estimate, interval=interval, better=better, verdict=verdict_words(of))
+def _attribution(study: Mapping) -> dict[str, Any]:
+    """The effects of a design's factors by score, in the form of comparisons, and their figures."""
+    given = study.get('attribution', {})
+    effects = {
+        key: [{**effect, 'row': effect['name'], 'margin': of['margin']} for effect in of['effects']]
+        for key, of in given.items()
+    }
+    return dict(effects=effects, figures=_forests(effects, 'effects of factors on {}', study)) if given else {}
 
 
 def verdict_words(of: Mapping) -> str:
     return f'equivalent within ±{of["margin"]:g}' if of['verdict'] == 'equivalent' else of['verdict']
 
 
-def _interval(of: Mapping) -> str:
-    return BLANK if of['low'] is None else f'{signed(of["low"], 1)} to {signed(of["high"], 1)}'
-
-
-def _noise(study: Mapping) -> list[tuple[str, Markup]]:
-    """For each score the table of what its noise comes from, where anything is known of it."""
-    labels, tables = {metric['key']: metric['label'] for metric in study['metrics']}, []
-    for key, family in study.get('noise', {}).items():
-        lines = []
-        for of in family:
-            images = f'{"≤ " if of["bound"] else ""}{of["images"]:.2f}' if of['images'] else BLANK
-            numbers = (of[part] for part in ('seeds', 'probes', 'effect_seeds', 'effect_images'))
-            seeds, probes, *effect = (BLANK if value is None else f'{value:.2f}' for value in numbers)
-            lines.append((of['row'], (seeds, 'none' if of['probes'] == 0 else probes, images, *effect)))
-        if any(of['seeds'] or of['images'] for of in family):
-            tables.append((labels[key], html_table(NOISE, lines)))
-    return tables
-
-
 def _cost(study: Mapping) -> dict[str, Any]:
-    """What each row has cost, as a table; the comparisons at equal cost, as one for each score; and what has none, in words."""
+    """What each row has cost; the comparisons at equal cost, by score; and those that have none."""
     rows, equal = (study.get('cost', {}).get(part, {}) for part in ('rows', 'equal'))
     if not any(of['images'] for of in rows.values()):
         return {}
-    first = next((of['flops'] for of in rows.values() if of['flops']), None)
-    spent = []
-    for name, of in rows.items():
-        images = BLANK if of['images'] is None else f'{of["images"]:,.0f}'
-        flops, ratio = (with_prefix(of['flops']), f'{of["flops"] / first:.2f} ×') if of['flops'] else (BLANK, BLANK)
-        seconds = BLANK if of['device_seconds'] is None else duration(of['device_seconds'])
-        spent.append((name, (images, flops, ratio, seconds)))
-    labels, tables = {metric['key']: metric['label'] for metric in study['metrics']}, []
-    for key, family in equal.items():
-        lines = []
-        for of in family:
-            if 'estimate' in of:
-                numbers = (*(f'{score:.1f}' for score in of['scores']), signed(of['estimate'], 1), _interval(of))
-                lines.append((of['row'], (of['on'], with_prefix(of['flops']), *numbers)))
-        if lines:
-            tables.append((labels[key], html_table(AT_EQUAL_COST, lines)))
-    without = {(of['row'], of['on']): of for family in equal.values() for of in family if 'estimate' not in of}
-    said = [f'{row} costs {of["ratio"]:.2f} × what {on} does.' for (row, on), of in without.items()]
     flops = [of['flops'] for of in rows.values()]
-    same = all(flops) and max(flops) <= 1.01 * min(flops)
-    return dict(table=html_table(SPENT, spent), tables=tables, without=said, same=same)
+    return dict(
+        rows=rows,
+        first=next(filter(None, flops), None),
+        same=all(flops) and max(flops) <= 1.01 * min(flops),
+        equal={key: found for key, of in equal.items() if (found := [pair for pair in of if 'estimate' in pair])},
+        without={(of['row'], of['on']): of for family in equal.values() for of in family if 'estimate' not in of},
+    )
 
 
 def with_prefix(flops: float) -> str:
@@ -271,21 +164,16 @@ def with_prefix(flops: float) -> str:
     return f'{flops / 1000**power:.4g} {" kMGTPEZ"[power].strip()}FLOP'
 
 
-def _runs(study: Mapping, row: Mapping, number: int) -> dict[str, Any]:
-    """What the list of runs shows of a row: its curves, a line a seed, and its runs."""
-    names = dict.fromkeys(name for run in row['runs'] for name in run.get('curves') or ())
+def _row(study: Mapping, line: Line, number: int, out: Path) -> dict[str, Any]:
+    """A row of the table, and of the list of runs: its curves, a line a seed, and the finite scores of each run."""
+    runs = line.row['runs']
     figures = []
-    for place, name in enumerate(names):
-        runs = [run for run in row['runs'] if name in (run.get('curves') or ())]
-        series = {f'seed {run["seed"]}': percent(name, run['curves'][name]) for run in runs}
-        title = CURVES.get(name, name.replace('_', ' '))
-        figures.append(svg(lines(series, title, 'step'), f'curves-{number}-{place}'))
-    labels = {metric['key']: metric['label'] for metric in study['metrics']}
-    shown = []
-    for place, run in enumerate(row['runs']):
-        scores = {labels.get(key, key): value for key, value in run.get('scores', {}).items() if isfinite(value)}
-        shown.append(dict(anchor=f'run-{number}-{place}', run=run, scores=scores, facts=_facts(run)))
-    return dict(figures=figures, runs=shown)
+    for place, name in enumerate(dict.fromkeys(name for run in runs for name in run.get('curves') or ())):
+        own = [run for run in runs if name in (run.get('curves') or ())]
+        series = {f'seed {run["seed"]}': percent(name, run['curves'][name]) for run in own}
+        figures.append(svg(lines(series, CURVES.get(name, name.replace('_', ' ')), 'step'), f'curves-{number}-{place}'))
+    scores = [{key: value for key, value in run.get('scores', {}).items() if isfinite(value)} for run in runs]
+    return dict(line=line, beside=_beside(study, line.row, number, out), figures=figures, runs=list(zip(runs, scores)))
 
 
 def _beside(study: Mapping, row: Mapping, number: int, out: Path) -> str:
@@ -301,17 +189,3 @@ def _beside(study: Mapping, row: Mapping, number: int, out: Path) -> str:
     except UserError:  # fewer than two have come to a line of their log
         return ''
     return path.as_posix()
-
-
-def _facts(run: Mapping) -> dict[str, str]:
-    """What is known of a run beside its scores and files; what is not known is left out."""
-    facts = {
-        'last words': ' '.join((run.get('error') or '').split()),
-        'training': f'{run["seconds"]:,.1f} s' if run.get('seconds') is not None else '',
-        'images seen': f'{run["images_seen"]:,}' if run.get('images_seen') is not None else '',
-        'hardware': run.get('hardware'),
-        'SHA-256': run.get('sha256'),
-        'code': run.get('git'),
-        'versions': ', '.join(f'{name} {version}' for name, version in run.get('versions', {}).items()),
-    }
-    return {name: value for name, value in facts.items() if value}

@@ -27,9 +27,9 @@ def rich_table(columns: Sequence[str], rows: Rows, title: str = '', best: Iterab
     return table
 
 
-def html_table(columns: Sequence[str], rows: Rows, best: Iterable[tuple[int, int]] = ()) -> Markup:
-    """The same for a page."""
-    return fill('table.html', columns=columns, rows=rows, best=best)
+def html_table(columns: Sequence[str], rows: Rows, best: Iterable[tuple[int, int]] = (), bars: int = 0) -> Markup:
+    """The same for a page; the first columns, `bars` of them, are percentages that a bar shows as well."""
+    return fill('table.html', columns=columns, rows=rows, best=best, bars=bars)
 
 
 def terminal_table(results: Sequence[Result], title: str) -> Table:
@@ -37,17 +37,13 @@ def terminal_table(results: Sequence[Result], title: str) -> Table:
 
 
 def results_table(results: Sequence[Result]) -> Markup:
-    return html_table(**_scores(results))
-
-
-def score_names(results: Sequence[Result]) -> list[str]:
-    """Every score's name in order of first appearance, so that subjects with different scores share one table."""
-    return list(dict.fromkeys(name for result in results for name in result.scores))
+    scores = _scores(results)
+    return html_table(**scores, bars=len(scores['columns']) - 1)
 
 
 def _scores(results: Sequence[Result]) -> dict[str, list]:
     """Columns and rows of a table of scores in percent, a subject a row; the best of each column where there are several."""
-    names, rows, best = score_names(results), [], []
+    names, rows, best = list(dict.fromkeys(name for result in results for name in result.scores)), [], []
     top = {name: max(result.scores[name] for result in results if name in result.scores) for name in names}
     for row, result in enumerate(results):
         cells = [f'{result.scores[name]:.1f}' if name in result.scores else '–' for name in names]

@@ -4,27 +4,36 @@ import csv
 import io
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torchvision
+import toy
+from mmengine import Config
 from PIL import Image
 from test_evaluation_page import leave
 from test_health_page import healthy, write_scalars
 from test_study_page import crossed, drawn_as_lines
 
-from mmairl.evaluation.protocol import Result
+from mmairl.analysis.images import Images
+from mmairl.configs import load_config
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.features import Features
+from mmairl.evaluation.protocol import Result, evaluation_sets
+from mmairl.report.analysis_pages import cka_page, geometry_page, norms_page
 from mmairl.report.compare_page import write_compare_page
+from mmairl.report.demo_page import SCORE, draw
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.figures import heat_map, invariance_lines, svg
 from mmairl.report.health_page import write_health_page
 from mmairl.report.map_page import map_images
-from mmairl.report.page import Page
-from mmairl.report.sections import add_results, plots
 from mmairl.report.studies_page import write_studies_page
 from mmairl.report.study_page import write_study_page
+from mmairl.report.views_page import write_views_page
+from mmairl.weights.read import read_backbone
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
 sync_api = pytest.importorskip('playwright.sync_api', reason='no browser can be driven (pip install playwright)')
@@ -61,38 +70,35 @@ def rows(page) -> list[str]:
     )
 
 
-@pytest.fixture(scope='module')
-def pages(tmp_path_factory) -> dict[str, Path]:
-    """Each kind of page, by its name."""
-    folder, made = tmp_path_factory.mktemp('pages'), {}
-    made['study'] = write_study_page(crossed(), folder / 'study' / 'page.html')
-    made['hostile study'] = write_study_page(hostile(drawn_as_lines()), folder / 'hostile' / 'page.html')
-    (folder / 'hostile' / 'study.json').write_text(json.dumps(hostile(drawn_as_lines())))
-    made['studies'] = write_studies_page(folder)
+def studies(folder: Path) -> Path:
+    write_study_page(crossed(), folder / 'study' / 'page.html')
+    for name, record in (('study', crossed()), ('hostile', hostile(drawn_as_lines()))):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / 'study.json').write_text(json.dumps(record))
+    return write_studies_page(folder)
+
+
+def health(folder: Path, follow: int = 0) -> Path:
     run = write_scalars(folder / 'run <b> "x"', *(healthy(i, 0.9 / i) for i in (1, 2, 3)))
-    made['health'] = write_health_page(run, folder / 'health.html')
+    return write_health_page(run, folder / 'health.html', follow)
+
+
+def evaluation(folder: Path) -> Path:
     for place, name in enumerate((LONG, 'plain', 'other', 'last')):
-        leave(folder / 'found', str(place), name, {'k-NN': 50.0 + place, HOSTILE: 9.5 + place})
-    made['evaluation'] = write_evaluation_page(folder / 'found', [('k-NN', HOSTILE)])
-    page = Page(LONG, LONG)
-    add_results(page, [Result(LONG, {HOSTILE: 90.0}, 1.0), Result('plain', {HOSTILE: 91.5}, 1.0)])
-    kept = {name: {'crop': [1.0, 0.5], HOSTILE: [1.0, 0.2]} for name in (LONG, 'plain')}
-    figures = (invariance_lines(kept, (0.0, 1.0)), heat_map(torch.eye(2), [LONG, 'b'], ['a', LONG], LONG, (LONG, 'y')))
-    page.add(LONG, LONG, plots([svg(of, f'figure-{i}', LONG) for i, of in enumerate(figures)]), LONG)
-    made['sections'] = page.write(folder / 'sections.html')
-    made['map'] = draw_map(folder)
-    for seed in (0, 1):
-        run = write_scalars(
-            folder / str(seed) / HOSTILE.replace('/', '\u2215'), *(healthy(i, 0.9 / i) for i in (1, 2, 3))
-        )
-        (run / '20260101_000000' / 'vis_data' / 'config.py').write_text(
-            f'a = dict(seed={seed}, name={LONG + str(seed)!r})'
-        )
-    made['compare'] = write_compare_page([folder / '0' / run.name, folder / '1' / run.name], folder / 'compare.html')
-    return made
+        leave(folder, str(place), name, {'k-NN': 50.0 + place, HOSTILE: 9.5 + place})
+    return write_evaluation_page(folder, [('k-NN', HOSTILE)])
 
 
-def draw_map(folder: Path) -> Path:
+def compare(folder: Path) -> Path:
+    runs = [folder / str(seed) / HOSTILE.replace('/', '\u2215') for seed in (0, 1)]
+    for seed, run in enumerate(runs):
+        write_scalars(run, *(healthy(i, 0.9 / i) for i in (1, 2, 3)))
+        config = f'a = dict(seed={seed}, name={LONG + str(seed)!r})'
+        (run / '20260101_000000' / 'vis_data' / 'config.py').write_text(config)
+    return write_compare_page(runs, folder / 'compare.html')
+
+
+def image_map(folder: Path) -> Path:
     """Thirty pictures of which one is there twice, the names of files and classes as bad as a disk lets them be."""
     random, kinds = np.random.default_rng(0), ('plain', HOSTILE.replace('/', '\u2215'))
     for i in range(30):
@@ -105,6 +111,74 @@ def draw_map(folder: Path) -> Path:
     state = {f'backbone.{key}': value for key, value in network.state_dict().items() if not key.startswith('fc')}
     torch.save(dict(state_dict=state), folder / 'epoch_1.pth')
     return map_images(folder / 'epoch_1.pth', folder / 'images', folder / 'map.html', size=32)
+
+
+def few_shapes() -> Config:
+    counts = {'train_dataloader.dataset.count': 40, 'evaluation.train.count': 40, 'evaluation.test.count': 40}
+    return load_config(str(toy.CONFIGS / 'demo/mocov2plus_shapes.py'), counts)
+
+
+def demo(folder: Path) -> Path:
+    """The demo's page over features that nobody has trained."""
+    cfg = few_shapes()
+    cfg.work_dir = str(write_scalars(folder / 'run', *(healthy(i, 0.9 / i) for i in (1, 2, 3))))
+    data = tuple(dataset for _, dataset in evaluation_sets(cfg).values())
+    results = [Result(name, {SCORE: 40.0 + i, 'logistic regression': 50.0}, 1.0) for i, name in enumerate(('a', LONG))]
+    features = {of.subject: [Features(torch.randn(40, 9), data[0].labels)] * 2 for of in results}
+    page = draw(cfg, data, results, features, 0)
+    kept = {name: {'crop': [1.0, 0.5], HOSTILE: [1.0, 0.2]} for name in (LONG, 'plain')}
+    figures = (invariance_lines(kept, (0.0, 1.0)), heat_map(torch.eye(2), [LONG, 'b'], ['a', LONG], LONG, (LONG, 'y')))
+    page.add(LONG, LONG, [svg(of, f'figure-{i}', LONG) for i, of in enumerate(figures)], LONG)
+    return page.write(folder / 'demo.html')
+
+
+def analysis(instrument: str, folder: Path) -> Path:
+    """A page of tools/analyze.py about two untrained networks."""
+    cfg, subjects = few_shapes(), {}
+    for seed, name in enumerate((LONG, 'plain')):
+        network = load_backbone(cfg, None, seed=seed)
+        state = {f'backbone.{key}': value for key, value in network.state_dict().items()}
+        torch.save(dict(state_dict=state), folder / f'{seed}.pth')
+        subjects[name] = str(folder / f'{seed}.pth'), 'student'
+    if instrument == 'norms':
+        return norms_page({name: read_backbone(*of) for name, of in subjects.items()}, 3, folder)
+    images = Images(cfg, 40)
+    if instrument == 'cka':
+        return cka_page(subjects, images, 'pooled', False, False, folder)
+    return geometry_page(subjects, images, 'tsne', False, folder, 0)
+
+
+# Each kind of page, by its name, as a function of the folder that it is written to.
+KINDS = {
+    'study': lambda folder: write_study_page(crossed(), folder / 'page.html'),
+    'hostile study': lambda folder: write_study_page(hostile(drawn_as_lines()), folder / 'page.html'),
+    'studies': studies,
+    'health': health,
+    'followed health': partial(health, follow=60),
+    'evaluation': evaluation,
+    'compare': compare,
+    'map': image_map,
+    'demo': demo,
+    'views': lambda folder: write_views_page(few_shapes(), folder / 'views.html'),
+    **{instrument: partial(analysis, instrument) for instrument in ('norms', 'cka', 'geometry')},
+}
+
+
+class Pages(dict):
+    """Pages by their kinds, written when a test first asks for one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __missing__(self, kind: str) -> Path:
+        (self.folder / kind).mkdir()
+        self[kind] = KINDS[kind](self.folder / kind)
+        return self[kind]
+
+
+@pytest.fixture(scope='module')
+def pages(tmp_path_factory) -> Pages:
+    return Pages(tmp_path_factory.mktemp('pages'))
 
 
 @pytest.fixture(scope='module')
@@ -142,29 +216,26 @@ def open_page(browser):
         context.close()
 
 
-KINDS = ('study', 'hostile study', 'studies', 'health', 'evaluation', 'sections', 'map', 'compare')
+QUICK = ('map', 'demo', 'norms')  # which have what the others have; make test-all opens all
 
 
-@pytest.mark.parametrize('kind', KINDS)
-def test_no_page_asks_for_anything_or_fails_and_names_are_text(pages, open_page, kind):
+@pytest.mark.parametrize('kind', [pytest.param(of, marks=() if of in QUICK else pytest.mark.slow) for of in KINDS])
+def test_any_page_is_safe_and_for_everybody(pages, open_page, kind):
+    """It asks for nothing, names are text, and it is read in light, in the dark on a phone, by keyboard and on paper."""
     page = open_page(pages[kind])
     assert page.faults == [] and [url for url in page.asked if not url.startswith('data:')] == [pages[kind].as_uri()]
     assert page.locator('img[src=x]').count() == 0 and page.locator('script:not([type])').count() == 1
-    if kind in ('hostile study', 'evaluation', 'sections', 'map', 'compare'):
+    if kind not in ('study', 'health', 'followed health', 'views'):
         assert TURNED in page.inner_text('main') and '{{ 7 * 7 }}' in page.inner_text('main')
-    # A page that another program has put a script into still runs its own alone.
-    page.evaluate(
-        'document.body.append(Object.assign(document.createElement("script"), {textContent: "window.bad = 1"}))'
-    )
-    assert page.evaluate('window.bad') is None and 'Content Security Policy' in page.faults[-1]
-
-
-@pytest.mark.parametrize(
-    'kind', [pytest.param(kind, marks=pytest.mark.slow) if kind not in ('sections', 'map') else kind for kind in KINDS]
-)
-def test_all_can_read_it_in_light_and_dark_on_a_phone_and_on_paper(pages, open_page, kind):
+    for _ in range(10):
+        page.keyboard.press('Tab')
+        told = page.evaluate(
+            '(e => [e.tagName, getComputedStyle(e).outlineStyle, e.getBoundingClientRect().width])(document.activeElement)'
+        )
+        assert told[0] == 'BODY' or (told[1] != 'none' and told[2] > 0), 'the focus is seen, and comes round again'
     for scheme, width in (('light', 1000), ('dark', 390)):
-        page = open_page(pages[kind], color_scheme=scheme, viewport=dict(width=width, height=800))
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size(dict(width=width, height=800))
         assert page.evaluate('document.documentElement.scrollWidth') <= width
         page.evaluate(AXE.read_text())
         found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")['violations']
@@ -174,6 +245,12 @@ def test_all_can_read_it_in_light_and_dark_on_a_phone_and_on_paper(pages, open_p
     assert page.locator('.tools:visible').count() == 0
     page.set_viewport_size(dict(width=688, height=1000))  # A4 less its margins, in CSS pixels
     assert page.evaluate('document.documentElement.scrollWidth') <= 688
+    # A page that another program has put a script into still runs its own alone.
+    assert page.faults == []
+    page.evaluate(
+        'document.body.append(Object.assign(document.createElement("script"), {textContent: "window.bad = 1"}))'
+    )
+    assert page.evaluate('window.bad') is None and 'Content Security Policy' in page.faults[-1]
 
 
 def test_without_a_script_nothing_is_missing(pages, open_page):
@@ -313,13 +390,72 @@ def test_the_map_shows_an_image_its_nearest_and_the_files_in_a_loop(pages, open_
     assert [name for name, _ in lines[1:]] == data['names'] and lines[1][1] == data['classes'][0]
 
 
+def test_a_loop_stays_in_the_address_and_goes_with_the_map(pages, open_page):
+    page = open_page(pages['map'], viewport=dict(width=1200, height=1100))
+    page.get_by_role('button', name='Draw a loop on the map by After training').click()
+    x, y = dot(page, 2, 4)
+    page.mouse.move(x - 25, y - 25)
+    page.mouse.down()
+    for corner in ((x + 25, y - 25), (x + 25, y + 25), (x - 25, y + 25)):
+        page.mouse.move(*corner, steps=40)
+    page.mouse.up()
+    said = page.locator('.listed').inner_text()
+    spots = [dot(page, 2, image) for image in range(31)]
+    inside = sum(abs(a - x) < 25 and abs(b - y) < 25 for a, b in spots)
+    assert said.startswith(f'{inside} images in the list') and 1 <= inside < 31
+    page.get_by_role('button', name='Zoom in on After training').click()
+    page.wait_for_function('location.hash.includes("at2=")')
+    assert 'loops2=' in page.url and len(page.url) < 1500
+    again = open_page(pages['map'], page.url[page.url.index('#') :], viewport=dict(width=1200, height=1100))
+    again.locator('.listed').wait_for()
+    shots = [of.locator('canvas[role=application]').nth(2).screenshot() for of in (page, again)]
+    assert again.locator('.listed').inner_text() == said and shots[0] == shots[1]
+    again.get_by_role('checkbox').first.uncheck()
+    kinds = json.loads(again.locator('#data').text_content())['labels']
+    seen = sum(kind != 0 and abs(a - x) < 25 and abs(b - y) < 25 for kind, (a, b) in zip(kinds, spots))
+    shown = again.locator('.listed')
+    assert shown.inner_text().startswith(f'{seen} images') if seen else not shown.count(), 'a hidden kind is not listed'
+    again.get_by_role('checkbox').first.check()
+    again.get_by_role('button', name='clear').click()
+    assert again.locator('.listed').count() == 0 and 'loops2=' not in again.url
+
+
+def test_two_fingers_zoom_the_map_and_one_scrolls_the_page_past_it(pages, open_page):
+    page = open_page(pages['map'], viewport=dict(width=390, height=800), has_touch=True, is_mobile=True)
+    canvas = page.locator('canvas[role=application]').nth(2)
+    canvas.scroll_into_view_if_needed()
+    box, send = canvas.bounding_box(), page.context.new_cdp_session(page).send
+
+    def touch(kind: str, *places: tuple[float, float]) -> None:
+        points = [dict(x=box['x'] + x, y=box['y'] + y, id=i) for i, (x, y) in enumerate(places)]
+        send('Input.dispatchTouchEvent', dict(type=kind, touchPoints=points))
+
+    assert canvas.evaluate('of => of.style.touchAction') == 'pan-y'
+    # Fingers 60 apart go 180 apart, about a middle that goes 20 to the right and 30 down.
+    touch('touchStart', (100, 150), (160, 150))
+    for part in (0.25, 0.5, 0.75, 1):
+        touch('touchMove', (100 - 40 * part, 150 + 30 * part), (160 + 80 * part, 150 + 30 * part))
+    touch('touchEnd')
+    page.wait_for_function('location.hash.includes("at2=")')
+    x, y, scale = map(float, page.url.partition('at2=')[2].partition('&')[0].replace('%2C', ',').split(','))
+    assert scale == pytest.approx(3 * 0.92, rel=1e-3)
+    # What lay between the fingers lies between them still.
+    data = [(of - 0.5) / 0.92 + 0.5 for of in (130 / box['width'], 1 - 150 / box['height'])]
+    assert (data[0] - x) * scale + 0.5 == pytest.approx(150 / box['width'], abs=2e-3)
+    assert 0.5 - (data[1] - y) * scale == pytest.approx(180 / box['height'], abs=2e-3)
+    assert page.locator('.nearest').count() == 0 and page.evaluate('visualViewport.scale') == 1
+    assert canvas.evaluate('of => of.style.touchAction') == 'none'
+
+
 def test_the_map_goes_by_keyboard_alone(pages, open_page):
     page = open_page(pages['map'])
     page.locator('canvas[role=application]').nth(2).focus()
     for key in ('ArrowRight', 'ArrowRight', 'Enter', ' ', 'ArrowLeft', ' ', '+'):
         page.keyboard.press(key)
     assert page.locator('.nearest').count() == 3 and '2 images in the list' in page.locator('.listed').inner_text()
-    assert 'at2=' in page.url
+    page.wait_for_function('location.hash.includes("at2=")')
+    again = open_page(pages['map'], page.url[page.url.index('#') :])
+    assert '2 images in the list' in again.locator('.listed').inner_text()
     page.keyboard.press('Escape')
     assert page.locator('.nearest').count() == 0 and 'image=' not in page.url
     page.get_by_role('checkbox', name='plain').uncheck()

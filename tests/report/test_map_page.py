@@ -96,7 +96,7 @@ def test_pairs_and_images_that_stand_out_are_those_of_a_plain_loop():
     logs = sorted(np.log([value for value in least if value > 1e-6]))
     first, third = np.percentile(logs, [25, 75])
     low, high = np.exp(first - 1.5 * (third - first)), np.exp(third + 1.5 * (third - first))
-    found = standing_out(x)
+    found = standing_out(x, 1 - neighbours(x, 1)[0][:, 0])
     assert found['near'] == pytest.approx(low, rel=1e-3) and found['far'] == pytest.approx(high, rel=1e-3)
     expected = {(i, j) for i in range(90) for j in range(i + 1, 90) if distance[i][j] <= low}
     assert {(7, 50), (7, 70), (50, 70)} <= expected == {(one, two) for one, two, _ in found['pairs']}

@@ -309,7 +309,9 @@ function showMap(data) {
     return found.buffer;
   }
   const { names, classes, labels, side, sheet } = data, sheets = all('#sheets img'), SIZE = 640;
-  const listed = new Set(), hidden = new Set(view.get('kinds')?.split('.').map(Number));
+  const numbers = text => text ? text.split('.').map(Number) : [];
+  const hidden = new Set(numbers(view.get('kinds'))), picked = new Set(numbers(view.get('list')));
+  let listed = new Set();
   let over = -1, chosen = Number(view.get('image') ?? -1), looping = false;
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const kindOf = i => labels[i] < 0 ? '' : classes[labels[i]];
@@ -334,14 +336,23 @@ function showMap(data) {
     const canvas = make('canvas', { width: SIZE, height: SIZE, tabindex: 0, role: 'application' });
     canvas.setAttribute('aria-label', `Map of the images by ${of.title}; arrow keys go from image to image, Enter shows the nearest, space lists the image, plus and minus zoom`);
     const [x, y, scale] = (view.get(`at${number}`) ?? '0.5,0.5,0.92').split(',').map(Number);
+    const pairs = flat => flat.flatMap((value, k) => k % 2 ? [] : [[value, flat[k + 1]]]);
+    const loops = view.get(`loops${number}`)?.split('_').map(text => pairs(numbers(text))) ?? [];
     const [places, near, like] = [new Uint16Array(bytes(of.places)), new Uint32Array(bytes(of.near)), new Int16Array(bytes(of.like))];
-    return { number, title: of.title, canvas, context: canvas.getContext('2d'), places, near, like, x, y, scale, loop: [], dots: make('canvas', { width: SIZE, height: SIZE }), stale: true };
+    return { number, title: of.title, canvas, context: canvas.getContext('2d'), places, near, like, x, y, scale, loops, drawing: [], dots: make('canvas', { width: SIZE, height: SIZE }), stale: true };
   });
   const count = maps[0].near.length / names.length;
-  const at = (map, i) => [
-    (map.places[2 * i] / 65535 - map.x) * map.scale * SIZE + SIZE / 2,
-    (map.y - map.places[2 * i + 1] / 65535) * map.scale * SIZE + SIZE / 2,
+  // A place of the data, 0 to 65535, on the canvas, and back. Loops are kept as places of the data: they move with it.
+  const onCanvas = (map, [x, y]) => [
+    (x / 65535 - map.x) * map.scale * SIZE + SIZE / 2,
+    (map.y - y / 65535) * map.scale * SIZE + SIZE / 2,
   ];
+  const inData = (map, [x, y]) => [
+    Math.round(65535 * (map.x + (x - SIZE / 2) / map.scale / SIZE)),
+    Math.round(65535 * (map.y - (y - SIZE / 2) / map.scale / SIZE)),
+  ];
+  const placeOf = (map, i) => [map.places[2 * i], map.places[2 * i + 1]];
+  const at = (map, i) => onCanvas(map, placeOf(map, i));
   const inside = ([x, y]) => x >= 0 && y >= 0 && x <= SIZE && y <= SIZE;
   const nearestOf = (map, i) => Array.from(map.near.subarray(i * count, (i + 1) * count));
 
@@ -393,13 +404,15 @@ function showMap(data) {
     for (const i of listed) ring(map, i, 5, 1.5);
     if (chosen >= 0) for (const i of nearestOf(map, chosen)) ring(map, i, 7, 1.5);
     for (const i of [chosen, over]) if (i >= 0) ring(map, i, 11, 3.5);
-    if (map.loop.length) {
-      context.lineWidth = 2;
+    context.lineWidth = 2;
+    for (const loop of [...map.loops, map.drawing]) {
       context.beginPath();
-      map.loop.forEach(([x, y], i) => context[i ? 'lineTo' : 'moveTo'](x, y));
+      loop.forEach((place, i) => context[i ? 'lineTo' : 'moveTo'](...onCanvas(map, place)));
       context.closePath();
       context.stroke();
     }
+    // One finger scrolls the page past a map that is seen whole.
+    map.canvas.style.touchAction = looping || map.scale > 1 ? 'none' : 'pan-y';
   }
   function renew() {
     for (const map of maps) map.stale = true;
@@ -442,12 +455,17 @@ function showMap(data) {
     look(i);
   }
 
+  // In the list is what lies in a loop and is in sight, and what was picked by itself; picked once more, it leaves.
   function show() {
+    const seen = i => !hidden.has(labels[i]), looped = i => maps.some(map => map.loops.some(loop => within(loop, placeOf(map, i))));
+    listed = new Set([...names.keys()].filter(i => (seen(i) && looped(i)) !== picked.has(i)));
+    keep('list', [...picked].join('.'));
+    for (const map of maps) keep(`loops${map.number}`, map.loops.map(loop => loop.flat().join('.')).join('_'));
     const own = [...listed], shown = own.slice(0, 60).map(i => thumb(i, ''));
     const copy = button('copy as CSV', `Copy the list of ${own.length} files as CSV`, from => {
       give(from, FORMATS.CSV([['image', 'class'], ...own.map(i => [names[i], kindOf(i)])]), 'images.csv');
     });
-    const clear = button('clear', 'Clear the list', () => { listed.clear(); maps.forEach(map => { map.loop = []; }); show(); });
+    const clear = button('clear', 'Clear the list', () => { picked.clear(); maps.forEach(map => { map.loops = []; }); show(); });
     const head = make('div', { class: 'tools listed' }, `${own.length} images in the list`, copy, clear);
     list.replaceChildren(...(own.length ? [head, make('div', { class: 'thumbs' }, ...shown)] : []));
     redraw();
@@ -465,18 +483,19 @@ function showMap(data) {
 
   function zoom(map, by, [x, y] = [SIZE / 2, SIZE / 2]) {
     const scale = Math.max(0.5, Math.min(400, map.scale * by)), shift = (1 / map.scale - 1 / scale) / SIZE;
-    Object.assign(map, { x: map.x + (x - SIZE / 2) * shift, y: map.y - (y - SIZE / 2) * shift, scale, loop: [] });
+    Object.assign(map, { x: map.x + (x - SIZE / 2) * shift, y: map.y - (y - SIZE / 2) * shift, scale });
     moved(map);
   }
   function moved(map) {
     map.stale = true;
-    keep(`at${map.number}`, [map.x, map.y, map.scale].map(value => value.toPrecision(5)).join(','));
     redraw();
+    clearTimeout(map.rests); // Safari lets an address change a hundred times in half a minute
+    map.rests = setTimeout(() => keep(`at${map.number}`, [map.x, map.y, map.scale].map(value => value.toPrecision(5)).join(',')), 200);
   }
 
   for (const map of maps) {
     const { canvas } = map, figure = holder.querySelector(`[data-map="${map.number}"]`);
-    const placeOf = event => {
+    const spot = event => {
       const box = canvas.getBoundingClientRect();
       return [(event.clientX - box.left) * SIZE / box.width, (event.clientY - box.top) * SIZE / box.height];
     };
@@ -489,33 +508,43 @@ function showMap(data) {
       }
       return best;
     };
-    let start = null, pulled = false;
+    const reach = event => event.pointerType === 'touch' ? 40 : 18;
+    // The pointers that are down, each with its place: one draws or pulls the map, two zoom it about their middle.
+    const down = new Map();
+    let pulled = false;
+    const middle = () => [0, 1].map(axis => [...down.values()].reduce((sum, place) => sum + place[axis], 0) / down.size);
+    const span = ([one, two] = [...down.values()]) => two ? Math.hypot(one[0] - two[0], one[1] - two[1]) : 1;
     canvas.addEventListener('pointerdown', event => {
       canvas.setPointerCapture(event.pointerId);
-      [start, pulled] = [placeOf(event), false];
-      if (looping) map.loop = [start];
+      down.set(event.pointerId, spot(event));
+      pulled = down.size > 1;
+      map.drawing = looping && !pulled ? [inData(map, spot(event))] : [];
     });
     canvas.addEventListener('pointermove', event => {
-      const place = placeOf(event);
-      if (!start) { look(nearby(place, 18)); return; }
-      if (!pulled && Math.hypot(place[0] - start[0], place[1] - start[1]) < 6) return;
+      const place = spot(event), before = down.get(event.pointerId);
+      if (!before) { look(nearby(place, reach(event))); return; }
+      if (!pulled && Math.hypot(place[0] - before[0], place[1] - before[1]) < 6) return;
       pulled = true;
-      if (looping) { map.loop.push(place); redraw(); return; }
-      map.x -= (place[0] - start[0]) / map.scale / SIZE;
-      map.y += (place[1] - start[1]) / map.scale / SIZE;
-      start = place;
-      moved(map);
+      if (map.drawing.length) { map.drawing.push(inData(map, place)); redraw(); return; }
+      const from = middle(), apart = span();
+      down.set(event.pointerId, place);
+      const to = middle();
+      map.x -= (to[0] - from[0]) / map.scale / SIZE;
+      map.y += (to[1] - from[1]) / map.scale / SIZE;
+      zoom(map, span() / apart, to);
     });
-    canvas.addEventListener('pointerup', event => {
-      if (!pulled) choose(nearby(placeOf(event), 18));
-      else if (looping) {
-        names.forEach((_, i) => { if (!hidden.has(labels[i]) && within(map.loop, at(map, i))) listed.add(i); });
+    canvas.addEventListener('pointerup', () => {
+      if (map.drawing.length > 2) { // as many corners as an address has room for
+        map.loops.push(map.drawing.filter((_, i) => i % Math.ceil(map.drawing.length / 60) === 0));
         show();
       }
-      start = null;
     });
-    canvas.addEventListener('pointerleave', () => { if (!start) look(-1); });
-    canvas.addEventListener('wheel', event => { event.preventDefault(); zoom(map, 1.0015 ** -event.deltaY, placeOf(event)); }, { passive: false });
+    canvas.addEventListener('click', event => { if (!pulled) choose(nearby(spot(event), reach(event))); });
+    for (const end of ['pointerup', 'pointercancel']) {
+      canvas.addEventListener(end, event => { down.delete(event.pointerId); map.drawing = []; redraw(); });
+    }
+    canvas.addEventListener('pointerleave', () => { if (!down.size) look(-1); });
+    canvas.addEventListener('wheel', event => { event.preventDefault(); zoom(map, 1.0015 ** -event.deltaY, spot(event)); }, { passive: false });
     const towards = ([dx, dy]) => {
       if (over < 0) return chosen >= 0 ? chosen : nearby([SIZE / 2, SIZE / 2], Infinity);
       let best = over, least = Infinity;
@@ -529,7 +558,7 @@ function showMap(data) {
     canvas.addEventListener('keydown', event => {
       const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
       const keys = {
-        Enter: () => choose(over), ' ': () => { if (!listed.delete(over) && over >= 0) listed.add(over); show(); },
+        Enter: () => choose(over), ' ': () => { if (!picked.delete(over) && over >= 0) picked.add(over); show(); },
         '+': () => zoom(map, 1.5, at(map, Math.max(0, over))), '-': () => zoom(map, 1 / 1.5), Escape: () => choose(-1),
       };
       const key = arrows[event.key] ? () => { look(towards(arrows[event.key])); said.textContent = named.textContent; } : keys[event.key];
@@ -540,10 +569,11 @@ function showMap(data) {
     const loop = button('draw a loop', `Draw a loop on the map by ${map.title}`, () => {
       looping = !looping;
       all('.looping', holder).forEach(press => press.setAttribute('aria-pressed', looping));
+      redraw();
     });
     loop.className = 'looping';
     loop.setAttribute('aria-pressed', false);
-    const whole = () => { Object.assign(map, { x: 0.5, y: 0.5, scale: 0.92, loop: [] }); moved(map); };
+    const whole = () => { Object.assign(map, { x: 0.5, y: 0.5, scale: 0.92 }); moved(map); };
     figure.querySelector('.still').replaceWith(canvas);
     figure.append(make('div', { class: 'tools' }, button('+', `Zoom in on ${map.title}`, () => zoom(map, 1.5)),
       button('−', `Zoom out of ${map.title}`, () => zoom(map, 1 / 1.5)), button('whole', `All of ${map.title}`, whole), loop));
@@ -555,7 +585,7 @@ function showMap(data) {
     context.fillStyle = colour(kind);
     context.fill();
     box.checked = !hidden.has(kind);
-    box.addEventListener('change', () => { if (box.checked) hidden.delete(kind); else hidden.add(kind); keep('kinds', [...hidden].join('.')); renew(); });
+    box.addEventListener('change', () => { if (box.checked) hidden.delete(kind); else hidden.add(kind); keep('kinds', [...hidden].join('.')); show(); renew(); });
     legend.append(make('label', {}, box, sign, classes[kind]));
   }
   const find = make('input', { type: 'search', placeholder: 'find by name', 'aria-label': 'Find an image by its name' });
@@ -567,7 +597,7 @@ function showMap(data) {
     of.append(press);
   }
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', renew);
-  addEventListener('load', () => { choose(chosen); renew(); }); // the sheets are there
+  addEventListener('load', () => { choose(chosen); show(); renew(); }); // the sheets are there
   look(-1);
 }
 
