@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -397,14 +398,14 @@ def test_a_loop_stays_in_the_address_and_goes_with_the_map(pages, open_page):
     page.mouse.move(x - 25, y - 25)
     page.mouse.down()
     for corner in ((x + 25, y - 25), (x + 25, y + 25), (x - 25, y + 25)):
-        page.mouse.move(*corner, steps=40)
+        page.mouse.move(*corner, steps=25)
     page.mouse.up()
     said = page.locator('.listed').inner_text()
     spots = [dot(page, 2, image) for image in range(31)]
     inside = sum(abs(a - x) < 25 and abs(b - y) < 25 for a, b in spots)
     assert said.startswith(f'{inside} images in the list') and 1 <= inside < 31
     page.get_by_role('button', name='Zoom in on After training').click()
-    page.wait_for_function('location.hash.includes("at2=")')
+    page.wait_for_url(re.compile('at2='))
     assert 'loops2=' in page.url and len(page.url) < 1500
     again = open_page(pages['map'], page.url[page.url.index('#') :], viewport=dict(width=1200, height=1100))
     again.locator('.listed').wait_for()
@@ -436,7 +437,7 @@ def test_two_fingers_zoom_the_map_and_one_scrolls_the_page_past_it(pages, open_p
     for part in (0.25, 0.5, 0.75, 1):
         touch('touchMove', (100 - 40 * part, 150 + 30 * part), (160 + 80 * part, 150 + 30 * part))
     touch('touchEnd')
-    page.wait_for_function('location.hash.includes("at2=")')
+    page.wait_for_url(re.compile('at2='))
     x, y, scale = map(float, page.url.partition('at2=')[2].partition('&')[0].replace('%2C', ',').split(','))
     assert scale == pytest.approx(3 * 0.92, rel=1e-3)
     # What lay between the fingers lies between them still.
@@ -453,7 +454,7 @@ def test_the_map_goes_by_keyboard_alone(pages, open_page):
     for key in ('ArrowRight', 'ArrowRight', 'Enter', ' ', 'ArrowLeft', ' ', '+'):
         page.keyboard.press(key)
     assert page.locator('.nearest').count() == 3 and '2 images in the list' in page.locator('.listed').inner_text()
-    page.wait_for_function('location.hash.includes("at2=")')
+    page.wait_for_url(re.compile('at2='))
     again = open_page(pages['map'], page.url[page.url.index('#') :])
     assert '2 images in the list' in again.locator('.listed').inner_text()
     page.keyboard.press('Escape')
