@@ -1,6 +1,7 @@
 """The sections that pages share, on a made-up run: drawn images and their mirror images, two results, curves."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ def test_page_is_sound_and_has_every_figure(cfg, results, tmp_path):
     text = page.write(tmp_path / 'page.html').read_text()
     outline = sound(text)
     assert outline.counts['section'] == 5
-    assert outline.counts['svg'] == 1 + 2 + 4  # bars, maps, curves
+    assert outline.counts['svg'] == 3 * 2 + 2 + 4  # bars, maps, curves
     assert outline.counts['img'] == 8 * 3 + 8 * (1 + 7)  # pairs, neighbours
     assert outline.counts['table'] == 1
     assert 'A &lt;title&gt;' in text and 'trained &lt;student&gt;' in text and '<student>' not in text
@@ -75,7 +76,8 @@ def test_neighbours_are_framed_by_whether_they_are_right(cfg, tmp_path):
 def test_a_score_that_a_subject_lacks_is_a_dash_and_the_best_is_marked(results):
     results = [*results, Result('[bold]teacher', {'linear': 99.0}, 0.5)]
     text = str(results_table(results))
-    assert '<th scope="row">[bold]teacher</th><td>–</td><td class="best">99.0</td>' in text
+    cells = re.search(r'<th scope="row">\[bold\]teacher</th><td>–</td><td class="best">99.0(<svg.*?</svg>)</td>', text)
+    assert '<rect width="99.0%"' in cells[1], 'a bar is as long as its number'
     assert text.count('class="best"') == 2
     console = Console(width=100, record=True)
     console.print(terminal_table(results, 'top-1'))
