@@ -69,7 +69,8 @@ def write_compare_page(
     shared = [name for name in names if sum(name in run.curves for run in runs) > 1]
     if not shared:
         raise UserError(f'{", ".join(map(str, folders))} logged no quantity in common; compare runs of one kind')
-    page = Page(title, ', '.join(run.name for run in runs))
+    lead = ', '.join(f'\u2068{run.name}\u2069' for run in runs)  # isolated: one that turns its direction turns no other
+    page = Page(title, lead)
     _add_differences(page, runs)
     _add_ends(page, runs)
     for unit, words in UNITS.items():
@@ -102,7 +103,8 @@ def _add_differences(page: Page, runs: Sequence[Run]) -> None:
     rows = [(key, [run.config.get(key, '—') for run in runs]) for key in keys]
     differ = [(key, values) for key, values in rows if len(set(values)) > 1]
     text = f'{len(differ)} of {len(rows)} settings; all others are equal. — : not set.'
-    page.add('What differs between the configs', text, html_table([run.name for run in runs], differ) if differ else '')
+    table = html_table([run.name for run in runs], differ, words=True) if differ else ''
+    page.add('What differs between the configs', text, table)
 
 
 def _add_ends(page: Page, runs: Sequence[Run]) -> None:

@@ -174,7 +174,10 @@ def _look(axes: Axes, number: int, name: str, x: Sequence[float], y: Sequence[fl
     return {**own, 'gid': tell(axes, name, x, y, text)}
 
 
-def _legend_below(axes: Axes, columns: int, place: float = -0.2, **more: float) -> None:
+def _legend_below(axes: Axes, place: float = -0.2, **more: float) -> None:
+    """Up to four names beside each other, as long as they are no wider than the axes."""
+    longest = max(map(len, axes.get_legend_handles_labels()[1]), default=0)
+    columns = max(1, min(4, 52 // (longest + 3)))
     axes.legend(loc='upper center', bbox_to_anchor=(0.5, place), ncols=columns, **more)
 
 
@@ -241,7 +244,7 @@ def lines(
     if wide:
         axes.legend()
     elif len(series) > 1:
-        _legend_below(axes, 4)
+        _legend_below(axes)
     return axes.figure
 
 
@@ -286,7 +289,7 @@ def feature_map(points: np.ndarray, labels: np.ndarray, classes: Sequence[str], 
         axes.scatter(*dots, s=11 if len(points) < 4000 else 3, linewidths=0, alpha=0.85, **own)
     axes.set(xticks=[], yticks=[], title=short(title), aspect='equal')
     if 1 < len(classes) <= 40:
-        _legend_below(axes, 4, 0, markerscale=2, handletextpad=0.1)
+        _legend_below(axes, 0, markerscale=2, handletextpad=0.1)
     return axes.figure
 
 
@@ -402,7 +405,7 @@ def study_lines(points: Sequence[Point], x_label: str, published: bool) -> Figur
     axes.locator_params(axis='y', nbins=5)
     axes.set_ylim(_ends(axes.get_ylim(), [value for point in placed for value in point.values]))
     if any(point.row['group'] for point in placed):
-        _legend_below(axes, 2)
+        _legend_below(axes)
     return axes.figure
 
 
@@ -424,7 +427,7 @@ def study_scatter(points: Sequence[Point], across: Sequence[float | None], x_lab
         if len(x) > 2 and np.ptp(x):
             _fit(axes, x, y, colour)
     axes.set_xlabel(short(x_label))
-    _legend_below(axes, 3)
+    _legend_below(axes)
     return axes.figure
 
 
@@ -469,5 +472,5 @@ def forest(comparisons: Sequence[Mapping], texts: Sequence[str]) -> Figure:
             axes.errorbar(effects, list(own), xerr=halves, fmt=shape, label=verdict, **look)
     axes.set_xlabel('points, with the 95 % interval')
     inches = axes.get_position().height * axes.figure.get_figheight()
-    _legend_below(axes, 3, -0.45 / inches)
+    _legend_below(axes, -0.45 / inches)
     return axes.figure

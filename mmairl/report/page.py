@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from mmairl.files import write_text
+from mmairl.files import replacing
 
 
 @cache
@@ -43,7 +43,10 @@ def write_page(path: str | Path, template: str = 'page.html', **values: object) 
     allowed = (f"{kind}-src 'sha256-{_digest(text)}'" for kind, text in assets.items())
     policy = '; '.join(("default-src 'none'", 'img-src data:', *allowed, "base-uri 'none'", "form-action 'none'"))
     inlined = {kind: Markup(text) for kind, text in assets.items()}
-    return write_text(path, fill(template, policy=policy, **inlined, **values))
+    with replacing(path) as beside:  # piece by piece: a page may be as large as all the images on it
+        page = environment.get_template(template).stream(policy=policy, **inlined, **values)
+        page.dump(str(beside), encoding='utf-8')
+    return Path(path)
 
 
 def _digest(text: str) -> str:

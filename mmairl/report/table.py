@@ -27,9 +27,11 @@ def rich_table(columns: Sequence[str], rows: Rows, title: str = '', best: Iterab
     return table
 
 
-def html_table(columns: Sequence[str], rows: Rows, best: Iterable[tuple[int, int]] = (), bars: int = 0) -> Markup:
-    """The same for a page; the first columns, `bars` of them, are percentages that a bar shows as well."""
-    return fill('table.html', columns=columns, rows=rows, best=best, bars=bars)
+def html_table(
+    columns: Sequence[str], rows: Rows, best: Iterable[tuple[int, int]] = (), bars: int = 0, words: bool = False
+) -> Markup:
+    """The same for a page; the first `bars` columns are percentages that a bar shows as well, and `words` wrap."""
+    return fill('table.html', columns=columns, rows=rows, best=best, bars=bars, words=words)
 
 
 def terminal_table(results: Sequence[Result], title: str) -> Table:

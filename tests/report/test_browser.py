@@ -93,7 +93,7 @@ def evaluation(folder: Path) -> Path:
 def compare(folder: Path) -> Path:
     runs = [folder / str(seed) / HOSTILE.replace('/', '\u2215') for seed in (0, 1)]
     for seed, run in enumerate(runs):
-        write_scalars(run, *(healthy(i, 0.9 / i) for i in (1, 2, 3)))
+        write_scalars(run, *(dict(healthy(i, 0.9 / i), epoch=i, time=0.5) for i in (1, 2, 3)))
         config = f'a = dict(seed={seed}, name={LONG + str(seed)!r})'
         (run / '20260101_000000' / 'vis_data' / 'config.py').write_text(config)
     return write_compare_page(runs, folder / 'compare.html')
