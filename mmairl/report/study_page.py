@@ -15,15 +15,7 @@ from mmairl.report.compare_page import write_compare_page
 from mmairl.report.figures import Point, forest, lines, study_bars, study_lines, study_scatter, svg
 from mmairl.report.page import write_page
 from mmairl.report.sections import CURVES, percent
-from mmairl.report.study_tables import (
-    LEGEND,
-    WORDS,
-    Column,
-    Line,
-    columns,
-    signed,
-    table_lines,
-)
+from mmairl.report.study_tables import LEGEND, WORDS, Column, Line, columns, signed, table_lines
 
 SHOWN = 2  # published panels in sight; the others are folded away
 
