@@ -64,10 +64,8 @@ def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: b
     page = Page('CKA', lead)
     if two:
         values, rows, columns = stage_cka(*networks.values(), batches)
-        heading, text = (
-            'Stage by stage',
-            'Each stage of one network with each of the other; equal stages lie on the diagonal.',
-        )
+        heading = 'Stage by stage'
+        text = 'Each stage of one network with each of the other; equal stages lie on the diagonal.'
         figure = heat_map(values, rows, columns, 'linear CKA', names)
     else:
         values, rows, columns = network_cka(list(networks.values()), batches, stage), names, names

@@ -114,7 +114,8 @@ def _add_ends(page: Page, runs: Sequence[Run]) -> None:
     rows = []
     for run in runs:
         steps = max(curve[0][-1] for curve in run.curves.values() if curve[0])
-        last = [_last(run, name) for name in logged]
+        curves = {name: percent(name, run.curves[name])[1] for name in logged if name in run.curves}
+        last = [f'{curves[name][-1]:.4g}' if curves.get(name) else '—' for name in logged]
         found = [f'{run.scores[name]:.2f}' if name in run.scores else '—' for name in scores]
         stops = ', '.join(f'{step:,}' for step in run.starts[1:]) or 'never'
         rows.append((run.name, [run.config.get('randomness.seed', '—'), f'{steps:,}', stops, *found, *last]))
@@ -122,11 +123,6 @@ def _add_ends(page: Page, runs: Sequence[Run]) -> None:
     page.add(
         'How they ended', 'One number a run: two seeds of one config may differ as much.', html_table(columns, rows)
     )
-
-
-def _last(run: Run, name: str) -> str:
-    values = percent(name, run.curves.get(name, ([], [])))[1]
-    return f'{values[-1]:.4g}' if values else '—'
 
 
 def _over_each_other(runs: Sequence[Run], name: str, label: str, unit: str) -> str:

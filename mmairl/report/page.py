@@ -40,17 +40,14 @@ def write_page(path: str | Path, template: str = 'page.html', **values: object) 
         kind: environment.loader.get_source(environment, file)[0]
         for kind, file in (('style', 'style.css'), ('script', 'script.js'))
     }
-    allowed = (f"{kind}-src 'sha256-{_digest(text)}'" for kind, text in assets.items())
+    digests = {kind: b64encode(sha256(text.encode()).digest()).decode() for kind, text in assets.items()}
+    allowed = (f"{kind}-src 'sha256-{digest}'" for kind, digest in digests.items())
     policy = '; '.join(("default-src 'none'", 'img-src data:', *allowed, "base-uri 'none'", "form-action 'none'"))
     inlined = {kind: Markup(text) for kind, text in assets.items()}
     with replacing(path) as beside:  # piece by piece: a page may be as large as all the images on it
         page = environment.get_template(template).stream(policy=policy, **inlined, **values)
         page.dump(str(beside), encoding='utf-8')
     return Path(path)
-
-
-def _digest(text: str) -> str:
-    return b64encode(sha256(text.encode()).digest()).decode()
 
 
 class Page:
