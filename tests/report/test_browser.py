@@ -398,7 +398,7 @@ def test_a_loop_stays_in_the_address_and_goes_with_the_map(pages, open_page):
     page.mouse.move(x - 25, y - 25)
     page.mouse.down()
     for corner in ((x + 25, y - 25), (x + 25, y + 25), (x - 25, y + 25)):
-        page.mouse.move(*corner, steps=25)
+        page.mouse.move(*corner, steps=21)
     page.mouse.up()
     said = page.locator('.listed').inner_text()
     spots = [dot(page, 2, image) for image in range(31)]
