@@ -14,12 +14,14 @@
 
 #define SLOT (4ull << 20) /* bytes that a process exchanges at a time */
 #define SECONDS 120
+#define MOST 16 /* processes */
 
 int softgpu_kind(const void *address);
 
 typedef struct {
   atomic_int arrived, round;
   char padding[56];
+  char calls[MOST][64]; /* what each process is in */
   char slots[];
 } Room;
 struct ncclComm {
@@ -41,6 +43,21 @@ static void barrier(ncclComm_t c) {
     usleep(50);
     if (tries > SECONDS * 20000l) abort();
   }
+}
+
+static char said[200];
+
+/* All processes have filled their slots, each for the same collective. */
+static int differ(ncclComm_t c, const char *kind, size_t n, ncclDataType_t type) {
+  snprintf(c->room->calls[c->rank], sizeof c->room->calls[0], "%s of %zu numbers of type %d", kind, n, type);
+  barrier(c);
+  for (int rank = 1; rank < c->size; rank++)
+    if (strcmp(c->room->calls[0], c->room->calls[rank])) {
+      snprintf(said, sizeof said, "process 0 is in %s and process %d in %s", c->room->calls[0], rank, c->room->calls[rank]);
+      barrier(c);
+      return 1;
+    }
+  return 0;
 }
 
 static int on_host(const void *send, const void *receive) {
@@ -118,7 +135,7 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t 
   for (size_t at = 0; at < n; at += step) {
     size_t part = n - at < step ? n - at : step;
     memcpy(slot(c, c->rank), (char *)from + at * w, part * w);
-    barrier(c);
+    if (differ(c, "an all-reduce", n, type)) return ncclInvalidUsage;
     reduce_slots((char *)to + at * w, c, 0, part, type, op);
     barrier(c);
   }
@@ -131,7 +148,7 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t n, ncclDataType_t 
   for (size_t at = 0; at < total; at += SLOT) {
     size_t part = total - at < SLOT ? total - at : SLOT;
     memcpy(slot(c, c->rank), (char *)from + at, part);
-    barrier(c);
+    if (differ(c, "an all-gather", n, type)) return ncclInvalidUsage;
     for (int rank = 0; rank < c->size; rank++) memcpy((char *)to + rank * total + at, slot(c, rank), part);
     barrier(c);
   }
@@ -144,7 +161,7 @@ ncclResult_t ncclBroadcast(const void *from, void *to, size_t n, ncclDataType_t 
   for (size_t at = 0; at < total; at += SLOT) {
     size_t part = total - at < SLOT ? total - at : SLOT;
     if (c->rank == root) memcpy(slot(c, root), (char *)from + at, part);
-    barrier(c);
+    if (differ(c, "a broadcast", n, type)) return ncclInvalidUsage;
     memmove((char *)to + at, slot(c, root), part);
     barrier(c);
   }
@@ -157,7 +174,7 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t n, ncclDataTyp
   for (size_t at = 0; at < n; at += step) {
     size_t part = n - at < step ? n - at : step;
     for (int rank = 0; rank < c->size; rank++) memcpy(slot(c, c->rank) + rank * part * w, (char *)from + (rank * n + at) * w, part * w);
-    barrier(c);
+    if (differ(c, "a reduce-scatter", n, type)) return ncclInvalidUsage;
     reduce_slots((char *)to + at * w, c, c->rank * part, part, type, op);
     barrier(c);
   }
@@ -182,7 +199,7 @@ static ncclResult_t join(ncclComm_t *found, int size, const char *name, int rank
   struct ncclComm *c = calloc(1, sizeof *c);
   size_t total = sizeof(Room) + size * SLOT;
   int file = shm_open(name, O_CREAT | O_RDWR, 0600);
-  if (file < 0 || ftruncate(file, total)) return ncclSystemError;
+  if (size > MOST || file < 0 || ftruncate(file, total)) return ncclSystemError;
   c->room = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
   c->rank = rank;
@@ -223,4 +240,4 @@ ncclResult_t ncclGetVersion(int *version) {
   return ncclSuccess;
 }
 const char *ncclGetErrorString(ncclResult_t error) { return error == ncclSuccess ? "no error" : "error of the software NCCL"; }
-const char *ncclGetLastError(ncclComm_t c) { return ""; }
+const char *ncclGetLastError(ncclComm_t c) { return said; }

@@ -206,6 +206,16 @@ def defect(kind: str) -> str:
     return ''
 
 
+def uneven() -> str:
+    """What is said where two processes are in different collectives."""
+    try:
+        dist.all_reduce(torch.ones(2 + get_rank(), device=DEVICE))
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return str(error)
+    return ''
+
+
 def unlooked() -> bool:
     """Whether a step with gradients that overflow is skipped where the optimizer is not told of them."""
     hooks = [*FLOAT16['custom_hooks'], dict(type='NotTold')]
@@ -274,6 +284,7 @@ def main() -> None:
         kinds = ('wait', 'generator', 'device', 'view') if alone else ('nccl',)
         found['defects'] = {kind: defect(kind) for kind in kinds}
         found['planted'] = unlooked() if alone else None
+        found['uneven'] = uneven() if 'SOFTGPU' in os.environ and not alone else ''
     if alone:
         found.update(evaluated=evaluated(), resumed=resumed())
     if get_rank() == 0:

@@ -145,3 +145,9 @@ def test_a_planted_defect_is_found(one, kind, said):
 
 def test_a_cpu_tensor_for_nccl_is_found(two):
     assert 'No backend type associated with device type cpu' in two['defects']['nccl']
+
+
+@pytest.mark.skipif(REAL, reason='NCCL itself waits for ever')
+def test_processes_in_different_collectives_are_found(two):
+    said = 'process 0 is in an all-reduce of 2 numbers of type 7 and process 1 in an all-reduce of 3 numbers of type 7'
+    assert said in two['uneven']
