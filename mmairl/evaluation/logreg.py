@@ -138,7 +138,10 @@ class Objective:
         centred = (block.double() - self.mean for block in x.split(ROWS))
         self.axes = _principal_axes(x, self.mean) if axes is None and min(x.shape) <= WIDEST else axes
         along = (block if self.axes is None else block @ self.axes for block in centred)
-        self.x = torch.cat([F.pad(block, (0, 1), value=1.0).float() for block in along])
+        size = x.shape[1] if self.axes is None else self.axes.shape[1]
+        self.x = torch.ones(len(x), size + 1, device=x.device)  # filled in place: joined blocks would take it twice
+        for rows, block in zip(self.x.split(ROWS), along):
+            rows[:, :-1] = block
         self.inverse: Tensor | None = None  # of a Hessian of this path, while it is near the one at hand
 
     def _blocks(self, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
