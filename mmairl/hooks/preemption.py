@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import cache
 from types import FrameType
 
 import torch
@@ -14,6 +15,12 @@ from mmairl.engine.preemption import Preempted
 from mmairl.errors import SIGNALS, UserError, block_signals_in_forks
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.registry import HOOKS
+
+
+@cache
+def host_group(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
+    """The processes over gloo, joined once for all runs of a process, such as those of a sweep."""
+    return dist.new_group(backend='gloo')
 
 
 @HOOKS.register_module()
@@ -35,7 +42,7 @@ class PreemptionHook(Hook):
         self.process = os.getpid()
         heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup sets SIGHUP
         self.before = {number: signal.signal(number, self._note) for number in heard}
-        self.group = dist.new_group(backend='gloo') if get_world_size() > 1 else None
+        self.group = host_group(dist.group.WORLD) if get_world_size() > 1 else None
         self.asked: tuple[torch.Tensor, dist.Work] | None = None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
