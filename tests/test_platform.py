@@ -1,6 +1,7 @@
 """The platform around: our configs in its own runner and tools, our checkpoints in mmdet and mmseg, and how it is imported."""
 
 import importlib
+import os
 import runpy
 import subprocess
 import sys
@@ -84,6 +85,15 @@ def test_mmpretrains_own_script_trains_a_config_of_ours_as_our_tool_does(toy_con
     assert len(theirs['random_states']) == 1, 'our runner: it resumes exactly'
     ours = launch.train(toy_config(steps=2, width=8)).model.state_dict()
     assert all(torch.equal(value, theirs['state_dict'][key]) for key, value in ours.items())
+
+
+def test_mim_train_with_no_gpus_hides_them(tmp_path, run_tool, monkeypatch):
+    """It hands on `--device cpu` to a tool that knows `--gpus`."""
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0')
+    run_tool(
+        'tools/train.py', 'configs/demo/mocov2plus_shapes.py', '--device', 'cpu', '--dump-config', tmp_path / 'a.yaml'
+    )
+    assert os.environ['CUDA_VISIBLE_DEVICES'] == '' and (tmp_path / 'a.yaml').is_file()
 
 
 def test_our_network_trains_on_mmpretrains_own_data_views_and_preprocessor(toy_config, tmp_path):

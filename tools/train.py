@@ -58,12 +58,15 @@ def parse() -> argparse.Namespace:
         '--dump-config', metavar='FILE', help='write the config with its bases and options as YAML or JSON, and leave'
     )
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
+    parser.add_argument('--device', choices=['cpu'], help=argparse.SUPPRESS)  # as `mim train mmairl --gpus 0` says it
     parser.add_argument('--local_rank', '--local-rank', type=int, help='which old launchers say; others set LOCAL_RANK')
     args = parser.parse_args()
     if args.suggest and not args.images:
         parser.error('--suggest wants to know how many images you have; give --images N')
     if not args.suggest and not args.config:
         parser.error('give a config, or --suggest --images N to have one written')
+    if args.device:
+        os.environ['CUDA_VISIBLE_DEVICES'] = ''
     if args.local_rank is not None:
         os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     return args
