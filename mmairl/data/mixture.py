@@ -21,7 +21,7 @@ class Mixture(ViewDataset):
     in the next epoch. A set without a weight has 1. Evaluation sees each image once. Classes of one name are one class, and a
     set without classes, or with several an image, has no labels here.
 
-    >>> Mixture(dict(a=dict(type='TinyShapes'), b=dict(type='ImageFolder', root='b')), weights=dict(b=0.3))  # doctest: +SKIP
+    >>> Mixture(dict(a=dict(type='Shapes'), b=dict(type='ImageFolder', root='b')), weights=dict(b=0.3))  # doctest: +SKIP
     """
 
     def __init__(
