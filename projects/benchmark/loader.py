@@ -1,6 +1,7 @@
 """From the disk to a batch of views: decoding, reading, and the whole loader."""
 
 import io
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import reduce
@@ -18,7 +19,7 @@ from torchvision.io import decode_jpeg
 
 from mmairl.data.folders import ImageFolder
 from mmairl.data.images import decode_bytes
-from mmairl.data.packed import pack
+from mmairl.data.packed import add, pack
 from mmairl.data.shards import Shards
 from mmairl.data.views import build_views
 from projects.benchmark.augment import CROP, REST, photograph, seeded, torchvision_released
@@ -35,6 +36,9 @@ QUALITY = 90
 def loader(device: str, quick: bool) -> Iterator[Case]:
     """JPEGs of ImageNet's size, drawn into a temporary folder; all of it runs on the CPU."""
     count, workers = (16, (0,)) if quick else (512, (0, 1, 2))
+    for small in (64,) if quick else (10_000, 100_000):
+        with TemporaryDirectory() as folder:
+            yield from growing(Path(folder), small)
     with TemporaryDirectory() as folder:
         root, archive = Path(folder) / 'images', Path(folder) / 'images.tar'
         files = write(root, count)
@@ -71,6 +75,43 @@ def decoding(files: list[bytes]) -> Iterator[Case]:
     arrays = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
     yield Case(name, 'torchvision.io', ours, lambda: [decode_jpeg(data) for data in arrays], same_pixels, len(files))
     yield Case(name, 'OpenCV', ours, lambda: [with_opencv(data) for data in files], images=len(files))
+    with suppress(ImportError):
+        from simplejpeg import decode_jpeg as alone
+
+        theirs = lambda: [torch.from_numpy(alone(data)).permute(2, 0, 1) for data in files]  # noqa: E731
+        yield Case(name, 'simplejpeg, which ours takes too', ours, theirs, same_pixels, len(files))
+
+
+def growing(folder: Path, count: int) -> Iterator[Case]:
+    """What finding and reading an image costs among few and among many: small JPEGs, a hundred a folder, and 16 archives."""
+    drawn = []
+    for number in range(64):
+        Image.fromarray(photograph(number)).resize((64, 48)).save(buffer := io.BytesIO(), 'JPEG', quality=QUALITY)
+        drawn.append(buffer.getvalue())
+    for shard, numbers in enumerate(np.array_split(np.arange(count), 16)):
+        with tarfile.open(folder / f'{shard:02}.tar', 'w') as archive:
+            for number in numbers.tolist():
+                path = folder / f'files/{number // 100:05}/{number:07}.jpg'
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(drawn[number % 64])
+                add(archive, path.name, drawn[number % 64])
+
+    def searched() -> Shards:
+        for archive in folder.glob('*.tar'):
+            archive.touch()  # as if it had changed
+        return Shards(folder)
+
+    own = lambda: ImageFolder(folder / 'files')  # noqa: E731
+    name = f'find {count} images'
+    yield Case(name, "torchvision's folder", own, lambda: datasets.ImageFolder(str(folder / 'files')), images=count)
+    yield Case(name, 'ours in 16 archives, looked through anew', own, searched, images=count)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()[:1000]
+    images, packed, theirs = own(), Shards(folder), datasets.ImageFolder(str(folder / 'files'))
+    name, ours = f'read and decode {len(order)} of {count} images', lambda: [images.raw(index) for index in order]
+    yield Case(name, "torchvision's folder", ours, lambda: [theirs[index] for index in order], images=len(order))
+    yield Case(
+        name, 'ours from 16 archives', ours, lambda: [packed.raw(index) for index in order], same_pixels, len(order)
+    )
 
 
 def with_pillow(data: bytes) -> Tensor:
