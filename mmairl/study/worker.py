@@ -73,9 +73,7 @@ def main() -> None:
     register()
     try:
         # One lock for each rank, so that two starts of one run meet whatever launched them.
-        with FileLock(
-            args.folder / f'.lock_{os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0))}', timeout=PATIENCE
-        ):
+        with FileLock(args.folder / f'.lock_{rank_told()}', timeout=PATIENCE):
             if args.transfer is None:
                 run(args.folder, args.launcher)
             else:
@@ -86,16 +84,23 @@ def main() -> None:
     stop_processes()
 
 
+def rank_told() -> str:
+    """This process's number as its launcher says it, before there is a group."""
+    return os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0'))
+
+
 def run(folder: Path, launcher: str = 'none') -> None:
     """Train what is not trained, measure what is not measured."""
     asked = json.loads((folder / 'asked.json').read_text())
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     cfg.work_dir, cfg.randomness.seed, cfg.resume = str(folder), asked['seed'], True
     trained = folder / 'trained.json'
-    if not trained.is_file() and 'rescaled' in asked:
-        rescale(cfg, folder, **asked['rescaled'])
-    elif not trained.is_file() and 'along' in asked:
-        earlier(folder, **asked['along'])
+    if not trained.is_file() and {'rescaled', 'along'} & set(asked):
+        if launcher == 'none' or rank_told() == '0':  # the others wait for it where the processes meet
+            if 'rescaled' in asked:
+                rescale(cfg, folder, **asked['rescaled'])
+            else:
+                earlier(folder, **asked['along'])
     elif not trained.is_file():
         record_start = dict(type=RecordStart.__name__, path=str(folder / 'start.json'))
         cfg.custom_hooks = [*cfg.get('custom_hooks', []), record_start]
@@ -109,8 +114,8 @@ def run(folder: Path, launcher: str = 'none') -> None:
         )
         if is_main_process():
             write_json(trained, {**record, 'start': json.loads((folder / 'start.json').read_text())})
-    checkpoint = last_checkpoint(folder)
     start_processes(launcher)
+    checkpoint = last_checkpoint(folder)
     local = [task for task in asked['tasks'] if is_local(task)]
     measured = {task: measure(task, folder, checkpoint, launcher) for task in local}
     if is_main_process():

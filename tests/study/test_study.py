@@ -177,6 +177,22 @@ def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path,
     assert left.value.code == 75 and f'another process is working on {tmp_path}' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('key', ['rescaled', 'along'])
+def test_weights_that_are_made_of_other_runs_are_made_by_the_first_process(tmp_path, monkeypatch, key):
+    (tmp_path / 'asked').mkdir()
+    (tmp_path / 'asked/config.yaml').write_text('randomness: {seed: 0}')
+    (tmp_path / 'asked.json').write_text(json.dumps({'seed': 0, 'tasks': [], key: {}}))
+    made = []
+    monkeypatch.setattr(worker, 'rescale', lambda *_: made.append('rescaled'))
+    monkeypatch.setattr(worker, 'earlier', lambda *_: made.append('along'))
+    monkeypatch.setattr(worker, 'start_processes', lambda launcher: made.append(f'met by {launcher}'))
+    for rank in '01':
+        monkeypatch.setenv('RANK', rank)
+        with pytest.raises(FileNotFoundError, match='last_checkpoint'):
+            worker.run(tmp_path, 'pytorch')
+    assert made == [key, 'met by pytorch', 'met by pytorch']
+
+
 def test_a_further_score_stands_beside_what_was_published_of_it(tmp_path):
     run = run_in(tmp_path / 'row')
     found = dict(
