@@ -27,12 +27,13 @@ SECONDS = 30  # between two lines in a file
 class ProgressHook(Hook):
     """A progress bar with loss, instance accuracy, learning rate, momentum and time left.
 
-    Values are read every `interval` iterations only, since reading them waits for the device; in a file every SECONDS.
+    Values are read every `interval` iterations only, with the log line, since reading them waits for the device; in a file
+    every SECONDS.
     """
 
     priority = 'VERY_LOW'
 
-    def __init__(self, interval: int = 10) -> None:
+    def __init__(self, interval: int = 50) -> None:
         self.interval = interval
         self.progress: Progress | None = None
 
@@ -56,8 +57,8 @@ class ProgressHook(Hook):
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         done = runner.iter + 1
         if self.progress is not None:
-            if self.every_n_train_iters(runner, self.interval) or done == runner.max_iters:
-                self.progress.update(self.task, completed=done, description=values(runner))
+            due = self.every_n_train_iters(runner, self.interval) or done in (self.first + 1, runner.max_iters)
+            self.progress.update(self.task, completed=done, description=values(runner) if due else None)
         elif is_main_process() and (now := time.monotonic()) - self.said >= SECONDS:
             self.said = now
             left = timedelta(seconds=round((now - self.began) * (runner.max_iters - done) / (done - self.first)))
