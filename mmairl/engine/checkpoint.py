@@ -89,16 +89,11 @@ def choose_start(cfg: Config) -> Start:
             print_log(f'{work_dir} holds no checkpoint of this run: starting from the beginning', logger='current')
     start = Start(path=cfg.get('load_from') and str(cfg.load_from), resume=bool(cfg.get('resume')))
     if start.path:
-        start.checkpoint = found[1] if found else _given(start.path, start.resume)
+        start.checkpoint = found[1] if found else load_checkpoint(start.path)
+        if start.resume and (lacking := _lacking(start.checkpoint)):
+            raise UserError(f'{start.path} cannot be resumed from: it holds no {lacking}; give a training checkpoint')
     start.run = start.checkpoint['meta'].get('run') if start.resume else secrets.token_hex(8)
     return start
-
-
-def _given(path: str, resume: bool) -> dict[str, Any]:
-    checkpoint = load_checkpoint(path)
-    if resume and (lacking := _lacking(checkpoint)):
-        raise UserError(f'{path} cannot be resumed from: it holds no {lacking}; give a training checkpoint')
-    return checkpoint
 
 
 def _lacking(checkpoint: dict[str, Any]) -> str | None:
@@ -152,11 +147,7 @@ def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = 
 
 
 def consolidate(src: Path, dst: Path) -> str:
-    """Write a training checkpoint's weights and origin to a file of their own, and say what was done.
-
-    >>> consolidate(Path('work_dirs/mocov2plus_vit'), Path('mocov2plus_vit.pth'))  # doctest: +SKIP
-    'mocov2plus_vit.pth holds 612 tensors of epoch_200.pth; optimizer, schedules and random states are left out'
-    """
+    """Write a training checkpoint's weights and origin to a file of their own, and say what was done."""
     found = newest_checkpoint(src, run_in(src)) if src.is_dir() else (src, load_checkpoint(src))
     if found is None:
         raise UserError(f'{src} holds no checkpoint; give the work_dir of a run')

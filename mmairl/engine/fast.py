@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmairl.errors import UserError
+from mmairl.models.batchnorm import norms_of
 from mmairl.models.stages import blocks
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
@@ -126,10 +127,6 @@ def same_statistics(block: nn.Module, views: list[int]) -> Iterator[None]:
         for layer, (momentum, count) in zip(norms, before):
             layer.momentum, layer.views = momentum, 1
             layer.num_batches_tracked.copy_(count)
-
-
-def norms_of(block: nn.Module) -> list[nn.Module]:
-    return [layer for layer in block.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
 
 
 def _check(fast: dict) -> None:

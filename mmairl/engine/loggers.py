@@ -36,8 +36,8 @@ def log_to(cfg: Config, names: str | Iterable[str]) -> None:
 class Service(BaseVisBackend):
     """A service that begins with the config. If it fails later on, the run goes on without it.
 
-    `start` is passed on to the call that begins a run there. A resumed run is a new one there, of the same name, and its
-    iterations go on.
+    Each has `begin(config)`, `write(values, step)` and `end()`. `start` is passed on to the call that begins a run there. A
+    resumed run is a new one there, of the same name, and its iterations go on.
     """
 
     package: str
@@ -88,15 +88,6 @@ class Service(BaseVisBackend):
             if not self.failed:
                 print_log(f'{self.package} fails, and the run goes on without it: {error}', logger='current', level=30)
             self.failed = True
-
-    def begin(self, config: Config) -> None:
-        raise NotImplementedError
-
-    def write(self, values: dict[str, float], step: int) -> None:
-        raise NotImplementedError
-
-    def end(self) -> None:
-        raise NotImplementedError
 
 
 @VISBACKENDS.register_module()

@@ -71,7 +71,7 @@ def pretrain(
         chosen |= {'train_dataloader.dataset.channels': channels, 'model.backbone.in_channels': channels, **normal}
     cfg = config_for(method, data, len(dataset), epochs, size, batch, {**chosen, **(options or {})})
     if channels not in (None, 3):
-        cfg.train_dataloader.dataset.views = [without_rgb(view) for view in views_of(cfg)]
+        cfg.train_dataloader.dataset.views = [without_rgb(view) for view in cfg.train_dataloader.dataset.views]
     cfg.work_dir, cfg.resume = str(out), resume
     log_to(cfg, log)
     # mmengine keeps one visualizer and log a name, and its own names differ by the second
@@ -97,8 +97,11 @@ def config_for(
     if images < FEWEST:
         raise UserError(f'{data} holds {images} images, too few to learn from; give a folder of at least {FEWEST}')
     batch = batch or batch_for(images)
-    steps, model = images // batch * epochs, base.model
-    views = [[{**step, 'size': size} if 'size' in step else step for step in view] for view in views_of(base)]
+    steps, model, views = images // batch * epochs, base.model, base.train_dataloader.dataset.views
+    views = [[{**step, 'size': size} if 'size' in step else step for step in view] for view in views]
+    warm_up = min(
+        base.param_scheduler[0].end, max(1, epochs // 10)
+    )  # the papers' ten epochs, and a tenth of a shorter run
     chosen = {
         'train_dataloader.dataset': dict(_delete_=True, type='UnlabelledFolder', root=str(data), views=views),
         'train_dataloader.persistent_workers': False,  # none is left behind in a notebook
@@ -109,8 +112,8 @@ def config_for(
         'optim_wrapper.optimizer.lr': base.optim_wrapper.optimizer.lr * batch / base.total_batch_size,
         'auto_scale_lr.base_batch_size': batch,
         'train_cfg.max_epochs': epochs,
-        'param_scheduler.0.end': warm_up(base, epochs),
-        'param_scheduler.1.begin': warm_up(base, epochs),
+        'param_scheduler.0.end': warm_up,
+        'param_scheduler.1.begin': warm_up,
         'default_hooks.momentum.base': min(base.default_hooks.momentum.base, highest_momentum(steps)),
         'default_hooks.checkpoint.interval': max(1, epochs // 10),
     }
@@ -131,19 +134,10 @@ def named(method: str) -> str:
     return f'mmairl::{method}_r50_200e.py'
 
 
-def views_of(base: Config) -> list[list[dict]]:
-    return base.train_dataloader.dataset.views
-
-
 def without_rgb(view: list[dict]) -> list[dict]:
     """The view without what only RGB has."""
     kept = [step for step in view if step['type'] != 'RandomGrayscale']
     return [{**step, 'saturation': 0, 'hue': 0} if step['type'] == 'ColorJitter' else step for step in kept]
-
-
-def warm_up(base: Config, epochs: int) -> int:
-    """The papers' ten epochs, and a tenth of a shorter run."""
-    return min(base.param_scheduler[0].end, max(1, epochs // 10))
 
 
 def batch_for(images: int) -> int:

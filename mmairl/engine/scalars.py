@@ -12,10 +12,7 @@ Curve = tuple[list[int], list[float]]
 
 
 def read_scalars(work_dir: str | Path) -> dict[str, Curve]:
-    """Every scalar of the run in `work_dir`, resumed or not, by name: its steps and values.
-
-    >>> steps, losses = read_scalars('work_dirs/demo')['loss']  # doctest: +SKIP
-    """
+    """Every scalar of the run in `work_dir`, resumed or not, by name: its steps and values."""
     curves: dict[str, dict[int, float]] = {}
     for own in _starts(work_dir):  # where two have a step, the later start counts
         for name, values in own.items():

@@ -31,8 +31,6 @@ def suggest(images: int, gpus: int = 1, memory: float | None = None, channels: i
     """A config that trains MoCo v2+ on so many unlabelled images, on `gpus` GPUs of `memory` GiB.
 
     With `channels` the images are read as they are stored.
-
-    >>> print(suggest(50_000, gpus=2, memory=24))  # doctest: +SKIP
     """
     if images < FEWEST:
         raise UserError(

@@ -24,9 +24,6 @@ def load_backbone(
     """The config's backbone, frozen and in eval mode, with a checkpoint's weights or (None) a seeded random start.
 
     A checkpoint is a path, or a `Backbone` that has been read before.
-
-    >>> cfg = Config.fromfile('configs/mocov2plus_r50_200e.py')  # doctest: +SKIP
-    >>> backbone = load_backbone(cfg, 'epoch_200.pth', part='teacher')  # doctest: +SKIP
     """
     description = cfg.model.backbone.copy()
     # A pre-trained start in the config belongs to training; here it would hide what the checkpoint lacks.

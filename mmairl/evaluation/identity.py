@@ -3,9 +3,6 @@
 An identity is a nested dictionary of plain values, which is stored beside the result. Two results with equal identities are the
 same measurement; a result with another identity is never returned and never mixed. Nothing is in it that does not change
 the number: no path, no number of workers, no device.
-
->>> identity = dict(weights=weights_identity(backbone.weights), code=code_identity())  # doctest: +SKIP
->>> claim(folder, identity)  # doctest: +SKIP
 """
 
 import hashlib
@@ -13,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -124,14 +122,18 @@ def config_identity(value: Any, key: str = '') -> Any:
 
 def code_identity() -> dict[str, str]:
     """The versions of what turns files into numbers, the image decoder and its back end included."""
-    found = {'mmairl': f'{mmairl.__version__}, revision {REVISION}'}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    found = {'mmairl': f'{mmairl.__version__}, revision {REVISION}', **versions(PACKAGES)}
     turbo = pillow.check_feature('libjpeg_turbo')
     found['jpeg'] = f'libjpeg-turbo {pillow.version("libjpeg_turbo")}' if turbo else f'libjpeg {pillow.version("jpg")}'
+    return found
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """Of those packages that are installed."""
+    found = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
     return found
 
 

@@ -4,11 +4,10 @@ from itertools import islice
 
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch import nn
 from torch.utils.data import DataLoader
 
 from mmairl.engine.distributed import network_of
-from mmairl.models.batchnorm import measure_statistics
+from mmairl.models.batchnorm import measure_statistics, norms_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import HOOKS
 
@@ -22,9 +21,8 @@ class EpochBatchNormHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         momentum = min(10 / len(runner.train_dataloader), 0.1)
-        for module in runner.model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.momentum = momentum
+        for layer in norms_of(runner.model):
+            layer.momentum = momentum
 
 
 @HOOKS.register_module()

@@ -12,7 +12,7 @@ from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.hooks.momentum import MomentumHook, QueueHook
-from mmairl.models.batchnorm import SplitBN, SyncBN
+from mmairl.models.batchnorm import SplitBN, SyncBN, norms_of
 from mmairl.registry import HOOKS
 from mmairl.weights.load import require_same_keys
 
@@ -29,7 +29,7 @@ class PreflightHook(Hook):
         model, processes = network_of(runner), get_world_size()
         _check_channels(runner.train_dataloader.dataset, model)
         batch = runner.train_dataloader.batch_size or runner.train_dataloader.batch_sampler.batch_size
-        norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        norms = norms_of(model)
         joined = all(isinstance(layer, SyncBN) for layer in norms)
         if norms and batch * (processes if joined else 1) == 1:
             raise UserError(

@@ -14,14 +14,17 @@ from mmairl.models.processes import gather, own_group
 from mmairl.registry import MODELS
 
 
+def norms_of(network: nn.Module) -> list[nn.Module]:
+    return [layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+
+
 @torch.no_grad()
 def measure_statistics(network: nn.Module, batches: Iterable, forward: Callable[[Any], object]) -> None:
     """Replace the running statistics of each norm in training mode by their plain mean over the batches, weights fixed.
 
     `forward` sends a batch through the network. Batch k moves each statistic by 1/k, whatever the statistics were.
     """
-    norms = [layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
-    norms = [norm for norm in norms if norm.training]
+    norms = [norm for norm in norms_of(network) if norm.training]
     momenta = [norm.momentum for norm in norms]
     for count, batch in enumerate(batches, start=1):
         for norm in norms:
@@ -173,7 +176,7 @@ def each_view(network: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], vi
     Over several processes all views go through in one pass, which halves the exchanges of two, where every norm over the
     batch is a SyncBN and the views have one shape.
     """
-    norms = [layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    norms = norms_of(network)
     apart = not all(isinstance(norm, SyncBN) for norm in norms) or len({view.shape for view in views}) > 1
     if get_world_size() == 1 or not norms or apart:
         return [run(network, view) for view in views]

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 
+from mmairl.engine.distributed import network_of
 from mmairl.evaluation.identity import key_of, weights_identity
 from mmairl.files import write_json
 from mmairl.registry import HOOKS
@@ -41,8 +41,7 @@ class RecordStart(Hook):
     def before_train(self, runner: Runner) -> None:
         if runner.iter or not is_main_process():
             return
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        weights = {name: tensor.cpu() for name, tensor in model.backbone.state_dict().items()}
+        weights = {name: tensor.cpu() for name, tensor in network_of(runner).backbone.state_dict().items()}
         sampler = runner.train_dataloader.sampler
         order = getattr(sampler, 'order', None)  # other samplers than ours do not tell
         record = dict(

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from scipy import stats
+from scipy.optimize import brentq
 
 LEVEL = 0.05  # of the family: the chance of at least one false 'differs' among the comparisons of one score
 POWER = 0.8
@@ -160,14 +161,11 @@ def seeds_for(effect: float, deviation: float, blocks: bool, comparisons: int) -
 
 
 def visible_effect(deviation: float, seeds: int, blocks: bool, comparisons: int) -> float:
-    """The effect that so many seeds find four times in five, by halves."""
-    low, high = 0.0, deviation
+    """The effect that so many seeds find four times in five."""
+    high = deviation
     while power(high, deviation, seeds, blocks, comparisons) < POWER:
         high *= 2
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if power(middle, deviation, seeds, blocks, comparisons) < POWER else (low, middle)
-    return high
+    return float(brentq(lambda effect: power(effect, deviation, seeds, blocks, comparisons) - POWER, 0, high))
 
 
 def plan_seeds(comparisons: Sequence[Comparison], effect: float) -> list[tuple[str, str, str, str, str]]:

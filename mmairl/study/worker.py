@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 from mmairl.evaluation.features import on_main_process
-from mmairl.evaluation.identity import data_identity, difference, key_of
+from mmairl.evaluation.identity import data_identity, difference, key_of, versions
 from mmairl.evaluation.protocol import (
     BY_TRAINING,
     ON_FEATURES,
@@ -290,7 +289,7 @@ def describe(cfg: Config, folder: Path, checkpoint: Path, measured: dict[str, di
         sha256=sha256(checkpoint),
         file=_file(checkpoint),
         git=git_state(),
-        versions=versions(),
+        versions=versions(PACKAGES),
         hardware=hardware(),
         evaluation=json.dumps(cfg.get('evaluation', {}).to_dict(), sort_keys=True, default=str),
         curves=curves(folder),
@@ -313,16 +312,6 @@ def git_state() -> str:
         for command in (('rev-parse', '--short', 'HEAD'), ('status', '--porcelain', '--untracked-files=no'))
     ]
     return f'{say[0]}{" with changes" if say[1] else ""}' if say[0] else 'not a checkout'
-
-
-def versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def hardware() -> str:

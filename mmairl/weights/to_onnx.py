@@ -37,8 +37,6 @@ def write_onnx(backbone: Backbone, path: str | Path, size: int = 224, cfg: Confi
     """Write it for batches of any length of normalised images; returns how far onnxruntime is from torch at most.
 
     The network is a ResNet, as its weights say, or that of `cfg`.
-
-    >>> write_onnx(read_backbone('torchvision:resnet50'), 'r50.onnx')  # doctest: +SKIP
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise UserError(f"{', '.join(missing)} is not installed; pip install {' '.join(NEEDED)}, or 'mmairl[onnx]'")
