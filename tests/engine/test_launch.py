@@ -48,14 +48,6 @@ MISTAKES = {
     'a queue smaller than the batch': (dict(queue=4), 'holds 4 keys and one step brings 8'),
     'a batch of one with batch norm': (dict(batch=1), 'batch of one'),
     'fewer images than a batch': ({'train_dataloader.dataset.count': 5}, 'fewer than one batch of 8'),
-    'fewer images than a batch, by epochs': (
-        {
-            'train_dataloader.dataset.count': 5,
-            'train_cfg': dict(by_epoch=True, max_epochs=1, _delete_=True),
-            'param_scheduler': [dict(type='CosineAnnealingLR', begin=0, end=1, convert_to_iter_based=True)],
-        },
-        'fewer than one batch of 8',
-    ),
     'a wrong value': ({'model.head.temperature': 0.0}, 'temperature=0.0'),
     'a checkpoint that is not there': (dict(load_from='gone.pth', resume=True), 'no checkpoint at gone.pth'),
     'a network that no hook moves': ({'default_hooks.momentum': None}, 'the teacher never moves'),

@@ -10,7 +10,7 @@ import pytest
 
 from mmairl.engine.changes import settings
 from mmairl.engine.launch import train
-from mmairl.engine.loggers import NAMES, Service, WandbLogger, log_to
+from mmairl.engine.loggers import Service, WandbLogger, log_to
 from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError
 
@@ -137,9 +137,3 @@ def test_mlflow_itself_offline(toy_config, monkeypatch, tmp_path):
     assert run.data.params['optim_wrapper.optimizer.lr'] == str(cfg.optim_wrapper.optimizer.lr)
     history = mlflow.MlflowClient().get_metric_history(run.info.run_id, 'health_spread_key')
     assert [(one.step, one.value) for one in history] == list(zip(*read_scalars(cfg.work_dir)['health_spread_key']))
-
-
-def test_each_name_is_a_registered_class():
-    from mmairl.registry import VISBACKENDS
-
-    assert all(VISBACKENDS.get(kind) for kind in NAMES.values())

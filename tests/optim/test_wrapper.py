@@ -141,17 +141,3 @@ def test_accumulation_steps_once_with_the_mean_gradient():
     train(model, wrapper, small[3:])
     train(whole, wrap(whole), [torch.cat(small)])
     torch.testing.assert_close(weights(model), weights(whole), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize('dtype', [None, 'float16'])
-def test_a_resumed_run_goes_on_as_if_never_stopped(tmp_path, dtype):
-    model, data = network(), batches(4)
-    wrapper = wrap(model, dtype=dtype)
-    train(model, wrapper, data[:2])
-    torch.save(wrapper.state_dict(), tmp_path / 'optimizer.pth')
-    resumed = copy.deepcopy(model)
-    other = wrap(resumed, dtype=dtype)
-    other.load_state_dict(torch.load(tmp_path / 'optimizer.pth', weights_only=True))
-    train(model, wrapper, data[2:])
-    train(resumed, other, data[2:])
-    assert torch.equal(weights(model), weights(resumed))

@@ -96,17 +96,6 @@ def test_estimates_from_unequal_numbers_of_seeds_are_those_of_least_squares():
     assert found.blocks and found.runs == 10
 
 
-def test_a_published_half_fraction_has_the_published_effects():
-    """The reactor of the same book, section 12.2: the 16 of 32 rows whose signs have the product 1."""
-    whole = [61, 53, 63, 61, 53, 56, 54, 61, 69, 61, 94, 93, 66, 60, 95, 98]
-    whole += [56, 63, 70, 65, 59, 55, 67, 65, 44, 45, 78, 77, 49, 42, 81, 82]
-    by_levels = {tuple(number >> place & 1 for place in range(5)): score for number, score in enumerate(whole)}
-    half = {levels: [score] for levels, score in by_levels.items() if sum(levels) % 2}
-    found = {e.name: e.estimate for e in attribute(study(list(half), list(half.values())), 'knn', 1.0).effects}
-    published = {'a': -2.0, 'b': 20.5, 'c': 0.0, 'd': 12.25, 'e': -6.25, 'b × d': 10.75, 'd × e': -9.5}
-    assert {name: found[name] for name in published} == pytest.approx(published)
-
-
 def simulated(rows: list[tuple[int, ...]], seeds: int, truth, spread=1.0, seed_effect: float = 0.0):
     """The fit of a design, 4000 studies of it as scores (study, run), and the design."""
     found = Design(**{key: study(rows, [[0.0]] * len(rows))['design'][key] for key in ('factors', 'levels', 'rows')})

@@ -43,14 +43,6 @@ def test_the_looks_together_raise_a_false_alarm_in_at_most_one_of_twenty(plan, t
     assert wrong.any(-1).mean() <= 0.05 + error
 
 
-def test_peeking_without_the_rule_would_not_keep_it(monkeypatch):
-    """The same looks at 5 % each: what the rule is there for."""
-    plan = Plan(2, 20)
-    looks = [(count, 0.05) for count, _ in plan.looks]
-    monkeypatch.setattr(Plan, 'looks', looks)
-    assert (simulated(plan, paired, np.zeros(STEPS), 1.0) == 'differs').any(-1).mean() > 0.1
-
-
 def test_large_effects_are_found_early_and_the_level_is_all_spent():
     plan = Plan(3, 12)
     assert [count for count, _ in plan.looks] == [3, 5, 8, 12] and sum(
