@@ -14,7 +14,7 @@ class Res5Head(ResLayer):
 
     Self-supervised weights have another scale than supervised ones; the extra norm brings them to one. The layer has
     torchvision's layout (stride in the 3x3), all of it is trained, and its norms use batch statistics. `init_cfg` is that
-    of `layer4` alone: `dict(type='Pretrained', checkpoint=CKPT, prefix='backbone.layer4.')`.
+    of `layer4` alone: `dict(type='mmairl.PretrainedBackbone', checkpoint=CKPT, prefix='layer4.')`.
     """
 
     def __init__(self, depth: int = 50, norm_cfg: dict | None = None, init_cfg: dict | None = None) -> None:

@@ -7,21 +7,23 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from mmengine.config import Config
 from mmengine.dist import is_main_process
 
 from mmairl.analysis.normrescale import NormRescaled
 from mmairl.configs import load_config
+from mmairl.data_configs import walk
 from mmairl.engine.launch import register, train
 from mmairl.engine.scalars import read_scalars
 from mmairl.errors import Stopped, UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, weights_identity
 from mmairl.evaluation.protocol import Settings, default_device, evaluate
 from mmairl.files import write_json
-from mmairl.transfer.pretrained import dicts, start_from
 from mmairl.transfer.tasks import TASKS, config_of
 from mmairl.weights.read import read_backbone, resnet_of
 from mmairl.weights.write import write_backbone
@@ -93,6 +95,19 @@ def _start(folder: Path, processes: int) -> None:
         raise
     if code:
         raise UserError(f'the run in {folder} has failed; see its messages above, and start it again to resume it')
+
+
+def start_from(cfg: Config, checkpoint: str) -> Config:
+    """Take every pre-trained part of the config's model from one checkpoint."""
+    for init in dicts(cfg.model):
+        if init.get('type') == 'mmairl.PretrainedBackbone':
+            init['checkpoint'] = str(checkpoint)
+    return cfg
+
+
+def dicts(node: object) -> Iterator[dict]:
+    """Every dictionary in a config."""
+    return (value for _, value in walk(node) if isinstance(value, dict))
 
 
 @one_sentence_errors

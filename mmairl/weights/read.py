@@ -156,7 +156,12 @@ class PretrainedBackbone:
     `prefix` is for a module that is a single stage, such as 'layer4.' for the head of a C4 detector.
     """
 
-    def __init__(self, checkpoint: str, part: str = 'student', prefix: str = '') -> None:
+    def __init__(self, checkpoint: str | None, part: str = 'student', prefix: str = '') -> None:
+        if not checkpoint:
+            raise UserError(
+                f'no checkpoint is given for {prefix.rstrip(".") or "the backbone"}; set `checkpoint` in its init_cfg, as by '
+                '--cfg-options model.backbone.init_cfg.checkpoint=CKPT'
+            )
         self.checkpoint, self.part, self.prefix = checkpoint, part, prefix
 
     def weights(self) -> tuple[dict[str, Tensor], str]:

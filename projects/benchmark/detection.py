@@ -7,7 +7,7 @@ from mmengine.config import Config
 
 from mmairl.configs import load_config
 from mmairl.engine.launch import train
-from mmairl.transfer.pretrained import dicts, start_from
+from mmairl.transfer.run import dicts, start_from
 from projects.benchmark.drawn_sets import write_voc
 
 CONFIG = 'mmairl::transfer/voc07_c4_r18_9k.py'
@@ -42,7 +42,7 @@ def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) 
     cfg.train_cfg.update(max_iters=steps, val_interval=every)
     cfg.param_scheduler = [dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=min(50, steps))]
     cfg.default_hooks.checkpoint.interval = steps
-    cfg.custom_hooks[1].batches = 10
+    cfg.custom_hooks[0].batches = 10
     for proposals in (cfg.model.train_cfg.rpn_proposal, cfg.model.test_cfg.rpn):
         proposals.update(nms_pre=300, max_per_img=100)
     cfg.model.train_cfg.rcnn.sampler.num = 64

@@ -11,7 +11,7 @@ from PIL import Image
 
 from mmairl.configs import load_config
 from mmairl.registry import MODELS
-from mmairl.transfer.pretrained import dicts, start_from
+from mmairl.transfer.run import dicts, start_from
 from projects.benchmark.drawn_sets import KINDS, scene
 
 RUNS = count()
@@ -96,7 +96,7 @@ def small(name: str, data: Path, checkpoint: Path, work_dir: Path, steps: int = 
     for loader in (cfg.train_dataloader, cfg.val_dataloader, cfg.test_dataloader):
         loader.update(num_workers=0, persistent_workers=False)
     cfg.train_cfg.update(max_iters=steps, val_interval=steps)
-    cfg.custom_hooks[1].batches = 1
+    cfg.custom_hooks[0].batches = 1
     cfg.default_hooks.checkpoint = None
     cfg.work_dir, cfg.experiment_name, cfg.randomness = str(work_dir), f'transfer{next(RUNS)}', dict(seed=5)
     return cfg

@@ -10,7 +10,7 @@ from transfer.small_runs import small, write_pretrained
 
 from mmairl.configs import load_config
 from mmairl.engine import launch
-from mmairl.transfer.pretrained import dicts
+from mmairl.transfer.run import dicts
 from mmairl.transfer.tasks import TASKS
 
 CONFIGS = sorted(path.stem for path in (toy.CONFIGS / 'transfer').glob('*.py'))

@@ -12,7 +12,7 @@ c4 = dict(
             type='mmairl.Res5Head',
             depth=50,
             norm_cfg={{_base_.bn_over_processes}},
-            init_cfg=dict(type='Pretrained', checkpoint=None, prefix='backbone.layer4.'),
+            init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None, prefix='layer4.'),
         )
     ),
     train_cfg=dict(rpn=dict(allowed_border=-1)),  # mmdet's Mask R-CNN C4 alone drops anchors that cross the border

@@ -3,13 +3,12 @@ custom_imports = dict(
     imports=[
         'mmairl.files',
         'mmairl.transfer.c4_head',
-        'mmairl.transfer.pretrained',
         'mmairl.hooks.batchnorm',
         'mmairl.transfer.voc_metric',
     ],
     allow_failed_imports=False,
 )
-custom_hooks = [dict(type='mmairl.CheckPretrainedHook'), dict(type='mmairl.PreciseBNHook', batches=200)]
+custom_hooks = [dict(type='mmairl.PreciseBNHook', batches=200)]
 
 # The schedules belong to this batch: mmdet's 2 images on each of 8 GPUs.
 total_batch_size = 16
@@ -18,13 +17,13 @@ model_wrapper_cfg = dict(type='mmairl.DistributedModel')
 bn_over_processes = dict(type='mmairl.SyncBN', requires_grad=True)
 rgb = dict(mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375], bgr_to_rgb=True)
 # The whole backbone is trained, its norms too, from weights with torchvision's layout: mmdet's C4 models are caffe's.
-# --cfg-options model.backbone.init_cfg.checkpoint=CKPT gives the weights; the prefix 'teacher.backbone.' is the teacher's.
+# --cfg-options model.backbone.init_cfg.checkpoint=CKPT gives the weights; `part='teacher'` beside it is the teacher's.
 trained_backbone = dict(
     frozen_stages=-1,
     norm_cfg=bn_over_processes,
     norm_eval=False,
     style='pytorch',
-    init_cfg=dict(type='Pretrained', checkpoint=None, prefix='backbone.'),
+    init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None),
 )
 # mmdet names its visualizer, so that a second run in one process would write into the first one's folder.
 scalars_and_images = dict(

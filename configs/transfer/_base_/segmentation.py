@@ -1,9 +1,9 @@
 # What the segmentation runs share: our parts beside mmseg's, batch norm over all GPUs, batch 16, and a plain ResNet.
 custom_imports = dict(
-    imports=['mmairl.files', 'mmairl.transfer.depth', 'mmairl.transfer.pretrained', 'mmairl.hooks.batchnorm'],
+    imports=['mmairl.files', 'mmairl.transfer.depth', 'mmairl.hooks.batchnorm'],
     allow_failed_imports=False,
 )
-custom_hooks = [dict(type='mmairl.CheckPretrainedHook'), dict(type='mmairl.PreciseBNHook', batches=200)]
+custom_hooks = [dict(type='mmairl.PreciseBNHook', batches=200)]
 
 # The schedules belong to this batch: 2 images on each of 8 GPUs.
 total_batch_size = 16
@@ -24,7 +24,7 @@ plain_resnet = dict(
     norm_cfg=bn_over_processes,
     norm_eval=False,
     style='pytorch',
-    init_cfg=dict(type='Pretrained', checkpoint=None, prefix='backbone.'),
+    init_cfg=dict(type='mmairl.PretrainedBackbone', checkpoint=None),
 )
 # The same at stride 16: the last stage keeps its size by dilation.
 resnet_os16 = dict(plain_resnet, strides=(1, 2, 2, 1), dilations=(1, 1, 1, 2), contract_dilation=False)
