@@ -71,9 +71,8 @@ class Images:
 
     def network(self, checkpoint: str, part: str) -> nn.Module:
         """The backbone of a checkpoint on the device: a ResNet of whatever size, or else the config's."""
-        weights = read_backbone(checkpoint, part).weights
-        cfg = self.cfg
-        if 'layer1.0.conv1.weight' in weights:
+        found, cfg = read_backbone(checkpoint, part), self.cfg
+        if 'layer1.0.conv1.weight' in found.weights:
             channels = cfg.model.backbone.get('in_channels', 3)
-            cfg = Config(dict(model=dict(backbone={**resnet_of(weights, checkpoint), 'in_channels': channels})))
-        return load_backbone(cfg, checkpoint, part).to(self.device, memory_format=torch.channels_last)
+            cfg = Config(dict(model=dict(backbone={**resnet_of(found.weights, checkpoint), 'in_channels': channels})))
+        return load_backbone(cfg, found).to(self.device, memory_format=torch.channels_last)

@@ -8,7 +8,7 @@ the number: no path, no number of workers, no device.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +23,7 @@ from torch.utils.data import Dataset
 
 import mmairl
 from mmairl.data_configs import walk
+from mmairl.engine.changes import flat
 from mmairl.errors import UserError
 from mmairl.files import read_json, write_json
 from mmairl.registry import DATASETS
@@ -148,7 +149,7 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     >>> difference(dict(weights='3f2a', k=20), dict(weights='9b1c', k=20))
     'weights (3f2a there, 9b1c here)'
     """
-    old, new = dict(_flat(json.loads(json.dumps(there)))), dict(_flat(json.loads(json.dumps(here))))
+    old, new = (flat(json.loads(json.dumps(one))) for one in (there, here))
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name, '-') != new.get(name, '-')]
     words = [f'{name} ({old.get(name, "nothing")} there, {new.get(name, "nothing")} here)' for name in names[:2]]
     return ' and '.join(words) + (f' and {len(names) - 2} more' if len(names) > 2 else '')
@@ -216,12 +217,3 @@ def _add_file(digest: Any, path: str | Path) -> None:
 def _is_location(key: str, value: Any) -> bool:
     """Whether a value of a config names a file or folder that is there, and not a split or a class."""
     return isinstance(value, (str, Path)) and (key == 'root' or os.sep in str(value)) and os.path.exists(value)
-
-
-def _flat(value: Any, name: str = '') -> Iterable[tuple[str, Any]]:
-    """Dotted names and values of a nested dictionary."""
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _flat(inner, f'{name}.{key}' if name else key)
-    else:
-        yield name, value

@@ -20,11 +20,10 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from mmairl.study import designs
 from mmairl.study.designs import Design
-from mmairl.study.statistics import LEVEL, MOST, POWER, chance, same_start, scores_by_seed, verdicts
+from mmairl.study.statistics import MOST, POWER, chance, interval, same_start, scores_by_seed, verdicts
 
 
 @dataclass(frozen=True)
@@ -155,8 +154,8 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> Attributi
         runs=len(runs),
         blocks=blocks,
         effects=tuple(_effects(design, found, model.freedom, margin)),
-        shares=tuple(_share(name, of) for name, of in parts.items()),
-        gain=_share('all factors', gain),
+        shares=tuple(Share(name, **_ends(of)) for name, of in parts.items()),
+        gain=Share('all factors', **_ends(gain)),
         exact=len(model.terms) == 2 ** len(design.factors) - 1,
         missing=tuple(_missing(study, by_row)),
         spread=spread if spread > 1e-9 else None,
@@ -185,24 +184,21 @@ def _effects(design: Design, found: Mapping, freedom: int, margin: float) -> lis
         family = [effect for effect in found if (effect in design.asked) == asked]
         numbers = np.array([found[effect] or (math.nan,) * 3 for effect in family]).reshape(-1, 3)
         for effect, (_, error, _), word in zip(family, numbers, verdicts(*numbers.T, margin) if family else ()):
-            share = _share('', found[effect])
             if found[effect] is None:
                 word = 'not estimable: runs are missing'
             elif math.isnan(error):
                 word = 'no spread: no verdict' if freedom else 'one seed: no verdict'
-            ends = dict(estimate=share.estimate, low=share.low, high=share.high)
             aliases = tuple(design.aliases(effect))
-            effects.append(Effect(designs.title(effect), effect, str(word), asked, aliases, **ends))
+            effects.append(Effect(designs.title(effect), effect, str(word), asked, aliases, **_ends(found[effect])))
     return effects
 
 
-def _share(name: str, found: Numbers | None) -> Share:
-    """With its 95 % interval, where there is an error."""
+def _ends(found: Numbers | None) -> dict[str, float]:
+    """The estimate with its 95 % interval, where there is an error."""
     if found is None:
-        return Share(name)
+        return {}
     estimate, error, freedom = map(float, found)
-    half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
-    return Share(name, estimate, *((None, None) if math.isnan(half) else (estimate - half, estimate + half)))
+    return dict(estimate=estimate) if math.isnan(error) else interval(estimate, error, freedom)
 
 
 def _missing(study: Mapping, scores: Mapping[str, Mapping]) -> list[str]:

@@ -5,9 +5,8 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from mmairl.study.statistics import LEVEL, scores_by_seed, welch
+from mmairl.study.statistics import interval, scores_by_seed, welch
 
 EQUAL = 0.01  # costs that differ by less, relative to the larger, are the same
 
@@ -69,10 +68,9 @@ def _scores_at(study: Mapping, row: Mapping, metric: str, cost: float, spent: Ma
 
 def _difference(one: Sequence[float], two: Sequence[float]) -> dict[str, float | None]:
     """With Welch's interval, where both have two seeds and they spread."""
-    estimate, low, high = mean(one) - mean(two), None, None
+    estimate = mean(one) - mean(two)
     if min(len(one), len(two)) > 1:
         _, error, freedom = map(float, welch(np.array(one), np.array(two)))
         if error > 0:
-            half = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
-            low, high = estimate - half, estimate + half
-    return dict(estimate=estimate, low=low, high=high)
+            return interval(estimate, error, freedom)
+    return dict(estimate=estimate, low=None, high=None)

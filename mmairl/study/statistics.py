@@ -119,10 +119,15 @@ def _compare(row: Mapping, base: Mapping, metric: str, margin: float, level: flo
     estimate, error, freedom = map(float, (paired if blocks else welch)(*pair))
     if error == 0:
         return Comparison(**known, verdict='no spread: no verdict', estimate=estimate)
-    half = float(stats.t.ppf(1 - level / 2, freedom)) * error
     better = float(stats.t.cdf(estimate / error, freedom))
-    ends = dict(low=estimate - half, high=estimate + half, better=better, error=error, freedom=freedom)
-    return Comparison(**known, verdict='', estimate=estimate, **ends)
+    ends = interval(estimate, error, freedom, level)
+    return Comparison(**known, **ends, verdict='', better=better, error=error, freedom=freedom)
+
+
+def interval(estimate: float, error: float, freedom: float, level: float = LEVEL) -> dict[str, float]:
+    """The estimate and the ends that Student's t puts around it."""
+    half = float(stats.t.ppf(1 - level / 2, freedom)) * error
+    return dict(estimate=estimate, low=estimate - half, high=estimate + half)
 
 
 def scores_by_seed(row: Mapping, metric: str) -> dict[int, float]:
