@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.fileio import LocalBackend, register_backend
 
 from mmairl.errors import UserError, chain
 
@@ -121,14 +120,6 @@ def explained_disk_errors(path: str | Path) -> Iterator[None]:
         ) from error
 
 
-class AtomicBackend(LocalBackend):
-    """mmengine's local file backend, with `replacing` for what it writes: for mmdet's and mmseg's own checkpoint hook."""
-
-    def put(self, obj: bytes | memoryview, filepath: str | Path) -> None:
-        with replacing(filepath) as beside:
-            beside.write_bytes(obj)
-
-
 class BackgroundWriter:
     """Does one thing at a time in a thread, so that a training step need not wait for the disk.
 
@@ -154,7 +145,3 @@ class BackgroundWriter:
         job, self.job = self.job, None
         if job is not None:
             job.result()
-
-
-# Configs of mmdet and mmseg ask for it by name: default_hooks.checkpoint.backend_args.backend = 'atomic'.
-register_backend('atomic', AtomicBackend, force=True)

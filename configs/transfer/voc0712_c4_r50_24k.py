@@ -15,7 +15,7 @@ optim_wrapper = dict(paramwise_cfg=dict(norm_decay_mult=0.0))
 # Metrics are logged by iteration, too: by epoch they would all be at 0.
 default_hooks = dict(
     logger=dict(log_metric_by_epoch=False),
-    checkpoint=dict(interval=3000, max_keep_ckpts=2, backend_args=dict(backend='atomic')),
+    checkpoint=dict(type='mmairl.ExactCheckpointHook', interval=3000, max_keep_ckpts=2),
 )
 
 val_evaluator = dict(_delete_=True, type='mmairl.VOCDetectionMetric')

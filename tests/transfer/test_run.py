@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from mmengine.config import Config
 from PIL import Image
 from transfer.small_runs import small
 
+from mmairl.configs import load_config
+from mmairl.engine.checkpoint import choose_start
 from mmairl.errors import UserError
 from mmairl.study.published import row, tables
 from mmairl.transfer import run as transfer_run
@@ -68,6 +71,8 @@ def test_a_detection_run_ends_in_the_papers_columns_and_is_not_run_again(tmp_pat
     shutil.copytree(data / 'voc', own := tmp_path / 'data/VOCdevkit')
     cfg = small('voc07_c4_r18_9k', data, pretrained, tmp_path / 'unused')
     cfg.total_batch_size = 2
+    cfg.default_hooks.checkpoint = load_config('mmairl::transfer/voc07_c4_r18_9k.py').default_hooks.checkpoint
+    cfg.default_hooks.checkpoint.interval = 1
     (tmp_path / 'configs/transfer').mkdir(parents=True)
     cfg.dump(str(tmp_path / 'configs/transfer/tiny_r18.py'))
     monkeypatch.setattr('mmairl.transfer.tasks.home', lambda: tmp_path)
@@ -77,6 +82,8 @@ def test_a_detection_run_ends_in_the_papers_columns_and_is_not_run_again(tmp_pat
     start, depth = prepare(str(pretrained), 'student', None, place)
     scores = run_task('voc07', start, depth, place)
     assert set(scores) == {'voc07_ap50', 'voc07_ap', 'voc07_ap75'} and all(0 <= one <= 100 for one in scores.values())
+    found = choose_start(Config(dict(work_dir=str(place.work_dir / 'voc07'), resume=True)))
+    assert found.resume and Path(found.path).name == 'iter_2.pth', 'an interrupted run would go on'
     monkeypatch.setattr(transfer_run, '_start', lambda *_: pytest.fail('ran again'))
     assert run_task('voc07', start, depth, place) == scores
     next((own / 'VOC2007/Annotations').iterdir()).unlink()

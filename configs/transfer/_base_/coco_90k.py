@@ -17,6 +17,6 @@ coco_steps = [
 coco_optimizer = dict(paramwise_cfg=dict(norm_decay_mult=0.0))
 coco_hooks = dict(
     logger=dict(log_metric_by_epoch=False),
-    checkpoint=dict(by_epoch=False, interval=5000, max_keep_ckpts=2, backend_args=dict(backend='atomic')),
+    checkpoint=dict(type='mmairl.ExactCheckpointHook', by_epoch=False, interval=5000, max_keep_ckpts=2),
 )
 coco_log = dict(by_epoch=False)

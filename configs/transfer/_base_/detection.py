@@ -1,7 +1,7 @@
 # What the detection runs share: our parts beside mmdet's, batch norm over all GPUs, ImageNet's RGB statistics, batch 16.
 custom_imports = dict(
     imports=[
-        'mmairl.files',
+        'mmairl.hooks.checkpoint',
         'mmairl.transfer.c4_head',
         'mmairl.hooks.batchnorm',
         'mmairl.transfer.voc_metric',

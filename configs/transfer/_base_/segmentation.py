@@ -1,6 +1,6 @@
 # What the segmentation runs share: our parts beside mmseg's, batch norm over all GPUs, batch 16, and a plain ResNet.
 custom_imports = dict(
-    imports=['mmairl.files', 'mmairl.transfer.depth', 'mmairl.hooks.batchnorm'],
+    imports=['mmairl.hooks.checkpoint', 'mmairl.transfer.depth', 'mmairl.hooks.batchnorm'],
     allow_failed_imports=False,
 )
 custom_hooks = [dict(type='mmairl.PreciseBNHook', batches=200)]
@@ -33,9 +33,7 @@ resnet_os32 = dict(plain_resnet, strides=(1, 2, 2, 2), dilations=(1, 1, 1, 1), c
 resnet_os32.pop('_delete_')
 saved = dict(
     logger=dict(type='LoggerHook', interval=50, log_metric_by_epoch=False),
-    checkpoint=dict(
-        type='CheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2, backend_args=dict(backend='atomic')
-    ),
+    checkpoint=dict(type='mmairl.ExactCheckpointHook', by_epoch=False, interval=4000, max_keep_ckpts=2),
 )
 # mmseg names its visualizer, so that a second run in one process would write into the first one's folder.
 scalars_and_images = dict(
