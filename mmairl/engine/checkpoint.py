@@ -80,7 +80,9 @@ def choose_start(cfg: Config) -> Start:
     work_dir, found = Path(cfg.work_dir), None
     if cfg.get('resume') and (cfg.resume == 'auto' or not cfg.get('load_from')):
         if is_main_process():
-            found = newest_checkpoint(checkpoint_folder(cfg), run_in(work_dir), work_dir / 'last_checkpoint')
+            out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
+            folder = work_dir if out_dir is None else Path(out_dir) / work_dir.name  # as mmengine's hook has it
+            found = newest_checkpoint(folder, run_in(work_dir), work_dir / 'last_checkpoint')
         path = [found and str(found[0])]
         broadcast_object_list(path)
         cfg.resume = path[0] is not None
@@ -101,12 +103,6 @@ def _lacking(checkpoint: dict[str, Any]) -> str | None:
     lacking = (part for part in NEEDED if not isinstance(checkpoint.get(part), dict))
     counts = (key for key in ('epoch', 'iter') if type(checkpoint['meta'].get(key)) is not int)
     return next(lacking, None) or next(counts, None)
-
-
-def checkpoint_folder(cfg: Config) -> Path:
-    """Where the run's checkpoints are: the work dir, or a folder of its name in the checkpoint hook's `out_dir`."""
-    out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
-    return Path(cfg.work_dir) if out_dir is None else Path(out_dir) / Path(cfg.work_dir).name
 
 
 def run_in(work_dir: Path) -> str | None:

@@ -3,8 +3,6 @@
 from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch import nn
-from torch.utils.data import Dataset
 
 from mmairl.data.training import require_a_batch
 from mmairl.data.views import inner_most, require_channels
@@ -27,7 +25,9 @@ class PreflightHook(Hook):
         _check_parts(runner)
         require_a_batch(runner.train_dataloader)
         model, processes = network_of(runner), get_world_size()
-        _check_channels(runner.train_dataloader.dataset, model)
+        preprocessor, dataset = model.data_preprocessor, runner.train_dataloader.dataset
+        views = [*getattr(inner_most(dataset), 'views', ()), *(getattr(preprocessor, 'views', None) or ())]
+        require_channels(dataset, getattr(preprocessor, 'mean', None), model.backbone, views)
         batch = runner.train_dataloader.batch_size or runner.train_dataloader.batch_sampler.batch_size
         norms = norms_of(model)
         joined = all(isinstance(layer, SyncBN) for layer in norms)
@@ -66,12 +66,6 @@ class PreflightHook(Hook):
         """A checkpoint fits key by key and shape by shape, or is refused: mmengine would load what happens to fit."""
         path = runner.cfg.get('load_from') or 'given'
         require_same_keys(checkpoint.get('state_dict', {}), network_of(runner).state_dict(), path)
-
-
-def _check_channels(dataset: Dataset, model: nn.Module) -> None:
-    preprocessor = model.data_preprocessor
-    views = [*getattr(inner_most(dataset), 'views', ()), *(getattr(preprocessor, 'views', None) or ())]
-    require_channels(dataset, getattr(preprocessor, 'mean', None), model.backbone, views)
 
 
 def _check_parts(runner: Runner) -> None:

@@ -92,8 +92,8 @@ class _OverProcesses(torch.autograd.Function):
     def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: 'SyncBN') -> Tensor:
         """Counts travel with the statistics, so shares may differ. Variances are about each share's own mean, then joined."""
         wide, channels = x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[1]
-        views = wide.chunk(layer.views)
-        own = [(mean, var) for var, mean in (torch.var_mean(v, _all_but_channels(v), correction=0) for v in views)]
+        views, axes = wide.chunk(layer.views), [axis for axis in range(x.ndim) if axis != 1]
+        own = [(mean, var) for var, mean in (torch.var_mean(v, axes, correction=0) for v in views)]
         count = own[0][0].new_full((1,), views[0].numel() // channels)
         ctx.group = own_group(layer.group)
         everyone = gather(torch.cat([*chain.from_iterable(own), count]).unsqueeze(0), ctx.group)
@@ -133,10 +133,6 @@ class _OverProcesses(torch.autograd.Function):
         to_bias, to_weight = own.sum(dim=1)
         wanted = (to_weight.to(weight.dtype), to_bias.to(weight.dtype)) if weight is not None else (None, None)
         return to_x.flatten(0, 1).to(x.dtype), *wanted, None
-
-
-def _all_but_channels(x: Tensor) -> list[int]:
-    return [axis for axis in range(x.ndim) if axis != 1]
 
 
 @MODELS.register_module('SyncBN')
