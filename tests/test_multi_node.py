@@ -5,11 +5,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from waiting import wait_for
 
 from mmairl.engine.checkpoint import load_checkpoint, newest_checkpoint
 
@@ -95,9 +95,7 @@ def test_two_cpu_processes_train_the_demo_config_and_a_signal_to_their_launcher_
     environment = {'PYTHONUNBUFFERED': '1', 'MASTER_ADDR': '127.0.0.1'}
     words = ('--cfg-options', *SMALL, 'train_cfg.max_epochs=200', 'default_hooks.logger.interval=1')
     run = start(log, 'tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path / 'run', *words, **environment)
-    deadline = time.monotonic() + 300
-    while 'loss:' not in log.read_text() and run.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for(lambda: 'loss:' in log.read_text() or run.poll() is not None, 300)
     run.send_signal(signal.SIGUSR1)
     assert run.wait(timeout=300) == 75, log.read_text()[-4000:]
     assert log.read_text().count('stopped by SIGUSR1 after') == 1

@@ -10,10 +10,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+
+from waiting import wait_for
 
 PATH = os.pathsep.join([os.environ['PATH'], '/usr/sbin', '/sbin'])
 NEEDED = ('munged', 'slurmctld', 'slurmd', 'sbatch')
@@ -57,13 +57,6 @@ def lacking() -> str:
     return f'Slurm is not installed, it lacks {missing} (slurmctld, slurmd, slurm-client, munge)' if missing else ''
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 120, what: str = '') -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f'waited in vain {what}'
-        time.sleep(0.1)
-
-
 class Slurm:
     """As a context manager, which ends its jobs and its daemons."""
 
@@ -98,13 +91,11 @@ class Slurm:
         self._daemon(
             'munged', '--foreground', '--force', *own, f'--socket={self.short}/s', f'--pid-file={self.short}/pid'
         )
-        wait_until(lambda: (self.short / 's').exists())
+        wait_for(lambda: (self.short / 's').exists())
         self._daemon('slurmctld', '-D', '-i', '-f', self.folder / 'slurm.conf')
         for node in ('node1', 'node2'):
             self._daemon('slurmd', '-D', '-f', self.folder / 'slurm.conf', '-N', node)
-        wait_until(
-            lambda: self('sinfo', '-h', '-N', '-p', 'all', '-t', 'idle', '-o', '%N').split() == ['node1', 'node2']
-        )
+        wait_for(lambda: self('sinfo', '-h', '-N', '-p', 'all', '-t', 'idle', '-o', '%N').split() == ['node1', 'node2'])
 
     def _daemon(self, *command: object) -> None:
         with (self.folder / f'{command[0]}.log').open('a') as log:
@@ -117,7 +108,7 @@ class Slurm:
         self('scancel', '--state=PENDING', '--user', str(os.getuid()))
         self('scancel', '--full', '--signal=KILL', '--user', str(os.getuid()))
         self('scancel', '--user', str(os.getuid()))
-        wait_until(lambda: not self('squeue', '-h').strip(), 30, 'for the end of the jobs')
+        wait_for(lambda: not self('squeue', '-h').strip(), 30, 'for the end of the jobs')
         for daemon in reversed(self.daemons):
             daemon.terminate()
             try:
@@ -147,7 +138,7 @@ class Slurm:
     def ends(self, number: str, seconds: float = 40) -> tuple[str, int]:
         """Its last state and how often it was started again, once it has ended and what it has started has, too."""
         ended = ('COMPLETED', 'FAILED', 'CANCELLED', 'TIMEOUT', 'NODE_FAIL', 'PREEMPTED')
-        wait_until(lambda: self.job(number).get('JobState') in ended, seconds, f'for job {number}: {self.job(number)}')
+        wait_for(lambda: self.job(number).get('JobState') in ended, seconds, f'for job {number}: {self.job(number)}')
         said = self.job(number)
         return said['JobState'], int(said['Restarts'])
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import real_slurm
 import torch
-from real_slurm import Slurm, lacking, wait_until
+from real_slurm import Slurm, lacking
+from waiting import wait_for
 
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.distributed import TOLD, _take_names_from_slurm
@@ -91,9 +92,9 @@ def told(slurm, tmp_path_factory) -> dict[str, tuple[str, Path]]:
         run = run_in(tmp_path_factory.mktemp('told'), f'my run, 100%j {number}')
         started[command] = submit(slurm, run, RUN, 'cpu' if 'node2' in command else 'gpu'), run.folder
     for command, (number, folder) in started.items():
-        wait_until((folder / 'ready').is_file, what=f'for the job: {slurm("squeue")}')
+        wait_for((folder / 'ready').is_file, what=f'for the job: {slurm("squeue")}')
         tell(slurm, command, number)
-    wait_until((folder / 'saved').is_file)
+    wait_for((folder / 'saved').is_file)
     slurm('scontrol', 'update', 'nodename=node2', 'state=resume')
     return started
 
@@ -103,7 +104,7 @@ def test_a_study_job_that_is_told_to_stop_saves_and_comes_back_unless_it_was_can
     number, folder = told[command]
     state, restarts, log = TOLD_TO_STOP[command]
     assert slurm.ends(number) == (state, restarts), (folder / 'log.txt').read_text()
-    wait_until(lambda: (folder / 'log').is_file() and (folder / 'log').read_text() == log)
+    wait_for(lambda: (folder / 'log').is_file() and (folder / 'log').read_text() == log)
 
 
 # One process of a run on several nodes.
@@ -126,11 +127,11 @@ def test_a_study_job_of_two_nodes_saves_in_all_its_processes_and_comes_back_unle
         run = run_in(folder, str(number))
         started[command] = submit(slurm, run, ONE_OF_SEVERAL, 'all', devices=2, per_node=1, cpus=3), run.folder
     for command, (number, own) in started.items():
-        wait_until(lambda: all((own / f'ready{task}').is_file() for task in (0, 1)), what=slurm('squeue'))  # noqa: B023
+        wait_for(lambda: all((own / f'ready{task}').is_file() for task in (0, 1)), what=slurm('squeue'))  # noqa: B023
         tell(slurm, command, number)
     for command, (number, own) in started.items():
         assert slurm.ends(number) == expected[command], (own / 'log.txt').read_text()
-        wait_until(lambda: all((own / f'saved{task}').is_file() for task in (0, 1)))  # noqa: B023
+        wait_for(lambda: all((own / f'saved{task}').is_file() for task in (0, 1)))  # noqa: B023
         done = [path.read_text() for path in sorted(own.glob('done*'))]
         assert done == (['node1 3 3 slurm\n', 'node2 3 3 slurm\n'] if expected[command][1] else [])
 
@@ -211,11 +212,11 @@ def test_a_run_on_a_node_that_cannot_be_reached_any_more_is_never_in_two_places(
     with Slurm(daemons) as slurm:
         run = run_in(folder)
         number = submit(slurm, run, LOCKED, 'all')
-        wait_until((run.folder / 'begin').is_file)
+        wait_for((run.folder / 'begin').is_file)
         daemon = slurm.daemons[2 if slurm.job(number)['NodeList'] == 'node1' else 3]
         daemon.send_signal(signal.SIGSTOP)
         try:
-            wait_until((run.folder / 'end').is_file, 60)
+            wait_for((run.folder / 'end').is_file, 60)
         finally:
             daemon.send_signal(signal.SIGCONT)
         assert slurm.ends(number, 100)[0] == 'COMPLETED'
@@ -291,11 +292,11 @@ def test_the_job_of_the_docs_saves_in_all_its_tasks_and_goes_on_unless_it_was_ca
         options = ('-n2', '-c2', '--chdir', ROOT, '--output', pattern(own / 'log'), ROOT / 'tools/slurm_job.sh')
         started[command] = slurm.submit(*options, 'x.py', own, '--seed', 3, PYTHON=python), own
     for command, (number, own) in started.items():
-        wait_until(lambda: all((own / f'ready{task}').is_file() for task in (0, 1)), what=slurm('squeue'))  # noqa: B023
+        wait_for(lambda: all((own / f'ready{task}').is_file() for task in (0, 1)), what=slurm('squeue'))  # noqa: B023
         tell(slurm, command, number)
     for command, (number, own) in started.items():
         assert slurm.ends(number) == expected[command], (own / 'log').read_text()
-        wait_until(lambda: all((own / f'saved{task}').is_file() for task in (0, 1)))  # noqa: B023
+        wait_for(lambda: all((own / f'saved{task}').is_file() for task in (0, 1)))  # noqa: B023
         assert (own / 'saved1').read_text().endswith('--launcher slurm --resume --seed 3\n')
         done = [path.read_text() for path in sorted(own.glob('done*'))]
         assert done == (['done on 2\n'] * 2 if expected[command][1] else [])
@@ -324,7 +325,7 @@ def test_srun_passes_on_what_its_script_is_told_and_all_tasks_save(slurm, folder
         running.append((process, own))
     for (process, own), (name, send, waits) in zip(running, TOLD_SRUN):
         begun = [own / f'ready{task}' for task in (0, 1)]
-        wait_until(lambda: 'queued' in (own / 'log').read_text() if waits else all(map(Path.is_file, begun)))  # noqa: B023
+        wait_for(lambda: 'queued' in (own / 'log').read_text() if waits else all(map(Path.is_file, begun)))  # noqa: B023
         send(process.pid, signal.Signals[f'SIG{name}'])
     for (process, own), (*_, waits) in zip(running, TOLD_SRUN):
         assert process.wait(120) == 75, (own / 'log').read_text()
@@ -341,9 +342,9 @@ def test_one_task_of_an_array_goes_back_alone(slurm, folder, python):
     number = slurm.submit(
         '--array=1-2', '-n1', '--requeue', '--output', pattern(folder / 'log'), folder / 'array.sh', PYTHON=python
     )
-    wait_until(lambda: all((folder / task / 'ready0').is_file() for task in '12'))
+    wait_for(lambda: all((folder / task / 'ready0').is_file() for task in '12'))
     slurm('scancel', '--signal=USR1', f'{number}_2')
-    wait_until(lambda: slurm.job(f'{number}_2')['Restarts'] == '1')
+    wait_for(lambda: slurm.job(f'{number}_2')['Restarts'] == '1')
     assert not (folder / '1/saved0').exists() and slurm.job(f'{number}_1')['JobState'] == 'RUNNING'
     slurm('scancel', '--signal=USR1', f'{number}_1')
     assert [slurm.ends(f'{number}_{task}') for task in '12'] == [('COMPLETED', 1)] * 2
@@ -407,7 +408,7 @@ def test_a_run_of_two_nodes_that_goes_back_into_the_queue_ends_as_one_that_was_l
     for name in ('alone', 'told'):
         log, script = tmp_path / f'{name}.log', ROOT / 'tools/slurm_job.sh'
         numbers[name] = slurm.submit(*options, log, script, words[0], tmp_path / name, *words[1:], **known)
-    wait_until(lambda: list((tmp_path / 'told').glob('*/vis_data/scalars.json')), 300)
+    wait_for(lambda: list((tmp_path / 'told').glob('*/vis_data/scalars.json')), 300)
     slurm('scancel', '--signal=USR1', numbers['told'])
     states = {name: slurm.ends(number, 500) for name, number in numbers.items()}
     assert states == dict(alone=('COMPLETED', 0), told=('COMPLETED', 1)), (tmp_path / 'told.log').read_text()[-4000:]

@@ -4,13 +4,12 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from waiting import ended, wait_for
 
 from mmairl.engine.distributed import TOLD, start_processes
 from mmairl.errors import UserError
@@ -128,13 +127,7 @@ def test_processes_of_one_machine_listen_on_the_loopback_alone_and_end_with_thei
     assert all(address.startswith('0100007F:') for address in addresses), addresses
     launcher.kill()
     launcher.wait()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and Path(f'/proc/{rank}').is_dir():
-        if Path(f'/proc/{rank}/stat').read_text().split(')')[1].split()[0] == 'Z':
-            break  # ended, and waits for the system to notice
-        time.sleep(0.05)
-    else:
-        assert not Path(f'/proc/{rank}').is_dir()
+    wait_for(lambda: ended(rank), 30)
 
 
 AGAIN = """

@@ -4,10 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from mmairl.engine.preemption import REQUEUE
 from mmairl.errors import SIGNALS
@@ -43,13 +43,6 @@ for i in {1..3000}; do sleep 0.1; done
 TOLD = ('launcher', 'process', 'all')
 
 
-def wait_for(files: list[Path]) -> None:
-    deadline = time.monotonic() + 120
-    while not all(file.is_file() for file in files):
-        assert time.monotonic() < deadline, f'waited in vain for {files}'
-        time.sleep(0.02)
-
-
 @pytest.fixture(scope='module')
 def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
     """How each launcher has ended, and where its processes have saved; all at once, since they wait most of the time."""
@@ -70,7 +63,8 @@ def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
                 words = ('--nproc_per_node=2', '--max-restarts=1', '--no-python', 'bash', str(script), str(folder))
                 started[to, number] = ask(words), folder
         for (to, number), (launcher, folder) in started.items():
-            wait_for([folder / f'pid_{rank}' for rank in (0, 1)])
+            for rank in (0, 1):
+                wait_for((folder / f'pid_{rank}').is_file)
             ranks = [int((folder / f'pid_{rank}').read_text()) for rank in (0, 1)]
             for process in dict(launcher=[launcher], process=ranks[1:], all=[launcher, *ranks])[to]:
                 os.kill(process, number)

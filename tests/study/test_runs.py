@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from small_runs import run_in, wait_for
+from small_runs import run_in
+from waiting import ended, wait_for
 
 from mmairl.errors import UserError
 from mmairl.study import runs
@@ -33,15 +34,6 @@ time.sleep(100)
 
 def python(text: str, *arguments: object) -> list[str]:
     return [sys.executable, '-c', text, *map(str, arguments)]
-
-
-def ended(pid: int) -> bool:
-    """Whether a process is gone, or waits only for its parent, which may be a container's that never asks."""
-    status = Path(f'/proc/{pid}/status')
-    try:
-        return 'State:\tZ' in status.read_text()
-    except OSError:
-        return True
 
 
 @pytest.fixture

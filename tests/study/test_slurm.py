@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from small_runs import run_in, wait_for
+from small_runs import run_in
+from waiting import wait_for
 
 from mmairl.errors import UserError
 from mmairl.study import slurm

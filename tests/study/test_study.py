@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from cluster.real_slurm import Slurm, lacking, wait_until
+from cluster.real_slurm import Slurm, lacking
 from filelock import FileLock
 from mmengine.config import Config
 from PIL import Image
-from small_runs import run_in, wait_for
+from small_runs import run_in
+from waiting import wait_for
 
 from mmairl.configs import load_config, write_config
 from mmairl.engine.launch import register
@@ -311,7 +312,7 @@ def test_a_study_of_slurm_jobs_gives_what_one_machine_gives(tmp_path, nodes):
     with Slurm(daemons) as slurm:
         said = slurm('bash', folders['slurm'] / 'out/jobs/submit.sh', PYTHONPATH=str(ROOT))
         numbers = [line.split()[1].rstrip(':') for line in said.splitlines()]
-        wait_until(lambda: list((runs / 'sgd').rglob('scalars.json')), 300, said)
+        wait_for(lambda: list((runs / 'sgd').rglob('scalars.json')), 300, said)
         slurm('scontrol', 'requeue', numbers[0])
         assert [slurm.ends(number, 500) for number in numbers] == [('COMPLETED', restarts) for restarts in (1, 0, 0)], (
             said
