@@ -86,7 +86,6 @@ def made(request, tmp_path):
 
 def run(file, work_dir, resume=False, hooks=()):
     cfg = load_config(file, {'work_dir': str(work_dir), 'resume': resume, 'custom_hooks': [*hooks]})
-    cfg.experiment_name = f'{work_dir.name}{resume}{len(hooks)}'
     launch.train(cfg)
     return work_dir / 'epoch_2.pth'
 

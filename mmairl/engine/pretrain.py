@@ -1,6 +1,5 @@
 """Pre-training on a folder of your own images, in a line of Python."""
 
-import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from mmairl.machine import cores
 
 FEWEST, LARGEST_BATCH, LONGEST_QUEUE = 64, 256, 16_384
 MEASURED = 5000  # images whose statistics are taken for those of all
-RUNS = itertools.count()
 
 
 @as_user_errors()
@@ -74,8 +72,6 @@ def pretrain(
         cfg.train_dataloader.dataset.views = [without_rgb(view) for view in cfg.train_dataloader.dataset.views]
     cfg.work_dir, cfg.resume = str(out), resume
     log_to(cfg, log)
-    # mmengine keeps one visualizer and log a name, and its own names differ by the second
-    cfg.experiment_name = f'{method}_{next(RUNS)}'
     if not torch.cuda.is_available():
         said = 'there is no GPU here, so the CPU trains, far slower; fewer epochs, fewer images and a smaller size help'
         warnings.warn(said, stacklevel=3)

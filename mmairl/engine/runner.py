@@ -4,10 +4,12 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, count, islice, repeat
+from pathlib import Path
 from typing import Any
 
 import torch
+from mmengine.config import Config
 from mmengine.dist import get_world_size
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
@@ -28,6 +30,8 @@ from mmairl.engine.preemption import obey_parent_only
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 
+RUNS = count()  # of this process
+
 
 class Runner(Checkpointed, PlainRunner):
     """One process, several with the whole model each, or, with a `strategy`, several with a part of it.
@@ -35,6 +39,13 @@ class Runner(Checkpointed, PlainRunner):
     Trains through `EpochLoop` or `IterLoop`, on images that draw their own random numbers. A loop that a config names by its
     type is used as it is.
     """
+
+    def __init__(
+        self, *args: Any, cfg: Config | None = None, experiment_name: str | None = None, **kwargs: Any
+    ) -> None:
+        # mmengine keeps one visualizer and log a name, and its own names differ by the second
+        name = experiment_name or Path(getattr(cfg, 'filename', None) or 'run').stem
+        super().__init__(*args, cfg=cfg, experiment_name=f'{name}_{next(RUNS)}', **kwargs)
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         if isinstance(loop, BaseLoop) or 'type' in loop:

@@ -25,7 +25,6 @@ from mmairl.registry import DATASETS
 
 Scores = dict[str, float]
 Measure = Callable[..., Scores]  # of a recipe, training and test data, and the run's folder
-RUNS = itertools.count()
 RECIPES = dict(linear='linear_sgd_100e', finetune='finetune_20k')
 LONG_TAIL = 10  # times the images of the smallest class in the largest: then the tail is scored for itself
 
@@ -57,8 +56,6 @@ def run(cfg: Config, launcher: str) -> Scores:
         print_log(f'{folder} is finished; remove it to measure again', logger='current')
         return read_json(done)
     cfg.resume = (folder / 'last_checkpoint').is_file()
-    # mmengine keeps one visualizer and log a name, and its own names differ by the second
-    cfg.experiment_name = f'{folder.name}_{next(RUNS)}'
     scores = train(cfg, launcher).test()
     scores = {name.removeprefix('/'): value for name, value in scores.items()}
     if is_main_process():

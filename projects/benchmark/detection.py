@@ -46,7 +46,7 @@ def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) 
     for proposals in (cfg.model.train_cfg.rpn_proposal, cfg.model.test_cfg.rpn):
         proposals.update(nms_pre=300, max_per_img=100)
     cfg.model.train_cfg.rcnn.sampler.num = 64
-    cfg.work_dir, cfg.randomness, cfg.experiment_name = str(work_dir), dict(seed=0), work_dir.name
+    cfg.work_dir, cfg.randomness = str(work_dir), dict(seed=0)
     return cfg
 
 

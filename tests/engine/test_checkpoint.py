@@ -145,7 +145,7 @@ def old_config(work_dir: Path) -> Config:
     cfg.default_hooks.pop('progress')
     cfg.default_hooks.logger.interval = 1
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
-    cfg.experiment_name, cfg.randomness.seed, cfg.custom_hooks = 'old', 5, []
+    cfg.randomness.seed, cfg.custom_hooks = 5, []
     cfg.work_dir = str(work_dir)
     cfg.resume, cfg.load_from = True, str(FILES / 'before_the_house.pth')
     return cfg

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine import Config
+from sklearn.datasets import load_digits
 
 from mmairl.configs import load_config
 from mmairl.data.views import ViewDataset
 from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.features import Features
 from mmairl.registry import DATASETS
 
 
@@ -38,6 +40,14 @@ model = dict(
 )
 evaluation = dict(train=dict(type='Noise'), test=dict(type='Noise', count=30, seed=1), batch_size=16)
 """  # noqa: E501
+
+
+@pytest.fixture(scope='session')
+def digits() -> tuple[Features, Features]:
+    """Handwritten ones: centred, since a cosine between pixels that are all positive hardly tells anything apart."""
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor((x - x.mean(axis=0)) / 16, dtype=torch.float32), torch.tensor(y)
+    return Features(x[:1200], y[:1200]), Features(x[1200:], y[1200:])
 
 
 @pytest.fixture

@@ -1,19 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier
 
 from mmairl.evaluation import knn
-from mmairl.evaluation.features import Features
-
-
-@pytest.fixture(scope='module')
-def digits() -> tuple[Features, Features]:
-    x, y = load_digits(return_X_y=True)
-    # Centred, since a cosine between pixels that are all positive hardly tells anything apart.
-    x, y = torch.tensor(x - x.mean(axis=0), dtype=torch.float32), torch.tensor(y)
-    return Features(x[:1200], y[:1200]), Features(x[1200:], y[1200:])
 
 
 def test_accuracy_equals_scikit_learns(digits):

@@ -1,19 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.logreg import NEVER, QUICK, STRENGTHS, Objective, logistic_regression, scores
-
-
-@pytest.fixture(scope='module')
-def digits() -> tuple[Features, Features]:
-    x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x / 16, dtype=torch.float32), torch.tensor(y)
-    return Features(x[:1200], y[:1200]), Features(x[1200:], y[1200:])
 
 
 def unequal(train: Features, classes: int) -> Features:

@@ -5,7 +5,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 from sklearn.metrics import average_precision_score
 from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import LinearSVC
@@ -21,10 +20,9 @@ pytestmark = pytest.mark.filterwarnings('ignore')
 
 
 @pytest.fixture(scope='module')
-def digits() -> tuple[Features, Features]:
-    x, y = load_digits(return_X_y=True)
-    x, y = torch.tensor(x - x.mean(axis=0), dtype=torch.float32), torch.tensor(y)
-    return Features(x[:300], y[:300]), Features(x[600:800], y[600:800])
+def digits(digits) -> tuple[Features, Features]:
+    """Few of them."""
+    return tuple(Features(digits[0].x[some], digits[0].y[some]) for some in (slice(300), slice(600, 800)))
 
 
 @pytest.fixture(scope='module')

@@ -86,7 +86,6 @@ def test_fine_tuning_by_iterations_moves_the_checkpoint_over_many_epochs_with_wo
     recipe.default_hooks.logger.interval = 1
     data, start = dict(type='Noise', count=count), dict(type='PretrainedBackbone', checkpoint=str(checkpoint))
     made = compose(cfg, recipe, data, cfg.evaluation.test, {**start, 'part': 'teacher'}, tmp_path / 'a', workers=2)
-    made.experiment_name = tmp_path.name
     runner = training.train(made)
     assert runner.iter == 5 and len(runner.message_hub.get_scalar('train/loss').data[0]) == 5
     assert len(runner.train_dataloader) == an_epoch, 'what the decay of batch norm is set by'

@@ -64,7 +64,7 @@ def trained(name: str, work_dir: Path, options: dict) -> tuple[nn.Module, Tensor
     cfg.train_cfg = dict(by_epoch=True, max_epochs=4)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, convert_to_iter_based=True)]
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
-    cfg.work_dir, cfg.randomness.seed, cfg.experiment_name = str(work_dir), 0, f'{name}_{len(options)}'
+    cfg.work_dir, cfg.randomness.seed = str(work_dir), 0
     model = launch.train(cfg).model.train()
     data = DATASETS.build(dict(type='Shapes', split='val', count=256, size=48))
     batch = default_collate([data[index] for index in range(256)])

@@ -132,7 +132,7 @@ def resumed(work_dir: str) -> None:
             cfg.custom_hooks.append(dict(type='LeaveAt', iteration=leave_at))
         with contextlib.suppress(resuming.LeftInTheMiddle):
             launch.train(cfg, 'pytorch')
-    again.merge_from_dict(dict(resume=True, experiment_name=f'{again.experiment_name}_again'))
+    again.resume = True
     launch.train(again, 'pytorch')
 
 

@@ -1,6 +1,5 @@
 """Drawn data sets in the real layouts, and the transfer configs with few pixels and steps on one process of a CPU."""
 
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from mmairl.registry import MODELS
 from mmairl.transfer.run import dicts, start_from
 from projects.benchmark.drawn_sets import KINDS, scene
 
-RUNS = count()
 SIZES = dict(cityscapes=(64, 32), voc2012=(48, 48), nyuv2=(80, 60))
 
 
@@ -98,5 +96,5 @@ def small(name: str, data: Path, checkpoint: Path, work_dir: Path, steps: int = 
     cfg.train_cfg.update(max_iters=steps, val_interval=steps)
     cfg.custom_hooks[0].batches = 1
     cfg.default_hooks.checkpoint = None
-    cfg.work_dir, cfg.experiment_name, cfg.randomness = str(work_dir), f'transfer{next(RUNS)}', dict(seed=5)
+    cfg.work_dir, cfg.randomness = str(work_dir), dict(seed=5)
     return cfg

@@ -89,7 +89,6 @@ from transfer.small_runs import small
 
 data, checkpoint, out = map(Path, sys.argv[1:])
 cfg = small('voc07_c4_r18_9k', data, checkpoint, out / 'run', steps=1)
-cfg.experiment_name = 'two'
 runner = launch.train(cfg, 'pytorch')
 torch.save(runner.model.module.state_dict(), out / f'{torch.distributed.get_rank()}.pth')
 torch.distributed.barrier()
