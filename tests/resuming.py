@@ -19,12 +19,8 @@ from mmairl.errors import stop_processes
 from mmairl.registry import HOOKS
 from projects.faults.compare import different_runs
 from projects.faults.compare import differing as differing  # for the tests that compare states of their own
+from projects.faults.small_run import VIEW as VIEW
 
-VIEW = [
-    dict(type='RandomResizedCrop', size=24, scale=(0.2, 1.0)),
-    dict(type='RandomFlip', p=0.5),
-    dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
-]
 # Recipes that draw where a resume could go wrong: views made by workers, views made of the batch, a shuffled teacher.
 CASES = {
     'workers': dict(name='mocov2plus_r50_200e.py', workers=2),

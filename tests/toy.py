@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from mmairl.registry import DATASETS, MODELS
 
 # A run formats its config's text five times, which takes longer than all steps of a toy.
 config_file.FormatCode = lambda text, **_: (text, True)
+RUNS = count()
 CONFIGS = Path(__file__).parent.parent / 'configs'
 
 
@@ -109,6 +111,8 @@ def config(
     cfg.default_hooks.pop('progress')
     cfg.visualizer.vis_backends = [dict(type='LocalVisBackend')]
     cfg.work_dir = work_dir
+    # mmengine keeps one logger, hub and visualizer per name, and the default name is the second in which a run starts
+    cfg.experiment_name = f'toy{next(RUNS)}'
     cfg.randomness.seed = 3
     cfg.env_cfg.mp_cfg.mp_start_method = 'fork'
     cfg.merge_from_dict(options)

@@ -24,7 +24,8 @@ def weights(runner) -> dict[str, torch.Tensor]:
 
 def test_a_seed_repeats_bit_for_bit_and_each_run_of_a_process_logs_into_its_own_folder(toy_config, tmp_path):
     folders = [str(tmp_path / name) for name in 'ab']
-    first, again = (weights(launch.train(toy_config(width=8, work_dir=folder))) for folder in folders)
+    toy = dict(width=8, experiment_name=None)  # within one second, too
+    first, again = (weights(launch.train(toy_config(work_dir=folder, **toy))) for folder in folders)
     assert all(list(Path(folder).rglob('vis_data/config.py')) for folder in folders)
     other = weights(launch.train(toy_config(width=8, **{'randomness.seed': 4})))
     assert all(torch.equal(first[key], again[key]) for key in first)
