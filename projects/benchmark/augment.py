@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from functools import reduce
 
 import cv2
 import numpy as np
@@ -28,7 +29,7 @@ REST = [
 ]
 WORKER_NOTE = (
     "In a worker: MoCo v2's views from a decoded image to bytes, on one thread. The draws of two sides differ, so a check "
-    "sees only that both make two views of 224; tests/data/test_augment.py holds each operation to torchvision's."
+    "sees only that both make two views of 224; tests/data/test_transforms.py holds each operation to torchvision's."
 )
 DEVICE_NOTE = (
     'On the device: jitter, grey, blur, flip and normalisation of two batches of crops in float32; the worker form leaves '
@@ -80,17 +81,7 @@ def seeded(work: Views) -> Views:
 
 def worker_views(view: list[dict]) -> Callable[[Tensor], list[Tensor]]:
     pipelines = build_views([view, view])
-
-    def make(image: Tensor) -> list[Tensor]:
-        made = []
-        for pipeline in pipelines:
-            changed = image
-            for transform in pipeline:
-                changed = transform(changed)
-            made.append(changed)
-        return made
-
-    return make
+    return lambda image: [reduce(lambda made, step: step(made), pipeline, image) for pipeline in pipelines]
 
 
 def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:

@@ -4,7 +4,6 @@ import io
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,8 +20,7 @@ from mmairl.data.folders import ImageFolder
 from mmairl.data.images import decode_bytes
 from mmairl.data.packed import add, pack
 from mmairl.data.shards import Shards
-from mmairl.data.views import build_views
-from projects.benchmark.augment import CROP, REST, photograph, seeded, torchvision_released
+from projects.benchmark.augment import CROP, REST, photograph, seeded, tensor, torchvision_released, worker_views
 from projects.benchmark.timing import Case
 
 NOTE = (
@@ -156,11 +154,10 @@ class Released(Dataset):
 
 def others(files: ImageFolder, folder: Path, view: list[dict]) -> Iterator[tuple[str, Dataset]]:
     """The same files as other packages read them in sequence, where these are installed; two of our views at the end."""
-    (pipeline,) = build_views([view])
+    make = worker_views(view)
 
     def views(image: Image.Image) -> list[Tensor]:
-        pixels = torch.from_numpy(np.array(image.convert('RGB'))).permute(2, 0, 1)
-        return [reduce(lambda view, step: step(view), pipeline, pixels) for _ in range(2)]
+        return make(tensor(np.array(image.convert('RGB'))))
 
     with suppress(ImportError):
         import webdataset

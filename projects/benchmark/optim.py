@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torchvision
@@ -43,7 +44,8 @@ def _case(make: Callable, device: str, peer_name: str, peer: type[Optimizer], ex
     size = sum(weight.nbytes for weight in weights)
     ours, theirs = _step(LARS, weights, grads, dict(adapt=False)), _step(peer, weights, grads, excluded)
     name = f'LARS step, {make.__name__}'
-    return Case(name, peer_name, ours, theirs, _same, aim='>= 1', moved=5 * size, note=NOTE)
+    same = partial(torch.testing.assert_close, atol=1e-7, rtol=1e-5)
+    return Case(name, peer_name, ours, theirs, same, aim='>= 1', moved=5 * size, note=NOTE)
 
 
 def _step(
@@ -61,7 +63,3 @@ def _step(
         return [weight.detach() for weight in own]
 
     return step
-
-
-def _same(ours: list[Tensor], theirs: list[Tensor]) -> None:
-    torch.testing.assert_close(ours, theirs, atol=1e-7, rtol=1e-5)

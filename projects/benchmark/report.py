@@ -1,7 +1,6 @@
 """What was measured, as a table for the terminal, as Markdown for the docs and as JSON."""
 
 import dataclasses
-import json
 import platform
 from collections.abc import Sequence
 from datetime import date
@@ -10,7 +9,7 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
-from mmairl.files import replacing
+from mmairl.files import write_json, write_text
 from projects.benchmark.limits import Limits
 from projects.benchmark.timing import Row
 
@@ -75,11 +74,7 @@ def write(
 
 def save(record: dict, paragraphs: Sequence[str], out: str | Path) -> tuple[Path, Path]:
     """out.json and out.md."""
-    paths = Path(f'{out}.json'), Path(f'{out}.md')
-    for path, content in zip(paths, (json.dumps(record, indent=2) + '\n', '\n\n'.join(paragraphs) + '\n')):
-        with replacing(path) as beside:
-            beside.write_text(content)
-    return paths
+    return write_json(f'{out}.json', record), write_text(f'{out}.md', '\n\n'.join(paragraphs) + '\n')
 
 
 def _time(seconds: float) -> str:

@@ -16,16 +16,12 @@ import torch
 import torch.distributed as dist
 from mmengine.dist import get_rank, get_world_size
 from mmengine.model import BaseModel
-from mmengine.optim import build_optim_wrapper
 
 from mmairl.engine.distributed import DistributedModel, start_processes
 from mmairl.engine.launch import register
 from mmairl.errors import stop_processes
-from mmairl.hooks.bad_images import NonFiniteHook
-from mmairl.hooks.history import AsyncRuntimeInfoHook
-from mmairl.hooks.momentum import MomentumHook, QueueHook
 from projects.benchmark.report import machine, save
-from projects.benchmark.step import Size, quiet, siamese, training_loop
+from projects.benchmark.step import Size, our_step, random_batch, siamese
 
 SIZE = Size(depth=18, image=64, batch=32, features=512, hidden=512, queue=4096)
 ANSWER = 'seconds a step: '
@@ -89,14 +85,7 @@ def _stepper(norm: str, settings: dict | None) -> Callable[[], object]:
     model: BaseModel = siamese(SIZE, 'mocov2plus', norm)
     if settings is not None:
         model = DistributedModel(model, **settings)
-    optimizer = dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4)
-    with quiet():
-        wrapper = build_optim_wrapper(model, dict(type='AutocastOptimWrapper', optimizer=optimizer))
-    generator = torch.Generator().manual_seed(get_rank())
-    shape = (2, SIZE.batch, 3, SIZE.image, SIZE.image)
-    views = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
-    batch = dict(inputs=list(views), data_samples={})
-    return training_loop(model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), MomentumHook(), QueueHook()])
+    return our_step(model, random_batch(SIZE), 'SGD')
 
 
 def _seconds(step: Callable[[], object]) -> float:

@@ -20,12 +20,12 @@ from mmairl.hooks.bad_images import NonFiniteHook
 from mmairl.hooks.history import AsyncRuntimeInfoHook
 from mmairl.hooks.momentum import MomentumHook, QueueHook
 from mmairl.registry import MODELS
+from projects.benchmark.augment import MEAN, STD
 from projects.benchmark.of_lightly import LightlyBYOL, byol_step
 from projects.benchmark.timing import Case
 
 Step = Callable[[], dict[str, Tensor]]
 STEPS = 10_000  # a length of training for the teachers' schedules; no more than a few of its steps are taken
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SGD = dict(type='SGD', lr=0.03, momentum=0.9, weight_decay=1e-4)
 NOTE = (
     'A step is all that a run does between two batches: normalise two views, student and teacher on both, loss, backward, '

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 import torchvision
@@ -52,8 +53,5 @@ def _case(
         return list(peer.module.parameters())
 
     size = sum(parameter.nbytes for parameter in own.parameters())
-    return Case(f'teacher update, {make.__name__}', peer_name, ours, theirs, _same, aim=aim, moved=3 * size, note=NOTE)
-
-
-def _same(ours: list[Tensor], theirs: list[Tensor]) -> None:
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+    same = partial(torch.testing.assert_close, atol=1e-6, rtol=1e-6)
+    return Case(f'teacher update, {make.__name__}', peer_name, ours, theirs, same, aim=aim, moved=3 * size, note=NOTE)
