@@ -1,6 +1,6 @@
 """What the launcher is told, and what one of its processes is told, comes to all: saved, and the launcher leaves with 75."""
 
-import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -9,30 +9,11 @@ from pathlib import Path
 import pytest
 from waiting import wait_for
 
+from mmairl.engine import torchrun
 from mmairl.engine.preemption import REQUEUE
 from mmairl.errors import SIGNALS
 
 ROOT = Path(__file__).parents[2]
-# Starts launchers, forked from one process that has imported torch, and tells how they end.
-STARTER = """
-import json, os, sys
-from mmairl.engine import torchrun
-
-for line in sys.stdin:
-    request = json.loads(line)
-    if isinstance(request, int):
-        print(os.waitstatus_to_exitcode(os.waitpid(request, 0)[1]), flush=True)
-    elif child := os.fork():
-        print(child, flush=True)
-    else:
-        os.setpgid(0, 0)
-        sys.argv = ['torchrun', *request]
-        try:
-            torchrun.main()
-        except SystemExit as left:
-            os._exit(left.code or 0)
-        os._exit(0)
-"""
 # A process of a run, which saves when it is told to stop.
 RANK = """
 trap 'sleep 0.$RANK; echo saved >> $1/saved_$RANK; exit 75' TERM INT HUP USR1 USR2
@@ -43,32 +24,34 @@ for i in {1..3000}; do sleep 0.1; done
 TOLD = ('launcher', 'process', 'all')
 
 
+def launch(*words: str) -> None:
+    os.setpgid(0, 0)
+    sys.argv = ['torchrun', *words]
+    torchrun.main()
+
+
 @pytest.fixture(scope='module')
 def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
     """How each launcher has ended, and where its processes have saved; all at once, since they wait most of the time."""
-    known = {**os.environ, 'PYTHONPATH': str(ROOT)}
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    with subprocess.Popen([sys.executable, '-c', STARTER], env=known, **pipes) as starter:
-
-        def ask(request: object) -> int:
-            print(json.dumps(request), file=starter.stdin, flush=True)
-            return int(starter.stdout.readline())
-
-        script = tmp_path_factory.mktemp('script') / 'rank.sh'
-        script.write_text(RANK)
-        started = {}
-        for to in TOLD:
-            for number in SIGNALS:
-                folder = tmp_path_factory.mktemp('launcher')
-                words = ('--nproc_per_node=2', '--max-restarts=1', '--no-python', 'bash', str(script), str(folder))
-                started[to, number] = ask(words), folder
-        for (to, number), (launcher, folder) in started.items():
-            for rank in (0, 1):
-                wait_for((folder / f'pid_{rank}').is_file)
-            ranks = [int((folder / f'pid_{rank}').read_text()) for rank in (0, 1)]
-            for process in dict(launcher=[launcher], process=ranks[1:], all=[launcher, *ranks])[to]:
-                os.kill(process, number)
-        return {case: (ask(launcher), folder) for case, (launcher, folder) in started.items()}
+    script = tmp_path_factory.mktemp('script') / 'rank.sh'
+    script.write_text(RANK)
+    started = {}
+    for to in TOLD:
+        for number in SIGNALS:
+            folder = tmp_path_factory.mktemp('launcher')
+            words = ('--nproc_per_node=2', '--max-restarts=1', '--no-python', 'bash', str(script), str(folder))
+            launcher = multiprocessing.get_context('fork').Process(target=launch, args=words)  # imports take seconds
+            launcher.start()
+            started[to, number] = launcher, folder
+    for (to, number), (launcher, folder) in started.items():
+        for rank in (0, 1):
+            wait_for((folder / f'pid_{rank}').is_file)
+        ranks = [int((folder / f'pid_{rank}').read_text()) for rank in (0, 1)]
+        for process in dict(launcher=[launcher.pid], process=ranks[1:], all=[launcher.pid, *ranks])[to]:
+            os.kill(process, number)
+    for launcher, _ in started.values():
+        launcher.join()
+    return {case: (launcher.exitcode, folder) for case, (launcher, folder) in started.items()}
 
 
 @pytest.mark.parametrize('to', TOLD)
