@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mmairl.configs import load_config
 from mmairl.engine.memory import GIB, activations, build, shares
-from mmairl.engine.pretrain import FEWEST, batch_for, highest_momentum, queue_for, views_of, without_rgb
+from mmairl.engine.pretrain import FEWEST, batch_for, highest_momentum, queue_for, without_rgb
 from mmairl.errors import UserError
 from mmairl.machine import cores
 
@@ -93,7 +93,7 @@ def suggest(images: int, gpus: int = 1, memory: float | None = None, channels: i
 
 def as_stored(channels: int) -> Line:
     """What images of other channels or depths want of the config above."""
-    [view, *_] = views_of(load_config(BASE))
+    [view, *_] = load_config(BASE).train_dataloader.dataset.views
     view = view if channels == 3 else without_rgb(view)
     steps = [', '.join(f'{key}={value!r}' for key, value in step.items()) for step in view]
     code = [
