@@ -95,9 +95,8 @@ def config_for(
     batch = batch or batch_for(images)
     steps, model, views = images // batch * epochs, base.model, base.train_dataloader.dataset.views
     views = [[{**step, 'size': size} if 'size' in step else step for step in view] for view in views]
-    warm_up = min(
-        base.param_scheduler[0].end, max(1, epochs // 10)
-    )  # the papers' ten epochs, and a tenth of a shorter run
+    # the papers' ten epochs, and a tenth of a shorter run
+    warm_up = min(base.param_scheduler[0].end, max(1, epochs // 10))
     chosen = {
         'train_dataloader.dataset': dict(_delete_=True, type='UnlabelledFolder', root=str(data), views=views),
         'train_dataloader.persistent_workers': False,  # none is left behind in a notebook

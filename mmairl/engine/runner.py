@@ -44,8 +44,8 @@ class Runner(Checkpointed, PlainRunner):
         self, *args: Any, cfg: Config | None = None, experiment_name: str | None = None, **kwargs: Any
     ) -> None:
         # mmengine keeps one visualizer and log a name, and its own names differ by the second
-        name = experiment_name or Path(getattr(cfg, 'filename', None) or 'run').stem
-        super().__init__(*args, cfg=cfg, experiment_name=f'{name}_{next(RUNS)}', **kwargs)
+        name = experiment_name or f'{Path(getattr(cfg, "filename", None) or "run").stem}_{next(RUNS)}'
+        super().__init__(*args, cfg=cfg, experiment_name=name, **kwargs)
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         if isinstance(loop, BaseLoop) or 'type' in loop:
