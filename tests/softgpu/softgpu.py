@@ -50,6 +50,8 @@ class Numbers(TorchDispatchMode):
         kwargs = kwargs or {}
         if any(one.__name__ == 'DTensor' for one in types):
             return NotImplemented  # it calls the operation on its parts
+        if any(one.__name__ == 'FakeTensor' for one in types):
+            return func(*args, **kwargs)  # it has no numbers
         kind, name = func.overloadpacket, func.overloadpacket.__name__
         given = tree_leaves((args, kwargs))
         if not any(map(on_cuda, given)) or func.namespace not in ('aten', 'fsdp') or kind in PLAIN or is_view(func):
