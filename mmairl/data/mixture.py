@@ -36,7 +36,7 @@ class Mixture(ViewDataset):
         refuse_unfit(inner)
         sizes = [len(one) for one in self.sets.values()]
         self.bounds = np.cumsum([0, *sizes])  # of each set, in the images of all
-        self.per_epoch = images_per_epoch(dict(zip(self.sets, sizes)), weights) if weights else None
+        self.per_epoch = weighed(dict(zip(self.sets, sizes)), weights) if weights else None
         first = next(iter(inner.values()))
         self.channels, self.as_stored, self.depth = first.channels, first.as_stored, first.depth
         lows, highs = zip(*(one.reach for one in inner.values()))
@@ -93,7 +93,7 @@ class Mixture(ViewDataset):
         return f'{name}/{one.member(at) if hasattr(one, "member") else one.name(at)}'
 
 
-def images_per_epoch(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarray:
+def weighed(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarray:
     """How many images of each set an epoch sees."""
     for name, weight in weights.items():
         if name not in sizes:

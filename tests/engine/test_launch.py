@@ -13,6 +13,7 @@ from mmengine.config import Config
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, explanation
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
@@ -27,9 +28,17 @@ def test_a_seed_repeats_bit_for_bit_and_each_run_of_a_process_logs_into_its_own_
     toy = dict(width=8, experiment_name=None)  # within one second, too
     first, again = (weights(launch.train(toy_config(work_dir=folder, **toy))) for folder in folders)
     assert all(list(Path(folder).rglob('vis_data/config.py')) for folder in folders)
-    other = weights(launch.train(toy_config(width=8, **{'randomness.seed': 4})))
+    runner = launch.train(toy_config(width=8, experiment_name='mine', **{'randomness.seed': 4}))
+    assert re.fullmatch(r'mine_\d{8}_\d{6}', runner.experiment_name), 'a name that is given stays'
+    other = weights(runner)
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert not torch.equal(first['backbone.conv1.weight'], other['backbone.conv1.weight'])
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_marks_of_unreadable_images_take_shared_memory_for_data_workers_alone(toy_config, workers):
+    runner = Runner.from_cfg(toy_config(width=4, **{'train_dataloader.num_workers': workers}))
+    assert runner._build_train_dataloader().dataset.reasons.is_shared() == bool(workers)
 
 
 @pytest.mark.parametrize(
