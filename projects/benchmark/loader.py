@@ -34,7 +34,7 @@ QUALITY = 90
 def loader(device: str, quick: bool) -> Iterator[Case]:
     """JPEGs of ImageNet's size, drawn into a temporary folder; all of it runs on the CPU."""
     count, workers = (16, (0,)) if quick else (512, (0, 1, 2))
-    for small in (64,) if quick else (10_000, 100_000):
+    for small in (64,) if quick else (10_000, 100_000, 1_000_000):
         with TemporaryDirectory() as folder:
             yield from growing(Path(folder), small)
     with TemporaryDirectory() as folder:
@@ -54,6 +54,8 @@ def loader(device: str, quick: bool) -> Iterator[Case]:
             yield Case(name, 'ours from one packed file', mine, epoch(packed, number), same_batches, count)
             for peer, dataset in peers:
                 yield Case(name, f'{peer}, its decoder and our views', mine, epoch(dataset, number), images=count)
+            with suppress(ImportError):
+                yield Case(name, 'DALI on the CPU, as many threads', mine, dali(root, max(1, number)), images=count)
 
 
 def write(root: Path, count: int) -> list[Path]:
@@ -100,11 +102,11 @@ def growing(folder: Path, count: int) -> Iterator[Case]:
         return Shards(folder)
 
     own = lambda: ImageFolder(folder / 'files')  # noqa: E731
-    name = f'find {count} images'
-    yield Case(name, "torchvision's folder", own, lambda: datasets.ImageFolder(str(folder / 'files')), images=count)
-    yield Case(name, 'ours in 16 archives, looked through anew', own, searched, images=count)
+    listed = lambda: datasets.ImageFolder(str(folder / 'files'))  # noqa: E731
+    yield Case(f'find {count} images in folders', "torchvision's folder", own, listed, images=count)
+    yield Case(f'find {count} images in 16 archives, anew', "torchvision's folder", searched, listed, images=count)
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()[:1000]
-    images, packed, theirs = own(), Shards(folder), datasets.ImageFolder(str(folder / 'files'))
+    images, packed, theirs = own(), Shards(folder), listed()
     name, ours = f'read and decode {len(order)} of {count} images', lambda: [images.raw(index) for index in order]
     yield Case(name, "torchvision's folder", ours, lambda: [theirs[index] for index in order], images=len(order))
     yield Case(
@@ -177,6 +179,57 @@ def others(files: ImageFolder, folder: Path, view: list[dict]) -> Iterator[tuple
         table.save_to_disk(folder / 'arrow')
         read = datasets.load_from_disk(folder / 'arrow')
         yield 'datasets', read.with_transform(lambda some: dict(inputs=[views(image) for image in some['image']]))
+
+
+def dali(root: Path, threads: int) -> Callable[[], object]:
+    """The same files by DALI's own decoder and its form of the same two views, one batch after another."""
+    from nvidia.dali import fn, pipeline_def, types
+
+    def chance(share: float) -> object:
+        return fn.random.coin_flip(probability=share, dtype=types.BOOL)
+
+    def between(low: float, high: float) -> object:
+        return fn.random.uniform(range=(low, high))
+
+    def view(image: object) -> object:
+        image = fn.random_resized_crop(image, size=224, random_area=(0.2, 1.0))
+        if chance(0.8):
+            image = fn.color_twist(
+                image,
+                brightness=between(0.6, 1.4),
+                contrast=between(0.6, 1.4),
+                saturation=between(0.6, 1.4),
+                hue=between(-36, 36),
+            )
+        if chance(0.2):
+            image = fn.saturation(image, saturation=0.0)
+        if chance(0.5):
+            image = fn.gaussian_blur(image, sigma=between(0.1, 2.0))
+        return fn.flip(image, horizontal=fn.random.coin_flip(probability=0.5))
+
+    # nothing is read ahead, which would be done while the other side is timed
+    @pipeline_def(
+        batch_size=BATCH,
+        num_threads=threads,
+        device_id=None,
+        exec_async=False,
+        exec_pipelined=False,
+        prefetch_queue_depth=1,
+        enable_conditionals=True,
+    )
+    def pipeline() -> tuple:
+        data, label = fn.readers.file(file_root=str(root), name='files')
+        image = fn.decoders.image(data, output_type=types.RGB)
+        return view(image), view(image), label
+
+    made = pipeline()
+    made.build()
+
+    def run() -> None:
+        for _ in range(made.epoch_size('files') // BATCH):
+            made.run()
+
+    return run
 
 
 def files_size(files: ImageFolder) -> int:
