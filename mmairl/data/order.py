@@ -1,30 +1,27 @@
 """The order of an epoch's images, from the place in the epoch to the image, without a list of all of them."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
+Order = Callable[[np.ndarray], np.ndarray]  # the images at given places of an epoch
 SMALL = 2**24  # images whose permutation is torch's, of 128 MB
 ROUNDS = 8
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Permutation:
-    """A permutation of `count` images drawn by a seed: that of mmengine's sampler for up to 2^24, a keyed one beyond.
+def permutation(count: int, seed: int) -> Order:
+    """One of `count` images drawn by a seed: that of mmengine's sampler for up to 2^24, a keyed one beyond.
 
-    >>> Permutation(5, seed=0)(np.arange(5))
+    >>> permutation(5, seed=0)(np.arange(5))
     array([4, 0, 1, 3, 2])
     """
-
-    def __init__(self, count: int, seed: int) -> None:
-        self.count, self.seed, self.table = count, seed, None
-        if count <= SMALL:
-            self.table = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
-
-    def __call__(self, places: np.ndarray) -> np.ndarray:
-        """The images at these places."""
-        return keyed(places, self.count, self.seed) if self.table is None else self.table[places]
+    if count > SMALL:
+        return partial(keyed, count=count, seed=seed)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy().take
 
 
 def keyed(places: np.ndarray, count: int, seed: int | list[int]) -> np.ndarray:
@@ -56,52 +53,47 @@ def mixed(bits: np.ndarray) -> np.ndarray:
     return bits ^ bits >> np.uint64(31)
 
 
-class ByShards:
+def by_shards(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -> Order:
     """Shards in a drawn order, `window` of them open at a time, and the images of these in a drawn order among each other.
 
     Far storage is then read a few shards at a time. Two neighbours come from one shard with probability 1 / window, where
     shards are equally large.
     """
+    shards = permutation(len(firsts), seed)(np.arange(len(firsts)))
+    firsts, ends = firsts[shards], np.cumsum(sizes[shards])  # in the images, and in the places of the epoch
+    edges = np.unique([0, *ends[window - 1 :: window], ends[-1]])  # of shards that are open together
 
-    def __init__(self, firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -> None:
-        shards = Permutation(len(firsts), seed)(np.arange(len(firsts)))
-        self.firsts, self.seed = firsts[shards], seed
-        self.ends = np.cumsum(sizes[shards])  # of each shard, in the places of the epoch
-        opened = self.ends[window - 1 :: window]
-        self.edges = np.unique([0, *opened, self.ends[-1]])  # of those that are open together
-
-    def __call__(self, places: np.ndarray) -> np.ndarray:
-        """The images at these places."""
-        images, windows = np.empty(len(places), np.int64), np.searchsorted(self.edges, places, 'right') - 1
-        for window in np.unique(windows):
-            here, (start, end) = windows == window, self.edges[window : window + 2]
-            within = start + keyed(places[here] - start, int(end - start), [self.seed, int(window)])
-            shard = np.searchsorted(self.ends, within, 'right')
-            images[here] = self.firsts[shard] + within - np.where(shard, self.ends[shard - 1], 0)
+    def order(places: np.ndarray) -> np.ndarray:
+        images, windows = np.empty(len(places), np.int64), np.searchsorted(edges, places, 'right') - 1
+        for number in np.unique(windows):
+            here, (start, end) = windows == number, edges[number : number + 2]
+            within = start + keyed(places[here] - start, int(end - start), [seed, int(number)])
+            shard = np.searchsorted(ends, within, 'right')
+            images[here] = firsts[shard] + within - np.where(shard, ends[shard - 1], 0)
         return images
 
+    return order
 
-class Mixed:
+
+def weighted(bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int) -> Order:
     """An epoch of several sets with `counts` images of each, in a drawn order.
 
     Each set is an endless row of passes through all its images, each pass in a drawn order of its own, and an epoch takes the
     next of them. So the images of a set come equally often in the end, whatever its weight.
     """
+    drawn, ends = permutation(int(counts.sum()), seed + epoch), np.cumsum(counts)
 
-    def __init__(self, bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int) -> None:
-        self.bounds, self.counts, self.seed, self.epoch = bounds, counts, seed, epoch
-        self.drawn = Permutation(int(counts.sum()), seed + epoch)
-
-    def __call__(self, places: np.ndarray) -> np.ndarray:
-        """The images at these places."""
-        drawn, ends, images = self.drawn(places), np.cumsum(self.counts), np.empty(len(places), np.int64)
-        sets = np.searchsorted(ends, drawn, 'right')
-        taken = drawn - (ends - self.counts)[sets] + self.epoch * self.counts[sets]
-        passes, within = np.divmod(taken, np.diff(self.bounds)[sets])
+    def order(places: np.ndarray) -> np.ndarray:
+        at, images = drawn(places), np.empty(len(places), np.int64)
+        sets = np.searchsorted(ends, at, 'right')
+        taken = at - (ends - counts)[sets] + epoch * counts[sets]
+        passes, within = np.divmod(taken, np.diff(bounds)[sets])
         for number, turn in np.unique([sets, passes], axis=1).T.tolist():
-            here, (first, end) = (sets == number) & (passes == turn), self.bounds[number : number + 2].tolist()
-            images[here] = first + keyed(within[here], end - first, [self.seed, number, turn])
+            here, (first, end) = (sets == number) & (passes == turn), bounds[number : number + 2].tolist()
+            images[here] = first + keyed(within[here], end - first, [seed, number, turn])
         return images
+
+    return order
 
 
 def shards_of_epoch(
@@ -120,7 +112,7 @@ def shards_of_epoch(
 
 
 def next_shards(bounds: np.ndarray, count: int, seed: list[int], epoch: int) -> tuple[np.ndarray, np.ndarray]:
-    """As `Mixed` takes images: each pass has the shards in a drawn order, and the first and the last one may be a part."""
+    """As `weighted` takes images: each pass has the shards in a drawn order, and the first and the last one may be a part."""
     size, start = int(bounds[-1]), epoch * count
     passes, all_shards = range(start // size, -(-(start + count) // size)), np.arange(len(bounds) - 1)
     shards = np.concatenate([keyed(all_shards, len(all_shards), [*seed, turn]) for turn in passes])

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mmairl.data.images import Reason, UnreadableImage
-from mmairl.data.order import ByShards, Mixed, Permutation, shards_of_epoch
+from mmairl.data.order import Order, by_shards, permutation, shards_of_epoch, weighted
 from mmairl.data.views import inner_most
 from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
@@ -142,16 +142,16 @@ class ResumableSampler(Sampler):
         """Go to this epoch, of which all processes together have seen `start` images."""
         self.epoch, self.start = epoch, start
 
-    def order(self) -> Callable[[np.ndarray], np.ndarray]:
+    def order(self) -> Order:
         """This epoch's order: the images at given places in it."""
         if not self.shuffle:
             return np.asarray
         if self.by == 'shards':
             shards = shards_of_epoch(self.dataset.shard_bounds, self.counts, self.seed, self.epoch)
-            return ByShards(*shards, self.seed + self.epoch, self.window)
+            return by_shards(*shards, self.seed + self.epoch, self.window)
         if self.counts is not None:
-            return Mixed(self.dataset.bounds, self.counts, self.seed, self.epoch)
-        return Permutation(len(self.dataset), self.seed + self.epoch)
+            return weighted(self.dataset.bounds, self.counts, self.seed, self.epoch)
+        return permutation(len(self.dataset), self.seed + self.epoch)
 
     def __iter__(self) -> Iterator[int | tuple[int, int]]:
         order, images, own = self.order(), self.images, range(self.start + self.rank, self.total, self.world_size)
