@@ -76,7 +76,10 @@ class ImageFolder(FileDataset):
     >>> ImageFolder('data/imagenet/val', views=[[dict(type='Resize', size=256), dict(type='CenterCrop', size=224)]])
     """
 
-    layout = 'one folder per class with its images inside (images without classes go with type=UnlabelledFolder)'
+    layout = (
+        'one folder per class with its images inside (images without classes: type=UnlabelledFolder, or '
+        'tools/pack.py --unlabelled)'
+    )
 
     def __init__(
         self,
