@@ -9,20 +9,24 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from filelock import FileLock
 
-from mmairl.data.images import UnreadableImage, retried
+from mmairl.data.images import retried
 from mmairl.errors import UserError, chain, printable
 from mmairl.files import FULL, replacing
 
+Answer = TypeVar('Answer')
 Stamp = tuple[int, int | str]  # size and time of change, or what the storage tells versions by
-REFUSED = re.compile(r'expired|credential|forbidden|denied|unauthori[sz]ed|InvalidAccessKey|Signature', re.IGNORECASE)
+# Not FileExpired, which is s3fs's word for an object that has changed.
+REFUSED = re.compile(
+    r'(?<!File)expired|credential|forbidden|denied|unauthori[sz]ed|InvalidAccessKey|Signature', re.IGNORECASE
+)
 LEFT_OVER = 3600  # seconds after which a file that nobody has written to is that of a killed process
 
 
@@ -31,7 +35,7 @@ def is_far(shard: str) -> bool:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The file system of a URL, one for each process, and the path in it."""
+    """The file system of a URL, one for each process and without what it remembers of the path, and the path in it."""
     if re.search(r'://[^/]*@|[?&](X-Amz-|sig=|token=)', url):
         raise UserError(
             f'the URL of {printable(os.path.basename(url.split("?")[0]))} holds credentials, which a config would keep in '
@@ -40,9 +44,11 @@ def filesystem(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
 
-        return url_to_fs(url)
+        system, path = url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise UserError(f'{printable(url)} needs a package of fsspec ({error}); install it') from error
+    system.invalidate_cache(path)
+    return system, path
 
 
 @contextmanager
@@ -50,7 +56,7 @@ def explained(url: str) -> Iterator[None]:
     """What can be mended by hand is a sentence; anything else an OSError, to be tried again, without the text of the error."""
     try:
         yield
-    except (UserError, UnreadableImage):
+    except UserError:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in FULL:
@@ -66,39 +72,43 @@ def explained(url: str) -> Iterator[None]:
         raise OSError(errno.ETIMEDOUT if 'Timeout' in said else errno.EIO, type(error).__name__) from None
 
 
+def asked(url: str, question: Callable[[Any, str], Answer]) -> Answer:
+    """What a storage answers about a URL, asked again while it fails."""
+
+    def once() -> Answer:
+        with explained(url):
+            return question(*filesystem(url))
+
+    return retried(once, url)
+
+
 def listed(place: str, suffixes: tuple[str, ...]) -> list[str]:
     """The shards of a folder or pattern."""
 
-    def read() -> list[str]:
-        with explained(place):
-            system, path = filesystem(place)
-            found = system.glob(path) if '*' in path else system.ls(path, detail=False)
-            return sorted(system.unstrip_protocol(one) for one in found if one.endswith(suffixes))
+    def question(system: Any, path: str) -> list[str]:
+        found = system.glob(path) if '*' in path else system.ls(path, detail=False)
+        return sorted(system.unstrip_protocol(one) for one in found if one.endswith(suffixes))
 
-    return retried(read, place)
+    return asked(place, question)
 
 
-def stamp_of(url: str) -> Stamp:
-    def read() -> Stamp:
-        with explained(url):
-            system, path = filesystem(url)
-            system.invalidate_cache(path)
-            return told(system.info(path))
-
-    return retried(read, url)
+def stamp_of(shard: str) -> Stamp:
+    if is_far(shard):
+        return version(asked(shard, lambda system, path: system.info(path)))
+    status = os.stat(shard)
+    return status.st_size, status.st_mtime_ns
 
 
-def told(info: dict) -> Stamp:
-    return info['size'], str(
-        info.get('ETag') or info.get('etag') or info.get('LastModified') or info.get('mtime') or ''
-    )
+def version(info: dict) -> Stamp:
+    told = (info.get(name) for name in ('ETag', 'etag', 'LastModified', 'mtime'))
+    return info['size'], str(next(filter(None, told), ''))
 
 
-def refuse_other(url: str, found: Stamp, stamp: Stamp) -> None:
+def refuse_other(shard: str, found: Stamp, stamp: Stamp) -> None:
     if found != stamp:
         raise UserError(
-            f'the shard {printable(url)} has changed since its images were looked for; start again with --resume, if they are '
-            'still the same images in the same order'
+            f'the shard {printable(shard)} has changed since its images were looked for; start again with --resume, if they '
+            'are still the same images in the same order'
         )
 
 
@@ -106,9 +116,8 @@ def opened(url: str, stamp: Stamp) -> BinaryIO:
     """The open shard, which reads only the bytes that it is asked for."""
     with explained(url):
         system, path = filesystem(url)
-        system.invalidate_cache(path)
         file = system.open(path, 'rb', cache_type='none')
-        refuse_other(url, told(file.details), stamp)
+        refuse_other(url, version(file.details), stamp)
         return file
 
 
@@ -122,30 +131,30 @@ def read(file: BinaryIO, url: str, start: int, size: int) -> bytes:
 
 
 @contextmanager
-def fetched(url: str, stamp: Stamp, cache: 'NodeCache | None') -> Iterator[Path]:
-    """The whole shard on the disk, for as long as the block lasts or, with a cache, for longer."""
-    if cache:
-        yield cache.local(url, stamp)
-        return
-    with TemporaryDirectory() as folder:
-        copy(url, stamp, file := Path(folder) / os.path.basename(url))
-        yield file
+def on_disk(shard: str, stamp: Stamp, cache: 'NodeCache | None') -> Iterator[Path]:
+    """The whole shard as a file; a far one for as long as the block lasts or, with a cache, for longer."""
+    if not is_far(shard):
+        yield Path(shard)
+    elif cache:
+        yield cache.local(shard, stamp)
+    else:
+        with TemporaryDirectory() as folder:
+            copy(shard, stamp, file := Path(folder) / os.path.basename(shard))
+            yield file
 
 
 def copy(url: str, stamp: Stamp, target: Path) -> None:
     """The shard as a file, whole or not at all."""
 
-    def once() -> None:
-        with explained(url):
-            system, path = filesystem(url)
-            with system.open(path, 'rb', cache_type='none', block_size=2**24) as source, target.open('r+b') as file:
-                shutil.copyfileobj(source, file, 2**24)
-                if file.tell() != stamp[0]:
-                    raise OSError('cut short')
+    def question(system: Any, path: str) -> None:
+        with system.open(path, 'rb', cache_type='none', block_size=2**24) as source, target.open('r+b') as file:
+            shutil.copyfileobj(source, file, 2**24)
+            if file.tell() != stamp[0]:
+                raise OSError('cut short')
         refuse_other(url, stamp_of(url), stamp)
 
     target.touch()
-    retried(once, url)
+    asked(url, question)
 
 
 class NodeCache:

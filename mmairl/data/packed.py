@@ -8,25 +8,25 @@ the last one.
 import hashlib
 import io
 import json
-import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader
 
 from mmairl.data.folders import FileDataset
 from mmairl.data.images import UnreadableImage, file_kind
-from mmairl.data.shard_formats import ABOUT, members
+from mmairl.data.shard_formats import ABOUT, content, members
 from mmairl.data.shards import Shards
 from mmairl.data.training import unreadable_allowed
 from mmairl.errors import UserError, printable
 from mmairl.files import replacing
 
-HEAD, TAIL = f'{ABOUT.decode()}/about.json', f'{ABOUT.decode()}/done.json'  # a shard's first and last member
+HEAD, TAIL = ABOUT + b'about.json', ABOUT + b'done.json'  # a shard's first and last member
 OVERHEAD = 4 * tarfile.BLOCKSIZE  # headers and filling of an image and its label
 
 
@@ -48,23 +48,15 @@ class Smaller:
         return buffer.getvalue()
 
 
-class Checked(Dataset):
-    """The files of a data set as they will be stored, or why one cannot be read: loaded side by side by data workers."""
-
-    def __init__(self, dataset: FileDataset | Shards, smaller: Smaller | None) -> None:
-        self.dataset, self.smaller = dataset, smaller
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> tuple[bytes, str] | str:
-        try:
-            data = self.dataset.encoded(index)
-            image = self.dataset.decoded(data, index)
-        except UnreadableImage as fault:
-            return fault.reason.phrase
-        data = self.smaller(data, image) if self.smaller else data
-        return data, file_kind(data)
+def checked(index: int, dataset: FileDataset | Shards, smaller: Smaller | None) -> tuple[int, bytes, str, str | None]:
+    """The file of an image as it will be stored, its extension, and why it cannot be read: made by a data worker."""
+    try:
+        data = dataset.encoded(index)
+        image = dataset.decoded(data, index)
+    except UnreadableImage as fault:
+        return index, b'', '', fault.reason.phrase
+    data = smaller(data, image) if smaller else data
+    return index, data, file_kind(data), None
 
 
 def pack(
@@ -79,33 +71,31 @@ def pack(
     With a `size` in bytes that a shard may have, OUT.tar becomes OUT-000000.tar and so on.
     """
     about = dict(classes=dataset.classes, images=len(dataset), source=digest(dataset), **vars(smaller or Smaller(0, 0)))
-    number, index, left_out = written(Path(out), size, about)
-    items = zip(
-        range(index, len(dataset)),
-        DataLoader(Subset(Checked(dataset, smaller), range(index, len(dataset))), batch_size=None, num_workers=workers),
-    )
-    item = next(items, None)
-    while item is not None:
+    number, done, left_out = written(Path(out), size, about)
+    left, check = range(done, len(dataset)), partial(checked, dataset=dataset, smaller=smaller)
+    found = iter(DataLoader(left, batch_size=None, collate_fn=check, num_workers=workers))
+    image = next(found, None)
+    while image is not None:
         with replacing(shard_at(Path(out), size, number)) as beside, tarfile.open(beside, 'w') as archive:
-            add(archive, HEAD, json.dumps(about).encode())
+            add(archive, HEAD.decode(), json.dumps(about).encode())
             taken: set[str] = set()
-            while item is not None:
-                index, found = item
+            while image is not None:
+                index, data, kind, fault = image
                 name = dataset.member(index)
-                if isinstance(found, str):
+                if fault:
                     left_out += 1
-                    refuse_too_many(dataset, left_out, index, name, found)
+                    refuse_too_many(dataset, left_out, index, name, fault)
                 else:
-                    if taken and size and archive.offset + len(found[0]) + OVERHEAD > size:
+                    if taken and size and archive.offset + len(data) + OVERHEAD > size:
                         break
                     key = key_of(name, taken)
-                    add(archive, f'{key}.{found[1]}', found[0])
+                    add(archive, f'{key}.{kind}', data)
                     if dataset.classes:
                         add(archive, f'{key}.cls', str(int(dataset.labels[index])).encode())
-                yield name, found if isinstance(found, str) else None
-                item = next(items, None)
-            done = len(dataset) if item is None else item[0]
-            add(archive, TAIL, json.dumps(dict(done=done, left_out=left_out)).encode())
+                yield name, fault
+                image = next(found, None)
+            done = len(dataset) if image is None else index
+            add(archive, TAIL.decode(), json.dumps(dict(done=done, left_out=left_out)).encode())
         number += 1
 
 
@@ -149,16 +139,13 @@ def written(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
     return number, done['done'], done['left_out']
 
 
-def said_by(shard: Path) -> dict[str, dict]:
+def said_by(shard: Path) -> dict[bytes, dict]:
     """The first and the last member of a shard, where it has such."""
     with shard.open('rb') as file:
-        found = {
-            name.decode(errors='replace'): (start, size) for name, start, size, _ in members(file.fileno(), str(shard))
-        }
         return {
-            name: json.loads(os.pread(file.fileno(), size, start))
-            for name, (start, size) in found.items()
-            if name in (HEAD, TAIL)
+            path: json.loads(content(file.fileno(), *member))
+            for path, member in members(file.fileno(), str(shard))
+            if path in (HEAD, TAIL)
         }
 
 

@@ -4,15 +4,14 @@ Names in a shard are data: they are never opened as paths.
 """
 
 import hashlib
-import io
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
+from typing import Any, NoReturn
 from zlib import adler32
 
 import numpy as np
@@ -22,9 +21,10 @@ from mmairl.errors import UserError, printable
 BLOCK = 512  # of a tar archive
 IMAGES = tuple(b'jpg jpeg png webp gif tif bmp ppm avif jp2 ico'.split())
 ARRAY = b'npy'
-ABOUT = b'__mmairl__'  # the folder of what tools/pack.py says about an archive; webdataset passes such names over
-POINTER = b'.mmairl/pointer'  # the first member of an archive that an older tools/pack.py wrote
+ABOUT = b'__mmairl__/'  # the folder of what tools/pack.py says about an archive; webdataset passes such names over
+KINDS = {int: 'numbers', str: 'names', type(None): 'none'}  # of labels
 GROUPS = 8  # row groups of Parquet files that a process keeps
+Member = tuple[int, int, bytes]  # start, size and first bytes
 NO_PYARROW = 'Arrow and Parquet files are read by the package `pyarrow`; pip install pyarrow'
 
 
@@ -66,20 +66,84 @@ def rows_of(file: Path, name: str) -> Rows:
 # ---- tar archives
 
 
-def tar_rows(file: Path, name: str) -> Rows:
+def tar_rows(file: Path, shard: str) -> Rows:
+    places, names, labels, about = [], [], [], {}
     with file.open('rb', buffering=0) as opened:
-        found = members(opened.fileno(), name)
-        first = next(found, (b'', 0, 0, b''))
-        if first[0] == POINTER:
-            return packed_rows(opened.fileno(), name, int(first[3][:20]), found)
-        samples = Samples(opened.fileno(), name)
-        for member in (first, *found) if first[0] else ():
-            samples.add(*member)
-    return samples.rows()
+        for name, sample in samples(opened.fileno(), shard):
+            if name.startswith(ABOUT):
+                about = about or json_of(opened.fileno(), sample) or {}
+                continue
+            # Beside an image, an array is something else.
+            images = [kind for kind in IMAGES if kind in sample] or [kind for kind in sample if kind == ARRAY]
+            if len(images) != 1:
+                held = ', '.join(printable(kind.decode(errors='replace')) for kind in sample)
+                refuse(shard, name, f'has {len(images) or "no"} images among its members ({held}); it must have one')
+            places.append(sample[images[0]][:2])
+            names.append(name)
+            try:
+                labels.append(label_of(opened.fileno(), sample))
+            except ValueError:
+                refuse(shard, name, 'has a label that cannot be read')
+    if doubled := [name for name, times in Counter(names).items() if times > 1]:
+        refuse(shard, doubled[0], 'is there twice')
+    for name, label in zip(names, labels):
+        if type(label) is not type(labels[0]) or type(label) not in KINDS:
+            refuse(shard, name, f'is labelled {label!r:.40} and the first one {labels[0]!r:.40}, not of one kind')
+    kind, classes = KINDS[type(labels[0])] if labels else 'none', []
+    if kind == 'names':
+        classes = sorted(set(labels))
+        number = {name: at for at, name in enumerate(classes)}
+        labels = [number[label] for label in labels]
+    elif kind == 'none':
+        labels = [-1] * len(labels)
+    if 'classes' in about:
+        kind, classes = 'classes', about['classes']
+    starts, sizes = np.array(places, np.int64).reshape(-1, 2).T
+    return Rows(starts, sizes, np.array(labels, np.int64), names, kind, classes, about)
 
 
-def members(file: int, shard: str) -> Iterator[tuple[bytes, int, int, bytes]]:
-    """Name, start and size of each regular file of a tar archive, and its first bytes."""
+def samples(file: int, shard: str) -> Iterator[tuple[bytes, dict[bytes, Member]]]:
+    """The members of a tar archive put together as WebDataset does: neighbours with one name before the first dot."""
+    name, sample = b'', {}
+    for path, member in members(file, shard):
+        folder, slash, base = path.removeprefix(b'./').rpartition(b'/')
+        stem, dot, kind = base.partition(b'.')
+        if not dot or not stem:
+            continue
+        if (key := folder + slash + stem) != name:
+            if sample:
+                yield name, sample
+            name, sample = key, {}
+        if (kind := kind.lower()) in sample:
+            refuse(shard, name, 'has two members of one name')
+        sample[kind] = member
+    if sample:
+        yield name, sample
+
+
+def content(file: int, start: int, size: int, first: bytes) -> bytes:
+    return first if len(first) == size else os.pread(file, size, start)
+
+
+def label_of(file: int, sample: dict[bytes, Member]) -> int | str | None:
+    if b'cls' in sample:
+        text = content(file, *sample[b'cls']).decode().strip()
+        return int(text) if text.lstrip('-').isdigit() else text
+    found = json_of(file, sample)
+    return found.get('label', found.get('cls')) if isinstance(found, dict) else None
+
+
+def json_of(file: int, sample: dict[bytes, Member]) -> Any:
+    return json.loads(content(file, *sample[b'json'])) if b'json' in sample else None
+
+
+def refuse(shard: str, name: bytes, fault: str) -> NoReturn:
+    name = printable(name.decode(errors='replace'))
+    raise UserError(f'the image {name} in the shard {shard} {fault}; write that shard again, or leave it out')
+
+
+def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
+    """The regular files of a tar archive, each with its path."""
     end, at, told = os.fstat(file).st_size, 0, {}
     while True:
         head = os.pread(file, 2 * BLOCK, at)
@@ -91,19 +155,22 @@ def members(file: int, shard: str) -> Iterator[tuple[bytes, int, int, bytes]]:
         expected = octal(head[148:156]) - 8 * ord(' ') + sum(head[148:156])
         if (adler32(head[:BLOCK]) % 2**16 - 1 - expected) % 65521:
             raise UserError(f'the shard {shard} is no tar archive, or damaged at byte {at}; copy it again')
-        start, size = at + BLOCK, int(told.get('size', octal(head[124:136])))
+        start, size = at + BLOCK, told.get('size', octal(head[124:136]))
         at = start + -(-size // BLOCK) * BLOCK
         if start + size > end:
             raise UserError(f'the shard {shard} is cut short in its member {printable(head[:100])}; copy it again')
         kind = head[156:157]
         if kind in b'Lx':  # the next member's name, where it does not fit into a header
-            told.update(extended(kind, os.pread(file, size, start)))
+            try:
+                told.update(extended(kind, os.pread(file, size, start)))
+            except ValueError as error:
+                raise UserError(f'the shard {shard} is damaged at byte {start}; copy it again') from error
             continue
         if kind in b'0\0':
             name = head[:100].rstrip(b'\0')
             if head[257:263] == b'ustar\0' and head[345]:
                 name = head[345:500].rstrip(b'\0') + b'/' + name
-            yield told.get('path', name), start, size, head[BLOCK : BLOCK + size]
+            yield told.get('path', name), (start, size, head[BLOCK : BLOCK + size])
         if kind != b'g':
             told = {}
 
@@ -118,125 +185,22 @@ def octal(field: bytes) -> int:
         return -1
 
 
-def extended(kind: bytes, text: bytes) -> dict[str, bytes]:
+def extended(kind: bytes, text: bytes) -> dict[str, bytes | int]:
     """GNU's long name, or the path and size among the records of POSIX, each 'LENGTH KEY=VALUE'."""
     if kind == b'L':
         return dict(path=text.rstrip(b'\0'))
     found = {}
     while text.strip(b'\0'):
         length = int(text.partition(b' ')[0])
+        if length < 1:
+            raise ValueError('a record of no length')
         key, _, value = text[:length].partition(b' ')[2].rstrip(b'\n').partition(b'=')
-        found[key.decode()] = value
+        if key == b'path':
+            found['path'] = value
+        elif key == b'size':
+            found['size'] = max(0, int(value))
         text = text[length:]
-    return {key: value for key, value in found.items() if key in ('path', 'size')}
-
-
-class Samples:
-    """The members of a tar archive put together as WebDataset does: neighbours with one name before the first dot."""
-
-    def __init__(self, file: int, shard: str) -> None:
-        self.file, self.shard = file, shard
-        self.places: list[tuple[int, int]] = []
-        self.names: list[bytes] = []
-        self.labels: list[int | str | None] = []
-        self.about: dict = {}
-        self.key, self.members = b'', {}
-
-    def add(self, name: bytes, start: int, size: int, first: bytes) -> None:
-        folder, slash, base = name.removeprefix(b'./').rpartition(b'/')
-        if folder == ABOUT:
-            self.about = self.about or json.loads(self.content(start, size, first))
-            return
-        stem, dot, extension = base.partition(b'.')
-        if not dot or not stem:
-            return
-        key, extension = folder + slash + stem, extension.lower()
-        if key != self.key:
-            self.finish()
-            self.key, self.members = key, {}
-        if extension in self.members:
-            self.refuse('has two members of one name')
-        self.members[extension] = start, size, first
-
-    def content(self, start: int, size: int, first: bytes) -> bytes:
-        return first if len(first) == size else os.pread(self.file, size, start)
-
-    def finish(self) -> None:
-        """Add the image that has been read last."""
-        if not self.members:
-            return
-        images = [extension for extension in IMAGES if extension in self.members]
-        if not images and ARRAY in self.members:  # beside an image, an array is something else
-            images = [ARRAY]
-        if len(images) != 1:
-            held = ', '.join(printable(one.decode(errors='replace')) for one in self.members)
-            self.refuse(f'has {len(images) or "no"} images among its members ({held}); it must have one')
-        self.places.append(self.members[images[0]][:2])
-        self.names.append(self.key)
-        self.labels.append(self.label())
-
-    def label(self) -> int | str | None:
-        try:
-            if b'cls' in self.members:
-                text = self.content(*self.members[b'cls']).decode().strip()
-                return int(text) if text.lstrip('-').isdigit() else text
-            if b'json' in self.members:
-                told = json.loads(self.content(*self.members[b'json']))
-                return told.get('label', told.get('cls')) if isinstance(told, dict) else None
-        except ValueError:
-            self.refuse('has a label that cannot be read')
-        return None
-
-    def refuse(self, fault: str) -> None:
-        key = printable(self.key.decode(errors='replace'))
-        raise UserError(f'the image {key} in the shard {self.shard} {fault}; write that shard again, or leave it out')
-
-    def rows(self) -> Rows:
-        self.finish()
-        if len(set(self.names)) < len(self.names):
-            seen: set[bytes] = set()
-            self.key = next(name for name in self.names if name in seen or seen.add(name))
-            self.refuse('is there twice')
-        for name, label in zip(self.names, self.labels):
-            if type(label) is not type(self.labels[0]) or type(label) not in KINDS:
-                self.key = name
-                self.refuse(f'is labelled {label!r:.40} and the first one {self.labels[0]!r:.40}, not of one kind')
-        starts, sizes = np.array(self.places, np.int64).reshape(-1, 2).T
-        kind, labels, classes = KINDS[type(self.labels[0])] if self.labels else 'none', self.labels, []
-        if kind == 'names':
-            classes = sorted(set(labels))
-            numbers = {name: number for number, name in enumerate(classes)}
-            labels = [numbers[label] for label in labels]
-        elif kind == 'none':
-            labels = [-1] * len(labels)
-        if 'classes' in self.about:
-            kind, classes = 'classes', self.about['classes']
-        return Rows(starts, sizes, np.array(labels, np.int64), self.names, kind, classes, self.about)
-
-
-KINDS = {int: 'numbers', str: 'names', type(None): 'none'}
-
-
-def packed_rows(file: int, shard: str, start: int, found: Iterator[tuple[bytes, int, int, bytes]]) -> Rows:
-    """The images of an archive by an older tools/pack.py: of any format, and with their labels in a table at its end."""
-    *images, (_, start, size, _) = found
-    try:
-        table = io.BytesIO(os.pread(file, size, start))
-        if any(member.compress_type != ZIP_STORED for member in ZipFile(table).infolist()):
-            raise ValueError('its table of contents is compressed')  # and could fill the memory
-        with np.load(table, allow_pickle=False) as arrays:
-            labels, text = (
-                arrays['labels'].astype(np.int64),
-                arrays['classes'].tobytes().decode(errors='surrogateescape'),
-            )
-        if len(labels) != len(images):
-            raise ValueError('its table of contents is wrong')
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise UserError(f'the shard {shard} is damaged ({error}); make it anew with tools/pack.py') from error
-    starts, sizes = np.array([member[1:3] for member in images], np.int64).reshape(-1, 2).T
-    names = [name.rpartition(b'.')[0] for name, *_ in images]
-    classes = text.split('\0') if text else []
-    return Rows(starts, sizes, labels, names, 'classes' if classes else 'none', classes, {})
+    return found
 
 
 # ---- Arrow and Parquet
@@ -248,11 +212,11 @@ def arrow_rows(file: Path, name: str) -> Rows:
     with pa.memory_map(os.fspath(file)) as mapped:
         whole = mapped.read_buffer()
         try:
-            try:
-                batches = list(pa.ipc.open_stream(whole))
-            except pa.ArrowInvalid:
+            if bytes(whole[:6]) == b'ARROW1':
                 opened = pa.ipc.open_file(whole)
                 batches = [opened.get_batch(at) for at in range(opened.num_record_batches)]
+            else:
+                batches = list(pa.ipc.open_stream(whole))
         except (pa.ArrowInvalid, OSError) as error:
             raise UserError(f'the shard {name} is no Arrow file, or cut short ({error}); copy it again') from error
         schema = batches[0].schema if batches else pa.schema([])
@@ -279,7 +243,6 @@ def arrow_rows(file: Path, name: str) -> Rows:
 
 
 def parquet_rows(file: Path, name: str) -> Rows:
-    arrow(name)
     opened = parquet(os.fspath(file), name)
     _, label, classes = columns(opened.schema_arrow, name)
     counts = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
@@ -303,7 +266,6 @@ def arrow(name: str) -> Any:
     return pyarrow
 
 
-@lru_cache(GROUPS)
 def parquet(file: str, name: str) -> Any:
     pa = arrow(name)
     try:
@@ -313,9 +275,8 @@ def parquet(file: str, name: str) -> Any:
 
 
 @lru_cache(GROUPS)
-def row_group(file: str, name: str, stamp: tuple, group: int) -> Any:
+def row_group(opened: Any, name: str, group: int) -> Any:
     """The images of a row group: a Parquet file is compressed group by group, so none can be read alone."""
-    opened = parquet(file, name)
     column, *_ = columns(opened.schema_arrow, name)
     images = opened.read_row_group(group, [column], use_threads=False).column(0).combine_chunks()
     return images.field('bytes') if arrow(name).types.is_struct(images.type) else images

@@ -10,9 +10,10 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,49 +21,45 @@ import torch
 from filelock import FileLock
 from mmengine.dist import is_main_process
 from rich.progress import track
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from mmairl import machine
 from mmairl.data import far
 from mmairl.data.shard_formats import rows_of
+from mmairl.data.subsets import read_lines
 from mmairl.errors import UserError, printable
-from mmairl.files import replacing, write_json
+from mmairl.files import read_json, replacing, write_json
 
 SUFFIXES = ('.tar', '.parquet', '.arrow')
 THREADS = 16  # that wait for a network disk
+VERSION = 2  # of the files below a folder
 FEW = 4  # shards that are searched without other processes
 
 
 class Index:
-    """The images of all shards in order: image i is row i of each array, and shard s has the rows from bounds[s] on."""
+    """The images of all shards in order: image i is item i of each array, and shard s begins at bounds[s]."""
 
     def __init__(self, folder: Path, shards: Sequence[str]) -> None:
-        told = json.loads((folder / 'about.json').read_text())
-        self.folder, self.shards = folder, list(shards)
+        told = read_json(folder / 'about.json')
+        self.folder, self.shards, self.about = folder, list(shards), told['about']
         self.classes: list[str] = told['classes']
         self.stamps = [tuple(stamp) for stamp in told['stamps']]
-        self.about: dict = told['about']
-        self.map()
+        self.bounds = np.cumsum([0, *told['counts']])
+        # Copy on write, since torch takes no array that cannot be written.
+        self.starts, self.sizes, self.labels, self.name_ends = np.load(folder / 'rows.npy', mmap_mode='c')
+        self.names = np.load(folder / 'names.npy', mmap_mode='c')
 
-    def map(self) -> None:
-        """Copy on write, since torch takes no array that cannot be written."""
-        for name in ('bounds', 'starts', 'sizes', 'labels', 'name_ends', 'names'):
-            setattr(self, name, np.load(self.folder / f'{name}.npy', mmap_mode='c'))
-
-    def __getstate__(self) -> dict:
+    def __reduce__(self) -> tuple:
         """Without the arrays, which a worker that is started anew maps itself."""
-        return {name: value for name, value in vars(self).items() if not isinstance(value, np.ndarray)}
+        return Index, (self.folder, self.shards)
 
-    def __setstate__(self, state: dict) -> None:
-        vars(self).update(state)
-        self.map()
-
-    def place(self, row: int) -> tuple[int, int, int]:
+    def place(self, image: int) -> tuple[int, int, int]:
         """Shard, start and size of an image."""
-        return int(np.searchsorted(self.bounds, row, 'right')) - 1, int(self.starts[row]), int(self.sizes[row])
+        return int(np.searchsorted(self.bounds, image, 'right')) - 1, int(self.starts[image]), int(self.sizes[image])
 
-    def name(self, row: int) -> bytes:
-        return self.names[self.name_ends[row] : self.name_ends[row + 1]].tobytes()
+    def name(self, image: int) -> bytes:
+        start = self.name_ends[image - 1] if image else 0
+        return self.names[start : self.name_ends[image]].tobytes()
 
 
 def index_of(shards: Sequence[str], cache: far.NodeCache | None = None) -> Index:
@@ -70,7 +67,7 @@ def index_of(shards: Sequence[str], cache: far.NodeCache | None = None) -> Index
     stamps = stamps_of(shards)
     names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]
     home = machine.cache() / 'shards' / names
-    folder = home / hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:16]
+    folder = home / hashlib.sha256(json.dumps([VERSION, stamps]).encode()).hexdigest()[:16]
     if not (folder / 'about.json').is_file():
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(home / '.lock'):
@@ -83,88 +80,61 @@ def index_of(shards: Sequence[str], cache: far.NodeCache | None = None) -> Index
 
 def build(shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: far.NodeCache | None) -> None:
     """Search the shards side by side, then put what was found together."""
-    left = [at for at in range(len(shards)) if not part(folder, at).is_file()]
+    parts = [folder / f'shard_{at:06}.npz' for at in range(len(shards))]
+    left = [one for one in zip(parts, shards, stamps) if not one[0].is_file()]
     workers = min(machine.cores(), len(left)) if len(left) > FEW else 0
     own = torch.Generator()  # a run draws the same numbers, whether or not the index is there
-    search = DataLoader(
-        Search(shards, stamps, left, folder, cache), batch_size=None, num_workers=workers, generator=own
+    loader = DataLoader(
+        left, batch_size=None, collate_fn=partial(search, cache=cache), num_workers=workers, generator=own
     )
-    for _ in track(search, 'looking for images in shards', len(left), disable=not is_main_process()):
+    for _ in track(loader, 'looking for images in shards', len(left), disable=not is_main_process()):
         pass
-    about = [told_by(part(folder, at)) for at in range(len(shards))]
+    about = []
+    for part in parts:
+        with np.load(part, allow_pickle=False) as found:
+            about.append(json.loads(str(found['about'])))
     refuse_unlike(shards, about)
     classes = about[0]['classes']
     if about[0]['kind'] == 'names':
         classes = sorted({name for one in about for name in one['classes']})
     elif about[0]['kind'] == 'numbers':
         classes = [str(number) for number in range(1 + max(one['highest'] for one in about))]
-    bounds, letters = (np.cumsum([0, *(one[what] for one in about)]) for what in ('count', 'letters'))
-    np.save(folder / 'bounds.npy', bounds)
-    sizes = dict.fromkeys(('starts', 'sizes', 'labels'), bounds[-1]) | dict(name_ends=bounds[-1] + 1, names=letters[-1])
-    kept = {
-        name: np.lib.format.open_memmap(
-            folder / f'{name}.npy', 'w+', np.uint8 if name == 'names' else np.int64, (int(size),)
-        )
-        for name, size in sizes.items()
-    }
-    number = {name: at for at, name in enumerate(classes)}
-    for at, told in enumerate(about):
-        rows = slice(bounds[at], bounds[at + 1])
-        with np.load(part(folder, at), allow_pickle=False) as found:
-            kept['starts'][rows], kept['sizes'][rows], kept['labels'][rows] = (
-                found[name] for name in ('starts', 'sizes', 'labels')
-            )
-            kept['names'][letters[at] : letters[at + 1]] = found['names']
-            kept['name_ends'][bounds[at] + 1 : bounds[at + 1] + 1] = letters[at] + found['name_ends']
+    counts, letters = ([one[what] for one in about] for what in ('count', 'letters'))
+    rows = np.lib.format.open_memmap(folder / 'rows.npy', 'w+', np.int64, (4, sum(counts)))
+    names = np.lib.format.open_memmap(folder / 'names.npy', 'w+', np.uint8, (sum(letters),))
+    number, first, letter = {name: at for at, name in enumerate(classes)}, 0, 0
+    for part, told in zip(parts, about):
+        _, _, labels, name_ends = here = rows[:, first : first + told['count']]
+        with np.load(part, allow_pickle=False) as found:
+            here[:] = found['rows']
+            names[letter : letter + told['letters']] = found['names']
+        name_ends += letter
         if told['kind'] == 'names':
-            kept['labels'][rows] = np.array([number[name] for name in told['classes']])[kept['labels'][rows]]
-    for array in kept.values():
-        array.flush()
-    write_json(folder / 'about.json', dict(classes=classes, stamps=stamps, about=about[0]['about']))
-    for at in range(len(shards)):
-        part(folder, at).unlink()
+            labels[:] = np.array([number[name] for name in told['classes']])[labels]
+        first, letter = first + told['count'], letter + told['letters']
+    rows.flush()
+    names.flush()
+    write_json(folder / 'about.json', dict(classes=classes, stamps=stamps, counts=counts, about=about[0]['about']))
+    for part in parts:
+        part.unlink()
 
 
-def told_by(file: Path) -> dict:
-    with np.load(file, allow_pickle=False) as found:
-        return json.loads(found['about'].tobytes())
-
-
-def part(folder: Path, at: int) -> Path:
-    return folder / f'shard_{at:06}.npz'
-
-
-class Search(Dataset):
-    """One item a shard: what is found in it is written to its file."""
-
-    def __init__(
-        self, shards: Sequence[str], stamps: list[far.Stamp], left: list[int], folder: Path, cache: far.NodeCache | None
-    ) -> None:
-        self.shards, self.stamps, self.left, self.folder, self.cache = shards, stamps, left, folder, cache
-
-    def __len__(self) -> int:
-        return len(self.left)
-
-    def __getitem__(self, item: int) -> int:
-        at = self.left[item]
-        shard = self.shards[at]
-        near = nullcontext(Path(shard)) if not far.is_far(shard) else far.fetched(shard, self.stamps[at], self.cache)
-        with near as file:
-            found = rows_of(file, printable(shard))
-            twin = found.digest(file)
-        about = dict(kind=found.kind, classes=found.classes, count=len(found.starts), about=found.about)
-        about.update(highest=int(found.labels.max()), letters=sum(map(len, found.names)), digest=twin)
-        with replacing(part(self.folder, at)) as beside, beside.open('wb') as written:
-            np.savez(
-                written,
-                starts=found.starts,
-                sizes=found.sizes,
-                labels=found.labels,
-                names=np.frombuffer(b''.join(found.names), np.uint8),
-                name_ends=np.cumsum([len(name) for name in found.names]),
-                about=np.frombuffer(json.dumps(about).encode(), np.uint8),
-            )
-        return at
+def search(place: tuple[Path, str, far.Stamp], cache: far.NodeCache | None) -> None:
+    """Write what is found in a shard to a file of its own."""
+    part, shard, stamp = place
+    with far.on_disk(shard, stamp, cache) as file:
+        found = rows_of(file, printable(shard))
+        digest = found.digest(file)
+    about = dict(kind=found.kind, classes=found.classes, count=len(found.starts), about=found.about, digest=digest)
+    about.update(highest=int(found.labels.max()), letters=sum(map(len, found.names)))
+    name_ends = np.cumsum([len(name) for name in found.names])
+    with replacing(part) as beside, beside.open('wb') as written:
+        np.savez(
+            written,
+            rows=np.stack([found.starts, found.sizes, found.labels, name_ends]),
+            names=np.frombuffer(b''.join(found.names), np.uint8),
+            about=np.array(json.dumps(about)),
+        )
 
 
 def refuse_unlike(shards: Sequence[str], about: list[dict]) -> None:
@@ -182,20 +152,13 @@ def refuse_unlike(shards: Sequence[str], about: list[dict]) -> None:
 
 def stamps_of(shards: Sequence[str]) -> list[far.Stamp]:
     """Size and time of change of each shard."""
-
-    def stamp(shard: str) -> far.Stamp:
-        if far.is_far(shard):
-            return far.stamp_of(shard)
-        try:
-            status = os.stat(shard)
-        except OSError as error:
-            raise UserError(
-                f'the shard {printable(shard)} cannot be read ({error.strerror}); bring it back, or correct the pattern'
-            ) from error
-        return status.st_size, status.st_mtime_ns
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(stamp, shards))
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            return list(pool.map(far.stamp_of, shards))
+    except OSError as error:
+        raise UserError(
+            f'the shard {printable(error.filename)} cannot be read ({error.strerror}); bring it back, or correct the pattern'
+        ) from error
 
 
 def shards_at(root: str | Path | Sequence[str]) -> list[str]:
@@ -204,7 +167,7 @@ def shards_at(root: str | Path | Sequence[str]) -> list[str]:
         found = [shard for one in root for shard in shards_at(one)]
     else:
         found = [shard for one in braces(os.fspath(root)) for shard in files_at(one)]
-    if twice := [shard for shard in found if found.count(shard) > 1] if len(set(found)) < len(found) else []:
+    if twice := [shard for shard, times in Counter(found).items() if times > 1]:
         raise UserError(f'the shard {printable(twice[0])} is named twice; name it once')
     return found
 
@@ -218,10 +181,8 @@ def files_at(place: str) -> list[str]:
         found = sorted(entry.path for entry in os.scandir(place) if entry.name.endswith(SUFFIXES))
         refuse_gaps(found)
     elif place.endswith('.txt'):
-        lines = Path(place).read_text('utf-8-sig').splitlines() if os.path.isfile(place) else []
-        lines = [line.strip() for line in lines if line.strip()]
-        inside = [line if far.is_far(line) else os.path.join(os.path.dirname(place), line) for line in lines]
-        found = [shard for one in inside for shard in shards_at(one)]
+        here = os.path.dirname(place)
+        return shards_at([one if far.is_far(one) else os.path.join(here, one) for one in read_lines(place, 'shards')])
     elif place.endswith(SUFFIXES):
         found = sorted(glob.glob(place)) if glob.has_magic(place) and not os.path.exists(place) else [place]
     else:
@@ -238,15 +199,14 @@ def files_at(place: str) -> list[str]:
 
 def refuse_gaps(shards: Sequence[str]) -> None:
     """In a folder, names such as train-00003-of-00010.parquet say how many there must be."""
-    for one in shards:
-        if said := re.fullmatch(r'(.*-)(\d+)(-of-)(\d+)(\D*)', one):
-            before, _, of, count, end = said.groups()
-            names = [f'{before}{at:0{len(said[2])}}{of}{count}{end}' for at in range(int(count))]
-            if missing := sorted(set(names) - set(shards)):
-                raise UserError(
-                    f'{len(missing)} of the {count} shards are missing, first {printable(missing[0])}; bring them back, or '
-                    'name those that are there by a pattern'
-                )
+    told = [re.fullmatch(r'(.*-)(\d+)-of-(\d+)(\D*)', shard) for shard in shards]
+    for before, digits, count, end in {(one[1], len(one[2]), one[3], one[4]) for one in told if one}:
+        names = {f'{before}{at:0{digits}}-of-{count}{end}' for at in range(int(count))}
+        if missing := sorted(names - set(shards)):
+            raise UserError(
+                f'{len(missing)} of the {count} shards are missing, first {printable(missing[0])}; bring them back, or '
+                'name those that are there by a pattern'
+            )
 
 
 def braces(pattern: str) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 import io
 import os
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from mmairl.data import far
 from mmairl.data.far import NodeCache
 from mmairl.data.images import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableImage, retried
-from mmairl.data.shard_formats import row_group
+from mmairl.data.shard_formats import parquet, row_group
 from mmairl.data.shard_index import index_of, shards_at
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
@@ -48,17 +48,15 @@ class Shards(ViewDataset):
         self.cache = NodeCache(cache, cache_size) if cache else None
         self.root, self.max_unreadable, self.max_pixels = root, max_unreadable, max_pixels
         self.contents = index_of(shards_at(root), self.cache)
-        self.__setstate__({})
+        self.classes, self.labels = self.contents.classes, torch.from_numpy(self.contents.labels)
         self.take_depth()
 
     def __getstate__(self) -> dict:
-        """Without what a worker that is started anew opens itself."""
-        return {name: value for name, value in vars(self).items() if name not in ('files', 'labels')}
+        """Without the labels, which a worker that is started anew maps itself."""
+        return {**vars(self), 'labels': None}
 
     def __setstate__(self, state: dict) -> None:
-        vars(self).update(state)
-        self.classes, self.labels = self.contents.classes, torch.from_numpy(self.contents.labels)
-        self.files: OrderedDict[tuple[int, int], BinaryIO] = OrderedDict()
+        vars(self).update(state, labels=torch.from_numpy(state['contents'].labels))
 
     @property
     def shard_bounds(self) -> list[np.ndarray]:
@@ -83,7 +81,26 @@ class Shards(ViewDataset):
     def encoded(self, index: int) -> bytes:
         """The image's file as it is stored."""
         shard, start, size = self.contents.place(index)
-        return retried(lambda: self.read(shard, start, size), self.contents.shards[shard])
+        name, stamp = self.contents.shards[shard], self.contents.stamps[shard]
+        if size > BYTES_PER_PIXEL * self.max_pixels:
+            raise UnreadableImage(Reason.TOO_LARGE)
+
+        def read() -> bytes:
+            try:
+                file = opened(os.getpid(), name, stamp, self.cache)
+                if name.endswith('.parquet'):
+                    return row_group(file, name, start)[size].as_py()
+                if isinstance(file, io.FileIO):
+                    return os.pread(file.fileno(), size, start)
+                return far.read(file, name, start, size)
+            except OSError:
+                opened.cache_clear()  # a mount that went and came back needs its files opened again
+                raise
+
+        data = retried(read, name)
+        if not data:
+            raise UnreadableImage(Reason.EMPTY)
+        return data
 
     def raw(self, index: int) -> Tensor:
         try:
@@ -91,46 +108,17 @@ class Shards(ViewDataset):
         except UnreadableImage as fault:
             raise UnreadableImage(fault.reason, printable(self.name(index)), '; mend or remove it') from fault
 
-    def read(self, shard: int, start: int, size: int) -> bytes:
-        """The bytes of an image file."""
-        if size > BYTES_PER_PIXEL * self.max_pixels:
-            raise UnreadableImage(Reason.TOO_LARGE)
-        name, stamp = self.contents.shards[shard], self.contents.stamps[shard]
-        try:
-            file = self.opened(shard)
-            if name.endswith('.parquet'):
-                data = row_group(file.name, name, stamp, start)[size].as_py()
-            elif isinstance(file, io.FileIO):
-                data = os.pread(file.fileno(), size, start)
-            else:
-                data = far.read(file, name, start, size)
-        except OSError:
-            self.files.pop((os.getpid(), shard), None)  # a mount that went and came back needs the file opened again
-            raise
-        if not data:
-            raise UnreadableImage(Reason.EMPTY)
-        return data
 
-    def opened(self, shard: int) -> BinaryIO:
-        """The open shard, each process having its own: connections do not survive a fork."""
-        at = os.getpid(), shard
-        if at not in self.files:
-            if len(self.files) >= OPEN:
-                self.files.popitem(last=False)
-            self.files[at] = self.open(self.contents.shards[shard], self.contents.stamps[shard])
-        self.files.move_to_end(at)
-        return self.files[at]
-
-    def open(self, name: str, stamp: far.Stamp) -> BinaryIO:
-        if not far.is_far(name):
-            file = io.FileIO(name)
-            status = os.fstat(file.fileno())
-            far.refuse_other(name, (status.st_size, status.st_mtime_ns), stamp)
-            return file
-        if self.cache:
-            return io.FileIO(self.cache.local(name, stamp))
-        if name.endswith('.parquet'):
-            raise UserError(
-                f'{printable(name)} is read group by group; set cache of the data set to a folder of this node'
-            )
+@lru_cache(OPEN)
+def opened(process: int, name: str, stamp: far.Stamp, cache: NodeCache | None) -> Any:
+    """An open shard. Each process has its own: connections do not survive a fork."""
+    path = name
+    if not far.is_far(name):
+        far.refuse_other(name, far.stamp_of(name), stamp)
+    elif cache:
+        path = cache.local(name, stamp)
+    elif not name.endswith('.parquet'):
         return far.opened(name, stamp)
+    else:
+        raise UserError(f'{printable(name)} is read group by group; set cache of the data set to a folder of this node')
+    return parquet(path, name) if name.endswith('.parquet') else io.FileIO(path)

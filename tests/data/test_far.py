@@ -1,10 +1,8 @@
 """Shards on a real S3 server on the loopback: read in place or through a node's cache, and what goes wrong in a sentence."""
 
 import errno
-import io
 import pickle
 import shutil
-import tarfile
 import threading
 import time
 import traceback
@@ -14,11 +12,11 @@ import numpy as np
 import pytest
 import resuming
 import torch
-from PIL import Image
+from archives import archive, png
 from test_same_run import config
 from torch.utils.data import DataLoader
 
-from mmairl.data import far, images
+from mmairl.data import far, images, shards
 from mmairl.data.shards import Shards
 from mmairl.data.training import ResumableSampler, TrainingImages
 from mmairl.data.views import ViewDataset
@@ -65,23 +63,20 @@ def server():
     served.stop()
 
 
-def tar(pixels: np.ndarray, first: int) -> bytes:
-    with tarfile.open(fileobj=(out := io.BytesIO()), mode='w') as archive:
-        for at, one in enumerate(pixels, first):
-            Image.fromarray(one).save(data := io.BytesIO(), format='PNG')
-            for name, content in ((f'{at}.png', data.getvalue()), (f'{at}.cls', b'%d' % (at % 3))):
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
-    return out.getvalue()
+def shard(pixels: np.ndarray, first: int) -> bytes:
+    """Of these images, numbered from `first` on."""
+    members = {}
+    for at, image in enumerate(pixels, first):
+        members |= {f'{at}.png': png(image), f'{at}.cls': b'%d' % (at % 3)}
+    return archive(members)
 
 
-SHARDS = {f'train-{shard}.tar': tar(PIXELS[4 * shard : 4 * shard + 4], 4 * shard) for shard in range(3)}
+SHARDS = {f'train-{at // 4}.tar': shard(PIXELS[at : at + 4], at) for at in (0, 4, 8)}
 URL = 's3://images/train-{0..2}.tar'
 
 
 @pytest.fixture
-def storage(server, tmp_path, monkeypatch):
+def storage(server, own_cache, monkeypatch):
     """A bucket with three shards; a client of it, and the faults of its server."""
     served, url = server
     for name, value in dict(
@@ -90,7 +85,6 @@ def storage(server, tmp_path, monkeypatch):
         AWS_SECRET_ACCESS_KEY='verysecret',
         AWS_DEFAULT_REGION='us-east-1',
         AWS_MAX_ATTEMPTS='1',
-        XDG_CACHE_HOME=str(tmp_path / 'cache'),
     ).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(images, 'PAUSES', (0.01,) * 3)
@@ -100,6 +94,7 @@ def storage(server, tmp_path, monkeypatch):
     client.create_bucket(Bucket='images')
     for name, content in SHARDS.items():
         client.put_object(Bucket='images', Key=name, Body=content)
+    shards.opened.cache_clear()
     served._server.app = faults = Faults(getattr(served._server.app, 'application', served._server.app))
     yield client, faults
     faults.left = 0
@@ -115,11 +110,9 @@ def test_images_are_those_that_were_put_there_with_and_without_a_cache_and_in_wo
     data = Shards(URL)
     assert data.labels.tolist() == [0, 1, 2] * 4 and np.array_equal(all_pixels(data), PIXELS)
     assert np.array_equal(all_pixels(data, workers=1), PIXELS)
-    assert (
-        Shards('s3://images/').contents.shards
-        == Shards('s3://images/train-*.tar').contents.shards
-        == data.contents.shards
-    )
+    (tmp_path / 'list.txt').write_text(f'# of the bucket\n{URL}\n')
+    for place in ('s3://images/', 's3://images/train-*.tar', tmp_path / 'list.txt'):
+        assert Shards(place).contents.shards == data.contents.shards
     cached = Shards(URL, cache=tmp_path / 'node')
     assert np.array_equal(all_pixels(cached, workers=1), PIXELS)
     assert sorted(file.read_bytes() for file in (tmp_path / 'node').glob('*.tar')) == sorted(SHARDS.values())
@@ -176,19 +169,24 @@ def test_credentials_that_end_are_one_sentence_without_them(storage, kind):
 
 
 @pytest.mark.parametrize('cached', [False, True])
-def test_an_object_that_changes_or_goes_is_one_sentence_and_never_other_images(storage, tmp_path, cached):
+@pytest.mark.parametrize('read_before', [False, True])
+def test_an_object_that_changes_or_goes_is_one_sentence_and_never_other_images(storage, tmp_path, cached, read_before):
     client, _ = storage
     data = Shards(URL)
     data.cache = far.NodeCache(tmp_path / 'node', 2**20) if cached else None
-    changed = tar(255 - PIXELS[4:8], 4)
+    if read_before:
+        data.raw(4)
+    changed = shard(255 - PIXELS[4:8], 4)
     assert len(changed) == len(SHARDS['train-1.tar'])
     client.put_object(Bucket='images', Key='train-1.tar', Body=changed)
     client.delete_object(Bucket='images', Key='train-2.tar')
-    with pytest.raises(UserError, match='train-1.tar has changed since'):
-        data.raw(5)
+    if cached and read_before:
+        assert int(data.raw(5)[0, 0, 0]) == PIXELS[5, 0, 0, 0], 'as it was'
+    else:
+        with pytest.raises(UserError, match='train-1.tar has changed since'):
+            data.raw(5)
     with pytest.raises(UserError, match='the shard s3://images/train-2.tar is not there'):
         data.raw(9)
-    assert not list((tmp_path / 'node').glob('*.tar')) if cached else True
     with pytest.raises(UserError, match='train-2.tar is not there'):
         Shards(URL)
     fresh = Shards('s3://images/train-{0..1}.tar')
@@ -201,7 +199,7 @@ def test_a_cache_keeps_to_its_size_and_lets_the_least_recently_used_go(storage, 
     held = lambda: [one.read_bytes() for one in (tmp_path / 'node').glob('*.tar')]  # noqa: E731
     for index, kept in [(0, '0'), (4, '01'), (1, '01'), (8, '02'), (5, '12')]:
         time.sleep(0.02)
-        data.files.clear()  # a process asks again only for what it does not hold open
+        shards.opened.cache_clear()  # a process asks again only for what it does not hold open
         assert torch.equal(data.raw(index), torch.from_numpy(PIXELS[index]).permute(2, 0, 1))
         assert {SHARDS[f'train-{at}.tar'] for at in kept} <= set(held()) and len(held()) <= 2
     with pytest.raises(UserError, match=f'a shard has {size}; set a larger cache_size'):
@@ -237,7 +235,7 @@ def test_a_run_from_the_server_that_is_left_and_gone_on_with_is_that_of_local_sh
     client, _ = storage
     pixels = np.random.default_rng(1).integers(0, 256, (37, 40, 32, 3), dtype=np.uint8)
     for at in range(0, 37, 10):
-        content = tar(pixels[at : at + 10], at)
+        content = shard(pixels[at : at + 10], at)
         (tmp_path / f'run-{at:02}.tar').write_bytes(content)
         client.put_object(Bucket='images', Key=f'run-{at:02}.tar', Body=content)
     whole = resuming.run(config(tmp_path / 'whole', dict(type='Shards', root=f'{tmp_path}/run-*.tar')))

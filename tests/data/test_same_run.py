@@ -44,9 +44,8 @@ def config(work_dir: Path, dataset: dict, **options) -> Config:
     return cfg
 
 
-def test_a_run_from_shards_that_is_left_and_gone_on_with_is_that_of_the_folder(tmp_path, monkeypatch):
+def test_a_run_from_shards_that_is_left_and_gone_on_with_is_that_of_the_folder(tmp_path, own_cache):
     """All that is in its last checkpoint: losses, weights of both networks, queue, optimizer, generators."""
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     generator = np.random.default_rng(0)
     for at in range(37):
         path = tmp_path / f'images/class{at % 3}/{at:02}.png'

@@ -1,6 +1,5 @@
 """Shards that the real webdataset, pyarrow and datasets wrote, and bad ones, each told in a sentence."""
 
-import io
 import json
 import os
 import pickle
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from archives import png, tar
 from torch.utils.data import DataLoader
 
 from mmairl.data import shard_index, shards
@@ -28,18 +27,9 @@ VIEW = [dict(type='RandomResizedCrop', size=16), dict(type='RandomFlip')]
 CLASSES = ['ant', 'bee', 'cat']
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-
-
-def encoded(pixels: np.ndarray, kind: str = 'PNG') -> bytes:
-    Image.fromarray(pixels).save(buffer := io.BytesIO(), format=kind)
-    return buffer.getvalue()
-
-
+pytestmark = pytest.mark.usefixtures('own_cache')
 PIXELS = np.random.default_rng(0).integers(0, 256, (10, 9, 7, 3), dtype=np.uint8)
-FILES = [encoded(pixels) for pixels in PIXELS]
+FILES = [png(pixels) for pixels in PIXELS]
 LABELS = [0, 1, 1, 2, 0, 2, 1, 0, 0, 2]
 
 
@@ -113,12 +103,10 @@ def test_images_labels_and_classes_are_those_that_were_written(writer, tmp_path)
 
 def test_a_hundred_million_rows_in_ten_thousand_shards_cost_a_process_little_memory(tmp_path, monkeypatch):
     count, names = 10**8, [f'{at:05}.tar' for at in range(10_000)]
-    np.save(tmp_path / 'bounds.npy', np.linspace(0, count, 10_001).astype(np.int64))
-    for name, kind, size in [(one, np.int64, count) for one in ('starts', 'sizes', 'labels', 'name_ends')] + [
-        ('names', np.uint8, 1)
-    ]:
-        np.lib.format.open_memmap(tmp_path / f'{name}.npy', 'w+', kind, (size,))  # which the disk does not hold
-    (tmp_path / 'about.json').write_text(json.dumps(dict(classes=[], about={}, stamps=[[1, 1]] * len(names))))
+    for name, kind, shape in (('rows', np.int64, (4, count)), ('names', np.uint8, (1,))):
+        np.lib.format.open_memmap(tmp_path / f'{name}.npy', 'w+', kind, shape)  # which the disk does not hold
+    about = dict(classes=[], about={}, stamps=[[1, 1]] * len(names), counts=[count // len(names)] * len(names))
+    (tmp_path / 'about.json').write_text(json.dumps(about))
     monkeypatch.setattr(shards, 'index_of', lambda *_: shard_index.Index(tmp_path, names))
     monkeypatch.setattr(shards, 'shards_at', lambda _: names)
     before = held()
@@ -138,16 +126,6 @@ def held() -> int:
 # ---- tar archives, also without the packages
 
 
-def tar(path: Path, members: dict[str, bytes], form: int = tarfile.USTAR_FORMAT) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    with tarfile.open(path, 'w', format=form) as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
-
-
 def sample(key: str, at: int, label: bytes | None = None) -> dict[str, bytes]:
     return {f'{key}.png': FILES[at]} | ({} if label is None else {f'{key}.cls': label})
 
@@ -164,13 +142,11 @@ def test_long_and_foreign_names_of_every_kind_of_tar_are_read(tmp_path, form):
 
 
 def test_hostile_names_are_data_and_links_are_no_images(tmp_path):
-    path, outside = tmp_path / 'a.tar', tmp_path / 'outside.png'
+    outside = tmp_path / 'outside.png'
     outside.write_bytes(FILES[9])
-    with tarfile.open(path, 'w') as archive:
-        for at, name in enumerate(['/etc/passwd.png', '../../outside.png', 'new\nline.png']):
-            info = tarfile.TarInfo(name)
-            info.size = len(FILES[at])
-            archive.addfile(info, io.BytesIO(FILES[at]))
+    names = ['/etc/passwd.png', '../../outside.png', 'new\nline.png']
+    path = tar(tmp_path / 'a.tar', dict(zip(names, FILES)))
+    with tarfile.open(path, 'a') as archive:
         for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
             info = tarfile.TarInfo(f'link{kind.decode()}.png')
             info.type, info.linkname = kind, str(outside)
@@ -227,78 +203,67 @@ def test_an_image_that_cannot_be_decoded_is_named_and_a_shard_that_changes_ends_
     for index, reason, key in [(1, Reason.NO_IMAGE, 'bad'), (2, Reason.EMPTY, 'none')]:
         with pytest.raises(UnreadableImage, match=f'a.tar/{key} {reason.phrase}'):
             data.raw(index)
-    fresh = Shards(path)
     os.utime(path, ns=(0, 0))
+    shards.opened.cache_clear()
     with pytest.raises(UserError, match='a.tar has changed since its images were looked for'):
-        fresh.raw(0)
+        data.raw(0)
 
 
-BAD = {
-    'the shard .*b.tar cannot be read .No such file': lambda at: [str(at / 'a.tar'), str(at / 'b.tar')],
-    'the shard .*a.tar is named twice': lambda at: [str(at / 'a.tar')] * 2,
-    'the shards .*a.tar and .*copy.tar hold the same images': lambda at: [
-        str(at / 'a.tar'),
-        shutil.copy(at / 'a.tar', at / 'copy.tar'),
-    ],
-    'cut.tar is cut short: its end mark': lambda at: cut(at, -tarfile.RECORDSIZE + 1024),
-    'cut.tar is cut short in its member': lambda at: cut(at, 700),
-    'bad.tar is no tar archive, or damaged at byte 0': lambda at: spoilt(at),
-    'image b in .*b.tar has no images among its members .cls': lambda at: tar(
-        at / 'b.tar', sample('a', 0, b'1') | {'b.cls': b'1'}
-    ),
-    'image a in .*b.tar has 2 images among its members': lambda at: tar(
-        at / 'b.tar', {'a.png': FILES[0], 'a.jpg': FILES[1]}
-    ),
-    "image b in .*b.tar is labelled 'cat' and the first one 1, not of one kind": lambda at: tar(
-        at / 'b.tar', sample('a', 0, b'1') | sample('b', 1, b'cat')
-    ),
-    'image b in .*b.tar is labelled None and the first one 1': lambda at: tar(
-        at / 'b.tar', sample('a', 0, b'1') | sample('b', 1)
-    ),
-    'image a in .*b.tar has a label that cannot be read': lambda at: tar(
-        at / 'b.tar', {'a.png': b'', 'a.json': b'{"label'}
-    ),
-    'labels of .*b.tar .none. are not those of .*a.tar .numbers.': lambda at: [
-        str(at / 'a.tar'),
-        str(tar(at / 'b.tar', sample('x', 5))),
-    ],
-    'image a in .*b.tar is there twice': lambda at: tar(
-        at / 'b.tar', sample('a', 0) | sample('b', 1) | {'a.jpg': FILES[2]}
-    ),
-    'b.tar holds no image': lambda at: tar(at / 'b.tar', {'notes': b'x'}),
-    'names no shard; give a file': lambda at: at / 'nothing.zip',
-    'names no shard .below it are test, train.; give': lambda at: splits(at),
-    '2 of the 00004 shards are missing, first .*few/x-00001-of-00004.tar': lambda at: few(at / 'few'),
+SAMPLES = {
+    'image b in .*b.tar has no images among its members .cls': sample('a', 0, b'1') | {'b.cls': b'1'},
+    'image a in .*b.tar has 2 images among its members': {'a.png': FILES[0], 'a.jpg': FILES[1]},
+    'image a in .*b.tar has two members of one name': {'a.png': FILES[0], './a.png': FILES[1]},
+    'image a in .*b.tar is there twice': sample('a', 0) | sample('b', 1) | {'a.jpg': FILES[2]},
+    "image b in .*b.tar is labelled 'cat' and the first one 1, not": sample('a', 0, b'1') | sample('b', 1, b'cat'),
+    'image b in .*b.tar is labelled None and the first one 1': sample('a', 0, b'1') | sample('b', 1),
+    'image a in .*b.tar has a label that cannot be read': {'a.png': b'', 'a.json': b'{"label'},
+    'b.tar holds no image': {'notes': b'x'},
 }
 
 
-def few(folder: Path) -> Path:
-    for at in (0, 3):
-        tar(folder / f'x-{at:05}-of-00004.tar', sample('a', at))
-    return folder
-
-
-def splits(folder: Path) -> Path:
-    for name in ('train', 'test'):
-        (folder / 'saved' / name).mkdir(parents=True)
-    return folder / 'saved'
-
-
-def cut(folder: Path, size: int) -> Path:
-    (folder / 'cut.tar').write_bytes((folder / 'a.tar').read_bytes()[:size])
-    return folder / 'cut.tar'
-
-
-def spoilt(folder: Path) -> Path:
-    (folder / 'bad.tar').write_bytes(b'x' * 4096)
-    return folder / 'bad.tar'
-
-
-@pytest.mark.parametrize('said', BAD)
-def test_bad_shards_are_one_sentence(said, tmp_path):
-    tar(tmp_path / 'a.tar', sample('k', 0, b'1') | sample('l', 3, b'0'))
+@pytest.mark.parametrize('said', SAMPLES)
+def test_members_that_are_no_samples_are_one_sentence(said, tmp_path):
     with pytest.raises(UserError, match=said):
-        Shards(BAD[said](tmp_path))
+        Shards(tar(tmp_path / 'b.tar', SAMPLES[said]))
+
+
+def test_bad_shards_are_one_sentence(tmp_path):
+    good = tar(tmp_path / 'a.tar', sample('k', 0, b'1') | sample('l', 3, b'0'))
+    unlike = tar(tmp_path / 'unlike.tar', sample('x', 5))
+    (tmp_path / 'no_end.tar').write_bytes(good.read_bytes()[: 1024 - tarfile.RECORDSIZE])
+    (tmp_path / 'cut.tar').write_bytes(good.read_bytes()[:700])
+    (tmp_path / 'bad.tar').write_bytes(b'x' * 4096)
+    (tmp_path / 'saved/test').mkdir(parents=True)
+    (tmp_path / 'saved/train').mkdir()
+    for at in (0, 3):
+        tar(tmp_path / f'few/x-{at:05}-of-00004.tar', sample('a', at))
+    for said, root in {
+        'the shard .*gone.tar cannot be read .No such file': [str(good), str(tmp_path / 'gone.tar')],
+        'the list of shards at .*gone.txt cannot be read': tmp_path / 'gone.txt',
+        'the shard .*a.tar is named twice': [str(good)] * 2,
+        'the shards .*a.tar and .*copy.tar hold the same images': [str(good), shutil.copy(good, tmp_path / 'copy.tar')],
+        'labels of .*unlike.tar .none. are not those of .*a.tar .numbers.': [str(good), str(unlike)],
+        'no_end.tar is cut short: its end mark': tmp_path / 'no_end.tar',
+        'cut.tar is cut short in its member': tmp_path / 'cut.tar',
+        'bad.tar is no tar archive, or damaged at byte 0': tmp_path / 'bad.tar',
+        'names no shard; give a file': tmp_path / 'nothing.zip',
+        'names no shard .below it are test, train.; give': tmp_path / 'saved',
+        '2 of the 00004 shards are missing, first .*few/x-00001-of-00004.tar': tmp_path / 'few',
+    }.items():
+        with pytest.raises(UserError, match=said):
+            Shards(root)
+
+
+@pytest.mark.parametrize('record', [b'0 path=x\n', b'no number', b'11 size=-9\n'])
+def test_a_damaged_record_of_a_long_name_ends_in_a_sentence_and_not_in_a_circle(record, tmp_path):
+    info = tarfile.TarInfo('x')
+    info.type = tarfile.XHDTYPE
+    path = tar(tmp_path / 'a.tar', sample('k', 0))
+    info.size = len(record)
+    header = info.tobuf() + record.ljust(tarfile.BLOCKSIZE, b'\0')
+    path.write_bytes(header + path.read_bytes())
+    with pytest.raises(UserError, match='a.tar is damaged at byte 512|a.tar is no tar archive'):
+        Shards(path)
 
 
 def test_a_column_of_urls_and_files_cut_short_are_one_sentence(tmp_path):

@@ -1,0 +1,28 @@
+"""Tar archives of drawn images for the tests of shards."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from mmairl.data.packed import add
+
+
+def png(pixels: np.ndarray) -> bytes:
+    Image.fromarray(pixels).save(buffer := io.BytesIO(), 'PNG')
+    return buffer.getvalue()
+
+
+def archive(members: dict[str, bytes], form: int = tarfile.USTAR_FORMAT) -> bytes:
+    with tarfile.open(fileobj=(written := io.BytesIO()), mode='w', format=form) as opened:
+        for name, data in members.items():
+            add(opened, name, data)
+    return written.getvalue()
+
+
+def tar(path: Path, members: dict[str, bytes], form: int = tarfile.USTAR_FORMAT) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(archive(members, form))
+    return path
