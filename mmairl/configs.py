@@ -208,6 +208,16 @@ def _folder(package: str) -> Path | None:
     return Path(spec.origin).resolve().parent if spec and spec.origin else None
 
 
+def flat(value: Any, key: str = '') -> dict[str, Any]:
+    """The values of a config by their dotted keys."""
+    value = list(value) if isinstance(value, tuple) else value
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {key: value}
+    return {at: leaf for name, one in value.items() for at, leaf in flat(one, f'{key}.{name}'.lstrip('.')).items()}
+
+
 def teach_mmengine() -> None:
     """Make mmengine know `mmairl::` names: in a `_base_`, and in `mmengine.hub.get_config`, which may be imported by now."""
     if hasattr(by_mmengine, 'knows_mmairl'):

@@ -24,13 +24,12 @@ class UserError(ValueError):
 
 # Schedulers, launchers and terminals ask with these for an end; SIGQUIT and SIGKILL end a process at once.
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
+# EX_TEMPFAIL: try again later. torchrun restarts on any code but 0; a scheduler should requeue on this one.
+REQUEUE = 75
 
 
 class Stopped(BaseException):
     """The command was asked to end; the text says by what, what is saved, and how it goes on."""
-
-    # EX_TEMPFAIL: try again later. torchrun restarts on any code but 0; a scheduler should requeue on this one.
-    exit_code = 75
 
 
 # Functions that know the sentence for some errors of other libraries, and give None for all others.
@@ -101,7 +100,7 @@ def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
             if is_main_process():
                 print(stopped, file=sys.stderr)
             stop_processes()
-            sys.exit(stopped.exit_code)
+            sys.exit(REQUEUE)
         except Exception as error:
             said = explanation(error)
             if said is None or os.environ.get('MMAIRL_TRACEBACK'):
@@ -144,7 +143,7 @@ def heeding_signals() -> Iterator[None]:
             raise stopped
         if is_main_process():
             print(stopped, file=sys.stderr, flush=True)
-        os._exit(Stopped.exit_code)  # the others may wait for this process: no way out is common to all
+        os._exit(REQUEUE)  # the others may wait for this process: no way out is common to all
 
     before, told = {}, []
     for number in SIGNALS:

@@ -14,8 +14,8 @@ from mmengine.hooks import Hook
 
 from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes
-from mmairl.engine.preemption import Preempted
 from mmairl.errors import stop_processes
+from mmairl.hooks.checkpoint import Preempted
 from mmairl.registry import HOOKS
 from projects.faults.compare import different_runs
 from projects.faults.compare import differing as differing  # for the tests that compare states of their own

@@ -13,11 +13,11 @@ from mmengine.dist import get_rank, get_world_size
 from torch.testing import assert_close
 
 from mmairl.engine import launch
-from mmairl.engine.distributed import network_of, start_processes
+from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError, stop_processes
 from mmairl.hooks import OnlineProbeHook
 from mmairl.models.batchnorm import SyncBN, each_view, shuffle, unshuffle
-from mmairl.models.processes import gather
+from mmairl.models.processes import gather, network_of
 
 KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
 PROJECTS = '../projects'

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 from pathlib import Path
 
 import mmairl  # noqa: F401  before torch, whose threads it sets up
@@ -13,9 +14,7 @@ from mmengine.dist import get_world_size
 
 from mmairl.configs import load_config, write_config
 from mmairl.engine.launch import join, register, strategy_named, train
-from mmairl.engine.plan import follow, plan
-from mmairl.engine.preemption import ignore_signals
-from mmairl.errors import one_sentence_errors, stop_processes
+from mmairl.errors import SIGNALS, one_sentence_errors, stop_processes
 from mmairl.flags import ConfigOptions, above_zero, positive, seed
 
 
@@ -97,6 +96,12 @@ def apply(args: argparse.Namespace, cfg: Config) -> None:
         cfg.randomness.seed = args.seed
 
 
+def ignore_signals() -> None:
+    """The work is done: a signal while the process exits must not turn its success into a failure."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @one_sentence_errors
 def main() -> None:
     args = parse()
@@ -111,6 +116,8 @@ def main() -> None:
     if args.dump_config:
         write_config(cfg, args.dump_config)
         return
+    if args.plan is not None or args.per_gpu is not None:
+        from mmairl.engine.plan import follow, plan  # which an ordinary run does not need
     if args.plan is not None:
         print(plan(cfg, args.plan, args.per_gpu or max(1, cfg.total_batch_size // args.plan))[1])
         return

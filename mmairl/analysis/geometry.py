@@ -1,4 +1,4 @@
-"""How embeddings lie on the sphere: alignment, uniformity, rank, spread, spectrum, and what leaves them where they are."""
+"""How embeddings lie on the sphere: alignment, uniformity, spectrum, and what leaves them where they are."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 import torchvision.transforms.v2.functional as T
 from torch import Tensor
+
+from mmairl.engine.health import singular_values
 
 BLOCK = 4096
 
@@ -23,29 +25,6 @@ def uniformity(x: Tensor, t: float = 2.0) -> float:
         total += torch.exp(-t * (2 - 2 * block @ x.T).clamp_min(0)).sum()
     pairs = len(x) * (len(x) - 1)
     return ((total - len(x)) / pairs).clamp_min(torch.finfo(torch.float64).tiny).log().item()
-
-
-def singular_values(x: Tensor, centred: bool = False) -> Tensor:
-    """In descending order, from the smaller of the two Gram matrices in float64."""
-    x = x.double()
-    x = x - x.mean(dim=0) if centred else x
-    gram = x.T @ x if x.shape[0] >= x.shape[1] else x @ x.T
-    return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(0)
-
-
-def rankme(x: Tensor) -> float:
-    """exp of the entropy of the normalised singular values (Garrido et al. 2023): the number of dimensions in use.
-
-    >>> round(rankme(torch.eye(8)), 3)
-    8.0
-    """
-    share = singular_values(x) / singular_values(x).sum().clamp_min(torch.finfo(torch.float64).tiny)
-    return torch.exp(-(share * (share + 1e-12).log()).sum()).item()
-
-
-def spread(x: Tensor) -> float:
-    """The mean standard deviation of a unit embedding's coordinates over 1/sqrt(d): 1 when spread evenly, 0 when collapsed."""
-    return (F.normalize(x.double()).std(dim=0).mean() * x.shape[1] ** 0.5).item()
 
 
 def spectrum(x: Tensor) -> Tensor:

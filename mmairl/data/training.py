@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mmairl.data.images import Reason, UnreadableImage
-from mmairl.data.order import Order, by_shards, permutation, shards_of_epoch, weighted
+from mmairl.data.order import Order, by_shards, mixed, permutation, shards_of_epoch, weighted
 from mmairl.data.views import inner_most
 from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
@@ -157,16 +157,15 @@ class ResumableSampler(Sampler):
         order, images, own = self.order(), self.images, range(self.start + self.rank, self.total, self.world_size)
         with_seeds = isinstance(self.dataset, TrainingImages)
         for first in range(0, len(own), BLOCK):
-            places = own[first : first + BLOCK]
-            for place, index in zip(places, order(np.array(places) % images).tolist()):
-                yield (index, self.seed_of(place)) if with_seeds else index
+            places = np.array(own[first : first + BLOCK])
+            indices = order(places % images).tolist()
+            yield from zip(indices, self.seeds_of(places).tolist()) if with_seeds else indices
 
-    def seed_of(self, place: int) -> int:
-        """32 well-mixed bits of (seed, epoch, place): neighbours must not draw alike (the finaliser of splitmix64)."""
-        bits = (self.seed * 0x9E3779B97F4A7C15 + self.epoch * 0xD1B54A32D192ED03 + place * 0x8CB92BA72F3D8DD7) % 2**64
-        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-        bits = (bits ^ bits >> 27) * 0x94D049BB133111EB % 2**64
-        return (bits ^ bits >> 31) % 2**32
+    def seeds_of(self, places: np.ndarray) -> np.ndarray:
+        """32 well-mixed bits of (seed, epoch, place) for each image: neighbours must not draw alike."""
+        run = (self.seed * 0x9E3779B97F4A7C15 + self.epoch * 0xD1B54A32D192ED03) % 2**64
+        bits = places.astype(np.uint64) * np.uint64(0x8CB92BA72F3D8DD7) + np.uint64(run)
+        return mixed(bits) % np.uint64(2**32)
 
     def __len__(self) -> int:
         """This process's images in a whole epoch, wherever it starts: what schedules are made for."""

@@ -1,8 +1,11 @@
-"""Data workers that lack memory or file handles, die or hang, end in a sentence that a user can act on."""
+"""Data workers end with their parent alone; those that lack memory or file handles, die or hang, end in a sentence."""
 
 import errno
+import os
 import re
 import resource
+import signal
+import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing import synchronize
@@ -13,7 +16,7 @@ import torch
 from mmengine.utils import apply_to
 from torch.utils.data import DataLoader, dataloader, get_worker_info
 
-from mmairl.errors import EXPLAINERS, UserError, chain
+from mmairl.errors import EXPLAINERS, SIGNALS, UserError, chain
 
 FEWER = '; lower train_dataloader.num_workers, then go on with --resume'
 SHARED_MEMORY = (
@@ -109,3 +112,21 @@ def raised_in(error: BaseException, module: ModuleType, function: str) -> bool:
     """Whether an error passed through this function: there is no public sign of where it came from."""
     frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     return any(code.co_name == function and code.co_filename == module.__file__ for code in frames)
+
+
+def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
+    """Start of a data worker, which ignores SIGNALS unless they are sent by its parent.
+
+    Schedulers and terminals signal every process of a job, and a worker that dies ends the step that was to be finished.
+    """
+    if hasattr(signal, 'sigwaitinfo'):  # elsewhere nobody can know who has sent a signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        threading.Thread(target=_leave_with_the_parent, daemon=True).start()
+    if then is not None:
+        then(worker)
+
+
+def _leave_with_the_parent() -> None:
+    while signal.sigwaitinfo(SIGNALS).si_pid != os.getppid():
+        pass
+    os._exit(0)

@@ -1,4 +1,4 @@
-"""The life of a checkpoint: what it holds, which one a run starts from, and how a run takes it up.
+"""The life of a checkpoint: what it holds, and which one a run starts from; engine/resume.py takes it up.
 
 It is read once, when the run chooses where to start, by `weights.load.load_checkpoint`. hooks/checkpoint.py decides when one
 is written and which older one goes. What mmengine reads by itself, such as the `Pretrained` weights of a detector, comes
@@ -9,8 +9,6 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -28,25 +26,19 @@ from mmengine.runner.checkpoint import load_state_dict
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from mmairl.configs import flat
 from mmairl.data_configs import read_plain_yaml_only
-from mmairl.engine.changes import (
-    AGAIN,
-    Change,
-    config_changes,
-    require_same_length,
-    require_same_optimizer,
-    settings,
-    table,
-    take_up,
-)
-from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.files import write_checkpoint, write_text
+from mmairl.models.processes import network_of
 from mmairl.weights.load import DamagedCheckpoint, Device, fetched, load_checkpoint
 from mmairl.weights.pickles import PlainPickles
 
 NEEDED = ('meta', 'state_dict', 'optimizer')  # of a checkpoint that a run goes on from
 RUN = 'run_id'  # the file in a work dir that says whose checkpoints are the current run's
+# The keys that training depends on.
+SECTIONS = ('model', 'train_dataloader', 'total_batch_size', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'fast',
+            'randomness', 'custom_hooks', 'default_hooks.momentum', 'strategy')  # fmt: skip
 copied = partial(tree_map_only, Tensor, lambda tensor: tensor.detach().to('cpu', copy=True))
 
 
@@ -155,18 +147,6 @@ def consolidate(src: Path, dst: Path) -> str:
     return f'{dst} holds {tensors} tensors of {path.name}; optimizer, schedules and random states are left out'
 
 
-@contextmanager
-def resuming(path: str | Path) -> Iterator[None]:
-    """What a checkpoint lacks, or holds in another form than was saved, as one sentence."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError) as error:
-        said = ' '.join(str(error).split())[:200]
-        raise UserError(f'{path} cannot be resumed from ({type(error).__name__}: {said}); {AGAIN}') from error
-
-
 def trust_mmengine_checkpoints() -> None:
     """Make mmengine read files as this package does: by itself it runs code that a checkpoint, pickle or YAML holds."""
     read_plain_yaml_only()
@@ -199,28 +179,10 @@ class Checkpointed:
 
     def resume(self, filename: str, *_: Any, **__: Any) -> None:
         """Go on where a checkpoint was made; what today's config sets otherwise is applied or refused, and the log says so."""
-        checkpoint = self.load_checkpoint(filename)
-        with resuming(filename):
-            changes = self._take_up(checkpoint)
-        changes += config_changes(checkpoint['meta'].get('settings'), settings(self.cfg))
-        if changes:
-            self.logger.warning(table(changes))
-        self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
+        from mmairl.engine.resume import take_up  # which a new run does not need
 
-    def _take_up(self, checkpoint: dict[str, Any]) -> list[Change]:
-        meta, groups = checkpoint['meta'], self.optim_wrapper.optimizer.param_groups
-        schedules = self.param_schedulers or []
-        require_same_optimizer(checkpoint, groups, settings(self.cfg))
-        if 'message_hub' in checkpoint:
-            info = checkpoint['message_hub']['runtime_info']
-            require_same_length(schedules, info, self.max_epochs, self.max_iters)
-            self.message_hub.load_state_dict(checkpoint['message_hub'])
-        loop = self.train_loop  # mmengine has no other way to set these two
-        loop._epoch, loop._iter = meta['epoch'], meta['iter']
-        if meta.get('seed') is not None and meta['seed'] != self._randomness_cfg.get('seed'):
-            self._randomness_cfg.update(seed=meta['seed'])
-            self.set_randomness(**self._randomness_cfg)
-        return take_up(self.optim_wrapper, schedules, checkpoint, len(self.train_dataloader))
+        take_up(self, self.load_checkpoint(filename), filename, settings(self.cfg))
+        self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
 
     def snapshot(self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool) -> dict[str, Any] | None:
         """What a checkpoint holds, copied to the host's memory: training may go on while it is written.
@@ -255,3 +217,8 @@ class Checkpointed:
         )
         metainfo = getattr(self.train_dataloader.dataset, 'metainfo', None)
         return found if metainfo is None else {**found, 'dataset_meta': metainfo}
+
+
+def settings(cfg: Config) -> dict[str, str]:
+    """What training depends on, by dotted keys and as text; each checkpoint holds it, for a resume to compare."""
+    return {key: str(value) for key, value in flat(cfg.to_dict()).items() if key.startswith(SECTIONS)}

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from mmengine.model import MMDistributedDataParallel, is_model_wrapper
+from mmengine.model import MMDistributedDataParallel
 from torch import nn
 
 from mmairl.errors import UserError
@@ -112,8 +112,3 @@ class DistributedModel(MMDistributedDataParallel):
         kwargs.setdefault('broadcast_buffers', False)
         kwargs.setdefault('gradient_as_bucket_view', True)
         super().__init__(module, device_ids=device_ids, **kwargs)
-
-
-def network_of(runner: object) -> nn.Module:
-    """The runner's network itself, without the wrapper that joins several processes."""
-    return runner.model.module if is_model_wrapper(runner.model) else runner.model

@@ -12,7 +12,7 @@ Without `precision` torch's own settings hold: TF32 for convolutions where the G
 statistics, softmax, the teacher's average and the queue are float32 throughout. Always on, without a switch: views augmented
 in batches (data/transforms.py), multi-tensor teacher and LARS, InfoNCE without its logits (models/heads.py), gradients
 exchanged during the backward pass (engine/distributed.py), and no wait for the device between two log lines
-(hooks/history.py, optim/autocast.py).
+(hooks/log.py, optim/autocast.py).
 """
 
 from collections.abc import Iterator

@@ -18,7 +18,6 @@ from mmengine.registry import init_default_scope
 from mmairl.configs import home, load_config
 from mmairl.engine.check import check_config
 from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
-from mmairl.engine.distributed import start_processes
 from mmairl.engine.fast import float32_precision, set_fast_keys
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, closest, one_sentence_errors
@@ -76,7 +75,10 @@ def leave_out_late_schedules(cfg: Config) -> None:
 
 def join(cfg: Config, launcher: str) -> None:
     """Be one of the processes that the launcher has started; a second call does nothing."""
-    start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
+    if launcher != 'none':
+        from mmairl.engine.distributed import start_processes  # which one process does not need
+
+        start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
 
 
 def train(cfg: Config, launcher: str = 'none') -> Runner:

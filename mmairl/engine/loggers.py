@@ -16,7 +16,7 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.visualization.vis_backend import BaseVisBackend
 
-from mmairl.engine.changes import settings
+from mmairl.engine.checkpoint import settings
 from mmairl.errors import UserError, closest
 from mmairl.registry import VISBACKENDS
 

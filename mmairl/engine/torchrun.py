@@ -24,8 +24,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from torch.distributed.launcher import api
 from torch.distributed.run import main as torchrun
 
-from mmairl.engine.preemption import REQUEUE
-from mmairl.errors import SIGNALS, UserError, one_sentence_errors
+from mmairl.errors import REQUEUE, SIGNALS, UserError, one_sentence_errors
 
 LOOPBACK = '127.0.0.1'
 HANDLED = (*SIGNALS, signal.SIGQUIT)

@@ -22,8 +22,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import mmairl
+from mmairl.configs import flat
 from mmairl.data_configs import walk
-from mmairl.engine.changes import flat
 from mmairl.errors import UserError
 from mmairl.files import read_json, write_json
 from mmairl.registry import DATASETS

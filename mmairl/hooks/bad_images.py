@@ -9,9 +9,9 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmairl.data.training import TrainingImages
-from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.files import write_json
+from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 
 

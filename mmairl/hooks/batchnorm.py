@@ -6,8 +6,8 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
-from mmairl.engine.distributed import network_of
 from mmairl.models.batchnorm import measure_statistics, norms_of
+from mmairl.models.processes import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import HOOKS
 

@@ -7,18 +7,14 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mmairl.analysis.geometry import rankme, spread
-from mmairl.analysis.normal_ranges import QUANTITIES, sentence, state
-from mmairl.engine.distributed import network_of
+from mmairl.engine.health import QUANTITIES, distance, of_batch, sentence, state
 from mmairl.models.batchnorm import first_view
 from mmairl.models.heads import unit
-from mmairl.models.processes import gather, norms
+from mmairl.models.processes import gather, network_of, norms
 from mmairl.models.siamese import Siamese, pooled
 from mmairl.models.stages import parameters_by_stage
 from mmairl.registry import HOOKS
 
-ROWS = 256  # images of the joined batch that ranks and similarities are taken of, so that a large batch costs no more
-FEWEST = 16  # images below which a rank would say more about the batch than about the network
 SILENT = 1000  # iterations, or a tenth of a shorter run: an untrained network's embeddings look collapsed
 
 
@@ -191,38 +187,3 @@ class Recorder:
 
 def _joined(rows: Tensor) -> Tensor:
     return gather(rows.to(torch.promote_types(rows.dtype, torch.float32)))
-
-
-def distance(own: list[Tensor], theirs: list[Tensor]) -> Tensor:
-    """|T - S| / |S| over the parameters that the teacher has."""
-    return torch.linalg.vector_norm(norms(torch._foreach_sub(own, theirs))) / torch.linalg.vector_norm(norms(theirs))
-
-
-def of_batch(features: Tensor, q: Tensor | None, k: Tensor | None, negatives: Tensor | None) -> dict[str, float]:
-    """Ranks, spreads and similarities of a batch."""
-    parts = dict(rank_features=features) if q is None else dict(rank_features=features, rank_embeddings=q)
-    values = {name: rank(rows[:ROWS]) for name, rows in parts.items() if len(rows) >= FEWEST}
-    if q is not None:
-        values.update(spread_query=spread(q), spread_key=spread(k), **similarities(q[:ROWS], k[:ROWS], negatives))
-    return values
-
-
-def rank(rows: Tensor) -> float:
-    """RankMe; rows that are not finite have none, and would stop the decomposition."""
-    return rankme(rows) if rows.isfinite().all() else float('nan')
-
-
-def similarities(q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, float]:
-    """Cosines of queries with their own keys and with negatives: the queue's, or else the other images' keys.
-
-    The hardest negative is each query's nearest; `contrast` is how much nearer its own key is than a negative on average.
-    """
-    positive = (q * k).sum(dim=1).mean().item()
-    if negatives is None:
-        cosines = (q @ k.T)[~torch.eye(len(q), dtype=torch.bool, device=q.device)].view(len(q), -1)
-    else:
-        cosines = q @ negatives.T.to(q.dtype)
-    if cosines.shape[1] == 0:
-        return dict(positive=positive)
-    negative, hardest = cosines.mean().item(), cosines.amax(dim=1).mean().item()
-    return dict(positive=positive, negative=negative, hardest_negative=hardest, contrast=positive - negative)

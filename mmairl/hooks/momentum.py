@@ -9,10 +9,9 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.models.heads import unit
-from mmairl.models.processes import start_gather
+from mmairl.models.processes import network_of, start_gather
 from mmairl.registry import HOOKS
 
 

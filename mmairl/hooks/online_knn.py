@@ -8,10 +8,10 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmairl.data.views import require_channels
-from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction, Features, stored
 from mmairl.evaluation.knn import knn_accuracy
+from mmairl.models.processes import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATASETS, HOOKS
 

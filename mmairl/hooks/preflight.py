@@ -6,11 +6,11 @@ from mmengine.runner import Runner
 
 from mmairl.data.training import require_a_batch
 from mmairl.data.views import inner_most, require_channels
-from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.hooks.momentum import MomentumHook, QueueHook
 from mmairl.models.batchnorm import SplitBN, SyncBN, norms_of
+from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 from mmairl.weights.load import require_same_keys
 

@@ -9,10 +9,10 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmairl.engine.distributed import network_of
 from mmairl.errors import UserError
-from mmairl.hooks.history import record
+from mmairl.hooks.log import record
 from mmairl.models.batchnorm import first_view
+from mmairl.models.processes import network_of
 from mmairl.models.siamese import pooled
 from mmairl.registry import HOOKS
 

@@ -1,4 +1,4 @@
-"""Several processes: the rows of all of them, and tensors of which each has a part."""
+"""Several processes: the rows of all of them, tensors of which each has a part, and the network below their wrapper."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -6,7 +6,8 @@ from functools import cache
 import torch
 import torch.distributed as dist
 from mmengine.dist import get_world_size
-from torch import Tensor
+from mmengine.model import is_model_wrapper
+from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 
 from mmairl.errors import UserError
@@ -68,3 +69,8 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     squares = found.square().to(tensors[0].device_mesh.device_type)
     dist.all_reduce(squares)
     return squares.sqrt().to(found.device)
+
+
+def network_of(runner: object) -> nn.Module:
+    """The runner's network itself, without the wrapper that joins several processes."""
+    return runner.model.module if is_model_wrapper(runner.model) else runner.model

@@ -11,8 +11,9 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from mmairl.analysis.cka import full_cka, network_cka, stage_cka
-from mmairl.analysis.geometry import STRENGTHS, alignment, invariance, rankme, spectrum, spread, uniformity
+from mmairl.analysis.geometry import STRENGTHS, alignment, invariance, spectrum, uniformity
 from mmairl.analysis.images import Images
+from mmairl.engine.health import rankme, spread
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, progress
 from mmairl.models.siamese import pooled

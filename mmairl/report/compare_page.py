@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mmairl.analysis.normal_ranges import QUANTITIES
-from mmairl.engine.changes import flat
+from mmairl.configs import flat
+from mmairl.engine.health import QUANTITIES
 from mmairl.engine.scalars import Curve, config_of, first_steps, read_scalars
 from mmairl.errors import UserError
 from mmairl.report.evaluation_page import records_in

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 
-from mmairl.analysis.normal_ranges import QUANTITIES, Quantity, sentence, state
+from mmairl.engine.health import QUANTITIES, Quantity, sentence, state
 from mmairl.engine.scalars import Curve, read_scalars
 from mmairl.errors import UserError
 from mmairl.report.figures import lines, svg, within

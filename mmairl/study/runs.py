@@ -19,8 +19,7 @@ from filelock import FileLock, Timeout
 from mmengine.config import Config
 
 from mmairl.configs import write_config
-from mmairl.engine.preemption import REQUEUE
-from mmairl.errors import SIGNALS, UserError
+from mmairl.errors import REQUEUE, SIGNALS, UserError
 from mmairl.files import write_json
 from mmairl.machine import cores
 from mmairl.study.spec import Row, Study

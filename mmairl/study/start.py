@@ -8,9 +8,9 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
-from mmairl.engine.distributed import network_of
 from mmairl.evaluation.identity import key_of, weights_identity
 from mmairl.files import write_json
+from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 
 FIRST = 2**21  # images of an order, enough to tell it from any other

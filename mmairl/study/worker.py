@@ -28,9 +28,8 @@ from mmairl.analysis.normrescale import normrescale
 from mmairl.configs import load_config
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.launch import register, train
-from mmairl.engine.preemption import REQUEUE
 from mmairl.engine.scalars import read_scalars
-from mmairl.errors import UserError, one_sentence_errors, stop_processes
+from mmairl.errors import REQUEUE, UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import data_identity, difference, key_of, versions

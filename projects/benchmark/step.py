@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from mmairl.engine.fast import make_fast
 from mmairl.hooks.bad_images import NonFiniteHook
-from mmairl.hooks.history import AsyncRuntimeInfoHook
+from mmairl.hooks.log import AsyncRuntimeInfoHook
 from mmairl.hooks.momentum import MomentumHook, QueueHook
 from mmairl.registry import MODELS
 from projects.benchmark.augment import MEAN, STD

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mmairl.analysis.geometry import alignment, invariance, rankme, spectrum, spread, uniformity
+from mmairl.analysis.geometry import alignment, invariance, spectrum, uniformity
+from mmairl.engine.health import rankme, spread
 
 
 def sphere(count: int, width: int, seed: int = 0) -> torch.Tensor:

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from mmairl.engine.changes import settings
+from mmairl.engine.checkpoint import settings
 from mmairl.engine.launch import train
 from mmairl.engine.loggers import Service, WandbLogger, log_to
 from mmairl.engine.scalars import read_scalars

@@ -15,9 +15,9 @@ import resuming
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.engine.preemption import REQUEUE, Preempted
-from mmairl.errors import SIGNALS, one_sentence_errors
+from mmairl.errors import REQUEUE, SIGNALS, one_sentence_errors
 from mmairl.hooks import PreemptionHook
+from mmairl.hooks.checkpoint import Preempted
 
 TOOLS = Path(__file__).parents[2] / 'tools'
 

@@ -12,8 +12,8 @@ from PIL import Image
 
 import mmairl
 from mmairl.configs import load_config
-from mmairl.engine.changes import settings
 from mmairl.engine.check import check_config
+from mmairl.engine.checkpoint import settings
 from mmairl.engine.pretrain import config_for
 from mmairl.errors import UserError
 from mmairl.weights.read import load_checkpoint

@@ -10,8 +10,7 @@ import pytest
 from waiting import wait_for
 
 from mmairl.engine import torchrun
-from mmairl.engine.preemption import REQUEUE
-from mmairl.errors import SIGNALS
+from mmairl.errors import REQUEUE, SIGNALS
 
 ROOT = Path(__file__).parents[2]
 # A process of a run, which saves when it is told to stop.

@@ -8,7 +8,7 @@ import pytest
 import torch
 from mmengine.logging import HistoryBuffer, MessageHub
 
-from mmairl.hooks.history import KEPT, DeviceHistory, record
+from mmairl.hooks.log import KEPT, DeviceHistory, record
 
 
 def test_statistics_are_mmengines_whatever_is_mixed():

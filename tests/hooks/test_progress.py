@@ -3,16 +3,16 @@
 from types import SimpleNamespace
 
 from mmairl.evaluation import features
-from mmairl.hooks import progress
+from mmairl.hooks import log
 
 
 def test_a_run_prints_a_line_each_half_minute_with_the_time_left(monkeypatch, capsys):
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=100.0)
-    monkeypatch.setattr(progress, 'time', clock)
+    monkeypatch.setattr(log, 'time', clock)
     loss = SimpleNamespace(current=lambda: 6.25)
     hub = SimpleNamespace(log_scalars={'train/loss': loss})
     runner = SimpleNamespace(iter=20, max_iters=40, message_hub=hub)  # resumed
-    hook = progress.ProgressHook()
+    hook = log.ProgressHook()
     hook.before_train(runner)
     for runner.iter in range(20, 30):
         clock.now += 12

@@ -18,7 +18,7 @@ from mmairl.data.images import Reason
 from mmairl.engine.launch import register
 from mmairl.errors import UserError
 from mmairl.files import replacing
-from mmairl.hooks import history
+from mmairl.hooks import log
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.weights import load
 from projects.faults import checkpoints, disk, images, kills, long_run
@@ -154,7 +154,7 @@ def test_a_run_keeps_its_memory_files_threads_and_workers(tmp_path, run_processe
 
 
 if __name__ == '__main__':
-    history.KEPT = 100  # values of each logged quantity: full after a sixth of the run
+    log.KEPT = 100  # values of each logged quantity: full after a sixth of the run
     register()
     folder = Path(sys.argv[1])
     (folder / 'found.json').write_text(json.dumps(long_run.long_run(600, 0, folder)))

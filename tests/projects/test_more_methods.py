@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from mmairl.analysis.geometry import rankme
 from mmairl.configs import load_config
 from mmairl.engine import launch
+from mmairl.engine.health import rankme
 from mmairl.models.siamese import project
 from mmairl.registry import DATASETS
 from projects.more_methods.dino import DINOHead

@@ -10,7 +10,7 @@ from outline import sound
 from test_evaluation_page import leave
 from test_study_page import row, run, study
 
-from mmairl.engine.changes import flat
+from mmairl.configs import flat
 from mmairl.engine.scalars import config_of
 from mmairl.errors import UserError
 from mmairl.report.compare_page import write_compare_page

@@ -10,7 +10,7 @@ import pytest
 from outline import sound
 from rich.console import Console
 
-from mmairl.analysis.normal_ranges import QUANTITIES
+from mmairl.engine.health import QUANTITIES
 from mmairl.engine.launch import in_use
 from mmairl.errors import UserError
 from mmairl.report.health_page import BY_STAGE, SECTIONS, write_health_page

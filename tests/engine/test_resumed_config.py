@@ -7,8 +7,8 @@ import resuming
 import torch
 from mmengine.config import Config
 
-from mmairl.engine.changes import config_changes, settings
-from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.engine.checkpoint import load_checkpoint, settings
+from mmairl.engine.resume import config_changes
 from mmairl.errors import UserError
 
 

@@ -1,31 +1,62 @@
-"""What a resumed run's config changes: it is applied, or kept as it was, or refused; one table in the log says which.
+"""How a run takes up a checkpoint. What its config changes is applied, or kept as it was, or refused; a table says which.
 
 mmengine restores the rate, decay, momentum and schedules of the checkpoint, whatever the config says now. Here today's config
 holds: hyperparameters are set anew, and a schedule that differs is made anew and stepped to where the run is.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from mmengine.config import Config
 from mmengine.optim import OptimWrapper
 from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
+from mmengine.runner import Runner
 
 from mmairl.errors import UserError
 
 PROGRESS = ('last_step', '_global_step', '_last_value', 'verbose', 'best', 'num_bad_epochs', 'cooldown_counter')
 # How a step is computed, not which.
 FORM = ('params', 'param_names', 'fused', 'foreach', 'capturable', 'differentiable')
-SECTIONS = ('model', 'train_dataloader', 'total_batch_size', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'fast',
-            'randomness', 'custom_hooks', 'default_hooks.momentum', 'strategy')  # fmt: skip
 SHOWN = 20
 AGAIN = 'take the config that it was made with, or start from its weights alone by load_from without resume'
 Groups = list[dict[str, Any]]
 Change = tuple[str, Any, Any, str]  # the key, the checkpoint's value, today's, and what is done
 
 
-def take_up(
+@contextmanager
+def resuming(path: str | Path) -> Iterator[None]:
+    """What a checkpoint lacks, or holds in another form than was saved, as one sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError) as error:
+        said = ' '.join(str(error).split())[:200]
+        raise UserError(f'{path} cannot be resumed from ({type(error).__name__}: {said}); {AGAIN}') from error
+
+
+def take_up(runner: Runner, checkpoint: dict[str, Any], path: str, today: dict[str, str]) -> None:
+    """Put a runner, which has the weights, where the checkpoint was made; `today` are its config's settings."""
+    with resuming(path):
+        meta, loop, schedules = checkpoint['meta'], runner.train_loop, runner.param_schedulers or []
+        require_same_optimizer(checkpoint, runner.optim_wrapper.optimizer.param_groups, today)
+        if 'message_hub' in checkpoint:
+            info = checkpoint['message_hub']['runtime_info']
+            require_same_length(schedules, info, runner.max_epochs, runner.max_iters)
+            runner.message_hub.load_state_dict(checkpoint['message_hub'])
+        loop._epoch, loop._iter = meta['epoch'], meta['iter']  # mmengine has no other way to set these two
+        if meta.get('seed') is not None and meta['seed'] != runner._randomness_cfg.get('seed'):
+            runner._randomness_cfg.update(seed=meta['seed'])
+            runner.set_randomness(**runner._randomness_cfg)
+        changes = take_up_optimizer(runner.optim_wrapper, schedules, checkpoint, len(runner.train_dataloader))
+    changes += config_changes(meta.get('settings'), today)
+    if changes:
+        runner.logger.warning(table(changes))
+
+
+def take_up_optimizer(
     optim_wrapper: OptimWrapper,
     schedules: Sequence[_ParamScheduler],
     checkpoint: dict[str, Any],
@@ -104,11 +135,6 @@ def require_same_length(
             )
 
 
-def settings(cfg: Config) -> dict[str, str]:
-    """What training depends on, by dotted keys and as text; each checkpoint holds it, for a resume to compare."""
-    return {key: str(value) for key, value in flat(cfg.to_dict()).items() if key.startswith(SECTIONS)}
-
-
 def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
     """Where the settings in a checkpoint, if it holds any, and today's differ."""
     found = []
@@ -125,13 +151,3 @@ def table(changes: Sequence[Change]) -> str:
     rows = [f'  {key}: {before} -> {now} ({done})' for key, before, now, done in changes[:SHOWN]]
     more = [f'  and {len(changes) - SHOWN} more'] if len(changes) > SHOWN else []
     return '\n'.join(['the config differs from the one in the checkpoint:', *rows, *more])
-
-
-def flat(value: Any, key: str = '') -> dict[str, Any]:
-    """The values of a config by their dotted keys."""
-    value = list(value) if isinstance(value, tuple) else value
-    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
-        value = dict(enumerate(value))
-    if not isinstance(value, dict):
-        return {key: value}
-    return {at: leaf for name, one in value.items() for at, leaf in flat(one, f'{key}.{name}'.lstrip('.')).items()}

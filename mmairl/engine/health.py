@@ -1,7 +1,16 @@
-"""What is normal in a pre-training run, and what it means when it is not."""
+"""The health of a pre-training run: how it is measured, what is normal, and what it means when it is not."""
 
 from dataclasses import dataclass
 from math import inf, isfinite
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mmairl.models.processes import norms
+
+ROWS = 256  # images of the joined batch that ranks and similarities are taken of, so that a large batch costs no more
+FEWEST = 16  # images below which a rank would say more about the batch than about the network
 
 
 @dataclass(frozen=True)
@@ -130,3 +139,62 @@ def sentence(quantity: Quantity, value: float) -> str:
     if value < quantity.low:
         return quantity.below.format(f'{value:.3g}')
     return quantity.above.format(f'{value:.3g}') if value > quantity.high else ''
+
+
+def of_batch(features: Tensor, q: Tensor | None, k: Tensor | None, negatives: Tensor | None) -> dict[str, float]:
+    """Ranks, spreads and similarities of a batch."""
+    parts = dict(rank_features=features) if q is None else dict(rank_features=features, rank_embeddings=q)
+    values = {name: rank(rows[:ROWS]) for name, rows in parts.items() if len(rows) >= FEWEST}
+    if q is not None:
+        values.update(spread_query=spread(q), spread_key=spread(k), **similarities(q[:ROWS], k[:ROWS], negatives))
+    return values
+
+
+def rank(rows: Tensor) -> float:
+    """RankMe; rows that are not finite have none, and would stop the decomposition."""
+    return rankme(rows) if rows.isfinite().all() else float('nan')
+
+
+def similarities(q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, float]:
+    """Cosines of queries with their own keys and with negatives: the queue's, or else the other images' keys.
+
+    The hardest negative is each query's nearest; `contrast` is how much nearer its own key is than a negative on average.
+    """
+    positive = (q * k).sum(dim=1).mean().item()
+    if negatives is None:
+        cosines = (q @ k.T)[~torch.eye(len(q), dtype=torch.bool, device=q.device)].view(len(q), -1)
+    else:
+        cosines = q @ negatives.T.to(q.dtype)
+    if cosines.shape[1] == 0:
+        return dict(positive=positive)
+    negative, hardest = cosines.mean().item(), cosines.amax(dim=1).mean().item()
+    return dict(positive=positive, negative=negative, hardest_negative=hardest, contrast=positive - negative)
+
+
+def rankme(x: Tensor) -> float:
+    """exp of the entropy of the normalised singular values (Garrido et al. 2023): the number of dimensions in use.
+
+    >>> round(rankme(torch.eye(8)), 3)
+    8.0
+    """
+    values = singular_values(x)
+    share = values / values.sum().clamp_min(torch.finfo(torch.float64).tiny)
+    return torch.exp(-(share * (share + 1e-12).log()).sum()).item()
+
+
+def spread(x: Tensor) -> float:
+    """The mean standard deviation of a unit embedding's coordinates over 1/sqrt(d): 1 when spread evenly, 0 when collapsed."""
+    return (F.normalize(x.double()).std(dim=0).mean() * x.shape[1] ** 0.5).item()
+
+
+def singular_values(x: Tensor, centred: bool = False) -> Tensor:
+    """In descending order, from the smaller of the two Gram matrices in float64."""
+    x = x.double()
+    x = x - x.mean(dim=0) if centred else x
+    gram = x.T @ x if x.shape[0] >= x.shape[1] else x @ x.T
+    return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(0)
+
+
+def distance(own: list[Tensor], theirs: list[Tensor]) -> Tensor:
+    """|T - S| / |S| over the parameters that the teacher has."""
+    return torch.linalg.vector_norm(norms(torch._foreach_sub(own, theirs))) / torch.linalg.vector_norm(norms(theirs))

@@ -1,0 +1,79 @@
+"""The measures of a run's health by closed forms and loops, which values are normal, and what is said of others."""
+
+from math import inf, isnan, nan
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mmairl.engine import health
+from mmairl.engine.health import QUANTITIES, sentence, state
+
+# As measured on Shapes: MoCo v2+ at the end of 8 epochs, and a mean teacher of momentum 0 without a predictor.
+SOUND = dict(loss=12.4, spread_query=0.68, spread_key=0.87, rank_features=29, rank_embeddings=6.8, positive=0.35)
+SOUND |= dict(negative=0.025, hardest_negative=0.54, contrast=0.33, teacher_distance=0.03, gradient_norm=0.5)
+SOUND |= dict(update_ratio=0.004, queue_steps=4, queue_epochs=0.087, queue_filled=1, queue_drift=0.09, data_share=0.04)
+COLLAPSED = dict(spread_query=0.024, spread_key=0.023, rank_features=46, rank_embeddings=2.7, positive=0.9994)
+COLLAPSED |= dict(negative=0.9994, hardest_negative=0.9998, contrast=0.0, teacher_distance=0.0, gradient_norm=0.006)
+
+
+def test_a_sound_run_is_good_and_a_collapsed_run_is_bad_for_a_named_reason():
+    assert {q.name for q in QUANTITIES if q.name in SOUND and state(q, SOUND[q.name]) != 'good'} == set()
+    found = {q.name: sentence(q, COLLAPSED[q.name]) for q in QUANTITIES if state(q, COLLAPSED.get(q.name, 0)) == 'bad'}
+    assert found['spread_key'].startswith('collapse: the standard deviation of the keys is 0.023 of 1/sqrt(d)')
+    assert {'negative', 'teacher_distance'} <= set(found)
+
+
+def test_the_ends_of_the_ranges_are_in_them_and_beyond_there_is_a_sentence():
+    for quantity in QUANTITIES:
+        for value in (nan, inf, -inf):
+            assert state(quantity, value) == 'bad' and 'diverged' in sentence(quantity, value)
+        assert quantity.floor <= quantity.low <= quantity.high <= quantity.ceiling
+        for normal, worst, outwards in ((quantity.low, quantity.floor, -1e-3), (quantity.high, quantity.ceiling, 1e-3)):
+            if abs(normal) == inf:
+                continue
+            beyond = normal + outwards * abs(normal)
+            assert (state(quantity, normal), sentence(quantity, normal)) == ('good', ''), quantity.name
+            assert state(quantity, beyond) != 'good' and f'{beyond:.3g}' in sentence(quantity, beyond), quantity.name
+            if abs(worst) != inf:
+                assert state(quantity, worst) != 'bad', quantity.name
+                assert state(quantity, worst + outwards * abs(worst)) == 'bad', quantity.name
+
+
+def batch_of(rows: torch.Tensor) -> dict[str, float]:
+    return health.of_batch(rows, F.normalize(rows), F.normalize(rows), None)
+
+
+def test_ranks_and_spreads_of_a_batch():
+    """Of one that collapses, of one that is spread out, of one that is not finite, and of few rows."""
+    spread_out, one_point = batch_of(torch.eye(16)), batch_of(torch.ones(16, 4))
+    assert spread_out['rank_features'] == pytest.approx(16, rel=1e-6) and spread_out['spread_key'] == pytest.approx(1)
+    assert one_point['rank_features'] == pytest.approx(1, abs=1e-6) and one_point['spread_query'] == 0
+    assert isnan(health.rank(torch.full((20, 4), float('inf'))))
+    assert not {'rank_features', 'rank_embeddings'} & batch_of(torch.randn(health.FEWEST - 1, 4)).keys()
+
+
+def test_similarities_to_the_queue():
+    q = k = torch.eye(4)
+    queue = torch.cat([torch.eye(4)[:2], -torch.eye(4)[:2]])
+    assert health.similarities(q, k, queue) == dict(positive=1, negative=0, hardest_negative=0.5, contrast=1)
+    for rows, negatives in ((q[:1], None), (q, torch.zeros(0, 4))):
+        assert health.similarities(rows, rows, negatives) == dict(positive=1), 'without a negative'
+
+
+def test_similarities_without_a_queue_leave_the_own_key_out():
+    q = F.normalize(torch.randn(5, 3, dtype=torch.float64))
+    k = F.normalize(torch.randn(5, 3, dtype=torch.float64))
+    found = health.similarities(q, k, None)
+    others = [[float(q[i] @ k[j]) for j in range(5) if j != i] for i in range(5)]
+    assert found['positive'] == pytest.approx(sum(float(q[i] @ k[i]) for i in range(5)) / 5)
+    assert found['negative'] == pytest.approx(sum(map(sum, others)) / 20)
+    assert found['hardest_negative'] == pytest.approx(sum(map(max, others)) / 5)
+    assert found['contrast'] == pytest.approx(found['positive'] - found['negative'])
+
+
+def test_teacher_distance_is_that_of_a_loop():
+    own, theirs = ([torch.randn(3, 4).double(), torch.randn(5).double()] for _ in range(2))
+    apart = sum(float((t - s).square().sum()) for t, s in zip(own, theirs))
+    whole = sum(float(s.square().sum()) for s in theirs)
+    assert health.distance(own, theirs).item() == pytest.approx((apart / whole) ** 0.5)
