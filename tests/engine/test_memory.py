@@ -9,7 +9,7 @@ from torch import nn
 from mmairl.configs import load_config
 from mmairl.engine import memory
 from mmairl.engine.fast import make_fast
-from mmairl.engine.memory import LiveBytes, activations, build, fullest_moment, shares
+from mmairl.engine.memory import activations, build, fullest_moment, shares
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
 
@@ -38,19 +38,6 @@ def test_what_each_strategy_divides():
     assert shares(Pair(), 'SGD', 4)['DDP']['optimizer'] == shares(Pair(), 'LARS', 4)['DDP']['optimizer'] == 4000
     with pytest.raises(UserError, match="how much 'Lion' keeps is not known"):
         shares(Pair(), 'Lion', 8)
-
-
-def test_live_bytes_are_those_of_tensors_that_still_live():
-    with LiveBytes() as live:
-        one = torch.zeros(100)
-        view = one[10:]
-        two = one + 1
-        del one
-        assert live.now == 800, 'its view keeps it'
-        del view
-        assert (live.now, live.peak) == (400, 800)
-        del two
-    assert live.now == 0
 
 
 @pytest.mark.parametrize(
