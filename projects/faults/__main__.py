@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from mmairl.engine.launch import register
@@ -30,7 +29,6 @@ KINDS: dict[str, tuple[Callable[..., dict], int, tuple[str, ...]]] = {
     'disk': (disk.full_disks, 5, disk.FAULTS),
     'long': (long_run.long_run, 20_000, long_run.FAULTS),
 }
-SHOWS_PROGRESS = ('kills', 'disk')  # the long run has its own bar, the others take seconds
 
 
 @one_sentence_errors
@@ -49,12 +47,7 @@ def main() -> None:
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f'{folder} is not empty, and old runs in it would be resumed; remove it or give --folder')
     register()
-    if args.kind in SHOWS_PROGRESS:
-        with Progress() as bar:
-            task = bar.add_task(args.kind, total=count)
-            counts = try_faults(count, args.seed, folder, lambda done: bar.update(task, completed=done))
-    else:
-        counts = try_faults(count, args.seed, folder)
+    counts = try_faults(count, args.seed, folder)
     table = Table(args.kind, 'count', 'verdict')
     for name, number in counts.items():
         table.add_row(name, f'{number:g}', '' if name not in faults else '[red]fault' if number else '[green]none')

@@ -10,9 +10,10 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+
+from rich.progress import track
 
 from mmairl.errors import UserError
 from projects.faults import small_run
@@ -33,7 +34,7 @@ SENTENCE = 'error: the disk is full: '
 PATIENCE = 120.0  # seconds until the first checkpoint
 
 
-def full_disks(count: int, seed: int, folder: Path, progress: Callable[[int], None] = lambda done: None) -> dict:
+def full_disks(count: int, seed: int, folder: Path) -> dict:
     """Fill the disk below `count` runs, leaving room for half a checkpoint, for no byte, then for shares drawn by `seed`.
 
     The disk is a file system in memory, which only root may mount.
@@ -42,11 +43,10 @@ def full_disks(count: int, seed: int, folder: Path, progress: Callable[[int], No
     whole = small_run.run_undisturbed(config, folder / 'whole')
     size = small_run.last_checkpoint(whole).stat().st_size
     draw, found = random.Random(seed), Counter()
-    for number in range(count):
+    for number in track(range(count), 'full disks'):
         with TmpFs(folder / f'disk_{number}') as disk:
             share = ROOMS[number] if number < len(ROOMS) else draw.random()
             found.update(one_run(config, disk, int(size * share), whole))
-        progress(number + 1)
     return {name: found[name] for name in (*SEEN, *FAULTS)}
 
 

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from rich.progress import track
+
 from projects.faults import small_run
 from projects.faults.compare import different_runs, is_damaged
 
@@ -30,7 +32,7 @@ SAVING, STEP = 0.02, 0.04  # seconds that a save and a step of the small run tak
 GLANCE, PATIENCE = 0.0005, 120.0  # seconds between two looks, and until one gives up
 
 
-def killed_runs(count: int, seed: int, folder: Path, progress: Callable[[int], None] = lambda done: None) -> dict:
+def killed_runs(count: int, seed: int, folder: Path) -> dict:
     """Kill one run `count` times with all its processes, finish it, and compare it with an undisturbed one.
 
     The moments are drawn by `seed`; which of them each kill met is told from the files that it left.
@@ -38,9 +40,8 @@ def killed_runs(count: int, seed: int, folder: Path, progress: Callable[[int], N
     config = small_run.write_config(folder / 'small.py', MOST * (count + 1), seed)
     victim, draw = Victim(config, folder / 'killed'), random.Random(seed)
     whole = small_run.run_undisturbed(config, folder / 'whole')
-    for number in range(count):
+    for number in track(range(count), 'kills'):
         victim.kill_at(MOMENTS[number % len(MOMENTS)], draw)
-        progress(number + 1)
     return victim.end(whole)
 
 
