@@ -10,7 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, TypeVar
@@ -100,8 +100,8 @@ def stamp_of(shard: str) -> Stamp:
 
 
 def version(info: dict) -> Stamp:
-    told = (info.get(name) for name in ('ETag', 'etag', 'LastModified', 'mtime'))
-    return info['size'], str(next(filter(None, told), ''))
+    versions = (info.get(name) for name in ('ETag', 'etag', 'LastModified', 'mtime'))
+    return info['size'], str(next(filter(None, versions), ''))
 
 
 def refuse_other(shard: str, found: Stamp, stamp: Stamp) -> None:
@@ -161,7 +161,8 @@ class NodeCache:
     """Whole shards on a node's own disk, shared by its processes: at most `size` bytes, the least recently used go first."""
 
     def __init__(self, folder: str | Path, size: int) -> None:
-        self.folder, self.size = Path(folder), size
+        # A folder of its own: what else the user has beside it is not counted, and not removed.
+        self.folder, self.size = Path(folder) / 'mmairl_shards', size
 
     def local(self, url: str, stamp: Stamp) -> Path:
         """The shard's file, copied first where it is not there."""
@@ -184,14 +185,15 @@ class NodeCache:
                 f'the cache {self.folder} may have {self.size} bytes and a shard has {size}; set a larger cache_size'
             )
         with FileLock(self.folder / '.room'):
-            held = sorted(
-                (one.stat().st_mtime, one.stat().st_size, one) for one in self.folder.iterdir() if one.is_file()
-            )
-            total = sum(bytes_of for _, bytes_of, _ in held) + size
-            for changed, bytes_of, one in held:
-                old = not one.name.startswith('.') or (one.suffix == '.tmp' and changed < time.time() - LEFT_OVER)
-                if total > self.size and old:
+            held = []
+            for one in self.folder.iterdir():
+                with suppress(FileNotFoundError):  # another process has just renamed it
+                    held.append((one.stat(), one))
+            total = size + sum(status.st_size for status, _ in held)
+            for status, one in sorted(held, key=lambda pair: pair[0].st_mtime):
+                left_over = one.suffix == '.tmp' and status.st_mtime < time.time() - LEFT_OVER
+                if total > self.size and (left_over or not one.name.startswith('.')):
                     one.unlink()
-                    total -= bytes_of
+                    total -= status.st_size
             with file.open('wb') as beside:
                 beside.truncate(size)

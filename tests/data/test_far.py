@@ -115,7 +115,7 @@ def test_images_are_those_that_were_put_there_with_and_without_a_cache_and_in_wo
         assert Shards(place).contents.shards == data.contents.shards
     cached = Shards(URL, cache=tmp_path / 'node')
     assert np.array_equal(all_pixels(cached, workers=1), PIXELS)
-    assert sorted(file.read_bytes() for file in (tmp_path / 'node').glob('*.tar')) == sorted(SHARDS.values())
+    assert sorted(file.read_bytes() for file in cached.cache.folder.glob('*.tar')) == sorted(SHARDS.values())
     before = len(faults.requests)
     assert np.array_equal(all_pixels(Shards(URL, cache=tmp_path / 'node')), PIXELS)
     assert {method for method, _ in faults.requests[before:]} == {'HEAD'}, (
@@ -196,7 +196,8 @@ def test_an_object_that_changes_or_goes_is_one_sentence_and_never_other_images(s
 def test_a_cache_keeps_to_its_size_and_lets_the_least_recently_used_go(storage, tmp_path):
     size = len(SHARDS['train-0.tar'])
     data = Shards(URL, cache=tmp_path / 'node', cache_size=int(2.5 * size))
-    held = lambda: [one.read_bytes() for one in (tmp_path / 'node').glob('*.tar')]  # noqa: E731
+    held = lambda: [one.read_bytes() for one in data.cache.folder.glob('*.tar')]  # noqa: E731
+    (tmp_path / 'node/of_the_user.tar').write_bytes(bytes(3 * size))
     for index, kept in [(0, '0'), (4, '01'), (1, '01'), (8, '02'), (5, '12')]:
         time.sleep(0.02)
         shards.opened.cache_clear()  # a process asks again only for what it does not hold open
@@ -210,7 +211,8 @@ def test_a_cache_keeps_to_its_size_and_lets_the_least_recently_used_go(storage, 
         one.start()
     for one in threads:
         one.join()
-    assert len(list((tmp_path / 'shared').glob('*.tar'))) == 3 and not list((tmp_path / 'shared').glob('*.tmp'))
+    assert len(list((tmp_path / 'shared').rglob('*.tar'))) == 3 and not list((tmp_path / 'shared').rglob('*.tmp'))
+    assert (tmp_path / 'node/of_the_user.tar').exists()
 
 
 def test_a_full_disk_is_said_at_once_and_a_run_by_shards_resumes_at_any_place(storage, tmp_path, monkeypatch):
