@@ -101,7 +101,7 @@ def weighed(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarra
                 f"Mixture.weights names '{name}', and the sets are {', '.join(sizes)}{closest(name, sizes)}; "
                 'weigh sets that are there'
             )
-        if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 < weight < math.inf:
+        if not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
             raise UserError(
                 f'Mixture.weights.{name}={weight!r} is no positive number; set how often an epoch sees each image of the set, '
                 'or leave the set out'

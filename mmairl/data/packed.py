@@ -128,10 +128,10 @@ def written(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
     """Of a packing that was killed: its whole shards, the images that it has been through, and those it left out."""
     number, done = 0, dict(done=0, left_out=0)
     while (shard := shard_at(out, size, number)).exists():
-        told = said_by(shard) if size else {}
-        if told.get(HEAD) != about or done['done'] == about['images']:
+        found = said_by(shard) if size else {}
+        if found.get(HEAD) != about or done['done'] == about['images']:
             raise UserError(f'{shard} exists already and is not of this packing; remove it, or give another name')
-        number, done = number + 1, told[TAIL]
+        number, done = number + 1, found[TAIL]
     if number and done['done'] == about['images']:
         raise UserError(
             f'{shard_at(out, size, 0)} and the shards after it exist already and are whole; give another name'

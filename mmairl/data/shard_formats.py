@@ -25,7 +25,6 @@ ABOUT = b'__mmairl__/'  # the folder of what tools/pack.py says about an archive
 KINDS = {int: 'numbers', str: 'names', type(None): 'none'}  # of labels
 GROUPS = 8  # row groups of Parquet files that a process keeps
 Member = tuple[int, int, bytes]  # start, size and first bytes
-NO_PYARROW = 'Arrow and Parquet files are read by the package `pyarrow`; pip install pyarrow'
 
 
 @dataclass
@@ -144,7 +143,7 @@ def refuse(shard: str, name: bytes, fault: str) -> NoReturn:
 
 def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
     """The regular files of a tar archive, each with its path."""
-    end, at, told = os.fstat(file).st_size, 0, {}
+    end, at, records = os.fstat(file).st_size, 0, {}
     while True:
         head = os.pread(file, 2 * BLOCK, at)
         if len(head) < BLOCK:
@@ -155,14 +154,14 @@ def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
         expected = octal(head[148:156]) - 8 * ord(' ') + sum(head[148:156])
         if (adler32(head[:BLOCK]) % 2**16 - 1 - expected) % 65521:
             raise UserError(f'the shard {shard} is no tar archive, or damaged at byte {at}; copy it again')
-        start, size = at + BLOCK, told.get('size', octal(head[124:136]))
+        start, size = at + BLOCK, records.get('size', octal(head[124:136]))
         at = start + -(-size // BLOCK) * BLOCK
         if start + size > end:
             raise UserError(f'the shard {shard} is cut short in its member {printable(head[:100])}; copy it again')
         kind = head[156:157]
         if kind in b'Lx':  # the next member's name, where it does not fit into a header
             try:
-                told.update(extended(kind, os.pread(file, size, start)))
+                records.update(extended(kind, os.pread(file, size, start)))
             except ValueError as error:
                 raise UserError(f'the shard {shard} is damaged at byte {start}; copy it again') from error
             continue
@@ -170,9 +169,9 @@ def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
             name = head[:100].rstrip(b'\0')
             if head[257:263] == b'ustar\0' and head[345]:
                 name = head[345:500].rstrip(b'\0') + b'/' + name
-            yield told.get('path', name), (start, size, head[BLOCK : BLOCK + size])
+            yield records.get('path', name), (start, size, head[BLOCK : BLOCK + size])
         if kind != b'g':
-            told = {}
+            records = {}
 
 
 def octal(field: bytes) -> int:
@@ -262,7 +261,9 @@ def arrow(name: str) -> Any:
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError as error:
-        raise UserError(f'{name}: {NO_PYARROW}') from error
+        raise UserError(
+            f'{name}: Arrow and Parquet files are read by the package `pyarrow`; pip install pyarrow'
+        ) from error
     return pyarrow
 
 
@@ -286,7 +287,7 @@ def columns(schema: Any, name: str) -> tuple[str, str | None, list[str]]:
     """The column of images, that of labels, and their names: as `datasets` notes them, or else by their types."""
     types = arrow(name).types
     noted = json.loads((schema.metadata or {}).get(b'huggingface', b'{}')).get('info', {}).get('features', {})
-    kinds = {column: told.get('_type') for column, told in noted.items() if isinstance(told, dict)}
+    kinds = {column: feature.get('_type') for column, feature in noted.items() if isinstance(feature, dict)}
     held = [field for field in schema if is_image(field.type, types)]
     found = [field.name for field in held if kinds.get(field.name, 'Image') == 'Image']
     if not found:

@@ -40,11 +40,11 @@ class Index:
     """The images of all shards in order: image i is item i of each array, and shard s begins at bounds[s]."""
 
     def __init__(self, folder: Path, shards: Sequence[str]) -> None:
-        told = read_json(folder / 'about.json')
-        self.folder, self.shards, self.about = folder, list(shards), told['about']
-        self.classes: list[str] = told['classes']
-        self.stamps = [tuple(stamp) for stamp in told['stamps']]
-        self.bounds = np.cumsum([0, *told['counts']])
+        found = read_json(folder / 'about.json')
+        self.folder, self.shards, self.about = folder, list(shards), found['about']
+        self.classes: list[str] = found['classes']
+        self.stamps = [tuple(stamp) for stamp in found['stamps']]
+        self.bounds = np.cumsum([0, *found['counts']])
         # Copy on write, since torch takes no array that cannot be written.
         self.starts, self.sizes, self.labels, self.name_ends = np.load(folder / 'rows.npy', mmap_mode='c')
         self.names = np.load(folder / 'names.npy', mmap_mode='c')
@@ -103,15 +103,15 @@ def build(shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: f
     rows = np.lib.format.open_memmap(folder / 'rows.npy', 'w+', np.int64, (4, sum(counts)))
     names = np.lib.format.open_memmap(folder / 'names.npy', 'w+', np.uint8, (sum(letters),))
     number, first, letter = {name: at for at, name in enumerate(classes)}, 0, 0
-    for part, told in zip(parts, about):
-        _, _, labels, name_ends = here = rows[:, first : first + told['count']]
+    for part, one in zip(parts, about):
+        _, _, labels, name_ends = here = rows[:, first : first + one['count']]
         with np.load(part, allow_pickle=False) as found:
             here[:] = found['rows']
-            names[letter : letter + told['letters']] = found['names']
+            names[letter : letter + one['letters']] = found['names']
         name_ends += letter
-        if told['kind'] == 'names':
-            labels[:] = np.array([number[name] for name in told['classes']])[labels]
-        first, letter = first + told['count'], letter + told['letters']
+        if one['kind'] == 'names':
+            labels[:] = np.array([number[name] for name in one['classes']])[labels]
+        first, letter = first + one['count'], letter + one['letters']
     rows.flush()
     names.flush()
     write_json(folder / 'about.json', dict(classes=classes, stamps=stamps, counts=counts, about=about[0]['about']))
@@ -125,9 +125,9 @@ def search(place: tuple[Path, str, far.Stamp], cache: far.NodeCache | None) -> N
     with far.on_disk(shard, stamp, cache) as file:
         found = rows_of(file, printable(shard))
         digest = found.digest(file)
-    about = dict(kind=found.kind, classes=found.classes, count=len(found.starts), about=found.about, digest=digest)
-    about.update(highest=int(found.labels.max()), letters=sum(map(len, found.names)))
     name_ends = np.cumsum([len(name) for name in found.names])
+    about = dict(kind=found.kind, classes=found.classes, about=found.about, digest=digest)
+    about.update(count=len(found.starts), highest=int(found.labels.max()), letters=int(name_ends[-1]))
     with replacing(part) as beside, beside.open('wb') as written:
         np.savez(
             written,

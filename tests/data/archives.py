@@ -1,4 +1,4 @@
-"""Tar archives of drawn images for the tests of shards."""
+"""Drawn images and tar archives of them, for the tests of shards."""
 
 import io
 import tarfile
@@ -13,6 +13,13 @@ from mmairl.data.packed import add
 def png(pixels: np.ndarray) -> bytes:
     Image.fromarray(pixels).save(buffer := io.BytesIO(), 'PNG')
     return buffer.getvalue()
+
+
+def draw(path: Path, height: int, width: int) -> None:
+    """Noise that the file's name is the seed of."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn = np.random.default_rng(list(path.name.encode())).integers(0, 256, (height, width, 3), np.uint8)
+    Image.fromarray(drawn).save(path)
 
 
 def archive(members: dict[str, bytes], form: int = tarfile.USTAR_FORMAT) -> bytes:

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -58,16 +57,6 @@ def test_of_many_images_no_place_says_anything_about_its_image(count):
         steps = np.bincount(np.diff(images) % count * size // count, minlength=size)
         chances.append(stats.chisquare(steps).pvalue)
     assert min(chances) > 0.05 / len(chances) / 3
-
-
-def test_a_hundred_million_images_cost_no_more_memory_than_a_block():
-    sampler = ResumableSampler(range(10**8), seed=4)
-    sampler.set_epoch(1, start=10**8 - 70_000)
-    tracemalloc.start()
-    last = list(iter(sampler))
-    used = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert last == keyed(np.arange(10**8 - 70_000, 10**8), 10**8, seed=5).tolist() and used < 16 * 2**20
 
 
 def test_by_shards_every_image_comes_once_and_few_shards_are_open_at_a_time():

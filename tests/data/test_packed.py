@@ -3,9 +3,9 @@
 import tarfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from archives import draw
 from PIL import Image
 
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
@@ -25,20 +25,10 @@ pytestmark = pytest.mark.usefixtures('own_cache')
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """Noise in three classes, in several formats, with names that WebDataset would take for one, and one of many parts."""
-    generator = np.random.default_rng(0)
     long = '/'.join(['n' * 60] * 4)
-    for name in (
-        'ant/1.b.jpg',
-        'ant/1.c.jpg',
-        'ant/1.tif',
-        f'bee/{long}/3.webp',
-        'bee/4.jpg',
-        'bee/4.png',
-        'ç a/5.jpeg',
-    ):
-        path = tmp_path / 'images' / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(generator.integers(0, 256, (20, 31, 3), np.uint8)).save(path)
+    names = ('ant/1.b.jpg', 'ant/1.c.jpg', 'ant/1.tif', f'bee/{long}/3.webp', 'bee/4.jpg', 'bee/4.png', 'ç a/5.jpeg')
+    for name in names:
+        draw(tmp_path / 'images' / name, 20, 31)
     return tmp_path / 'images'
 
 

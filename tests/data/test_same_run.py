@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import resuming
+from archives import draw
 from mmengine.config import Config
-from PIL import Image
 
 from mmairl.data.folders import ImageFolder
 from mmairl.data.packed import pack
@@ -46,11 +45,8 @@ def config(work_dir: Path, dataset: dict, **options) -> Config:
 
 def test_a_run_from_shards_that_is_left_and_gone_on_with_is_that_of_the_folder(tmp_path, own_cache):
     """All that is in its last checkpoint: losses, weights of both networks, queue, optimizer, generators."""
-    generator = np.random.default_rng(0)
     for at in range(37):
-        path = tmp_path / f'images/class{at % 3}/{at:02}.png'
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(generator.integers(0, 256, (32, 40, 3), np.uint8)).save(path)
+        draw(tmp_path / f'images/class{at % 3}/{at:02}.png', 32, 40)
     whole = resuming.run(config(tmp_path / 'whole', dict(type='ImageFolder', root=str(tmp_path / 'images'))))
     for write in (packed, webdataset, parquet):
         shards = dict(type='Shards', root=write(ImageFolder(tmp_path / 'images'), tmp_path / write.__name__))

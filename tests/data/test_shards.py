@@ -33,19 +33,22 @@ FILES = [png(pixels) for pixels in PIXELS]
 LABELS = [0, 1, 1, 2, 0, 2, 1, 0, 0, 2]
 
 
-def written_by_webdataset(folder: Path, label: str = 'cls') -> str:
+def by_webdataset(folder: Path, label: str) -> str:
     wds = pytest.importorskip('webdataset', reason='webdataset is not installed (pip install webdataset)')
-    folder.mkdir(exist_ok=True)
     for shard in range(3):
         with wds.TarWriter(str(folder / f'train-{shard:06}.tar')) as writer:
             for at in range(10)[shard::3]:
-                told = dict(cls=LABELS[at], json=dict(label=LABELS[at], width=7), name=dict(label=CLASSES[LABELS[at]]))
-                field = {'name': 'json'}.get(label, label)
-                writer.write({'__key__': f'n{LABELS[at]}/n{LABELS[at]}_{at}', 'png': FILES[at], field: told[label]})
+                number = LABELS[at]
+                fields = dict(
+                    cls=dict(cls=number),
+                    json=dict(json=dict(label=number, width=7)),
+                    names=dict(json=dict(label=CLASSES[number])),
+                )
+                writer.write({'__key__': f'n{number}/n{number}_{at}', 'png': FILES[at], **fields[label]})
     return str(folder / 'train-{000000..000002}.tar')
 
 
-def written_by_datasets(folder: Path, kind: str) -> str:
+def by_datasets(folder: Path, kind: str) -> str:
     datasets = pytest.importorskip('datasets', reason='datasets is not installed (pip install datasets)')
     kinds = datasets.Features(label=datasets.ClassLabel(names=CLASSES), image=datasets.Image())
     rows = dict(label=LABELS, image=[dict(bytes=file, path=None) for file in FILES])
@@ -53,18 +56,16 @@ def written_by_datasets(folder: Path, kind: str) -> str:
     if kind == 'arrow':
         table.save_to_disk(folder, num_shards=2)
         return str(folder)
-    folder.mkdir()
     for part in range(2):
         table.shard(2, part, contiguous=True).to_parquet(folder / f'train-{part:05}-of-00002.parquet', batch_size=3)
     return str(folder / 'train-*.parquet')
 
 
-def written_by_pyarrow(folder: Path, kind: str) -> str:
+def by_pyarrow(folder: Path, kind: str) -> str:
     pa = pytest.importorskip('pyarrow', reason='pyarrow is not installed (pip install pyarrow)')
     import pyarrow.parquet
 
     table = pa.table(dict(id=list(range(10)), jpg=pa.array(FILES, pa.large_binary()), label=LABELS))
-    folder.mkdir()
     if kind == 'parquet':
         pyarrow.parquet.write_table(table, folder / 'all.parquet', row_group_size=4)
     else:
@@ -73,30 +74,29 @@ def written_by_pyarrow(folder: Path, kind: str) -> str:
     return str(folder)
 
 
-WRITERS = {
-    'webdataset cls': (lambda at: written_by_webdataset(at), ['0', '1', '2']),
-    'webdataset json': (lambda at: written_by_webdataset(at, 'json'), ['0', '1', '2']),
-    'webdataset names': (lambda at: written_by_webdataset(at, 'name'), CLASSES),
-    'datasets arrow': (lambda at: written_by_datasets(at, 'arrow'), CLASSES),
-    'datasets parquet': (lambda at: written_by_datasets(at, 'parquet'), CLASSES),
-    'pyarrow arrow': (lambda at: written_by_pyarrow(at, 'arrow'), ['0', '1', '2']),
-    'pyarrow parquet': (lambda at: written_by_pyarrow(at, 'parquet'), ['0', '1', '2']),
-}
-
-
-@pytest.mark.parametrize('writer', WRITERS)
-def test_images_labels_and_classes_are_those_that_were_written(writer, tmp_path):
-    write, classes = WRITERS[writer]
-    data = DATASETS.build(dict(type='Shards', root=write(tmp_path / 'shards'), views=[[], VIEW]))
-    order = [at for shard in range(3) for at in range(10)[shard::3]] if 'webdataset' in writer else range(10)
+@pytest.mark.parametrize(
+    ('write', 'kind', 'classes'),
+    [
+        (by_webdataset, 'cls', ['0', '1', '2']),
+        (by_webdataset, 'json', ['0', '1', '2']),
+        (by_webdataset, 'names', CLASSES),
+        (by_datasets, 'arrow', CLASSES),
+        (by_datasets, 'parquet', CLASSES),
+        (by_pyarrow, 'arrow', ['0', '1', '2']),
+        (by_pyarrow, 'parquet', ['0', '1', '2']),
+    ],
+)
+def test_images_labels_and_classes_are_those_that_were_written(write, kind, classes, tmp_path):
+    (tmp_path / 'shards').mkdir()
+    data = DATASETS.build(dict(type='Shards', root=write(tmp_path / 'shards', kind), views=[[], VIEW]))
+    order = [at for shard in range(3) for at in range(10)[shard::3]] if write is by_webdataset else list(range(10))
     assert len(data) == 10 and data.classes == classes and data.labels.tolist() == [LABELS[at] for at in order]
-    for index, at in enumerate(order):
-        assert torch.equal(data[index]['inputs'][0], torch.from_numpy(PIXELS[at]).permute(2, 0, 1))
-    root = data.contents.shards
-    batch = next(iter(DataLoader(Shards(root), batch_size=10, num_workers=1)))
-    assert torch.equal(batch['inputs'][0], torch.from_numpy(PIXELS[list(order)]).permute(0, 3, 1, 2))
+    root, wanted = data.contents.shards, torch.from_numpy(PIXELS[order]).permute(0, 3, 1, 2)
+    for workers in (0, 1):
+        batch = next(iter(DataLoader(Shards(root), batch_size=10, num_workers=workers)))
+        assert torch.equal(batch['inputs'][0], wanted)
     again = pickle.loads(pickle.dumps(data))
-    assert torch.equal(again.raw(3), data.raw(3)) and torch.equal(again.labels, data.labels)
+    assert torch.equal(again.raw(3), wanted[3]) and torch.equal(again.labels, data.labels)
     kept = ClassSubset(dict(type='Shards', root=root), 0.34)
     assert {LABELS[order[at]] for at in kept.indices} == {classes.index(kept.classes[0])}
 
@@ -270,7 +270,8 @@ def test_a_column_of_urls_and_files_cut_short_are_one_sentence(tmp_path):
     pa = pytest.importorskip('pyarrow', reason='pyarrow is not installed (pip install pyarrow)')
     import pyarrow.parquet
 
-    pyarrow.parquet.write_table(pa.table(dict(url=['http://x/1.jpg'], n=[1])), tmp_path / 'urls.parquet')
+    urls = tmp_path / 'urls.parquet'
+    pyarrow.parquet.write_table(pa.table(dict(url=['http://x/1.jpg'], n=[1])), urls)
     (tmp_path / 'cut.parquet').write_bytes(b'PAR1 and no more')
     (tmp_path / 'cut.arrow').write_bytes(b'ARROW1 and no more')
     for name, said in [
@@ -280,3 +281,5 @@ def test_a_column_of_urls_and_files_cut_short_are_one_sentence(tmp_path):
     ]:
         with pytest.raises(UserError, match=said):
             Shards(tmp_path / name)
+    pyarrow.parquet.write_table(pa.table(dict(image=FILES, n=LABELS)), urls)
+    assert torch.equal(Shards(urls).raw(9), torch.from_numpy(PIXELS[9]).permute(2, 0, 1)), 'the file as it is now'
