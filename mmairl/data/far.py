@@ -1,6 +1,7 @@
-"""Shards behind a scheme (s3://, gs://, hf://, https://), read through `fsspec`, and kept on a node's disk where wished.
+"""Shards behind a scheme (s3://, gs://, hf://, https://), read through `fsspec`, with an optional cache on the node's disk.
 
-Credentials are where the storage's own package looks for them, never in a config: it is kept in logs and checkpoints.
+Credentials stay where the storage's own package looks for them. A config with credentials is refused, since logs and
+checkpoints keep it.
 """
 
 import errno
@@ -22,12 +23,12 @@ from mmairl.errors import UserError, chain, printable
 from mmairl.files import FULL, replacing
 
 Answer = TypeVar('Answer')
-Stamp = tuple[int, int | str]  # size and time of change, or what the storage tells versions by
-# Not FileExpired, which is s3fs's word for an object that has changed.
+Stamp = tuple[int, int | str]  # size, and time of change or the storage's name of a version
+# Without FileExpired, by which s3fs says that an object has changed.
 REFUSED = re.compile(
     r'(?<!File)expired|credential|forbidden|denied|unauthori[sz]ed|InvalidAccessKey|Signature', re.IGNORECASE
 )
-LEFT_OVER = 3600  # seconds after which a file that nobody has written to is that of a killed process
+LEFT_OVER = 3600  # seconds without a write after which a temporary file is of a killed process
 
 
 def is_far(shard: str) -> bool:
@@ -35,7 +36,7 @@ def is_far(shard: str) -> bool:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The file system of a URL, one for each process and without what it remembers of the path, and the path in it."""
+    """The file system of a URL, which each process has one of, and the path in it. Old listings of the path are forgotten."""
     if re.search(r'://[^/]*@|[?&](X-Amz-|sig=|token=)', url):
         raise UserError(
             f'the URL of {printable(os.path.basename(url.split("?")[0]))} holds credentials, which a config would keep in '
@@ -53,7 +54,10 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def explained(url: str) -> Iterator[None]:
-    """What can be mended by hand is a sentence; anything else an OSError, to be tried again, without the text of the error."""
+    """Faults that the user can mend become a sentence, all others an OSError, which is tried again.
+
+    The text of the original error is left out, since it may hold credentials.
+    """
     try:
         yield
     except UserError:
@@ -158,10 +162,10 @@ def copy(url: str, stamp: Stamp, target: Path) -> None:
 
 
 class NodeCache:
-    """Whole shards on a node's own disk, shared by its processes: at most `size` bytes, the least recently used go first."""
+    """Whole shards on a disk of the node, for all its processes: at most `size` bytes; the least recently used go first."""
 
     def __init__(self, folder: str | Path, size: int) -> None:
-        # A folder of its own: what else the user has beside it is not counted, and not removed.
+        # A folder of our own, so that no file of the user is counted or removed.
         self.folder, self.size = Path(folder) / 'mmairl_shards', size
 
     def local(self, url: str, stamp: Stamp) -> Path:
@@ -179,7 +183,7 @@ class NodeCache:
         return file
 
     def make_room(self, file: Path, size: int) -> None:
-        """Let the oldest shards go, and hold the room for this one. Who reads one of them keeps it open."""
+        """Remove the oldest shards, and reserve the room for this one. A process that reads an old one has it open."""
         if size > self.size:
             raise UserError(
                 f'the cache {self.folder} may have {self.size} bytes and a shard has {size}; set a larger cache_size'

@@ -110,7 +110,7 @@ def weighed(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarra
 
 
 def refuse_unfit(sets: Mapping[str, ViewDataset]) -> None:
-    """Sets whose images do not go into one batch, or that would be seen otherwise than they say."""
+    """Refuse sets whose images do not fit into one batch, and sets with views or weights that would not be used."""
     kinds = {name: f'{one.channels} channels of {in_words(one.depth or torch.uint8)}' for name, one in sets.items()}
     for name, one in sets.items():
         first = next(iter(kinds))

@@ -49,7 +49,7 @@ class Smaller:
 
 
 def checked(index: int, dataset: FileDataset | Shards, smaller: Smaller | None) -> tuple[int, bytes, str, str | None]:
-    """The file of an image as it will be stored, its extension, and why it cannot be read: made by a data worker."""
+    """In a data worker: the file of an image as it will be stored, its extension, or why it cannot be read."""
     try:
         data = dataset.encoded(index)
         image = dataset.decoded(data, index)
@@ -125,7 +125,7 @@ def shard_at(out: Path, size: int | None, number: int) -> Path:
 
 
 def written(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
-    """Of a packing that was killed: its whole shards, the images that it has been through, and those it left out."""
+    """What a killed packing has done: its whole shards, the images that it has read, and those that it left out."""
     number, done = 0, dict(done=0, left_out=0)
     while (shard := shard_at(out, size, number)).exists():
         found = said_by(shard) if size else {}

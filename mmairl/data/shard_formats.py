@@ -1,4 +1,4 @@
-"""What lies in a shard, image by image: tar archives (WebDataset's and our own), Arrow and Parquet files of `datasets`.
+"""The images in a shard: tar archives (WebDataset's and our own), Arrow and Parquet files of `datasets`.
 
 Names in a shard are data: they are never opened as paths.
 """
@@ -21,7 +21,7 @@ from mmairl.errors import UserError, printable
 BLOCK = 512  # of a tar archive
 IMAGES = tuple(b'jpg jpeg png webp gif tif bmp ppm avif jp2 ico'.split())
 ARRAY = b'npy'
-ABOUT = b'__mmairl__/'  # the folder of what tools/pack.py says about an archive; webdataset passes such names over
+ABOUT = b'__mmairl__/'  # the folder of what tools/pack.py says about an archive; webdataset skips such names
 KINDS = {int: 'numbers', str: 'names', type(None): 'none'}  # of labels
 GROUPS = 8  # row groups of Parquet files that a process keeps
 Member = tuple[int, int, bytes]  # start, size and first bytes

@@ -1,7 +1,7 @@
 """Where each image of many shards lies: found once, and kept in files that all processes of a node map into memory.
 
-The files lie in the user's cache, under a digest of the shards' names, sizes and times of change: what was found of other
-shards is never used. Each shard is a file of its own until all are found, so that a killed search goes on.
+The files lie in the user's cache, under a digest of the shards' names, sizes and times of change, so that a changed shard is
+searched again. What is found in a shard has a file of its own until all shards are searched, so that a killed search goes on.
 """
 
 import glob
@@ -33,7 +33,7 @@ from mmairl.files import read_json, replacing, write_json
 SUFFIXES = ('.tar', '.parquet', '.arrow')
 THREADS = 16  # that wait for a network disk
 VERSION = 2  # of the files below a folder
-FEW = 4  # shards that are searched without other processes
+FEW = 4  # so many shards are searched without other processes
 
 
 class Index:
@@ -50,7 +50,7 @@ class Index:
         self.names = np.load(folder / 'names.npy', mmap_mode='c')
 
     def __reduce__(self) -> tuple:
-        """Without the arrays, which a worker that is started anew maps itself."""
+        """Without the arrays: a spawned worker maps them itself."""
         return Index, (self.folder, self.shards)
 
     def place(self, image: int) -> tuple[int, int, int]:
@@ -63,7 +63,7 @@ class Index:
 
 
 def index_of(shards: Sequence[str], cache: far.NodeCache | None = None) -> Index:
-    """The index of these shards, found now unless that was done before; one process of a node does it."""
+    """The index of these shards. It is made if there is none, by one process of a node."""
     stamps = stamps_of(shards)
     names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]
     home = machine.cache() / 'shards' / names

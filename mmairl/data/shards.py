@@ -25,11 +25,11 @@ OPEN = 64  # files that a process keeps open
 
 @DATASETS.register_module(name=['Shards', 'Packed'])
 class Shards(ViewDataset):
-    """The images of shards, each at its place, without writing them out.
+    """Images in shards, which are read in place: nothing is unpacked.
 
     `root` is a shard, a folder of them, a pattern, a list file with a shard a line, or a list of these. Tar archives are
     WebDataset's (an image, and its label in `.cls` or as `label` in `.json`) or made by tools/pack.py; Arrow and Parquet files
-    are those of `datasets`. Where each image lies is found when the set is first used, and again when a shard has changed.
+    are those of `datasets`. The index of the images is made when the set is first used, and again when a shard has changed.
 
     >>> Shards('data/imagenet/imagenet-train-{000000..001281}.tar', views=[[dict(type='CenterCrop', size=224)]])
     """
@@ -52,7 +52,7 @@ class Shards(ViewDataset):
         self.take_depth()
 
     def __getstate__(self) -> dict:
-        """Without the labels, which a worker that is started anew maps itself."""
+        """Without the labels: a spawned worker maps them itself."""
         return {**vars(self), 'labels': None}
 
     def __setstate__(self, state: dict) -> None:
@@ -60,7 +60,7 @@ class Shards(ViewDataset):
 
     @property
     def shard_bounds(self) -> list[np.ndarray]:
-        """Where each shard begins and ends: what the sampler orders them by."""
+        """The first image of each shard, and the end, for the sampler's order by shards."""
         return [self.contents.bounds]
 
     def name(self, index: int) -> str:
