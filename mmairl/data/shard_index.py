@@ -174,19 +174,17 @@ def shards_at(root: str | Path | Sequence[str]) -> list[str]:
 
 def files_at(place: str) -> list[str]:
     """The shards of a place without braces."""
+    here, found = os.path.abspath(place), []
     if far.is_far(place):
-        ends = place.endswith(SUFFIXES) and '*' not in place
-        return [place] if ends else far.listed(place, SUFFIXES)
-    if os.path.isdir(place):
-        found = sorted(entry.path for entry in os.scandir(place) if entry.name.endswith(SUFFIXES))
-        refuse_gaps(found)
+        found = [place] if place.endswith(SUFFIXES) and '*' not in place else far.listed(place, SUFFIXES)
+    elif os.path.isdir(place):
+        found = sorted(entry.path for entry in os.scandir(here) if entry.name.endswith(SUFFIXES))
     elif place.endswith('.txt'):
-        here = os.path.dirname(place)
-        return shards_at([one if far.is_far(one) else os.path.join(here, one) for one in read_lines(place, 'shards')])
+        lines = read_lines(place, 'shards')
+        found = shards_at([one if far.is_far(one) else os.path.join(os.path.dirname(here), one) for one in lines])
     elif place.endswith(SUFFIXES):
-        found = sorted(glob.glob(place)) if glob.has_magic(place) and not os.path.exists(place) else [place]
-    else:
-        found = []
+        pattern = glob.has_magic(place) and not os.path.exists(place)
+        found = sorted(map(os.path.abspath, glob.glob(place))) if pattern else [here]
     if not found:
         inside = sorted(entry.name for entry in os.scandir(place) if entry.is_dir()) if os.path.isdir(place) else []
         below = f' (below it are {printable(", ".join(inside[:5]))})' if inside else ''
@@ -194,13 +192,15 @@ def files_at(place: str) -> list[str]:
             f'{printable(place)} names no shard{below}; give a file {", ".join("NAME" + end for end in SUFFIXES)}, a folder '
             'of them, a pattern such as train-{000000..000146}.tar or train-*.parquet, or a list of shards NAME.txt'
         )
-    return [os.path.abspath(shard) for shard in found]
+    if os.path.isdir(place) or (far.is_far(place) and found != [place] and '*' not in place):
+        refuse_gaps(found)
+    return found
 
 
 def refuse_gaps(shards: Sequence[str]) -> None:
     """In a folder, names such as train-00003-of-00010.parquet say how many there must be."""
-    told = [re.fullmatch(r'(.*-)(\d+)-of-(\d+)(\D*)', shard) for shard in shards]
-    for before, digits, count, end in {(one[1], len(one[2]), one[3], one[4]) for one in told if one}:
+    parts = [re.fullmatch(r'(.*-)(\d+)-of-(\d+)(\D*)', shard) for shard in shards]
+    for before, digits, count, end in {(one[1], len(one[2]), one[3], one[4]) for one in parts if one}:
         names = {f'{before}{at:0{digits}}-of-{count}{end}' for at in range(int(count))}
         if missing := sorted(names - set(shards)):
             raise UserError(

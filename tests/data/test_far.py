@@ -106,13 +106,17 @@ def all_pixels(data: Shards, workers: int = 0) -> np.ndarray:
 
 
 def test_images_are_those_that_were_put_there_with_and_without_a_cache_and_in_workers(storage, tmp_path):
-    _, faults = storage
+    client, faults = storage
     data = Shards(URL)
     assert data.labels.tolist() == [0, 1, 2] * 4 and np.array_equal(all_pixels(data), PIXELS)
     assert np.array_equal(all_pixels(data, workers=1), PIXELS)
     (tmp_path / 'list.txt').write_text(f'# of the bucket\n{URL}\n')
     for place in ('s3://images/', 's3://images/train-*.tar', tmp_path / 'list.txt'):
         assert Shards(place).contents.shards == data.contents.shards
+    client.put_object(Bucket='images', Key='few/x-00000-of-00002.tar', Body=SHARDS['train-0.tar'])
+    for place, said in [('s3://images/none-*.tar', 'names no shard'), ('s3://images/few', '1 of the 00002 shards are')]:
+        with pytest.raises(UserError, match=said):
+            Shards(place)
     cached = Shards(URL, cache=tmp_path / 'node')
     assert np.array_equal(all_pixels(cached, workers=1), PIXELS)
     assert sorted(file.read_bytes() for file in cached.cache.folder.glob('*.tar')) == sorted(SHARDS.values())
