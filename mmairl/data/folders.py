@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from mmairl.data.images import MAX_PIXELS, UnreadableImage, read_file
+from mmairl.data.images import MAX_PIXELS, read_file
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
@@ -58,15 +57,7 @@ class FileDataset(ViewDataset):
         return os.fsdecode(self.files[index])
 
     def encoded(self, index: int) -> bytes:
-        """The file as it is."""
         return read_file(self.path(index), self.root, self.max_pixels)
-
-    def raw(self, index: int) -> Tensor:
-        try:
-            return self.decoded(self.encoded(index), index)
-        except UnreadableImage as fault:
-            name = printable(self.name(index))
-            raise UnreadableImage(fault.reason, name, '; mend or remove that image') from fault
 
 
 @DATASETS.register_module()

@@ -88,11 +88,21 @@ class UnreadableImage(UserError):
 
 
 def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
-    """The bytes of an image file below `root`."""
+    """The bytes of an image file below `root`.
+
+    All at once: a decoder that reads a mapped file dies by SIGBUS if its file system goes away.
+    """
 
     def read() -> bytes:
         try:
-            return read_once(path, BYTES_PER_PIXEL * max_pixels)
+            # Without O_NONBLOCK, to open a named pipe waits for its writer.
+            with open(path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise UnreadableImage(Reason.NO_FILE)
+                if status.st_size > BYTES_PER_PIXEL * max_pixels:
+                    raise UnreadableImage(Reason.TOO_LARGE)
+                return file.read()
         except OSError as error:
             reason = FAULTS_OF_THE_FILE.get(error.errno)
             if reason is None:
@@ -116,12 +126,14 @@ def require_root(root: Path) -> None:
 
 def retried(read: Callable[[], Read], path: Path | str) -> Read:
     """What `read` returns, tried again after growing pauses while the file system fails."""
-    for pause in (*PAUSES, None):
+    pauses = iter(PAUSES)
+    while True:
         try:
             return read()
         except OSError as error:
             if error.errno in FULL:  # where it is copied to
                 raise
+            pause = next(pauses, None)
             if pause is None:
                 raise UserError(
                     f'the file system does not answer ({errno.errorcode.get(error.errno, error)} at {printable(path)}) '
@@ -129,22 +141,6 @@ def retried(read: Callable[[], Read], path: Path | str) -> Read:
                     'only it fails), then go on with --resume'
                 ) from error
             time.sleep(pause)
-    raise AssertionError('the last try returns or raises')
-
-
-def read_once(path: Path, max_bytes: int) -> bytes:
-    """All the bytes at once: a decoder that reads a mapped file dies by SIGBUS if its file system goes away."""
-    # Without O_NONBLOCK, to open a named pipe waits for its writer.
-    with open(path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise UnreadableImage(Reason.NO_FILE)
-        if status.st_size > max_bytes:
-            raise UnreadableImage(Reason.TOO_LARGE)
-        data = file.read()
-    if not data:
-        raise UnreadableImage(Reason.EMPTY)
-    return data
 
 
 def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mmairl.data import far
 from mmairl.data.far import NodeCache
@@ -79,7 +78,6 @@ class Shards(ViewDataset):
         return os.fsdecode(self.contents.name(index)) or f'{index:09}'
 
     def encoded(self, index: int) -> bytes:
-        """The image's file as it is stored."""
         shard, start, size = self.contents.place(index)
         name, stamp = self.contents.shards[shard], self.contents.stamps[shard]
         if size > BYTES_PER_PIXEL * self.max_pixels:
@@ -97,16 +95,7 @@ class Shards(ViewDataset):
                 opened.cache_clear()  # a mount that went and came back needs its files opened again
                 raise
 
-        data = retried(read, name)
-        if not data:
-            raise UnreadableImage(Reason.EMPTY)
-        return data
-
-    def raw(self, index: int) -> Tensor:
-        try:
-            return self.decoded(self.encoded(index), index)
-        except UnreadableImage as fault:
-            raise UnreadableImage(fault.reason, printable(self.name(index)), '; mend or remove it') from fault
+        return retried(read, name)
 
 
 @lru_cache(OPEN)

@@ -21,7 +21,7 @@ class ImageSubset(ViewDataset):
 
     def __init__(self, dataset: dict) -> None:
         self.dataset = DATASETS.build(dataset)
-        self.metric = self.dataset.metric
+        self.metric, self.views = self.dataset.metric, self.dataset.views
 
     def _keep(self, indices: Tensor, labels: Tensor | None = None, classes: list[str] | None = None) -> None:
         """Be the images at these positions; without labels or classes, these stay as they are."""
@@ -40,12 +40,6 @@ class ImageSubset(ViewDataset):
 
     def raw(self, index: int) -> Tensor:
         return self.dataset.raw(int(self.indices[index]))
-
-    def __getitem__(self, index: int) -> dict:
-        item = self.dataset[int(self.indices[index])]
-        label = self.labels[index]
-        own = dict(label=int(label) if label.ndim == 0 else label, index=index)
-        return dict(inputs=item['inputs'], data_samples={**item['data_samples'], **own})
 
 
 @DATASETS.register_module()

@@ -9,7 +9,7 @@ from mmengine.model import BaseDataPreprocessor
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmairl.data.images import MAX_PIXELS, UnreadableImage, decode_bytes
+from mmairl.data.images import MAX_PIXELS, Reason, UnreadableImage, decode_bytes
 from mmairl.errors import UserError, printable
 from mmairl.registry import MODELS, TRANSFORMS
 
@@ -26,7 +26,7 @@ def build_views(views: Views | None) -> list[Pipeline]:
 
 
 class ViewDataset(Dataset):
-    """Base of the data sets: a child sets `labels` and `classes`, and defines `raw`.
+    """Base of the data sets: a child sets `labels` and `classes`, and defines `raw`, or `encoded` where images are files.
 
     `labels` is one class an image (-1 where unknown), or of shape (images, classes) where an image can be of several:
     1 is of the class, 0 is not, -1 is not to be counted. `metric` is what the field scores the set by.
@@ -46,12 +46,21 @@ class ViewDataset(Dataset):
         if channels is not None:
             self.channels, self.as_stored = channels, True
 
+    def encoded(self, index: int) -> bytes:
+        """The image's file as it is stored."""
+        raise NotImplementedError
+
     def raw(self, index: int) -> Tensor:
         """The image as stored: uint8, uint16 or float32, channels first."""
-        raise NotImplementedError
+        try:
+            return self.decoded(self.encoded(index), index)
+        except UnreadableImage as fault:
+            raise UnreadableImage(fault.reason, printable(self.name(index)), '; mend or remove it') from fault
 
     def decoded(self, data: bytes, index: int) -> Tensor:
         """The image in a file; as it is stored, it must have the channels of the set and the depth of its first image."""
+        if not data:
+            raise UnreadableImage(Reason.EMPTY)
         if not self.as_stored:
             return decode_bytes(data, self.max_pixels)
         from mmairl.data.stored import decode_stored  # which photographs do not need

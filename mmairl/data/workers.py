@@ -8,13 +8,13 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import synchronize
-from types import ModuleType
 from typing import Any
 
 import torch
 from mmengine.utils import apply_to
-from torch.utils.data import DataLoader, dataloader, get_worker_info
+from torch.utils.data import DataLoader, dataloader
 
 from mmairl.errors import EXPLAINERS, SIGNALS, UserError, chain
 
@@ -53,23 +53,17 @@ def safe(loader: DataLoader) -> DataLoader:
     """The loader, whose workers fail with an error where torch's would leave the run waiting for ever."""
     if loader.num_workers:
         require_handles(loader.num_workers)
-        loader.collate_fn = SharedBatch(loader.collate_fn)
+        loader.collate_fn = partial(shared_batch, loader.collate_fn)
     return loader
 
 
-class SharedBatch:
-    """Collates a batch and moves it to shared memory, in the worker itself.
+def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
+    """Collate a batch and move it to shared memory, in the worker itself.
 
     torch does the latter in a thread of the worker. If /dev/shm is full, that thread only prints an error and drops the
     batch, and the run waits for it.
     """
-
-    def __init__(self, collate: Callable[[list], Any]) -> None:
-        self.collate = collate
-
-    def __call__(self, items: list) -> Any:
-        batch = self.collate(items)
-        return apply_to(batch, torch.is_tensor, torch.Tensor.share_memory_) if get_worker_info() else batch
+    return apply_to(collate(items), torch.is_tensor, torch.Tensor.share_memory_)
 
 
 def require_handles(workers: int) -> None:
@@ -95,23 +89,19 @@ def explain_worker_failure(error: BaseException) -> UserError | None:
             if found := re.search(pattern, message):
                 return UserError(sentence.format(*found.groups()))
     for link in links:
+        # There is no public sign of where an error came from.
+        codes = [frame.f_code for frame, _ in traceback.walk_tb(link.__traceback__)]
+        passed = {(code.co_filename, code.co_name) for code in codes}
         # The connection to a worker broke while its batch was received, before torch noticed its death.
-        if isinstance(link, (ConnectionError, EOFError, FileNotFoundError)) and raised_in(
-            link, dataloader, '_try_get_data'
-        ):
+        broken = isinstance(link, (ConnectionError, EOFError, FileNotFoundError))
+        if broken and (dataloader.__file__, '_try_get_data') in passed:
             return UserError(ENDED)
-        if getattr(link, 'errno', None) == errno.ENOSPC and raised_in(link, synchronize, '__init__'):
+        if getattr(link, 'errno', None) == errno.ENOSPC and (synchronize.__file__, '__init__') in passed:
             return UserError(SHARED_MEMORY)  # which also holds the locks of the workers' queues
     return None
 
 
 EXPLAINERS.append(explain_worker_failure)
-
-
-def raised_in(error: BaseException, module: ModuleType, function: str) -> bool:
-    """Whether an error passed through this function: there is no public sign of where it came from."""
-    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return any(code.co_name == function and code.co_filename == module.__file__ for code in frames)
 
 
 def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:

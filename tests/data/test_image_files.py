@@ -6,8 +6,6 @@ import itertools
 import os
 import socket
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 from unittest.mock import Mock
@@ -117,60 +115,48 @@ def test_an_image_is_turned_as_its_orientation_says_unless_that_is_broken_and_an
     assert (pixels(data) == [255, 0, 0]).all()
 
 
-def without(monkeypatch, data: bytes) -> np.ndarray | Reason:
-    """What Pillow makes of a file."""
-    with monkeypatch.context() as alone:
-        alone.setattr(images, 'simplejpeg', None)
-        try:
-            return pixels(data)
-        except UnreadableImage as fault:
-            return fault.reason
+def shown(data: bytes) -> list | Reason:
+    try:
+        return pixels(data).tolist()
+    except UnreadableImage as fault:
+        return fault.reason
 
 
-def test_sound_jpegs_have_the_pixels_of_pillow_whichever_decoder_is_installed(monkeypatch):
+def test_jpegs_have_the_pixels_and_the_faults_of_pillow_whichever_decoder_is_installed(monkeypatch, capfd):
     fast = pytest.importorskip('simplejpeg', reason='simplejpeg is not installed (pip install simplejpeg)')
-    coarse = Image.fromarray(RANDOM.integers(0, 256, (9, 8, 3), dtype=np.uint8))
-    files = [encoded(coarse, 'JPEG', quality=95, keep_rgb=True)]
-    for size, quality in itertools.product(((1, 1), (17, 8), (33, 65), (100, 70)), (30, 95)):
-        image = coarse.resize(size, Image.Resampling.BICUBIC)
-        for progressive in (False, True):
-            options = dict(quality=quality, progressive=progressive)
-            files += [encoded(image, 'JPEG', subsampling=sampling, **options) for sampling in (0, 1, 2)]
-            files += [encoded(image.convert('L'), 'JPEG', **options)]
-        values = np.ascontiguousarray(image)
-        files += [fast.encode_jpeg(values, quality, colorsubsampling=sampling) for sampling in ('440', '411')]
-    for data in files:
-        assert images.sound_jpeg(data) is not None and np.array_equal(pixels(data), without(monkeypatch, data))
-
-
-def test_every_other_jpeg_is_left_to_pillow_with_its_pixels_its_reason_and_without_a_word(monkeypatch, capfd):
-    pytest.importorskip('simplejpeg', reason='simplejpeg is not installed (pip install simplejpeg)')
-    image = Image.fromarray(RANDOM.integers(0, 256, (40, 60, 3), dtype=np.uint8))
+    image = Image.fromarray(RANDOM.integers(0, 256, (65, 33, 3), dtype=np.uint8))
+    sound = [encoded(image, 'JPEG', quality=95, keep_rgb=True)]
+    for size, progressive in itertools.product(((1, 1), (17, 8), (33, 65)), (False, True)):
+        one = image.resize(size, Image.Resampling.BICUBIC)
+        options = dict(quality=80, progressive=progressive)
+        sound += [encoded(one, 'JPEG', subsampling=sampling, **options) for sampling in (0, 1, 2)]
+        sound += [encoded(one.convert('L'), 'JPEG', **options)]
+        sound += [fast.encode_jpeg(np.array(one), 80, colorsubsampling=sampling) for sampling in ('440', '411')]
     data, turned = encoded(image, 'JPEG'), Image.Exif()
     turned[0x0112] = 6
     start, twelve = data.index(b'\xff\xda'), bytearray(data)
     twelve[data.index(b'\xff\xc0') + 4] = 12  # bits
-    files = dict(
+    for_pillow = dict(
         turned=encoded(image, 'JPEG', exif=turned),
         inks=encoded(image.convert('CMYK'), 'JPEG'),
         twin=encoded(image, 'MPO', save_all=True, append_images=[image]),
         half=data[: len(data) // 2],
         no_end=data[:-2],
         more_before_a_marker=data[:start] + bytes(30) + data[start:],
+    )
+    others = dict(
         spoilt=data[: start + 200] + bytes(40) + data[start + 240 :],
         twelve_bits=bytes(twelve),
         no_colours=data[:2] + data[start:],
         broken_exif=encoded(image, 'JPEG', exif=b'Exif\0\0MM\0*\xff\xff\xff\xff'),
     )
-    wanted = {name: without(monkeypatch, file) for name, file in files.items()}
-    for name, file in files.items():
-        if isinstance(wanted[name], Reason):
-            assert reason(file) is wanted[name], name
-        else:
-            assert np.array_equal(pixels(file), wanted[name]), name
-    assert wanted['half'] is Reason.CUT_SHORT and wanted['twelve_bits'] is Reason.NO_IMAGE
-    left = ('turned', 'inks', 'twin', 'half', 'no_end', 'more_before_a_marker')
-    assert [name for name in left if images.sound_jpeg(files[name]) is None] == list(left)
+    assert all(images.sound_jpeg(data) is not None for data in sound)
+    assert [name for name, data in for_pillow.items() if images.sound_jpeg(data) is not None] == []
+    files = [*sound, *for_pillow.values(), *others.values()]
+    found = [shown(data) for data in files]
+    monkeypatch.setattr(images, 'simplejpeg', None)
+    assert found == [shown(data) for data in files]
+    assert shown(for_pillow['half']) is Reason.CUT_SHORT and shown(others['twelve_bits']) is Reason.NO_IMAGE
     assert capfd.readouterr() == ('', '')
 
 
@@ -184,7 +170,7 @@ def test_half_a_file_and_what_is_not_an_image_say_so():
         assert reason(data) is Reason.NO_IMAGE
 
 
-def test_a_bomb_is_refused_before_memory_is_taken(tmp_path):
+def test_a_bomb_is_refused_by_its_header():
     """Small files whose headers promise billions of pixels."""
     png, jpeg, gif, bmp = (bytearray(encoded(Image.new('RGB', (3, 3)), kind)) for kind in ('PNG', 'JPEG', 'GIF', 'BMP'))
     png[16:24] = struct.pack('>II', 60_000, 60_000)
@@ -193,24 +179,8 @@ def test_a_bomb_is_refused_before_memory_is_taken(tmp_path):
     jpeg[at : at + 4] = struct.pack('>HH', 65_500, 65_500)
     gif[6:10] = struct.pack('<HH', 65_535, 65_535)
     bmp[18:26] = struct.pack('<II', 100_000, 100_000)
-    bombs = (png, jpeg, gif, bmp, b'P6 100000 100000 255\n' + bytes(100))
-    files = [tmp_path / str(number) for number in range(len(bombs))]
-    for file, data in zip(files, bombs):
-        file.write_bytes(data)
-    script = """if True:
-        import resource, sys
-        from pathlib import Path
-        from mmairl.data.images import UnreadableImage, decode_bytes, formats, read_file
-        formats()
-        taken = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken + 100 * 2**20,) * 2)
-        for file in sys.argv[1:]:
-            try:
-                decode_bytes(read_file(Path(file), Path(file).parent))
-            except UnreadableImage as fault:
-                print(fault.reason.name)"""
-    done = subprocess.run([sys.executable, '-c', script, *map(str, files)], capture_output=True, text=True)
-    assert done.stdout.split() == ['TOO_LARGE'] * len(files), done.stderr
+    for bomb in (png, jpeg, gif, bmp, b'P6 100000 100000 255\n' + bytes(100)):
+        assert reason(bytes(bomb)) is Reason.TOO_LARGE
 
 
 def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
@@ -218,15 +188,6 @@ def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
     monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 7)  # another library's limit
     assert np.array_equal(pixels(data, max_pixels=60), COLOURS)
     assert reason(data, max_pixels=59) is Reason.TOO_LARGE and Image.MAX_IMAGE_PIXELS == 7
-
-
-def test_decoding_says_nothing_by_itself(recwarn, caplog, capfd):
-    broken = bytearray(encoded(Image.fromarray(COLOURS), 'TIFF', compression='tiff_lzw'))
-    for at in range(8, 40):
-        broken[at] ^= 0x5A
-    reason(bytes(broken))
-    pixels(encoded(Image.new('P', (3, 1)), 'PNG', transparency=bytes([255, 0, 51])))
-    assert not recwarn.list and not caplog.records and capfd.readouterr() == ('', '')
 
 
 def test_a_machine_without_memory_is_not_the_fault_of_the_image(monkeypatch):
@@ -283,7 +244,6 @@ def test_a_file_system_is_waited_for_and_then_named_and_the_image_is_not_blamed(
 
 def test_each_fault_of_a_file_has_its_reason(tmp_path, file, slept, monkeypatch):
     root = file.parent
-    (root / 'empty.jpg').touch()
     (root / 'dangling.jpg').symlink_to(tmp_path / 'nowhere')
     (root / 'loop.jpg').symlink_to(root / 'loop.jpg')
     (root / 'folder.jpg').mkdir()
@@ -295,7 +255,6 @@ def test_each_fault_of_a_file_has_its_reason(tmp_path, file, slept, monkeypatch)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind('socket.jpg')
         for wanted, names in {
-            Reason.EMPTY: ('empty.jpg',),
             Reason.VANISHED: ('gone.jpg', 'a.jpg/b.jpg', 'dangling.jpg', 'loop.jpg'),
             Reason.NO_FILE: ('folder.jpg', 'pipe.jpg', 'device.jpg', 'socket.jpg'),
             Reason.TOO_LARGE: ('huge.jpg',),

@@ -1,64 +1,56 @@
 """Data workers that die or hang, for real, and the sentence that comes of it."""
 
 import errno
+import os
 import resource
-import subprocess
-import sys
+import signal
+import time
+from collections.abc import Callable
 from multiprocessing import synchronize
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.workers import explain_worker_failure, require_handles, safe
 from mmairl.errors import UserError
 
-SCRIPT = """
-import os, signal, sys, time
-from torch.utils.data import DataLoader, Dataset
-from mmairl.data.workers import explain_worker_failure
 
 class Failing(Dataset):
-    def __len__(self):
-        return 4
+    """The second image does something to its worker, once the first one has come."""
 
-    def __getitem__(self, index):
-        if index == 3:
-            while not os.path.exists(sys.argv[2]):
-                time.sleep(0.01)
-            exec(sys.argv[1])
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.act, self.well = act, torch.multiprocessing.Event()
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        if index == 1:
+            self.well.wait()
+            self.act()
         return index
 
-for act in sys.argv[3:]:
-    sys.argv[1] = act
-    if os.path.exists(sys.argv[2]):
-        os.unlink(sys.argv[2])
-    try:
-        for batch in DataLoader(Failing(), num_workers=2, timeout=2):
-            if batch.item() == 1:
-                open(sys.argv[2], 'w').close()  # both workers are known to be well before one fails
-    except Exception as error:
-        print(type(error).__name__, '|', explain_worker_failure(error))
-"""
+
+def broken() -> None:
+    raise RuntimeError('unable to allocate shared memory(shm) for file </torch_1>')
 
 
-def test_what_becomes_of_a_worker_is_told(tmp_path):
-    fates = {
-        'os.kill(os.getpid(), signal.SIGKILL)': 'was killed, most likely because the machine ran out of memory; lower',
-        'os.kill(os.getpid(), signal.SIGBUS)': 'ran out of shared memory (/dev/shm); make it larger',
-        'raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>")': 'ran out of shared memory',
-        'os.kill(os.getpid(), signal.SIGSEGV)': 'crashed (Segmentation fault), most likely in the library',
-        'os._exit(1)': 'ended without a message',
-        'time.sleep(10**6)': 'no data worker delivered a batch within 2 s, so the file system',
-    }
-    (tmp_path / 'run.py').write_text(SCRIPT)
-    command = [sys.executable, str(tmp_path / 'run.py'), '', str(tmp_path / 'well'), *fates]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    lines = done.stdout.strip().splitlines()
-    assert len(lines) == len(fates), done.stderr
-    for line, fate in zip(lines, fates.values()):
-        kind, _, sentence = line.partition(' | ')
-        assert kind == 'RuntimeError' and fate in sentence and '--resume' in sentence
+@pytest.mark.parametrize('act, said', [
+    (lambda: os.kill(os.getpid(), signal.SIGKILL), 'was killed, most likely because the machine ran out of memory; lower'),
+    (lambda: os.kill(os.getpid(), signal.SIGBUS), 'ran out of shared memory (/dev/shm); make it larger'),
+    (broken, 'ran out of shared memory'),
+    (lambda: os.kill(os.getpid(), signal.SIGSEGV), 'crashed (Segmentation fault), most likely in the library'),
+    (lambda: os._exit(1), 'ended without a message'),
+    (lambda: time.sleep(4), 'no data worker delivered a batch within 2 s, so the file system'),
+])  # fmt: skip
+def test_what_becomes_of_a_worker_is_told(act, said):
+    data = Failing(act)
+    with pytest.raises(RuntimeError) as caught:
+        for _ in DataLoader(data, num_workers=1, timeout=2):
+            data.well.set()
+    sentence = str(explain_worker_failure(caught.value))
+    assert said in sentence and '--resume' in sentence
 
 
 FULL = 'unable to write to file </torch_12_34_5>: No space left on device (28)'
