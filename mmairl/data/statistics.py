@@ -1,12 +1,12 @@
 """Mean and deviation of each channel over the images of a data set: what `data_preprocessor.mean` and `std` are set to."""
 
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 import torch
 from rich.progress import track
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader
 
 from mmairl.data.images import UnreadableImage
 from mmairl.data.views import ViewDataset, to_unit
@@ -30,22 +30,14 @@ class Moments(NamedTuple):
     squares: Tensor
 
 
-class Measured(Dataset):
-    """The moments of each image, or None where it cannot be read."""
-
-    def __init__(self, dataset: ViewDataset) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> Moments | None:
-        try:
-            values = to_unit(self.dataset.raw(index)).double().flatten(1)
-        except UnreadableImage:
-            return None
-        mean = values.mean(1)
-        return Moments(values.shape[1], mean, (values - mean[:, None]).square().sum(1))
+def moments(dataset: ViewDataset, index: int) -> Moments | None:
+    """Those of an image, or None where it cannot be read."""
+    try:
+        values = to_unit(dataset.raw(index)).double().flatten(1)
+    except UnreadableImage:
+        return None
+    mean = values.mean(1)
+    return Moments(values.shape[1], mean, (values - mean[:, None]).square().sum(1))
 
 
 def joined(one: Moments, other: Moments) -> Moments:
@@ -63,8 +55,9 @@ def statistics(dataset: ViewDataset, workers: int = 0, most: int | None = None) 
     """
     count = min(len(dataset), most or len(dataset))
     chosen = torch.linspace(0, len(dataset) - 1, count).long().tolist()
-    loader = DataLoader(Subset(Measured(dataset), chosen), batch_size=None, num_workers=workers)
-    found = [moments for moments in track(loader, 'measuring', count) if moments is not None]
+    # A worker gets the index of an image and collates it to the image's moments.
+    loader = DataLoader(chosen, batch_size=None, num_workers=workers, collate_fn=partial(moments, dataset))
+    found = [one for one in track(loader, 'measuring', count) if one is not None]
     if not found:
         raise UserError(f'none of the {count} images can be read, first {dataset.name(0)}; mend or remove them')
     pixels, mean, squares = reduce(joined, found)

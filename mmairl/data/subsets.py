@@ -24,13 +24,13 @@ class ImageSubset(ViewDataset):
         self.metric, self.views = self.dataset.metric, self.dataset.views
 
     def _keep(self, indices: Tensor, labels: Tensor | None = None, classes: list[str] | None = None) -> None:
-        """Be the images at these positions; without labels or classes, these stay as they are."""
+        """Take the images at these positions, with their labels and classes unless others are given."""
         self.indices = indices
         self.labels = self.dataset.labels[indices] if labels is None else labels
         self.classes = self.dataset.classes if classes is None else classes
 
     def _keep_classes(self, kept: Tensor) -> None:
-        """Be the images of these classes, which are counted anew from 0 in ascending order."""
+        """Take the images of these classes, which are counted anew from 0 in ascending order."""
         indices = torch.isin(self.dataset.labels, kept).nonzero().squeeze(1)
         labels = torch.searchsorted(kept, self.dataset.labels[indices])
         self._keep(indices, labels, [self.dataset.classes[label] for label in kept])
@@ -44,7 +44,7 @@ class ImageSubset(ViewDataset):
 
 @DATASETS.register_module()
 class Part(ImageSubset):
-    """The images of a data set to fit on, or with `held` those kept back from it; for one seed they make up the whole."""
+    """The images of a data set to fit on, or with `held` those that are held out; for one seed, both make up the whole."""
 
     def __init__(self, dataset: dict, held: bool, seed: int = 0, fraction: float = HELD_OUT) -> None:
         super().__init__(dataset)
