@@ -1,6 +1,6 @@
-"""An image file as the pixels that a viewer would show, or whose fault it is that there are none.
+"""Image files: read, and decoded to the pixels that a viewer would show.
 
-The file's own fault is an UnreadableImage; the fault of the file system below it is a UserError, after some tries.
+A file that is at fault raises an UnreadableImage with the reason; a file system that fails, a UserError after some tries.
 """
 
 import ctypes

@@ -130,12 +130,12 @@ class ResumableSampler(Sampler):
 
     @property
     def images(self) -> int:
-        """Those of an epoch: each of the data set once, unless it has weights."""
+        """Images of an epoch: each one once, unless the data set has weights."""
         return len(self.dataset) if self.counts is None else int(self.counts.sum())
 
     @property
     def total(self) -> int:
-        """With the first ones that are seen again where every process would not have as many."""
+        """Images of an epoch in all processes together: each has as many, so a few may be seen twice."""
         return math.ceil(self.images / self.world_size) * self.world_size
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:

@@ -25,8 +25,8 @@ class Augmentation:
 
     By default each image is changed with probability `p`; a worker returns the others as they are.
 
-    `single` is for RGB of 8 bits. Images of other channels or depths are floats, which a worker changes by `apply`. What
-    `clips` keeps values in [0, 1] and refuses images of other floats.
+    `single` is for RGB of 8 bits. A worker changes images of other channels or depths as floats, by `apply`. A class with
+    `clips` keeps values in [0, 1]; a run refuses it for images with other values.
     """
 
     clips = False
@@ -51,7 +51,7 @@ class Augmentation:
         return self.apply(to_unit(image)[None], params)[0]
 
     def only_rgb(self) -> str:
-        """What it does that has a meaning for RGB alone, and how a config leaves it out; empty where it does nothing such."""
+        """What it changes that only RGB has, and how a config leaves that out; empty where there is nothing such."""
         return ''
 
     def tell(self, params: Params) -> str:

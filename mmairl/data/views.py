@@ -68,7 +68,7 @@ class ViewDataset(Dataset):
         return self.alike(decode_stored(data, self.max_pixels), index)
 
     def alike(self, image: Tensor, index: int) -> Tensor:
-        """The image, unless it is of another kind than the others of the set."""
+        """The image; a UserError where its channels or its depth are not those of the set."""
         name = printable(self.name(index))
         if len(image) != self.channels:
             raise UserError(
@@ -83,7 +83,7 @@ class ViewDataset(Dataset):
         return image
 
     def take_depth(self) -> None:
-        """Look which numbers the images are stored in and how far they reach, by the first one that can be read."""
+        """Take the depth and the range of the values from the first image that can be read."""
         for index in range(min(len(self), FIRST) if self.as_stored else 0):
             with suppress(UnreadableImage):
                 image = self.raw(index)
@@ -92,7 +92,7 @@ class ViewDataset(Dataset):
                 return
 
     def name(self, index: int) -> str:
-        """What a message calls an image."""
+        """The image's name in messages."""
         return f'image {index}'
 
     @property

@@ -3,14 +3,12 @@
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as F
 from mmengine.config import Config
 from torch import Tensor
 
-from mmairl.data.transforms import gaussian
 from mmairl.data.views import build_views
 
 COUNT = 24
@@ -72,7 +70,7 @@ def picture(height: int, width: int) -> Tensor:
     return image
 
 
-@pytest.mark.parametrize('step', [*RECIPE, dict(type='GaussianBlur', p=1.0, kernel_size=5)], ids=lambda s: s['type'])
+@pytest.mark.parametrize('step', [*RECIPE, dict(type='GaussianBlur', p=1.0, kernel_size=23)], ids=lambda s: s['type'])
 def test_the_worker_form_is_the_batched_form_rounded_to_bytes(step):
     operation = build(**{**step, 'p': 1.0} if 'p' in step else step)
     image = picture(40, 50)
@@ -123,18 +121,8 @@ def test_jitter_draws_uniform_factors_in_every_order():
     assert len(orders) == 24 and orders.min() > 300 and orders.max() < 500
 
 
-def test_the_kernel_is_the_papers_and_what_the_blur_leaves_out_is_a_millionth_of_it():
-    assert build(type='GaussianBlur', p=0.5).taps(224) == 23
-    shorter = 0
-    for sigma in np.linspace(0.1, 2.0, 200):
-        whole = np.exp(-0.5 * (np.arange(-11, 12) / sigma) ** 2)
-        whole /= whole.sum()
-        kept = gaussian(sigma, 23)
-        missing = (23 - len(kept)) // 2
-        shorter += missing > 0
-        assert whole[:missing].sum() + whole[23 - missing :].sum() < 1e-6
-        np.testing.assert_allclose(kept, whole[missing : 23 - missing], rtol=1e-6)
-    assert shorter > 150, 'most blurs are narrower than the kernel'
+def test_the_kernel_is_the_papers_tenth_of_the_image():
+    assert [build(type='GaussianBlur', p=0.5).taps(size) for size in (224, 40, 32)] == [23, 5, 3]
 
 
 DRAWN = {  # by torch's generator from the seed 3, for two images of 60 x 45: the same in every version of this package
