@@ -158,10 +158,10 @@ def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
         at = start + -(-size // BLOCK) * BLOCK
         if start + size > end:
             raise UserError(f'the shard {shard} is cut short in its member {printable(head[:100])}; copy it again')
-        kind = head[156:157]
-        if kind in b'Lx':  # the next member's name, where it does not fit into a header
+        kind, member = head[156:157], (start, size, head[BLOCK : BLOCK + size])
+        if kind in b'Lx':  # what does not fit into the next member's header
             try:
-                records.update(extended(kind, os.pread(file, size, start)))
+                records.update(extended(kind, content(file, *member)))
             except ValueError as error:
                 raise UserError(f'the shard {shard} is damaged at byte {start}; copy it again') from error
             continue
@@ -169,7 +169,7 @@ def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
             name = head[:100].rstrip(b'\0')
             if head[257:263] == b'ustar\0' and head[345]:
                 name = head[345:500].rstrip(b'\0') + b'/' + name
-            yield records.get('path', name), (start, size, head[BLOCK : BLOCK + size])
+            yield records.get('path', name), member
         if kind != b'g':
             records = {}
 
@@ -189,7 +189,7 @@ def extended(kind: bytes, text: bytes) -> dict[str, bytes | int]:
     if kind == b'L':
         return dict(path=text.rstrip(b'\0'))
     found = {}
-    while text.strip(b'\0'):
+    while b'path=' in text or b'size=' in text:  # WebDataset's have a time of change alone
         length = int(text.partition(b' ')[0])
         if length < 1:
             raise ValueError('a record of no length')

@@ -254,7 +254,7 @@ def test_bad_shards_are_one_sentence(tmp_path):
             Shards(root)
 
 
-@pytest.mark.parametrize('record', [b'0 path=x\n', b'no number', b'11 size=-9\n'])
+@pytest.mark.parametrize('record', [b'0 path=x\n', b'no path=x\n', b'11 size=-9\n'])
 def test_a_damaged_record_of_a_long_name_ends_in_a_sentence_and_not_in_a_circle(record, tmp_path):
     info = tarfile.TarInfo('x')
     info.type = tarfile.XHDTYPE
