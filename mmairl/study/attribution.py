@@ -21,56 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from mmairl.study import designs
-from mmairl.study.designs import Design
+from mmairl.study.designs import Design, Effect, title
 from mmairl.study.statistics import MOST, POWER, chance, interval, same_start, scores_by_seed, verdicts
 
-
-@dataclass(frozen=True)
-class Effect:
-    """A main effect or a pairwise interaction; what cannot be told is None, and `verdict` says why."""
-
-    name: str
-    factors: tuple[str, ...]
-    verdict: str
-    asked: bool  # main effects and declared interactions are one family; the other interactions are another
-    aliases: tuple[str, ...] = ()  # effects that cannot be told from it, each with its sign
-    estimate: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a factor brings to the whole gain, in points."""
-
-    factor: str
-    estimate: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
-class Attribution:
-    """What the runs of a design say of its factors by one score."""
-
-    metric: str
-    margin: float
-    resolution: str  # of the design, in words
-    runs: int
-    blocks: bool  # whether seeds are blocks
-    effects: tuple[Effect, ...]
-    shares: tuple[Share, ...]
-    gain: Share  # from all first levels to all second ones, the sum of the shares
-    exact: bool  # shares of the measured means themselves; else of the model with main effects and pairs
-    missing: tuple[str, ...]  # rows with the seeds that they lack
-    spread: float | None = None  # the standard deviation of runs, without the seeds' where they are blocks
-    wanted: int | None = None  # how many more runs find a main effect of the margin four times in five
-
-
-Terms = list[tuple[str, ...]]
-
-
+Terms = list[Effect]
 Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]  # estimate, standard error, degrees of freedom
 
 
@@ -95,7 +49,7 @@ class Fit:
             np.where(known, own, self.freedom),
         )
 
-    def estimate(self, scores: np.ndarray, sums: Mapping[tuple[str, ...], float]) -> Numbers | None:
+    def estimate(self, scores: np.ndarray, sums: Mapping[Effect, float]) -> Numbers | None:
         """A sum of coefficients, NaN for the error where there is none; None where a term is not in the model."""
         if not sums or not sums.keys() <= set(self.terms):
             return None
@@ -129,14 +83,14 @@ def fit(design: Design, runs: Sequence[tuple[str, int]], blocks: bool) -> Fit:
     return Fit(terms, np.linalg.pinv(table), residual, rows, len(runs) - int(np.linalg.matrix_rank(means)))
 
 
-def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[tuple[str, ...], float]]:
+def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[Effect, float]]:
     """Shapley's share of each factor as a sum of coefficients."""
     odd = [term for term in terms if len(term) % 2]
     return {factor: {term: 2 / len(term) for term in odd if factor in term} for factor in factors}
 
 
-def attribute(study: Mapping[str, Any], metric: str, margin: float) -> Attribution:
-    """A record of a study whose rows are crossed, as `collect` makes it, by one score."""
+def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str, Any]:
+    """What the runs of a design say of its factors by one score, from the study's record as `collect` makes it."""
     design = Design(**{key: study['design'][key] for key in ('factors', 'levels', 'rows', 'interactions')})
     by_row = {row['name']: scores_by_seed(row, metric) for row in study['rows']}
     runs = [(name, seed) for name in design.rows for seed in by_row[name]]
@@ -147,19 +101,18 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> Attributi
     parts = {name: model.estimate(scores, sums) for name, sums in shares(design.factors, model.terms).items()}
     gain = model.estimate(scores, {term: 2.0 for term in model.terms if len(term) % 2})
     spread = math.sqrt(model.variances(scores)[0].mean()) if model.freedom else 0.0
-    return Attribution(
-        metric=metric,
+    known = spread > 1e-9
+    return dict(
         margin=margin,
-        resolution=design.words,
         runs=len(runs),
         blocks=blocks,
-        effects=tuple(_effects(design, found, model.freedom, margin)),
-        shares=tuple(Share(name, **_ends(of)) for name, of in parts.items()),
-        gain=Share('all factors', **_ends(gain)),
-        exact=len(model.terms) == 2 ** len(design.factors) - 1,
-        missing=tuple(_missing(study, by_row)),
-        spread=spread if spread > 1e-9 else None,
-        wanted=more_runs(margin, spread, len(runs), design, blocks) if spread > 1e-9 else None,
+        effects=_effects(design, found, model.freedom, margin),
+        shares=[dict(factor=name, **_ends(of)) for name, of in parts.items()],
+        gain=dict(factor='all factors', **_ends(gain)),  # the sum of the shares
+        exact=len(model.terms) == 2 ** len(design.factors) - 1,  # else shares are of main effects and pairs alone
+        missing=_missing(study, by_row),
+        spread=spread if known else None,  # of runs, without the seeds' where they are blocks
+        wanted=more_runs(margin, spread, len(runs), design, blocks) if known else None,
     )
 
 
@@ -177,7 +130,7 @@ def _columns(labels: Sequence) -> np.ndarray:
     return (np.array(labels)[:, None] == np.array(list(dict.fromkeys(labels)))).astype(float)
 
 
-def _effects(design: Design, found: Mapping, freedom: int, margin: float) -> list[Effect]:
+def _effects(design: Design, found: Mapping, freedom: int, margin: float) -> list[dict[str, Any]]:
     """Each with its interval and its verdict: those that the study asks for as one family, other pairs as another."""
     effects = []
     for asked in (True, False):
@@ -188,17 +141,18 @@ def _effects(design: Design, found: Mapping, freedom: int, margin: float) -> lis
                 word = 'not estimable: runs are missing'
             elif math.isnan(error):
                 word = 'no spread: no verdict' if freedom else 'one seed: no verdict'
-            aliases = tuple(design.aliases(effect))
-            effects.append(Effect(designs.title(effect), effect, str(word), asked, aliases, **_ends(found[effect])))
+            entry = dict(name=title(effect), factors=effect, verdict=str(word), asked=asked)
+            effects.append(dict(entry, aliases=design.aliases(effect), **_ends(found[effect])))
     return effects
 
 
-def _ends(found: Numbers | None) -> dict[str, float]:
-    """The estimate with its 95 % interval, where there is an error."""
-    if found is None:
-        return {}
-    estimate, error, freedom = map(float, found)
-    return dict(estimate=estimate) if math.isnan(error) else interval(estimate, error, freedom)
+def _ends(found: Numbers | None) -> dict[str, float | None]:
+    """The estimate with its 95 % interval; None is not known."""
+    ends: dict[str, float | None] = dict(estimate=None, low=None, high=None)
+    if found is not None:
+        estimate, error, freedom = map(float, found)
+        ends |= dict(estimate=estimate) if math.isnan(error) else interval(estimate, error, freedom)
+    return ends
 
 
 def _missing(study: Mapping, scores: Mapping[str, Mapping]) -> list[str]:

@@ -1,6 +1,5 @@
 """What a study's runs have left, as one record: the form that the page and the tables are made from."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
@@ -80,8 +79,7 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         )
     if study.design:
         record['design'] = dict(asdict(study.design), words=study.design.words)
-        found = [attribute(record, key, study.equivalence) for key in scores]
-        record['attribution'] = {of.metric: asdict(of) for of in found}
+        record['attribution'] = {key: attribute(record, key, study.equivalence) for key in scores}
     record['noise'] = {key: noise(record, key, out) for key in scores}
     record['cost'] = dict(rows=costs(record), equal={key: at_equal_cost(record, key) for key in scores})
     write_json(out / 'study.json', record)
@@ -118,8 +116,6 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
     found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)))
     if run.result:
         found.update(run.result, state='done')
-        if found.get('seconds') and re.search(r'^1 x |, 1 process', found.get('hardware', '')):
-            found.setdefault('device_seconds', found['seconds'])  # what ran before these were recorded
         if differs := outdated(run.folder, found):
             found.update(state='replaced', error=differs)
         for name, value in found.pop('further', {}).items():

@@ -29,13 +29,12 @@ def compare(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
 
 def require_fair(compared: Sequence[dict[str, Any]]) -> None:
     """Refuse a study with a difference that no row declares."""
-    unfair = [entry for entry in compared if entry['undeclared']]
-    if unfair:
-        entry = unfair[0]
-        raise UserError(
-            f"'{entry['row']}' differs from '{entry['on']}' in {', '.join(entry['undeclared'])}, which the study does not "
-            "declare; make the configs equal there, or add it to the row's `declares`"
-        )
+    for entry in compared:
+        if entry['undeclared']:
+            raise UserError(
+                f"'{entry['row']}' differs from '{entry['on']}' in {', '.join(entry['undeclared'])}, which the study does "
+                "not declare; make the configs equal there, or add it to the row's `declares`"
+            )
 
 
 def _covers(prefix: str, key: str) -> bool:

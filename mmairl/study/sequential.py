@@ -92,7 +92,8 @@ def compare_by_looks(study: Mapping[str, Any], metric: str, margin: float, plan:
         if len(seeds) < count:
             break
         known = [of.verdict for of in found]
-        now = compare(_first(study, seeds), metric, margin, level, known)
+        rows = [dict(row, runs=[run for run in row['runs'] if run['seed'] in seeds]) for row in study['rows']]
+        now = compare(dict(study, rows=rows), metric, margin, level, known)
         found = [old if old.verdict in DECISIONS or new.seeds < count else new for old, new in zip(found, now)]
     return found
 
@@ -112,8 +113,3 @@ def open_rows(study: Study, found: Sequence[Comparison]) -> list[Row]:
     while more := {other for row in study.rows if row.name in names for other in row.others.values()} - names:
         names |= more
     return [row for row in study.rows if row.name in names]
-
-
-def _first(study: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
-    rows = [dict(row, runs=[run for run in row['runs'] if run['seed'] in seeds]) for row in study['rows']]
-    return dict(study, rows=rows)

@@ -8,7 +8,7 @@ demo's ladder does (standard deviations of 0.7 to 6.0), it calls equal rows diff
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def compare(
     if not found:
         return []
     words = verdicts(*np.array(numbers).T, margin, level, None if known is None else np.array(known))
-    return [Comparison(**{**asdict(c), 'verdict': c.verdict or str(word)}) for c, word in zip(found, words)]
+    return [replace(c, verdict=c.verdict or str(word)) for c, word in zip(found, words)]
 
 
 def _compare(row: Mapping, base: Mapping, metric: str, margin: float, level: float) -> Comparison:
