@@ -95,10 +95,6 @@ def title(effect: Effect) -> str:
     return ' × '.join(effect)
 
 
-def full_rows(factors: int) -> list[tuple[int, ...]]:
-    return list(product((0, 1), repeat=factors))
-
-
 def fraction_rows(factors: int, halvings: int, asked: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     """The levels of the best fraction: the one that tells most of the asked effects apart, then that of least aberration.
 
@@ -119,7 +115,7 @@ def fraction_rows(factors: int, halvings: int, asked: Sequence[Sequence[int]]) -
 
     best = min(combinations_with_replacement(range((1 << basic) - 1, 0, -1), halvings), key=badness)
     rows = []
-    for levels in full_rows(basic):
+    for levels in product((0, 1), repeat=basic):
         number = sum(level << place for place, level in enumerate(levels))
         rows.append((*levels, *((number & mask).bit_count() % 2 for mask in best)))
     return rows

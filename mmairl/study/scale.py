@@ -1,17 +1,16 @@
 """The same study at another size: what a scale changes, it changes in every row alike."""
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
 from mmengine.config import Config
 
 from mmairl.configs import home, load_config
 from mmairl.data_configs import check, scopes_of
 from mmairl.errors import UserError
-from mmairl.study.spec import Row
+from mmairl.study.spec import Row, read_keys
 
 USUAL_BATCH = 1024  # of the papers' configs, but for BYOL's own, MSBReg's and the supervised ones
 
@@ -48,12 +47,11 @@ def read_scale(name: str) -> Scale:
     if not path.is_file():
         known = ', '.join(sorted(file.stem for file in folder.glob('*.yaml')))
         raise UserError(f"there is no scale '{name}'; say {known}, or give the path of your own YAML")
-    found = yaml.safe_load(path.read_text())
-    try:
-        lists = {key: tuple(found.get(key, ())) for key in ('tasks', 'seeds')}
-        return Scale(name=path.stem, **{**found, **lists})
-    except TypeError as error:
-        raise UserError(f'the scale {path} cannot be read: {error}') from error
+    found = read_keys(path, 'the scale', [of.name for of in fields(Scale) if of.name != 'name'])
+    if lacking := {'text', 'rate', 'rate_source', 'images'} - found.keys():
+        raise UserError(f'the scale {path} lacks {", ".join(sorted(lacking))}; see {folder / "demo.yaml"}')
+    lists = {key: tuple(found.get(key, ())) for key in ('tasks', 'seeds')}
+    return Scale(name=path.stem, **{**found, **lists})
 
 
 def resolve(row: Row, scale: Scale) -> Config:

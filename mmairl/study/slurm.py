@@ -9,9 +9,10 @@ from pathlib import Path
 import yaml
 from jinja2 import Template
 
-from mmairl.errors import UserError, closest
+from mmairl.errors import UserError
 from mmairl.files import write_text
 from mmairl.study.runs import LAST_WORDS, Run, commands
+from mmairl.study.spec import read_keys
 
 JOB, SUBMIT = (
     Template(Path(__file__).with_name(name).read_text(), trim_blocks=True, keep_trailing_newline=True)
@@ -42,18 +43,8 @@ class Cluster:
 
 def read_cluster(path: Path) -> Cluster:
     """The profile in a YAML file; its values stay text, as YAML would make a number of 24:00:00."""
-    known = ', '.join(field.name for field in fields(Cluster))
-    try:
-        found = yaml.load(path.read_text(), Loader=yaml.BaseLoader)
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f'the profile {path} cannot be read: {" ".join(str(error).split())}') from error
-    if not isinstance(found, dict):
-        raise UserError(f'the profile {path} is a YAML of keys and values; it knows {known}')
+    found = read_keys(path, 'the profile', [field.name for field in fields(Cluster)], yaml.BaseLoader)
     for key, value in found.items():
-        if key not in known.split(', '):
-            raise UserError(
-                f"the profile {path} has an unknown key '{key}'{closest(key, known.split(', '))}; it knows {known}"
-            )
         is_lines = isinstance(value, list) and all(isinstance(line, str) for line in value)
         is_number, is_text = str(value).isdigit(), isinstance(value, str)
         if not dict(environment=is_lines, cpus=is_number, per_node=is_number).get(key, is_text):
@@ -62,23 +53,21 @@ def read_cluster(path: Path) -> Cluster:
     return Cluster(**{**found, **{key: int(found[key]) for key in ('cpus', 'per_node') if key in found}})
 
 
-def in_order(runs: Sequence[Run]) -> Iterator[Run]:
-    """Those that are not done, each after those whose weights it takes."""
-    waiting = [run for run in runs if not run.done]
+def in_order(runs: Sequence[Run]) -> Iterator[tuple[Run, str, list[str]]]:
+    """Those that are not done, each after those whose weights it takes: with its name, and the names of these."""
+    waiting, names = [run for run in runs if not run.done], {}
     while waiting:
         run = next(run for run in waiting if not {other.folder for other in waiting} & set(run.needs))
         waiting.remove(run)
-        yield run
+        names[run.folder] = f'{run.row.slug}_seed_{run.seed}'
+        yield run, names[run.folder], [names[folder] for folder in run.needs if folder in names]
 
 
 def plain_commands(runs: Sequence[Run], devices: int) -> Iterator[str]:
     """A line for each run that is not done: its name, the names of those that must have succeeded before, and its command."""
-    names: dict[Path, str] = {}
-    for run in in_order(runs):
-        names[run.folder] = f'{run.row.slug}_seed_{run.seed}'
-        before = ','.join(names[folder] for folder in run.needs if folder in names) or '-'
+    for run, name, before in in_order(runs):
         steps = [f'cd {shlex.quote(os.getcwd())}', *map(shlex.join, commands(run, devices))]
-        yield f'{names[run.folder]}\t{before}\t{" && ".join(steps)}'
+        yield f'{name}\t{",".join(before) or "-"}\t{" && ".join(steps)}'
 
 
 def slurm_jobs(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster) -> Path:
@@ -90,15 +79,10 @@ def slurm_jobs(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster) -
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob('*.sh'):
         old.unlink()
-    names: dict[Path, str] = {}
     jobs = []
-    for run in in_order(runs):
-        script = folder / f'{run.row.slug}_seed_{run.seed}.sh'
-        write_text(script, job(run, devices, cluster))
-        names[run.folder] = f'job_{len(names)}'
-        before = ''.join(f':${names[needed]}' for needed in run.needs if needed in names)
-        after = f'--dependency=afterok{before} --kill-on-invalid-dep=yes ' if before else ''
-        jobs.append((script.stem, after, shlex.quote(str(script)), names[run.folder]))
+    for run, name, before in in_order(runs):
+        script = write_text(folder / f'{name}.sh', job(run, devices, cluster))
+        jobs.append(dict(name=name, before=before, script=shlex.quote(str(script))))
     path = write_text(folder / 'submit.sh', SUBMIT.render(jobs=jobs))
     path.chmod(0o755)
     return path

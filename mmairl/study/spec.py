@@ -1,6 +1,7 @@
 """A study as its YAML says it: rows of configs, each with the factor that it changes, seeds, tasks, and what was published."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from itertools import product
@@ -9,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from mmairl.errors import UserError
+from mmairl.errors import UserError, closest
 from mmairl.study import published
-from mmairl.study.designs import Design, fraction_rows, full_rows, title
+from mmairl.study.designs import Design, Effect, fraction_rows, title
 from mmairl.study.statistics import MARGIN
 
 
@@ -64,8 +65,8 @@ class Study:
         return next(row for row in self.rows if row.name == name)
 
 
-ROW_KEYS = {of.name for of in fields(Row)}
-STUDY_KEYS = {of.name for of in fields(Study)} - {'name', 'design'}
+ROW_KEYS = [of.name for of in fields(Row)]
+STUDY_KEYS = [of.name for of in fields(Study) if of.name not in ('name', 'design')]
 
 
 def read_study(path: str | Path) -> Study:
@@ -73,13 +74,9 @@ def read_study(path: str | Path) -> Study:
     path = Path(path)
     if not path.is_file():
         raise UserError(f'there is no study at {path}; see configs/studies/ for those that come with mmairl')
-    try:
-        found = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise UserError(f'the study {path} is not YAML: {" ".join(str(error).split())}') from error
-    if not isinstance(found, dict) or 'title' not in found or not ('rows' in found or 'cross' in found):
+    found = read_keys(path, 'the study', [*STUDY_KEYS, 'cross'])
+    if 'title' not in found or not ('rows' in found or 'cross' in found):
         raise UserError(f'the study {path} wants a title and rows (or cross); see configs/studies/ladder.yaml')
-    _known(found, {*STUDY_KEYS, 'cross'}, f'the study {path}')
     margin = found.get('equivalence', MARGIN)
     if isinstance(margin, bool) or not isinstance(margin, int | float) or not margin > 0:
         raise UserError(f"the `equivalence` of {path} is '{margin}'; give a number above 0, in points of the score")
@@ -95,6 +92,26 @@ def read_study(path: str | Path) -> Study:
     return Study(path.stem, **{**known, **lists, 'tasks': tasks, 'equivalence': float(margin), 'design': design})
 
 
+def read_keys(path: Path, what: str, known: Sequence[str], loader: type = yaml.SafeLoader) -> dict[str, Any]:
+    """The keys and values of a YAML file, of which each is one that something reads."""
+    try:
+        found = yaml.load(path.read_text(), Loader=loader)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f'{what} {path} cannot be read: {" ".join(str(error).split())}') from error
+    if not isinstance(found, dict):
+        raise UserError(f'{what} {path} is no YAML of keys and values; known are {", ".join(known)}')
+    _require_known(found, known, f'{what} {path}')
+    return found
+
+
+def _require_known(found: dict, known: Sequence[str], where: str) -> None:
+    for key in found:
+        if key not in known:
+            raise UserError(
+                f"{where} has '{key}', which nothing reads{closest(str(key), known)}; known are {', '.join(known)}"
+            )
+
+
 def catalogue(folder: Path) -> str:
     """The studies of a folder as a table in Markdown: what of the papers each is, and its rows."""
     lines = ['| study | of the papers | rows |', '|---|---|---|']
@@ -106,10 +123,10 @@ def catalogue(folder: Path) -> str:
 
 def _row(row: dict, above: str | None, table: str, path: Path) -> Row:
     """A row; what was published of it is a row of the study's own table, or TABLE/ROW."""
-    _known(row, ROW_KEYS, f"the row '{row.get('name')}' of {path}")
+    _require_known(row, ROW_KEYS, f"the row '{row.get('name')}' of {path}")
     if 'name' not in row or 'config' not in row:
         raise UserError(f'a row of {path} lacks a name or a config')
-    printed: dict[str, float] = {}  # rows of the study's own table, or TABLE/ROW of others; one, or a list of them
+    printed: dict[str, float] = {}
     names = row.get('published')
     for name in [] if names is None else names if isinstance(names, list) else [names]:
         printed |= published.row(name if '/' in str(name) else f'{table}/{name}')
@@ -122,15 +139,19 @@ def _crossed(cross: dict, path: Path) -> tuple[list[dict], Design | None]:
 
     The first row, of all first levels, is what the rest build on.
     """
-    _known(cross, {'config', 'factors', 'fraction', 'interactions'}, f'the `cross` of {path}')
+    _require_known(cross, ('config', 'factors', 'fraction', 'interactions'), f'the `cross` of {path}')
     factors = [dict(factor, levels=list(factor['levels'].items())) for factor in cross['factors']]
-    two = all(len(factor['levels']) == 2 for factor in factors)
-    if not two and cross.keys() & {'fraction', 'interactions'}:
-        more = next(factor['name'] for factor in factors if len(factor['levels']) != 2)
-        raise UserError(f"the factor '{more}' of {path} has not two levels, which `fraction` and `interactions` want")
-    combinations = (
-        _combinations(cross, factors, path) if two else product(*(range(len(of['levels'])) for of in factors))
-    )
+    more = [factor['name'] for factor in factors if len(factor['levels']) != 2]
+    if more and cross.keys() & {'fraction', 'interactions'}:
+        raise UserError(
+            f"the factor '{more[0]}' of {path} has not two levels, which `fraction` and `interactions` want"
+        )
+    labels = {of['name']: tuple(str(label) for label, _ in of['levels']) for of in factors}
+    interactions = _interactions(cross, list(labels), path)
+    if 'fraction' in cross:
+        combinations = _fraction(cross['fraction'], list(labels), interactions, path)
+    else:
+        combinations = product(*(range(len(of['levels'])) for of in factors))
     rows, places = [], {}
     for levels in combinations:
         chosen = [factor['levels'][level] for factor, level in zip(factors, levels)]
@@ -142,10 +163,8 @@ def _crossed(cross: dict, path: Path) -> tuple[list[dict], Design | None]:
             row['declares'] = sorted({key for factor in changed for key in factor['declares']})
         rows.append(row)
         places[row['name']] = tuple(levels)
-    if not two:
+    if more:
         return rows, None
-    labels = {of['name']: tuple(str(label) for label, _ in of['levels']) for of in factors}
-    interactions = tuple(tuple(sorted(pair, key=list(labels).index)) for pair in cross.get('interactions', ()))
     design = Design(tuple(labels), labels, places, interactions)
     if confused := design.indistinct:
         one, other = map(title, confused)
@@ -155,28 +174,22 @@ def _crossed(cross: dict, path: Path) -> tuple[list[dict], Design | None]:
     return rows, design
 
 
-def _combinations(cross: dict, factors: list[dict], path: Path) -> list[tuple[int, ...]]:
-    """The levels of each row of a design with two levels a factor."""
-    names = [factor['name'] for factor in factors]
-    asked = [(place,) for place in range(len(names))]
+def _interactions(cross: dict, names: list[str], path: Path) -> tuple[tuple[str, str], ...]:
+    """The pairs of factors that the study asks for, each in the order of the factors."""
     for pair in cross.get('interactions', ()):
         if len(set(pair)) != 2 or not set(pair) <= set(names):
             raise UserError(f'the interaction {pair} of {path} is none of two of its factors: {", ".join(names)}')
-        asked.append(tuple(map(names.index, pair)))
-    if 'fraction' not in cross:
-        return full_rows(len(names))
-    fractions = {Fraction(1, 2**halvings): halvings for halvings in range(1, len(names))}
-    found = str(cross['fraction'])
-    halvings = next((of for fraction, of in fractions.items() if found in (str(fraction), str(float(fraction)))), None)
-    if halvings is None:
-        raise UserError(f"the `fraction` of {path} is '{found}'; give one of {', '.join(map(str, fractions))}")
-    return fraction_rows(len(names), halvings, asked)
+    return tuple(tuple(sorted(pair, key=names.index)) for pair in cross.get('interactions', ()))
 
 
-def _known(found: dict, known: set[str], where: str) -> None:
-    unknown = sorted(found.keys() - known)
-    if unknown:
-        raise UserError(f"{where} has '{unknown[0]}', which nothing reads; known are {', '.join(sorted(known))}")
+def _fraction(asked: Any, names: list[str], interactions: Sequence[Effect], path: Path) -> list[tuple[int, ...]]:
+    """The levels of the rows of a fraction, which is written as 1/2 or as 0.5."""
+    fractions = {str(Fraction(1, 2**halvings)): halvings for halvings in range(1, len(names))}
+    known = {**fractions, **{str(0.5**halvings): halvings for halvings in fractions.values()}}
+    if str(asked) not in known:
+        raise UserError(f"the `fraction` of {path} is '{asked}'; give one of {', '.join(fractions)}")
+    effects = [(name,) for name in names] + list(interactions)
+    return fraction_rows(len(names), known[str(asked)], [tuple(map(names.index, effect)) for effect in effects])
 
 
 def _check(rows: list[Row], path: Path) -> None:

@@ -11,6 +11,7 @@ submit() { # NAME, and what sbatch takes
     number=${number%%;*}
     echo "submitted $number: $1"
 }
-{% for name, after, script, job in jobs %}
-submit {{ name }} {{ after }}{{ script }}; {{ job }}=$number
+{% for job in jobs %}
+submit {{ job.name }} {% if job.before %}--dependency=afterok{% for other in job.before %}:$job_{{ other }}{% endfor %} --kill-on-invalid-dep=yes {% endif %}{{ job.script }}
+job_{{ job.name }}=$number
 {% endfor %}
