@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Mapping
@@ -169,26 +168,20 @@ def rescale(cfg: Config, folder: Path, of: str, anchor: str | None = None, const
 
     Its batch statistics are measured anew, for the old ones belong to the activations before and k-NN would be at chance.
     """
-    start, source = time.perf_counter(), Path(of)
+    start = time.perf_counter()
     for needed in filter(None, (of, anchor)):
         require_finished(folder, needed)
-    backbone = read_backbone(str(last_checkpoint(source)))
+    backbone = read_backbone(str(last_checkpoint(Path(of))))
     by = None if anchor is None else read_backbone(str(last_checkpoint(Path(anchor)))).weights
     backbone.weights.update(normrescale(backbone.weights, by, constant)[0])
-    with tempfile.TemporaryDirectory() as beside:  # each process's own: what has the name must be whole in all of them
-        write_backbone(backbone, (path := Path(beside) / 'rescaled.pth'), 'mmairl')
-        network = load_backbone(cfg, path)
+    network = load_backbone(cfg, backbone)
     how = extraction(cfg, default_device())
     data = DATASETS.build(cfg.evaluation.train)
     some = Subset(data, range(0, len(data), max(1, len(data) // (STATISTICS * how.batch_size))))
     refresh_statistics(network.to(how.device), (images for images, *_ in how.images(some, 'batch statistics')))
     backbone.weights.update(network.cpu().state_dict())
-    write_backbone(backbone, folder / 'rescaled.pth', 'mmairl')
-    (folder / 'last_checkpoint').write_text('rescaled.pth')
-    of_source = json.loads((source / 'trained.json').read_text())
     seconds = time.perf_counter() - start
-    spent = dict(seconds=seconds, device_seconds=seconds * get_world_size())
-    write_json(folder / 'trained.json', {**of_source, **spent})
+    keep(backbone, folder / 'rescaled.pth', Path(of), dict(seconds=seconds, device_seconds=seconds * get_world_size()))
 
 
 def require_finished(folder: Path, source: str) -> None:
@@ -206,11 +199,16 @@ def earlier(folder: Path, of: str, part: str) -> None:
         raise UserError(
             f'{last.parent} kept no {saved.name}; its config wants max_keep_ckpts=-1 and an interval for it'
         )
-    write_backbone(read_backbone(str(saved)), folder / 'taken.pth', 'mmairl')
-    (folder / 'last_checkpoint').write_text('taken.pth')
-    of_source = json.loads((last.parent / 'trained.json').read_text())
-    seen = {key: round(of_source[key] * Fraction(part)) for key in ('steps', 'images_seen')}
-    write_json(folder / 'trained.json', {**of_source, **seen, 'seconds': 0.0, 'device_seconds': 0.0})
+    trained = json.loads((last.parent / 'trained.json').read_text())
+    seen = {key: round(trained[key] * Fraction(part)) for key in ('steps', 'images_seen')}
+    keep(read_backbone(str(saved)), folder / 'taken.pth', Path(of), dict(seen, seconds=0.0, device_seconds=0.0))
+
+
+def keep(backbone: Backbone, path: Path, source: Path, spent: dict[str, float]) -> None:
+    """Leave weights that were made of another run's as a run leaves its own; what is not `spent` here is as of the source."""
+    write_backbone(backbone, path, 'mmairl')
+    (path.parent / 'last_checkpoint').write_text(path.name)
+    write_json(path.with_name('trained.json'), {**json.loads((source / 'trained.json').read_text()), **spent})
 
 
 def transfer(folder: Path, gpus: int) -> None:
@@ -304,13 +302,13 @@ def curves(folder: Path) -> dict[str, Any]:
 
 
 def git_state() -> str:
-    """The commit of the code and whether it was changed since, where it is a checkout."""
-    here = Path(__file__).parent
-    say = [
-        subprocess.run(['git', *command], cwd=here, capture_output=True, text=True, check=False).stdout.strip()
-        for command in (('rev-parse', '--short', 'HEAD'), ('status', '--porcelain', '--untracked-files=no'))
-    ]
-    return f'{say[0]}{" with changes" if say[1] else ""}' if say[0] else 'not a checkout'
+    """The commit of the code and whether it was changed since, where it is a checkout and git is installed."""
+    command = ['git', 'describe', '--always', '--exclude=*', '--dirty= with changes']
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:
+        return 'not a checkout'
+    return done.stdout.strip() or 'not a checkout'
 
 
 def hardware() -> str:
