@@ -123,7 +123,11 @@ def main() -> None:
         return
     if not args.collect and not args.until_decided:
         complete(runs, args)
-    finish(collect(study, configs, scale, runs, out), out)
+    record = collect(study, configs, scale, runs, out)
+    write_text(out / 'table.md', markdown(record))
+    write_text(out / 'table.tex', latex(record))
+    print(markdown(record))
+    print(f'the page is {write_study_page(record, out / "page.html")}')
     look_into(study, configs, runs, out)
     if failed := [run for run in runs if (run.folder / 'failed.txt').is_file() and not run.done]:
         raise UserError(
@@ -132,12 +136,19 @@ def main() -> None:
 
 
 def complete(runs: list[Run], args: argparse.Namespace) -> None:
-    todo = sum(not run.done for run in runs)
-    CONSOLE.print(f'{len(runs) - todo} of {len(runs)} runs are finished')
+    """Run what is not finished, with a line for each run that begins or ends."""
+    done = sum(run.done for run in runs)
+    CONSOLE.print(f'{done} of {len(runs)} runs are finished')
     for run in runs:
         if run.result and (differs := outdated(run.folder, run.result)):
             print(f'{run.row.name}, seed {run.seed} is measured anew, since this has changed: {differs}')
-    execute(runs, jobs_of(args), args.per_run, Progress(len(runs) - todo, len(runs)))
+
+    def report(run: Run, what: str) -> None:
+        nonlocal done
+        done += what == 'done'
+        CONSOLE.print(f'[{done}/{len(runs)}] {run.row.name}, seed {run.seed}: {what}', markup=False, highlight=False)
+
+    execute(runs, jobs_of(args), args.per_run, report)
 
 
 def until_decided(study, configs, scale, seeds, tasks, out: Path, args: argparse.Namespace) -> list[Run]:
@@ -177,19 +188,6 @@ def jobs_of(args: argparse.Namespace) -> int:
     """One run for each share of the GPUs; without any, one for each core that a run's processes leave."""
     gpus = torch.cuda.device_count() if args.gpus is None else args.gpus
     return args.jobs or max(1, (gpus or cores()) // args.per_run)
-
-
-class Progress:
-    """A line for each run that begins or ends."""
-
-    def __init__(self, done: int, total: int) -> None:
-        self.done, self.total = done, total
-
-    def __call__(self, run: Run, what: str) -> None:
-        self.done += what == 'done'
-        CONSOLE.print(
-            f'[{self.done}/{self.total}] {run.row.name}, seed {run.seed}: {what}', markup=False, highlight=False
-        )
 
 
 def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> None:
@@ -263,13 +261,6 @@ def look_into(study: Study, configs: dict, runs: list[Run], out: Path) -> None:
             print(analysis_pages.cka_page(subjects, images, 'pooled', False, False, folder))
         else:
             print(analysis_pages.geometry_page(subjects, images, 'tsne', False, folder, 0))
-
-
-def finish(record: dict, out: Path) -> None:
-    write_text(out / 'table.md', markdown(record))
-    write_text(out / 'table.tex', latex(record))
-    print(markdown(record))
-    print(f'the page is {write_study_page(record, out / "page.html")}')
 
 
 if __name__ == '__main__':

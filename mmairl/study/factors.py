@@ -10,18 +10,14 @@ from mmairl.evaluation.identity import code_identity
 from mmairl.models.heads import PairwiseHead
 from mmairl.registry import MODELS
 
-LADDER = (
-    'mocov2',
-    'mocov2_syncbn',
-    'mocov2_syncbn_predictor',
-    'mocov2_syncbn_predictor_momentum',
-    'mocov2plus',
-    'mocov2plus_complexaug',
-)
-
 # Every framework of the paper and the one that it changes a factor of.
 BUILT_ON = {
-    **dict(zip(LADDER, (None, *LADDER))),
+    'mocov2': None,
+    'mocov2_syncbn': 'mocov2',
+    'mocov2_syncbn_predictor': 'mocov2_syncbn',
+    'mocov2_syncbn_predictor_momentum': 'mocov2_syncbn_predictor',
+    'mocov2plus': 'mocov2_syncbn_predictor_momentum',
+    'mocov2plus_complexaug': 'mocov2plus',
     'smocov2plus': 'mocov2plus',
     'byol': 'mocov2plus_complexaug',
     'byol_asymmetric': 'byol',
