@@ -61,14 +61,15 @@ class Slurm:
     """As a context manager, which ends its jobs and its daemons."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.daemons, self.open = folder, [], ExitStack()
+        self.folder, self.daemons = folder, []
         self.environment = {**os.environ, 'PATH': PATH, 'SLURM_CONF': str(folder / 'slurm.conf')}
 
     def __enter__(self) -> 'Slurm':
-        with self.open as started:
-            started.callback(self.stop)
+        try:
             self.start()
-            started.pop_all()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
