@@ -1,12 +1,36 @@
-"""Runs of a study that are folders only."""
+"""Runs of a study that are folders only, rows of its record, and a scale at which every run is a matter of seconds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from mmairl.study.runs import Run
 from mmairl.study.spec import Row
 
+ROOT = Path(__file__).parents[2]
+START = dict(weights='a', shapes='b', order='c')
 
-def run_in(folder: Path, tasks: Sequence[str] = ('knn',)) -> Run:
+
+def run_in(folder: Path, needs: tuple[Path, ...] = ()) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
-    return Run(Row(folder.name, 'mocov2plus_r50_200e.py'), 0, folder, tuple(tasks))
+    return Run(Row(folder.name, 'mocov2plus_r50_200e.py'), 0, folder, ('knn',), needs)
+
+
+def recorded(name: str, scores: Iterable[float | None], start: dict | None = START, **more: Any) -> dict[str, Any]:
+    """A row of a study's record with these scores, from seeds 0, 1, ...; None has not run."""
+    done = [(seed, float(value)) for seed, value in enumerate(scores) if value is not None]
+    runs = [dict(seed=seed, state='done', scores={'knn': value}, start=start) for seed, value in done]
+    return dict(name=name, runs=runs, **more)
+
+
+def toy_scale(images: int, **changes: Any) -> dict[str, Any]:
+    """The demo's scale with the narrowest network, on so many images."""
+    scale = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
+    data = dict(type='Shapes', split='train', count=images, size=24)
+    scale['merge'] |= {'model.backbone.stem_channels': 8, 'model.backbone.base_channels': 8}
+    scale['views']['RandomResizedCrop']['size'] = 16
+    scale['replace'] = dict(evaluation=dict(train=data, test={**data, 'split': 'val'}))
+    widths = dict(features=64, hidden=32, out=16)
+    return {**scale, 'images': images, 'data': data, 'batch': 16, 'queue': 64, 'widths': widths, **changes}

@@ -2,32 +2,32 @@
 
 import math
 from dataclasses import asdict
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 import pytest
 from scipy import stats
+from small_runs import START, recorded
 
 from mmairl.study.attribution import attribute, fit, more_runs, shares
-from mmairl.study.designs import Design, fraction_rows, full_rows
+from mmairl.study.designs import Design, fraction_rows
 from mmairl.study.statistics import verdicts
 
-START = dict(weights='a', shapes='b', order='c')
+
+def full_rows(factors: int) -> list[tuple[int, ...]]:
+    return list(product((0, 1), repeat=factors))
 
 
 def study(levels: list[tuple[int, ...]], scores, start: dict | None = START, **others) -> dict:
     """A record of these rows; `scores` has a line for each, with a number (or None) for each seed."""
     factors = tuple('abcdefgh'[: len(levels[0])])
     design = Design(factors, dict.fromkeys(factors, ('0', '1')), {str(of): of for of in levels}, **others)
-    rows = []
-    for name, line in zip(design.rows, scores):
-        runs = [
-            dict(seed=seed, state='done', scores={'knn': float(v)}, start=start)
-            for seed, v in enumerate(line)
-            if v is not None
-        ]
-        rows.append(dict(name=name, runs=runs))
+    rows = [recorded(name, line, start) for name, line in zip(design.rows, scores)]
     return dict(rows=rows, seeds=list(range(len(scores[0]))), design=asdict(design))
+
+
+def estimates(found: list[dict]) -> list[float | None]:
+    return [of['estimate'] for of in found]
 
 
 def planted(levels: tuple[int, ...]) -> float:
@@ -51,14 +51,16 @@ def shapley(value, factors: int) -> list[float]:
 def test_effects_and_shares_of_a_full_factorial_are_exact(factors):
     rows = full_rows(factors)
     found = attribute(study(rows, [[planted(of)] * 2 for of in rows]), 'knn', 1.0)
-    assert [share.estimate for share in found.shares] == pytest.approx(shapley(planted, factors))
-    assert found.gain.estimate == pytest.approx(planted((1,) * factors) - planted((0,) * factors)) and found.exact
+    assert estimates(found['shares']) == pytest.approx(shapley(planted, factors))
+    assert found['gain']['estimate'] == pytest.approx(planted((1,) * factors) - planted((0,) * factors))
+    assert found['exact']
     means = {of: planted(of) for of in rows}
-    for effect in found.effects:
-        places = [found.shares.index(next(s for s in found.shares if s.factor == name)) for name in effect.factors]
+    names = [share['factor'] for share in found['shares']]
+    for effect in found['effects']:
+        places = list(map(names.index, effect['factors']))
         high = [value for of, value in means.items() if sum(1 - of[place] for place in places) % 2 == 0]
         low = [value for of, value in means.items() if sum(1 - of[place] for place in places) % 2]
-        assert effect.estimate == pytest.approx(np.mean(high) - np.mean(low)), effect.name
+        assert effect['estimate'] == pytest.approx(np.mean(high) - np.mean(low)), effect['name']
 
 
 def test_effects_and_shares_of_a_fraction_are_those_of_the_whole_where_factors_act_alone_or_in_pairs():
@@ -68,10 +70,10 @@ def test_effects_and_shares_of_a_fraction_are_those_of_the_whole_where_factors_a
 
     rows = fraction_rows(5, 1, [(place,) for place in range(5)])
     found, whole = (attribute(study(of, [[pairs(levels)] for levels in of]), 'knn', 1.0) for of in (rows, full_rows(5)))
-    assert [e.estimate for e in found.effects] == pytest.approx([e.estimate for e in whole.effects])
-    assert [s.estimate for s in found.shares] == pytest.approx(shapley(pairs, 5))
-    assert not found.exact and found.resolution == '16 of 32 combinations of 5 factors, resolution V'
-    assert {effect.verdict for effect in found.effects} == {'one seed: no verdict'} and found.shares[0].low is None
+    assert estimates(found['effects']) == pytest.approx(estimates(whole['effects']))
+    assert estimates(found['shares']) == pytest.approx(shapley(pairs, 5))
+    assert not found['exact']
+    assert {of['verdict'] for of in found['effects']} == {'one seed: no verdict'} and found['shares'][0]['low'] is None
 
 
 def test_a_published_factorial_has_the_published_effects_and_errors():
@@ -79,21 +81,21 @@ def test_a_published_factorial_has_the_published_effects_and_errors():
     order = [(c, b, a) for a in (0, 1) for b in (0, 1) for c in (0, 1)]  # temperature, the first, changes fastest
     runs = [(59, 61), (74, 70), (50, 58), (69, 67), (50, 54), (81, 85), (46, 44), (79, 81)]
     found = attribute(study(order, runs, start=None), 'knn', 1.0)
-    assert [effect.estimate for effect in found.effects] == pytest.approx([23, -5, 1.5, 1.5, 10, 0])
-    assert found.spread**2 == pytest.approx(8) and not found.blocks
+    assert estimates(found['effects']) == pytest.approx([23, -5, 1.5, 1.5, 10, 0])
+    assert found['spread'] ** 2 == pytest.approx(8) and not found['blocks']
     variances = np.array([2, 8, 32, 2, 8, 8, 2, 2])  # with one degree of freedom each
     half = stats.t.ppf(0.975, variances.sum() ** 2 / (variances**2).sum()) * math.sqrt(2)
-    first = found.effects[0]
-    assert (first.low, first.high) == (pytest.approx(23 - half), pytest.approx(23 + half))
-    assert [effect.name for effect in found.effects if effect.verdict == 'differs'] == ['a', 'a × c']
+    first = found['effects'][0]
+    assert (first['low'], first['high']) == (pytest.approx(23 - half), pytest.approx(23 + half))
+    assert [of['name'] for of in found['effects'] if of['verdict'] == 'differs'] == ['a', 'a × c']
 
 
 def test_estimates_from_unequal_numbers_of_seeds_are_those_of_least_squares():
     """The numbers are of statsmodels 0.15.0: ols('y ~ a*b + C(seed)'), with levels of -1 and 1, twice the coefficients."""
     scores = [[20.1, 22.4, 19.0], [21.5, 24.9, None], [26.3, None, 24.1], [31.0, 33.2, 29.4]]
     found = attribute(study(full_rows(2), scores), 'knn', 1.0)
-    assert [effect.estimate for effect in found.effects] == pytest.approx([7.35, 3.35, 1.564286], abs=1e-6)
-    assert found.blocks and found.runs == 10
+    assert estimates(found['effects']) == pytest.approx([7.35, 3.35, 1.564286], abs=1e-6)
+    assert found['blocks'] and found['runs'] == 10
 
 
 def simulated(rows: list[tuple[int, ...]], seeds: int, truth, spread=1.0, seed_effect: float = 0.0):
@@ -153,20 +155,21 @@ def test_missing_runs_are_said_and_not_imputed():
     one_run = [list(line) for line in scores]
     one_run[3][1] = None
     found = attribute(study(HALF, one_run), 'knn', 1.0)
-    assert found.missing == (f'{HALF[3]}: seed 1',) and found.runs == 31
-    assert all(effect.low is not None for effect in found.effects)
+    assert found['missing'] == [f'{HALF[3]}: seed 1'] and found['runs'] == 31
+    assert all(effect['low'] is not None for effect in found['effects'])
     no_row = [*scores[:3], [None, None], *scores[4:]]
     found = attribute(study(HALF, no_row), 'knn', 1.0)
-    assert found.missing == (f'{HALF[3]}: seeds 0, 1',)
-    assert [effect.estimate is None for effect in found.effects] == [False] * 5 + [True] * 10
-    assert {effect.verdict for effect in found.effects[5:]} == {'not estimable: runs are missing'}
+    assert found['missing'] == [f'{HALF[3]}: seeds 0, 1']
+    assert [estimate is None for estimate in estimates(found['effects'])] == [False] * 5 + [True] * 10
+    assert {effect['verdict'] for effect in found['effects'][5:]} == {'not estimable: runs are missing'}
     none = attribute(study(HALF, [[None]] * 16), 'knn', 1.0)
-    assert none.runs == 0 and none.gain.estimate is None and len(none.missing) == 16
+    assert none['runs'] == 0 and none['gain']['estimate'] is None and len(none['missing']) == 16
 
 
 def test_seeds_are_blocks_only_where_they_mean_the_same_in_all_rows():
-    rows = full_rows(2)
-    record = study(rows, [[1.0, 5.0], [2.1, 6.0], [3.0, 7.1], [4.0, 8.2]])
-    assert attribute(record, 'knn', 1.0).blocks and attribute(record, 'knn', 1.0).spread < 0.2
+    record = study(full_rows(2), [[1.0, 5.0], [2.1, 6.0], [3.0, 7.1], [4.0, 8.2]])
+    found = attribute(record, 'knn', 1.0)
+    assert found['blocks'] and found['spread'] < 0.2
     record['rows'][2]['runs'][1]['start'] = {**START, 'order': 'other'}
-    assert not attribute(record, 'knn', 1.0).blocks and attribute(record, 'knn', 1.0).spread > 2
+    found = attribute(record, 'knn', 1.0)
+    assert not found['blocks'] and found['spread'] > 2

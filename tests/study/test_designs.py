@@ -1,11 +1,11 @@
 """Fractional designs: the published ones are found, and what their rows cannot tell apart is named."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 
-from mmairl.study.designs import Design, fraction_rows, full_rows
+from mmairl.study.designs import Design, fraction_rows
 
 
 def design(rows: list[tuple[int, ...]], **others) -> Design:
@@ -52,5 +52,6 @@ def test_a_fraction_is_chosen_for_the_interactions_that_are_asked_for():
 def test_two_effects_that_are_asked_for_and_always_move_together_are_named():
     assert design(fraction_rows(3, 1, [(0,), (1,), (2,), (0, 1)]), interactions=(('a', 'b'),)).indistinct
     assert design([(0, 0), (1, 1)]).indistinct == (('a',), ('b',))
-    assert design(full_rows(3), interactions=(('a', 'b'), ('b', 'c'))).indistinct is None
-    assert design(full_rows(3)).words == 'all 8 combinations of 3 factors' and design(full_rows(3)).resolution is None
+    assert design(fraction_rows(5, 1, [])).words == '16 of 32 combinations of 5 factors, resolution V'
+    whole = design(list(product((0, 1), repeat=3)), interactions=(('a', 'b'), ('b', 'c')))
+    assert (whole.indistinct, whole.resolution, whole.words) == (None, None, 'all 8 combinations of 3 factors')

@@ -13,6 +13,7 @@ import yaml
 from markupsafe import escape
 from mmengine.optim import build_optim_wrapper
 from scipy import stats
+from small_runs import toy_scale
 from test_docs import check_command, commands, module
 
 from mmairl.configs import load_config
@@ -139,19 +140,11 @@ def test_uniformity_is_the_mean_over_pairs():
 
 
 def toy(study: Study, folder: Path, tasks: list[str]) -> Path:
-    """The demo's scale, smaller: the narrowest network on 192 images, for at most 6 epochs, or steps where these count."""
-    scale = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
+    """A scale at which the longest row has 6 epochs, or steps where these count."""
     lengths = [scales.resolve(row, scales.read_scale('in1k')).train_cfg for row in study.rows]
     longest = max(length.get('max_epochs') or length.max_iters for length in lengths)
-    data = dict(type='Shapes', split='train', count=192, size=24)
-    scale['merge'] |= {'model.backbone.stem_channels': 8, 'model.backbone.base_channels': 8}
-    scale['views']['RandomResizedCrop']['size'] = 16
-    scale['replace'] = dict(
-        evaluation=dict(train=data, test={**data, 'split': 'val'}),
-        recipes=dict(linear='linear_shapes_20e', finetune='finetune_shapes'),
-    )
-    widths = dict(features=64, hidden=32, out=16)
-    scale |= dict(tasks=tasks, images=192, data=data, batch=16, epochs=6 / longest, queue=64, widths=widths)
+    scale = toy_scale(192, epochs=6 / longest, tasks=tasks)
+    scale['replace']['recipes'] = dict(linear='linear_shapes_20e', finetune='finetune_shapes')
     (folder / 'toy.yaml').write_text(yaml.safe_dump(scale))
     return folder / 'toy.yaml'
 

@@ -8,9 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scipy import stats
+from small_runs import START
 from test_docs import module
 from test_spec import STUDIES, written
-from test_statistics import START, record
+from test_statistics import record
 
 from mmairl.errors import UserError
 from mmairl.study.sequential import Plan, begin, compare_by_looks, told

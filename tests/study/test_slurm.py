@@ -14,9 +14,8 @@ from waiting import wait_for
 from mmairl.errors import UserError
 from mmairl.study import slurm
 from mmairl.study.collect import describe
-from mmairl.study.runs import Run, status
+from mmairl.study.runs import status
 from mmairl.study.slurm import Cluster, read_cluster
-from mmairl.study.spec import Row
 
 
 @pytest.fixture
@@ -48,41 +47,43 @@ def job(tmp_path, monkeypatch):
     return start
 
 
-@pytest.mark.parametrize('commands, expected', [
-    (['exit 0'], (0, '')),
-    (['exit 75'], (0, 'requeue 17\n')),
-    (['kill -USR1 $$'], (0, 'requeue 17\n')),  # of `scancel --full`, before the run listened
-    (['exit 1', 'echo > second'], (1, '')),
-    (['kill -KILL $$', 'echo > second'], (137, '')),
-    (['exit 0', 'exit 75'], (0, 'requeue 17\n')),
-])  # fmt: skip
-def test_a_job_goes_back_into_the_queue_when_its_run_asks_for_it(job, tmp_path, commands, expected):
-    assert job(*commands) == expected and not (tmp_path / 'second').exists()
-    array = dict(SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3')  # a task of one puts only itself back
-    assert job('exit 75', **array)[1].endswith('requeue 12_3\n')
-
-
 LISTENS = "trap 'echo > saved; sleep 0.5; exit {}' USR1; echo > ready; for i in {{1..600}}; do sleep 0.1; done"
 DEAF = 'echo > ready; exec sleep 60'  # torchrun, before its workers are there
-
-
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM
+AGAIN = (0, 'requeue 17\n')
 
 
 @pytest.mark.parametrize('commands, signals, reason, expected', [
-    ([LISTENS.format(1)], (USR1,), '', (0, 'requeue 17\n')),  # torchrun, whatever its workers exit with
-    ([LISTENS.format(75)], (USR1,), '', (0, 'requeue 17\n')),
-    ([DEAF], (USR1,), '', (0, 'requeue 17\n')),
+    (['exit 0'], (), '', (0, '')),
+    (['exit 75', 'echo > second'], (), '', AGAIN),
+    (['kill -USR1 $$'], (), '', AGAIN),  # of `scancel --full`, before the run listened
+    (['echo "error: it is wrong" > run/log.txt; exit 2', 'echo > second'], (), '', (2, '')),
+    (['kill -KILL $$', 'echo > second'], (), '', (137, '')),
+    (['exit 0', 'exit 75'], (), '', AGAIN),
+    ([LISTENS.format(1)], (USR1,), '', AGAIN),  # torchrun, whatever its workers exit with
+    ([DEAF], (USR1,), '', AGAIN),
     ([LISTENS.format(0)], (USR1,), '', (0, '')),  # it was in its last step
-    ([LISTENS.format(0), 'echo > second'], (USR1,), '', (0, 'requeue 17\n')),
+    ([LISTENS.format(0), 'echo > second'], (USR1,), '', AGAIN),
     ([LISTENS.format(75)], (TERM,), '', (143, '')),  # scancel, or a preemption after which Slurm itself requeues
     ([DEAF], (TERM,), '', (143, '')),
     ([LISTENS.format(75)], (USR1, TERM), '', (143, '')),  # cancelled while it saved
-    ([LISTENS.format(75)], (USR1, TERM), 'TimeLimit', (0, 'requeue 17\n')),  # its time was up while it saved
+    ([LISTENS.format(75)], (USR1, TERM), 'TimeLimit', AGAIN),  # its time was up while it saved
 ])  # fmt: skip
-def test_a_job_that_is_signalled_lets_its_run_save(job, tmp_path, commands, signals, reason, expected):
+def test_a_job_lets_its_run_save_and_goes_back_into_the_queue_when_it_should(
+    job, tmp_path, commands, signals, reason, expected
+):
     assert job(*commands, signals=signals, REASON=reason) == expected
-    assert (tmp_path / 'saved').is_file() == ('USR1' in commands[0]) and not (tmp_path / 'second').exists()
+    assert (tmp_path / 'saved').is_file() == ('USR1; echo' in commands[0]) and not (tmp_path / 'second').exists()
+    failed = tmp_path / 'run/failed.txt'
+    assert (
+        not failed.exists()
+        if expected[0] in (0, 143)
+        else failed.read_text() in ('error: it is wrong\n', 'exit code 137\n')
+    )
+
+
+def test_a_task_of_an_array_puts_only_itself_back(job):
+    assert job('exit 75', SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3') == (0, 'requeue 12_3\n')
 
 
 def test_a_job_stays_until_workers_that_outlive_their_launcher_have_saved(job, tmp_path):
@@ -103,7 +104,7 @@ def test_jobs_are_submitted_in_the_order_in_which_they_need_each_other(tmp_path,
     """The script, with a stub of sbatch that numbers the jobs; folders with spaces and signs that mean something to Slurm."""
     out = tmp_path / 'my study, 100%j'
     source, anchor = run_in(out / 'source'), run_in(out / 'anchor')
-    rescaled = Run(Row('rescaled', 'x.py'), 0, out / 'rescaled', ('knn',), (source.folder, anchor.folder))
+    rescaled = run_in(out / 'rescaled', (source.folder, anchor.folder))
     (stub := tmp_path / 'sbatch').write_text(
         f'#!/bin/sh\necho "$@" >> "{tmp_path}/calls"\nwc -l < "{tmp_path}/calls" | tr -d " \\n"; echo ";cluster"\n'
     )
@@ -140,12 +141,12 @@ def test_a_job_asks_for_what_the_site_wants(tmp_path):
 
 
 @pytest.mark.parametrize('text, sentence', [
-    ('acount: x', "unknown key 'acount'; did you mean 'account'?; it knows partition, account, time"),
+    ('acount: x', "has 'acount', which nothing reads; did you mean 'account'?; known are partition, account, time"),
     ('cpus: many', "cpus: 'many'; give a whole number"),
     ('per_node: many', "per_node: 'many'; give a whole number"),
     ('time: [1, 2]', "time: ['1', '2']; give one value"),
     ('environment: module load cuda', 'give a list of lines'),
-    ('- partition', 'is a YAML of keys and values'),
+    ('- partition', 'is no YAML of keys and values'),
     ('{', 'cannot be read'),
 ])  # fmt: skip
 def test_a_mistake_in_a_profile_is_one_sentence(tmp_path, text, sentence):
@@ -159,9 +160,7 @@ def test_the_plain_commands_of_a_study_run_it_in_a_shell(tmp_path, monkeypatch):
     """As a loop over the lines would start them: each after those that it names."""
     monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['touch', str(run.folder / name)] for name in 'ab'])
     source, anchor = run_in(tmp_path / 'a b' / 'source'), run_in(tmp_path / 'anchor')
-    rescaled = Run(
-        Row('rescaled', 'x.py'), 0, run_in(tmp_path / 'rescaled').folder, ('knn',), (source.folder, anchor.folder)
-    )
+    rescaled = run_in(tmp_path / 'rescaled', (source.folder, anchor.folder))
     lines = [line.split('\t') for line in slurm.plain_commands([rescaled, source, anchor], 1)]
     assert [line[:2] for line in lines] == [
         ['source_seed_0', '-'],
@@ -174,8 +173,7 @@ def test_the_plain_commands_of_a_study_run_it_in_a_shell(tmp_path, monkeypatch):
 
 
 def test_what_a_run_does_is_read_from_its_folder(tmp_path):
-    run, source = run_in(tmp_path / 'run'), run_in(tmp_path / 'source')
-    needs = Run(run.row, 0, run.folder, run.tasks, (source.folder,))
+    run, needs = run_in(tmp_path / 'run'), run_in(tmp_path / 'run', (tmp_path / 'source',))
     assert status(run) == ('not begun', '') and status(needs) == ('waiting', '')
     (run.folder / 'log.txt').write_text('training 12%  loss 3.2  0:10:00 left\n\n')
     assert status(run) == ('stopped', 'training 12%  loss 3.2  0:10:00 left')

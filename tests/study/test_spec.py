@@ -45,25 +45,14 @@ def at(name: str, scale: str) -> tuple[Study, dict[str, Config]]:
     return study, resolved(study, scale)
 
 
-@pytest.mark.parametrize(
-    'name, scale', [('ladder', 'demo'), pytest.param('asymmetry', 'in100', marks=pytest.mark.slow)]
-)
-def test_a_smaller_scale_keeps_the_factors_and_adds_none(name, scale):
-    full, small = (compare(*at(name, which)) for which in ('in1k', scale))
+def test_a_smaller_scale_keeps_the_factors_and_adds_none():
+    full, small = (compare(*at('ladder', scale)) for scale in ('in1k', 'demo'))
     for one, other in zip(full, small):
         parts = [
             {'views' if 'views' in key else '.'.join(key.split('.')[:2]) for key in found['found']}
             for found in (one, other)
         ]
         assert parts[0] == parts[1]
-
-
-def test_a_smaller_batch_is_the_usual_one_in_parts():
-    """As BYOL's Fig. 3a: the gradient is averaged over N steps, and the rate stays."""
-    study, configs = at('batch_size', 'in1k')
-    for row in study.rows:
-        cfg = configs[row.name]
-        assert cfg.optim_wrapper.get('accumulative_counts', 1) == 4096 / row.x and cfg.total_batch_size == 4096
 
 
 def test_a_scale_with_another_batch_has_the_rate_that_belongs_to_it():
@@ -105,28 +94,29 @@ def test_a_difference_that_nobody_declares_is_refused(tmp_path, second, found):
         require_fair(compare(study, resolved(study)))
 
 
-def test_factors_are_crossed(tmp_path):
-    loss = dict(name='loss', declares=['model.symmetric'], levels={'both': {}, 'one': {'model.symmetric': False}})
-    momentum = dict(
-        name='momentum',
-        declares=['default_hooks.momentum'],
-        levels={'0.99': {}, '0.9': {'default_hooks.momentum.base': 0.9}},
-    )
-    cross = dict(config='mocov2plus_r50_200e.py', factors=[loss, momentum])
-    study = read_study(written(tmp_path, rows=None, cross=cross))
-    assert [row.name for row in study.rows] == ['both, 0.99', 'both, 0.9', 'one, 0.99', 'one, 0.9']
-    configs = resolved(study)
-    require_fair(compare(study, configs))
-    assert [passes(cfg) for cfg in configs.values()] == [8, 8, 4, 4]
-    hidden = [hidden_factors(cfg)['directions of the loss'] for cfg in configs.values()]
-    assert hidden == ['summed', 'summed', 'one', 'one']
-
-
 def cross(**others) -> dict:
     levels = [{'off': {}, 'on': {key: value}} for key, value in (('total_batch_size', 512), ('model.symmetric', False))]
     declared = ['total_batch_size'], ['model.symmetric']
     factors = [dict(name=name, declares=of, levels=level) for name, of, level in zip('ab', declared, levels)]
     return {'config': 'mocov2plus_r50_200e.py', 'factors': factors, **others}
+
+
+def test_factors_are_crossed_and_those_with_two_levels_make_a_design(tmp_path):
+    study = read_study(written(tmp_path, rows=None, cross=cross()))
+    assert [row.name for row in study.rows] == ['off, off', 'off, on', 'on, off', 'on, on']
+    assert study.design.rows['on, off'] == (1, 0)
+    configs = resolved(study)
+    require_fair(compare(study, configs))
+    assert [cfg.total_batch_size for cfg in configs.values()] == [1024, 1024, 512, 512]
+    assert [passes(cfg) for cfg in configs.values()] == [8, 4, 8, 4]
+    hidden = [hidden_factors(cfg)['directions of the loss'] for cfg in configs.values()]
+    assert hidden == ['summed', 'one', 'summed', 'one']
+    three = cross()
+    three['factors'][0]['levels']['more'] = {'total_batch_size': 256}
+    study = read_study(written(tmp_path, rows=None, cross=three))
+    assert len(study.rows) == 6 and study.design is None
+    with pytest.raises(UserError, match="the factor 'a' of .* has not two levels"):
+        read_study(written(tmp_path, rows=None, cross={**three, 'fraction': 0.5}))
 
 
 def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmentation(tmp_path):
@@ -145,42 +135,39 @@ def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmen
 @pytest.mark.parametrize(
     'changes, sentence',
     [
-        (dict(fraction='1/2'), "cannot tell 'a' from 'b'; take a larger one"),
-        (dict(fraction='1/3'), "the `fraction` of .* is '1/3'; give one of 1/2"),
-        (dict(interactions=[['a', 'c']]), r"the interaction \['a', 'c'\] of .* is none of two of its factors: a, b"),
-        (dict(fractions='1/2'), "has 'fractions', which nothing reads"),
-    ],
-)
-def test_what_is_wrong_with_a_design_is_one_sentence(tmp_path, changes, sentence):
-    with pytest.raises(UserError, match=sentence):
-        read_study(written(tmp_path, rows=None, cross=cross(**changes)))
-
-
-def test_only_factors_with_two_levels_make_a_design(tmp_path):
-    three = cross()
-    three['factors'][0]['levels']['more'] = {'total_batch_size': 256}
-    found = read_study(written(tmp_path, rows=None, cross=three))
-    assert len(found.rows) == 6 and found.design is None
-    assert read_study(written(tmp_path, rows=None, cross=cross())).design.rows['on, off'] == (1, 0)
-    with pytest.raises(UserError, match="the factor 'a' of .* has not two levels"):
-        read_study(written(tmp_path, rows=None, cross={**three, 'fraction': 0.5}))
-
-
-@pytest.mark.parametrize(
-    'changes,sentence',
-    [
-        (dict(sheds=[1]), "has 'sheds', which nothing reads"),
+        (dict(seedz=[1]), "has 'seedz', which nothing reads; did you mean 'seeds'"),
+        (dict(rows=None), 'wants a title and rows'),
         (dict(rows=[dict(name='a')]), 'lacks a name or a config'),
         (dict(rows=[dict(name='a', config='x'), dict(name='A', config='x')]), 'have the same name'),
         (dict(rows=[dict(name='a', config='x', against='b')]), "builds on 'b', which is no row"),
         (dict(rows=[dict(name='a', config='x', published='z')]), "has no row 'z'"),
         (dict(paper=dict(table='revisit_airl.table9')), "no published table 'revisit_airl.table9'"),
         *((dict(equivalence=value), 'give a number above 0, in points') for value in (0, -1, 'wide', True)),
+        (dict(cross=cross(fraction='1/2')), "cannot tell 'a' from 'b'; take a larger one"),
+        (dict(cross=cross(fraction='1/3')), "the `fraction` of .* is '1/3'; give one of 1/2"),
+        (dict(cross=cross(interactions=[['a', 'c']])), r"\['a', 'c'\] of .* is none of two of its factors: a, b"),
+        (dict(cross=cross(fractions='1/2')), "has 'fractions', which nothing reads; did you mean 'fraction'"),
     ],
 )
 def test_what_is_wrong_with_a_study_is_one_sentence(tmp_path, changes, sentence):
     with pytest.raises(UserError, match=sentence):
-        read_study(written(tmp_path, **changes))
+        read_study(written(tmp_path, **{**({'rows': None} if 'cross' in changes else {}), **changes}))
+
+
+@pytest.mark.parametrize(
+    'text, sentence',
+    [
+        ('{', 'cannot be read: while parsing'),
+        ('- images: 3', 'is no YAML of keys and values'),
+        ('image: 3', "has 'image', which nothing reads; did you mean 'images'"),
+        ('images: 3', 'lacks rate, rate_source, text'),
+    ],
+)
+def test_a_mistake_in_a_scale_is_one_sentence(tmp_path, text, sentence):
+    (path := tmp_path / 'own.yaml').write_text(text)
+    with pytest.raises(UserError, match=sentence) as caught:
+        read_scale(str(path))
+    assert str(path) in str(caught.value) and '\n' not in str(caught.value)
 
 
 def test_a_plan_runs_no_code_that_options_name(tmp_path, run_tool, capsys):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from small_runs import START, recorded
 
 from mmairl.study.statistics import compare, holm, paired, plan_seeds, power, seeds_for, verdicts, visible_effect, welch
 
@@ -82,16 +83,10 @@ def test_the_seeds_that_are_planned_are_the_fewest_with_the_power():
     assert seeds_for(5.0, 1.0, True, 6) == 4  # with three, scipy has NaN for the chance to find it on the wrong side
 
 
-START = dict(weights='a', shapes='b', order='c')
-
-
 def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START)) -> dict:
-    """A study whose rows have these scores, from seeds 0, 1, ..."""
-    found = []
-    for number, (scores, start) in enumerate(zip(rows, starts)):
-        runs = [dict(seed=s, state='done', scores={'knn': v}, start=start) for s, v in enumerate(scores)]
-        found.append(dict(name=f'row {number}', on=f'row {number - 1}' if number else None, runs=runs))
-    return dict(rows=found)
+    """A study whose rows have these scores, each built on the one before."""
+    names = [f'row {number}' for number in range(len(rows))]
+    return dict(rows=[recorded(*of, on=on) for *of, on in zip(names, rows, starts, [None, *names])])
 
 
 @pytest.mark.parametrize('start, blocks', [

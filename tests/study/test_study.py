@@ -17,7 +17,7 @@ from cluster.real_slurm import Slurm, lacking
 from filelock import FileLock
 from mmengine.config import Config
 from PIL import Image
-from small_runs import run_in
+from small_runs import run_in, toy_scale
 from waiting import wait_for
 
 from mmairl.configs import load_config, write_config
@@ -25,7 +25,7 @@ from mmairl.engine.launch import register
 from mmairl.errors import UserError
 from mmairl.study import worker
 from mmairl.study.collect import describe
-from mmairl.study.runs import Run, execute, lay_out
+from mmairl.study.runs import execute, lay_out
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study, read_study
 from mmairl.study.worker import earlier, rescale
@@ -33,18 +33,8 @@ from mmairl.weights.read import read_backbone
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
-DATA = dict(type='Shapes', split='train', count=64, size=24)
-TOY = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
-TOY['merge'] |= {
-    'model.backbone.stem_channels': 8,
-    'model.backbone.base_channels': 8,
-    'default_hooks.logger.interval': 2,
-}
-TOY['views']['RandomResizedCrop']['size'] = 16
-TOY['replace']['evaluation'] = dict(train=DATA, test={**DATA, 'split': 'val', 'count': 48})
-TOY |= dict(
-    images=64, data=DATA, widths=dict(features=64, hidden=32, out=16), queue=64, batch=16, epochs=0.015, tasks=['knn']
-)
+TOY = toy_scale(64, epochs=0.015, tasks=['knn'])
+TOY['merge']['default_hooks.logger.interval'] = 2
 STUDY = dict(
     title='A toy',
     paper=dict(where='Tab. 2', table='revisit_airl.table2_optimizer_crossover'),
@@ -131,6 +121,8 @@ def test_every_number_leads_back_to_its_run(out):
             assert 'model:' in one['config_text']
     assert len({run['sha256'] for row in record['rows'] for run in row['runs']}) == 5
     assert [row['changed'] != [] for row in record['rows']] == [False, True, False, True, False]
+    starts = [row['runs'][0]['start'] for row in record['rows'][:3]]  # what is rescaled has the start of its source
+    assert starts[0] == starts[1] == starts[2] and all(starts[0].values())
     assert any('projector' in said for said in record['assumptions'])
     fairness = record['fairness']
     unequal = [check['check'] for check in fairness['after'] if not check['equal'] and check['check'] != 'code']
@@ -144,7 +136,7 @@ def test_every_number_leads_back_to_its_run(out):
     assert 0 < 2 * spent['half-way']['device_seconds'] == pytest.approx(spent['end']['device_seconds'])
     share = score['SGD'] / 100
     images = [of['images'] for of in record['noise']['knn'] if of['row'] == 'SGD' and not of['bound']]
-    assert images == pytest.approx([100 * (share * (1 - share) / 47) ** 0.5])  # of one run
+    assert images == pytest.approx([100 * (share * (1 - share) / 63) ** 0.5])  # of one run
     assert 'LARS' in (page := (out / 'page.html').read_text()) and 'What its rows assume' in page
     assert list(out.glob('norms_0/*.html')) and list(out.glob('cka_1/*.html'))
     assert '72.0' in (out / 'table.md').read_text() and '\\toprule' in (out / 'table.tex').read_text()
@@ -162,10 +154,10 @@ def test_a_rescaled_network_has_fresh_statistics(out):
 
 def test_a_network_is_not_rescaled_from_a_run_that_is_not_finished(tmp_path):
     (tmp_path / 'source').mkdir()
-    with pytest.raises(UserError, match='source, which is not finished; finish that run first'):
-        rescale(Config(), tmp_path, str(tmp_path / 'source'), constant=0.1)
-    with pytest.raises(UserError, match='source, which is not finished; finish that run first'):
-        earlier(tmp_path, str(tmp_path / 'source'), '1/2')
+    source = str(tmp_path / 'source')
+    for make in (lambda: rescale(Config(), tmp_path, source, constant=0.1), lambda: earlier(tmp_path, source, '1/2')):
+        with pytest.raises(UserError, match='source, which is not finished; finish that run first'):
+            make()
 
 
 def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path, monkeypatch, capsys):
@@ -204,15 +196,6 @@ def test_a_further_score_stands_beside_what_was_published_of_it(tmp_path):
     assert shown['scores'] == {'linear': 70.0, 'linear top-5': 90.0} and shown['labels']['linear top-5'] == 'top-5'
 
 
-def test_the_seeds_of_rows_that_start_alike_are_blocks(out):
-    """SGD and LARS differ in the optimizer alone, and what is rescaled has the start of its source."""
-    starts = [
-        json.loads((out / f'runs/{row}/seed_0/trained.json').read_text())['start']
-        for row in ('sgd', 'lars', 'rescaled')
-    ]
-    assert starts[0] == starts[1] == starts[2] and all(starts[0].values())
-
-
 def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp_path):
     """Each is noticed at the next start, measured anew in a file of its own, and noticed no more."""
     folder, images = shutil.copytree(out / 'runs/sgd/seed_0', tmp_path / 'seed_0'), tmp_path / 'images'
@@ -225,7 +208,7 @@ def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp
     asked = load_config(str(folder / 'asked/config.yaml'))
     asked.evaluation = dict(train=data, test=data)
     write_config(asked, folder / 'asked/config.yaml')
-    run = Run(Row('SGD', 'mocov2plus_r50_200e.py'), 0, folder, ('knn',))
+    run = run_in(folder)
     assert not run.done and 'knn: data.t' in describe(run, tmp_path)['error']
 
     def checkpoint() -> None:
@@ -244,6 +227,12 @@ def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp
         worker.run(folder)
         assert run.done and run.result['identities']['knn'] != before
     assert len(list(folder.glob('knn_*.json'))) == 4  # of before, and of each change
+
+
+def test_a_run_tells_its_code_also_where_there_is_no_git(monkeypatch):
+    assert worker.git_state().split()[0] != 'not'
+    monkeypatch.setenv('PATH', '/none')
+    assert worker.git_state() == 'not a checkout'
 
 
 def test_another_config_under_the_same_folder_is_refused(tmp_path):
