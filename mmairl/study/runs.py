@@ -59,23 +59,22 @@ class Run:
 
 def status(run: Run) -> tuple[str, str]:
     """What a run does, by its folder alone, and what its log said last; a node that holds its lock is at work on it."""
-    log = run.folder / 'log.txt'
-    said = (
-        [line for line in log.read_text(errors='replace')[-5000:].splitlines() if line.strip()] if log.is_file() else []
-    )
     if run.done:
         return 'done', ''
+    log = run.folder / 'log.txt'
+    text = log.read_text(errors='replace')[-5000:] if log.is_file() else ''
+    said = (text.strip().splitlines() or [''])[-1]
     lock = FileLock(run.folder / '.lock_0', timeout=0)
     try:
         with lock if (run.folder / '.lock_0').is_file() else nullcontext():
             pass
     except Timeout:
         seconds = max(0, round(time.time() - log.stat().st_mtime)) if said else 0  # a node's clock may be ahead
-        return 'running', f'{said[-1]} ({timedelta(seconds=seconds)} ago)' if said else ''
+        return 'running', f'{said} ({timedelta(seconds=seconds)} ago)' if said else ''
     failed = run.folder / 'failed.txt'
     if failed.is_file():
         return 'failed', failed.read_text().strip()
-    return ('stopped', said[-1]) if said else ('waiting' if run.needs and not run.ready else 'not begun', '')
+    return ('stopped', said) if said else ('waiting' if run.needs and not run.ready else 'not begun', '')
 
 
 def lay_out(
@@ -95,13 +94,13 @@ def lay_out(
                 if made := getattr(row, way):
                     asked[way] = {**made, **{key: str(path.absolute()) for key, path in needs.items()}}
             (folder / 'asked').mkdir(parents=True, exist_ok=True)
-            made, config = folder / 'asked' / '.config.yaml', folder / 'asked' / 'config.yaml'
-            write_config(configs[row.name], made)
-            if config.is_file() and config.read_text() != made.read_text():
+            new, config = folder / 'asked' / '.config.yaml', folder / 'asked' / 'config.yaml'
+            write_config(configs[row.name], new)
+            if config.is_file() and config.read_text() != new.read_text():
                 raise UserError(
                     f'{folder} was begun with another config; give --out another folder, or remove this one to begin it anew'
                 )
-            os.replace(made, config)
+            os.replace(new, config)
             write_json(folder / 'asked.json', asked)
             runs.append(Run(row, seed, folder, tuple(tasks), tuple(needs.values())))
     return runs
@@ -189,13 +188,6 @@ class Work:
             return None
         return code
 
-    @property
-    def output(self) -> str:
-        """What this start of the run has added to the log."""
-        with self.log.open('rb') as log:
-            log.seek(self.begins)
-            return log.read().decode(errors='replace')
-
 
 def _stop(processes: dict[Run, subprocess.Popen], report: Callable[[Run, str], None]) -> None:
     """Each finishes its step, saves, and leaves; one that has not left by then is killed with all that it has started.
@@ -222,7 +214,8 @@ def _ended(run: Run, work: Work, code: int) -> str:
         return 'done'
     if code in STOPPED:
         return 'stopped'
-    lines = [line for line in work.output.splitlines() if line.strip()]
+    output = work.log.read_bytes()[work.begins :].decode(errors='replace')  # of this start
+    lines = [line for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(LAST_WORDS, line)]
     failed.write_text((errors or lines or [f'exit code {code}'])[-1])
     return f'failed: {failed.read_text()}'
