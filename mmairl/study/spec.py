@@ -75,7 +75,7 @@ def read_study(path: str | Path) -> Study:
     if not path.is_file():
         raise UserError(f'there is no study at {path}; see configs/studies/ for those that come with mmairl')
     found = read_keys(path, 'the study', [*STUDY_KEYS, 'cross'])
-    if 'title' not in found or not ('rows' in found or 'cross' in found):
+    if 'title' not in found or not (found.get('rows') or found.get('cross')):
         raise UserError(f'the study {path} wants a title and rows (or cross); see configs/studies/ladder.yaml')
     margin = found.get('equivalence', MARGIN)
     if isinstance(margin, bool) or not isinstance(margin, int | float) or not margin > 0:
