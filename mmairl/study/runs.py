@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from mmairl.errors import REQUEUE, SIGNALS, UserError
 from mmairl.files import write_json
 from mmairl.machine import cores
 from mmairl.study.spec import Row, Study
-from mmairl.study.stopping import ending_with_parent
 from mmairl.study.worker import is_local, outdated
 
 GRACE = 120  # seconds to finish a step and save, as many as the Slurm jobs have
@@ -31,6 +31,7 @@ GRACE = 120  # seconds to finish a step and save, as many as the Slurm jobs have
 LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
 # A run that does not listen for a signal yet ends by it.
 STOPPED = (REQUEUE, *(-number for number in SIGNALS))
+SETPRIV = ('setpriv', '--pdeathsig', 'TERM', '--')
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +117,23 @@ def commands(run: Run, devices: int) -> list[list[str]]:
         first = [*torchrun, '--max-restarts=3', '--no-python', *workers]
     local = all(is_local(task) for task in run.tasks)
     return [first] if local else [first, [*worker, '--transfer', str(devices)]]
+
+
+def ending_with_parent(command: Sequence[str]) -> list[str]:
+    """The command, to be sent SIGTERM by the kernel when the process that starts it ends, however it ends: it saves and leaves.
+
+    A study that is killed cannot signal its runs, which are in sessions of their own. Where there is no setpriv, of util-linux
+    2.33 or later, the run goes on to its end, and its lock keeps others off it.
+    """
+    return [*(SETPRIV if _has_setpriv() else ()), *command]
+
+
+@cache
+def _has_setpriv() -> bool:
+    try:
+        return subprocess.run([*SETPRIV, 'true'], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def execute(runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run, str], None]) -> None:
