@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import real_slurm
 from real_slurm import Slurm, lacking
 from study.small_runs import run_in
 from waiting import wait_for
@@ -172,6 +173,37 @@ def test_a_study_begun_where_its_node_cannot_see_it_is_one_sentence(slurm, folde
     assert re.fullmatch(
         'error: .+ cannot see the folder that the study was begun in; .+\n', (run.folder / 'failed.txt').read_text()
     )
+
+
+# A run that holds its lock as the worker does.
+LOCKED = """
+exec 9>.lock_0
+flock -n 9 || { echo found >> log; sleep 1; exit 75; }
+[[ ! -e end ]] || exit 0
+date +%s >> begin
+sleep 40
+date +%s >> end
+"""
+
+
+@pytest.mark.slow
+def test_a_run_on_a_node_that_cannot_be_reached_any_more_is_never_in_two_places(tmp_path, folder, monkeypatch):
+    """Its daemon stops, and its processes go on; Slurm starts the job on the other node."""
+    monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF + 'SlurmdTimeout=6\n')
+    (daemons := tmp_path / 'daemons').mkdir()
+    with Slurm(daemons) as slurm:
+        run = run_in(folder / 'run')
+        number = submit(slurm, run, LOCKED, 'all')
+        wait_for((run.folder / 'begin').is_file)
+        daemon = slurm.daemons[2 if slurm.job(number)['NodeList'] == 'node1' else 3]
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            wait_for((run.folder / 'end').is_file, 60)
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+        assert slurm.ends(number, 100)[0] == 'COMPLETED'
+    assert (run.folder / 'log').read_text().startswith('found\n'), 'it was started elsewhere meanwhile'
+    assert len((run.folder / 'begin').read_text().split()) == len((run.folder / 'end').read_text().split()) == 1
 
 
 def test_a_step_is_believed_and_not_the_job_around_it(slurm, folder, monkeypatch):
