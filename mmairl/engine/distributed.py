@@ -46,10 +46,6 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         _take_names_from_slurm()
     backend, settings = 'gloo', {} if timeout is None else dict(timeout=timedelta(seconds=timeout))
     if torch.cuda.is_available():
-        if not dist.is_nccl_available():
-            raise UserError(
-                'this torch has no NCCL, by which GPUs exchange; install one that has, or hide the GPUs from it'
-            )
         backend = 'nccl'
         settings.update(device_id=_take_gpu(launcher))  # the GPUs connect here, not at the first step
     if sys.platform == 'linux':

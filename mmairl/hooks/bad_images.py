@@ -65,8 +65,8 @@ class NonFiniteHook(Hook):
         sampler = runner.train_dataloader.sampler
         found = dict(iteration=iteration, epoch=runner.epoch + 1, seed=getattr(sampler, 'seed', None))
         path = Path(runner.work_dir) / 'non_finite' / f'iter_{iteration}_process_{get_rank()}.json'
-        files = file_names(runner.train_dataloader.dataset, images)
-        write_json(path, {**found, 'indices': images, 'files': files})
+        name = getattr(runner.train_dataloader.dataset, 'name', None)
+        write_json(path, {**found, 'indices': images, 'files': [name(index) for index in images] if name else []})
         runner.logger.warning(
             f'the {what} of iteration {iteration} are not finite: the step is skipped ({self.skipped} so far, the run ends at '
             f'{self.limit}); its images are listed in {path}'
@@ -76,15 +76,6 @@ class NonFiniteHook(Hook):
                 f'{self.skipped} steps had a loss or gradients that are not finite, the last at iteration {iteration}; lower '
                 f'the learning rate, use bfloat16 instead of float16, or look at the images listed in {path.parent}'
             )
-
-
-def file_names(dataset: object, indices: list[int]) -> list[str]:
-    """The files of these images, where the data set, or the one it is a part of, is made of files."""
-    while dataset is not None and not hasattr(type(dataset), 'path'):
-        kept = vars(dataset).get('indices')
-        indices = indices if kept is None else [int(kept[index]) for index in indices]
-        dataset = vars(dataset).get('dataset')
-    return [] if dataset is None else [str(dataset.path(index)) for index in indices]
 
 
 @HOOKS.register_module()

@@ -9,10 +9,8 @@ import torch
 from mmengine.hooks import Hook
 from PIL import Image
 
-from mmairl.data.folders import UnlabelledFolder
 from mmairl.engine import launch
 from mmairl.errors import UserError
-from mmairl.hooks.bad_images import file_names
 from mmairl.registry import HOOKS
 
 
@@ -110,25 +108,12 @@ def test_finite_runs_are_the_same_with_and_without_the_hook(toy_config):
     assert resuming.differing(with_it[-1][0], without[-1][0], 'model') == []
 
 
-def test_the_files_of_a_part_of_a_part_are_named(tmp_path):
-    for name in 'abcd':
-        (tmp_path / f'{name}.png').touch()
-    part = PartOf(PartOf(UnlabelledFolder(tmp_path), [1, 2, 3]), [2, 0])
-    assert [Path(name).name for name in file_names(part, [0, 1])] == ['d.png', 'b.png']
-
-
-class PartOf:
-    def __init__(self, dataset, indices) -> None:
-        self.dataset, self.indices = dataset, torch.tensor(indices)
-
-
 # What a run of two processes with two data workers each does to its images.
 SCRIPT = """
 import copy, sys
 from types import SimpleNamespace
 import torch.distributed as dist
 from torch.utils.data import DataLoader
-from mmairl.data.folders import UnlabelledFolder
 from mmairl.data.training import ResumableSampler
 from mmairl.data.training import TrainingImages
 from mmairl.errors import UserError

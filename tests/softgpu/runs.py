@@ -26,9 +26,8 @@ from mmairl.errors import stop_processes  # noqa: E402
 from mmairl.evaluation.features import Extraction, extract  # noqa: E402
 from mmairl.evaluation.knn import knn_accuracy  # noqa: E402
 from mmairl.evaluation.logreg import logistic_regression  # noqa: E402
-from mmairl.models.batchnorm import SyncBN  # noqa: E402
 from mmairl.models.processes import own_parts  # noqa: E402
-from mmairl.registry import DATASETS, HOOKS, MODELS, TRANSFORMS  # noqa: E402
+from mmairl.registry import DATASETS, HOOKS, MODELS  # noqa: E402
 
 LAUNCHER = 'pytorch' if 'RANK' in os.environ else 'none'
 EVERY = 4  # iterations between two log lines
@@ -118,40 +117,12 @@ class Overflow(Hook):
 
 
 @HOOKS.register_module()
-class NotTold(Hook):
-    """Takes from the optimizer what the scaler tells it of the gradients."""
-
-    def before_train(self, runner) -> None:
-        optimizer = runner.optim_wrapper.optimizer
-        optimizer.register_step_pre_hook(lambda *_: setattr(optimizer, 'found_inf', optimizer.found_inf * 0))
-
-
-@TRANSFORMS.register_module()
-class ReadsBack:
-    """A view on the device that reads a number from it."""
-
-    def batch(self, images: torch.Tensor) -> torch.Tensor:
-        return images * float(images.mean() < 2)
-
-
-@HOOKS.register_module()
-class Defect(Hook):
-    """Does in the third step what the tests are to find."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+class Wait(Hook):
+    """Waits for the device in the third step, which the tests are to find."""
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
-        if runner.iter != 2:
-            return
-        if self.kind == 'wait':
+        if runner.iter == 2:
             outputs['loss'].item()
-        elif self.kind == 'generator':
-            torch.randperm(8, device='cuda', generator=torch.Generator())
-        elif self.kind == 'device':
-            next(runner.model.parameters()).detach() + torch.ones(1, 1, 1, 1)
-        elif self.kind == 'nccl':
-            torch.distributed.all_reduce(torch.ones(1))
 
 
 def config(name: str, work: str, options: dict, steps: int = 6) -> Config:
@@ -192,48 +163,15 @@ def outcome(cfg: Config, launcher: str = LAUNCHER) -> dict:
     )
 
 
-def defect(kind: str) -> str:
-    """What is said of a defect; empty if nothing."""
+def planted() -> str:
+    """What is said of a wait between two log lines."""
     try:
-        options = {**ON_DEVICE, 'custom_hooks': [dict(type='Defect', kind=kind)]}
-        if kind == 'view':
-            options['model.data_preprocessor.views'] = [[*VIEW, dict(type='ReadsBack')], VIEW]
-        launch.train(config('mocov2plus_r50_200e.py', kind, options), LAUNCHER)
-    except Exception as error:
+        launch.train(config('mocov2plus_r50_200e.py', 'planted', {'custom_hooks': [dict(type='Wait')]}))
+    except RuntimeError as error:
         return str(error)
     finally:
         say_on_wait('default')
     return ''
-
-
-def uneven() -> str:
-    """What is said where two processes are in different collectives."""
-    try:
-        dist.all_reduce(torch.ones(2 + get_rank(), device=DEVICE))
-        torch.cuda.synchronize()
-    except RuntimeError as error:
-        return str(error)
-    return ''
-
-
-def unlooked() -> bool:
-    """Whether a step with gradients that overflow is skipped where the optimizer is not told of them."""
-    hooks = [*FLOAT16['custom_hooks'], dict(type='NotTold')]
-    return outcome(config(ONE['float16'][0], 'unlooked', {**ONE['float16'][1], 'custom_hooks': hooks}))['skipped']
-
-
-def sync_bn() -> float:
-    """How far batch norm over processes, here one, is from torch's: outputs, gradients and statistics."""
-    x, slope = torch.randn(2, 8, 3, 4, 4, dtype=torch.float64)
-    sides = []
-    for layer, images in ((SyncBN(3).double().to(DEVICE), x.to(DEVICE)), (torch.nn.BatchNorm2d(3).double(), x.clone())):
-        run = layer._over_processes if isinstance(layer, SyncBN) else layer
-        found = run(images.requires_grad_())
-        (found * slope.to(found.device)).sum().backward()
-        sides.append(
-            [found, images.grad, *(one.grad for one in layer.parameters()), layer.running_mean, layer.running_var]
-        )
-    return max(float((ours.cpu() - theirs).detach().abs().max()) for ours, theirs in zip(*sides))
 
 
 def resumed() -> dict:
@@ -279,14 +217,10 @@ def main() -> None:
     found = {
         case: outcome(config(name, case, options), ddp.get(case, LAUNCHER)) for case, (name, options) in cases.items()
     }
-    if DEVICE == 'cuda':
-        found['sync_bn'] = sync_bn() if alone else None
-        kinds = ('wait', 'generator', 'device', 'view') if alone else ('nccl',)
-        found['defects'] = {kind: defect(kind) for kind in kinds}
-        found['planted'] = unlooked() if alone else None
-        found['uneven'] = uneven() if 'SOFTGPU' in os.environ and not alone else ''
     if alone:
         found.update(evaluated=evaluated(), resumed=resumed())
+    if alone and DEVICE == 'cuda':
+        found['planted'] = planted()
     if get_rank() == 0:
         torch.save(found, OUT)
     stop_processes()

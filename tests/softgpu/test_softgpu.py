@@ -1,4 +1,4 @@
-"""Whole runs on a GPU in software (softgpu.py): the CPU's numbers, no wait for the device, and defects that are found.
+"""Whole runs on a GPU in software (softgpu.py): the CPU's numbers, and no wait for the device.
 
 Where there is a GPU, they are runs on it: `pytest -m gpu`.
 """
@@ -101,7 +101,6 @@ def test_a_step_whose_gradients_overflow_in_float16_is_skipped_and_the_scale_fal
     found = one[0][case]
     assert found['skipped'] and found['losses'].isfinite().all()
     assert (found['scaler']['scale'], found['scaler']['_growth_tracker']) == (1024.0, 3)
-    assert not one[0]['planted'], 'an optimizer that is not told of the overflow is found'
 
 
 @pytest.mark.skipif(REAL, reason='only the software GPU counts copies')
@@ -111,11 +110,6 @@ def test_a_step_copies_what_it_must(one):
     assert pinned['pageable to device'] == 0 < pinned['pinned to device']
     assert pageable['pageable to device'] == 4
     assert pageable['device to device'] <= 4, 'no layer has copies of its own'
-
-
-def test_batch_norm_over_processes_on_nccl_is_torchs_in_float64(one):
-    """With one process, as a machine with one GPU has it; `bfloat16` is in DDP there."""
-    assert one[0]['sync_bn'] < 1e-12
 
 
 def test_a_resumed_run_goes_on_with_the_devices_random_numbers_and_the_scale_of_the_loss(one):
@@ -130,24 +124,5 @@ def test_evaluation_on_the_device_is_that_on_the_cpu(one):
     assert there == here
 
 
-@pytest.mark.parametrize(
-    'kind,said',
-    [
-        ('wait', 'called a synchronizing CUDA operation'),
-        ('generator', "Expected a 'cuda' device type for generator but found 'cpu'"),
-        ('device', 'Expected all tensors to be on the same device'),
-        ('view', 'called a synchronizing CUDA operation'),
-    ],
-)
-def test_a_planted_defect_is_found(one, kind, said):
-    assert said in one[0]['defects'][kind]
-
-
-def test_a_cpu_tensor_for_nccl_is_found(two):
-    assert 'No backend type associated with device type cpu' in two['defects']['nccl']
-
-
-@pytest.mark.skipif(REAL, reason='NCCL itself waits for ever')
-def test_processes_in_different_collectives_are_found(two):
-    said = 'process 0 is in an all-reduce of 2 numbers of type 7 and process 1 in an all-reduce of 3 numbers of type 7'
-    assert said in two['uneven']
+def test_a_planted_wait_is_found(one):
+    assert 'called a synchronizing CUDA operation' in one[0]['planted']
