@@ -8,6 +8,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
+from mmairl.configs import load_config
 from mmairl.data.views import build_views
 from mmairl.engine import launch
 from mmairl.weights.load import load_checkpoint
@@ -72,7 +73,7 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
 def test_every_config_has_a_schedule_that_ends_with_the_run_and_makes_its_views():
     image, made = torch.randint(0, 256, (3, 300, 260), dtype=torch.uint8), []
     for path in [*PRETRAINING, *CONFIGS.glob('supervised/*.py')]:
-        cfg = launch.load_config(str(path))
+        cfg = load_config(str(path))
         assert cfg.default_scope == 'mmairl'
         if path.is_relative_to(CONFIGS) and cfg.get('param_scheduler'):
             warm_up, cosine = cfg.param_scheduler[0], cfg.param_scheduler[-1]

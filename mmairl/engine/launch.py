@@ -15,18 +15,15 @@ from mmengine.dist import all_gather_object, broadcast_object_list, get_world_si
 from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
-from mmairl.configs import home, load_config
+from mmairl.configs import home
 from mmairl.engine.check import check_config
 from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.fast import float32_precision, set_fast_keys
 from mmairl.engine.runner import Runner
-from mmairl.errors import UserError, closest, one_sentence_errors
+from mmairl.errors import UserError, closest
 from mmairl.files import explained_disk_errors
 from mmairl.machine import cache, cores, unusable_gpu
 from mmairl.registry import RUNNERS
-
-# These two moved to the ground floor; scripts of users import them from here.
-__all__ = ['load_config', 'one_sentence_errors', 'register', 'train']
 
 
 def register() -> None:

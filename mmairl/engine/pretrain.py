@@ -89,7 +89,7 @@ def config_for(
     options: Mapping[str, Any] | None = None,
 ) -> Config:
     """The framework's config for a ResNet-18 on so many images; on a large set, that of mocov2plus_r18_folder_100e.py."""
-    base = load_config(named(method))
+    base = load_config(full_size(method))
     if images < FEWEST:
         raise UserError(f'{data} holds {images} images, too few to learn from; give a folder of at least {FEWEST}')
     batch = batch or batch_for(images)
@@ -116,10 +116,10 @@ def config_for(
         chosen['model.projector.hidden_channels'] = 512
     if model.get('queue'):
         chosen['model.queue.length'] = queue_for(images, batch)
-    return load_config(named(method), {**chosen, **(options or {})})
+    return load_config(full_size(method), {**chosen, **(options or {})})
 
 
-def named(method: str) -> str:
+def full_size(method: str) -> str:
     """The config of a framework, at full size."""
     known = {path.name.removesuffix('_r50_200e.py') for path in (home() / 'configs').glob('*_r50_200e.py')}
     if method not in known:

@@ -9,6 +9,7 @@ import resuming
 import torch
 from mmengine.config import Config
 
+from mmairl.configs import load_config
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import Start, choose_start, load_checkpoint, newest_checkpoint, run_in
 from mmairl.errors import UserError
@@ -131,7 +132,7 @@ def test_load_from_without_resume_takes_weights_and_nothing_else(tmp_path):
 
 def old_config(work_dir: Path) -> Config:
     """The config that tests/files/before_the_house.pth was made with, at commit 96d53a7, in today's words."""
-    cfg = launch.load_config(str(FILES.parents[1] / 'configs/demo/mocov2plus_shapes.py'))
+    cfg = load_config(str(FILES.parents[1] / 'configs/demo/mocov2plus_shapes.py'))
     cfg.model.backbone.update(stem_channels=2, base_channels=2)
     cfg.model.projector.update(in_channels=16, hidden_channels=8, out_channels=4)
     cfg.model.predictor.update(in_channels=4, hidden_channels=8, out_channels=4)

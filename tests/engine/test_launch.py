@@ -11,10 +11,11 @@ import pytest
 import torch
 from mmengine.config import Config
 
+from mmairl.configs import load_config
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.runner import Runner
-from mmairl.errors import UserError, explanation
+from mmairl.errors import UserError, explanation, one_sentence_errors
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
@@ -103,13 +104,13 @@ def test_misspelt_options_and_configs_are_found(tmp_path):
         ({'param_scheduler.9.type': 'A'}, 'do not fit the config'),
     ):
         with pytest.raises(UserError, match=sentence):
-            launch.load_config(path, options)
+            load_config(path, options)
     for text in ('1 / 0', 'model =', "_base_ = 'none.py'", "custom_imports = dict(imports=['absent'])"):
         own.write_text(text)
         with pytest.raises(UserError, match='mine.py cannot be read'):
-            launch.load_config(own)
+            load_config(own)
     with pytest.raises(UserError, match='no config at'):
-        launch.load_config('configs/none.py')
+        load_config('configs/none.py')
 
 
 def test_a_checkpoint_written_through_mmengines_stores_holds_what_a_resume_takes(toy_config):
@@ -130,14 +131,14 @@ def test_a_tool_prints_the_sentence_and_leaves_with_two(capsys, monkeypatch):
     )
     for message in ('mend it', from_worker):
         with pytest.raises(SystemExit) as left:
-            launch.one_sentence_errors(lambda message=message: main(message))()
+            one_sentence_errors(lambda message=message: main(message))()
         assert left.value.code == 2 and capsys.readouterr().err == 'error: mend it\n'
     with pytest.raises(SystemExit):
-        launch.one_sentence_errors(lambda: main('a\x1b[2J\nerror: forged.jpg is empty'))()
+        one_sentence_errors(lambda: main('a\x1b[2J\nerror: forged.jpg is empty'))()
     assert capsys.readouterr().err == 'error: a\\x1b[2J\\nerror: forged.jpg is empty\n'
     monkeypatch.setenv('MMAIRL_TRACEBACK', '1')
     with pytest.raises(UserError):
-        launch.one_sentence_errors(lambda: main('mend it'))()
+        one_sentence_errors(lambda: main('mend it'))()
 
 
 def test_a_run_that_ends_within_its_warm_up_and_has_a_hook_set_to_none_trains(toy_config):

@@ -9,6 +9,7 @@ import torch.distributed as dist
 import zero_two_processes as script
 from torch.utils._pytree import tree_leaves
 
+from mmairl.configs import load_config
 from mmairl.engine import launch, memory
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
 from mmairl.errors import UserError
@@ -138,7 +139,7 @@ def test_a_config_takes_a_strategy_by_one_line(tmp_path):
     (tmp_path / 'mine.py').write_text(
         "_base_ = ['mmairl::byol_lars_r50_200e.py', 'mmairl::_base_/strategies/zero3_offload.py']"
     )
-    strategy = launch.load_config(str(tmp_path / 'mine.py')).strategy
+    strategy = load_config(str(tmp_path / 'mine.py')).strategy
     assert strategy == launch.strategy_named('zero3_offload') and strategy.zero_optimization.stage == 3
 
 
