@@ -65,10 +65,11 @@ CASES = {
 
 
 @pytest.mark.parametrize('case', CASES.values(), ids=CASES)
-def test_training_is_the_same_to_the_last_bit_with_it(toy_config, tmp_path, case):
+def test_training_is_the_same_to_the_last_bit_with_it_and_with_the_hook_of_bad_images(toy_config, tmp_path, case):
     """Weights, teacher, statistics, queue and the random state."""
     options = dict(case, steps=4, width=8, **{'default_hooks.checkpoint': None})
-    _, without, drawn = trained(toy_config(**options, work_dir=str(tmp_path / 'a')))
+    plain = {'default_hooks.health': None, 'default_hooks.non_finite': None}
+    _, without, drawn = trained(toy_config(**options, **plain, work_dir=str(tmp_path / 'a')))
     runner, with_it, drawn_too = trained(toy_config(**options, work_dir=str(tmp_path / 'b'), custom_hooks=[HOOK]))
     assert without.keys() == with_it.keys() and all(torch.equal(without[key], with_it[key]) for key in without)
     assert torch.equal(drawn, drawn_too)
