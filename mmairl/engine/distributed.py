@@ -16,8 +16,8 @@ from torch import nn
 from mmairl.errors import UserError
 from mmairl.registry import MODEL_WRAPPERS
 
-# What a launcher tells each process.
-TOLD = {
+# The environment variables that a launcher sets for each process.
+VARIABLES = {
     'pytorch': ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT'),
     'slurm': ('SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_STEP_ID', 'SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST'),
 }
@@ -36,7 +36,7 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     """
     if launcher == 'none' or dist.is_initialized():
         return
-    if missing := [name for name in TOLD[launcher] if name not in os.environ]:
+    if missing := [name for name in VARIABLES[launcher] if name not in os.environ]:
         script = 'slurm_train.sh' if launcher == 'slurm' else 'dist_train.sh or dist_evaluate.sh'
         raise UserError(
             f'--launcher {launcher} wants {", ".join(missing)} in the environment; start with {script} of tools/, '

@@ -67,7 +67,7 @@ class PatientAgent(LocalElasticAgent):
         super()._shutdown(death_sig, **others)
 
 
-def told_once(number: int, frame: FrameType | None) -> None:
+def stop_once(number: int, frame: FrameType | None) -> None:
     """Handler in the place of torch's, whose second signal ends the wait and leaves the processes behind.
 
     A mask would not keep it away: the store has threads, and any thread that is not masked takes a signal for Python.
@@ -81,7 +81,7 @@ def told_once(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     rendezvous_handler_registry.register('loopback', LoopbackRendezvous)
     api.LocalElasticAgent = PatientAgent
-    processes._terminate_process_handler = told_once
+    processes._terminate_process_handler = stop_once
     options = ['--signals-to-handle=' + ','.join(number.name for number in HANDLED)]
     if not any(word.startswith('--nnodes') for word in sys.argv[1:]):
         options += ['--nnodes=1', '--rdzv-backend=loopback', f'--rdzv-endpoint={LOOPBACK}:0']

@@ -13,7 +13,7 @@ from real_slurm import Slurm, lacking
 from study.small_runs import run_in
 from waiting import wait_for
 
-from mmairl.engine.distributed import TOLD, _take_names_from_slurm
+from mmairl.engine.distributed import VARIABLES, _take_names_from_slurm
 from mmairl.study import slurm as jobs
 from mmairl.study.runs import Run
 
@@ -219,7 +219,7 @@ def test_a_step_is_believed_and_not_the_job_around_it(slurm, folder, monkeypatch
 
     def taken(name: str) -> tuple[str, ...]:
         of_step = dict(word.split('=', 1) for word in (folder / name).read_text().split('\0') if '=' in word)
-        assert set(TOLD['slurm']) <= of_step.keys()
+        assert set(VARIABLES['slurm']) <= of_step.keys()
         names = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT')
         with monkeypatch.context() as inside:
             for key in names:  # so that they are taken back
@@ -237,7 +237,7 @@ def test_a_step_is_believed_and_not_the_job_around_it(slurm, folder, monkeypatch
     assert ports['a/second0'] == ports['a/second1'] and ports['a/both0'] == ports['a/both1']
     assert len({ports['a/second0'], ports['a/both0'], ports['b/second0']}) == 3, 'they may share a machine'
     batch = (folder / 'a/batch').read_text()
-    assert not all(f'\0{name}=' in f'\0{batch}' for name in TOLD['slurm']), 'a batch script is not a step'
+    assert not all(f'\0{name}=' in f'\0{batch}' for name in VARIABLES['slurm']), 'a batch script is not a step'
 
 
 @pytest.fixture

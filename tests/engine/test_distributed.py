@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from waiting import ended, wait_for
 
-from mmairl.engine.distributed import TOLD, start_processes
+from mmairl.engine.distributed import VARIABLES, start_processes
 from mmairl.errors import UserError
 
 
@@ -22,7 +22,7 @@ def test_a_launcher_that_was_named_and_did_not_start_the_process_is_one_sentence
 
 
 def test_slurm_without_its_tools_is_one_sentence(monkeypatch, tmp_path):
-    for name in TOLD['slurm']:
+    for name in VARIABLES['slurm']:
         monkeypatch.setenv(name, '0')
     for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_PORT'):
         monkeypatch.setenv(name, '0')  # so that what is set meanwhile is taken back
@@ -46,7 +46,7 @@ def joined(monkeypatch) -> dict:
 
 def test_gpus_are_joined_before_anything_asks_how_many_there_are(monkeypatch, joined):
     """mmengine joins them when it builds a runner: by then each process would have taken the whole batch."""
-    for name in TOLD['pytorch']:
+    for name in VARIABLES['pytorch']:
         monkeypatch.setenv(name, '1')
     start_processes('pytorch')
     second = torch.device('cuda', 1)
@@ -61,7 +61,7 @@ def test_a_task_of_slurm_takes_its_gpu_or_the_only_one_that_it_sees(monkeypatch,
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
     for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
         monkeypatch.setenv(name, '0')
-    for name, value in zip(TOLD['slurm'], (task, task, '0', '8', 'node[1-2]')):
+    for name, value in zip(VARIABLES['slurm'], (task, task, '0', '8', 'node[1-2]')):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv('MASTER_ADDR', 'node1')
     monkeypatch.setenv('MASTER_PORT', '1')
@@ -75,7 +75,7 @@ def test_a_task_of_slurm_takes_its_gpu_or_the_only_one_that_it_sees(monkeypatch,
 @pytest.mark.parametrize('gpus', [1, 2])
 def test_more_processes_than_gpus_are_one_sentence(monkeypatch, joined, gpus):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
-    for name in TOLD['pytorch']:
+    for name in VARIABLES['pytorch']:
         monkeypatch.setenv(name, '2')
     with pytest.raises(UserError, match=f'process 2 of this machine, counted from 0, finds {gpus} GPUs'):
         start_processes('pytorch')
