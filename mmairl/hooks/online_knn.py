@@ -39,15 +39,16 @@ class OnlineKNNHook(Hook):
         for dataset in self.data.values():
             require_channels(dataset, model.data_preprocessor.mean, model.backbone)
 
-    def after_train_epoch(self, runner: Runner) -> None:
-        if not self.every_n_epochs(runner, self.interval):
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        # also of a run by iterations, which mmengine takes for one long epoch
+        if not self.every_n_train_iters(runner, self.interval * len(runner.train_dataloader)):
             return
         with same_randomness():
             train, test = self._features(runner)
         k = min(self.k, len(train.y))
         accuracy = knn_accuracy(train, test, [k], device=next(runner.model.parameters()).device)[k]
         if is_main_process():
-            runner.visualizer.add_scalars({'knn_accuracy': accuracy}, step=runner.iter)
+            runner.visualizer.add_scalars({'knn_accuracy': accuracy}, step=runner.iter + 1)
             runner.message_hub.update_scalar('train/knn_accuracy', accuracy)
             runner.logger.info(f'online k-NN, k = {k}: {accuracy:.1f} %')
         barrier()
