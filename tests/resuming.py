@@ -14,8 +14,7 @@ from mmengine.hooks import Hook
 
 from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes
-from mmairl.errors import stop_processes
-from mmairl.hooks.checkpoint import Preempted
+from mmairl.errors import Stopped, stop_processes
 from mmairl.registry import HOOKS
 from projects.faults.compare import different_runs
 from projects.faults.compare import differing as differing  # for the tests that compare states of their own
@@ -155,7 +154,7 @@ def main() -> None:
     stopped.custom_hooks.append(dict(type='SignalAt', iteration=2, number=signal.SIGUSR1, rank=1))
     try:
         launch.train(stopped, 'pytorch')
-    except Preempted as said:
+    except Stopped as said:
         print(f'process {get_rank()} {said}', flush=True)
     two('workers', 'stopped', resume=True)
     stop_processes()

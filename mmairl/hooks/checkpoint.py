@@ -193,15 +193,6 @@ class ExactCheckpointHook(CheckpointHook):
         self.writer.finish()  # of a run that ended early, too
 
 
-class Preempted(Stopped):
-    """The run stopped because a signal asked it to, and can be resumed."""
-
-    def __init__(self, number: int, steps: int, path: Path) -> None:
-        super().__init__(
-            f'stopped by {signal.Signals(number).name} after {steps} iterations: {path} is written; go on with --resume'
-        )
-
-
 @cache
 def host_group(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
     """The processes over gloo, joined once for all runs of a process, such as those of a sweep."""
@@ -267,7 +258,8 @@ class PreemptionHook(Hook):
         hook.writer.finish()
         self.leaving = True
         self.after_train(runner)
-        raise Preempted(number, steps, path)
+        name = signal.Signals(number).name
+        raise Stopped(f'stopped by {name} after {steps} iterations: {path} is written; go on with --resume')
 
     def after_train(self, runner: Runner) -> None:
         if self.asked is not None:

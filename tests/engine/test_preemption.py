@@ -15,9 +15,8 @@ import resuming
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.errors import REQUEUE, SIGNALS, one_sentence_errors
+from mmairl.errors import REQUEUE, SIGNALS, Stopped, one_sentence_errors
 from mmairl.hooks import PreemptionHook
-from mmairl.hooks.checkpoint import Preempted
 
 TOOLS = Path(__file__).parents[2] / 'tools'
 
@@ -75,7 +74,7 @@ def test_a_signal_while_a_checkpoint_is_written_leaves_it_whole_and_saves_the_la
     monkeypatch.setattr(os, 'fsync', fsync)
     monkeypatch.setattr(PreemptionHook, 'before_train_iter', wait_for_it)
     cfg = toy_config(width=8, steps=4, **{'default_hooks.checkpoint.interval': 1})
-    with pytest.raises(Preempted):
+    with pytest.raises(Stopped):
         launch.train(cfg)
     saved = sorted(path.name for path in Path(cfg.work_dir).glob('*iter_*.pth*'))
     for each, handler in handlers.items():
