@@ -108,8 +108,8 @@ import copy, sys
 from types import SimpleNamespace
 import torch.distributed as dist
 from torch.utils.data import DataLoader
-from mmairl.data.training import ResumableSampler
-from mmairl.data.training import TrainingImages
+from mmairl.data.folders import UnlabelledFolder
+from mmairl.data.training import ResumableSampler, TrainingImages
 from mmairl.errors import UserError
 from mmairl.hooks.bad_images import UnreadableHook
 
