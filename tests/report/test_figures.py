@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from mmairl.report.figures import COLOURS, MARKERS, short
+from mmairl.report.figures import COLOURS, MARKERS, lines, save_figure, short
 
 # Machado, Oliveira and Fernandes 2009, at full severity, for linear RGB.
 SEEN = {
@@ -31,6 +31,13 @@ def test_colours_or_shapes_tell_rows_apart_for_each_kind_of_colour_blindness():
             apart = np.linalg.norm(labs[i] - labs[j])
             assert j >= 6 or apart > 12, (kind, COLOURS[i], COLOURS[j])
             assert i % len(MARKERS) != j % len(MARKERS) or apart > 18, (kind, COLOURS[i], COLOURS[j])
+
+
+def test_the_same_figure_gives_the_same_files(tmp_path):
+    for name in ('one', 'two'):
+        save_figure(lines({'a': ([1, 2], [3.0, 4.0])}), tmp_path / name)
+    for kind in ('svg', 'png'):
+        assert (tmp_path / f'one.{kind}').read_bytes() == (tmp_path / f'two.{kind}').read_bytes()
 
 
 def test_a_long_name_stays_on_one_line():
