@@ -2,31 +2,29 @@
 
 from base64 import b64encode
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from mmairl.files import replacing
 
-
-@cache
-def _environment() -> Environment:
-    """The templates of this package. Whatever goes into HTML is escaped; tables in Markdown and LaTeX escape by themselves."""
-    return Environment(
-        loader=PackageLoader('mmairl.report'),
-        autoescape=lambda name: name is not None and name.endswith('.html'),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+TEMPLATES = Path(__file__).with_name('templates')
+# Whatever goes into HTML is escaped; tables in Markdown and LaTeX escape by themselves.
+ENVIRONMENT = Environment(
+    loader=FileSystemLoader(TEMPLATES),
+    autoescape=lambda name: name.endswith('.html'),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+INLINED = {'style': 'style.css', 'script': 'script.js'}
 
 
 def fill(template: str, **values: object) -> str:
     """A template, filled in. HTML is marked as such, so that it is not escaped again when it goes into another."""
-    text = _environment().get_template(template).render(**values)
+    text = ENVIRONMENT.get_template(template).render(**values)
     return Markup(text) if template.endswith('.html') else text
 
 
@@ -35,17 +33,12 @@ def write_page(path: str | Path, template: str = 'page.html', **values: object) 
 
     Its policy lets the browser run this script and no other, and ask nobody for anything, whatever a name on it says.
     """
-    environment = _environment()
-    assets = {
-        kind: environment.loader.get_source(environment, file)[0]
-        for kind, file in (('style', 'style.css'), ('script', 'script.js'))
-    }
-    digests = {kind: b64encode(sha256(text.encode()).digest()).decode() for kind, text in assets.items()}
+    inlined = {kind: Markup((TEMPLATES / file).read_text('utf-8')) for kind, file in INLINED.items()}
+    digests = {kind: b64encode(sha256(text.encode()).digest()).decode() for kind, text in inlined.items()}
     allowed = (f"{kind}-src 'sha256-{digest}'" for kind, digest in digests.items())
     policy = '; '.join(("default-src 'none'", 'img-src data:', *allowed, "base-uri 'none'", "form-action 'none'"))
-    inlined = {kind: Markup(text) for kind, text in assets.items()}
     with replacing(path) as beside:  # piece by piece: a page may be as large as all the images on it
-        page = environment.get_template(template).stream(policy=policy, **inlined, **values)
+        page = ENVIRONMENT.get_template(template).stream(policy=policy, **inlined, **values)
         page.dump(str(beside), encoding='utf-8')
     return Path(path)
 
