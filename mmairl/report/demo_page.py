@@ -17,17 +17,21 @@ from torch.utils.data import Dataset
 from mmairl.analysis.geometry import invariance
 from mmairl.analysis.images import Images
 from mmairl.engine.launch import train
+from mmairl.engine.scalars import read_scalars
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features, extract
 from mmairl.evaluation.knn import knn_accuracy
 from mmairl.evaluation.logreg import QUICK, logistic_regression
 from mmairl.evaluation.protocol import Result, evaluation_sets, extraction
-from mmairl.report import sections
+from mmairl.registry import DATASETS, MODELS
 from mmairl.report.analysis_pages import add_invariance
-from mmairl.report.page import Page
-from mmairl.report.table import terminal_table
+from mmairl.report.figures import lines, svg
+from mmairl.report.page import Page, fill
+from mmairl.report.sections import CURVES, add_maps, add_neighbours, augmented, percent, picture, some
+from mmairl.report.table import results_table, terminal_table
 
 K = 20
+PAIRS = 8  # images that are shown with their views
 LOOKED_AT = 256  # test images that each change alone is tried on
 SCORE = f'k-NN, k = {K}'
 
@@ -107,15 +111,41 @@ def draw(
     features: dict[str, tuple[Features, ...]],
     seed: int,
 ) -> Page:
-    """The page of one demo run."""
+    """The page of one demo run, for a reader who does not know the field."""
     train_set, test_set = data
     lead = f'A small network looked at {len(train_set):,} images without a single label. {verdict(results)}'
     page = Page('What a network learns without labels', lead)
-    sections.add_results(page, results)
-    sections.add_views(page, cfg, seed)
+    page.add(
+        'How good are the features?',
+        'Both tests ask whether images of one class lie close together: k-NN lets the nearest labelled images vote, '
+        'logistic regression draws straight borders between the classes. Pre-training never saw a label.',
+        results_table(results),
+        'Top-1 accuracy in percent on images that neither pre-training nor the tests have learnt from.',
+    )
+    trained = DATASETS.build(cfg.train_dataloader.dataset)
+    chosen = some(trained, PAIRS, seed)
+    first, second, *_ = augmented(trained, MODELS.build(cfg.model.data_preprocessor), chosen, seed)
+    pairs = [
+        (picture(trained.raw(i), 'image'), picture(one, 'first view'), picture(two, 'second view'))
+        for i, one, two in zip(chosen, first, second)
+    ]
+    page.add(
+        'What does the network see?',
+        'Each training image (left) is cropped and altered at random, twice. All that the network is told is that '
+        'the two copies belong together; it is never told what they show.',
+        fill('pictures.html', pairs=pairs),
+    )
     maps = {result.subject: features[result.subject][1] for result in (results[0], results[-1])}
-    sections.add_maps(page, maps, test_set.classes, seed)
+    add_maps(page, maps, test_set.classes, seed)
     train_features, test_features = features[results[-1].subject]
-    sections.add_neighbours(page, (train_set.raw, train_features), (test_set.raw, test_features), test_set.classes)
-    sections.add_curves(page, cfg.work_dir)
+    add_neighbours(page, (train_set.raw, train_features), (test_set.raw, test_features), test_set.classes)
+    curves = read_scalars(cfg.work_dir)
+    shown = {name: title for name, title in CURVES.items() if name in curves}
+    page.add(
+        'How did the training go?',
+        'The loss falls as the network learns to tell that two altered copies come from the same image; instance '
+        'accuracy is how often it picks the right copy from among all the others.',
+        [svg(lines({'': percent(name, curves[name])}, title, 'step'), name) for name, title in shown.items()],
+        'The teacher is a slow running average of the student: the nearer its momentum to 1, the slower it follows.',
+    )
     return page

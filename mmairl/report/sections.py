@@ -1,4 +1,4 @@
-"""Sections that more than one page has, each with one plain sentence for a reader who does not know the field."""
+"""What more than one page has: images as they are shown, maps, nearest neighbours, and the names of curves."""
 
 import base64
 import io
@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 import torch.nn.functional as F
-from mmengine import Config
 from PIL import Image
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
@@ -15,17 +14,13 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from mmairl.data.views import inner_most, to_unit
-from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.knn import nearest
-from mmairl.evaluation.protocol import Result
-from mmairl.registry import DATASETS, MODELS
-from mmairl.report.figures import feature_map, lines, svg
+from mmairl.report.figures import feature_map, svg
 from mmairl.report.page import Page, fill
-from mmairl.report.table import results_table
 
-MAPPED, NEIGHBOURS, QUERIES, PAIRS = 1000, 7, 8, 8
+MAPPED, NEIGHBOURS, QUERIES = 1000, 7, 8
 REACH = 3  # standard deviations from the mean to black and to white, where an image is no photograph
 METHODS = {'tsne': 't-SNE', 'umap': 'UMAP'}
 CURVES = {
@@ -42,54 +37,16 @@ def percent(name: str, curve: tuple[Sequence[int], Sequence[float]]) -> tuple[li
     return list(steps), [100 * value for value in values] if name.endswith('accuracy') else list(values)
 
 
-def add_results(page: Page, results: Sequence[Result]) -> None:
-    page.add(
-        'How good are the features?',
-        'Both tests ask whether images of one class lie close together: k-NN lets the nearest labelled images vote, '
-        'logistic regression draws straight borders between the classes. Pre-training never saw a label.',
-        results_table(results),
-        'Top-1 accuracy in percent on images that neither pre-training nor the tests have learnt from.',
-    )
+def some(dataset: Dataset, count: int, seed: int) -> list[int]:
+    """Up to `count` images, drawn without putting back."""
+    return np.random.default_rng(seed).choice(len(dataset), min(count, len(dataset)), replace=False).tolist()
 
 
-def add_curves(page: Page, work_dir: str) -> None:
-    curves = read_scalars(work_dir)
-    shown = {
-        name: lines({'': percent(name, curves[name])}, title, 'step')
-        for name, title in CURVES.items()
-        if name in curves
-    }
-    page.add(
-        'How did the training go?',
-        'The loss falls as the network learns to tell that two altered copies come from the same image; instance '
-        'accuracy is how often it picks the right copy from among all the others.',
-        [svg(figure, name) for name, figure in shown.items()],
-        'The teacher is a slow running average of the student: the nearer its momentum to 1, the slower it follows.',
-    )
-
-
-def add_views(page: Page, cfg: Config, seed: int) -> None:
-    dataset = DATASETS.build(cfg.train_dataloader.dataset)
-    chosen = np.random.default_rng(seed).choice(len(dataset), min(PAIRS, len(dataset)), replace=False)
+def augmented(dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int], seed: int = 0) -> list[Tensor]:
+    """Each view of the chosen images exactly as training makes it, as uint8."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        first, second, *_ = augmented(dataset, MODELS.build(cfg.model.data_preprocessor), chosen)
-    originals = [dataset.raw(int(i)) for i in chosen]
-    pairs = [
-        (picture(image, 'image'), picture(one, 'first view'), picture(two, 'second view'))
-        for image, one, two in zip(originals, first, second)
-    ]
-    page.add(
-        'What does the network see?',
-        'Each training image (left) is cropped and altered at random, twice. All that the network is told is that '
-        'the two copies belong together; it is never told what they show.',
-        fill('pictures.html', pairs=pairs),
-    )
-
-
-def augmented(dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int]) -> list[Tensor]:
-    """Each view of the chosen images exactly as training makes it, as uint8."""
-    views = preprocessor(default_collate([dataset[int(i)] for i in chosen]), training=True)['inputs']
+        views = preprocessor(default_collate([dataset[i] for i in chosen]), training=True)['inputs']
     low, high = black_and_white(dataset, preprocessor)
     return [in_bytes(view.float() * preprocessor.std + preprocessor.mean, low, high) for view in views]
 

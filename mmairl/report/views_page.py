@@ -5,24 +5,15 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import torch
 import torchvision.transforms.v2.functional as F
 from mmengine import Config
 
 from mmairl.data.transforms import Augmentation, Params, RandomResizedCrop
-from mmairl.data.views import (
-    Pipeline,
-    ViewDataset,
-    ViewPreprocessor,
-    inner_most,
-    require_channels,
-    to_unit,
-)
+from mmairl.data.views import Pipeline, ViewDataset, ViewPreprocessor, inner_most, require_channels, to_unit
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS, MODELS
 from mmairl.report.page import Page, fill
-from mmairl.report.sections import REACH, augmented, black_and_white, in_bytes, picture
+from mmairl.report.sections import REACH, augmented, black_and_white, in_bytes, picture, some
 
 SHOWN = 12
 LONGEST = 400  # pixels of an original on the page
@@ -52,11 +43,9 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         )
     views = [*inner_most(dataset).views, *(preprocessor.views or [])]
     require_channels(dataset, preprocessor.mean, views=views)
-    chosen = np.random.default_rng(seed).choice(len(dataset), min(SHOWN, len(dataset)), replace=False).tolist()
+    chosen = some(dataset, SHOWN, seed)
     heard = [listen(inner_most(dataset).views), listen(preprocessor.views or [])]  # in data workers, then on the device
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        views = augmented(dataset, preprocessor, chosen)
+    views = augmented(dataset, preprocessor, chosen, seed)
     shown, (low, high) = [], black_and_white(dataset, preprocessor)
     for place, index in enumerate(chosen):
         whole = in_bytes(to_unit(dataset.raw(index)), low, high)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from outline import sound
+
 ROOT = Path(__file__).parents[2]
 SMALL = [
     'train_cfg.max_epochs=1',
@@ -24,4 +26,9 @@ def test_the_demo_trains_measures_and_draws_its_page(tmp_path):
     page = (tmp_path / 'report.html').read_text()
     for said in ('raw pixels, half size', 'random initialisation', 'trained student', 'seed 3'):
         assert said in page, said
-    assert page.count('<svg') >= 5 and str(tmp_path / 'report.html') in done.stdout.replace('\n', '')
+    counts = sound(page).counts
+    assert (counts['section'], counts['table']) == (7, 1) and str(tmp_path / 'report.html') in done.stdout.replace(
+        '\n', ''
+    )
+    assert counts['svg'] == 3 * 2 + 2 + 4 + 1  # bars, maps, curves, invariance
+    assert counts['img'] == 8 * 3 + 8 * (1 + 7)  # pairs, neighbours
