@@ -46,7 +46,7 @@ def write_health_page(work_dir: str | Path, out: str | Path, follow: int = 0) ->
     >>> write_health_page('work_dirs/mocov2plus_r50_200e', 'health.html')  # doctest: +SKIP
     """
     curves = read_scalars(work_dir)
-    own, known = measured(curves, work_dir)
+    known = measured(curves, work_dir)
     vitals, lead = state_of(known)
     page = Page(f'Health of {Path(work_dir).resolve().name}', lead, follow)
     page.add('Now', '', fill('vitals.html', vitals=vitals))
@@ -56,7 +56,7 @@ def write_health_page(work_dir: str | Path, out: str | Path, follow: int = 0) ->
             figures += _by_stage(curves)
         if figures:
             page.add(heading, text, figures, 'Shaded: the normal range.')
-    if 'spread_key' in own:
+    if f'{PREFIX}spread_key' in curves:
         add_reference(page, curves)
     return page.write(out)
 
@@ -64,36 +64,29 @@ def write_health_page(work_dir: str | Path, out: str | Path, follow: int = 0) ->
 Known = Mapping[Quantity, Curve]
 
 
-def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> tuple[dict[str, Curve], Known]:
-    """A run's curves by their short names, and those of them that have a normal range or a place on the page."""
+def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
+    """Those of a run's curves that have a normal range or a place on the page."""
     if not any(name.startswith(PREFIX) for name in curves):
         raise UserError(
             f"the run in {work_dir} logged no health; set default_hooks.health=dict(type='HealthHook') in its config"
         )
     own = {name.removeprefix(PREFIX): curve for name, curve in curves.items()}
-    return own, {quantity: own[quantity.name] for quantity in QUANTITIES if own.get(quantity.name, ([], []))[1]}
+    return {quantity: own[quantity.name] for quantity in QUANTITIES if own.get(quantity.name, ([], []))[1]}
 
 
 def state_of(known: Known) -> tuple[list[dict[str, str]], str]:
-    """Each quantity with its present value, the worst first, and how many are in which state."""
-    now = {quantity: values[-1] for quantity, (_, values) in known.items()}
-    count = Counter(_state(*pair) for pair in now.items())
+    """A tile for each quantity with its present value, the worst first, and how many are in which state."""
+    vitals = []
+    for quantity, (_, values) in known.items():
+        value, normal = values[-1], normal_range(quantity)
+        now = state(quantity, value) if normal or not isfinite(value) else 'open'
+        shape, word = MARKS[now]
+        says = dict(value=f'{value:.3g}', sentence=sentence(quantity, value), range=normal)
+        vitals.append(dict(state=now, shape=shape, word=word, label=quantity.label, **says))
+    vitals.sort(key=lambda vital: list(MARKS).index(vital['state']))
+    count = Counter(vital['state'] for vital in vitals)
     step = max(steps[-1] for steps, _ in known.values())
-    worst_first = sorted(now.items(), key=lambda pair: list(MARKS).index(_state(*pair)))
-    said = f'At iteration {step:,}: {count["bad"]} bad, {count["watch"]} to watch, {count["good"]} good.'
-    return [_vital(*pair) for pair in worst_first], said
-
-
-def _state(quantity: Quantity, value: float) -> str:
-    return 'open' if isfinite(value) and normal_range(quantity) == '' else state(quantity, value)
-
-
-def _vital(quantity: Quantity, value: float) -> dict[str, str]:
-    """A tile: a quantity with its present value."""
-    now = _state(quantity, value)
-    shape, word = MARKS[now]
-    says = dict(sentence=sentence(quantity, value), range=normal_range(quantity))
-    return dict(state=now, shape=shape, word=word, label=quantity.label, value=f'{value:.3g}', **says)
+    return vitals, f'At iteration {step:,}: {count["bad"]} bad, {count["watch"]} to watch, {count["good"]} good.'
 
 
 def normal_range(quantity: Quantity) -> str:

@@ -41,7 +41,7 @@ def watch(work_dir: str | Path, out: str | Path, seconds: float = SECONDS) -> Pa
 def view(work_dir: str | Path) -> Group:
     """The state of a run for a terminal: how far and how fast it is, and every vital sign with its normal range."""
     curves = read_scalars(work_dir)
-    vitals, said = state_of(measured(curves, work_dir)[1])
+    vitals, said = state_of(measured(curves, work_dir))
     rows = [(of['label'], (of['value'], of['range'], f'{of["shape"]} {of["word"]}')) for of in vitals]
     table: Table = rich_table(('now', 'normal', 'state'), rows)
     for row, of in zip(table.rows, vitals):
