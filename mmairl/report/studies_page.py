@@ -9,7 +9,7 @@ from pathlib import Path
 from mmairl.errors import UserError
 from mmairl.report.page import write_page
 from mmairl.report.study_page import progress, verdict_words
-from mmairl.report.study_tables import columns, signed, table_lines
+from mmairl.report.study_tables import columns, effects_of_factors, signed, table_lines
 
 WITH_EFFECT = ('differs', 'equivalent', 'undecided')
 
@@ -61,8 +61,8 @@ def _scores(study: Mapping) -> dict[str, str]:
         facts[f'{metric["label"]}, last row'] = said[last[0]]
     by_verdict: dict[str, list[str]] = {}
     compared = study['comparisons'].get(metric['key'], ())
-    if crossed := study.get('attribution', {}).get(metric['key']):
-        compared = [{**of, 'row': of['name'], 'margin': crossed['margin']} for of in crossed['effects'] if of['asked']]
+    if crossed := effects_of_factors(study).get(metric['key']):
+        compared = [of for of in crossed if of['asked']]
     for of in compared:
         effect = f' ({signed(of["estimate"], 1)})' if of['verdict'] in WITH_EFFECT else ''
         by_verdict.setdefault(verdict_words(of), []).append(of['row'] + effect)

@@ -3,19 +3,20 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from math import isfinite, log10
+from math import isfinite
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from markupsafe import Markup
+from matplotlib.ticker import EngFormatter
 
 from mmairl.errors import UserError
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.figures import Point, forest, lines, study_bars, study_lines, study_scatter, svg
 from mmairl.report.page import write_page
 from mmairl.report.sections import CURVES, percent
-from mmairl.report.study_tables import LEGEND, WORDS, Column, Line, columns, signed, table_lines
+from mmairl.report.study_tables import LEGEND, WORDS, Column, Line, columns, effects_of_factors, signed, table_lines
 
 SHOWN = 2  # published panels in sight; the others are folded away
 
@@ -25,7 +26,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
 
     >>> write_study_page(json.loads(Path('ladder/study.json').read_text()), 'ladder/page.html')  # doctest: +SKIP
     """
-    found, table = columns(study), table_lines(study)
+    found, table, factors = columns(study), table_lines(study), effects_of_factors(study)
     panels = [panel for place, column in enumerate(found) if (panel := _panel(study, column, table, place))]
     published = [panel for panel in panels if panel['column'].kind == 'published']
     runs = [run for row in study['rows'] for run in row['runs']]
@@ -46,13 +47,14 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         rows=[_row(study, line, number, Path(out)) for number, line in enumerate(table)],
         panels=[panel for panel in panels if panel not in published] + published[:SHOWN],
         folded=published[SHOWN:],
-        effects={} if study.get('attribution') else _forests(study['comparisons'], 'effects on {}', study),
-        attribution=_attribution(study),
+        effects={} if factors else _forests(study['comparisons'], 'effects on {}', study),
+        factors=factors,
+        factor_figures=_forests(factors, 'effects of factors on {}', study),
         cost=_cost(study),
         duration=duration,
         signed=signed,
         verdict_words=verdict_words,
-        with_prefix=with_prefix,
+        with_prefix=lambda flops: EngFormatter('FLOP')(float(f'{flops:.4g}')),
     )
 
 
@@ -118,16 +120,6 @@ def _forests(families: Mapping, label: str, study: Mapping) -> dict[str, Markup]
     return found
 
 
-def _attribution(study: Mapping) -> dict[str, Any]:
-    """The effects of a design's factors by score, in the form of comparisons, and their figures."""
-    given = study.get('attribution', {})
-    effects = {
-        key: [{**effect, 'row': effect['name'], 'margin': of['margin']} for effect in of['effects']]
-        for key, of in given.items()
-    }
-    return dict(effects=effects, figures=_forests(effects, 'effects of factors on {}', study)) if given else {}
-
-
 def verdict_words(of: Mapping) -> str:
     return f'equivalent within ±{of["margin"]:g}' if of['verdict'] == 'equivalent' else of['verdict']
 
@@ -145,15 +137,6 @@ def _cost(study: Mapping) -> dict[str, Any]:
         equal={key: found for key, of in equal.items() if (found := [pair for pair in of if 'estimate' in pair])},
         without={(of['row'], of['on']): of for family in equal.values() for of in family if 'estimate' not in of},
     )
-
-
-def with_prefix(flops: float) -> str:
-    """
-    >>> with_prefix(2.191e15)
-    '2.191 PFLOP'
-    """
-    power = min(7, max(0, int(log10(flops)) // 3))
-    return f'{flops / 1000**power:.4g} {" kMGTPEZ"[power].strip()}FLOP'
 
 
 def _row(study: Mapping, line: Line, number: int, out: Path) -> dict[str, Any]:

@@ -122,6 +122,14 @@ def signed(value: float, digits: int) -> str:
     return text if float(text[1:]) else text[1:]
 
 
+def effects_of_factors(study: Mapping) -> dict[str, list[dict]]:
+    """The effects of a design's factors by score, in the form of comparisons."""
+    return {
+        key: [{**effect, 'row': effect['name'], 'margin': of['margin']} for effect in of['effects']]
+        for key, of in study.get('attribution', {}).items()
+    }
+
+
 def problems(study: Mapping, row: Mapping) -> list[str]:
     """What the row's means lack and why, a sentence for all seeds that it holds of: a mean over the others would hide it."""
     present = {run['seed'] for run in row['runs']}

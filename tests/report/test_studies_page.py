@@ -43,24 +43,13 @@ def test_studies_stand_newest_first_with_what_came_out_of_them(tmp_path):
         write_studies_page(tmp_path / 'gone')
 
 
-def test_the_verdicts_of_a_crossed_study_are_those_of_its_factors(tmp_path):
-    laid(tmp_path, 'crossed', json.dumps(crossed()), 1000)
-    text = text_of(write_studies_page(tmp_path).read_text())
-    assert (
-        'verdicts equivalent within ±1: predictor (+0.2); differs: momentum <ascending> (+8.0); undecided: symmetric loss'
-        in text
-    )
-
-
-def test_hostile_names_stay_text_and_links_stay_inside(tmp_path):
-    study = ladder()
-    study['title'] = study['question'] = study['scale']['name'] = study['metrics'][0]['label'] = HOSTILE
-    for of in study['rows']:
-        of['name'] = f'{HOSTILE} {of["name"]}'
-    for of in study['comparisons']['k-nn']:
-        of['row'] = HOSTILE
+def test_a_crossed_study_has_the_verdicts_of_its_factors_and_hostile_names_stay_text(tmp_path):
+    study = {**crossed(), 'title': HOSTILE, 'question': HOSTILE}
+    study['metrics'][0]['label'] = study['scale']['name'] = HOSTILE
     laid(tmp_path, 'javascript:alert("1")<b>', json.dumps(study), 1000)
     laid(tmp_path, '<i>&', '', 1000)
-    text = write_studies_page(tmp_path).read_text()
-    assert '<script>alert' not in text and str(escape(HOSTILE)) in text and '&lt;i&gt;&amp;: its' in text
-    assert sound(text).references == ['./javascript%3Aalert%28%221%22%29%3Cb%3E/page.html']
+    page = write_studies_page(tmp_path).read_text()
+    said = 'equivalent within ±1: predictor (+0.2); differs: momentum <ascending> (+8.0); undecided: symmetric loss'
+    assert f'verdicts {said}' in text_of(page)
+    assert '<script>alert' not in page and str(escape(HOSTILE)) in page and '&lt;i&gt;&amp;: its' in page
+    assert sound(page).references == ['./javascript%3Aalert%28%221%22%29%3Cb%3E/page.html']
