@@ -40,21 +40,20 @@ DOT = {'marker': 'o', 'markersize': 4.6, 'markeredgecolor': CARD, 'markeredgewid
 Curve = tuple[Sequence[float], Sequence[float]]
 
 
-class Series(NamedTuple):
-    """Values that a page can read out and mark: of a curve, of a row, or of one of many dots."""
+def record(axes: Axes, name: str, x: Sequence[float], y: Sequence[float], text: str = '') -> str:
+    """Keep a curve, a row or a dot with its figure, so that a page can read it out and mark it; return its id.
 
-    axes: Axes
-    name: str
-    x: Sequence[float]
-    y: Sequence[float]
-    text: str  # in place of the numbers
+    `text` is read out in place of the numbers.
+    """
+    kept = axes.figure.__dict__.setdefault('series', [])
+    own_id = f'series-{len(kept)}'
+    kept.append((axes, dict(id=own_id, name=name, x=_plain(x), y=_plain(y), text=text)))
+    return own_id
 
 
-def tell(axes: Axes, name: str, x: Sequence[float], y: Sequence[float], text: str = '') -> str:
-    """Keep a series with its figure, and return the id of what is drawn of it."""
-    told = axes.figure.__dict__.setdefault('told', [])
-    told.append(Series(axes, name, x, y, text))
-    return f'series-{len(told) - 1}'
+def _plain(values: Sequence[float]) -> list[float | None]:
+    """For JSON, which knows no NaN."""
+    return [float(f'{value:.6g}') if isfinite(value) else None for value in values]
 
 
 @styled
@@ -70,7 +69,7 @@ def svg(figure: Figure, name: str, label: str = '') -> Markup:
     size = 'wide' if frame.width > 6 else 'narrow'
     head = Markup('<svg class="plot {}" role="img" aria-label="{}" viewBox="{}" data-chart="{}">')
     box = re.search(r'viewBox="([^"]+)"', text)[1]
-    return head.format(size, label, box, json.dumps(_told(figure, frame, name))) + Markup(text.partition('>')[2])
+    return head.format(size, label, box, json.dumps(_chart(figure, frame, name))) + Markup(text.partition('>')[2])
 
 
 def _tag(tag: str, name: str) -> str:
@@ -90,27 +89,22 @@ def _attributes(style: re.Match) -> str:
     return ''.join(f' {key}="{value}"' for key, value in found.items())
 
 
-def _told(figure: Figure, frame: Bbox, name: str) -> list[dict[str, Any]]:
+def _chart(figure: Figure, frame: Bbox, name: str) -> list[dict[str, Any]]:
     """For each axes its place in the SVG, what it measures, and its series."""
     found = []
     for axes in figure.axes:
-        own = [(f'{name}-series-{i}', of) for i, of in enumerate(getattr(figure, 'told', ())) if of.axes is axes]
-        if own:
+        kept = [series for where, series in getattr(figure, 'series', ()) if where is axes]
+        if kept:
             place = axes.get_window_extent()
             box = [place.x0 - 72 * frame.x0, 72 * frame.y1 - place.y1, place.width, place.height]
             x, y = (
                 dict(ends=[*axis.get_view_interval()], log=axis.get_scale() == 'log', label=axis.get_label_text())
                 for axis in (axes.xaxis, axes.yaxis)
             )
-            series = [dict(id=id, name=of.name, x=_plain(of.x), y=_plain(of.y), text=of.text) for id, of in own]
+            series = [{**of, 'id': f'{name}-{of["id"]}'} for of in kept]
             ticks = getattr(axes, 'names', None)
             found.append(dict(box=box, x=x, y=y, ticks=ticks, title=axes.get_title(loc='left'), series=series))
     return found
-
-
-def _plain(values: Sequence[float]) -> list[float | None]:
-    """For JSON, which knows no NaN."""
-    return [float(f'{value:.6g}') if isfinite(value) else None for value in values]
 
 
 @styled
@@ -169,9 +163,9 @@ def _shape(number: int) -> str:
 
 
 def _look(axes: Axes, number: int, name: str, x: Sequence[float], y: Sequence[float], text: str = '') -> dict[str, Any]:
-    """How the series of this number is drawn, with what a page tells of it."""
+    """How the series of this number is drawn, with what a page reads out of it."""
     own = {'color': COLOURS[number % len(COLOURS)], 'marker': _shape(number), 'label': _label(name)}
-    return {**own, 'gid': tell(axes, name, x, y, text)}
+    return {**own, 'gid': record(axes, name, x, y, text)}
 
 
 def _legend_below(axes: Axes, place: float = -0.2, **more: float) -> None:
@@ -334,7 +328,7 @@ def against(points: Mapping[str, tuple[float, float]], x: str, y: str) -> Figure
     """One score over another, a dot a network, with the least-squares line and the correlation (Fig. 4's form)."""
     axes = _axes(7.6, 4.2)
     for name, point in points.items():
-        axes.scatter(*point, color=ACCENT, s=36, gid=tell(axes, name, point[:1], point[1:]))
+        axes.scatter(*point, color=ACCENT, s=36, gid=record(axes, name, point[:1], point[1:]))
         axes.annotate(short(name), point, xytext=(6, 4), textcoords='offset points', fontsize=9)
     axes.set(xlabel=f'{x}, %', ylabel=f'{y}, %')
     if len(points) > 2:
@@ -364,7 +358,7 @@ def study_bars(points: Sequence[Point], published: bool, start: float = 0.0) -> 
         if not values:
             continue
         y, centre, fill = y + 0.06, mean(values), colours[row['group']]
-        tell(axes, row['name'], [centre], [y], text)
+        record(axes, row['name'], [centre], [y], text)
         if published:
             axes.barh(y, centre - start, 0.32, left=start, facecolor='none', hatch='////', edgecolor=fill)
             # The bar of the row that all start at has no length to see.
@@ -393,7 +387,7 @@ def study_lines(points: Sequence[Point], x_label: str, published: bool) -> Figur
         line = {'color': colour, 'label': _label(group or ''), 'elinewidth': 1.2, **shape}
         axes.errorbar(xs, means, halves, **line, **(dashed if published else {}))
         for point, value in zip(own, means):
-            tell(axes, point.row['name'], [point.row['x']], [value], point.text)
+            record(axes, point.row['name'], [point.row['x']], [value], point.text)
             if not published:
                 axes.plot([point.row['x']] * len(point.values), point.values, **{**DOT, **shape}, color=colour)
     ticks = sorted({point.row['x'] for point in points if point.row['x'] is not None})
@@ -420,7 +414,7 @@ def study_scatter(points: Sequence[Point], across: Sequence[float | None], x_lab
             if p.row['group'] == group and p.values and x is not None
         }
         for name, point in own.items():
-            tell(axes, name, point[:1], point[1:])
+            record(axes, name, point[:1], point[1:])
         x, y = np.array(list(own.values())).reshape(-1, 2).T
         shape = {'marker': _shape(number)}
         axes.plot(x, y, **{**DOT, **shape}, color=colour, label=_label(group or ''))
@@ -461,7 +455,7 @@ def forest(comparisons: Sequence[Mapping], texts: Sequence[str]) -> Figure:
     places = _places([len(of.get('factors', ())) for of in comparisons])
     axes = _row_axes([(of['row'], text) for of, text in zip(comparisons, texts)], places)
     for y, of, text in zip(places, comparisons, texts):
-        tell(axes, of['row'], [of['estimate']], [y + 0.06], text)
+        record(axes, of['row'], [of['estimate']], [y + 0.06], text)
     axes.axvline(0, color=QUIET, linewidth=1, zorder=1)
     axes.axvspan(-comparisons[0]['margin'], comparisons[0]['margin'], color=QUIET, alpha=0.12, linewidth=0)
     for verdict, (shape, fill) in marks.items():

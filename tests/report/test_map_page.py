@@ -27,9 +27,8 @@ SIZE = 32
 @pytest.fixture(scope='module')
 def checkpoint(tmp_path_factory):
     torch.manual_seed(1)
-    network = torchvision.models.resnet18()
-    state = {f'backbone.{key}': value for key, value in network.state_dict().items() if not key.startswith('fc')}
-    torch.save(dict(state_dict=state), path := tmp_path_factory.mktemp('run') / 'epoch_1.pth')
+    path = tmp_path_factory.mktemp('run') / 'epoch_1.pth'
+    torch.save(torchvision.models.resnet18().state_dict(), path)
     return path
 
 
@@ -153,10 +152,9 @@ def test_a_column_colours_by_kinds_or_by_fifths(tmp_path):
 
 def test_where_no_map_can_be_drawn_a_sentence_says_why(checkpoint, folder, tmp_path, run_tool, capsys):
     def said(images, checkpoint=checkpoint) -> str:
+        options = ('--images', images, '--size', SIZE, '--out', tmp_path / 'm.html')
         with pytest.raises(SystemExit, match='2'):
-            run_tool(
-                'tools/report.py', 'map', checkpoint, '--images', images, '--size', SIZE, '--out', tmp_path / 'm.html'
-            )
+            run_tool('tools/report.py', 'map', checkpoint, *options)
         return capsys.readouterr().err.strip().splitlines()[-1]
 
     one, same, none, empty = (tmp_path / name for name in ('one', 'same', 'none', 'empty'))
@@ -175,9 +173,7 @@ def test_where_no_map_can_be_drawn_a_sentence_says_why(checkpoint, folder, tmp_p
         ('flat', torch.zeros_like, 'the network has collapsed'),
     ):
         state = torch.load(checkpoint)
-        state['state_dict'] = {
-            key: change(of) if 'bn' in key and of.is_floating_point() else of for key, of in state['state_dict'].items()
-        }
+        state |= {key: change(of) for key, of in state.items() if 'bn' in key and of.is_floating_point()}
         torch.save(state, tmp_path / f'{name}.pth')
         assert sentence in said(folder, tmp_path / f'{name}.pth')
     assert not (tmp_path / 'm.html').exists()

@@ -4,9 +4,13 @@
 const all = (css, of = document) => [...of.querySelectorAll(css)];
 const words = text => text.replace(/\s+/g, ' ').trim();
 
+function set(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
 function make(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  const made = set(document.createElement(tag), attributes);
   made.append(...children);
   return made;
 }
@@ -151,9 +155,7 @@ for (const [i, table] of all('table').entries()) {
     mark(nameOf(shown[at]));
     said.textContent = cells(shown[at]).join(', ');
   };
-  frame.tabIndex = 0;
-  frame.setAttribute('role', 'region');
-  frame.setAttribute('aria-label', `Table ${i + 1}; the arrow keys mark a row in the figures`);
+  set(frame, { tabindex: 0, role: 'region', 'aria-label': `Table ${i + 1}; the arrow keys mark a row in the figures` });
   frame.addEventListener('keydown', event => {
     const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (by && event.target === frame) { event.preventDefault(); step(by); }
@@ -169,15 +171,10 @@ for (const [i, table] of all('table').entries()) {
 
 // ---- Charts: a point tells its value, a line can be hidden, a picture copied
 
-const SVG = 'http://www.w3.org/2000/svg';
+const drawing = (tag, attributes) => set(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes);
+const circle = point => drawing('circle', { cx: point.at[0], cy: point.at[1], r: 6, class: 'ring' });
 const share = (value, { ends: [low, high], log }) =>
   log ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
-
-function circle(point) {
-  const made = document.createElementNS(SVG, 'circle');
-  for (const [name, value] of Object.entries({ cx: point.at[0], cy: point.at[1], r: 6, class: 'ring' })) made.setAttribute(name, value);
-  return made;
-}
 
 function pointsOf(axes) {
   const [left, top, width, height] = axes.box;
@@ -226,9 +223,7 @@ for (const [i, svg] of all('svg.plot').entries()) {
   });
   svg.addEventListener('pointerleave', () => point(null));
 
-  frame.tabIndex = 0;
-  frame.setAttribute('role', 'group');
-  frame.setAttribute('aria-label', points.length ? `${label}; the arrow keys read its points` : label);
+  set(frame, { tabindex: 0, role: 'group', 'aria-label': points.length ? `${label}; the arrow keys read its points` : label });
   if (points.length) {
     frame.addEventListener('blur', () => point(null));
     frame.addEventListener('keydown', event => {
@@ -281,10 +276,8 @@ function standalone(svg) {
   const copy = svg.cloneNode(true), colours = getComputedStyle(document.documentElement), { width, height } = svg.viewBox.baseVal;
   all('.ring, .hidden', copy).forEach(gone => gone.remove());
   for (const name of ['data-chart', 'class']) copy.removeAttribute(name);
-  const back = document.createElementNS(SVG, 'rect');
-  const given = [[back, { width, height, fill: 'var(--card)' }], [copy, { width, height, 'stroke-linejoin': 'round', 'font-family': 'sans-serif' }]];
-  for (const [of, attributes] of given) for (const [name, value] of Object.entries(attributes)) of.setAttribute(name, value);
-  copy.prepend(back);
+  set(copy, { width, height, 'stroke-linejoin': 'round', 'font-family': 'sans-serif' });
+  copy.prepend(drawing('rect', { width, height, fill: 'var(--card)' }));
   return new XMLSerializer().serializeToString(copy).replace(/var\((--\w+)\)/g, (_, name) => colours.getPropertyValue(name).trim());
 }
 
