@@ -12,6 +12,7 @@ from torch import Tensor
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from mmairl.configs import load_config
 from mmairl.data.views import ViewPreprocessor, build_views
 from projects.benchmark.timing import Case
 
@@ -19,14 +20,8 @@ Views = Callable[[], object]
 SIZE = (375, 500)  # height and width of a typical photograph of ImageNet
 NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= '2.0.0'  # refuses the negative bytes by which mmcv 2.1 shifts a hue
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# MoCo v2's views, as configs/_base_/views/{mocov2,on_device}.py have them.
-CROP = [dict(type='RandomResizedCrop', size=224, scale=(0.2, 1.0))]
-REST = [
-    dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),
-    dict(type='RandomGrayscale', p=0.2),
-    dict(type='GaussianBlur', p=0.5, sigma=(0.1, 2.0)),
-    dict(type='RandomFlip', p=0.5),
-]
+VIEW = load_config('mmairl::_base_/views/mocov2.py').mocov2_view
+REST = VIEW[1:]  # all but the crop, for crops that are there
 WORKER_NOTE = (
     "In a worker: MoCo v2's views from a decoded image to bytes, on one thread. The draws of two sides differ, so a check "
     "sees only that both make two views of 224; tests/data/test_transforms.py holds each operation to torchvision's."
@@ -42,7 +37,7 @@ def augment(device: str, quick: bool) -> Iterator[Case]:
     count = 2 if quick else 64
     photographs = [photograph(seed) for seed in range(min(count, 8))] * max(1, count // 8)
     ours = seeded(lambda: [views(image) for image in images])
-    images, views = [tensor(pixels) for pixels in photographs], worker_views([*CROP, *REST])
+    images, views = [tensor(pixels) for pixels in photographs], worker_views(VIEW)
     name = f'two views of {count} images of 500 x 375, in a worker'
     for peer_name, peer in worker_peers(photographs).items():
         yield Case(name, peer_name, ours, seeded(peer), same_shapes, count, aim='>= 1.5', note=WORKER_NOTE)

@@ -1,12 +1,12 @@
 """Whether a detector of ours learns: average precision on drawn images before training and as it goes."""
 
-import json
 from pathlib import Path
 
 from mmengine.config import Config
 
 from mmairl.configs import load_config
 from mmairl.engine.launch import train
+from mmairl.engine.scalars import read_scalars
 from mmairl.transfer.run import dicts, start_from
 from projects.benchmark.drawn_sets import write_voc
 
@@ -52,6 +52,6 @@ def shrunk(checkpoint: str, data: Path, work_dir: Path, steps: int, every: int) 
 
 def measured(folder: Path) -> list[tuple[int, ...]]:
     """Each evaluation that the run has logged."""
-    lines = [line for path in sorted(folder.glob('*/vis_data/scalars.json')) for line in path.read_text().splitlines()]
-    found = [scalars for scalars in map(json.loads, lines) if 'pascal_voc/AP' in scalars]
-    return [(one['step'], *(100 * one[f'pascal_voc/{name}'] for name in SCORES)) for one in found]
+    curves = read_scalars(folder)
+    steps, _ = curves['pascal_voc/AP']
+    return list(zip(steps, *([100 * value for value in curves[f'pascal_voc/{name}'][1]] for name in SCORES)))

@@ -20,7 +20,7 @@ from mmairl.data.folders import ImageFolder
 from mmairl.data.images import decode_bytes
 from mmairl.data.packed import add, pack
 from mmairl.data.shards import Shards
-from projects.benchmark.augment import CROP, REST, photograph, seeded, tensor, torchvision_released, worker_views
+from projects.benchmark.augment import VIEW, photograph, seeded, tensor, torchvision_released, worker_views
 from projects.benchmark.timing import Case
 
 NOTE = (
@@ -43,10 +43,9 @@ def loader(device: str, quick: bool) -> Iterator[Case]:
         yield from decoding([path.read_bytes() for path in files[:64]])
         for _ in pack(ImageFolder(root), archive):
             pass
-        view = [*CROP, *REST]
-        ours, packed = ImageFolder(root, views=[view, view]), Shards(archive, views=[view, view])
+        ours, packed = ImageFolder(root, views=[VIEW, VIEW]), Shards(archive, views=[VIEW, VIEW])
         yield reading(ours, packed)
-        peers = list(others(ours, Path(folder), view))
+        peers = list(others(ours, Path(folder), VIEW))
         for number in workers:
             name = f'loader with two views, {number} workers'
             mine = epoch(ours, number)

@@ -1,6 +1,7 @@
 """BYOL as lightly's benchmarks/imagenet/resnet50/byol.py has it, on the backbone that the other sides have."""
 
 import copy
+import importlib.util
 from collections.abc import Callable
 
 import torch
@@ -8,6 +9,14 @@ from torch import Tensor, nn
 
 from mmairl.data.views import normalised
 from mmairl.models.siamese import pooled
+
+
+def installed(what: str) -> bool:
+    """Whether lightly is there; where it is not, a line says what is left out."""
+    found = importlib.util.find_spec('lightly') is not None
+    if not found:
+        print(f"lightly's {what} is left out; `pip install --no-deps lightly` adds it")
+    return found
 
 
 class LightlyBYOL(nn.Module):

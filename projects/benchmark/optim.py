@@ -1,6 +1,5 @@
 """A step of LARS on a ResNet-50's parameters, beside those of mmpretrain and lightly."""
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from mmairl.optim.lars import LARS
+from projects.benchmark.of_lightly import installed
 from projects.benchmark.timing import Case
 
 HYPER = dict(lr=0.2, momentum=0.9, weight_decay=1e-6)
@@ -29,12 +29,10 @@ def optim(device: str, quick: bool) -> Iterator[Case]:
     make = torchvision.models.resnet18 if quick else torchvision.models.resnet50
     excluded = dict(lars_exclude=True, weight_decay=0.0)
     yield _case(make, device, "mmpretrain's LARS", PretrainLARS, excluded)
-    if importlib.util.find_spec('lightly') is None:
-        print("lightly's LARS is left out; `pip install --no-deps lightly` adds it")
-        return
-    from lightly.utils.lars import LARS as LightlyLARS
+    if installed('LARS'):
+        from lightly.utils.lars import LARS as LightlyLARS
 
-    yield _case(make, device, "lightly's LARS", LightlyLARS, dict(weight_decay=0.0))
+        yield _case(make, device, "lightly's LARS", LightlyLARS, dict(weight_decay=0.0))
 
 
 def _case(make: Callable, device: str, peer_name: str, peer: type[Optimizer], excluded: dict) -> Case:

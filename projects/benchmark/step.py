@@ -1,6 +1,5 @@
 """One whole training step, ours beside mmpretrain's and lightly's: passes, loss, optimizer, teacher, queue, logging."""
 
-import importlib.util
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from mmairl.hooks.log import AsyncRuntimeInfoHook
 from mmairl.hooks.momentum import MomentumHook, QueueHook
 from mmairl.registry import MODELS
 from projects.benchmark.augment import MEAN, STD
-from projects.benchmark.of_lightly import LightlyBYOL, byol_step
+from projects.benchmark.of_lightly import LightlyBYOL, byol_step, installed
 from projects.benchmark.timing import Case
 
 Step = Callable[[], dict[str, Tensor]]
@@ -101,10 +100,7 @@ def step(device: str, quick: bool) -> Iterator[Case]:
 def peers() -> dict[str, tuple[Callable, Callable]]:
     """Whose BYOL is compared: what makes its network, and what takes its step."""
     found = {"mmpretrain's BYOL": (mmpretrain_byol, their_step)}
-    if importlib.util.find_spec('lightly') is None:
-        print("lightly's BYOL is left out; `pip install --no-deps lightly` adds it")
-        return found
-    return {**found, "lightly's BYOL": (lightly_byol, lightly_step)}
+    return found | ({"lightly's BYOL": (lightly_byol, lightly_step)} if installed('BYOL') else {})
 
 
 def random_batch(size: Size, device: str = 'cpu') -> dict:
