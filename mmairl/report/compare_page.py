@@ -32,7 +32,7 @@ ELSEWHERE = ('work_dir', 'experiment_name', 'launcher', 'resume', 'log_level')
 
 @dataclass(frozen=True)
 class Run:
-    """A run as its work dir has it. `units` give each logged step in epochs, images and hours, as far as they are known."""
+    """A run as its work dir has it: curves, config, the first step of each start, and scores."""
 
     name: str
     curves: Mapping[str, Curve]
