@@ -3,30 +3,18 @@
 import os
 from pathlib import Path
 
-import pytest
 import torch
 
 from mmairl import machine
 from mmairl.machine import cores, unusable_gpu
 
 
-@pytest.mark.parametrize('files, expected', [
-    ({}, 64),
-    ({'proc/self/cgroup': '0::/job\n', 'sys/fs/cgroup/job/cpu.max': 'max 100000\n'}, 64),
-    ({'proc/self/cgroup': '0::/slice/job\n', 'sys/fs/cgroup/slice/cpu.max': '650000 100000\n'}, 6),  # of the group around it
-    ({'proc/self/cgroup': '0::/\n', 'sys/fs/cgroup/cpu.max': '50000 100000\n'}, 1),  # half a core is one
-    ({'proc/self/cgroup': '3:cpu,cpuacct:/docker/17\n2:memory:/docker/17\n',  # where the path is the host's
-      'sys/fs/cgroup/cpu/cpu.cfs_quota_us': '300000\n', 'sys/fs/cgroup/cpu/cpu.cfs_period_us': '100000\n'}, 3),
-])  # fmt: skip
-def test_cores_are_those_that_affinity_and_control_groups_leave(tmp_path, monkeypatch, files, expected):
-    monkeypatch.setattr(os, 'sched_getaffinity', lambda process: set(range(64)))
-    monkeypatch.delenv('SLURM_CPUS_PER_TASK', raising=False)
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert cores(tmp_path) == expected
-    monkeypatch.setenv('SLURM_CPUS_PER_TASK', '2')
-    assert cores(tmp_path) == min(expected, 2)
+def test_cores_are_those_that_the_machine_and_slurm_leave(monkeypatch):
+    """joblib knows affinity and control groups."""
+    monkeypatch.setattr(machine, 'cpu_count', lambda: 64)
+    for of_task, expected in (('', 64), ('2', 2), ('0', 1)):
+        monkeypatch.setenv('SLURM_CPUS_PER_TASK', of_task)
+        assert cores() == expected
 
 
 def test_a_gpu_that_is_there_and_cannot_be_used_is_told_with_the_reason(monkeypatch):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.models.heads import unit
-from mmairl.models.processes import network_of, start_gather
+from mmairl.models.processes import gather, network_of
 from mmairl.registry import HOOKS
 
 
@@ -57,8 +57,6 @@ class MomentumHook(Hook):
 class QueueHook(Hook):
     """After each optimizer step, enqueues the teacher's keys of all processes; a network without a queue is left alone.
 
-    The keys are exchanged while the next step's encoders run.
-
     Of several views' keys those of one view are enqueued, drawn at random from the seed and the step rather than from a
     generator's state, so that all processes and a resumed run draw the same.
     """
@@ -79,4 +77,4 @@ class QueueHook(Hook):
         if runner.optim_wrapper.should_update():
             keys, self.collected = torch.cat(self.collected), []
             if runner.optim_wrapper.finite:
-                queue.enqueue(*start_gather(keys))
+                queue.enqueue(gather(keys))

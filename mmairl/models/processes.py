@@ -1,6 +1,6 @@
 """Several processes: the rows of all of them, tensors of which each has a part, and the network below their wrapper."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -15,18 +15,11 @@ from mmairl.errors import UserError
 
 def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """The rows of all processes, or those of a group, in rank order, without gradient."""
-    everyone, wait = start_gather(rows, group)
-    if wait is not None:
-        wait()
-    return everyone
-
-
-def start_gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> tuple[Tensor, Callable[[], object] | None]:
-    """The output buffer and a function that waits until it is filled; None where there is nothing to wait for."""
     if (count := get_world_size(group)) == 1:
-        return rows, None
+        return rows
     everyone = rows.new_empty(count * len(rows), *rows.shape[1:])
-    return everyone, dist.all_gather_into_tensor(everyone, rows.contiguous(), group=group, async_op=True).wait
+    dist.all_gather_into_tensor(everyone, rows.contiguous(), group=group)
+    return everyone
 
 
 def own_group(size: int | None) -> dist.ProcessGroup | None:

@@ -1,7 +1,5 @@
 """The queue of keys that serve as negatives."""
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -31,50 +29,28 @@ class KeyQueue(nn.Module):
         self.length, self.start = length, start
         self.position, self.filled = 0, 0
         self.fresh: dict[int, Tensor] = {}
-        self.pending: tuple[Tensor, int, Callable[[], object]] | None = None
         self.register_buffer('vectors', F.normalize(torch.randn(length, dim), dim=1))
 
     def negatives(self) -> Tensor:
-        """The keys as they stand; a later enqueue must not change them under the running step's backward."""
-        self.finish_enqueue()
+        """The keys as they stand. `enqueue` changes them in place, so it comes after the step's backward pass."""
         return self.vectors[: self.filled] if self.start == 'empty' else self.vectors
 
-    def enqueue(self, keys: Tensor, wait: Callable[[], object] | None = None) -> None:
-        """Put the keys in order behind the newest one, over the oldest; wraps around at any batch size.
-
-        With `wait`, a gather is still filling `keys`: they are written when keys are next wanted, after the encoders'
-        next forward passes.
-        """
+    @torch.no_grad()
+    def enqueue(self, keys: Tensor) -> None:
+        """Put the keys in order behind the newest one, over the oldest; wraps around at any batch size."""
         if len(keys) > self.length:
             raise UserError(
                 f'{len(keys)} keys a step do not fit a queue of {self.length}; raise model.queue.length to the '
                 'total batch or more'
             )
-        self.finish_enqueue()
-        self.pending = keys, self.position, wait or (lambda: None)
+        until_end = min(len(keys), self.length - self.position)
+        self.vectors[self.position : self.position + until_end] = keys[:until_end]
+        self.vectors[: len(keys) - until_end] = keys[until_end:]
         self.position = (self.position + len(keys)) % self.length
         self.filled = min(self.filled + len(keys), self.length)
-        if wait is None:
-            self.finish_enqueue()
-
-    @torch.no_grad()
-    def finish_enqueue(self) -> None:
-        """Wait for the gather that is still running and write its keys."""
-        if self.pending is None:
-            return
-        (keys, start, wait), self.pending = self.pending, None
-        wait()
-        until_end = min(len(keys), self.length - start)
-        self.vectors[start : start + until_end] = keys[:until_end]
-        self.vectors[: len(keys) - until_end] = keys[until_end:]
-
-    def _save_to_state_dict(self, *args, **kwargs) -> None:
-        self.finish_enqueue()
-        super()._save_to_state_dict(*args, **kwargs)
 
     def get_extra_state(self) -> Tensor:
         return torch.tensor([self.position, self.filled])
 
     def set_extra_state(self, state: Tensor) -> None:
-        self.pending = None
         self.position, self.filled = state.tolist()

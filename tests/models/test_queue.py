@@ -29,26 +29,3 @@ def test_started_empty_it_offers_real_keys_only_also_when_it_is_loaded():
     assert torch.equal(queue.negatives(), keys) and torch.equal(again.negatives(), keys)
     again.enqueue(keys)
     assert len(again.negatives()) == 4 and again.position == 2
-
-
-def test_keys_on_their_way_are_waited_for_when_keys_are_wanted():
-    """They have their place at once and their values on arrival: before negatives are read, more come or the queue is saved."""
-    for want in (KeyQueue.negatives, KeyQueue.state_dict, lambda queue: queue.enqueue(torch.ones(2, 2))):
-        queue, keys, waited = KeyQueue(5, 2), torch.zeros(3, 2), []
-
-        def arrive(keys=keys, waited=waited):
-            waited.append(True)
-            keys.copy_(torch.arange(6.0).view(3, 2))
-
-        queue.enqueue(keys, arrive)
-        assert queue.position == 3 and not waited
-        want(queue)
-        assert waited == [True]
-        assert torch.equal(queue.vectors[:3], torch.arange(6.0).view(3, 2))
-
-
-def test_a_loaded_queue_forgets_what_was_on_its_way():
-    queue, saved = KeyQueue(5, 2), KeyQueue(5, 2)
-    queue.enqueue(torch.ones(3, 2), lambda: pytest.fail('waited for keys of the weights before'))
-    queue.load_state_dict(saved.state_dict())
-    assert torch.equal(queue.negatives(), saved.vectors) and queue.position == 0
