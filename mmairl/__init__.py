@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from importlib import import_module
+from importlib import import_module  # noqa: TID251  modules of ours by fixed names
 from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any

@@ -102,7 +102,7 @@ def _run_config(path: str) -> Config:
     for folder in Path(path).resolve().parents:
         if (folder / 'projects').is_dir():
             _import_from(folder)
-    return Config.fromfile(path)
+    return Config.fromfile(path)  # noqa: TID251  the user's own config
 
 
 def _import_from(folder: Path) -> None:
@@ -185,7 +185,7 @@ def _trusted(path: Path, user: Path) -> Config:
             'give a base in YAML or JSON, or write the config in Python if you mean to run that code'
         )
     _import_from(home())
-    return Config.fromfile(path, import_custom_modules=False)
+    return Config.fromfile(path, import_custom_modules=False)  # noqa: TID251  it comes with mmairl
 
 
 def _require_own(imports: Any, path: Path) -> None:

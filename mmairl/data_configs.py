@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
+from importlib import import_module  # noqa: TID251  the registry of a scope out of a fixed list
 from pathlib import Path
 from typing import IO, Any
 

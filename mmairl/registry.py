@@ -7,7 +7,7 @@ what its config names and no more. Parts of mmpretrain, mmdet and mmseg stay rea
 
 import re
 from functools import cache
-from importlib import import_module
+from importlib import import_module  # noqa: TID251  the packages of ours that registries name
 from pathlib import Path
 from typing import Any
 

@@ -38,7 +38,7 @@ def strategy_named(name: str) -> ConfigDict:
     known = {path.stem: path for path in sorted((home() / 'configs' / '_base_' / 'strategies').glob('*.py'))}
     if name not in known:
         raise UserError(f"there is no strategy '{name}'{closest(name, known)}; say one of {', '.join(known)}")
-    return Config.fromfile(known[name]).strategy
+    return load_config(known[name]).strategy
 
 
 def share_batch(cfg: Config, processes: int) -> None:

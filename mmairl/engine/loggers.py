@@ -7,7 +7,7 @@ that a run is started in; its MLflow writes to files, which MLflow takes no more
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
+from importlib import import_module  # noqa: TID251  wandb and mlflow by fixed names
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 
+from mmairl.configs import load_config
 from mmairl.data.shard_index import index_of, shards_at
 from mmairl.evaluation.identity import code_identity
 from mmairl.models.heads import PairwiseHead
@@ -141,7 +142,7 @@ def images_of(described: dict) -> str:
 
 def markdown(configs: Path) -> str:
     """The table framework x factor from the resolved configs; bold is what changes from the row it builds on."""
-    rows = {name: factors_of(Config.fromfile(configs / f'{name}_r50_200e.py')) for name in BUILT_ON}
+    rows = {name: factors_of(load_config(configs / f'{name}_r50_200e.py')) for name in BUILT_ON}
     names = list(next(iter(rows.values())))
     lines = [f'| framework | {" | ".join(names)} |', '|---' * (len(names) + 1) + '|']
     for name, base in BUILT_ON.items():

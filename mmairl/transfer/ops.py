@@ -7,7 +7,7 @@ called. mmcv's own ops are used where they are installed and fit the machine.
 
 import sys
 from collections.abc import Callable
-from importlib import import_module
+from importlib import import_module  # noqa: TID251  mmcv's compiled ops by a fixed name
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import NoReturn

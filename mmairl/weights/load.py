@@ -65,7 +65,7 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
             )
         file.seek(0)
     with torch.serialization.safe_globals(FOR_TORCH):
-        return torch.load(file, map_location=map_location, weights_only=True)
+        return torch.load(file, map_location=map_location, weights_only=True)  # noqa: TID251  weights only
 
 
 def damage(file: IO[bytes] | Path) -> str | None:
