@@ -42,15 +42,10 @@ class Registry(parent.Registry):
         return super().get(key)
 
     def load(self, name: str) -> None:
-        """Import the file of the class of this name, or all files where no text tells which one registers it."""
-        if '.' in name or name in self._module_dict:
-            return  # another package's, or there already
-        if file := next((files_of(package)[name] for package in self._locations if name in files_of(package)), None):
-            import_module(file)
-        elif name not in self.parent.module_dict:
-            for package in self._locations:
-                for module in set(files_of(package).values()):
-                    import_module(module)
+        """Import the file that registers the class of this name, if one of ours does."""
+        for package in self._locations:
+            if name in files_of(package):
+                import_module(files_of(package)[name])
 
     def names(self) -> list[str]:
         """All names that it knows so far, and those that are in the text of its files."""

@@ -24,15 +24,6 @@ def test_growth_is_one_where_kaiming_starts_at_any_width():
         assert growth(weight) == pytest.approx(1, abs=0.02)
 
 
-def test_a_fresh_and_a_shrunken_network_are_not_lars_trained_and_a_grown_one_is():
-    torch.manual_seed(0)
-    state = torchvision.models.resnet18().state_dict()
-    scaled = {factor: {k: factor * v if v.ndim == 4 else v for k, v in state.items()} for factor in (0.3, 1, 3)}
-    assert [looks_lars_trained(scaled[factor]) for factor in (0.3, 1, 3)] == [False, False, True]
-    assert typical_growth(scaled[3]) == pytest.approx(3, abs=0.05)
-    assert typical_growth({'w': torch.ones(3)}) is None and not looks_lars_trained({})
-
-
 def test_fine_tuning_a_grown_backbone_warns_and_a_frozen_or_small_one_does_not(tmp_path, monkeypatch):
     said, path = [], tmp_path / 'a.pth'
     monkeypatch.setattr(read, 'print_log', lambda text, *_, **__: said.append(text))
@@ -43,3 +34,5 @@ def test_fine_tuning_a_grown_backbone_warns_and_a_frozen_or_small_one_does_not(t
         said.clear()
         read.PretrainedBackbone(path)(network.requires_grad_(not frozen))
         assert any('looks LARS-trained' in text and 'normrescale.py' in text for text in said) == warned
+        assert typical_growth(network.state_dict()) == pytest.approx(scale, abs=0.05)
+    assert not looks_lars_trained({'w': torch.ones(3)}), 'it has no 3x3 convolutions'
