@@ -14,18 +14,17 @@ import toy
 from mmengine.config import Config
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from mmairl.engine import launch
-from mmairl.engine.checkpoint import copied, load_checkpoint, trust_mmengine_checkpoints
+from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.memory import LiveBytes
 from mmairl.errors import stop_processes
 from mmairl.optim.autocast import AutocastOptimWrapper
 from mmairl.registry import HOOKS
-from mmairl.sharding.zero import whole_weights
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
 DATA = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
@@ -99,16 +98,6 @@ def equal(work_dir: str, case: str, strategy: str | None) -> dict:
     return outcome(launch.train(config(case, f'{work_dir}/{case}_{strategy}', strategy), 'pytorch'))
 
 
-def wrong(work_dir: str) -> dict:
-    with mock.patch('mmairl.optim.lars.norms', own_norms):
-        return equal(f'{work_dir}/wrong', 'mocov2plus_lars', 'zero2')
-
-
-def own_norms(tensors: list[Tensor]) -> Tensor:
-    """The mistake that LARS on shards invites: the norm of a process's rows for that of the layer."""
-    return torch.stack([tensor.to_local().norm() for tensor in tensors])
-
-
 def overflow() -> list[tuple[bool, float, list[float]]]:
     """A float16 step that overflows in the second process's rows alone: of each whether it stepped, its scale and its rows."""
     mesh = init_device_mesh('cpu', (2,))
@@ -134,28 +123,6 @@ def resumed(work_dir: str) -> None:
             launch.train(cfg, 'pytorch')
     again.resume = True
     launch.train(again, 'pytorch')
-
-
-@HOOKS.register_module(force=True)
-class Collect(Hook):
-    """Keeps the momentum and the whole weights after each step."""
-
-    priority = 'LOWEST'
-
-    def before_train(self, runner) -> None:
-        self.weights, self.momenta = [copied(dict(whole_weights(runner.model)))], []
-
-    def after_train_iter(self, runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        self.weights.append(copied(dict(whole_weights(runner.model))))
-        self.momenta.append(float(runner.message_hub.get_scalar('train/momentum').current()))
-
-
-def followed(work_dir: str) -> dict:
-    """Student and teacher after each step with weights in bfloat16."""
-    cfg = config('byol', f'{work_dir}/followed', BF16, custom_hooks=[dict(type='Collect')])
-    runner = launch.train(cfg, 'pytorch')
-    hook = next(hook for hook in runner.hooks if isinstance(hook, Collect))
-    return dict(weights=hook.weights, momenta=hook.momenta, **outcome(runner))
 
 
 BATCH = 4  # images a process
@@ -223,7 +190,8 @@ if __name__ == '__main__':
     start_processes('pytorch')
     pairs = sorted({(case, None) for case, _ in EQUAL}) + EQUAL
     found = {f'{case}/{strategy}': equal(work_dir, case, strategy) for case, strategy in pairs}
-    found |= dict(wrong=wrong(work_dir), followed=followed(work_dir), overflow=overflow())
+    found['bf16'] = outcome(launch.train(config('byol', f'{work_dir}/bf16', BF16), 'pytorch'))
+    found['overflow'] = overflow()
     found['memory'] = {'DDP': memory(work_dir, None), 'ZeRO-3': memory(work_dir, 'zero3')}
     resumed(work_dir)
     if get_rank() == 0:
