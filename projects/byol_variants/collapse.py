@@ -12,10 +12,10 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 from torch.utils.data import default_collate
 
+from mmairl.analysis.geometry import spread
 from mmairl.configs import load_config
 from mmairl.engine.launch import train
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.models.heads import unit
 from mmairl.models.siamese import project
 from mmairl.registry import DATASETS
 
@@ -48,13 +48,12 @@ def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Pa
 
 
 @torch.no_grad()
-def spread(runner: Runner) -> float:
-    """Mean deviation of the unit projections of unseen images, seen as in training, over 1/sqrt(d)."""
+def spread_of(runner: Runner) -> float:
+    """Of the projections of unseen images, seen as in training."""
     model = runner.model.train()
     data = DATASETS.build(dict(type='Shapes', split='val', count=512, size=48))
     views = model.data_preprocessor(default_collate([data[i] for i in range(512)]), training=True)['inputs']
-    z = unit(project(model, views[0]))
-    return (z.std(dim=0).mean() * z.shape[1] ** 0.5).item()
+    return spread(project(model, views[0]))
 
 
 @one_sentence_errors
@@ -65,7 +64,7 @@ def main() -> None:
     args = parser.parse_args()
     print('| variant | predictor | target | beta | published | spread |\n|---|---|---|---|---|---|')
     for name, (predictor, target, beta, collapses) in VARIANTS.items():
-        found = spread(train(variant(predictor, target, beta, args.epochs, args.work_dir / name.replace(' ', '_'))))
+        found = spread_of(train(variant(predictor, target, beta, args.epochs, args.work_dir / name.replace(' ', '_'))))
         has, said = 'yes' if predictor else 'no', 'collapses' if collapses else 'learns'
         print(f'| {name} | {has} | {target} | {beta:g} | {said} | {found:.3f} |', flush=True)
 
