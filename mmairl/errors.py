@@ -127,14 +127,9 @@ def as_user_errors() -> Iterator[None]:
 @contextmanager
 def heeding_signals() -> Iterator[None]:
     """A signal raises Stopped, once, as Ctrl-C raises KeyboardInterrupt. One that is ignored stays so, as SIGHUP by nohup."""
-    block_signals_in_forks()
-    process = os.getpid()
+    reset_signals_in_forks()
 
     def leave(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:  # a child that a library has forked ends as it would without this handler
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-            return
         told.append(number)
         for other in before:
             signal.signal(other, signal.SIG_IGN)
@@ -158,11 +153,11 @@ def heeding_signals() -> Iterator[None]:
 
 
 @functools.cache
-def block_signals_in_forks() -> None:
-    """Keep SIGNALS waiting while this process forks, from now until it ends.
+def reset_signals_in_forks() -> None:
+    """From now on, a child that this process forks, as libraries do for their pools, ends by SIGNALS and not by our handlers.
 
-    Python loses a signal that comes before a forked child has set itself up, and a pool that ends its workers would wait for
-    that one for ever.
+    Signals wait during the fork: Python loses one that comes before the child has set itself up, and a pool that ends its
+    workers would wait for that one for ever.
     """
     masks = []
 
@@ -172,7 +167,13 @@ def block_signals_in_forks() -> None:
     def release() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
 
-    os.register_at_fork(before=block, after_in_parent=release, after_in_child=release)
+    def release_child() -> None:
+        for number in SIGNALS:
+            if callable(signal.getsignal(number)):  # not what is ignored, as SIGHUP by nohup
+                signal.signal(number, signal.SIG_DFL)
+        release()
+
+    os.register_at_fork(before=block, after_in_parent=release, after_in_child=release_child)
 
 
 def stop_processes() -> None:

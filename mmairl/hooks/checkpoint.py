@@ -3,7 +3,6 @@
 It is written every so often, and when the run is asked to stop.
 """
 
-import os
 import re
 import signal
 from collections import deque
@@ -21,7 +20,7 @@ from mmengine.runner import Runner
 from mmairl.data.training import ResumableSampler
 from mmairl.engine.checkpoint import trust_mmengine_checkpoints
 from mmairl.engine.runner import images_per_epoch, images_per_step, sampler_of
-from mmairl.errors import SIGNALS, Stopped, UserError, block_signals_in_forks
+from mmairl.errors import SIGNALS, Stopped, UserError, reset_signals_in_forks
 from mmairl.files import BackgroundWriter, write_checkpoint, write_text
 from mmairl.models.processes import network_of
 from mmairl.randomness import random_state, set_random_state
@@ -214,19 +213,14 @@ class PreemptionHook(Hook):
         self.before: dict = {}  # each signal's handler before the run
 
     def before_train(self, runner: Runner) -> None:
-        block_signals_in_forks()
-        self.process = os.getpid()
+        reset_signals_in_forks()
         heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup sets SIGHUP
         self.before = {number: signal.signal(number, self._note) for number in heard}
         self.group = host_group(dist.group.WORLD) if get_world_size() > 1 else None
         self.asked: tuple[torch.Tensor, dist.Work] | None = None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() == self.process:
-            self.signalled = number
-        else:  # a child that a library has forked ends as it would without this handler
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+        self.signalled = number
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         wanted = self._wanted()
