@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from losses import assert_same, rows, units
 
 from mmairl.configs import load_config
 from mmairl.models.heads import RegressionHead
@@ -16,25 +15,9 @@ CONFIGS = Path(__file__).parents[2] / 'projects/msbreg/configs'
 BASE_LR = {'r50': 0.15, 'in100': 0.4, 'stl10': 0.5}
 
 
-def rows(views: int, count: int = 6, dim: int = 4) -> dict[int, Tensor]:
-    """As a network gives them, of any length."""
-    return {view: torch.randn(count, dim, dtype=torch.float64).requires_grad_() for view in range(views)}
-
-
-def units(side: dict[int, Tensor]) -> dict[int, Tensor]:
-    return {view: F.normalize(row, dim=1) for view, row in side.items()}
-
-
-def assert_same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float = 1e-12) -> None:
-    """The value and its gradient."""
-    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
-    for a, b in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs)):
-        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
-
-
 @pytest.mark.parametrize('views', [2, 3, 8])
 def test_each_view_is_drawn_to_the_centre_of_the_others_as_in_byol_of_two(views):
-    q, k = rows(views), rows(views)
+    q, k = rows(views, 6), rows(views, 6)
     unit_q, unit_k, total = units(q), units(k), 0.0
     for v in range(views):
         centre = sum(unit_k[w] for w in range(views) if w != v) / (views - 1)
@@ -46,7 +29,7 @@ def test_each_view_is_drawn_to_the_centre_of_the_others_as_in_byol_of_two(views)
 
 
 def test_the_means_of_both_networks_can_be_compared_instead():
-    q, k = rows(3), rows(3)
+    q, k = rows(3, 6), rows(3, 6)
     a, b = (sum(units(side).values()) / 3 for side in (q, k))
     expected = torch.stack([2 * (2 - 2 * (x @ y) / (x.norm() * y.norm())) for x, y in zip(a, b)]).mean()
     assert_same(CentroidHead('mean')(q, k, None)['loss'], expected, list(q.values()))
@@ -74,7 +57,7 @@ def test_a_large_batch_fits_into_half_precision():
 
 @pytest.mark.parametrize('per,distinct', [('image', 6), ('view', 18), ('batch', 1)])
 def test_the_brownian_gradient_is_a_unit_direction_per_image_view_or_batch(per, distinct):
-    q = torch.stack(list(rows(3).values())).detach().requires_grad_()
+    q = torch.stack(list(rows(3, 6).values())).detach().requires_grad_()
     term = BrownianTerm(per=per)
     (gradient,) = torch.autograd.grad(term(q), q)
     steps = gradient.reshape(-1, 4) * 18

@@ -1,0 +1,21 @@
+"""What the tests of the projects' losses share."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def rows(views: int, count: int, dim: int = 4) -> dict[int, Tensor]:
+    """Each view's embeddings as a network gives them, of any length."""
+    return {view: torch.randn(count, dim, dtype=torch.float64).requires_grad_() for view in range(views)}
+
+
+def units(side: dict[int, Tensor]) -> dict[int, Tensor]:
+    return {view: F.normalize(row, dim=1) for view, row in side.items()}
+
+
+def assert_same(found: Tensor, expected: Tensor, inputs: list[Tensor], tolerance: float = 1e-12) -> None:
+    """The value and its gradient."""
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+    for a, b in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs)):
+        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
