@@ -112,7 +112,7 @@ def explained_disk_errors(path: str | Path) -> Iterator[None]:
                 f'the disk is full: {path} could not be written; what was there before is whole; free some space and '
                 'run the same command again, a training run with --resume'
             ) from error
-        names = [Path(os.fsdecode(name)) for name in (failed.filename, failed.filename2) if isinstance(name, str)]
+        names = [Path(name) for name in (failed.filename, failed.filename2) if isinstance(name, str)]
         if not any(name in (Path(path), *Path(path).parents) or name.parent == Path(path).parent for name in names):
             raise
         raise UserError(

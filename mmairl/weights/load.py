@@ -117,12 +117,13 @@ def released_file(name: str) -> Path:
     """The supervised model's file where torch keeps such files, fetched the first time."""
     import torchvision
 
-    model = name.partition(':')[2]
-    if model not in torchvision.models.list_models(torchvision.models):
+    model, released = name.partition(':')[2], {}
+    if model in torchvision.models.list_models(torchvision.models):
+        released = torchvision.models.get_model_weights(model).__members__
+    if 'IMAGENET1K_V1' not in released:
         raise UserError(f"'{name}' is not a released model; say torchvision:NAME, such as torchvision:resnet50")
-    url = torchvision.models.get_model_weights(model)['IMAGENET1K_V1'].url
-    name = Path(url).name
-    return fetched(url, name, hash_prefix=Path(name).stem.rpartition('-')[2])
+    url = released['IMAGENET1K_V1'].url
+    return fetched(url, Path(url).name, hash_prefix=Path(url).stem.rpartition('-')[2])
 
 
 def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -> Path:

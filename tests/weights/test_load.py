@@ -19,7 +19,7 @@ from projects.faults.checkpoints import with_record
 from projects.faults.pickle_programs import run_programs, text
 
 
-def refused(path: Path, match: str) -> None:
+def refused(path: Path | str, match: str) -> None:
     with pytest.raises(UserError, match=match) as caught:
         load_checkpoint(path)
     assert '\n' not in str(caught.value)
@@ -137,6 +137,8 @@ def test_foreign_files_and_missing_ones_are_one_sentence(tmp_path):
     (tmp_path / 'text.pth').write_text('not a checkpoint')
     refused(tmp_path / 'text.pth', 'not a checkpoint')
     refused(tmp_path, 'no checkpoint')
+    for name in ('torchvision:resnet5', 'torchvision:vit_h_14'):  # the latter was trained on other images alone
+        refused(name, 'is not a released model')
 
 
 def test_a_record_that_claims_to_be_a_folder_is_refused(tmp_path):
