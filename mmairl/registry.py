@@ -44,7 +44,7 @@ class Registry(parent.Registry):
     def load(self, name: str) -> None:
         """Import the file that registers the class of this name, if one of ours does."""
         for package in self._locations:
-            if name in files_of(package):
+            if name in files_of(package) and name not in self._module_dict:
                 import_module(files_of(package)[name])
 
     def names(self) -> list[str]:
