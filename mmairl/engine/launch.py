@@ -15,7 +15,7 @@ from mmengine.dist import all_gather_object, broadcast_object_list, get_world_si
 from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
-from mmairl.configs import home
+from mmairl.configs import home, load_config
 from mmairl.engine.check import check_config
 from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.fast import float32_precision, set_fast_keys
