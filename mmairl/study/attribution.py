@@ -91,7 +91,7 @@ def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[Effect, float
 
 def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str, Any]:
     """What the runs of a design say of its factors by one score, from the study's record as `collect` makes it."""
-    design = Design(**{key: study['design'][key] for key in ('factors', 'levels', 'rows', 'interactions')})
+    design = Design(**{key: study['design'][key] for key in ('factors', 'rows', 'interactions')})
     by_row = {row['name']: scores_by_seed(row, metric) for row in study['rows']}
     runs = [(name, seed) for name in design.rows for seed in by_row[name]]
     scores = np.array([by_row[name][seed] for name, seed in runs])

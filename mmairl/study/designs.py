@@ -19,8 +19,7 @@ class Design:
     """Factors with two levels each, and the level that each row of a study has of each."""
 
     factors: tuple[str, ...]
-    levels: dict[str, tuple[str, str]]  # a factor's labels
-    rows: dict[str, tuple[int, ...]]  # by the row's name
+    rows: dict[str, tuple[int, ...]]  # the levels, by the row's name
     interactions: tuple[tuple[str, str], ...] = ()  # that the study asks for, beside the main effects
 
     @property

@@ -146,10 +146,10 @@ def _crossed(cross: dict, path: Path) -> tuple[list[dict], Design | None]:
         raise UserError(
             f"the factor '{more[0]}' of {path} has not two levels, which `fraction` and `interactions` want"
         )
-    labels = {of['name']: tuple(str(label) for label, _ in of['levels']) for of in factors}
-    interactions = _interactions(cross, list(labels), path)
+    names = [factor['name'] for factor in factors]
+    interactions = _interactions(cross, names, path)
     if 'fraction' in cross:
-        combinations = _fraction(cross['fraction'], list(labels), interactions, path)
+        combinations = _fraction(cross['fraction'], names, interactions, path)
     else:
         combinations = product(*(range(len(of['levels'])) for of in factors))
     rows, places = [], {}
@@ -165,7 +165,7 @@ def _crossed(cross: dict, path: Path) -> tuple[list[dict], Design | None]:
         places[row['name']] = tuple(levels)
     if more:
         return rows, None
-    design = Design(tuple(labels), labels, places, interactions)
+    design = Design(tuple(names), places, interactions)
     if confused := design.indistinct:
         one, other = map(title, confused)
         raise UserError(

@@ -21,7 +21,7 @@ def full_rows(factors: int) -> list[tuple[int, ...]]:
 def study(levels: list[tuple[int, ...]], scores, start: dict | None = START, **others) -> dict:
     """A record of these rows; `scores` has a line for each, with a number (or None) for each seed."""
     factors = tuple('abcdefgh'[: len(levels[0])])
-    design = Design(factors, dict.fromkeys(factors, ('0', '1')), {str(of): of for of in levels}, **others)
+    design = Design(factors, {str(of): of for of in levels}, **others)
     rows = [recorded(name, line, start) for name, line in zip(design.rows, scores)]
     return dict(rows=rows, seeds=list(range(len(scores[0]))), design=asdict(design))
 
@@ -100,7 +100,7 @@ def test_estimates_from_unequal_numbers_of_seeds_are_those_of_least_squares():
 
 def simulated(rows: list[tuple[int, ...]], seeds: int, truth, spread=1.0, seed_effect: float = 0.0):
     """The fit of a design, 4000 studies of it as scores (study, run), and the design."""
-    found = Design(**{key: study(rows, [[0.0]] * len(rows))['design'][key] for key in ('factors', 'levels', 'rows')})
+    found = Design(**study(rows, [[0.0]] * len(rows))['design'])
     runs = [(name, seed) for name in found.rows for seed in range(seeds)]
     draw = np.random.default_rng(seeds)
     noise = draw.normal(size=(4000, len(runs))) * np.repeat(np.broadcast_to(spread, len(rows)), seeds)

@@ -10,7 +10,7 @@ from mmairl.study.designs import Design, fraction_rows
 
 def design(rows: list[tuple[int, ...]], **others) -> Design:
     factors = tuple('abcdefgh'[: len(rows[0])])
-    return Design(factors, dict.fromkeys(factors, ('0', '1')), {str(levels): levels for levels in rows}, **others)
+    return Design(factors, {str(levels): levels for levels in rows}, **others)
 
 
 @pytest.mark.parametrize('factors, halvings, resolution, pairs', [
