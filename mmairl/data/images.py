@@ -149,41 +149,50 @@ def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     >>> decode_bytes(Path('cat.jpg').read_bytes()).shape  # doctest: +SKIP
     torch.Size([3, 375, 500])
     """
-    with faults_explained(data), pillow_within(max_pixels):
-        pixels = sound_jpeg(data)
+    with faults_explained(data), opened(data, max_pixels) as image:
+        pixels = sound_jpeg(image, data)
         if pixels is None:
-            with opened(data) as image:
-                pixels = np.array(as_rgb(image))
+            turn_upright(image)
+            pixels = np.array(as_rgb(image))
         if not pixels.size:
             raise UnreadableImage(Reason.BROKEN)
     return torch.from_numpy(pixels).permute(2, 0, 1)  # in memory pixel by pixel, as the first change of a view wants it
 
 
-def sound_jpeg(data: bytes) -> np.ndarray | None:
+@contextmanager
+def opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
+    """Pillow's image, of which the header is read, without warnings. Pillow refuses one of more pixels than twice its limit."""
+    before = Image.MAX_IMAGE_PIXELS
+    Image.MAX_IMAGE_PIXELS = max_pixels / 2
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            with Image.open(BytesIO(data), formats=formats()) as image:
+                yield image
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def sound_jpeg(image: Image.Image, data: bytes) -> np.ndarray | None:
     """The pixels of an upright JPEG by simplejpeg, where it is installed: Pillow's to the last bit, in two thirds of the time.
 
     None for any other file, and for one that libjpeg warns of: what it holds, Pillow decides.
     """
-    if simplejpeg is None or not data.startswith(b'\xff\xd8'):
-        return None
-    with Image.open(BytesIO(data), formats=formats()) as image, suppress(Exception):  # of a broken EXIF, and warnings
-        if image.format == 'JPEG' and image.mode in ('RGB', 'L') and image.getexif().get(ORIENTATION, 1) == 1:
-            return simplejpeg.decode_jpeg(data)
+    if simplejpeg is not None and image.format == 'JPEG' and image.mode in ('RGB', 'L'):
+        with suppress(Exception):  # of a broken EXIF, and warnings
+            if image.getexif().get(ORIENTATION, 1) == 1:
+                return simplejpeg.decode_jpeg(data)
     return None
 
 
-@contextmanager
-def opened(data: bytes) -> Iterator[Image.Image]:
-    """Pillow's image, the right way up."""
-    with Image.open(BytesIO(data), formats=formats()) as image:
-        image.load()
-        try:
-            ImageOps.exif_transpose(image, in_place=True)
-        except MemoryError:
-            raise
-        except Exception:  # as many kinds as for broken pixels: a broken EXIF block says nothing of them
-            pass
-        yield image
+def turn_upright(image: Image.Image) -> None:
+    image.load()
+    try:
+        ImageOps.exif_transpose(image, in_place=True)
+    except MemoryError:
+        raise
+    except Exception:  # as many kinds as for broken pixels: a broken EXIF block says nothing of them
+        pass
 
 
 @contextmanager
@@ -210,19 +219,6 @@ def file_kind(data: bytes) -> str:
         return 'npy' if data.startswith(NPY) else 'tif'
     with Image.open(BytesIO(data), formats=formats()) as image:
         return KINDS.get(image.format, image.format.lower())
-
-
-@contextmanager
-def pillow_within(max_pixels: int) -> Iterator[None]:
-    """Pillow without warnings, which refuses images of more pixels by their header: it does so above twice its limit."""
-    before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = max_pixels / 2
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')
-            yield
-    finally:
-        Image.MAX_IMAGE_PIXELS = before
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from mmairl.data.images import (
     UnreadableImage,
     faults_explained,
     opened,
-    pillow_within,
+    turn_upright,
 )
 from mmairl.errors import UserError
 
@@ -97,7 +97,8 @@ def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
 
 def from_picture(data: bytes, max_pixels: int) -> np.ndarray:
     """A JPEG, PNG or whatever else Pillow opens, the right way up."""
-    with pillow_within(max_pixels), opened(data) as image:
+    with opened(data, max_pixels) as image:
+        turn_upright(image)
         if data.startswith(PNG) and data[DEPTH] == 16 and data[COLOURS] in MANY_COLOURS:
             # Pillow keeps 8 bits of these, and OpenCV has blue first
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
