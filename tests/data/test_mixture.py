@@ -1,6 +1,5 @@
 """Several sets at once: their shares of an epoch, exact resume, labels by name, and where each image is from."""
 
-import json
 import math
 import re
 
@@ -8,14 +7,12 @@ import numpy as np
 import pytest
 import resuming
 import torch
-import torchvision
 import toy
 from archives import draw
 from mmengine.config import Config
 from scipy import stats
 from test_docs import shown_files
 
-import mmairl
 from mmairl.configs import load_config
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
 from mmairl.data.mixture import Mixture
@@ -24,7 +21,9 @@ from mmairl.data.packed import pack
 from mmairl.data.training import ResumableSampler
 from mmairl.engine.check import check_config
 from mmairl.errors import UserError
+from mmairl.evaluation.embed import dataset_of
 from mmairl.evaluation.protocol import Settings, by_set, evaluate
+from mmairl.report.map_page import by_class, name_of
 from mmairl.weights.load import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures('own_cache')
@@ -210,12 +209,10 @@ def test_evaluation_has_each_sets_own_score(places, tmp_path):
         assert found[f'top-1, {name}'] == pytest.approx(100 * sum(own) / len(own))
 
 
-def test_the_map_of_several_places_is_coloured_by_them(places, tmp_path):
-    network = torchvision.models.resnet18()
-    state = {f'backbone.{key}': value for key, value in network.state_dict().items() if not key.startswith('fc')}
-    torch.save(dict(state_dict=state), tmp_path / 'epoch_1.pth')
+def test_the_map_of_several_places_is_coloured_by_them(places):
     given = [str(places / 'c'), str(places / 'b.tar')]
-    page = mmairl.map_images(tmp_path / 'epoch_1.pth', given, tmp_path / 'map.html', size=32, device='cpu')
-    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text())[1])
-    assert data['classes'] == given and data['labels'] == [0] * 9 + [1] * 14
-    assert data['names'][0] == f'{places}/c/c00.png' and data['names'][9].startswith(f'{places}/b.tar/bee/')
+    data = dataset_of(given, None)
+    names = [name_of(data, at) for at in range(len(data))]
+    classes, labels = by_class(data, range(len(data)), names)
+    assert classes == given and labels.tolist() == [0] * 9 + [1] * 14
+    assert names[0] == f'{places}/c/c00.png' and names[9] == f'{places}/b.tar/bee/b00'
