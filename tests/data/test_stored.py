@@ -228,24 +228,24 @@ def test_what_only_rgb_has_is_refused_for_other_channels_in_one_sentence():
     views = build_views([[jitter, dict(type='RandomGrayscale', p=0.2), dict(type='RandomFlip')]] * 2)
 
     class Five(ViewDataset):
-        channels, reach = 5, (0.0, 1.0)
+        channels = 5
 
-        def __init__(self) -> None:
+        def __init__(self, reach: tuple[float, float] = (0.0, 1.0)) -> None:
             super().__init__(None)
+            self.reach = reach
 
-    with pytest.raises(
-        UserError, match=r'5 channels, .*: hue of ColorJitter .*; RandomGrayscale .leave it out.; change'
-    ) as one:
-        require_channels(Five(), None, None, views)
-    assert str(one.value).count('hue') == 1
+    mean, wide = [0.5] * 5, Five(reach=(-0.5, 3.0))
     fine = build_views([[{**jitter, 'hue': 0}, dict(type='RandomGrayscale', p=0)], [{**jitter, 'p': 0}]])
-    require_channels(Five(), [0.5] * 5, torch.nn.Conv2d(5, 1, 1), fine)
-    with pytest.raises(UserError, match=r'5 channels and data_preprocessor.mean 3 numbers'):
-        require_channels(Five(), [0.5] * 3)
-    with pytest.raises(UserError, match=r'takes 3; set model.backbone.in_channels=5'):
-        require_channels(Five(), [0.5] * 5, torch.nn.Conv2d(3, 1, 1))
-    wide = Five()
-    wide.reach = (-0.5, 3.0)
-    with pytest.raises(UserError, match=r'values from -0.5 to 3, and ColorJitter is for 0 to 1; scale'):
-        require_channels(wide, [0.5] * 5, None, fine)
-    require_channels(wide, [0.5] * 5, None, build_views([[dict(type='GaussianBlur', p=1.0), {**jitter, 'p': 0}]]))
+    require_channels(Five(), mean, torch.nn.Conv2d(5, 1, 1), fine)
+    require_channels(wide, mean, None, build_views([[dict(type='GaussianBlur', p=1.0), {**jitter, 'p': 0}]]))
+    for said, given in [
+        (
+            r'5 channels, [^;]*: hue of ColorJitter [^;]*; RandomGrayscale .leave it out.; change',
+            (Five(), None, None, views),
+        ),
+        (r'5 channels and data_preprocessor.mean 3 numbers', (Five(), [0.5] * 3)),
+        (r'takes 3; set model.backbone.in_channels=5', (Five(), mean, torch.nn.Conv2d(3, 1, 1))),
+        (r'values from -0.5 to 3, and ColorJitter is for 0 to 1; scale', (wide, mean, None, fine)),
+    ]:
+        with pytest.raises(UserError, match=said):
+            require_channels(*given)
