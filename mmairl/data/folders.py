@@ -49,9 +49,6 @@ class FileDataset(ViewDataset):
     def name(self, index: int) -> str:
         return str(self.path(index))
 
-    def files_in_order(self) -> list[bytes]:
-        return self.files.tolist()
-
     def member(self, index: int) -> str:
         """The file's name below the root."""
         return os.fsdecode(self.files[index])

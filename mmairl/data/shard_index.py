@@ -57,9 +57,10 @@ class Index:
         """Shard, start and size of an image."""
         return int(np.searchsorted(self.bounds, image, 'right')) - 1, int(self.starts[image]), int(self.sizes[image])
 
-    def name(self, image: int) -> bytes:
+    def name(self, image: int) -> str:
+        """The image's name in its shard; '' where the shard gives none."""
         start = self.name_ends[image - 1] if image else 0
-        return self.names[start : self.name_ends[image]].tobytes()
+        return os.fsdecode(self.names[start : self.name_ends[image]].tobytes())
 
 
 def index_of(shards: Sequence[str], cache: far.NodeCache | None = None) -> Index:

@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -64,18 +64,15 @@ class Shards(ViewDataset):
 
     def name(self, index: int) -> str:
         shard, start, size = self.contents.place(index)
-        return f'{self.contents.shards[shard]}/{os.fsdecode(self.contents.name(index)) or f"{start}:{size}"}'
+        return f'{self.contents.shards[shard]}/{self.contents.name(index) or f"{start}:{size}"}'
 
     def path(self, index: int) -> Path:
         """The image's name below its shard; no such file is there."""
         return Path(self.name(index))
 
-    def files_in_order(self) -> Iterator[bytes]:
-        return map(self.contents.name, range(len(self)))
-
     def member(self, index: int) -> str:
         """The image's name in its shard, or its number where a shard gives none."""
-        return os.fsdecode(self.contents.name(index)) or f'{index:09}'
+        return self.contents.name(index) or f'{index:09}'
 
     def encoded(self, index: int) -> bytes:
         shard, start, size = self.contents.place(index)

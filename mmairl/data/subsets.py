@@ -149,24 +149,24 @@ class ListedSubset(ImageSubset):
 
     def __init__(self, dataset: dict, list_file: str | Path) -> None:
         super().__init__(dataset)
-        if not hasattr(self.dataset, 'files_in_order'):
+        if not hasattr(self.dataset, 'member'):
             raise UserError(
                 f'ListedSubset picks files by name and {dataset["type"]} has none; give it an ImageFolder or Shards'
             )
         names = read_lines(list_file, 'images')
         if hasattr(self.dataset, 'contents'):  # shards name an image without its extension
             names = [os.path.splitext(name)[0] for name in names]
-        self._keep(find(names, self.dataset.files_in_order(), list_file))
+        self._keep(find(names, map(self.dataset.member, range(len(self.dataset))), list_file))
 
 
-def find(names: list[str], files: Iterable[bytes], source: str | Path) -> Tensor:
+def find(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
     """The positions in `files` of the names, ascending; every name must stand for an image of its own."""
-    matches: dict[bytes, list[int]] = {os.fsencode(name): [] for name in names}
+    matches: dict[str, list[int]] = {name: [] for name in names}
     for position, file in enumerate(files):
-        for name in {file, file.rpartition(b'/')[2]}:
+        for name in {file, file.rpartition('/')[2]}:
             if name in matches:
                 matches[name].append(position)
-    found = [matches[os.fsencode(name)] for name in names]
+    found = [matches[name] for name in names]
     times = Counter(position for positions in found for position in positions)
     wrong = [name for name, positions in zip(names, found) if [times[at] for at in positions] != [1]]
     if wrong:
