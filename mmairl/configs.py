@@ -113,8 +113,6 @@ def _import_from(folder: Path) -> None:
 
 def read_config(path: str | Path) -> Config:
     """The config in a YAML or JSON file with its bases, from the one reading in which it was checked."""
-    if not is_data(path):
-        raise UserError(f'the config {path} is not read as data by its name; give a .yaml or .json file')
     return Config(_read(Path(path), ())._cfg_dict, filename=str(path))
 
 
