@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -82,10 +81,6 @@ class Mixture(ViewDataset):
     def name(self, index: int) -> str:
         _, one, at = self.place(index)
         return one.name(at)
-
-    def path(self, index: int) -> Path:
-        """The image's name; it is no file where its set is not made of files."""
-        return Path(self.name(index))
 
     def member(self, index: int) -> str:
         """The name of its set, and its own in there."""

@@ -66,10 +66,6 @@ class Shards(ViewDataset):
         shard, start, size = self.contents.place(index)
         return f'{self.contents.shards[shard]}/{self.contents.name(index) or f"{start}:{size}"}'
 
-    def path(self, index: int) -> Path:
-        """The image's name below its shard; no such file is there."""
-        return Path(self.name(index))
-
     def member(self, index: int) -> str:
         """The image's name in its shard, or its number where a shard gives none."""
         return self.contents.name(index) or f'{index:09}'
