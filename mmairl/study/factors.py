@@ -60,32 +60,22 @@ def factors_of(cfg: Config) -> dict[str, str]:
     model, momentum = cfg.model, cfg.default_hooks.momentum
     hidden_norm = (model.projector.get('norm_cfg') or {}).get('type')
     optimizer = cfg.optim_wrapper.optimizer
+    widths = [width for width in (model.projector.hidden_channels, model.projector.out_channels) if width]
+    loss = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}.get(model.head.type, model.head.type)
     return {
         'batch norm': ('ShuffleBN' if model.shuffle_bn else model.backbone.norm_cfg.type)
         + (f', {hidden_norm} in projector' if hidden_norm else ''),
-        'projector': _mlp(model.projector),
+        'projector': '-'.join(map(str, widths)) + ('' if model.projector.get('last_bias', True) else ', no last bias'),
         'student predictor': 'yes' if model.get('predictor') else 'no',
         'teacher predictor': 'yes' if model.teacher_predictor else 'no',
         'momentum': f'{momentum.base} -> 1, cosine' if momentum.schedule == 'cosine' else f'constant {momentum.base}',
-        'loss': _loss(model),
+        'loss': f'{loss}, {"both directions" if model.symmetric else "one direction"}',
         'negatives': f'queue {model.queue.length}' if model.get('queue') else 'none',
         'augmentation': ' / '.join(
             dict.fromkeys(', '.join(map(_step, view)) for view in cfg.train_dataloader.dataset.views)
         ),
         'optimizer': f'{optimizer.type}, lr {optimizer.lr}, decay {optimizer.weight_decay}',
     }
-
-
-def _mlp(projector: dict) -> str:
-    """Its layers' widths, from the first hidden one on."""
-    widths = [width for width in (projector.hidden_channels, projector.out_channels) if width]
-    bias = '' if projector.get('last_bias', True) else ', no last bias'
-    return '-'.join(map(str, widths)) + bias
-
-
-def _loss(model: dict) -> str:
-    name = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}.get(model.head.type, model.head.type)
-    return f'{name}, {"both directions" if model.symmetric else "one direction"}'
 
 
 def _step(step: dict) -> str:

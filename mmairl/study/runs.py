@@ -141,25 +141,24 @@ def execute(runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run,
 
     A run that was stopped is left as it is: the next call goes on with it.
     """
-    waiting, active = [run for run in runs if not run.done], {}
+    waiting, active = [run for run in runs if not run.done], []
     shares = _shares(jobs, devices, needed=min(jobs, len(waiting)))
     try:
         while waiting or active:
             for run in [run for run in waiting if run.ready][: len(shares)]:
                 waiting.remove(run)
-                share = shares.pop(0)
-                active[run] = share, Work(run.folder, commands(run, devices), share)
+                active.append(Work(run, commands(run, devices), shares.pop(0)))
                 report(run, 'running')
-            for run, (share, work) in list(active.items()):
+            for work in list(active):
                 if (code := work.poll()) is not None:
-                    del active[run]
-                    shares.append(share)
-                    report(run, _ended(run, work, code))
+                    active.remove(work)
+                    shares.append(work.share)
+                    report(work.run, work.ended(code))
             if not active and not any(run.ready for run in waiting):
                 break  # what is left needs a run that has failed
             time.sleep(0.2)
     finally:
-        _stop({run: work.process for run, (_, work) in active.items()}, report)
+        _stop(active, report)
 
 
 def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
@@ -178,16 +177,17 @@ def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
 
 
 class Work:
-    """A run in progress: its commands one after the other, with their output in its log.
+    """A run in progress, on its share of the machine: its commands one after the other, with their output in its log.
 
     Each is in a session of its own, where a Ctrl-C does not reach it: that would end it unsaved.
     """
 
-    def __init__(self, folder: Path, commands: Sequence[Sequence[str]], share: dict[str, str]) -> None:
+    def __init__(self, run: Run, commands: Sequence[Sequence[str]], share: dict[str, str]) -> None:
+        self.run, self.share = run, share
         package = str(Path(__file__).parents[2])
         path = os.pathsep.join([package, os.environ.get('PYTHONPATH', '')])
         self.environment = {**os.environ, 'PYTHONPATH': path, **share}
-        self.log, self.left = folder / 'log.txt', list(commands)
+        self.log, self.left = run.folder / 'log.txt', list(commands)
         self.begins = self.log.stat().st_size if self.log.is_file() else 0
         self._next()
 
@@ -206,34 +206,34 @@ class Work:
             return None
         return code
 
+    def ended(self, code: int) -> str:
+        """What a run's end is called; one that failed leaves its last words, of this start, in failed.txt."""
+        failed = self.run.folder / 'failed.txt'
+        if code == 0:
+            failed.unlink(missing_ok=True)
+            return 'done'
+        if code in STOPPED:
+            return 'stopped'
+        output = self.log.read_bytes()[self.begins :].decode(errors='replace')
+        lines = [line for line in output.splitlines() if line.strip()]
+        errors = [line for line in lines if re.search(LAST_WORDS, line)]
+        failed.write_text((errors or lines or [f'exit code {code}'])[-1])
+        return f'failed: {failed.read_text()}'
 
-def _stop(processes: dict[Run, subprocess.Popen], report: Callable[[Run, str], None]) -> None:
+
+def _stop(active: Sequence[Work], report: Callable[[Run, str], None]) -> None:
     """Each finishes its step, saves, and leaves; one that has not left by then is killed with all that it has started.
 
     Only the process that was started here is signalled, and passes it on: a second signal makes torchrun kill its workers.
     """
-    for process in processes.values():
-        process.terminate()
+    for work in active:
+        work.process.terminate()
     deadline = time.monotonic() + GRACE
-    for run in processes:
-        report(run, 'stopping')
-    for process in processes.values():
+    for work in active:
+        report(work.run, 'stopping')
+    for work in active:
         try:
-            process.wait(max(0, deadline - time.monotonic()))
+            work.process.wait(max(0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _ended(run: Run, work: Work, code: int) -> str:
-    failed = run.folder / 'failed.txt'
-    if code == 0:
-        failed.unlink(missing_ok=True)
-        return 'done'
-    if code in STOPPED:
-        return 'stopped'
-    output = work.log.read_bytes()[work.begins :].decode(errors='replace')  # of this start
-    lines = [line for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if re.search(LAST_WORDS, line)]
-    failed.write_text((errors or lines or [f'exit code {code}'])[-1])
-    return f'failed: {failed.read_text()}'
+            os.killpg(work.process.pid, signal.SIGKILL)
+            work.process.wait()

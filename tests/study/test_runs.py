@@ -115,8 +115,9 @@ def test_a_study_that_is_stopped_waits_for_its_runs_to_save_and_kills_what_will_
 def test_the_runs_of_a_study_that_is_killed_save_themselves(tmp_path):
     """Which is not in a position to tell them, and a session of their own keeps off what ends with its terminal."""
     study = (
-        'import sys\nfrom pathlib import Path\nfrom mmairl.study.runs import Work\n'
-        'work = Work(Path(sys.argv[1]), [[sys.executable, "-c", sys.argv[2], sys.argv[1]]], {})\nwork.process.wait()\n'
+        'import sys\nfrom pathlib import Path\nfrom mmairl.study import runs\nfrom mmairl.study.spec import Row\n'
+        'runs.commands = lambda run, devices: [[sys.executable, "-c", sys.argv[2], sys.argv[1]]]\n'
+        'runs.execute([runs.Run(Row("row", "x.py"), 0, Path(sys.argv[1]), ("knn",))], 1, 1, print)\n'
     )
     process = subprocess.Popen(python(study, tmp_path, TRAINS), env=ENVIRONMENT, start_new_session=True)
     wait_for((tmp_path / 'training').is_file)
