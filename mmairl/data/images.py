@@ -82,8 +82,8 @@ FAULTS_OF_THE_FILE = {
 class UnreadableImage(UserError):
     """This one file is at fault: training takes another image in its place (data/training.py), evaluation stops."""
 
-    def __init__(self, reason: Reason, name: str = 'an image', advice: str = '') -> None:
-        super().__init__(f'{name} {reason.phrase}{advice}')
+    def __init__(self, reason: Reason, name: str = 'an image') -> None:
+        super().__init__(f'{name} {reason.phrase}; mend or remove it')
         self.reason = reason
 
 

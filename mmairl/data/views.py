@@ -55,7 +55,7 @@ class ViewDataset(Dataset):
         try:
             return self.decoded(self.encoded(index), index)
         except UnreadableImage as fault:
-            raise UnreadableImage(fault.reason, printable(self.name(index)), '; mend or remove it') from fault
+            raise UnreadableImage(fault.reason, printable(self.name(index))) from fault
 
     def decoded(self, data: bytes, index: int) -> Tensor:
         """The image in a file; as it is stored, it must have the channels of the set and the depth of its first image."""
