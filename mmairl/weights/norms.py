@@ -16,7 +16,6 @@ class Norm:
     """A weight's norm, and `growth`, its ratio to what Kaiming's start (fan out) gives a convolution of its shape."""
 
     name: str
-    shape: tuple[int, ...]
     norm: float
     growth: float | None
 
@@ -34,7 +33,7 @@ def weight_norms(weights: Mapping[str, Tensor], kernel: int | None = None) -> li
     7.348...
     """
     return [
-        Norm(key, tuple(value.shape), value.double().norm().item(), growth(value))
+        Norm(key, value.double().norm().item(), growth(value))
         for key, value in weights.items()
         if not is_statistic(key) and (kernel is None or tuple(value.shape[2:]) == (kernel, kernel))
     ]

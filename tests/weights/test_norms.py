@@ -14,7 +14,7 @@ def test_norms_are_of_learnable_tensors_in_order_and_by_kernel():
     assert [row.name for row in rows] == [k for k in state if 'running' not in k and 'num_batches' not in k]
     assert rows[0].norm == pytest.approx(state['conv1.weight'].norm().item(), rel=1e-6)
     threes = weight_norms(state, kernel=3)
-    assert len(threes) == 16 and all(row.shape[2:] == (3, 3) for row in threes)
+    assert len(threes) == 16 and all(state[row.name].shape[2:] == (3, 3) for row in threes)
 
 
 def test_growth_is_one_where_kaiming_starts_at_any_width():
