@@ -16,10 +16,11 @@ from zlib import adler32
 
 import numpy as np
 
+from mmairl.data.folders import EXTENSIONS
 from mmairl.errors import UserError, printable
 
 BLOCK = 512  # of a tar archive
-IMAGES = tuple(b'jpg jpeg png webp gif tif bmp ppm avif jp2 ico'.split())
+IMAGES = {kind[1:].encode() for kind in EXTENSIONS} | {b'avif', b'jp2', b'ico'}
 ARRAY = b'npy'
 ABOUT = b'__mmairl__/'  # the folder of what tools/pack.py says about an archive; webdataset skips such names
 KINDS = {int: 'numbers', str: 'names', type(None): 'none'}  # of labels
@@ -69,20 +70,20 @@ def tar_rows(file: Path, shard: str) -> Rows:
     places, names, labels, about = [], [], [], {}
     with file.open('rb', buffering=0) as opened:
         for name, sample in samples(opened.fileno(), shard):
-            if name.startswith(ABOUT):
-                about = about or json_of(opened.fileno(), sample) or {}
-                continue
+            try:
+                if name.startswith(ABOUT):
+                    about = about or json_of(opened.fileno(), sample) or {}
+                    continue
+                labels.append(label_of(opened.fileno(), sample))
+            except ValueError:
+                refuse(shard, name, 'has a label that cannot be read')
             # Beside an image, an array is something else.
-            images = [kind for kind in IMAGES if kind in sample] or [kind for kind in sample if kind == ARRAY]
+            images = [kind for kind in sample if kind in IMAGES] or [kind for kind in sample if kind == ARRAY]
             if len(images) != 1:
                 held = ', '.join(printable(kind.decode(errors='replace')) for kind in sample)
                 refuse(shard, name, f'has {len(images) or "no"} images among its members ({held}); it must have one')
             places.append(sample[images[0]][:2])
             names.append(name)
-            try:
-                labels.append(label_of(opened.fileno(), sample))
-            except ValueError:
-                refuse(shard, name, 'has a label that cannot be read')
     if doubled := [name for name, times in Counter(names).items() if times > 1]:
         refuse(shard, doubled[0], 'is there twice')
     for name, label in zip(names, labels):

@@ -158,9 +158,8 @@ def test_hostile_names_are_data_and_links_are_no_images(tmp_path):
 
 
 def test_listed_images_of_shards_are_found_by_name_with_any_extension(tmp_path):
-    path = tar(
-        tmp_path / 'a.tar', sample('n01/n01_1', 1, b'0') | sample('n02/n02_7', 7, b'1') | sample('n01/n01_3', 3, b'0')
-    )
+    members = sample('n01/n01_1', 1, b'0') | sample('n02/n02_7', 7, b'1')
+    path = tar(tmp_path / 'a.tar', members | {'n01/n01_3.TIFF': FILES[3], 'n01/n01_3.cls': b'0'})
     (tmp_path / 'list.txt').write_text('n01_3.JPEG\nn02/n02_7.png\n')
     data = ListedSubset(dict(type='Shards', root=str(path)), tmp_path / 'list.txt')
     assert data.indices.tolist() == [1, 2] and data.labels.tolist() == [1, 0]
@@ -217,6 +216,7 @@ SAMPLES = {
     "image b in .*b.tar is labelled 'cat' and the first one 1, not": sample('a', 0, b'1') | sample('b', 1, b'cat'),
     'image b in .*b.tar is labelled None and the first one 1': sample('a', 0, b'1') | sample('b', 1),
     'image a in .*b.tar has a label that cannot be read': {'a.png': b'', 'a.json': b'{"label'},
+    'image __mmairl__/about in .*b.tar has a label that cannot': {'__mmairl__/about.json': b'{', 'a.png': FILES[0]},
     'b.tar holds no image': {'notes': b'x'},
 }
 
