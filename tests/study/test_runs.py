@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -36,19 +35,6 @@ def python(text: str, *arguments: object) -> list[str]:
     return [sys.executable, '-c', text, *map(str, arguments)]
 
 
-@pytest.fixture
-def fake(monkeypatch):
-    """Run `scripts` in the place of the worker; returns what was reported of each run."""
-
-    def run(all_of: Sequence[Run], *scripts: Sequence[str], jobs: int = 1, devices: int = 1) -> list[str]:
-        monkeypatch.setattr(runs, 'commands', lambda run, devices: [[*script, str(run.folder)] for script in scripts])
-        told = []
-        execute(all_of, jobs, devices, lambda run, what: told.append(what))
-        return told
-
-    return run
-
-
 SAYS = 'print({!r}); raise SystemExit({})'
 KILLS_ITSELF = 'import os; os.kill(os.getpid(), {:d})'
 
@@ -60,10 +46,12 @@ KILLS_ITSELF = 'import os; os.kill(os.getpid(), {:d})'
     ([KILLS_ITSELF.format(signal.SIGTERM)], 'stopped', ''),  # between training and the last score none listens
     ([KILLS_ITSELF.format(signal.SIGKILL)], 'failed: exit code -9', ''),
 ])  # fmt: skip
-def test_the_commands_of_a_run_follow_one_another_until_one_fails(tmp_path, fake, scripts, told, log):
+def test_the_commands_of_a_run_follow_one_another_until_one_fails(tmp_path, monkeypatch, scripts, told, log):
     (tmp_path / 'failed.txt').write_text('before')
-    assert fake([run_in(tmp_path)], *map(python, scripts)) == ['running', told]
-    assert (tmp_path / 'log.txt').read_text() == log
+    monkeypatch.setattr(runs, 'commands', lambda run, devices: list(map(python, scripts)))
+    reported = []
+    execute([run_in(tmp_path)], 1, 1, lambda run, what: reported.append(what))
+    assert reported == ['running', told] and (tmp_path / 'log.txt').read_text() == log
     assert told != 'done' or not (tmp_path / 'failed.txt').exists()
 
 
