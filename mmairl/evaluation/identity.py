@@ -30,8 +30,7 @@ from mmairl.registry import DATASETS
 
 REVISION = 2  # of our code; raise it with a change that changes what is measured
 PACKAGES = ('torch', 'torchvision', 'mmpretrain', 'onedl-mmpretrain', 'pillow', 'simplejpeg')
-WHOLE = 256 * 2**20  # bytes; what is smaller is read whole, of the rest every name, size and time and a sample
-SAMPLES, BLOCK = 64, 2**16  # files of a large data set that are read whole, or blocks of one large file
+WHOLE = 256 * 2**20  # bytes; what is smaller is read whole, of the rest every name, size and time
 THREADS = 16  # that wait for a network disk
 NAME = 'identity.json'
 COPIES = ('cache', 'cache_size')  # where a data set keeps copies of its images
@@ -51,8 +50,8 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
     """Of a data set that is built from a config: its settings, and a digest of the images that it picks.
 
     The digest covers the labels and arrays in memory, and the files: of up to 256 MiB every byte; of more, every name below
-    the root, size and time of change, and the bytes of 64 files. So one thing goes unnoticed: a file of a large set that
-    is rewritten with its size and time kept.
+    the root, size and time of change. So one thing goes unnoticed: a file of a large set that is rewritten with its size
+    and time kept.
     """
     dataset = DATASETS.build(dict(described)) if dataset is None else dataset
     digest, rows, images = hashlib.sha256(), np.arange(len(dataset)), len(dataset)
@@ -60,8 +59,11 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
         arrays = {name: x for name, x in sorted(vars(dataset).items()) if isinstance(x, (Tensor, np.ndarray))}
         arrays.pop('files', None)  # they are digested one by one
         for name, value in arrays.items():
-            digest.update(name.encode())
-            _add_array(digest, value)
+            digest.update(f'{name}{value.dtype} {tuple(value.shape)}\n'.encode())
+            if isinstance(value, np.memmap) and value.filename and value.nbytes > WHOLE:
+                _add_file(digest, value.filename)
+            else:
+                digest.update(_bytes(value))
         digest.update(json.dumps([str(name) for name in getattr(dataset, 'classes', ())]).encode())
         if not hasattr(dataset, 'dataset'):
             break
@@ -89,17 +91,16 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
 
 
 def files_identity(paths: Sequence[str], root: str | Path) -> str:
-    """A digest of files by name below `root`, and by their bytes or, above 256 MiB, by size, time and a sample."""
+    """A digest of files by name below `root`, and by their bytes or, above 256 MiB, by size and time."""
     digest, inside = hashlib.sha256(), os.path.join(root, '')
     with ThreadPoolExecutor(THREADS) as pool:
         blocks = [paths[at : at + 1024] for at in range(0, len(paths), 1024)]  # a million tasks would take long
         stats = [stat for block in pool.map(lambda block: list(map(_stat, block)), blocks) for stat in block]
     whole = sum(size for size, _ in stats) <= WHOLE
-    sample = set(range(len(paths)) if whole else np.linspace(0, len(paths) - 1, SAMPLES).astype(int).tolist())
-    for number, (path, (size, changed)) in enumerate(zip(paths, stats)):
+    for path, (size, changed) in zip(paths, stats):
         name = os.fspath(path).removeprefix(inside)
         digest.update(f'{name} {size} {"" if whole else changed}\n'.encode(errors='surrogateescape'))
-        if number in sample:
+        if whole:
             _add_file(digest, path)
     return digest.hexdigest()[:16]
 
@@ -179,15 +180,6 @@ def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-def _add_array(digest: Any, values: Tensor | np.ndarray) -> None:
-    """An array by its bytes, a large one on the disk as its file."""
-    digest.update(f'{values.dtype} {tuple(values.shape)}\n'.encode())
-    if isinstance(values, np.memmap) and values.filename and values.nbytes > WHOLE:
-        _add_file(digest, values.filename)
-    else:
-        digest.update(_bytes(values))
-
-
 def _stat(path: str | Path) -> tuple[int, int]:
     """Size and time of change; -1 and 0 of what is not there."""
     try:
@@ -198,18 +190,15 @@ def _stat(path: str | Path) -> tuple[int, int]:
 
 
 def _add_file(digest: Any, path: str | Path) -> None:
-    """All bytes of a file, or the time of change and a sample of one that is large."""
+    """All bytes of a file, or size and time of change of one that is large."""
     size, changed = _stat(path)
+    if size > WHOLE:
+        digest.update(f'{size} {changed}\n'.encode())
+        return
     try:
         with open(path, 'rb') as file:
-            if size <= WHOLE:
-                while block := file.read(2**20):
-                    digest.update(block)
-                return
-            digest.update(f'{size} {changed}\n'.encode())
-            for at in np.linspace(0, size - BLOCK, SAMPLES).astype(int).tolist():
-                file.seek(at)
-                digest.update(file.read(BLOCK))
+            while block := file.read(2**20):
+                digest.update(block)
     except OSError as error:
         digest.update(f'unreadable: {error.errno}'.encode())
 
