@@ -25,8 +25,7 @@ class Images:
         self.dataset: Dataset = DATASETS.build(cfg.evaluation.test)
         chosen = torch.linspace(0, len(self.dataset) - 1, min(count, len(self.dataset))).long().unique()
         self.subset = Subset(self.dataset, chosen.tolist())
-        normal = cfg.model.data_preprocessor
-        self.mean, self.std = (torch.tensor(list(v), device=device).view(-1, 1, 1) for v in (normal.mean, normal.std))
+        self.normal = cfg.model.data_preprocessor
 
     def __len__(self) -> int:
         return len(self.subset)
@@ -40,7 +39,7 @@ class Images:
         return (to_unit(batch['inputs'][0].to(self.device, non_blocking=True)) for batch in loader)
 
     def normalise(self, images: Tensor) -> Tensor:
-        return normalised(images, self.mean, self.std).contiguous(memory_format=torch.channels_last)
+        return normalised(images, self.normal.mean, self.normal.std).contiguous(memory_format=torch.channels_last)
 
     @property
     def labels(self) -> Tensor:

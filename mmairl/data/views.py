@@ -244,6 +244,7 @@ def in_words(depth: torch.dtype) -> str:
     return {torch.uint8: '8 bits', torch.uint16: '16 bits'}.get(depth, 'floats')
 
 
-def normalised(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+def normalised(images: Tensor, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> Tensor:
     """(x - mean) / std of images in whole numbers or in [0, 1]: what every network of ours is given."""
-    return (to_unit(images) - mean) / std
+    mean_c11, std_c11 = (torch.as_tensor(values, device=images.device).view(-1, 1, 1) for values in (mean, std))
+    return (to_unit(images) - mean_c11) / std_c11

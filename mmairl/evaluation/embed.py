@@ -105,20 +105,16 @@ def input_of(settings: dict[str, str]) -> tuple[dict, int, int | None]:
 
 
 def dataset_of(images: Images, views: Views, channels: int | None = None) -> ViewDataset:
-    if isinstance(images, (str, Path)) and Path(images).is_dir():
-        return UnlabelledFolder(images, views, channels=channels)
-    if isinstance(images, (str, Path)) and str(images).endswith(SUFFIXES):
-        return Shards(images, views, channels=channels)
-    given = [images] if isinstance(images, (str, Path)) else list(images)
-    if given and all(
-        isinstance(one, (str, Path)) and (Path(one).is_dir() or str(one).endswith(SUFFIXES)) for one in given
-    ):
-        return Mixture({str(one): dataset_of(one, None, channels) for one in given}, views=views)
-    for image in given:
-        if isinstance(image, (str, Path)) and not Path(image).is_file():
-            raise UserError(f'there is no image at {image}; check the path')
-    if not given:
+    if isinstance(images, (str, Path)):
+        if Path(images).is_dir():
+            return UnlabelledFolder(images, views, channels=channels)
+        if str(images).endswith(SUFFIXES):
+            return Shards(images, views, channels=channels)
+        images = [images]
+    if not (given := list(images)):
         raise UserError('there are no images to embed: the list is empty')
+    if all(isinstance(one, (str, Path)) and (Path(one).is_dir() or str(one).endswith(SUFFIXES)) for one in given):
+        return Mixture({str(one): dataset_of(one, None, channels) for one in given}, views=views)
     return Given(given, views, channels)
 
 
@@ -127,6 +123,9 @@ class Given(ViewDataset):
 
     def __init__(self, images: list[str | Path | Image.Image | np.ndarray], views: Views, channels: int | None) -> None:
         super().__init__(views, channels)
+        for image in images:
+            if isinstance(image, (str, Path)) and not Path(image).is_file():
+                raise UserError(f'there is no image at {image}; check the path')
         self.images, self.labels, self.classes = images, torch.full((len(images),), -1), []
 
     def name(self, index: int) -> str:

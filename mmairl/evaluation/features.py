@@ -4,11 +4,11 @@
 so that every protocol and every later run reads what one extraction has left.
 """
 
-import contextlib
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -29,7 +29,7 @@ from mmairl.data.images import UnreadableImage
 from mmairl.data.views import normalised, require_channels
 from mmairl.data.workers import safe
 from mmairl.errors import UserError
-from mmairl.files import explained_disk_errors
+from mmairl.files import explained_disk_errors, replacing
 from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS
 
@@ -112,11 +112,10 @@ class Extraction:
 
     def images(self, dataset: Dataset, label: str = 'features') -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """What a network is given, batch by batch, with the labels and whether they are readable."""
-        mean_c11, std_c11 = (torch.tensor(list(v), device=self.device).view(-1, 1, 1) for v in (self.mean, self.std))
         pinned = torch.device(self.device).type == 'cuda'
         loader = DataLoader(Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned)
         for batch in progress(safe(loader), label):
-            images = normalised(batch['inputs'][0].to(self.device, non_blocking=True), mean_c11, std_c11)
+            images = normalised(batch['inputs'][0].to(self.device, non_blocking=True), self.mean, self.std)
             of_image = batch['data_samples']
             yield images.contiguous(memory_format=torch.channels_last), of_image['label'], of_image['readable']
 
@@ -140,10 +139,12 @@ def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
     when it is whole.
     """
     require_labelled_images(dataset)
-    if not on_main_process(path.is_file):
-        with _one_run_at_a_time(path):
-            if not on_main_process(path.is_file):
-                _fill(path, backbone, dataset, how)
+    lock = FileLock(path.with_name(f'.{path.name}.lock'))  # the system frees it when its process is killed
+    try:
+        if not on_main_process(lambda: _is_filled(path, lock)):
+            _fill(path, backbone, dataset, how)
+    finally:
+        lock.release()
     x = read_rows(path, len(dataset))
     return _readable_rows(x, dataset.labels, ~x[:, 0].isnan())
 
@@ -159,56 +160,40 @@ def read_rows(path: Path, images: int) -> Tensor:
     return torch.from_numpy(x)
 
 
-@contextlib.contextmanager
-def _one_run_at_a_time(path: Path) -> Iterator[None]:
-    """The main process holds a lock, which the system frees when it is killed; the others wait for the main process."""
-    lock = FileLock(path.with_name(f'.{path.name}.lock'))
-
-    def acquire() -> None:
-        with explained_disk_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                lock.acquire(blocking=False)
-            except Timeout:
-                print_log(f'another run extracts the same features into {path}: waiting for it', logger='current')
-                lock.acquire()
-
-    try:
-        on_main_process(acquire)
-        yield
-    finally:
-        lock.release()
+def _is_filled(path: Path, lock: FileLock) -> bool:
+    """Whether the file is there, now or by the time that the lock is ours."""
+    if path.is_file():
+        return True
+    with explained_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            print_log(f'another run extracts the same features into {path}: waiting for it', logger='current')
+            lock.acquire()
+    return path.is_file()
 
 
 def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extraction) -> None:
-    """Each process writes the rows of its contiguous share of the images into one file.
+    """Each process writes the rows of its contiguous share of the images into one file, which gets its name at the end.
 
-    Rows are written, not mapped: a full disk is then an error and not a signal. Under the lock nobody else writes the
-    unfinished file, so what a killed run has left of it is overwritten.
+    Rows are written, not mapped: a full disk is then an error and not a signal.
     """
-    unfinished = path.with_name(f'.{path.name}.unfinished')
     first, end = (len(dataset) * share // get_world_size() for share in (get_rank(), get_rank() + 1))
-    try:
-        with explained_disk_errors(path):
-            if is_main_process():
-                unfinished.write_bytes(b'')
-            barrier()
-            with unfinished.open('rb+') as file:
-                for x, _, _ in how.batches(backbone, Subset(dataset, range(first, end)), first):
-                    if not file.tell():  # every process writes the same header, whose length says where its rows begin
-                        shape = (len(dataset), x.shape[1])
-                        np.lib.format.write_array_header_1_0(file, dict(descr='<f4', fortran_order=False, shape=shape))
-                        file.seek(first * x.shape[1] * 4, os.SEEK_CUR)
-                    file.write(x.numpy().tobytes())
-                file.flush()
-                os.fsync(file.fileno())
-            barrier()
-            if is_main_process():
-                os.replace(unfinished, path)
-            barrier()
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with ExitStack() as whole, explained_disk_errors(path):
+        unfinished = on_main_process(lambda: whole.enter_context(replacing(path)))
+        if is_main_process():
+            unfinished.touch()
+        barrier()
+        with unfinished.open('rb+') as file:
+            for x, _, _ in how.batches(backbone, Subset(dataset, range(first, end)), first):
+                if not file.tell():  # every process writes the same header, whose length says where its rows begin
+                    shape = (len(dataset), x.shape[1])
+                    np.lib.format.write_array_header_1_0(file, dict(descr='<f4', fortran_order=False, shape=shape))
+                    file.seek(first * x.shape[1] * 4, os.SEEK_CUR)
+                file.write(x.numpy().tobytes())
+        barrier()
+    barrier()
 
 
 def on_main_process(compute: Callable[[], Answer]) -> Answer:
