@@ -4,7 +4,7 @@ import dataclasses
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from mmengine import Config
-from mmengine.dist import barrier, broadcast_object_list
+from mmengine.dist import barrier
 from mmengine.logging import print_log
 from torch import nn
 from torch.utils.data import Dataset
@@ -97,9 +97,8 @@ def evaluate(
     settings, began = settings or Settings(), time.perf_counter()
     start_processes(settings.launcher)
     found = None if subject in BASELINES else read_backbone(subject, part)
-    datasets = evaluation_sets(cfg, protocol)
-    recipe = _recipe(cfg, protocol, settings, found) if protocol in BY_TRAINING else None
-    identity = on_main_process(lambda: _identity(cfg, protocol, found or str(subject), settings, datasets, recipe))
+    datasets, recipe = evaluation_sets(cfg, protocol), _recipe(cfg, protocol, settings, found)
+    identity = on_main_process(lambda: identity_of(cfg, protocol, found or str(subject), settings, datasets=datasets))
     if recipe is not None:
         if subject == 'pixels':
             cfg = cfg.copy()
@@ -119,14 +118,6 @@ def evaluate(
     return Result(name_of(subject, part), scores, time.perf_counter() - began, details, identity)
 
 
-def identity_of(
-    cfg: Config, protocol: str, found: Backbone, settings: Settings, data: Callable[..., dict] = data_identity
-) -> dict[str, Any]:
-    """What a result of `evaluate` depends on, before it is there; `data` may know the data sets' identities already."""
-    recipe = _recipe(cfg, protocol, settings, found) if protocol in BY_TRAINING else None
-    return _identity(cfg, protocol, found, settings, evaluation_sets(cfg, protocol), recipe, data)
-
-
 def _start(folder: Path, identity: dict[str, Any], found: Backbone | None) -> dict | None:
     """Take the folder for this evaluation, and put the weights there that all of its runs start from."""
     claim(folder, identity)
@@ -137,18 +128,21 @@ def _start(folder: Path, identity: dict[str, Any], found: Backbone | None) -> di
     return dict(type='PretrainedBackbone', checkpoint=str(folder / 'start.pth'))
 
 
-def _identity(
+def identity_of(
     cfg: Config,
     protocol: str,
     found: Backbone | str,
     settings: Settings,
-    datasets: dict[str, tuple[dict, Dataset]],
-    recipe: Config | None,
     data: Callable[..., dict] = data_identity,
+    datasets: dict[str, tuple[dict, Dataset]] | None = None,
 ) -> dict[str, Any]:
-    """What the result depends on: nothing else, and nothing that changes no number."""
+    """What a result of `evaluate` depends on, and nothing that changes no number.
+
+    `found` is a checkpoint's backbone or a baseline's name; `data` may know the data sets' identities already.
+    """
     chosen: dict[str, Any] = dict(name=protocol)
-    if recipe is not None:
+    datasets = datasets or evaluation_sets(cfg, protocol)
+    if recipe := _recipe(cfg, protocol, settings, found):
         chosen['recipe'] = config_identity({key: recipe[key] for key in OF_RECIPE if key in recipe})
         chosen['sweep'] = config_identity(recipe.sweep) if settings.sweep else False
         if (settings.sweep or recipe.get('grid')) and 'val' not in datasets:
@@ -171,11 +165,13 @@ def _identity(
     )
 
 
-def _recipe(cfg: Config, protocol: str, settings: Settings, found: Backbone | None) -> Config:
+def _recipe(cfg: Config, protocol: str, settings: Settings, found: Backbone | str | None) -> Config | None:
     """The recipe asked for or the config's; if the config names no optimizer, LARS is guessed from the weights' norms."""
+    if protocol not in BY_TRAINING:
+        return None
     name, known = settings.recipe, 'optim_wrapper' in cfg or 'linear' in cfg.get('recipes', {})
-    if name is None and protocol == 'linear' and not known and found and looks_lars_trained(found.weights):
-        name = 'linear_lars_80e'
+    if name is None and protocol == 'linear' and not known and isinstance(found, Backbone):
+        name = 'linear_lars_80e' if looks_lars_trained(found.weights) else None
     recipe = recipe_of(cfg, protocol, name)
     if settings.seed is not None:
         recipe.randomness = dict(recipe.get('randomness', {}), seed=settings.seed)
@@ -218,13 +214,11 @@ def _on_features(
 ) -> tuple[dict[str, float], dict]:
     """Features of training, test and, where a strength is to be chosen, validation images; then the protocol."""
     how, features = extraction(cfg, settings.device, settings.workers), {}
-    # Without a store the processes still share one, for as long as it takes.
-    with nullcontext(settings.cache) if settings.cache else tempfile.TemporaryDirectory() as root:
-        shared = [root]
-        broadcast_object_list(shared)
+    with ExitStack() as stack:  # without a store the processes still share one, for as long as it takes
+        root = settings.cache or on_main_process(lambda: Path(stack.enter_context(tempfile.TemporaryDirectory())))
         for name, (_, dataset) in datasets.items():
             key = key_of({**identity, 'protocol': 'features', 'data': identity['data'][name]})
-            features[name] = stored(Path(shared[0]) / f'{key}.npy', backbone, dataset, how)
+            features[name] = stored(Path(root) / f'{key}.npy', backbone, dataset, how)
         train, test, val = (features.get(name) for name in ('train', 'test', 'val'))
         if protocol == 'knn':
             found = knn_right(train, test, settings.ks, settings.temperature, settings.device)
@@ -267,12 +261,7 @@ def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction
 
 
 def _by_solver(
-    protocol: str,
-    train: Features,
-    test: Features,
-    settings: Settings,
-    val: Features | None,
-    metric: str,
+    protocol: str, train: Features, test: Features, settings: Settings, val: Features | None, metric: str
 ) -> tuple[dict[str, float], dict]:
     if protocol == 'logreg':
         found = logistic_regression(train, test, val, metric, device=settings.device, standardise=settings.standardise)

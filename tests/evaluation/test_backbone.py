@@ -18,10 +18,6 @@ def test_loads_the_part_that_was_asked_for_in_eval_mode(cfg, checkpoint, part, s
 
 
 def test_weights_of_another_network_are_refused_by_what_differs(cfg, checkpoint):
-    cfg.model.backbone.update(base_channels=16)
-    with pytest.raises(UserError, match=r'is \(8, 8, 3, 3\) there and \(16, 8, 3, 3\) in the config \(and \d+ more'):
-        load_backbone(cfg, checkpoint)
-    cfg.model.backbone.update(base_channels=8)
     saved = torch.load(checkpoint)
     saved['state_dict']['backbone.neck.weight'] = saved['state_dict'].pop('backbone.conv1.weight')
     torch.save(saved, checkpoint)
