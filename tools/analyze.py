@@ -14,8 +14,6 @@ from pathlib import Path
 import mmairl  # noqa: F401  before torch, whose threads it sets up
 
 # isort: split
-from mmengine import Config
-
 from mmairl.analysis.images import Images
 from mmairl.configs import load_config
 from mmairl.engine.check import check_parts
@@ -54,36 +52,26 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def images_of(args: argparse.Namespace) -> Images:
-    """The config's test images, batch by batch on the device."""
-    register()
-    cfg: Config = load_config(args.config, args.cfg_options)
-    check_parts(cfg, ('model', 'evaluation'))
-    return Images(cfg, args.images, args.batch_size, args.workers, args.device)
-
-
 @one_sentence_errors
 def main() -> None:
     args = parse_args()
+    subjects = {name: (path, args.part) for name, path in named(args.checkpoints).items()}
     if args.instrument == 'norms':
-        networks = {name: read_backbone(path, args.part) for name, path in named(args.checkpoints).items()}
+        networks = {name: read_backbone(*subject) for name, subject in subjects.items()}
         print(analysis_pages.norms_page(networks, args.kernel, args.out))
         return
     if not args.config:
         raise UserError(f'{args.instrument} looks at images: give --config, such as the one of the pre-training')
-    images = images_of(args)
+    register()
+    cfg = load_config(args.config, args.cfg_options)
+    check_parts(cfg, ('model', 'evaluation'))
+    images = Images(cfg, args.images, args.batch_size, args.workers, args.device)
     if args.instrument == 'cka':
-        print(analysis_pages.cka_page(cka_subjects(args), images, args.stage, args.full, args.recalibrate, args.out))
+        if len(subjects) == 1:
+            subjects = {part: (args.checkpoints[0], part) for part in ('student', 'teacher')}
+        print(analysis_pages.cka_page(subjects, images, args.stage, args.full, args.recalibrate, args.out))
     else:
-        subjects = {name: (path, args.part) for name, path in named(args.checkpoints).items()}
         print(analysis_pages.geometry_page(subjects, images, args.map, args.recalibrate, args.out, args.seed))
-
-
-def cka_subjects(args: argparse.Namespace) -> dict[str, tuple[str, str]]:
-    """The networks to compare by name; of one checkpoint they are its student and its teacher."""
-    if len(args.checkpoints) == 1:
-        return {part: (args.checkpoints[0], part) for part in ('student', 'teacher')}
-    return {name: (path, args.part) for name, path in named(args.checkpoints).items()}
 
 
 def named(paths: list[str]) -> dict[str, str]:

@@ -35,7 +35,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('checkpoint', nargs='?', help='the checkpoint to measure; or give --init')
     parser.add_argument('--init', choices=BASELINES, help='measure a baseline in place of a checkpoint')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
-    parser.add_argument('--k', type=positive, nargs='+', default=[20, 200], help='knn: numbers of neighbours')
+    parser.add_argument(
+        '--k', dest='ks', type=positive, nargs='+', default=[20, 200], metavar='K', help='knn: numbers of neighbours'
+    )
     parser.add_argument('--temperature', type=above_zero, default=TEMPERATURE, help='knn: of the votes')
     parser.add_argument('--recipe', help='linear, finetune: one of configs/_base_/recipes, or the path of a config')
     parser.add_argument(
@@ -45,7 +47,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--low-shot', action='store_true', help='svm: with few positive images a class, too')
     parser.add_argument('--work-dir', type=Path, help='linear, finetune: where the run lives, and is resumed from')
     parser.add_argument('--cache', type=Path, default=Path('work_dirs/features'), help='where features are kept')
-    parser.add_argument('--no-cache', action='store_true', help='keep no features')
+    parser.add_argument('--no-cache', action='store_const', const=None, dest='cache', help='keep no features')
     parser.add_argument(
         '--device', type=device, default=default_device(), help='knn, logreg, svm: what features are computed on'
     )
@@ -76,19 +78,9 @@ def main() -> None:
     register()
     cfg = load_config(args.config, args.cfg_options)
     out = args.out or default_out(args)
-    settings = Settings(
-        ks=args.k,
-        temperature=args.temperature,
-        device=args.device,
-        workers=args.workers,
-        cache=None if args.no_cache else args.cache,
-        recipe=args.recipe,
-        sweep=args.sweep,
-        low_shot=args.low_shot,
-        standardise=args.standardise,
-        work_dir=args.work_dir or out.with_suffix(''),
-        launcher=args.launcher,
-    )
+    args.work_dir = args.work_dir or out.with_suffix('')
+    known = {field.name for field in dataclasses.fields(Settings)}
+    settings = Settings(**{name: value for name, value in vars(args).items() if name in known})
     check_parts(cfg, ('model', 'evaluation'))
     result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings)
     if is_main_process():

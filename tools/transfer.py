@@ -13,7 +13,7 @@ from rich.table import Table
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.flags import positive
-from mmairl.report.table import save_table
+from mmairl.report.table import rich_table, save_table
 from mmairl.study.published import row
 from mmairl.transfer.run import Place, prepare, run_task
 from mmairl.transfer.tasks import DEFAULT, TASKS, chosen, lacking, require_platform
@@ -63,17 +63,14 @@ def main() -> None:
 
 def table(rows: list[tuple[str, float | None, float | None]], beside: str) -> Table:
     """What was measured beside what was published; what is not there is blank."""
-    shown = Table(title='transfer, in percent (nyuv2_rms and nyuv2_rel: as they are)')
-    shown.add_column('')
-    for name in ('measured', f'published, {beside}', 'difference'):
-        shown.add_column(name, justify='right')
+    shown = []
     for column, ours, theirs in rows:
-        both = ours is not None and theirs is not None
         digits = 1 if column not in TASKS['nyuv2'].plain else 3
-        difference = ours - theirs if both else None
-        cells = ('' if value is None else f'{value:.{digits}f}' for value in (ours, theirs, difference))
-        shown.add_row(column, *cells)
-    return shown
+        difference = None if None in (ours, theirs) else ours - theirs
+        cells = ['' if value is None else f'{value:.{digits}f}' for value in (ours, theirs, difference)]
+        shown.append((column, cells))
+    title = 'transfer, in percent (nyuv2_rms and nyuv2_rel: as they are)'
+    return rich_table(('measured', f'published, {beside}', 'difference'), shown, title)
 
 
 if __name__ == '__main__':
