@@ -1,4 +1,4 @@
 # VOC07 detection with ResNet-101 (Tab. 7).
-_base_ = ['voc07_c4_r50_9k.py', '_base_/c4_r101.py']
+_base_ = 'voc07_c4_r50_9k.py'
 
-model = {{_base_.c4_r101}}
+model = dict(backbone=dict(depth=101), roi_head=dict(shared_head=dict(depth=101)))

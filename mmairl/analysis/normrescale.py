@@ -1,6 +1,5 @@
 """NormRescale (Eq. 3): each weight of a LARS-trained network keeps its direction and takes an anchor's norm."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -96,16 +95,13 @@ def _rescaled(weight: Tensor, anchor: Tensor, by_channel: bool) -> Tensor:
 
 def left_alone(rows: list[Row]) -> str:
     """One sentence on the tensors that could not be rescaled, or nothing."""
-    skipped = [row for row in rows if row.why]
-    if not skipped:
-        return ''
-    reasons = Counter(row.why for row in skipped)
-    named = '; '.join(
-        f'{why}: {next(row.name for row in skipped if row.why == why)}'
-        + (f' and {count - 1} more' if count > 1 else '')
-        for why, count in reasons.items()
-    )
-    return f'{len(skipped)} of {len(rows)} tensors were left as they were ({named})'
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.why:
+            reasons.setdefault(row.why, []).append(row.name)
+    said = [f'{why}: {of[0]}' + (f' and {len(of) - 1} more' if of[1:] else '') for why, of in reasons.items()]
+    skipped = sum(map(len, reasons.values()))
+    return f'{skipped} of {len(rows)} tensors were left as they were ({"; ".join(said)})' if skipped else ''
 
 
 @WEIGHT_INITIALIZERS.register_module()

@@ -4,7 +4,6 @@ A task is a process of its own, or several: python -m mmairl.transfer.run FOLDER
 """
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from mmairl.engine.scalars import read_scalars
 from mmairl.errors import Stopped, UserError, one_sentence_errors, stop_processes
 from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, weights_identity
 from mmairl.evaluation.protocol import Settings, default_device, evaluate
-from mmairl.files import write_json
+from mmairl.files import read_json, write_json
 from mmairl.transfer.tasks import TASKS, config_of
 from mmairl.weights.read import read_backbone, resnet_of
 from mmairl.weights.write import write_backbone
@@ -72,12 +71,12 @@ def run_task(name: str, start: Path, depth: int, place: Place) -> dict[str, floa
         write_json(folder / 'task.json', {**asked, 'data': str(place.data)})
         _start(folder, place.gpus)
         if task.protocol:
-            found = json.loads((folder / 'result.json').read_text())
+            found = read_json(folder / 'result.json')
         else:
             found = {name: values[-1] for name, (_, values) in read_scalars(folder).items()}
         factors = {column: 1 if column in task.plain else task.factor for column in task.scores}
         write_json(done, {column: factors[column] * found[key] for column, key in task.scores.items()})
-    return json.loads(done.read_text())
+    return read_json(done)
 
 
 def _start(folder: Path, processes: int) -> None:
@@ -117,7 +116,7 @@ def main() -> None:
     parser.add_argument('--launcher', choices=['none', 'pytorch'], default='none')
     args = parser.parse_args()
     register()
-    asked = json.loads((args.folder / 'task.json').read_text())
+    asked = read_json(args.folder / 'task.json')
     cfg = load_config(asked['config'])
     for node in dicts(cfg._cfg_dict):
         for key, value in node.items():
