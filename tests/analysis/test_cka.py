@@ -1,5 +1,7 @@
 """CKA against dense computations in double precision, and against what is known of it."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -17,20 +19,10 @@ def dense_cka(x: np.ndarray, y: np.ndarray) -> float:
 
 def looped_hsic(k: np.ndarray, l: np.ndarray) -> float:  # noqa: E741
     """Song et al.'s unbiased estimate as its definition reads, over tuples of different images."""
-    n = len(k)
-    pairs = triples = quadruples = 0.0
-    for i in range(n):
-        for j in range(n):
-            for q in range(n):
-                for r in range(n):
-                    if len({i, j, q, r}) == 4:
-                        quadruples += k[i, j] * l[q, r]
-                if len({i, j, q}) == 3:
-                    triples += k[i, j] * l[i, q]
-            if i != j:
-                pairs += k[i, j] * l[i, j]
-    falling = [n * (n - 1), n * (n - 1) * (n - 2), n * (n - 1) * (n - 2) * (n - 3)]
-    return pairs / falling[0] - 2 * triples / falling[1] + quadruples / falling[2]
+    pairs, triples, quadruples = (list(permutations(range(len(k)), size)) for size in (2, 3, 4))
+    same = np.mean([k[i, j] * l[i, j] for i, j in pairs])
+    one_shared = np.mean([k[i, j] * l[i, q] for i, j, q in triples])
+    return same - 2 * one_shared + np.mean([k[i, j] * l[q, r] for i, j, q, r in quadruples])
 
 
 def test_the_unbiased_estimate_is_the_sum_over_different_images():

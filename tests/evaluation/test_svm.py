@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import average_precision_score
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.svm import LinearSVC
 
 from mmairl.errors import UserError
@@ -49,23 +49,13 @@ def plain(train: Features, test: Features, label: int, costs=GRID, seed: int = 0
     x, x_test = (data.x.double().numpy() for data in (train, test))
     x, x_test = x / np.linalg.norm(x, axis=1)[:, None], x_test / np.linalg.norm(x_test, axis=1)[:, None]
     rows, rows_test = (np.flatnonzero(data.y[:, label] >= 0) for data in (train, test))
-    y = 2 * train.y[rows, label].numpy() - 1
-
-    def fit(some, cost):
-        machine = LinearSVC(
-            penalty='l2', loss='squared_hinge', C=cost, class_weight={1: 2, -1: 1}, intercept_scaling=1.0,
-            max_iter=2000, dual=len(some) < x.shape[1], random_state=seed,
-        )  # fmt: skip
-        return machine.fit(x[rows][some], y[some])
-
-    held_out = {}
+    x, y = x[rows], 2 * train.y[rows, label].numpy() - 1
+    folds, held_out = StratifiedKFold(3, shuffle=True, random_state=seed), {}
     for cost in sorted(costs):
-        folds = StratifiedKFold(3, shuffle=True, random_state=seed).split(y, y)
-        held_out[cost] = np.mean([
-            average_precision_score(y[held], fit(some, cost).decision_function(x[rows][held])) for some, held in folds
-        ])  # fmt: skip
+        machine = LinearSVC(C=cost, class_weight={1: 2, -1: 1}, max_iter=2000, dual='auto', random_state=seed)
+        held_out[cost] = cross_val_score(machine, x, y, scoring='average_precision', cv=folds).mean()
     best = max(held_out, key=held_out.get)
-    decisions = fit(np.arange(len(rows)), best).decision_function(x_test)
+    decisions = machine.set_params(C=best).fit(x, y).decision_function(x_test)
     return 100 * average_precision_score(test.y[rows_test, label] == 1, decisions[rows_test]), best, decisions
 
 

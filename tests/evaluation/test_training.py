@@ -124,9 +124,6 @@ def test_a_folder_is_one_evaluations_whatever_takes_the_name_of_its_checkpoint(
     monkeypatch.chdir(tmp_path)
     again = Settings(recipe='./recipe.py', workers=1, work_dir=folder)
     assert evaluate(cfg, 'linear', './epoch_3.pth', settings=again).scores == scores
-    torch.save(other, checkpoint)
-    refused('weights')
-    torch.save(saved, checkpoint)
     cfg.evaluation.test.count = 33
     refused(r'data.test.settings.count \(30 there, 33 here\)')
 

@@ -1,5 +1,6 @@
 """Drawn data sets in the real layouts, and the transfer configs with few pixels and steps on one process of a CPU."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,14 @@ def write_pretrained(path: Path, depth: int) -> Path:
     student = {key: value for key, value in model.state_dict().items() if key.startswith('backbone.')}
     torch.save(dict(meta={}, state_dict=student), path)
     return path
+
+
+def overlap(first: Sequence[float], second: Sequence[float], offset: int = 1) -> float:
+    """IoU of two boxes; with an offset of 1 their corners are pixels, both inside."""
+    wide = max(0, min(first[2], second[2]) - max(first[0], second[0]) + offset)
+    high = max(0, min(first[3], second[3]) - max(first[1], second[1]) + offset)
+    areas = [(box[2] - box[0] + offset) * (box[3] - box[1] + offset) for box in (first, second)]
+    return wide * high / (sum(areas) - wide * high)
 
 
 def small(name: str, data: Path, checkpoint: Path, work_dir: Path, steps: int = 2) -> Config:

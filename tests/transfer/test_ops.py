@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 from mmcv.ops import RoIAlign, nms, roi_align, soft_nms
+from scipy.ndimage import map_coordinates
 from torch import Tensor
+from transfer.small_runs import overlap
 
 from mmairl.errors import UserError
 from mmairl.transfer.ops import NAME, TorchvisionOps, use_torchvision_ops
@@ -20,21 +22,11 @@ from mmairl.transfer.ops import NAME, TorchvisionOps, use_torchvision_ops
 ROOT = Path(__file__).parents[2]
 
 
-def pixel(image: np.ndarray, y: float, x: float) -> np.ndarray:
-    """Bilinear between the four neighbours, 0 beyond one pixel outside, the border's value up to there."""
-    height, width = image.shape[1:]
-    if not (-1 <= y <= height and -1 <= x <= width):
-        return np.zeros(len(image))
-    y, x = min(max(y, 0), height - 1), min(max(x, 0), width - 1)
-    top, left = int(y), int(x)
-    bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
-    above = image[:, top, left] * (1 - (x - left)) + image[:, top, right] * (x - left)
-    below = image[:, bottom, left] * (1 - (x - left)) + image[:, bottom, right] * (x - left)
-    return above * (1 - (y - top)) + below * (y - top)
-
-
 def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: bool) -> np.ndarray:
-    """The mean of a grid of points in every bin of every region; without `samples`, about one point a pixel."""
+    """The mean of a grid of points in every bin of every region; without `samples`, about one point a pixel.
+
+    A point is bilinear between its neighbours, the border's value up to one pixel outside, and 0 beyond.
+    """
     out = np.zeros((len(rois), images.shape[1], *size))
     for region, (image, *corners) in enumerate(rois):
         left, top, right, bottom = (corner * scale - (0.5 if aligned else 0) for corner in corners)
@@ -42,11 +34,13 @@ def roi_align_by_hand(images, rois, size, scale: float, samples: int, aligned: b
         if not aligned:
             wide, high = max(wide, 1), max(high, 1)
         rows, columns = samples or math.ceil(high / size[0]), samples or math.ceil(wide / size[1])
-        for i, j in np.ndindex(*size):
-            ys = [top + (i + (k + 0.5) / rows) * high / size[0] for k in range(rows)]
-            xs = [left + (j + (k + 0.5) / columns) * wide / size[1] for k in range(columns)]
-            points = [pixel(images[int(image)], y, x) for y in ys for x in xs]
-            out[region, :, i, j] = np.sum(points, axis=0) / max(rows * columns, 1) if points else 0
+        y = top + (np.arange(size[0] * rows) + 0.5) * high / (size[0] * max(rows, 1))
+        x = left + (np.arange(size[1] * columns) + 0.5) * wide / (size[1] * max(columns, 1))
+        y, x = np.meshgrid(y, x, indexing='ij')
+        inside = (y >= -1) & (y <= images.shape[2]) & (x >= -1) & (x <= images.shape[3])
+        for channel, values in enumerate(images[int(image)] if inside.size else ()):
+            points = map_coordinates(values, (y, x), order=1, mode='nearest') * inside
+            out[region, channel] = points.reshape(size[0], rows, size[1], columns).mean(axis=(1, 3))
     return out
 
 
@@ -86,13 +80,6 @@ def nms_by_hand(boxes: np.ndarray, scores: np.ndarray, threshold: float, offset:
         if all(overlap(boxes[index], boxes[better], offset) <= threshold for better in kept):
             kept.append(int(index))
     return kept
-
-
-def overlap(first: np.ndarray, second: np.ndarray, offset: int) -> float:
-    wide = max(0, min(first[2], second[2]) - max(first[0], second[0]) + offset)
-    high = max(0, min(first[3], second[3]) - max(first[1], second[1]) + offset)
-    areas = [(box[2] - box[0] + offset) * (box[3] - box[1] + offset) for box in (first, second)]
-    return wide * high / (sum(areas) - wide * high)
 
 
 def drawn_boxes(count: int) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from mmdet.structures import DetDataSample
-from mmengine.structures import InstanceData
+from transfer.small_runs import overlap
 
 from mmairl.transfer.voc_metric import VOCDetectionMetric
 
@@ -14,15 +13,13 @@ CLASSES = ('bus', 'car', 'boat')
 def sample(truth: list, found: list) -> dict:
     """`truth`: (label, box, difficult); `found`: (label, box, score)."""
 
-    def instances(rows: list, **more: torch.Tensor) -> InstanceData:
+    def instances(rows: list) -> dict[str, torch.Tensor]:
         boxes = torch.tensor([row[1] for row in rows], dtype=torch.float32).reshape(-1, 4)
-        return InstanceData(bboxes=boxes, labels=torch.tensor([row[0] for row in rows], dtype=torch.long), **more)
+        labels, scores = (torch.tensor([row[column] for row in rows]) for column in (0, 2))
+        return dict(bboxes=boxes, labels=labels, scores=scores)
 
-    one = DetDataSample()
-    one.gt_instances = instances([row for row in truth if not row[2]])
-    one.ignored_instances = instances([row for row in truth if row[2]])
-    one.pred_instances = instances(found, scores=torch.tensor([row[2] for row in found], dtype=torch.float32))
-    return one.to_dict()
+    split = ([row for row in truth if row[2] == difficult] for difficult in (False, True))
+    return dict(zip(('gt_instances', 'ignored_instances', 'pred_instances'), map(instances, (*split, found))))
 
 
 def measured(samples: list[dict], **options) -> dict[str, float]:
@@ -30,15 +27,6 @@ def measured(samples: list[dict], **options) -> dict[str, float]:
     metric.dataset_meta = dict(classes=CLASSES, dataset_type='VOC2007')
     metric.process({}, samples)
     return metric.evaluate(len(samples))
-
-
-def overlap(a: tuple, b: tuple) -> float:
-    """Of two boxes whose corners are pixels, both inside."""
-    wide = min(a[2], b[2]) - max(a[0], b[0]) + 1
-    high = min(a[3], b[3]) - max(a[1], b[1]) + 1
-    both = max(wide, 0) * max(high, 0)
-    areas = [(box[2] - box[0] + 1) * (box[3] - box[1] + 1) for box in (a, b)]
-    return both / (sum(areas) - both)
 
 
 def plain_ap(images: list[tuple[list, list]], label: int, threshold: float) -> float | None:
