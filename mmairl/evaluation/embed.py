@@ -132,10 +132,14 @@ class Given(ViewDataset):
         image = self.images[index]
         return str(image) if isinstance(image, (str, Path)) else f'image {index}'
 
+    def encoded(self, index: int) -> bytes:
+        path = Path(self.images[index])
+        return read_file(path, path.parent, self.max_pixels)
+
     def raw(self, index: int) -> Tensor:
         image = self.images[index]
         if isinstance(image, (str, Path)):
-            return self.decoded(read_file(Path(image), Path(image).parent, self.max_pixels), index)
+            return super().raw(index)
         if self.as_stored:
             return self.alike(channels_first(np.asarray(image)), index)
         picture = Image.fromarray(image) if isinstance(image, np.ndarray) else image

@@ -56,6 +56,17 @@ def test_seeded_images_draw_the_same_in_every_process_and_leave_its_generators_a
     assert sorted(ResumableSampler(range(16), seed=5)) == list(range(16)), 'a data set of others is given plain indices'
 
 
+def test_the_seed_of_an_image_follows_from_run_epoch_and_place_as_in_runs_of_before():
+    """splitmix64 by Python's integers; with other seeds a resumed run would draw other views."""
+    sampler = ResumableSampler(TrainingImages(Draws()), seed=2**31 + 7)
+    sampler.set_epoch(199)
+    for place in (0, 1, 12345, 2**33, 10**9):
+        bits = (sampler.seed * 0x9E3779B97F4A7C15 + 199 * 0xD1B54A32D192ED03 + place * 0x8CB92BA72F3D8DD7) % 2**64
+        bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        bits = (bits ^ bits >> 27) * 0x94D049BB133111EB % 2**64
+        assert sampler.seeds_of(np.array([place])).tolist() == [(bits ^ bits >> 31) % 2**32]
+
+
 def folder(root: Path, broken: list[int], count: int = 30) -> Path:
     root.mkdir(exist_ok=True)
     for i in range(count):
