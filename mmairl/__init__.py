@@ -1,22 +1,12 @@
 """mmairl: the fair benchmark of augmentation-invariant representation learning, as an OpenMMLab plugin."""
 
 import os
-import signal
-import sys
 from importlib import import_module  # noqa: TID251  modules of ours by fixed names
-from multiprocessing import parent_process
-from pathlib import Path
 from typing import Any
 
-# Our commands take seconds to import. One that is told to stop meanwhile leaves with 75, which asks for another try. While
-# Python looks for the module of `python -m mmairl...`, the name of the program is -m.
-_program = Path(sys.argv[0] if sys.argv else '')
-if parent_process() is None and (
-    _program == Path('-m') or _program.resolve().parent == Path(__file__).parents[1] / 'tools'
-):
-    for _number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
-        if signal.getsignal(_number) is not signal.SIG_IGN:
-            signal.signal(_number, lambda *_: os._exit(75))
+from mmairl.stopping import listen_early
+
+listen_early()
 
 # A thread of OpenMP that waits gives its core up. By default it spins, which on a busy machine makes a step ten times as
 # long. torch's library reads this when it is loaded, so tools/train.py imports mmairl first; after torch it does nothing.
@@ -36,7 +26,7 @@ __version__ = '0.1.0'
 
 # What a line of Python calls, and where it is; imported when it is asked for.
 CALLED = {
-    'pretrain': 'mmairl.engine.pretrain',
+    'pretrain': 'mmairl.own.pretrain',
     'embed': 'mmairl.evaluation.embed',
     'map_images': 'mmairl.report.map_page',
 }

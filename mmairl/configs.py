@@ -1,4 +1,6 @@
-"""Configs: found by name or path, read from Python, YAML or JSON, changed by `--cfg-options`, and written as data.
+"""Configs: found by name or path, read from Python, YAML or JSON, changed by `--cfg-options`, and written as YAML or JSON.
+
+A config is a program, whatever its format: a YAML file names classes and modules that are imported and called.
 
 `mmairl::NAME.py` is a config of this package, from a wheel and from a checkout, also where mmengine reads configs. mmengine
 itself keeps a closed list of packages, wants a folder before the name, and looks in `.mim`, which a checkout does not have.
@@ -8,18 +10,19 @@ Such a base behaves exactly like a relative `_base_`.
 import json
 import os
 import sys
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 from mmengine.config import Config
 from mmengine.config import utils as by_mmengine
+from mmengine.fileio import register_handler
+from mmengine.fileio.handlers import YamlHandler
 from mmengine.utils import import_modules_from_strings
 
-from mmairl.data_configs import SUFFIXES, PlainDumper, check, is_data, parsed, read_plain_yaml_only, scopes_of
-from mmairl.errors import UserError, closest
-from mmairl.files import replacing
+from mmairl.errors import UserError, closest, holds_secret
+from mmairl.files import NUMBER, TUPLE, PlainLoader, write_text
 
 PREFIX = 'mmairl::'
 PACKAGE = Path(__file__).resolve().parent
@@ -33,7 +36,24 @@ KNOWN = (
     'log_processor', 'log_level', 'visualizer', 'default_scope', 'randomness', 'experiment_name', 'custom_imports',
     'runner_type', 'strategy', 'total_batch_size', 'fast', 'evaluation', 'recipes',
 )  # fmt: skip
-IMPORT_KEYS = {'imports', 'allow_failed_imports'}
+
+
+class PlainDumper(yaml.SafeDumper):
+    """The writer for PlainLoader: tuples stay tuples, and equal parts are written out."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+class PlainYaml(YamlHandler):
+    """mmengine's reader of YAML by PlainLoader: its own reads 1e-3 as text, and runs code that annotations of images hold."""
+
+    def load_from_fileobj(self, file: IO[str], **_: Any) -> Any:
+        return yaml.load(file, Loader=PlainLoader)
+
+
+PlainDumper.add_representer(tuple, lambda dumper, values: dumper.represent_sequence(TUPLE, values))
+PlainDumper.add_implicit_resolver(*NUMBER)
 
 
 def home() -> Path:
@@ -58,6 +78,12 @@ def config_path(name: str) -> Path:
     return path
 
 
+def _import_from(folder: Path) -> None:
+    """Let a project's config find the project's own parts."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
 def load_config(path: str | Path, options: dict | None = None) -> Config:
     """The config with `--cfg-options` merged in; a misspelt key is an error, not a key that nothing reads.
 
@@ -69,13 +95,17 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     path = str(config_path(path) if str(path).startswith(PREFIX) else path)
     if not os.path.isfile(path):
         raise UserError(f'there is no config at {path}; see configs/ for those that come with mmairl')
-    read_plain_yaml_only()  # a Python config may have a YAML base
+    read_plain_yaml()
+    for folder in (*Path(path).resolve().parents, home()):
+        if (folder / 'projects').is_dir():
+            _import_from(folder)
     try:
-        cfg = read_config(path) if is_data(path) else _run_config(path)
+        cfg = Config.fromfile(path)  # noqa: TID251  the user's own program
     except UserError:
         raise
-    except Exception as error:  # a config in Python can fail in any way
-        raise UserError(f'the config {path} cannot be read ({type(error).__name__}: {error}); correct it') from error
+    except Exception as error:  # a program can fail in any way
+        said = ' '.join(str(error).split())
+        raise UserError(f'the config {path} cannot be read ({type(error).__name__}: {said}); correct it') from error
     for key in options or {}:
         name = key.split('.')[0]
         if name in KNOWN:
@@ -94,116 +124,50 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     for name in cfg:
         if name not in KNOWN and closest(name, KNOWN):
             raise UserError(f"the config {path} sets '{name}', which nothing reads{closest(name, KNOWN)}")
+    refuse_secrets(cfg)
     return cfg
 
 
-def _run_config(path: str) -> Config:
-    """A Python config: code that runs, by OpenMMLab's design. A folder of YAML must not be able to bring such code."""
-    for folder in Path(path).resolve().parents:
-        if (folder / 'projects').is_dir():
-            _import_from(folder)
-    return Config.fromfile(path)  # noqa: TID251  the user's own config
+def refuse_secrets(cfg: Config) -> None:
+    """Refuse a URL that holds a password or a signature, before a log, a checkpoint or a result keeps it."""
+    for keys, value in walk(cfg._cfg_dict):
+        if isinstance(value, str) and holds_secret(value):
+            raise UserError(
+                f"the config sets {'.'.join(map(str, keys))} to a URL with a secret, '{value}', which logs and checkpoints "
+                "would keep; leave the secret out, and put it where the storage's own package looks for it"
+            )
 
 
-def _import_from(folder: Path) -> None:
-    """Where a project's config finds its own parts."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-
-def read_config(path: str | Path) -> Config:
-    """The config in a YAML or JSON file with its bases, from the one reading in which it was checked."""
-    return Config(_read(Path(path), ())._cfg_dict, filename=str(path))
+def read_plain_yaml() -> None:
+    """Make mmengine read YAML, of configs and of annotations, by PlainLoader."""
+    register_handler(['yml', 'yaml'])(PlainYaml)
 
 
 def write_config(cfg: Config, path: str | Path) -> None:
-    """Write a config, with its bases and options, as the YAML or JSON file that is read as data.
+    """Write a config, with its bases and options, as YAML or JSON.
 
     YAML keeps tuples and is equal when read again; JSON has lists for them, which some parts of mmdet do not take.
     """
-    if not is_data(path):
-        raise UserError(f'a config is written as data to NAME.yaml or NAME.json, not to {path}')
-    values = cfg.to_dict()
+    suffix = Path(path).suffix
+    if suffix not in ('.yaml', '.yml', '.json'):
+        raise UserError(f'a config is written to NAME.yaml or NAME.json, not to {path}; give such a name')
+    refuse_secrets(cfg)
     try:
-        if Path(path).suffix.lower() == '.json':
-            text = json.dumps(values, indent=2)
+        if suffix == '.json':
+            text = json.dumps(cfg.to_dict(), indent=2)
         else:
-            text = yaml.dump(values, Dumper=PlainDumper, sort_keys=False)
+            text = yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False)
     except (TypeError, yaml.YAMLError) as error:
         raise UserError(f'the config holds a value that is not plain data ({error}); it stays a Python file') from error
-    if 'custom_imports' in values:
-        _require_own(values['custom_imports'], Path(path))
-    check(values, Path(path), scopes_of(values))
-    with replacing(path) as beside:
-        beside.write_text(text)
+    write_text(path, text)
 
 
-def _read(path: Path, above: tuple[Path, ...]) -> Config:
-    path = path.resolve()
-    if path in above:
-        raise UserError(f'the config {path} is its own _base_; take one of the two out')
-    if path.suffix == '.py':
-        return _trusted(path, above[-1])
-    own = parsed(path)
-    bases = own.pop('_base_', [])
-    bases = bases if isinstance(bases, list) else [bases]
-    whole = Config()
-    for base in (_read(_base(path, name), (*above, path)) for name in bases):
-        if doubled := whole._cfg_dict.keys() & base._cfg_dict.keys():
-            raise UserError(f'two bases of {path} both set {sorted(doubled)[0]}; leave one of them out')
-        whole.merge_from_dict(base._cfg_dict, allow_list_keys=False)
-    imports = {**whole._cfg_dict, **own}.get('custom_imports')
-    if imports is not None:
-        _require_own(imports, path)
-        import_modules_from_strings(**imports)
-    check(own, path, scopes_of(whole._cfg_dict) | scopes_of(own))
-    whole.merge_from_dict(own, allow_list_keys=False)
-    return whole
-
-
-def _base(path: Path, name: Any) -> Path:
-    if isinstance(name, str) and name.startswith(PREFIX):
-        return config_path(name)
-    if not isinstance(name, str) or '::' in name or Path(name).suffix not in (*SUFFIXES, '.py'):
-        raise UserError(f'the _base_ {name!r} of {path} is not a path to a .yaml, .json or .py config; give one')
-    base = path.parent / name
-    if not os.path.isfile(base):  # unlike Path's, it takes any name, however long
-        raise UserError(
-            f'the _base_ {name[:200]} of {path} is not there; correct the path, which begins at {path.parent}'
-        )
-    return base
-
-
-def _trusted(path: Path, user: Path) -> Config:
-    """A Python base, which is run: one of those that come with mmairl and no other."""
-    roots = [home() / 'configs', *home().glob('projects/*/configs')]
-    if not any(path.is_relative_to(root.resolve()) for root in roots):
-        raise UserError(
-            f'{user} has the _base_ {path}, which is Python code and does not come with mmairl; '
-            'give a base in YAML or JSON, or write the config in Python if you mean to run that code'
-        )
-    _import_from(home())
-    return Config.fromfile(path, import_custom_modules=False)  # noqa: TID251  it comes with mmairl
-
-
-def _require_own(imports: Any, path: Path) -> None:
-    """Refuse `custom_imports` that name other modules than those of this package and of the projects beside it."""
-    names = imports.get('imports') if isinstance(imports, dict) and imports.keys() <= IMPORT_KEYS else None
-    names = [names] if isinstance(names, str) else names
-    strings = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    tops = {name.partition('.')[0] for name in names} if strings else {None}
-    ours = {'mmairl': PACKAGE, 'projects': home() / 'projects'}
-    if not tops <= ours.keys() or any(_folder(top) != ours[top] for top in tops):
-        raise UserError(
-            f'{path} sets custom_imports to {names or imports}, which are Python modules that do not come with mmairl; '
-            'a YAML or JSON config is data, only Python may do that'
-        )
-
-
-def _folder(package: str) -> Path | None:
-    """Where a top-level package would be imported from; looking runs none of it."""
-    spec = find_spec(package)
-    return Path(spec.origin).resolve().parent if spec and spec.origin else None
+def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
+    """Every value at any depth with the keys that lead to it."""
+    yield keys, values
+    items = dict.items(values) if isinstance(values, dict) else ()  # a ConfigDict's own `items` takes a plain key
+    for key, value in enumerate(values) if isinstance(values, (list, tuple, set)) else items:
+        yield from walk(value, (*keys, key))
 
 
 def flat(value: Any, key: str = '') -> dict[str, Any]:

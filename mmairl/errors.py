@@ -4,32 +4,55 @@ import difflib
 import functools
 import os
 import re
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import closing, contextmanager
+from urllib.parse import unquote
 
-import torch.distributed as dist
 from mmengine.dist import is_main_process
+
+from mmairl.stopping import AGAIN, Listener, Stopped, leave, stop_processes
 
 # In the frames of these, nothing is called but what a config names.
 BUILDERS = (('mmengine.registry.build_functions', 'build_from_cfg'), ('mmairl.engine.launch', 'build'))
 
 
+# A URL, or the path that Python makes of one, with its user and its query, in any text; `zip://a::s3://b` are two.
+URL = re.compile(
+    r"""(\b\w+:/{1,2})([^\s/?#'":]*:(?![:/])[^\s?#'"]*@|[^\s/?#'"]*@)?((?:(?!::)[^\s?#'"])*)([?#][^\s'"]*=[^\s'"]*)?"""
+)
+SECRET = re.compile(r'sig|token|key|cred|secret|access|auth|pass|pwd|policy', re.IGNORECASE)
+
+
+def without_secrets(text: object) -> str:
+    """The text with its URLs cut to scheme, host and path: the rest may be a password or a signature.
+
+    >>> without_secrets('no answer from https://me:pw@host/a.tar?sig=x')
+    'no answer from https://host/a.tar'
+    """
+    return URL.sub(r'\1\3', str(text))
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a URL in the text has a password, or a parameter that is named like a signature, a token or a key."""
+    for scheme, user, _, query in URL.findall(text):
+        if user and (':' in user or scheme.startswith('http')):
+            return True
+        if any(SECRET.search(unquote(part.partition('=')[0])) for part in re.split('[?#&;]', query)):
+            return True
+    return False
+
+
 class UserError(ValueError):
-    """What is wrong, where, and what to do, in one sentence; command lines print it without a traceback."""
+    """What is wrong, where, and what to do, in one sentence without secrets; command lines print it without a traceback."""
+
+    def __init__(self, said: object = '') -> None:
+        super().__init__(without_secrets(said))
 
 
-# Schedulers, launchers and terminals ask with these for an end; SIGQUIT and SIGKILL end a process at once.
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
-# EX_TEMPFAIL: try again later. torchrun restarts on any code but 0; a scheduler should requeue on this one.
-REQUEUE = 75
-
-
-class Stopped(BaseException):
-    """The command was asked to end; the text says by what, what is saved, and how it goes on."""
+class Diverged(UserError):
+    """Training or its features are not finite any more; a trial of a search that ends so counts as the worst."""
 
 
 # Functions that know the sentence for some errors of other libraries, and give None for all others.
@@ -94,13 +117,13 @@ def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
     @functools.wraps(main)
     def run() -> None:
         try:
-            with heeding_signals():
+            with closing(Listener(leave)):
                 main()
         except Stopped as stopped:
             if is_main_process():
                 print(stopped, file=sys.stderr)
             stop_processes()
-            sys.exit(REQUEUE)
+            sys.exit(AGAIN)
         except Exception as error:
             said = explanation(error)
             if said is None or os.environ.get('MMAIRL_TRACEBACK'):
@@ -122,62 +145,3 @@ def as_user_errors() -> Iterator[None]:
         if said in (None, error):
             raise
         raise said from error
-
-
-@contextmanager
-def heeding_signals() -> Iterator[None]:
-    """A signal raises Stopped, once, as Ctrl-C raises KeyboardInterrupt. One that is ignored stays so, as SIGHUP by nohup."""
-    reset_signals_in_forks()
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        told.append(number)
-        for other in before:
-            signal.signal(other, signal.SIG_IGN)
-        stopped = Stopped(f'stopped by {signal.Signals(number).name}; the same command goes on where it can')
-        if not dist.is_initialized():
-            raise stopped
-        if is_main_process():
-            print(stopped, file=sys.stderr, flush=True)
-        os._exit(REQUEUE)  # the others may wait for this process: no way out is common to all
-
-    before, told = {}, []
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if told or signal.getsignal(number) is leave:  # a run that leaves has set its own
-                signal.signal(number, handler)
-
-
-@functools.cache
-def reset_signals_in_forks() -> None:
-    """From now on, a child that this process forks, as libraries do for their pools, ends by SIGNALS and not by our handlers.
-
-    Signals wait during the fork: Python loses one that comes before the child has set itself up, and a pool that ends its
-    workers would wait for that one for ever.
-    """
-    masks = []
-
-    def block() -> None:
-        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS))
-
-    def release() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
-
-    def release_child() -> None:
-        for number in SIGNALS:
-            if callable(signal.getsignal(number)):  # not what is ignored, as SIGHUP by nohup
-                signal.signal(number, signal.SIG_DFL)
-        release()
-
-    os.register_at_fork(before=block, after_in_parent=release, after_in_child=release_child)
-
-
-def stop_processes() -> None:
-    """Leave the process group together: gloo's threads abort a process that exits while they still run."""
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()

@@ -1,20 +1,63 @@
-"""Files that are there whole or not at all: write beside, flush to disk, rename. What goes wrong is one sentence."""
+"""Files that are there whole or not at all: write beside, flush to disk, rename. JSON and YAML are read as a declared type.
+
+What goes wrong is one sentence, with the file and the place in it.
+"""
 
 import errno
 import glob
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
+import msgspec
 import torch
+import yaml
 
-from mmairl.errors import UserError, chain
+from mmairl.errors import UserError, chain, closest
 
+Kind = TypeVar('Kind')
+# The words of msgspec's messages, in the singular and in the plural.
+KINDS = {
+    'int': ('a whole number', 'whole numbers'),
+    'float': ('a number', 'numbers'),
+    'str': ('text', 'texts'),
+    'bool': ('true or false', 'truth values'),
+    'null': ('nothing', 'nothing'),
+    'array': ('a list', 'lists'),
+    'object': ('keys and values', 'keys and values'),
+}
+
+TUPLE = 'tag:yaml.org,2002:python/tuple'
+# YAML 1.1 wants a dot in the mantissa; without this a learning rate of 1e-3 would be text.
+NUMBER = ('tag:yaml.org,2002:float', re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$'), list('-+0123456789'))
+LARGEST = 100_000  # values in a YAML file with all that it refers to; a few lines can stand for a billion
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of what people declare in a file: a key that nothing reads and a value of another type are refused."""
+
+
+class PlainLoader(yaml.SafeLoader):
+    """The safe loader of YAML, which also reads 1e-3 as a number, and the tuples that mmengine writes."""
+
+
+PlainLoader.add_constructor(TUPLE, lambda loader, node: tuple(loader.construct_sequence(node, deep=True)))
+PlainLoader.add_implicit_resolver(*NUMBER)
+
+
+class WithoutMerges(PlainLoader):
+    """The same without merges (<<), of which a few lines can stand for more keys than fit into memory."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        pass
 
 
 @contextmanager
@@ -56,7 +99,7 @@ def write_text(path: str | Path, text: str) -> Path:
 
 def write_json(path: str | Path, content: object) -> Path:
     """Write a JSON file, whole or not at all, and return where it is; for every JSON file that a command leaves behind."""
-    return write_text(path, json.dumps(content, indent=1) + '\n')
+    return write_text(path, json.dumps(content, indent=1, default=msgspec.to_builtins) + '\n')
 
 
 def write_checkpoint(content: dict, path: str | Path, source: str | Path | None = None) -> None:
@@ -65,17 +108,107 @@ def write_checkpoint(content: dict, path: str | Path, source: str | Path | None 
         torch.save(content, file)
 
 
-def read_json(path: str | Path) -> Any:
-    """The value in a JSON file; a file that is missing, cut off or something else is a UserError."""
+def read_json(path: str | Path, kind: type[Kind] = Any) -> Kind:
+    """Return what a JSON file holds, as `kind`; a file that is missing, cut off or something else is a UserError."""
+    return typed(_parsed(path, json.loads, 'JSON'), kind, path)
+
+
+def read_yaml(path: str | Path, kind: type[Kind] = Any, loader: type = WithoutMerges) -> Kind:
+    """Return what a YAML file holds, as `kind`; by yaml.BaseLoader all values are text, which counts as the number in it."""
+
+    def parse(text: str) -> Any:
+        content = yaml.load(text, loader)
+        if next(islice(json.JSONEncoder(default=str).iterencode(content), LARGEST, None), None):
+            raise OverflowError
+        return content
+
+    return typed(_parsed(path, parse, 'YAML'), kind, path, loader is not yaml.BaseLoader)
+
+
+def _parsed(path: str | Path, parse: Callable[[str], Any], language: str) -> Any:
     path = Path(path)
     if not path.is_file():
         raise UserError(f'there is no file {path}; check the path')
     try:
-        return json.loads(path.read_text(encoding='utf-8'))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f'{path} is not a whole JSON file: {error}; make it again') from error
+        return parse(path.read_text(encoding='utf-8'))
+    except (ValueError, yaml.YAMLError, RecursionError, OverflowError) as error:
+        said = ' '.join(str(error).split()) or 'it is too large'
+        raise UserError(f'{path} is not a whole {language} file: {said}; correct it, or make it again') from error
     except OSError as error:
         raise UserError(f'{path} cannot be read: {error.strerror}; check its permissions') from error
+
+
+def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True) -> Kind:
+    """Return plain values as `kind`; what does not fit is a sentence with the file and the place in it.
+
+    >>> typed({'a': [1, 'b']}, dict[str, tuple[int, ...]], 'FILE')
+    Traceback (most recent call last):
+    mmairl.errors.UserError: FILE: a[1]: expected a whole number, and is text
+    """
+    try:
+        return msgspec.convert(content, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        raise UserError(f'{path}: {_complaint(content, kind, strict)}') from error
+
+
+def _complaint(content: Any, kind: Any, strict: bool, place: str = '') -> str:
+    """Return the innermost place that is not of its type, and what is wrong there; '' where nothing is."""
+    for name, value, inner in _parts(content, kind):
+        if said := _complaint(value, inner, strict, f'{place}{name}'.lstrip('.')):
+            return said
+    try:
+        msgspec.convert(content, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        said, _, at = str(error).partition(' - at ')
+    else:
+        return ''
+    names = list(content) if isinstance(content, dict) else []
+    known = [name for arm in _arms(kind) if _is_struct(arm) for name in get_type_hints(arm)]
+    wanted, _, given = said.partition(', got ')
+    if said.startswith('Object contains unknown field'):
+        key = next(name for name in names if name not in known)
+        said = f"has '{key}', which nothing reads{closest(str(key), known)}; known are {', '.join(known)}"
+    elif said.startswith('Object missing required field'):
+        said = f'lacks {said.split("`")[1]}'
+    elif said.startswith('Expected'):
+        wanted = re.sub('`(.*?)`', lambda of: _words(kind) if of[1] == 'array' else _known(of[1]), wanted)
+        said = f'e{wanted[1:]}{" as each key" * at.startswith("`key`")}' + (given and f', and is {_known(given[1:-1])}')
+    return f'{place}: {said}' if place else said
+
+
+def _parts(content: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what a value is made of: its name or number, the value, and the type that is declared for it."""
+    for arm in _arms(kind):
+        if isinstance(content, dict) and _is_struct(arm):
+            types = get_type_hints(arm, include_extras=True)
+            yield from ((f'.{key}', value, types[key]) for key, value in content.items() if key in types)
+        elif isinstance(content, dict) and get_origin(arm) is dict:
+            yield from ((f'.{key}', value, get_args(arm)[1]) for key, value in content.items())
+        elif isinstance(content, (list, tuple)) and get_origin(arm) in (list, tuple):
+            yield from ((f'[{number}]', value, get_args(arm)[0]) for number, value in enumerate(content))
+
+
+def _arms(kind: Any) -> tuple[Any, ...]:
+    """Return the types that a type allows."""
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _known(names: str) -> str:
+    """The words for a message's names of types, such as str | null."""
+    return ' or '.join(KINDS.get(name, (name,))[0] for name in names.split(' | '))
+
+
+def _words(kind: Any, number: int = 0) -> str:
+    """The words for a list of this type."""
+    kind = _arms(kind)[0]
+    if get_origin(kind) in (list, tuple):
+        return f'{KINDS["array"][number]} of {_words(get_args(kind)[0], 1)}'
+    return KINDS.get(getattr(kind, '__name__', ''), KINDS['object'])[number]
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -9,7 +9,8 @@ import torch
 import yaml
 from mmengine.config import DictAction
 
-from mmairl.data_configs import PlainLoader
+from mmairl.configs import PlainLoader
+from mmairl.errors import without_secrets
 
 
 def whole(least: int, most: float = float('inf')) -> Callable[[str], int]:
@@ -82,8 +83,8 @@ class ConfigOptions(DictAction):
             try:
                 options[key] = self._value(text)
             except (AssertionError, yaml.YAMLError, ValueError) as error:
-                said = ' '.join(str(error).split())
-                raise argparse.ArgumentError(self, f'{key}={text} cannot be read ({said})') from error
+                said = without_secrets(f'{key}={text} cannot be read ({" ".join(str(error).split())})')
+                raise argparse.ArgumentError(self, said) from error
         setattr(namespace, self.dest, options)
 
     def _value(self, text: str) -> Any:

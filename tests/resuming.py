@@ -14,8 +14,8 @@ from mmengine.hooks import Hook
 
 from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes
-from mmairl.errors import Stopped, stop_processes
 from mmairl.registry import HOOKS
+from mmairl.stopping import Stopped, stop_processes
 from projects.faults.compare import different_runs
 from projects.faults.compare import differing as differing  # for the tests that compare states of their own
 from projects.faults.small_run import VIEW as VIEW

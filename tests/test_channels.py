@@ -15,7 +15,8 @@ from mmairl.engine import launch
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import extract
-from mmairl.evaluation.protocol import evaluation_sets, extraction
+from mmairl.evaluation.on_features import extraction
+from mmairl.evaluation.sets import evaluation_sets
 from mmairl.weights.load import load_checkpoint
 from mmairl.weights.read import fitted
 

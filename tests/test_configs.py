@@ -1,10 +1,13 @@
-"""The ladder of configs: neighbours differ in one factor."""
+"""The ladder of configs, whose neighbours differ in one factor; and configs in YAML and JSON."""
 
+import json
 from pathlib import Path
 
 import pytest
 from mmengine.config import Config
 
+from mmairl.configs import load_config, write_config
+from mmairl.errors import UserError
 from mmairl.study.factors import changed, factors_of, markdown
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
@@ -72,3 +75,46 @@ def test_the_factors_are_those_of_the_papers_table():
         lars = name.endswith('_lars')
         assert factors['optimizer'] == ('LARS, lr 1.2, decay 1e-06' if lars else 'SGD, lr 0.12, decay 0.0001')
         assert ('solarize' in factors['augmentation']) == (name.startswith('byol') or name.endswith('complexaug'))
+
+
+def config(folder: Path, values: dict | str, name: str = 'run.yaml') -> Path:
+    (folder / name).write_text(values if isinstance(values, str) else json.dumps(values))
+    return folder / name
+
+
+def test_a_config_in_yaml_has_bases_and_parts_of_projects_as_one_in_python(tmp_path):
+    config(tmp_path, dict(model=dict(a=1, b=dict(c=2)), train_cfg=dict(d=1)), 'one.json')
+    config(tmp_path, dict(fast=dict(e=1)), 'two.yml')
+    own = 'model: {a: 1e-3, b: {_delete_: true, f: 4}}\nfast: {e: "1e-3"}'
+    cfg = load_config(config(tmp_path, f'_base_: [one.json, two.yml]\n{own}'))
+    assert cfg.to_dict() == dict(model=dict(a=0.001, b=dict(f=4)), train_cfg=dict(d=1), fast=dict(e='1e-3'))
+    base = 'mmairl::projects/msbreg/configs/msbreg_k4_r50_300e.py'
+    cfg = load_config(config(tmp_path, dict(_base_=base, total_batch_size=8)))
+    assert cfg.model.head.type == 'RegularisedHead' and cfg.total_batch_size == 8
+
+
+@pytest.mark.parametrize('name', ['byol_lars_r50_200e.py', 'demo/mocov2plus_shapes.py', 'evaluation/voc2007_r50.py'])
+def test_a_config_written_as_yaml_or_json_is_equal_but_for_the_tuples_of_json(tmp_path, name):
+    cfg = load_config(CONFIGS / name)
+    cfg.dump(tmp_path / 'theirs.yaml')
+    assert '!!python/tuple' in (tmp_path / 'theirs.yaml').read_text()
+    assert load_config(tmp_path / 'theirs.yaml').to_dict() == cfg.to_dict()
+    cfg.spans = dict(one=(1, 2, (3, [4])), text='1e-3', small=1e-5, yes='yes', none=None)
+    for file in ('run.yaml', 'run.json'):
+        write_config(cfg, tmp_path / file)
+        values = cfg.to_dict() if file == 'run.yaml' else json.loads(json.dumps(cfg.to_dict()))
+        assert load_config(tmp_path / file).to_dict() == values
+
+
+def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path):
+    for value in (object(), Path('a'), {1, object()}):
+        for name in ('run.yaml', 'run.json'):
+            with pytest.raises(UserError, match='not plain data'):
+                write_config(Config(dict(a=dict(b=value))), tmp_path / name)
+    with pytest.raises(UserError, match='is written to NAME.yaml'):
+        write_config(Config(dict(a=1)), tmp_path / 'run.py')
+    assert not list(tmp_path.iterdir())
+    for text in ('a: [1', '- a', '1: 2', '\0', '_base_: gone.yaml', '_base_: run.yaml', 'a: ' + '[' * 5000):
+        with pytest.raises(UserError, match='cannot be read') as caught:
+            load_config(config(tmp_path, text))
+        assert '\n' not in str(caught.value)

@@ -5,13 +5,15 @@ import os
 import subprocess
 import threading
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import pytest
 import resuming
 import torch
 
 from mmairl.errors import UserError
-from mmairl.files import BackgroundWriter, read_json, replacing, write_json, write_text
+from mmairl.files import BackgroundWriter, read_json, read_yaml, replacing, write_json, write_text
 
 
 def test_the_caller_does_not_wait_for_the_disk_the_next_write_does_and_an_error_is_raised_once():
@@ -107,3 +109,48 @@ def test_an_older_checkpoint_goes_only_when_the_newer_one_is_there(tmp_path, mon
         resuming.run(cfg)
     assert sorted(path.name for path in tmp_path.glob('*.pth*')) == ['iter_2.pth', 'iter_4.pth']
     assert not list(tmp_path.glob('.*.tmp'))
+
+
+class Part(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    sizes: tuple[int, ...] = ()
+    by_name: dict[str, list[float]] = {}
+    either: str | list[str] | None = None
+
+
+class Whole(msgspec.Struct, forbid_unknown_fields=True):
+    parts: list[Part] = []
+    part: Part | None = None
+    share: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+
+
+@pytest.mark.parametrize('content, sentence', [
+    ('[', 'is not a whole JSON file: Expecting value'),
+    ('[' * 10**5, 'is not a whole JSON file: maximum recursion'),
+    ('[]', ': expected keys and values, and is a list'),
+    ('{"parts": [{"name": "a"}, {"sizes": "c"}]}', 'parts[1].sizes: expected a list of whole numbers, and is text'),
+    ('{"parts": [{"name": "a", "sizes": [1, 2.5]}]}', ': parts[0].sizes[1]: expected a whole number, and is a number'),
+    ('{"part": {"name": "a", "by_name": {"x": [1], "y": [1, null]}}}', 'part.by_name.y[1]: expected a number, and is nothing'),
+    ('{"part": {"name": true}}', ': part.name: expected text, and is true or false'),
+    ('{"part": {"name": "a", "either": 3}}', ': part.either: expected text or a list or nothing, and is a whole number'),
+    ('{"part": {"name": "a", "size": []}}', ": part: has 'size', which nothing reads; did you mean 'sizes'?; known are name"),
+    ('{"part": {}}', ': part: lacks name'),
+    ('{"share": 0}', ': share: expected a number > 0.0'),
+])  # fmt: skip
+def test_content_of_another_type_is_one_sentence_with_its_place(tmp_path, content, sentence):
+    (path := tmp_path / 'whole.json').write_text(content)
+    with pytest.raises(UserError) as told:
+        read_json(path, Whole)
+    assert str(told.value).startswith(str(path)) and sentence in str(told.value)
+
+
+def test_yaml_that_stands_for_more_than_fits_into_memory_and_keys_that_are_no_text_are_refused(tmp_path):
+    path = tmp_path / 'many.yaml'
+    for doubled, sentence in (('{<<: [*a, *a]}', 'tag:yaml.org,2002:merge'), ('[*a, *a]', 'it is too large')):
+        lines = ['a0: &a0 {x: 1}', *(f'a{n}: &a{n} {doubled}'.replace('*a', f'*a{n - 1}') for n in range(1, 40))]
+        path.write_text('\n'.join(lines))
+        with pytest.raises(UserError, match=sentence):
+            read_yaml(path)
+    path.write_text('part: {name: a, by_name: {3: []}}')
+    with pytest.raises(UserError, match='part.by_name: expected text as each key, and is a whole number'):
+        read_yaml(path, Whole)

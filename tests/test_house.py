@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the ground up. A room may import its own floor and those below.
 FLOORS = [
-    ['registry', 'errors', 'files', 'randomness', 'configs', 'data_configs', 'flags', 'machine'],
+    ['registry', 'errors', 'stopping', 'files', 'randomness', 'configs', 'flags', 'machine'],
     ['data'],
     ['models'],
     ['optim'],
@@ -20,6 +20,7 @@ FLOORS = [
     ['hooks', 'transfer'],
     ['report'],
     ['study'],
+    ['own'],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -1,8 +1,10 @@
 """Cores and GPUs by what a process is given."""
 
 import os
+import re
 from pathlib import Path
 
+import pytest
 import torch
 
 from mmairl import machine
@@ -46,14 +48,23 @@ def test_the_cache_lies_with_the_temporary_files_where_the_home_cannot_be_writte
     assert machine.cache() == tmp_path / f'mmairl-{os.getuid()}'
 
 
-def test_a_run_says_at_its_start_what_it_uses(toy_config, monkeypatch, capfd):
+@pytest.mark.parametrize('level', ['INFO', 'WARNING', 'ERROR'])
+@pytest.mark.parametrize('unusable', ['', 'the driver is too old'])
+def test_a_run_says_at_its_start_what_it_uses_at_every_level(toy_config, monkeypatch, capfd, level, unusable):
     from mmairl.engine import launch
 
-    monkeypatch.setattr(launch, 'unusable_gpu', lambda: 'the driver is too old')
-    cfg = toy_config(steps=1, width=4, log_level='WARNING')
+    monkeypatch.setattr(launch, 'unusable_gpu', lambda: unusable)
+    cfg = toy_config(steps=1, width=4, log_level=level)
     launch.train(cfg)
-    said = ''.join(capfd.readouterr())
-    threads = torch.get_num_threads()
-    line = f'1 x cpu, though there is a GPU (the driver is too old), each with {threads} threads and 0 data workers on '
-    assert 'WARNING' in said and line in said and f'cache {machine.cache()}, work dir {cfg.work_dir}' in said
-    assert list(launch.places(dict(type='A', dataset=dict(root='data', views=[])))) == [str(Path('data').absolute())]
+    said = capfd.readouterr().out
+    though = ', though there is a GPU (the driver is too old)' if unusable else ''
+    line = f'1 x cpu{though}, each with {torch.get_num_threads()} threads and 0 data workers on '
+    assert said.count(line) == 1 and f'cache {machine.cache()}, work dir {cfg.work_dir}' in said
+    assert bool(re.search('WARNING.* - 1 x cpu', said)) == (bool(unusable) and level != 'ERROR')
+
+
+def test_a_data_sets_places_are_told_without_what_may_be_secret():
+    inner = dict(root=['data', 'https://me:secret@host/a.tar?b=secret'], views=[])
+    from mmairl.engine.launch import places
+
+    assert list(places(dict(type='A', dataset=inner))) == [str(Path('data').absolute()), 'https://host/a.tar']

@@ -14,6 +14,7 @@ import torch
 from mmengine.runner import Runner
 from PIL import Image
 
+from mmairl.configs import load_config
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import UserError
@@ -64,6 +65,22 @@ def test_a_config_of_ours_trains_and_saves_in_mmengines_own_runner(toy_config, c
     runner = Runner.from_cfg(again)
     runner.train()
     assert runner.iter == 3
+
+
+def test_mmengines_own_runner_reads_data_without_workers():
+    """torch refuses a time to wait, and workers that stay, where there are none; only our runner sets them where there are."""
+    data = dict(_delete_=True, type='Shapes', split='train', count=8, size=8)
+    options = {
+        f'train_dataloader.{key}': value for key, value in dict(num_workers=0, batch_size=4, dataset=data).items()
+    }
+    cfg = load_config('mmairl::mocov2plus_r50_200e.py', options)
+    launch.register()
+    assert len(list(Runner.build_dataloader(cfg.train_dataloader))) == 2
+    for workers, expected in ((0, (0, False)), (2, (launch.WAIT, True))):
+        cfg.train_dataloader.num_workers = workers
+        launch.keep_workers(cfg.train_dataloader)
+        assert (cfg.train_dataloader.timeout, cfg.train_dataloader.persistent_workers) == expected
+        del cfg.train_dataloader['timeout'], cfg.train_dataloader['persistent_workers']
 
 
 def test_a_batch_that_mmengines_runner_would_take_for_one_is_one_sentence(toy_config):

@@ -1,7 +1,10 @@
-"""No reader runs code from a file: ours, and those of the platform that a run calls. Ruff's rules look at the source."""
+"""Checkpoints, images, features, results and a stranger's run are data: no reader of ours, and none of the platform's that a
+run calls, runs code from them. Ruff's rules look at the source."""
 
+import json
 import pickle
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +14,22 @@ import pytest
 import torch
 from mmengine.runner import CheckpointLoader
 
+from mmairl.configs import load_config
 from mmairl.data.images import UnreadableImage, decode_bytes
 from mmairl.data.published import CIFAR10
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
+from mmairl.engine.scalars import config_of
 from mmairl.errors import UserError
 from mmairl.evaluation.features import read_rows
+from mmairl.report.compare_page import write_compare_page
+from mmairl.report.evaluation_page import write_evaluation_page
+from mmairl.report.health_page import write_health_page
+from mmairl.report.studies_page import write_studies_page
+from mmairl.study.spec import read_study
 from projects.faults.checkpoints import Canary
+
+LADDER = Path(__file__).parents[1] / 'configs/studies/ladder.yaml'
 
 
 @pytest.fixture
@@ -106,3 +118,46 @@ def test_an_image_that_is_a_program_is_no_image(tmp_path):
     path.write_text('%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n(canary) (w) file closefile\n')
     with pytest.raises(UnreadableImage):
         decode_bytes(path.read_bytes())
+
+
+def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeypatch, capsys):
+    """Its configs are hostile, in Python and in YAML; a page, and a study that collects, read what the run has recorded."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1])
+    from tools import study
+
+    (tmp_path / 'evil.py').write_text(program := f'a = __import__("os").mkdir({str(canary)!r})\n')
+    yaml = f'custom_imports: {{imports: [evil]}}\nmodel: !!python/object/apply:os.mkdir ["{canary}"]\n'
+    monkeypatch.syspath_prepend(tmp_path)
+    row = read_study(LADDER).rows[0]
+    runs = [tmp_path / 'out/runs' / row.slug / f'seed_{seed}' for seed in range(2)]
+    for run in runs:
+        for folder in ('asked', '20260101_000000/vis_data'):
+            (run / folder).mkdir(parents=True)
+            for name, text in {'config.py': program, 'config.yaml': yaml}.items():
+                (run / name).write_text(text)
+                (run / folder / name).write_text(text)
+        scalars = [dict(step=1, loss=1.0, health_spread_key=0.5)]
+        (run / '20260101_000000/vis_data/scalars.json').write_text('\n'.join(map(json.dumps, scalars)))
+        (run / 'result.json').write_text(json.dumps(dict(scores=dict(knn=50.0), config=str(run / 'config.py'))))
+    write_compare_page(runs, tmp_path / 'compare.html')
+    write_health_page(runs[0], tmp_path / 'health.html')
+    write_evaluation_page(runs[0])
+    write_studies_page(tmp_path)
+    for option in ('--collect', '--status'):
+        words = [LADDER, '--scale', 'demo', '--out', tmp_path / 'out', option]
+        monkeypatch.setattr(sys, 'argv', ['study.py', *map(str, words)])
+        with pytest.raises(SystemExit):
+            study.main()
+        assert 'was begun with another config' in capsys.readouterr().err
+    assert not canary.exists()
+    with pytest.raises(UserError):
+        load_config(runs[0] / 'asked' / 'config.yaml')
+    load_config(tmp_path / 'evil.py')
+    assert canary.exists(), 'a config is a program'
+
+
+@pytest.mark.parametrize('text', ['a = (', '-' * 100_000 + '1', 'a = 1\0', '\xff'])
+def test_a_strangers_config_that_is_none_is_one_sentence(tmp_path, canary, text):
+    (folder := tmp_path / '20260101_000000/vis_data').mkdir(parents=True)
+    (folder / 'config.py').write_text(text, 'latin1')
+    sentence(lambda: config_of(tmp_path), canary, 'is no config that a run has written')

@@ -14,10 +14,11 @@ from torch.testing import assert_close
 
 from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes
-from mmairl.errors import UserError, stop_processes
+from mmairl.errors import UserError
 from mmairl.hooks import OnlineProbeHook
 from mmairl.models.batchnorm import SyncBN, each_view, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
+from mmairl.stopping import stop_processes
 
 KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
 PROJECTS = '../projects'

@@ -11,20 +11,28 @@ from pathlib import Path
 import mmairl  # noqa: F401  before torch, whose threads it sets up
 
 # isort: split
-import torch
 from mmengine.dist import is_main_process
 from rich.console import Console
 
 from mmairl.configs import load_config
 from mmairl.engine.check import check_parts
 from mmairl.engine.launch import register
-from mmairl.errors import UserError, one_sentence_errors, stop_processes
+from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.knn import TEMPERATURE
-from mmairl.evaluation.protocol import BASELINES, BY_TRAINING, ON_FEATURES, Settings, default_device, evaluate
+from mmairl.evaluation.protocol import (
+    BASELINES,
+    BY_TRAINING,
+    ON_FEATURES,
+    default_device,
+    default_workers,
+    evaluate,
+    settings_for,
+)
 from mmairl.files import write_json
-from mmairl.flags import ConfigOptions, above_zero, count, device, positive
+from mmairl.flags import ConfigOptions, above_zero, count, device, positive, seed
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import terminal_table
+from mmairl.stopping import stop_processes
 from mmairl.weights.load import is_released
 
 
@@ -36,13 +44,21 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--init', choices=BASELINES, help='measure a baseline in place of a checkpoint')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
     parser.add_argument(
-        '--k', dest='ks', type=positive, nargs='+', default=[20, 200], metavar='K', help='knn: numbers of neighbours'
+        '--k',
+        dest='ks',
+        type=positive,
+        nargs='+',
+        metavar='K',
+        help="knn: numbers of neighbours (20 200, or the config's)",
     )
     parser.add_argument('--temperature', type=above_zero, default=TEMPERATURE, help='knn: of the votes')
     parser.add_argument('--recipe', help='linear, finetune: one of configs/_base_/recipes, or the path of a config')
     parser.add_argument(
-        '--sweep', action='store_true', help='linear: many rates and decays in one pass, the best tested'
+        '--sweep',
+        action=argparse.BooleanOptionalAction,
+        help="linear: many rates and decays in one pass, the best tested (or as the config's evaluation.sweep says)",
     )
+    parser.add_argument('--seed', type=seed, help='of a classifier that is trained, of folds and held-out images (0)')
     parser.add_argument('--standardise', action='store_true', help='logreg: features of mean 0 and deviation 1')
     parser.add_argument('--low-shot', action='store_true', help='svm: with few positive images a class, too')
     parser.add_argument('--work-dir', type=Path, help='linear, finetune: where the run lives, and is resumed from')
@@ -51,9 +67,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--device', type=device, default=default_device(), help='knn, logreg, svm: what features are computed on'
     )
-    parser.add_argument(
-        '--workers', type=count, default=8 if torch.cuda.is_available() else 0, help='processes that load images'
-    )
+    parser.add_argument('--workers', type=count, default=default_workers(), help='processes that load images')
     parser.add_argument('--out', type=Path, help='JSON to write; by default beside the checkpoint')
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
     parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, default={}, help='overrides, as k=v')
@@ -79,8 +93,7 @@ def main() -> None:
     cfg = load_config(args.config, args.cfg_options)
     out = args.out or default_out(args)
     args.work_dir = args.work_dir or out.with_suffix('')
-    known = {field.name for field in dataclasses.fields(Settings)}
-    settings = Settings(**{name: value for name, value in vars(args).items() if name in known})
+    settings = settings_for(**vars(args))
     check_parts(cfg, ('model', 'evaluation'))
     result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings)
     if is_main_process():

@@ -15,8 +15,8 @@ from rich.progress import track
 
 from mmairl.data.folders import FileDataset, ImageFolder, UnlabelledFolder
 from mmairl.data.packed import Smaller, pack
-from mmairl.data.shard_index import SUFFIXES
-from mmairl.data.shards import Shards
+from mmairl.data.shards.dataset import Shards
+from mmairl.data.shards.index import SUFFIXES
 from mmairl.data.statistics import statistics
 from mmairl.errors import one_sentence_errors, printable
 from mmairl.flags import count, fraction, positive, size_in_bytes

@@ -3,7 +3,7 @@ config makes, or a map of images.
 
 tools/report.py FOLDER... [--plot X Y] [--out DIR]
 tools/report.py views CONFIG [--root DIR] [--out PAGE]
-tools/report.py health WORK_DIR [--watch] [--out PAGE]
+tools/report.py health WORK_DIR [--out PAGE]
 tools/report.py compare RUN RUN... [--out PAGE]
 tools/report.py map CHECKPOINT --images DIR [--colours CSV COLUMN] [--out PAGE]
 """
@@ -22,7 +22,6 @@ from mmairl.report.compare_page import write_compare_page
 from mmairl.report.evaluation_page import records_in, write_evaluation_page
 from mmairl.report.health_page import write_health_page
 from mmairl.report.views_page import write_views_page
-from mmairl.report.watch import watch
 
 
 def parse_args() -> argparse.Namespace:
@@ -48,10 +47,8 @@ def health(arguments: Sequence[str]) -> Path:
     parser = argparse.ArgumentParser(prog='report.py health', description="The health page of a run's latest start.")
     parser.add_argument('work_dir', help='of a training run with a HealthHook')
     parser.add_argument('--out', help='the page (default: WORK_DIR/health.html)')
-    parser.add_argument('--watch', action='store_true', help='write it again as the run goes, and show it here as well')
     args = parser.parse_args(arguments)
-    write = watch if args.watch else write_health_page
-    return write(args.work_dir, args.out or Path(args.work_dir) / 'health.html')
+    return write_health_page(args.work_dir, args.out or Path(args.work_dir) / 'health.html')
 
 
 def views(arguments: Sequence[str]) -> Path:
@@ -107,7 +104,7 @@ def evaluation() -> Path:
     records = records_in(*args.folders)
     if not records:
         raise UserError(f'no results in {", ".join(args.folders)}; measure something with tools/evaluate.py first')
-    known = sorted({name for record in records for name in record['scores']})
+    known = sorted({name for record in records for name in record.scores})
     for name in {name for pair in args.plot for name in pair} - set(known):
         raise UserError(f"no result has the score '{name}'; there are {', '.join(known)}")
     Path(args.out).mkdir(parents=True, exist_ok=True)

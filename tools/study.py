@@ -9,20 +9,20 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import mmairl  # noqa: F401  before torch, which takes seconds
 
 # isort: split
 import torch
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Table
 
 from mmairl.configs import home
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, default_device
+from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES
 from mmairl.files import write_text
 from mmairl.flags import count, positive, seed
 from mmairl.machine import cores
@@ -30,19 +30,20 @@ from mmairl.report.studies_page import write_studies_page
 from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import latex, markdown
 from mmairl.report.table import rich_table
-from mmairl.study.attribution import more_runs
 from mmairl.study.collect import collect
+from mmairl.study.conduct import complete, look_into, until_decided
 from mmairl.study.guard import compare, require_fair
+from mmairl.study.measure import is_local
+from mmairl.study.numbers.attribution import more_runs
+from mmairl.study.numbers.looks import USUAL, begin
+from mmairl.study.numbers.statistics import Comparison, plan_seeds
 from mmairl.study.plan import Cost, cost
-from mmairl.study.runs import Run, execute, lay_out, status
+from mmairl.study.runs import Run, lay_out, status
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.sequential import USUAL, begin, open_rows
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, slurm_jobs
 from mmairl.study.spec import Study, catalogue, read_study
-from mmairl.study.statistics import Comparison, plan_seeds
-from mmairl.study.worker import is_local, last_checkpoint, outdated
+from mmairl.study.trials import trial_counts
 from mmairl.transfer.tasks import TASKS
-from mmairl.weights.read import read_backbone
 
 CONSOLE = Console()
 
@@ -69,7 +70,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--status', action='store_true', help='how far each run is, also while they run, and leave')
     parser.add_argument('--out', type=Path, help='default: work_dirs/studies/STUDY_SCALE')
-    parser.add_argument('--dry-run', action='store_true', help='plan and check, and leave')
+    parser.add_argument('--dry-run', action='store_true', help='plan and check, and leave; this loads the configs')
     parser.add_argument('--power', action='store_true', help='what the seeds that are finished can see, and leave')
     parser.add_argument(
         '--effect', type=float, help="--power: the effect that is looked for (default: the study's margin)"
@@ -94,8 +95,11 @@ def main() -> None:
     register()
     study, scale = read_study(args.study), read_scale(args.scale)
     out = args.out or Path('work_dirs/studies') / f'{study.name}_{scale.name}'
-    seeds, tasks = args.seeds or scale.seeds or study.seeds, args.tasks or study.tasks.get(scale.name) or scale.tasks
+    study = replace(study, seeds=tuple(args.seeds or scale.seeds or study.seeds))
+    seeds, tasks = study.seeds, args.tasks or study.tasks.get(scale.name) or scale.tasks
     require_known(tasks)
+    if args.dry_run:
+        print('this loads the configs that the study names; configs are programs')
     configs = {row.name: resolve(row, scale) for row in study.rows}
     require_fair(compare(study, configs))
     if args.print_commands:
@@ -111,8 +115,13 @@ def main() -> None:
     if args.power:
         show_power(study, out / 'study.json', args.effect or study.equivalence)
         return
+    devices, jobs = args.per_run, jobs_of(args)
     if args.until_decided:
-        runs = until_decided(study, configs, scale, seeds, tasks, out, args)
+        if args.slurm or args.cluster:
+            raise UserError('--until-decided waits for each look, which jobs of Slurm do not; leave one of them out')
+        plan = begin(out, study, seeds, args.most)
+        finish = (lambda runs: None) if args.collect else lambda runs: complete(runs, jobs, devices, say)
+        runs = until_decided(study, configs, scale, tasks, out, plan, finish, say)
     else:
         runs = lay_out(study, configs, seeds, tasks, out)
     if args.slurm or args.cluster:
@@ -122,56 +131,22 @@ def main() -> None:
         print(f'submit with: bash {shlex.quote(str(submit))}')
         return
     if not args.collect and not args.until_decided:
-        complete(runs, args)
+        complete(runs, jobs, devices, say)
     record = collect(study, configs, scale, runs, out)
     write_text(out / 'table.md', markdown(record))
     write_text(out / 'table.tex', latex(record))
     print(markdown(record))
     print(f'the page is {write_study_page(record, out / "page.html")}')
-    look_into(study, configs, runs, out)
+    for page in look_into(study, configs, runs, out):
+        print(page)
     if failed := [run for run in runs if (run.folder / 'failed.txt').is_file() and not run.done]:
         raise UserError(
             f'{len(failed)} of {len(runs)} runs have failed, the first in {failed[0].folder} (see its log.txt)'
         )
 
 
-def complete(runs: list[Run], args: argparse.Namespace) -> None:
-    """Run what is not finished, with a line for each run that begins or ends."""
-    done = sum(run.done for run in runs)
-    CONSOLE.print(f'{done} of {len(runs)} runs are finished')
-    for run in runs:
-        if run.result and (differs := outdated(run.folder, run.result)):
-            print(f'{run.row.name}, seed {run.seed} is measured anew, since this has changed: {differs}')
-
-    def report(run: Run, what: str) -> None:
-        nonlocal done
-        done += what == 'done'
-        CONSOLE.print(f'[{done}/{len(runs)}] {run.row.name}, seed {run.seed}: {what}', markup=False, highlight=False)
-
-    execute(runs, jobs_of(args), args.per_run, report)
-
-
-def until_decided(study, configs, scale, seeds, tasks, out: Path, args: argparse.Namespace) -> list[Run]:
-    """All runs up to the look at which nothing is open any more, the budget is spent, or a run is not finished."""
-    if args.slurm or args.cluster:
-        raise UserError('--until-decided waits for each look, which jobs of Slurm do not; leave one of them out')
-    plan, rows, runs = begin(out, study, seeds, args.most), study.rows, []
-    CONSOLE.print(plan.words, highlight=False)
-    seeds = [*seeds, *range(max(seeds) + 1, max(seeds) + 1 + plan.most - len(seeds))]
-    looked = 0
-    for look, _ in plan.looks:
-        runs += lay_out(replace(study, rows=tuple(rows)), configs, seeds[looked:look], tasks, out)
-        looked = look
-        if not args.collect:
-            complete(runs, args)
-        record = collect(study, configs, scale, runs, out)
-        if not all(run.done for run in runs):
-            break
-        CONSOLE.print(record['sequential']['looks'][-1], highlight=False)
-        found = record['comparisons'][record['metrics'][0]['key']]
-        if not (rows := open_rows(study, [Comparison(**of) for of in found])):
-            break
-    return runs
+def say(line: str) -> None:
+    CONSOLE.print(line, markup=False, highlight=False)
 
 
 def require_known(tasks: Sequence[str]) -> None:
@@ -196,14 +171,29 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
         table.add_column(name, justify='left' if name in ('row', 'changes') else 'right')
     found = {name: cost(cfg, scale) for name, cfg in configs.items()}
     found |= {row.name: Cost(0, 0, found[row.name].gigabytes) for row in study.rows if row.others}  # nothing is trained
+    trials = trial_counts(study, configs) if study.search else {}
+    runs = {row.name: seeds * (trials.get(row.name, 0) + 1 + bool(study.search)) for row in study.rows}
     for row in study.rows:
-        of = found[row.name]
-        numbers = (f'{of.epochs:g}', f'{of.hours * seeds:.2f}', f'{of.gigabytes * seeds:.2f}')
-        table.add_row(row.name, row.factor, str(seeds), *numbers)
+        of, number = found[row.name], runs[row.name]
+        table.add_row(
+            row.name,
+            row.factor,
+            str(number),
+            f'{of.epochs:g}',
+            f'{of.hours * number:.2f}',
+            f'{of.gigabytes * number:.2f}',
+        )
     CONSOLE.print(table)
+    if trials:
+        counts = ', '.join(f'{name}: {count}' for name, count in trials.items())
+        CONSOLE.print(
+            f'{seeds} searches; trials in each, by the FLOPs of {study.search.budget:g} runs of the cheapest row: {counts}; '
+            'each search ends with a fresh run of its best trial, and beside it the row runs as published',
+            highlight=False,
+        )
     if study.design:
         CONSOLE.print(f'{study.design.words}: {study.design.confusion}', highlight=False)
-    total, size = (seeds * sum(getattr(of, part) for of in found.values()) for part in ('hours', 'gigabytes'))
+    total, size = (sum(getattr(found[name], part) * runs[name] for name in runs) for part in ('hours', 'gigabytes'))
     CONSOLE.print(
         f'pre-training takes about {total:.1f} device hours, {total / devices:.1f} h on {devices} of them, and {size:.1f} GB; '
         f'at {scale.rate:g} images a second and device ({scale.rate_source})',
@@ -214,7 +204,7 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
 def show_status(runs: list[Run]) -> None:
     found = [(run, *status(run)) for run in runs]
     for run, what, said in found:
-        line = f'{run.row.name}, seed {run.seed}: {what}{f": {said}" if said else ""}'
+        line = f'{run.name}: {what}{f": {said}" if said else ""}'
         CONSOLE.print(line, markup=False, highlight=False, soft_wrap=True)
     counted = Counter(what for _, what, _ in found)
     print('; '.join(f'{number} {what}' for what, number in counted.most_common()))
@@ -238,29 +228,6 @@ def show_power(study: Study, path: Path, effect: float) -> None:
         'found four times in five, corrected for the comparisons of a score; the spreads are estimates from these seeds',
         highlight=False,
     )
-
-
-def look_into(study: Study, configs: dict, runs: list[Run], out: Path) -> None:
-    """The study's looks into its networks, of the first seed and where all of their rows are finished."""
-    from mmairl.analysis.images import Images
-    from mmairl.report import analysis_pages
-
-    for number, of in enumerate(study.look):
-        first = {run.row.name: run for run in runs if run.row.name in of['rows'] and run.seed == runs[0].seed}
-        if not all(run.done for run in first.values()):
-            continue
-        paths = {name: str(last_checkpoint(first[name].folder)) for name in of['rows']}
-        subjects = {name: (path, 'student') for name, path in paths.items()}
-        folder, instrument = out / f'{of["instrument"]}_{number}', of['instrument']
-        if instrument == 'norms':
-            networks = {name: read_backbone(path) for name, path in paths.items()}
-            print(analysis_pages.norms_page(networks, 3, folder))
-            continue
-        images = Images(configs[of['rows'][0]], 5000, 64, 0, default_device())
-        if instrument == 'cka':
-            print(analysis_pages.cka_page(subjects, images, 'pooled', False, False, folder))
-        else:
-            print(analysis_pages.geometry_page(subjects, images, 'tsne', False, folder, 0))
 
 
 if __name__ == '__main__':

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import signal
 from pathlib import Path
 
 import mmairl  # noqa: F401  before torch, whose threads it sets up
@@ -14,8 +13,9 @@ from mmengine.dist import get_world_size
 
 from mmairl.configs import load_config, write_config
 from mmairl.engine.launch import join, register, strategy_named, train
-from mmairl.errors import SIGNALS, one_sentence_errors, stop_processes
-from mmairl.flags import ConfigOptions, above_zero, positive, seed
+from mmairl.errors import one_sentence_errors
+from mmairl.flags import ConfigOptions, positive, seed
+from mmairl.stopping import stop_processes
 
 
 def parse() -> argparse.Namespace:
@@ -42,12 +42,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         '--suggest', action='store_true', help='print a config for --images of your own, with its reasons, and leave'
     )
+    parser.add_argument('--method', default='mocov2plus', help='--suggest: the framework, such as byol or smocov2plus')
     parser.add_argument('--images', type=positive, help='--suggest: how many there are')
     parser.add_argument('--gpus', type=positive, default=1, help='--suggest: how many there are')
     parser.add_argument(
         '--channels', type=positive, help='--suggest: of each image, read as it is stored (TIFF, PNG, NPY)'
     )
-    parser.add_argument('--memory', type=above_zero, metavar='GIB', help='--suggest: of each GPU')
     parser.add_argument(
         '--log', nargs='+', default=[], metavar='LOGGER', help='wandb, mlflow, tensorboard: where curves go as well'
     )
@@ -96,20 +96,14 @@ def apply(args: argparse.Namespace, cfg: Config) -> None:
         cfg.randomness.seed = args.seed
 
 
-def ignore_signals() -> None:
-    """The work is done: a signal while the process exits must not turn its success into a failure."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
 @one_sentence_errors
 def main() -> None:
     args = parse()
     if args.suggest:
-        from mmairl.engine.suggest import suggest  # which no training run needs
+        from mmairl.own.suggest import suggest  # which no training run needs
 
         register()
-        print(suggest(args.images, args.gpus, args.memory, args.channels))
+        print(suggest(args.method, args.images, args.gpus, args.channels))
         return
     cfg = load_config(args.config, args.cfg_options)
     apply(args, cfg)
@@ -117,7 +111,7 @@ def main() -> None:
         write_config(cfg, args.dump_config)
         return
     if args.plan is not None or args.per_gpu is not None:
-        from mmairl.engine.plan import follow, plan  # which an ordinary run does not need
+        from mmairl.own.plan import follow, plan  # which an ordinary run does not need
     if args.plan is not None:
         print(plan(cfg, args.plan, args.per_gpu or max(1, cfg.total_batch_size // args.plan))[1])
         return
@@ -125,7 +119,6 @@ def main() -> None:
         join(cfg, args.launcher)
         follow(cfg, plan(cfg, get_world_size(), args.per_gpu)[0])
     train(cfg, args.launcher)
-    ignore_signals()
     stop_processes()
 
 

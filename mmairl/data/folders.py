@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mmairl.data.images import MAX_PIXELS, read_file
+from mmairl.data.images import MAX_PIXELS
+from mmairl.data.reading import read_file
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS

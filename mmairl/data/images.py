@@ -1,38 +1,27 @@
-"""Image files: read, and decoded to the pixels that a viewer would show.
-
-A file that is at fault raises an UnreadableImage with the reason; a file system that fails, a UserError after some tries.
-"""
+"""Image files decoded to the pixels that a viewer would show; one at fault raises an UnreadableImage with the reason."""
 
 import ctypes
-import errno
 import functools
 import logging
-import os
-import stat
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from io import BytesIO
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from mmairl.errors import UserError, printable
-from mmairl.files import FULL
+from mmairl.errors import UserError
 
 try:
     import simplejpeg
 except ImportError:
     simplejpeg = None
 
-Read = TypeVar('Read')
-PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)  # seconds between six tries; a fail-over takes about as long
 MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a gigabyte of RGB; ImageNet's largest has 61 million
 BYTES_PER_PIXEL = 16  # the most that Pillow reads: four channels of 32 bits
 # What is found under the names of images. Others in Pillow's list run programs (EPS) or take any file for theirs (TGA).
@@ -67,80 +56,12 @@ class Reason(IntEnum):
     NOT_RGB = 11, 'is damaged, or a TIFF of other channels than RGB (then set channels of the data set)'
 
 
-# Every other error of the system (ESTALE, EIO, ETIMEDOUT, EREMOTEIO, ENETDOWN, EMFILE, ...) is not the file's fault.
-FAULTS_OF_THE_FILE = {
-    errno.ENOENT: Reason.VANISHED,
-    errno.ENOTDIR: Reason.VANISHED,
-    errno.ELOOP: Reason.VANISHED,
-    errno.EACCES: Reason.FORBIDDEN,
-    errno.EPERM: Reason.FORBIDDEN,
-    errno.EISDIR: Reason.NO_FILE,
-    errno.ENXIO: Reason.NO_FILE,
-}
-
-
 class UnreadableImage(UserError):
     """This one file is at fault: training takes another image in its place (data/training.py), evaluation stops."""
 
     def __init__(self, reason: Reason, name: str = 'an image') -> None:
         super().__init__(f'{name} {reason.phrase}; mend or remove it')
         self.reason = reason
-
-
-def read_file(path: Path, root: Path, max_pixels: int = MAX_PIXELS) -> bytes:
-    """The bytes of an image file below `root`.
-
-    All at once: a decoder that reads a mapped file dies by SIGBUS if its file system goes away.
-    """
-
-    def read() -> bytes:
-        try:
-            # Without O_NONBLOCK, to open a named pipe waits for its writer.
-            with open(path, 'rb', opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
-                    raise UnreadableImage(Reason.NO_FILE)
-                if status.st_size > BYTES_PER_PIXEL * max_pixels:
-                    raise UnreadableImage(Reason.TOO_LARGE)
-                return file.read()
-        except OSError as error:
-            reason = FAULTS_OF_THE_FILE.get(error.errno)
-            if reason is None:
-                raise
-            if reason is Reason.VANISHED:
-                require_root(root)
-            raise UnreadableImage(reason) from error
-
-    return retried(read, path)
-
-
-def require_root(root: Path) -> None:
-    """A vanished file is the file's fault only while the root is there and holds something: a lost mount is an empty folder."""
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(root) as entries:
-        if any(entries):
-            return
-    raise UserError(
-        f'the image folder {root} is empty or gone in the middle of the run; mount it again, then go on with --resume'
-    )
-
-
-def retried(read: Callable[[], Read], path: Path | str) -> Read:
-    """What `read` returns, tried again after growing pauses while the file system fails."""
-    pauses = iter(PAUSES)
-    while True:
-        try:
-            return read()
-        except OSError as error:
-            if error.errno in FULL:  # where it is copied to
-                raise
-            pause = next(pauses, None)
-            if pause is None:
-                raise UserError(
-                    f'the file system does not answer ({errno.errorcode.get(error.errno, error)} at {printable(path)}) '
-                    f'after {len(PAUSES) + 1} tries over {sum(PAUSES):.1f} s; check the mount (or move the file away if '
-                    'only it fails), then go on with --resume'
-                ) from error
-            time.sleep(pause)
 
 
 def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:

@@ -66,7 +66,7 @@ class Mixture(ViewDataset):
     def shard_bounds(self) -> list[np.ndarray] | None:
         """Of each set, where its shards begin and end; None where some set is not of shards."""
         inside = self.sets.values()
-        return [one.contents.bounds for one in inside] if all(hasattr(one, 'contents') for one in inside) else None
+        return [one.contents.units for one in inside] if all(hasattr(one, 'contents') for one in inside) else None
 
     def place(self, index: int) -> tuple[str, ViewDataset, int]:
         """The image's set, by name and itself, and the image's place there."""

@@ -20,8 +20,8 @@ from torch.utils.data import DataLoader
 
 from mmairl.data.folders import FileDataset
 from mmairl.data.images import UnreadableImage, file_kind
-from mmairl.data.shard_formats import ABOUT, content, members
-from mmairl.data.shards import Shards
+from mmairl.data.shards.dataset import Shards
+from mmairl.data.shards.formats import ABOUT, content, members
 from mmairl.data.training import unreadable_allowed
 from mmairl.errors import UserError, printable
 from mmairl.files import replacing

@@ -1,11 +1,8 @@
-"""Data workers end with their parent alone; those that lack memory or file handles, die or hang, end in a sentence."""
+"""Data workers that lack memory or file handles, die or hang, end in a sentence."""
 
 import errno
-import os
 import re
 import resource
-import signal
-import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +13,7 @@ import torch
 from mmengine.utils import apply_to
 from torch.utils.data import DataLoader, dataloader
 
-from mmairl.errors import EXPLAINERS, SIGNALS, UserError, chain
+from mmairl.errors import EXPLAINERS, UserError, chain
 
 FEWER = '; lower train_dataloader.num_workers, then go on with --resume'
 SHARED_MEMORY = (
@@ -102,21 +99,3 @@ def explain_worker_failure(error: BaseException) -> UserError | None:
 
 
 EXPLAINERS.append(explain_worker_failure)
-
-
-def obey_parent_only(worker: int, then: Callable[[int], None] | None) -> None:
-    """Start of a data worker, which ignores SIGNALS unless they are sent by its parent.
-
-    Schedulers and terminals signal every process of a job, and a worker that dies ends the step that was to be finished.
-    """
-    if hasattr(signal, 'sigwaitinfo'):  # elsewhere nobody can know who has sent a signal
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        threading.Thread(target=_leave_with_the_parent, daemon=True).start()
-    if then is not None:
-        then(worker)
-
-
-def _leave_with_the_parent() -> None:
-    while signal.sigwaitinfo(SIGNALS).si_pid != os.getppid():
-        pass
-    os._exit(0)

@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.runner import set_random_seed
 from torch.utils.data import DataLoader
 
-from mmairl.data_configs import walk
+from mmairl.configs import refuse_secrets, walk
 from mmairl.errors import UserError, closest
 from mmairl.registry import (
     BOXES,
@@ -42,7 +42,7 @@ SECTIONS = {
     'env_cfg.mp_cfg': ('mp_start_method', 'opencv_num_threads'),
     'auto_scale_lr': ('base_batch_size', 'enable'),
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
-    'evaluation': ('train', 'val', 'test', 'batch_size', 'held_out', 'views', 'sweep'),
+    'evaluation': ('train', 'val', 'test', 'batch_size', 'held_out', 'views', 'sweep', 'ks'),
     'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
     'strategy': ('type', 'zero_optimization', 'bf16'),
     'strategy.zero_optimization': ('stage', 'offload_optimizer', 'offload_param'),
@@ -68,7 +68,8 @@ BESIDE = ('type', '_scope_', 'priority', 'constructor', 'paramwise_cfg', 'conver
 
 
 def check_config(cfg: Config) -> None:
-    """Refuse misspelt keys, unknown types and impossible numbers of a training config."""
+    """Refuse misspelt keys, unknown types, impossible numbers and secrets of a training config."""
+    refuse_secrets(cfg)
     for name in REQUIRED:
         if not isinstance(cfg.get(name), dict):
             raise UserError(

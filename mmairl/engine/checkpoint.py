@@ -26,8 +26,7 @@ from mmengine.runner.checkpoint import load_state_dict
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from mmairl.configs import flat
-from mmairl.data_configs import read_plain_yaml_only
+from mmairl.configs import flat, read_plain_yaml
 from mmairl.errors import UserError
 from mmairl.files import write_checkpoint, write_text
 from mmairl.models.processes import network_of
@@ -149,7 +148,7 @@ def consolidate(src: Path, dst: Path) -> str:
 
 def trust_mmengine_checkpoints() -> None:
     """Make mmengine read files as this package does: by itself it runs code that a checkpoint, pickle or YAML holds."""
-    read_plain_yaml_only()
+    read_plain_yaml()
     register_handler(['pkl', 'pickle'])(PlainPickles)
     CheckpointLoader.register_scheme('', load_checkpoint, force=True)
     platform.load_url = _from_address  # not a registered scheme: mmengine's own for http calls it by this name

@@ -1,8 +1,6 @@
 """Processes on GPUs or on CPUs, by the same code path."""
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from torch import nn
 
 from mmairl.errors import UserError
 from mmairl.registry import MODEL_WRAPPERS
+from mmairl.stopping import end_with_parent
 
 # The environment variables that a launcher sets for each process.
 VARIABLES = {
@@ -22,7 +21,6 @@ VARIABLES = {
     'slurm': ('SLURM_PROCID', 'SLURM_LOCALID', 'SLURM_STEP_ID', 'SLURM_STEP_NUM_TASKS', 'SLURM_STEP_NODELIST'),
 }
 FIRST_PORT, PORTS = 15000, 16384  # below those that systems give to outgoing connections
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 def start_processes(launcher: str, timeout: float | None = None) -> None:
@@ -48,11 +46,9 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
     if torch.cuda.is_available():
         backend = 'nccl'
         settings.update(device_id=_take_gpu(launcher))  # the GPUs connect here, not at the first step
-    if sys.platform == 'linux':
-        # SIGTERM, upon which a run saves itself, when the process that started this one dies
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
-            os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')  # one machine: nobody outside reaches what is exchanged
+    end_with_parent()
+    if sys.platform == 'linux' and os.environ['MASTER_ADDR'] in ('127.0.0.1', 'localhost'):
+        os.environ.setdefault('GLOO_SOCKET_IFNAME', 'lo')  # one machine: nobody outside reaches what is exchanged
     if restarts := int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)):
         settings.update(_names_of_attempt(restarts))
     dist.init_process_group(backend, **settings)

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import all_gather_object, broadcast_object_list, get_world_size, is_main_process
-from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
 from mmairl.configs import home, load_config
@@ -20,10 +19,12 @@ from mmairl.engine.check import check_config
 from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.fast import float32_precision, set_fast_keys
 from mmairl.engine.runner import Runner
-from mmairl.errors import UserError, closest
+from mmairl.errors import UserError, closest, without_secrets
 from mmairl.files import explained_disk_errors
 from mmairl.machine import cache, cores, unusable_gpu
 from mmairl.registry import RUNNERS
+
+WAIT = 600  # seconds: a read that hangs for ever ends the run with a sentence
 
 
 def register() -> None:
@@ -60,6 +61,15 @@ def share_batch(cfg: Config, processes: int) -> None:
     cfg.train_dataloader.batch_size = total // (processes * steps)
 
 
+def keep_workers(loader: ConfigDict) -> None:
+    """Keep data workers from epoch to epoch and wait WAIT seconds for a batch; torch refuses both where there are none."""
+    chosen = dict(timeout=WAIT, persistent_workers=True)
+    if loader.get('num_workers'):
+        loader.update({key: loader.get(key, value) for key, value in chosen.items()})
+    else:
+        loader.update(timeout=0, persistent_workers=False)
+
+
 def leave_out_late_schedules(cfg: Config) -> None:
     """A run cut short, as by `train_cfg.max_epochs=1`, may end before a schedule begins, which mmengine refuses."""
     if isinstance(cfg.get('param_scheduler'), list):
@@ -90,8 +100,7 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     set_fast_keys(cfg)
     if cfg.get('randomness', {}).get('deterministic'):  # without it, torch refuses the first product on a GPU
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
-    if not cfg.train_dataloader.get('num_workers'):  # torch refuses what is for workers where there are none
-        cfg.train_dataloader.update(timeout=0, persistent_workers=False)
+    keep_workers(cfg.train_dataloader)
     with explained_disk_errors(cfg.work_dir), locked(cfg.work_dir), float32_precision(cfg.get('fast')):
         require_shared(cfg.work_dir)
         start = choose_start(cfg)
@@ -146,18 +155,6 @@ def require_shared(folder: str) -> None:
         )
 
 
-def in_use(folder: str | Path) -> bool:
-    """Whether a process holds the work dir at this moment."""
-    if not (lock := Path(folder) / '.lock').is_file():
-        return False
-    with lock.open('a+') as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 @RUNNERS.register_module()
 class PreparedRunner:
     """The `runner_type` of our configs, by which tools/train.py of mmpretrain and others start a run as `train` does."""
@@ -178,7 +175,7 @@ def places(dataset: dict) -> Iterator[str]:
     for key, value in dataset.items():
         if key in ('root', 'data_root', 'ann_file') and value:
             for place in [value] if isinstance(value, (str, Path)) else value:
-                yield str(place if '://' in str(place) else Path(place).absolute())
+                yield without_secrets(place) if '://' in str(place) else str(Path(place).absolute())
         elif isinstance(value, dict):
             yield from places(value)
 
@@ -190,16 +187,23 @@ def build(cfg: Config, start: Start | None = None) -> Runner:
     # mmengine tells of its own file client at every checkpoint, whatever the user does
     about = ('"FileClient" will be', '"HardDiskBackend" is the alias')
     runner.logger.addFilter(lambda record: not any(name in record.getMessage() for name in about))
-    device, unusable = next(runner.model.parameters()).device.type, unusable_gpu()
-    print_log(
+    say_what_is_used(runner)
+    _ = runner.train_loop
+    runner.prepare()
+    return runner
+
+
+def say_what_is_used(runner: Runner) -> None:
+    """Log where and on what a run works, and print it where the log's level hides that."""
+    cfg, device, unusable = runner.cfg, next(runner.model.parameters()).device.type, unusable_gpu()
+    line = (
         f'{get_world_size()} x {device}{f", though there is a GPU ({unusable})" if unusable else ""}, each with '
         f'{torch.get_num_threads()} threads and {cfg.train_dataloader.get("num_workers", 0)} data workers on {cores()} cores; '
         f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {get_world_size()} processes '
         f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps; '
-        f'data {" ".join(places(cfg.train_dataloader.dataset)) or "made here"}, cache {cache()}, work dir {cfg.work_dir}',
-        logger='current',
-        level=logging.WARNING if unusable else logging.INFO,
+        f'data {" ".join(places(cfg.train_dataloader.dataset)) or "made here"}, cache {cache()}, work dir {cfg.work_dir}'
     )
-    _ = runner.train_loop
-    runner.prepare()
-    return runner
+    level, (terminal, *_) = logging.WARNING if unusable else logging.INFO, runner.logger.handlers
+    if is_main_process() and terminal.level > level:
+        print(line, flush=True)
+    runner.logger.log(level, line)

@@ -125,7 +125,8 @@ def require_same_length(
     schedules: Sequence[_ParamScheduler], info: dict[str, Any], epochs: int, iterations: int
 ) -> None:
     """Refuse a run of another length whose schedules end where the old one ended: the last rate would hold to the end."""
-    for number, schedule in enumerate(schedules):
+    last = {schedule.param_name: number for number, schedule in enumerate(schedules)}
+    for number, schedule in ((number, schedules[number]) for number in last.values()):
         unit, now = ('max_epochs', epochs) if schedule.by_epoch else ('max_iters', iterations)
         if schedule.end == info.get(unit) != now:
             raise UserError(

@@ -22,12 +22,13 @@ from torch.utils.data import DataLoader, Sampler
 
 from mmairl.data.training import ResumableSampler, TrainingImages, require_a_batch
 from mmairl.data.views import inner_most
-from mmairl.data.workers import obey_parent_only, safe
+from mmairl.data.workers import safe
 from mmairl.engine.checkpoint import Checkpointed
 from mmairl.engine.fast import lay_out, make_fast
 from mmairl.errors import UserError
 from mmairl.models.processes import network_of
 from mmairl.registry import DATASETS
+from mmairl.stopping import obey_parent_only
 
 RUNS = count()  # of this process
 

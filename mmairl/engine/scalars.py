@@ -45,8 +45,8 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
         yield own
 
 
-def config_of(work_dir: str | Path) -> dict[str, Any]:
-    """The newest config that mmengine has written beside the curves. Nothing in it is run: it may be a stranger's."""
+def config_of(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
+    """Read the config that mmengine wrote at a start of the run, the last by default. A stranger's runs nothing."""
 
     def value(node: ast.expr) -> Any:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict':
@@ -61,5 +61,8 @@ def config_of(work_dir: str | Path) -> dict[str, Any]:
             return ast.unparse(node)
 
     configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
-    lines = ast.parse(configs[-1].read_text('utf-8')).body if configs else []
-    return {ast.unparse(line.targets[0]): value(line.value) for line in lines if isinstance(line, ast.Assign)}
+    try:
+        lines = ast.parse(configs[start].read_text('utf-8')).body if configs else []
+        return {ast.unparse(line.targets[0]): value(line.value) for line in lines if isinstance(line, ast.Assign)}
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UserError(f'{configs[start]} is no config that a run has written ({error}); remove it') from error

@@ -12,23 +12,21 @@ import os
 import signal
 import socket
 import sys
-from types import FrameType
+from contextlib import closing
 
 from torch.distributed import TCPStore
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.multiprocessing import api as processes
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 from torch.distributed.launcher import api
 from torch.distributed.run import main as torchrun
 
-from mmairl.errors import REQUEUE, SIGNALS, UserError, one_sentence_errors
+from mmairl.errors import UserError, one_sentence_errors
+from mmairl.stopping import AGAIN, GRACE, Listener
 
 LOOPBACK = '127.0.0.1'
-HANDLED = (*SIGNALS, signal.SIGQUIT)
-GRACE = 120  # seconds to finish a step and save; torch's own kills after 30
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
@@ -53,11 +51,11 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 
 
 class PatientAgent(LocalElasticAgent):
-    """Starts no process again that was told to stop, and waits GRACE for them; torch has no option for either."""
+    """Starts no process again that was told to stop, and waits GRACE for them, not 30 s; torch has no option for either."""
 
     def _monitor_workers(self, worker_group):
         result = super()._monitor_workers(worker_group)
-        if any(failure.exitcode == REQUEUE for failure in result.failures.values()):
+        if any(failure.exitcode == AGAIN for failure in result.failures.values()):
             self._remaining_restarts = 0
         return result
 
@@ -67,13 +65,8 @@ class PatientAgent(LocalElasticAgent):
         super()._shutdown(death_sig, **others)
 
 
-def stop_once(number: int, frame: FrameType | None) -> None:
-    """Handler in the place of torch's, whose second signal ends the wait and leaves the processes behind.
-
-    A mask would not keep it away: the store has threads, and any thread that is not masked takes a signal for Python.
-    """
-    for other in HANDLED:
-        signal.signal(other, lambda *_: None)
+def stop_agent(number: int) -> None:
+    """Answer a signal as torch's own handler does, but once: its second signal leaves the processes behind."""
     raise SignalException(f'process {os.getpid()} got {signal.Signals(number).name}', sigval=signal.Signals(number))
 
 
@@ -81,17 +74,17 @@ def stop_once(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     rendezvous_handler_registry.register('loopback', LoopbackRendezvous)
     api.LocalElasticAgent = PatientAgent
-    processes._terminate_process_handler = stop_once
-    options = ['--signals-to-handle=' + ','.join(number.name for number in HANDLED)]
+    options = ['--signals-to-handle=SIGQUIT']  # the others are ours; torch wants one
     if not any(word.startswith('--nnodes') for word in sys.argv[1:]):
         options += ['--nnodes=1', '--rdzv-backend=loopback', f'--rdzv-endpoint={LOOPBACK}:0']
     try:
-        torchrun([*options, *sys.argv[1:]])
+        with closing(Listener(stop_agent)):
+            torchrun([*options, *sys.argv[1:]])
     except SignalException:
-        sys.exit(REQUEUE)
+        sys.exit(AGAIN)
     except ChildFailedError as failed:
-        if any(failure.exitcode == REQUEUE for failure in failed.failures.values()):
-            sys.exit(REQUEUE)
+        if any(failure.exitcode == AGAIN for failure in failed.failures.values()):
+            sys.exit(AGAIN)
         raise
 
 

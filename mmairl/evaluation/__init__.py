@@ -1,1 +1,1 @@
-"""Measuring a frozen backbone: features, k-NN, linear probe; reads checkpoints and knows nothing of training."""
+"""Measure a backbone: on its frozen features, or by training on top of it; and say what each number depends on."""

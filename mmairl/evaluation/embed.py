@@ -13,10 +13,11 @@ from torch import Tensor
 
 from mmairl.configs import load_config
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.images import as_rgb, read_file
+from mmairl.data.images import as_rgb
 from mmairl.data.mixture import Mixture
-from mmairl.data.shard_index import SUFFIXES
-from mmairl.data.shards import Shards
+from mmairl.data.reading import read_file
+from mmairl.data.shards.dataset import Shards
+from mmairl.data.shards.index import SUFFIXES
 from mmairl.data.stored import channels_first
 from mmairl.data.views import ViewDataset, Views
 from mmairl.engine.launch import register

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from mmairl.data.images import UnreadableImage
 from mmairl.data.views import normalised, require_channels
 from mmairl.data.workers import safe
-from mmairl.errors import UserError
+from mmairl.errors import Diverged, UserError
 from mmairl.files import explained_disk_errors, replacing
 from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS
@@ -102,7 +102,7 @@ class Extraction:
         for images, y, readable in self.images(dataset):
             x = (images.flatten(1) if backbone is None else pooled(backbone(images))).float().cpu()
             if (broken := ~x.isfinite().all(dim=1)).any():
-                raise UserError(
+                raise Diverged(
                     f'image {at + int(broken.nonzero()[0])} has NaN or infinite features; the pre-training has diverged, '
                     'use an earlier checkpoint'
                 )

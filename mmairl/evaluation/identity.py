@@ -1,40 +1,99 @@
-"""What a result depends on, by content: weights, network, data, protocol, code. Used wherever a result is kept.
+"""What a number depends on: `identity_of` says it, `difference` compares it, `key_of` makes a name of it.
 
 An identity is a nested dictionary of plain values, which is stored beside the result. Two results with equal identities are the
 same measurement; a result with another identity is never returned and never mixed. Nothing is in it that does not change
-the number: no path, no number of workers, no device.
+the number: no path, no number of workers, no device. Data that are not on this machine are ABSENT, which counts as unchanged;
+data that are there and cannot be looked at are UNKNOWN, which equals nothing.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from mmengine import Config
 from PIL import features as pillow
 from torch import Tensor
 from torch.utils.data import Dataset
 
 import mmairl
-from mmairl.configs import flat
-from mmairl.data_configs import walk
+from mmairl.configs import flat, walk
 from mmairl.errors import UserError
+from mmairl.evaluation.sets import PARTS, described_sets, innermost, with_views
 from mmairl.files import read_json, write_json
 from mmairl.registry import DATASETS
+from mmairl.weights.read import Backbone
 
-REVISION = 2  # of our code; raise it with a change that changes what is measured
-PACKAGES = ('torch', 'torchvision', 'mmpretrain', 'onedl-mmpretrain', 'pillow', 'simplejpeg')
+REVISION = 3  # of our code; raise it with a change that changes what is measured
+PACKAGES = (
+    'torch',
+    'torchvision',
+    'mmengine',
+    'mmpretrain',
+    'onedl-mmpretrain',
+    'scikit-learn',
+    'pillow',
+    'simplejpeg',
+)
 WHOLE = 256 * 2**20  # bytes; what is smaller is read whole, of the rest every name, size and time
 THREADS = 16  # that wait for a network disk
 NAME = 'identity.json'
-COPIES = ('cache', 'cache_size')  # where a data set keeps copies of its images
+PLACES = ('root', 'data_root', 'cache', 'cache_size')  # where images lie, and copies of them: they count by content
 RESULTS = ('scores.json', 'last_checkpoint')  # what a run leaves in its folder
+ABSENT = 'not on this machine'
+UNKNOWN = 'unknown: '
+FILE = 'file '
+
+
+class Settings(Protocol):
+    """How a protocol measures: `identity` says what of it decides the number."""
+
+    def identity(self, cfg: Config, protocol: str, subject: Backbone | str) -> dict[str, Any]: ...
+
+
+def identity_of(
+    cfg: Config,
+    protocol: str,
+    subject: Backbone | str,
+    settings: Settings,
+    asked: Mapping[str, Any] | None = None,
+    data: Callable[[Mapping], dict] | None = None,
+) -> dict[str, Any]:
+    """Return all that a result of `evaluate` depends on.
+
+    Args:
+        subject: a checkpoint's backbone, or a baseline's name.
+        asked: what else was asked of whoever measures, such as the way in which a study made the weights.
+        data: in place of `data_identity`, for data sets that have been looked at before.
+    """
+    network = {key: value for key, value in cfg.model.backbone.items() if key != 'init_cfg'}
+    normal, sets = cfg.model.data_preprocessor, described_sets(cfg, protocol)
+    return dict(
+        protocol=dict(name=protocol, **settings.identity(cfg, protocol, subject)),
+        weights=subject if isinstance(subject, str) else weights_identity(subject.weights),
+        network='none' if subject == 'pixels' else config_identity(network),
+        input=dict(mean=list(normal.mean), std=list(normal.std)),
+        # Not as the protocol joins them: so two protocols on the same images say the same.
+        data={part: (data or data_identity)(cfg.evaluation[part]) for part in PARTS if part in cfg.evaluation},
+        views={name: config_identity(innermost(described).get('views')) for name, described in sets.items()},
+        code=code_identity(),
+        **(dict(asked=config_identity(asked)) if asked else {}),
+    )
+
+
+def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str, Any]) -> str:
+    """Name the features of one data set of an evaluation, by what they depend on."""
+    parts = [name, 'val'] if described.get('split') == 'train+val' and 'val' in identity['data'] else [name]
+    shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code')}
+    return key_of(dict(**shared, views=identity['views'][name], data=[identity['data'][part] for part in parts]))
 
 
 def weights_identity(weights: Mapping[str, Tensor]) -> str:
@@ -47,13 +106,19 @@ def weights_identity(weights: Mapping[str, Tensor]) -> str:
 
 
 def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
-    """Of a data set that is built from a config: its settings, and a digest of the images that it picks.
+    """Return a data set's settings, but for its views, and a digest of the images that it picks, their labels and classes.
 
     The digest covers the labels and arrays in memory, and the files: of up to 256 MiB every byte; of more, every name below
     the root, size and time of change. So one thing goes unnoticed: a file of a large set that is rewritten with its size
     and time kept.
     """
-    dataset = DATASETS.build(dict(described)) if dataset is None else dataset
+    settings = config_identity(with_views(described, None))
+    if dataset is None:
+        try:
+            dataset = DATASETS.build(dict(described))
+        except Exception as error:  # a class of the user's can fail in any way
+            content = ABSENT if is_absent(described) else f'{UNKNOWN}{error}'
+            return dict(settings=settings, content=content, images=content)
     digest, rows, images = hashlib.sha256(), np.arange(len(dataset)), len(dataset)
     while True:
         arrays = {name: x for name, x in sorted(vars(dataset).items()) if isinstance(x, (Tensor, np.ndarray))}
@@ -83,11 +148,22 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
         paths = [os.fspath(dataset.path(int(row))) for row in rows]
         digest.update(files_identity(paths, getattr(dataset, 'root', '/')).encode())
     elif set(arrays) <= {'labels'}:  # a class that does not say where its images are
-        named = (str(value) for keys, value in walk(dict(described)) if keys and _is_location(keys[-1], value))
-        for folder in filter(os.path.isdir, named):
-            paths = sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
-            digest.update(files_identity(paths, folder).encode())
-    return dict(settings=config_identity(described), images=images, content=digest.hexdigest()[:16])
+        for place in (str(value) for keys, value in walk(dict(described)) if keys and _is_location(keys[-1], value)):
+            paths = sorted(os.path.join(at, name) for at, _, names in os.walk(place) for name in names) or [place]
+            digest.update(files_identity(paths, place).encode())
+    return dict(settings=settings, content=digest.hexdigest()[:16], images=images)
+
+
+def is_absent(described: Mapping[str, Any]) -> bool:
+    """Whether a place of images that a data set names is not there, or is empty, as where a disk is not mounted."""
+    roots = [value for keys, value in walk(dict(described)) if 'root' in keys and isinstance(value, (str, Path))]
+    for root in roots:
+        fixed = re.split(r'[*?\[{]', str(root))[0]  # of a pattern of shards, the folder
+        place = fixed if fixed == str(root) else os.path.dirname(fixed) or '.'
+        listable = os.path.isdir(place) and os.access(place, os.R_OK)
+        if '://' not in place and (not os.path.exists(place) or (listable and not os.listdir(place))):
+            return True
+    return False
 
 
 def files_identity(paths: Sequence[str], root: str | Path) -> str:
@@ -106,19 +182,17 @@ def files_identity(paths: Sequence[str], root: str | Path) -> str:
 
 
 def config_identity(value: Any, key: str = '') -> Any:
-    """A config as plain values, where a file that is named counts by its content and a folder by that of the data set."""
+    """A config as plain values, where a file that is named counts by its content, and a place of images not at all."""
     if isinstance(value, Mapping):
-        kept = [(name, inner) for name, inner in sorted(value.items()) if name not in COPIES]
+        kept = [(name, inner) for name, inner in sorted(value.items()) if name not in PLACES]
         return {str(name): config_identity(inner, str(name)) for name, inner in kept}
     if isinstance(value, (list, tuple)):
         return [config_identity(inner) for inner in value]
-    if key == 'root' and isinstance(value, str) and ('://' in value or set(value) & set('*{')):
-        return os.path.basename(value)  # a pattern of shards
     if _is_location(key, value):
         if os.path.isdir(value):
             return 'a folder'
         _add_file(digest := hashlib.sha256(), value)
-        return f'file {digest.hexdigest()[:16]}'
+        return f'{FILE}{digest.hexdigest()[:16]}'
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
@@ -144,14 +218,25 @@ def key_of(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """What differs between two identities: 'weights (3f2a there, 9b1c here)'; '' where they are equal.
+def difference(there: Mapping[str, Any], here: Mapping[str, Any], but: Collection[str] = ()) -> str:
+    """Say what differs between two identities, `but` for some of their parts; '' where nothing does.
 
-    >>> difference(dict(weights='3f2a', k=20), dict(weights='9b1c', k=20))
+    >>> difference(dict(weights='3f2a', k=20, code='1'), dict(weights='9b1c', k=20, code='2'), but=['code'])
     'weights (3f2a there, 9b1c here)'
     """
-    old, new = (flat(json.loads(json.dumps(one))) for one in (there, here))
-    names = [name for name in dict.fromkeys([*old, *new]) if old.get(name, '-') != new.get(name, '-')]
+    old, new = (
+        flat(json.loads(json.dumps({name: value for name, value in one.items() if name not in but})))
+        for one in (there, here)
+    )
+    absent = tuple(name.removesuffix('content') for name in [*old, *new] if ABSENT in (old.get(name), new.get(name)))
+
+    def differs(name: str) -> bool:
+        values = old.get(name), new.get(name)
+        if name.startswith(absent) and (ABSENT in values or any(str(value).startswith(FILE) for value in values)):
+            return False  # files that data are listed in are absent with them
+        return values[0] != values[1] or str(values[1]).startswith(UNKNOWN)
+
+    names = list(filter(differs, dict.fromkeys([*old, *new])))
     words = [f'{name} ({old.get(name, "nothing")} there, {new.get(name, "nothing")} here)' for name in names[:2]]
     return ' and '.join(words) + (f' and {len(names) - 2} more' if len(names) > 2 else '')
 

@@ -58,10 +58,11 @@ def logistic_regression(
     strengths: Sequence[float] = STRENGTHS,
     device: str | torch.device = 'cpu',
     standardise: bool = False,
+    seed: int = 0,
 ) -> LogisticRegression:
     """Choose the strength on `val`, or a fifth of the training set, fit again on both, look at the test set once."""
     if val is None:
-        fit_part, held_part = split_by_class(train.y)
+        fit_part, held_part = split_by_class(train.y, seed)
         train, val = (Features(train.x[part], train.y[part]) for part in (fit_part, held_part))
     classes = train.y.shape[1] if train.y.ndim == 2 else int(max(train.y.max(), val.y.max())) + 1
     prepare = _standardiser(train.x) if standardise else Tensor.float

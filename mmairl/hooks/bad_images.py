@@ -9,7 +9,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmairl.data.training import TrainingImages
-from mmairl.errors import UserError
+from mmairl.errors import Diverged
 from mmairl.files import write_json
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
@@ -72,7 +72,7 @@ class NonFiniteHook(Hook):
             f'{self.limit}); its images are listed in {path}'
         )
         if self.skipped >= self.limit:
-            raise UserError(
+            raise Diverged(
                 f'{self.skipped} steps had a loss or gradients that are not finite, the last at iteration {iteration}; lower '
                 f'the learning rate, use bfloat16 instead of float16, or look at the images listed in {path.parent}'
             )

@@ -1,26 +1,20 @@
-"""When a checkpoint is written and which older one goes, so that an interrupted run goes on as if nothing had happened.
-
-It is written every so often, and when the run is asked to stop.
-"""
+"""When a checkpoint is written and which older one goes, so that an interrupted run goes on as if nothing had happened."""
 
 import re
-import signal
 from collections import deque
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from mmengine.dist import all_gather_object, barrier, get_rank, get_world_size, is_main_process
-from mmengine.hooks import CheckpointHook, Hook
+from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
 from mmairl.data.training import ResumableSampler
 from mmairl.engine.checkpoint import trust_mmengine_checkpoints
 from mmairl.engine.runner import images_per_epoch, images_per_step, sampler_of
-from mmairl.errors import SIGNALS, Stopped, UserError, reset_signals_in_forks
+from mmairl.errors import Diverged, UserError
 from mmairl.files import BackgroundWriter, write_checkpoint, write_text
 from mmairl.models.processes import network_of
 from mmairl.randomness import random_state, set_random_state
@@ -166,7 +160,7 @@ class ExactCheckpointHook(CheckpointHook):
         """End a run whose weights are lost, before a checkpoint of them takes the place of a good one."""
         if wrong := not_finite(weights):
             last = f'go on from {self.saved} with --resume' if self.saved else 'start again'
-            raise UserError(
+            raise Diverged(
                 f'{len(wrong)} tensors of the network are not finite, the first {wrong[0]}: no checkpoint is written; '
                 f'lower the learning rate and {last}'
             )
@@ -190,79 +184,3 @@ class ExactCheckpointHook(CheckpointHook):
 
     def after_run(self, runner: Runner) -> None:
         self.writer.finish()  # of a run that ended early, too
-
-
-@cache
-def host_group(everyone: dist.ProcessGroup) -> dist.ProcessGroup:
-    """The processes over gloo, joined once for all runs of a process, such as those of a sweep."""
-    return dist.new_group(backend='gloo')
-
-
-@HOOKS.register_module()
-class PreemptionHook(Hook):
-    """On a signal of SIGNALS, all processes stop after the same optimizer step and `iter_N.pth` is written.
-
-    Each step's flags are added up over a gloo group while the next step runs, so that no device is waited for and no process
-    stops alone. Further signals change nothing: the file is finished.
-    """
-
-    priority = 'LOWEST'  # after the checkpoint hook
-
-    def __init__(self) -> None:
-        self.signalled, self.leaving = 0, False
-        self.before: dict = {}  # each signal's handler before the run
-
-    def before_train(self, runner: Runner) -> None:
-        reset_signals_in_forks()
-        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as nohup sets SIGHUP
-        self.before = {number: signal.signal(number, self._note) for number in heard}
-        self.group = host_group(dist.group.WORLD) if get_world_size() > 1 else None
-        self.asked: tuple[torch.Tensor, dist.Work] | None = None
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signalled = number
-
-    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        wanted = self._wanted()
-        if wanted and runner.optim_wrapper.should_update() and runner.iter + 1 < runner.max_iters:
-            self._leave(runner, wanted)
-
-    def _wanted(self) -> int:
-        """The signal that some process has had, known to all of them from the same step on."""
-        if self.group is None:
-            return self.signalled
-        known = 0
-        if self.asked is not None:
-            flag, work = self.asked
-            work.wait()
-            known = int(flag)
-        flag = torch.tensor(self.signalled)
-        self.asked = flag, dist.all_reduce(flag, dist.ReduceOp.MAX, group=self.group, async_op=True)
-        return known
-
-    def _leave(self, runner: Runner, number: int) -> None:
-        hook = next((hook for hook in runner.hooks if isinstance(hook, ExactCheckpointHook)), None)
-        if hook is None:
-            raise UserError(
-                'the run was asked to stop and cannot save itself, so that its steps are lost; set '
-                "default_hooks.checkpoint.type='ExactCheckpointHook'"
-            )
-        steps = runner.iter + 1
-        path = hook.save_as(runner, f'iter_{steps}.pth', dict(epoch=runner.epoch, iter=steps))
-        hook.writer.finish()
-        self.leaving = True
-        self.after_train(runner)
-        name = signal.Signals(number).name
-        raise Stopped(f'stopped by {name} after {steps} iterations: {path} is written; go on with --resume')
-
-    def after_train(self, runner: Runner) -> None:
-        if self.asked is not None:
-            self.asked[1].wait()
-        self.after_run(runner)
-
-    def after_run(self, runner: Runner) -> None:
-        """Also of a run that ended early; but on the way out a second signal must not end those who wait for the file."""
-        if not self.leaving:
-            for number, handler in self.before.items():
-                signal.signal(number, handler)
-            self.before = {}

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -17,9 +16,11 @@ from mmairl.engine.health import rankme, spread
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, progress
 from mmairl.models.siamese import pooled
-from mmairl.report.figures import heat_map, invariance_lines, lines, norm_lines, save_figure, svg
+from mmairl.report.charts import chart
+from mmairl.report.figures import heat_map, lines, norm_curves, norm_lines
 from mmairl.report.page import Page
 from mmairl.report.sections import add_maps, add_neighbours
+from mmairl.report.svg import save_figure, svg
 from mmairl.report.table import html_table, rich_table, save_table
 from mmairl.weights.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
 from mmairl.weights.read import Backbone
@@ -35,12 +36,14 @@ def norms_page(networks: Mapping[str, Backbone], kernel: int, out: Path) -> Path
     by_name = {name: {row.name: row.norm for row in rows} for name, rows in norms.items()}
     table = [(layer, *(of.get(layer) for of in by_name.values())) for layer in layers]
     save_table(('tensor', *norms), table, out / 'norms')
+    title = f'norms of the {kernel}x{kernel} convolutions'
+    save_figure(norm_lines(norms, title), out / 'norms')
     page = Page('Weight norms', 'How long the weight vectors of each network are.')
     page.add(
         'Layer by layer',
         'Weights that nothing shrinks grow with every step. LARS without L2 leaves them about ten times as long as SGD '
         'with it does, which fine-tuning by the recipe of SGD-trained networks then suffers from.',
-        _saved(norm_lines(norms, f'norms of the {kernel}x{kernel} convolutions'), out / 'norms'),
+        chart(**norm_curves(norms), title=title, x='convolution', wide=True),
     )
     columns, verdicts = ('growth', 'looks LARS-trained'), []
     for name, backbone in networks.items():
@@ -73,26 +76,21 @@ def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: b
         heading, text = 'Network by network', f'Each network with each other, at {stage}.'
         figure = heat_map(values, rows, columns, f'linear CKA at {stage}', ('', ''))
     save_table(('', *columns), [(row, *line) for row, line in zip(rows, values.tolist())], out / 'cka')
-    page.add(heading, text, _saved(figure, out / 'cka'))
+    save_figure(figure, out / 'cka')
+    page.add(heading, text, svg(figure, 'cka'))
     if not two:
         Console().print(rich_table(names, [(of, [f'{v:.3f}' for v in row]) for of, row in zip(names, values.tolist())]))
         return page.write(out / 'cka.html')
     equal = values.diagonal().tolist()
     series = {' and '.join(names): (range(len(equal)), equal)}
-    figure = lines(series, 'equal stages', y='CKA', ticks=rows, limits=(0, 1.03), wide=True)
-    page.add('Equal stages', 'As in Fig. 3b of the paper.', _saved(figure, out / 'cka_stages'))
+    save_figure(lines(series, 'equal stages', y='CKA', ticks=rows), out / 'cka_stages')
+    page.add('Equal stages', 'As in Fig. 3b of the paper.', chart(series, 'CKA', 'stage', ticks=rows, wide=True))
     Console().print(rich_table(('CKA',), [(name, (f'{value:.4f}',)) for name, value in zip(rows, equal)]))
     if full:
         number = full_cka(*networks.values(), _watched(images, 'CKA over all images'))
         page.add('Pooled features, all images at once', f'The biased estimate, as papers report it: {number:.4f}.')
         print(f'pooled features, all images at once, biased: {number:.4f}')
     return page.write(out / 'cka.html')
-
-
-def _saved(figure: Figure, stem: Path) -> str:
-    """The figure for a page, once it is beside it as PNG and SVG."""
-    save_figure(figure, stem)
-    return svg(figure, stem.name)
 
 
 def geometry_page(subjects: Subjects, images: Images, method: str, anew: bool, out: Path, seed: int) -> Path:
@@ -107,8 +105,7 @@ def geometry_page(subjects: Subjects, images: Images, method: str, anew: bool, o
         few = torch.cat([batch for batch, _ in zip(images.raw(), range(-(-CHANGED // images.batch_size)))])[:CHANGED]
         kept[name] = invariance(embed, few)
     _add_geometry(page, features, found, out)
-    figure = add_invariance(page, kept)
-    save_figure(figure, out / 'invariance')
+    add_invariance(page, kept)
     rows = [(name, change, *values) for name, of in kept.items() for change, values in of.items()]
     save_table(('network', 'change', *(f'strength {s}' for s in STRENGTHS)), rows, out / 'invariance')
     labelled = {name: Features(x, images.labels) for name, x in features.items()}
@@ -152,21 +149,22 @@ def _add_geometry(
     save_table(('rank', *found), [(rank + 1, *row) for rank, row in enumerate(zip(*padded))], out / 'spectrum')
     kept = {name: values[values > 1e-12].tolist() for name, values in found.items()}
     series = {name: (range(1, len(values) + 1), values) for name, values in kept.items()}
-    title = 'eigenvalues of the covariance'
-    figure = lines(series, title, 'rank', 'share of the variance', log='xy', wide=True)
-    page.add('Spectrum', 'A steep fall means that few directions carry all there is.', _saved(figure, out / 'spectrum'))
+    title, axes = 'eigenvalues of the covariance', ('rank', 'share of the variance')
+    save_figure(lines(series, title, *axes, log='xy'), out / 'spectrum')
+    figure = chart(series, f'{title}, {axes[1]}', axes[0], log='xy', wide=True)
+    page.add('Spectrum', 'A steep fall means that few directions carry all there is.', figure)
 
 
-def add_invariance(page: Page, kept: Mapping[str, Mapping[str, list[float]]]) -> Figure:
-    """What each network has learned to ignore, change by change; the figure that the page shows."""
-    figure = invariance_lines(kept, STRENGTHS)
+def add_invariance(page: Page, kept: Mapping[str, Mapping[str, list[float]]]) -> None:
+    """Add a chart for each change: how much likeness is left as it grows, one line a network."""
+    changes = list(next(iter(kept.values())))
+    curves = {change: {name: (STRENGTHS, left[change]) for name, left in kept.items()} for change in changes}
     page.add(
         'What has it learned to ignore?',
         'Test images are changed in one way alone, from not at all to strongly. 1 means that the features do not notice; 0 '
         'that the changed image looks no more like itself than like any other image.',
-        svg(figure, 'invariance'),
+        [chart(series, change, 'strength', normal=(0.0, 1.0)) for change, series in curves.items()],
     )
-    return figure
 
 
 def _networks(subjects: Subjects, images: Images, anew: bool) -> dict[str, nn.Module]:

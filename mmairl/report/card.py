@@ -32,8 +32,8 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
     except UserError:  # of another kind
         network = {}
     own = weights_identity(backbone.weights)
-    found = [] if is_released(backbone.path) else records_in(Path(backbone.path).parent)
-    measured = [record for record in found if (record.get('identity') or {}).get('weights') == own]
+    records = [] if is_released(backbone.path) else records_in(Path(backbone.path).parent)
+    measured = [record for record in records if record.weights == own]
     text = fill(
         'card.md',
         name=weights.stem,
@@ -45,11 +45,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
         parameters=sum(value.numel() for key, value in backbone.weights.items() if 'running_' not in key),
         data=beginning(backbone.settings, DATA),
         recipe=beginning(backbone.settings, RECIPE),
-        measured=[
-            (name, value, Path(record['config']).stem)
-            for record in measured
-            for name, value in record['scores'].items()
-        ],
+        measured=[(name, value, record.data) for record in measured for name, value in record.scores.items()],
     )
     return write_text(path, text)
 

@@ -1,33 +1,39 @@
 """Runs beside each other: what differs between their configs, their curves, and what came out of them."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from mmairl.configs import flat
 from mmairl.engine.health import QUANTITIES
 from mmairl.engine.scalars import Curve, config_of, first_steps, read_scalars
 from mmairl.errors import UserError
+from mmairl.files import read_json
+from mmairl.report.charts import chart
 from mmairl.report.evaluation_page import records_in
-from mmairl.report.figures import lines, svg
 from mmairl.report.page import Page
 from mmairl.report.sections import CURVES, percent
 from mmairl.report.table import html_table
 
 LABELS = {
     **CURVES,
-    **{of.name: f'{of.label}, %' for of in QUANTITIES if of.name.endswith('accuracy')},
-    **{f'health_{of.name}': of.label for of in QUANTITIES},
+    **{q.name: f'{q.label.removesuffix(", %")}, %' for q in QUANTITIES if q.name.endswith('accuracy')},
+    **{f'health_{q.name}': q.label for q in QUANTITIES},
 }
 ENDS = ('loss', 'instance_accuracy', 'probe_accuracy', 'knn_accuracy')
-UNITS = {'epoch': 'by epoch', 'images': 'by images seen', 'hours': 'by hours of training'}
+UNITS = {'epoch': 'epoch', 'images': 'images seen', 'hours': 'hours of training'}
 # Where a run is kept and how it was started say nothing of what it computes.
 ELSEWHERE = ('work_dir', 'experiment_name', 'launcher', 'resume', 'log_level')
+
+
+class Scores(msgspec.Struct):
+    """The part of a study's result.json that is shown here."""
+
+    scores: dict[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Run:
     scores: Mapping[str, float]
 
     def along(self, unit: str, steps: Sequence[int]) -> np.ndarray | None:
-        """The steps as epochs, images or hours; None where the run did not record what that takes."""
+        """Return the steps as epochs, images or hours; None where the run did not record what that takes."""
         if unit == 'images':
             batch = self.config.get('total_batch_size', '')
             return np.array(steps) * int(batch) if batch.isdigit() else None
@@ -57,26 +63,24 @@ class Run:
 def write_compare_page(
     folders: Sequence[str | Path], out: str | Path, names: Mapping[str, str] = LABELS, title: str = 'Runs compared'
 ) -> Path:
-    """A page of two work dirs or more.
+    """Write a page of two work dirs or more.
 
     >>> write_compare_page(['work_dirs/a', 'work_dirs/b'], 'compare.html')  # doctest: +SKIP
     """
     if len(folders) < 2:
         raise UserError('there is one run to compare; give two work dirs or more')
-    runs = [_read(folder, name) for folder, name in zip(folders, _names([Path(of).resolve() for of in folders]))]
+    runs = [_read(folder, name) for folder, name in zip(folders, _names([Path(f).resolve() for f in folders]))]
     if silent := [run.name for run in runs if not any(steps for steps, _ in run.curves.values())]:
         raise UserError(f'{silent[0]} has logged nothing yet; compare runs that have')
     shared = [name for name in names if sum(name in run.curves for run in runs) > 1]
     if not shared:
         raise UserError(f'{", ".join(map(str, folders))} logged no quantity in common; compare runs of one kind')
     lead = ', '.join(f'\u2068{run.name}\u2069' for run in runs)  # isolated: one that turns its direction turns no other
-    page = Page(title, lead)
+    page = Page(title, lead if len(runs) < 10 else f'{len(runs)} runs', wide=True)
     _add_differences(page, runs)
     _add_ends(page, runs)
-    for unit, words in UNITS.items():
-        if sum(run.along(unit, [0]) is not None for run in runs) > 1:
-            figures = [_over_each_other(runs, name, names[name], unit) for name in shared]
-            page.add(f'Curves {words}', '', figures)
+    units = [unit for unit in UNITS if sum(run.along(unit, [0]) is not None for run in runs) > 1]
+    page.add('Curves', '', [_over_each_other(runs, name, names[name], units) for name in shared])
     return page.write(out)
 
 
@@ -90,25 +94,30 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def _read(folder: str | Path, name: str) -> Run:
-    curves = read_scalars(folder)
-    config = {key: str(value) for key, value in flat(config_of(folder)).items() if key not in ELSEWHERE}
-    scores = {of: value for record in records_in(folder) for of, value in record['scores'].items()}
+    own = config_of(folder)
+    if 'load_from' in own:  # a later start has the checkpoint that it went on from
+        own['load_from'] = config_of(folder, 0).get('load_from')
+    config = {key: str(value) for key, value in flat(own).items() if key not in ELSEWHERE}
+    scores = {score: value for record in records_in(folder) for score, value in record.scores.items()}
     if (result := Path(folder) / 'result.json').is_file():
-        scores |= json.loads(result.read_text()).get('scores', {})
-    return Run(name, curves, config, first_steps(folder), scores)
+        scores |= read_json(result, Scores).scores
+    return Run(name, read_scalars(folder), config, first_steps(folder), scores)
 
 
 def _add_differences(page: Page, runs: Sequence[Run]) -> None:
+    """Add a table of the settings that differ, with the fewer of settings and runs as its columns."""
     keys = sorted({key for run in runs for key in run.config})
     rows = [(key, [run.config.get(key, '—') for run in runs]) for key in keys]
-    differ = [(key, values) for key, values in rows if len(set(values)) > 1]
+    differ, columns = [(key, values) for key, values in rows if len(set(values)) > 1], [run.name for run in runs]
     text = f'{len(differ)} of {len(rows)} settings; all others are equal. — : not set.'
-    table = html_table([run.name for run in runs], differ, words=True) if differ else ''
-    page.add('What differs between the configs', text, table)
+    if 0 < len(differ) < len(runs):
+        by_run = zip(*(values for _, values in differ))
+        columns, differ = [key for key, _ in differ], list(zip(columns, by_run))
+    page.add('What differs between the configs', text, html_table(columns, differ, words=True) if differ else '')
 
 
 def _add_ends(page: Page, runs: Sequence[Run]) -> None:
-    """What came out at the end of each run, with its seed and where it was interrupted."""
+    """Add a table of what came out at the end of each run, with its seed and where it was interrupted."""
     scores = list(dict.fromkeys(name for run in runs for name in run.scores))
     logged = [name for name in ENDS if any(name in run.curves for run in runs)]
     rows = []
@@ -116,18 +125,20 @@ def _add_ends(page: Page, runs: Sequence[Run]) -> None:
         steps = max(curve[0][-1] for curve in run.curves.values() if curve[0])
         curves = {name: percent(name, run.curves[name])[1] for name in logged if name in run.curves}
         last = [f'{curves[name][-1]:.4g}' if curves.get(name) else '—' for name in logged]
-        found = [f'{run.scores[name]:.2f}' if name in run.scores else '—' for name in scores]
+        measured = [f'{run.scores[name]:.2f}' if name in run.scores else '—' for name in scores]
         stops = ', '.join(f'{step:,}' for step in run.starts[1:]) or 'never'
-        rows.append((run.name, [run.config.get('randomness.seed', '—'), f'{steps:,}', stops, *found, *last]))
+        rows.append((run.name, [run.config.get('randomness.seed', '—'), f'{steps:,}', stops, *measured, *last]))
     columns = ['seed', 'last step', 'interrupted before step', *scores, *(f'{LABELS[name]}, last' for name in logged)]
-    page.add(
-        'How they ended', 'One number a run: two seeds of one config may differ as much.', html_table(columns, rows)
-    )
+    text = 'One number a run: two seeds of one config may differ as much.'
+    page.add('How they ended', text, html_table(columns, rows))
 
 
-def _over_each_other(runs: Sequence[Run], name: str, label: str, unit: str) -> str:
-    series: dict[str, Any] = {}
+def _over_each_other(runs: Sequence[Run], name: str, label: str, units: Sequence[str]) -> str:
+    """Return a chart of one quantity, a line a run, along each unit that the reader may choose."""
+    series = {}
     for run in runs:
-        if name in run.curves and (along := run.along(unit, run.curves[name][0])) is not None:
-            series[run.name] = (along.tolist(), percent(name, run.curves[name])[1])
-    return svg(lines(series, label, unit), f'{unit}-{name}')
+        if name in run.curves:
+            steps, values = percent(name, run.curves[name])
+            places = {UNITS[unit]: x for unit in units if (x := run.along(unit, steps)) is not None}
+            series[run.name] = places or {'step': steps}, values
+    return chart(series, label)

@@ -22,10 +22,12 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features, extract
 from mmairl.evaluation.knn import knn_accuracy
 from mmairl.evaluation.logreg import QUICK, logistic_regression
-from mmairl.evaluation.protocol import Result, evaluation_sets, extraction
+from mmairl.evaluation.on_features import extraction
+from mmairl.evaluation.protocol import Result
+from mmairl.evaluation.sets import evaluation_sets
 from mmairl.registry import DATASETS, MODELS
 from mmairl.report.analysis_pages import add_invariance
-from mmairl.report.figures import lines, svg
+from mmairl.report.charts import chart
 from mmairl.report.page import Page, fill
 from mmairl.report.sections import CURVES, add_maps, add_neighbours, augmented, percent, picture, some
 from mmairl.report.table import results_table, terminal_table
@@ -145,7 +147,7 @@ def draw(
         'How did the training go?',
         'The loss falls as the network learns to tell that two altered copies come from the same image; instance '
         'accuracy is how often it picks the right copy from among all the others.',
-        [svg(lines({'': percent(name, curves[name])}, title, 'step'), name) for name, title in shown.items()],
+        [chart({'': percent(name, curves[name])}, title, 'step') for name, title in shown.items()],
         'The teacher is a slow running average of the student: the nearer its momentum to 1, the slower it follows.',
     )
     return page

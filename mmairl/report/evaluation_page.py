@@ -1,55 +1,105 @@
 """The page of everything that was measured in some folders: a table of all protocols, and one score against another."""
 
-import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from markupsafe import Markup
 
+from mmairl.evaluation.identity import difference, key_of
 from mmairl.evaluation.protocol import Result
-from mmairl.report.figures import against, lines, svg
+from mmairl.files import read_json, typed
+from mmairl.report.charts import chart
+from mmairl.report.figures import against
 from mmairl.report.page import Page
-from mmairl.report.table import results_table
+from mmairl.report.svg import svg
+from mmairl.report.table import html_table, results_table
 
 NAME = 'evaluation.html'
 
 
-def records_in(*folders: str | Path) -> list[dict]:
-    """What tools/evaluate.py has left in the folders, oldest first; other JSON files are passed over."""
-    found = []
-    for path in sorted((p for folder in folders for p in Path(folder).glob('*.json')), key=lambda p: p.stat().st_mtime):
-        try:
-            record = json.loads(path.read_text())
-        except (ValueError, OSError):
-            continue
-        if isinstance(record, dict) and {'protocol', 'config', 'subject', 'scores'} <= record.keys():
-            found.append(record)
-    return found
+class LowShot(msgspec.Struct):
+    """Mean average precision by the number of positive images a class, over several samples of them."""
+
+    mean: dict[str, float]
+    std: dict[str, float]
 
 
-def results(records: Sequence[dict]) -> dict[str, list[Result]]:
-    """For each data set, named by its config, one row a network with its scores by every protocol."""
-    names = row_names(records)
-    tables: dict[str, dict[tuple, Result]] = {}
+class Details(msgspec.Struct):
+    """The details of a result that are shown."""
+
+    low_shot: LowShot | None = None
+
+
+class Record(msgspec.Struct):
+    """A result as tools/evaluate.py leaves it."""
+
+    protocol: str
+    config: str
+    subject: str
+    scores: dict[str, float]
+    seconds: float = 0.0
+    checkpoint: str | None = None
+    part: str = 'student'
+    details: Details = msgspec.field(default_factory=Details)
+    identity: dict[str, Any] | None = None
+
+    @property
+    def data(self) -> str:
+        """The data set, named by its config."""
+        return Path(self.config).stem
+
+    @property
+    def weights(self) -> str:
+        """The digest of the network's weights."""
+        return (self.identity or {}).get('weights', '')
+
+    @property
+    def images(self) -> dict[str, Any]:
+        """The part of the identity that says which images were measured, and how they were read."""
+        return {part: (self.identity or {}).get(part) for part in ('input', 'data')}
+
+    @property
+    def network(self) -> tuple[str, ...]:
+        """The key of a network: its file, and its weights, since another file may have been put under the name."""
+        return (str(Path(self.checkpoint).absolute()), self.part, self.weights) if self.checkpoint else (self.subject,)
+
+
+def records_in(*folders: str | Path) -> list[Record]:
+    """Return what tools/evaluate.py has left in the folders, oldest first; other JSON files are passed over."""
+    paths = [path for folder in folders for path in Path(folder).glob('*.json') if path.is_file()]
+    contents = [(read_json(path), path) for path in sorted(paths, key=lambda path: path.stat().st_mtime)]
+    keys = {'protocol', 'config', 'subject', 'scores'}
+    return [
+        typed(content, Record, path)
+        for content, path in contents
+        if isinstance(content, dict) and keys <= content.keys()
+    ]
+
+
+def results(records: Sequence[Record]) -> list[tuple[str, str, list[Result]]]:
+    """For each data set its config's name, how its images differ from others of that name, and a row for each network."""
+    names, tables = row_names(records), {}
     for record in records:
-        rows = tables.setdefault(Path(record['config']).stem, {})
-        before = rows.get(network(record))
-        scores = {**(before.scores if before else {}), **record['scores']}
-        seconds = record['seconds'] + (before.seconds if before else 0)
-        rows[network(record)] = Result(names[network(record)], scores, seconds)
-    return {name: list(rows.values()) for name, rows in tables.items()}
+        of_config = tables.setdefault(record.data, {})
+        rows = of_config.setdefault(key_of(record.images), (record.images, {}))[1]
+        before = rows.get(record.network, Result('', {}, 0.0))
+        scores, seconds = {**before.scores, **record.scores}, before.seconds + record.seconds
+        rows[record.network] = Result(names[record.network], scores, seconds)
+    by_images = []
+    for name, of_config in tables.items():
+        first = next(iter(of_config.values()))[0]
+        for images, rows in of_config.values():
+            differs = difference(first, images)
+            by_images.append((name, f'Other images than above: {differs}.' if differs else '', list(rows.values())))
+    return by_images
 
 
-def network(record: dict) -> tuple:
-    """What tells networks apart: the file, and its weights, since another file may have been put under the name."""
-    checkpoint, weights = record['checkpoint'], record.get('identity', {}).get('weights', '')
-    return (str(Path(checkpoint).absolute()), record['part'], weights) if checkpoint else (record['subject'],)
-
-
-def row_names(records: Sequence[dict]) -> dict[tuple, str]:
+def row_names(records: Sequence[Record]) -> dict[tuple, str]:
     """Each network's subject, with its folder or the beginning of its weights' digest where two would be called the same."""
-    names = {network(record): record['subject'] for record in records}
+    names = {record.network: record.subject for record in records}
     called = Counter(names.values())
     names = {
         key: name if called[name] == 1 else f'{key[1]} of {"/".join(Path(key[0]).parts[-2:])}'
@@ -67,25 +117,33 @@ def write_evaluation_page(
     tables = results(records)
     lead = 'What was measured, in percent, by the configs and checkpoints named in the JSON files beside.'
     page = Page('Evaluation', lead)
-    for name, rows in tables.items():
-        page.add(name, '', results_table(rows))
-        few = [r for r in records if Path(r['config']).stem == name and r['details'].get('low_shot')]
+    for name, text, rows in tables:
+        page.add(name, text, results_table(rows))
+    for name in dict.fromkeys(name for name, _, _ in tables):
+        few = {
+            record.subject: record.details.low_shot
+            for record in records
+            if record.data == name and record.details.low_shot
+        }
         if few:
-            page.add(f'{name}: few labelled images', 'Mean average precision by a linear SVM.', low_shot(few))
+            text = 'Mean average precision by a linear SVM, with its standard deviation over samples of the images.'
+            page.add(f'{name}: few labelled images', text, low_shot(few))
     for number, (x, y) in enumerate(plots):
         scores: dict[str, dict[str, float]] = {}
-        for row in (row for table in tables.values() for row in table):
+        for row in (row for _, _, rows in tables for row in rows):
             scores.setdefault(row.subject, {}).update(row.scores)
-        points = {name: (of[x], of[y]) for name, of in scores.items() if x in of and y in of}
+        points = {name: (known[x], known[y]) for name, known in scores.items() if {x, y} <= known.keys()}
         text = 'Each dot is a network; the line is the least-squares fit, with the 95 % band of its mean.'
         page.add(f'{y} against {x}', text, svg(against(points, x, y), f'against-{number}'))
     return page.write(Path(folder) / NAME)
 
 
-def low_shot(records: Sequence[dict]) -> Markup:
-    """Mean average precision over the number of positive images a class, with the spread over samples."""
-    found = {record['subject']: record['details']['low_shot'] for record in records}
-    series = {name: ([*map(int, of['mean'])], [*of['mean'].values()]) for name, of in found.items()}
-    errors = [[*of['std'].values()] for of in found.values()]
-    axes = ('positive images a class', 'mAP, %')
-    return svg(lines(series, '', *axes, log='x', wide=True, errors=errors), 'low-shot', 'mAP of few images')
+def low_shot(few: Mapping[str, LowShot]) -> Markup:
+    """Return a chart and a table of mean average precision over the number of positive images a class."""
+    series = {name: ([*map(int, shots.mean)], [*shots.mean.values()]) for name, shots in few.items()}
+    drawn = chart(series, 'mAP, %', 'positive images a class', log='x', wide=True)
+    counts = list(dict.fromkeys(count for shots in few.values() for count in shots.mean))
+    texts = {
+        name: {n: f'{shots.mean[n]:.1f} ± {shots.std.get(n, 0):.1f}' for n in shots.mean} for name, shots in few.items()
+    }
+    return drawn + html_table(counts, [(name, [cells.get(n, '–') for n in counts]) for name, cells in texts.items()])

@@ -8,7 +8,7 @@ from pathlib import Path
 from mmairl.engine.health import QUANTITIES, Quantity, sentence, state
 from mmairl.engine.scalars import Curve, read_scalars
 from mmairl.errors import UserError
-from mmairl.report.figures import lines, svg, within
+from mmairl.report.charts import chart
 from mmairl.report.page import Page, fill
 from mmairl.report.reference import add_reference
 
@@ -40,18 +40,22 @@ BY_STAGE = {'gradient_norm': 'gradient norm', 'weight_norm': 'weight norm', 'upd
 LOGARITHMIC = {'teacher_distance', 'gradient_norm', 'update_ratio'}
 
 
-def write_health_page(work_dir: str | Path, out: str | Path, follow: int = 0) -> Path:
-    """The page of the latest run in `work_dir`, as one file; an open one reads itself again every `follow` seconds.
+def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
+    """Write the page of the latest run in `work_dir` as one file, and return its path.
 
     >>> write_health_page('work_dirs/mocov2plus_r50_200e', 'health.html')  # doctest: +SKIP
     """
     curves = read_scalars(work_dir)
     known = measured(curves, work_dir)
     vitals, lead = state_of(known)
-    page = Page(f'Health of {Path(work_dir).resolve().name}', lead, follow)
+    page = Page(f'Health of {Path(work_dir).resolve().name}', lead)
     page.add('Now', '', fill('vitals.html', vitals=vitals))
     for heading, (text, names) in SECTIONS.items():
-        figures = [_curve(quantity, curve) for quantity, curve in known.items() if quantity.name in names]
+        figures = [
+            chart({'': curve}, q.label, 'iteration', log=_scale(q, curve), normal=(q.low, q.high))
+            for q, curve in known.items()
+            if q.name in names
+        ]
         if heading == 'Weights and gradients':
             figures += _by_stage(curves)
         if figures:
@@ -97,21 +101,17 @@ def normal_range(quantity: Quantity) -> str:
     return f'{low:g} or more' if isfinite(low) else f'{high:g} or less' if isfinite(high) else ''
 
 
-def _curve(quantity: Quantity, curve: Curve) -> str:
-    """A quantity over the iterations, with its normal range shaded."""
-    logarithmic = quantity.name in LOGARITHMIC and min(curve[1]) > 0
-    figure = lines({'': curve}, quantity.label, 'iteration')
-    return svg(within(figure, quantity.low, quantity.high, logarithmic), quantity.name)
+def _scale(quantity: Quantity, curve: Curve) -> str:
+    return 'y' if quantity.name in LOGARITHMIC and min(curve[1]) > 0 else ''
 
 
 def _by_stage(curves: Mapping[str, Curve]) -> list[str]:
-    """What is measured of each stage of the network, a line a stage, on a logarithmic axis where there are no zeros."""
+    """Charts of what is measured of each stage of the network, a line a stage, logarithmic where there are no zeros."""
     figures = []
     for kind, label in BY_STAGE.items():
         prefix = f'{PREFIX}{kind}_'
         stages = {name.removeprefix(prefix): curve for name, curve in curves.items() if name.startswith(prefix)}
         if stages:
             positive = all(value > 0 for _, values in stages.values() for value in values)
-            figure = lines(stages, f'{label} by stage', 'iteration', log='y' if positive else '')
-            figures.append(svg(figure, f'{kind}_by_stage'))
+            figures.append(chart(stages, f'{label} by stage', 'iteration', log='y' if positive else ''))
     return figures

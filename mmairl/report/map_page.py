@@ -27,9 +27,10 @@ from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.knn import nearest
 from mmairl.evaluation.protocol import default_device
 from mmairl.models.siamese import pooled
-from mmairl.report.figures import COLOURS, feature_map, png
+from mmairl.report.figures import feature_map
 from mmairl.report.page import write_page
 from mmairl.report.sections import REACH, plane, principal
+from mmairl.report.svg import png
 
 PIXELS = 16  # the side of the small images whose pixels are features
 SUBJECTS = (f'Raw pixels, {PIXELS} x {PIXELS}', 'Random weights', 'After training')
@@ -86,7 +87,7 @@ def map_images(
     names = [name_of(dataset, i) for i in kept]
     classes, labels = by_column(names, *colours) if colours else by_class(dataset, kept, names)
     maps = [mapped(title, x, labels, classes, seed) for title, x in zip(SUBJECTS, features) if differ(x)]
-    data = dict(names=names, classes=classes, labels=labels.tolist(), colours=COLOURS, side=sheets.side, sheet=SHEET)
+    data = dict(names=names, classes=classes, labels=labels.tolist(), side=sheets.side, sheet=SHEET)
     return write_page(
         out,
         'map.html',

@@ -1,5 +1,6 @@
-"""Pages from jinja2 templates, each one HTML file without external assets: stylesheet, script and figures are inlined."""
+"""Pages from jinja2 templates, each one HTML file without external assets: stylesheet, scripts and figures are inlined."""
 
+import json
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
@@ -8,9 +9,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from mmairl.files import replacing
+from mmairl.files import write_text
 
-TEMPLATES = Path(__file__).with_name('templates')
+HERE = Path(__file__).parent
+TEMPLATES = HERE / 'templates'
 # Whatever goes into HTML is escaped; tables in Markdown and LaTeX escape by themselves.
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES),
@@ -19,7 +21,25 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-INLINED = {'style': 'style.css', 'script': 'script.js'}
+# On white and on near-black the first six keep apart for the colour-blind too, and of the others those of one shape.
+COLOURS = (
+    '#2f7fc1', '#e69f00', '#009e73', '#d55e00', '#cc79a7', '#56b4e9',
+    '#25a9bd', '#86b84a', '#f0a0c0', '#b03060', '#a6794f', '#8a5a2b',
+)  # fmt: skip
+MARKDOWN = {'&': '&amp;', '<': '&lt;', '>': '&gt;', **{c: f'\\{c}' for c in '\\|`*_[]$~'}}
+LATEX = {
+    '\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}',
+    '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"': r'\textquotedbl{}', '[': '{[}',
+    **{c: f'\\{c}' for c in '&%$#_{}'},
+    '—': '---', '–': '--', '−': '$-$', '±': r'$\pm$', '×': r'$\times$', '→': r'$\rightarrow$', '·': r'$\cdot$',
+    'Δ': r'$\Delta$',
+}  # fmt: skip
+# What only some pages need, by what stands on them.
+SCRIPTS = {
+    'class="curves': ('uplot/LICENSE', 'uplot/uPlot.iife.min.js', 'templates/charts.js'),
+    '<svg class="plot': ('templates/figures.js',),
+    'id="map"': ('templates/map.js',),
+}
 
 
 def fill(template: str, **values: object) -> str:
@@ -28,19 +48,24 @@ def fill(template: str, **values: object) -> str:
     return Markup(text) if template.endswith('.html') else text
 
 
-def write_page(path: str | Path, template: str = 'page.html', **values: object) -> Path:
+def write_page(path: str | Path, template: str = 'page.html', wide: bool = False, **values: object) -> Path:
     """Fill in the template of a page, write it whole or not at all, and return where it is.
 
-    Its policy lets the browser run this script and no other, and ask nobody for anything, whatever a name on it says.
+    Its policy lets the browser run these scripts and no others, and ask nobody for anything, whatever a name on it says.
     """
-    inlined = {kind: Markup((TEMPLATES / file).read_text('utf-8')) for kind, file in INLINED.items()}
-    digests = {kind: b64encode(sha256(text.encode()).digest()).decode() for kind, text in inlined.items()}
-    allowed = (f"{kind}-src 'sha256-{digest}'" for kind, digest in digests.items())
+    body = fill(template, wide=wide, **values)
+    needed = [name for sign, names in SCRIPTS.items() if sign in body for name in names]
+    text = {name: (HERE / name).read_text('utf-8') for name in ('templates/page.js', *needed)}
+    text = {name: f'/*! {part} */' if name.endswith('LICENSE') else part for name, part in text.items()}
+    script, style = '\n'.join(text.values()), (TEMPLATES / 'style.css').read_text('utf-8')
+    if 'uplot/LICENSE' in text:
+        style = (HERE / 'uplot/uPlot.min.css').read_text('utf-8') + style
+    digests = {kind: sha256(part.encode()).digest() for kind, part in (('style', style), ('script', script))}
+    allowed = (f"{kind}-src 'sha256-{b64encode(digest).decode()}'" for kind, digest in digests.items())
     policy = '; '.join(("default-src 'none'", 'img-src data:', *allowed, "base-uri 'none'", "form-action 'none'"))
-    with replacing(path) as beside:  # piece by piece: a page may be as large as all the images on it
-        page = ENVIRONMENT.get_template(template).stream(policy=policy, **inlined, **values)
-        page.dump(str(beside), encoding='utf-8')
-    return Path(path)
+    signs = json.dumps(dict(colours=COLOURS, markdown=MARKDOWN, latex=LATEX))
+    own = dict(title=values['title'], policy=policy, signs=signs, style=Markup(style), script=Markup(script))
+    return write_text(path, fill('frame.html', body=body, **own))
 
 
 class Page:
@@ -50,9 +75,8 @@ class Page:
     >>> page.write('report.html')  # doctest: +SKIP
     """
 
-    def __init__(self, title: str, lead: str = '', follow: int = 0) -> None:
-        self.title, self.lead = title, lead
-        self.follow = follow  # the seconds after which an open page reads itself again
+    def __init__(self, title: str, lead: str = '', wide: bool = False) -> None:
+        self.title, self.lead, self.wide = title, lead, wide
         self.sections: list[dict[str, str | Sequence[str]]] = []
 
     def add(self, heading: str, text: str = '', figure: str | Sequence[str] = '', caption: str = '') -> 'Page':
@@ -64,4 +88,4 @@ class Page:
         return self
 
     def write(self, path: str | Path) -> Path:
-        return write_page(path, title=self.title, lead=self.lead, follow=self.follow, sections=self.sections)
+        return write_page(path, title=self.title, lead=self.lead, wide=self.wide, sections=self.sections)

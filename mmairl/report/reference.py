@@ -11,7 +11,7 @@ from pathlib import Path
 from mmairl.engine.scalars import Curve, read_scalars
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.files import read_json, write_json
-from mmairl.report.figures import INK, lines, svg
+from mmairl.report.charts import chart
 from mmairl.report.page import Page
 
 KEPT = Path(__file__).with_name('reference.json')
@@ -38,11 +38,11 @@ def add_reference(page: Page, own: Mapping[str, Curve]) -> None:
     for scale, kept in read_json(KEPT).items():
         figures = []
         for name, label in LABELS.items():
-            found = {row: of['curves'][name] for row, of in kept['rows'].items() if name in of['curves']}
-            figure = lines(found, label, 'iteration')
-            if name != 'loss' and own.get(name, ([], []))[1]:  # a loss belongs to its head and its number of negatives
-                figure.axes[0].axhline(own[name][1][-1], color=INK, linewidth=1.2, linestyle=':')
-            figures.append(svg(figure, f'reference_{scale}_{name}'))
+            curves = {row: run['curves'][name] for row, run in kept['rows'].items() if name in run['curves']}
+            now = (
+                own.get(name, ([], []))[1][-1:] if name != 'loss' else []
+            )  # a loss belongs to its head and its negatives
+            figures.append(chart(curves, label, 'iteration', level=next(iter(now), None)))
         ends = ', '.join(f'{row} {of["knn"]:.1f} %' for row, of in kept['rows'].items())
         page.add(f'Beside other runs: {scale}', TEXT.format(scale=kept['text'], ends=ends), figures, CAPTION)
 

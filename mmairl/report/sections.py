@@ -17,8 +17,9 @@ from mmairl.data.views import inner_most, to_unit
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.knn import nearest
-from mmairl.report.figures import feature_map, svg
+from mmairl.report.figures import feature_map
 from mmairl.report.page import Page, fill
+from mmairl.report.svg import svg
 
 MAPPED, NEIGHBOURS, QUERIES = 1000, 7, 8
 REACH = 3  # standard deviations from the mean to black and to white, where an image is no photograph
@@ -29,12 +30,13 @@ CURVES = {
     'lr': 'learning rate',
     'momentum': 'teacher momentum',
 }
+FRACTIONS = ('instance_accuracy', 'probe_accuracy')  # the online k-NN logs percent
 
 
 def percent(name: str, curve: tuple[Sequence[int], Sequence[float]]) -> tuple[list[int], list[float]]:
-    """An accuracy in percent, anything else as it is."""
+    """Return a curve with an accuracy that is logged as a fraction in percent, anything else as it is."""
     steps, values = curve
-    return list(steps), [100 * value for value in values] if name.endswith('accuracy') else list(values)
+    return list(steps), [100 * value for value in values] if name in FRACTIONS else list(values)
 
 
 def some(dataset: Dataset, count: int, seed: int) -> list[int]:

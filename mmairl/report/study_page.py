@@ -12,11 +12,14 @@ from markupsafe import Markup
 from matplotlib.ticker import EngFormatter
 
 from mmairl.errors import UserError
+from mmairl.report.charts import chart
 from mmairl.report.compare_page import write_compare_page
-from mmairl.report.figures import Point, forest, lines, study_bars, study_lines, study_scatter, svg
+from mmairl.report.figures import Point, forest, study_bars, study_lines, study_scatter
 from mmairl.report.page import write_page
+from mmairl.report.search_section import search_section
 from mmairl.report.sections import CURVES, percent
 from mmairl.report.study_tables import LEGEND, WORDS, Column, Line, columns, effects_of_factors, signed, table_lines
+from mmairl.report.svg import svg
 
 SHOWN = 2  # published panels in sight; the others are folded away
 
@@ -50,6 +53,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         effects={} if factors else _forests(study['comparisons'], 'effects on {}', study),
         factors=factors,
         factor_figures=_forests(factors, 'effects of factors on {}', study),
+        searches=search_section(study) if study.get('search') else None,
         cost=_cost(study),
         duration=duration,
         signed=signed,
@@ -79,7 +83,8 @@ def _panel(study: Mapping, column: Column, rows: Sequence[Line], place: int) -> 
     points = []
     for line in rows:
         cell, cluster = line.cells[place], _cluster(study, line.row) if kind == 'grouped' else None
-        points.append(Point(line.row, cell.numbers, f'{cell.value} {cell.spread}'.strip(), cluster))
+        interval = None if published else study.get('intervals', {}).get(column.key, {}).get(line.row['name'])
+        points.append(Point(line.row, cell.numbers, f'{cell.value} {cell.spread}'.strip(), interval, cluster))
     measured = [point for point in points if point.values]
     if column.kind == 'gap' or len(measured) < 2:
         return None
@@ -143,10 +148,10 @@ def _row(study: Mapping, line: Line, number: int, out: Path) -> dict[str, Any]:
     """A row of the table, and of the list of runs: its curves, a line a seed, and the finite scores of each run."""
     runs = line.row['runs']
     figures = []
-    for place, name in enumerate(dict.fromkeys(name for run in runs for name in run.get('curves') or ())):
+    for name in dict.fromkeys(name for run in runs for name in run.get('curves') or ()):
         own = [run for run in runs if name in (run.get('curves') or ())]
         series = {f'seed {run["seed"]}': percent(name, run['curves'][name]) for run in own}
-        figures.append(svg(lines(series, CURVES.get(name, name.replace('_', ' ')), 'step'), f'curves-{number}-{place}'))
+        figures.append(chart(series, CURVES.get(name, name.replace('_', ' ')), 'step'))
     scores = [{key: value for key, value in run.get('scores', {}).items() if isfinite(value)} for run in runs]
     return dict(line=line, beside=_beside(study, line.row, number, out), figures=figures, runs=list(zip(runs, scores)))
 

@@ -6,7 +6,7 @@ from itertools import groupby
 from math import isfinite
 from statistics import mean, stdev
 
-from mmairl.report.page import fill
+from mmairl.report.page import LATEX, MARKDOWN, fill
 
 BLANK = '—'
 WORDS = {'measured': 'measured', 'published': 'published', 'gap': 'measured − published'}
@@ -193,17 +193,7 @@ def _texts(line: Line, found: Sequence[Column]) -> list[str]:
 
 def _markdown(text: str) -> str:
     """Plain text in a cell: neither markup nor a new column nor a new line."""
-    text = ' '.join(str(text).split()).replace('&', '&amp;').replace('<', '&lt;').replace('>', '&gt;')
-    return ''.join(f'\\{c}' if c in '\\|`*_[]$~' else c for c in text)
-
-
-LATEX = {
-    '\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}',
-    '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"': r'\textquotedbl{}', '[': '{[}',
-    **{c: f'\\{c}' for c in '&%$#_{}'},
-    '—': '---', '–': '--', '−': '$-$', '±': r'$\pm$', '×': r'$\times$', '→': r'$\rightarrow$', '·': r'$\cdot$',
-    'Δ': r'$\Delta$',
-}  # fmt: skip
+    return ''.join(MARKDOWN.get(c, c) for c in ' '.join(str(text).split()))
 
 
 def _latex(text: str) -> str:

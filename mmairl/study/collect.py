@@ -1,52 +1,57 @@
 """What a study's runs have left, as one record: the form that the page and the tables are made from."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from mmengine.config import Config
+from msgspec import to_builtins
 
-from mmairl.configs import load_config
-from mmairl.errors import UserError
-from mmairl.evaluation.protocol import BY_TRAINING
-from mmairl.evaluation.training import recipe_of
-from mmairl.files import write_json
-from mmairl.study import sequential
-from mmairl.study.attribution import attribute
+from mmairl.files import read_json, write_json
 from mmairl.study.guard import after, compare, hidden
-from mmairl.study.noise import noise
+from mmairl.study.measure import outdated, recipe
+from mmairl.study.numbers import looks
+from mmairl.study.numbers.attribution import attribute
+from mmairl.study.numbers.costs import at_equal_cost, costs
+from mmairl.study.numbers.noise import noise
+from mmairl.study.numbers.statistics import compare as compare_scores
+from mmairl.study.numbers.statistics import mean_intervals
 from mmairl.study.plan import flops_per_image
 from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Study
-from mmairl.study.spent import at_equal_cost, costs
-from mmairl.study.statistics import compare as compare_scores
-from mmairl.study.worker import is_local, outdated
-from mmairl.transfer.tasks import TASKS
+from mmairl.study.stored import Asked, Choice
+from mmairl.study.trials import search_record
 
 
 def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequence[Run], out: Path) -> dict[str, Any]:
     """The record of everything that is there, written to study.json."""
     compared = compare(study, configs)
     changed = {entry['row']: entry['found'] for entry in compared}
-    printed = {key: _measured_as(key, study, scale) for row in study.rows for key in row.published}
-    by_row = {row.name: [describe(run, out, printed.values()) for run in runs if run.row is row] for row in study.rows}
-    finished = {name: [run for run in found if run['state'] == 'done'] for name, found in by_row.items()}
+    numbers = {row.name: study.printed(row) for row in study.rows}
+    printed = {key: _measured_as(key, study, scale) for of_row in numbers.values() for key in of_row}
+    described = {run: describe(run, out, printed.values()) for run in runs}
+
+    def by_row(part: str) -> dict[str, list[dict[str, Any]]]:
+        return {row.name: [described[run] for run in runs if run.row is row and run.part == part] for row in study.rows}
+
+    compared_runs = by_row('compared')
+    finished = {name: [run for run in found if run['state'] == 'done'] for name, found in compared_runs.items()}
     labels = {key: run['labels'].get(key, key) for of in finished.values() for run in of for key in run['scores']}
     record = dict(
         name=study.name,
         title=study.title,
         question=study.question,
-        paper=study.paper,
+        paper=to_builtins(study.paper),
         scale=dict(name=scale.name, text=scale.text),
-        seeds=sorted({run.seed for run in runs}),
+        seeds=sorted({run.seed for run in runs if run.part == 'compared'}),
         metrics=[dict(key=key, label=label, unit='%') for key, label in labels.items()],
         published_metrics=[dict(key=task, label=key) for key, task in printed.items()],
-        figure=study.figure,
+        figure=to_builtins(study.figure),
         rows=[
             dict(
                 name=row.name,
@@ -59,8 +64,8 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
                 of=row.others.get('of'),
                 along=row.along is not None,
                 flops_per_image=flops_per_image(configs[row.name]) if finished[row.name] else None,
-                published={_measured_as(key, study, scale): value for key, value in row.published.items()},
-                runs=by_row[row.name],
+                published={_measured_as(key, study, scale): value for key, value in numbers[row.name].items()},
+                runs=compared_runs[row.name],
             )
             for row in study.rows
         ],
@@ -69,14 +74,21 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         assumptions=assumptions(configs, sorted({task for run in runs for task in run.tasks})),
     )
     scores = [metric['key'] for metric in record['metrics']]
-    plan = sequential.read(out)
-    how = partial(sequential.compare_by_looks, plan=plan) if plan else compare_scores
+    if study.search:
+        published = by_row('published')
+        record['as_published'] = dict(record, rows=[dict(row, runs=published[row['name']]) for row in record['rows']])
+        record['search'] = search_record(study, configs, record['seeds'], by_row('trial'))
+    record['intervals'] = {key: mean_intervals(record, key) for key in scores}
+    plan = looks.read(out)
+    how = partial(looks.compare_by_looks, plan=plan) if plan else compare_scores
     families = {key: how(record, key, study.equivalence) for key in scores}
     record['comparisons'] = {key: list(map(asdict, family)) for key, family in families.items()}
+    if study.search:
+        track = record['as_published']
+        comparisons = {key: list(map(asdict, how(track, key, study.equivalence))) for key in scores}
+        record['as_published'] = dict(rows=track['rows'], comparisons=comparisons)
     if plan and scores:
-        record['sequential'] = dict(
-            words=plan.words, looks=sequential.told(families[scores[0]], plan, len(record['seeds']))
-        )
+        record['sequential'] = dict(words=plan.words, looks=looks.told(families[scores[0]], plan, len(record['seeds'])))
     if study.design:
         record['design'] = dict(asdict(study.design), words=study.design.words)
         record['attribution'] = {key: attribute(record, key, study.equivalence) for key in scores}
@@ -97,26 +109,12 @@ def assumptions(configs: dict[str, Config], tasks: Sequence[str] = ()) -> dict[s
     return found
 
 
-def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
-    """The config that a task trains by; empty where it trains nothing, or where its platform is not installed."""
-    protocol, _, elsewhere = task.partition('#')[0].partition('@')
-    if protocol in BY_TRAINING:
-        return recipe_of(_loaded(f'mmairl::evaluation/{elsewhere}.py') if elsewhere else cfg, protocol)
-    try:
-        return {} if is_local(task) else _loaded(f'mmairl::{TASKS[task].config.format(depth=50)}.py')
-    except UserError:
-        return {}
-
-
-_loaded = cache(load_config)
-
-
 def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, Any]:
     """A run as the page shows it, with further scores that papers have `printed`; one that is not done has its last words."""
     found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)))
-    if run.result:
-        found.update(run.result, state='done')
-        if differs := outdated(run.folder, found):
+    if result := run.result:
+        found.update(dict(scores={}, labels={}), **to_builtins(result), state='done')
+        if differs := outdated(run.folder, result):
             found.update(state='replaced', error=differs)
         for name, value in found.pop('further', {}).items():
             if name in printed:
@@ -126,6 +124,10 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
     else:
         state, said = status(run)
         found.update(state='missing' if state == 'not begun' else state, error=said.removeprefix('error: '))
+    if run.part == 'trial':
+        found['trial'] = read_json(run.folder / 'asked.json', Asked).trial
+    elif (run.folder / 'chosen.json').is_file():
+        found['chosen'] = to_builtins(read_json(run.folder / 'chosen.json', Choice))
     if (run.folder / 'asked' / 'config.yaml').is_file():
         found['config_text'] = (run.folder / 'asked' / 'config.yaml').read_text()
     return found

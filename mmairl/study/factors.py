@@ -6,7 +6,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from mmairl.configs import load_config
-from mmairl.data.shard_index import index_of, shards_at
+from mmairl.data.shards.index import index_of, shards_at
 from mmairl.evaluation.identity import code_identity
 from mmairl.models.heads import PairwiseHead
 from mmairl.registry import MODELS

@@ -7,6 +7,7 @@ from mmengine.config import Config
 
 from mmairl.errors import UserError
 from mmairl.study.factors import changed
+from mmairl.study.search import searched_keys
 from mmairl.study.spec import Study
 
 # Where a scale, or a config, has the views made on the device, they stand in another place.
@@ -14,16 +15,24 @@ VIEWS, VIEWS_ON_DEVICE = 'train_dataloader.dataset.views', 'model.data_preproces
 
 
 def compare(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
-    """Each row against the one that it builds on: what is declared to differ, what does, and what nobody declared."""
-    found = []
+    """Compare each row with the one that it builds on: keys that are declared, that differ, that are searched, and the rest."""
+    found, searched = [], searched_keys(study.search, study.rows, configs)
     for row in study.rows:
         if row.against is None:
             continue
         differing = changed(configs[row.against], configs[row.name])
         declared = tuple(f'{prefix}.' for prefix in row.declares)
         undeclared = [key for key in differing if not f'{key}.'.replace(VIEWS_ON_DEVICE, VIEWS).startswith(declared)]
+        both = searched[row.name] & searched[row.against]
         found.append(
-            dict(row=row.name, on=row.against, declared=list(row.declares), found=differing, undeclared=undeclared)
+            dict(
+                row=row.name,
+                on=row.against,
+                declared=list(row.declares),
+                found=differing,
+                searched=sorted(both),
+                undeclared=[key for key in undeclared if key not in both],
+            )
         )
     return found
 

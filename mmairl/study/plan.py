@@ -1,7 +1,7 @@
 """What a study will cost: runs, hours and disk, known before the first of them starts."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import zip_longest
@@ -53,6 +53,18 @@ def checkpoint_bytes(model_config: str) -> int:
     return BYTES * (state + trained)
 
 
+def flops(configs: Mapping[str, Config]) -> dict[str, float]:
+    """Return the training FLOPs of each run for an image of its data set; network passes where one cannot be counted."""
+    counted = {name: flops_per_image(cfg) for name, cfg in configs.items()}
+    if not all(counted.values()):
+        counted = {name: passes(cfg) for name, cfg in configs.items()}
+    return {name: counted[name] * epochs(cfg) for name, cfg in configs.items()}
+
+
+def epochs(cfg: Config) -> float:
+    return cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size
+
+
 def flops_per_image(cfg: Config) -> int | None:
     """Of a step, forward and backward, all views and the teacher: convolutions and matrix products, two for a multiply-add.
 
@@ -67,17 +79,15 @@ def flops_per_image(cfg: Config) -> int | None:
     if not sizes or not all(sizes):
         return None
     batch = cfg.get('total_batch_size') or cfg.train_dataloader.batch_size
-    return _flops(json.dumps(dict(model=cfg.model.to_dict())), tuple(size for (size,) in sizes), batch)
+    return _flops(json.dumps(cfg.model.to_dict()), tuple(size for (size,) in sizes), batch)
 
 
 @cache
-def _flops(config: str, sizes: Sequence[int], batch: int) -> int | None:
+def _flops(model_config: str, sizes: Sequence[int], batch: int) -> int | None:
     """Counted on tensors that have a shape and no numbers, so that nothing is computed; most rows share a network."""
-    from torch.utils.flop_counter import FlopCounterMode  # slow to import, as the other is
+    from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
-    from mmairl.engine.memory import build
-
-    model = build(Config(json.loads(config))).to('meta')
+    model = MODELS.build(json.loads(model_config)).to('meta')
     with torch.device('meta'), FlopCounterMode(display=False) as counter:
         channels, label = channels_of(model.backbone) or 3, torch.zeros(batch, dtype=torch.int64)
         views = [torch.empty(batch, channels, size, size) for size in sizes]

@@ -3,10 +3,9 @@
 from functools import cache
 from typing import Any
 
-import yaml
-
 from mmairl.configs import home
 from mmairl.errors import UserError
+from mmairl.files import read_yaml
 
 BESIDE = ('columns', 'printed', 'notes')  # of a table: what is no row
 SETTINGS = {'beta'}  # what tells a published row from others; no score
@@ -16,7 +15,7 @@ SETTINGS = {'beta'}  # what tells a published row from others; no score
 def tables() -> dict[str, dict]:
     """Every published table, by paper."""
     folder = home() / 'configs' / 'studies' / '_published'
-    return {path.stem: yaml.safe_load(path.read_text()) for path in sorted(folder.glob('*.yaml'))}
+    return {path.stem: read_yaml(path, dict) for path in sorted(folder.glob('*.yaml'))}
 
 
 def rows(name: str) -> dict[str, dict[str, float]]:

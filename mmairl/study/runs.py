@@ -1,37 +1,39 @@
 """The runs of a study: laid out as folders, started beside each other, and never done twice."""
 
-import json
+import copy
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 from mmengine.config import Config
+from msgspec.structs import replace
 
 from mmairl.configs import write_config
-from mmairl.errors import REQUEUE, SIGNALS, UserError
-from mmairl.files import write_json
+from mmairl.errors import UserError
+from mmairl.evaluation.sets import held_out
+from mmairl.files import read_json, write_json
 from mmairl.machine import cores
+from mmairl.stopping import AGAIN, SIGNALS, start, stop
+from mmairl.study.measure import BY_TRAINING, is_local, outdated, recipe
+from mmairl.study.search import FIRST, Search, Tune, trial_options
 from mmairl.study.spec import Row, Study
-from mmairl.study.worker import is_local, outdated
+from mmairl.study.stored import Asked, Chosen, Result
+from mmairl.study.trials import trial_counts
 
-GRACE = 120  # seconds to finish a step and save, as many as the Slurm jobs have
 # Of a run that has failed; what torchrun says below it is left out. Python's and grep's patterns in one.
 LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
 # A run that does not listen for a signal yet ends by it.
-STOPPED = (REQUEUE, *(-number for number in SIGNALS))
-SETPRIV = ('setpriv', '--pdeathsig', 'TERM', '--')
+STOPPED = (AGAIN, *(-number for number in SIGNALS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,20 +44,28 @@ class Run:
     seed: int
     folder: Path
     tasks: tuple[str, ...]
-    needs: tuple[Path, ...] = ()  # folders of the runs whose weights it takes
+    needs: tuple[Path, ...] = ()  # folders of the runs whose weights, or whose choice, it takes
+    part: str = 'compared'  # or, in a search: 'published', 'trial'
+
+    @property
+    def name(self) -> str:
+        if self.part == 'trial':
+            return f'{self.row.name}, search {self.seed - FIRST}, trial {self.folder.name}'
+        return f'{self.row.name}, seed {self.seed}{" as published" if self.part == "published" else ""}'
 
     @property
     def ready(self) -> bool:
         return all((folder / 'result.json').is_file() for folder in self.needs)
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Result | None:
         path = self.folder / 'result.json'
-        return json.loads(path.read_text()) if path.is_file() else {}
+        return read_json(path, Result) if path.is_file() else None
 
     @property
     def done(self) -> bool:
-        return set(self.tasks) <= set(self.result.get('labels', ())) and not outdated(self.folder, self.result)
+        result = self.result
+        return result is not None and set(self.tasks) <= result.labels.keys() and not outdated(self.folder, result)
 
 
 def status(run: Run) -> tuple[str, str]:
@@ -85,26 +95,91 @@ def lay_out(
 
     The config lies in a folder of its own, since mmengine writes the one that it runs into the work dir under the same name.
     """
-    runs = []
-    for seed in seeds:
-        folders = {row.name: out / 'runs' / row.slug / f'seed_{seed}' for row in study.rows}
-        for row in study.rows:
-            folder, asked = folders[row.name], dict(seed=seed, tasks=list(tasks))
-            needs = {key: folders[name] for key, name in row.others.items()}
-            for way in ('rescaled', 'along'):
-                if made := getattr(row, way):
-                    asked[way] = {**made, **{key: str(path.absolute()) for key, path in needs.items()}}
-            (folder / 'asked').mkdir(parents=True, exist_ok=True)
-            new, config = folder / 'asked' / '.config.yaml', folder / 'asked' / 'config.yaml'
-            write_config(configs[row.name], new)
-            if config.is_file() and config.read_text() != new.read_text():
-                raise UserError(
-                    f'{folder} was begun with another config; give --out another folder, or remove this one to begin it anew'
-                )
-            os.replace(new, config)
-            write_json(folder / 'asked.json', asked)
-            runs.append(Run(row, seed, folder, tuple(tasks), tuple(needs.values())))
+    if study.search:
+        return _lay_out_search(study, configs, seeds, tuple(tasks), out)
+    return [run for seed in seeds for run in _of_seed(study, configs, seed, tuple(tasks), out / 'runs')]
+
+
+def _of_seed(
+    study: Study,
+    configs: Mapping[str, Config],
+    seed: int,
+    tasks: tuple[str, ...],
+    out: Path,
+    part: str = 'compared',
+    trials: Mapping[str, Sequence[Run]] | None = None,
+) -> Iterator[Run]:
+    """Yield the runs of all rows from one seed, by the best of each row's `trials` where there are any."""
+    folders = {row.name: out / row.slug / f'seed_{seed}' for row in study.rows}
+    for row in study.rows:
+        needs = {key: folders[name] for key, name in row.others.items()}
+        absolute = {key: str(path.absolute()) for key, path in needs.items()}
+        asked = {way: replace(of, **absolute) for way in ('rescaled', 'along') if (of := getattr(row, way))}
+        if tried := [run.folder for run in (trials or {}).get(row.name, ())]:
+            asked['chosen'] = Chosen(tuple(str(folder.absolute()) for folder in tried), study.search.criterion)
+        asked['tuned'] = {
+            task: _of_recipe(tune, row, configs[row.name], task, seed)
+            for task, tune in study.tune.items()
+            if task in tasks
+        }
+        run = Run(row, seed, folders[row.name], tasks, (*needs.values(), *tried), part)
+        yield _placed(run, configs[row.name], **asked)
+
+
+def _of_recipe(tune: Tune, row: Row, cfg: Config, task: str, number: int) -> tuple[dict[str, Any], ...]:
+    """Return the trials of a task's recipe: the same relative points for every row."""
+    if task.partition('@')[0] not in BY_TRAINING:
+        raise UserError(
+            f"`tune` is for {' and '.join(BY_TRAINING)}, which train a classifier, and not for '{task}'; leave it out"
+        )
+    return tuple(trial_options(tune, row, recipe(cfg, task), number, tune.trials))
+
+
+def _placed(run: Run, cfg: Config, **asked: Any) -> Run:
+    """Lay the run's config and what is asked of it into its folder."""
+    (run.folder / 'asked').mkdir(parents=True, exist_ok=True)
+    new, config = run.folder / 'asked' / '.config.yaml', run.folder / 'asked' / 'config.yaml'
+    write_config(cfg, new)
+    if config.is_file() and config.read_text() != new.read_text():
+        raise UserError(
+            f'{run.folder} was begun with another config; give --out another folder, or remove this one to begin it anew'
+        )
+    os.replace(new, config)
+    write_json(run.folder / 'asked.json', Asked(run.seed, run.tasks, **asked))
+    return run
+
+
+def _lay_out_search(
+    study: Study, configs: dict[str, Config], searches: Sequence[int], tasks: tuple[str, ...], out: Path
+) -> list[Run]:
+    """The rows as published, the trials of each search, and its winners, which are compared.
+
+    A winner's seed is its search's number, so that a study which was begun without a search keeps its runs as published.
+    """
+    counts, runs = trial_counts(study, configs), []
+    searched = [row for row in study.rows if not row.others]
+    for number in searches:
+        runs += _of_seed(study, configs, number, tasks, out / 'runs', 'published')
+        trials = {
+            row.name: list(_trials(study.search, row, configs[row.name], number, counts[row.name], out))
+            for row in searched
+        }
+        # A trial of every row before the second of any, so that a search that is cut off has tried all rows alike.
+        runs += [trial for turn in zip_longest(*trials.values()) for trial in turn if trial]
+        runs += _of_seed(study, configs, number, tasks, out / 'tuned', 'compared', trials)
     return runs
+
+
+def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out: Path) -> Iterator[Run]:
+    """Yield the trials of a row in one search, measured on images that are held out of the training labels."""
+    for trial, options in enumerate(trial_options(search, row, cfg, number, count)):
+        changed = copy.deepcopy(cfg)
+        changed.merge_from_dict(options)
+        fit, held = held_out(cfg.evaluation)
+        others = {key: value for key, value in cfg.evaluation.items() if key != 'val'}
+        changed.evaluation = dict(others, train=fit, test=held)
+        folder = out / 'trials' / row.slug / f'search_{number}' / str(trial)
+        yield _placed(Run(row, FIRST + number, folder, (search.criterion,), (), 'trial'), changed, trial=options)
 
 
 def commands(run: Run, devices: int) -> list[list[str]]:
@@ -113,27 +188,9 @@ def commands(run: Run, devices: int) -> list[list[str]]:
     first = worker
     if devices > 1:
         torchrun = [sys.executable, '-m', 'mmairl.engine.torchrun', f'--nproc_per_node={devices}']
-        workers = ending_with_parent([*worker, '--launcher', 'pytorch'])
-        first = [*torchrun, '--max-restarts=3', '--no-python', *workers]
+        first = [*torchrun, '--max-restarts=3', *worker[1:], '--launcher', 'pytorch']
     local = all(is_local(task) for task in run.tasks)
     return [first] if local else [first, [*worker, '--transfer', str(devices)]]
-
-
-def ending_with_parent(command: Sequence[str]) -> list[str]:
-    """The command, to be sent SIGTERM by the kernel when the process that starts it ends, however it ends: it saves and leaves.
-
-    A study that is killed cannot signal its runs, which are in sessions of their own. Where there is no setpriv, of util-linux
-    2.33 or later, the run goes on to its end, and its lock keeps others off it.
-    """
-    return [*(SETPRIV if _has_setpriv() else ()), *command]
-
-
-@cache
-def _has_setpriv() -> bool:
-    try:
-        return subprocess.run([*SETPRIV, 'true'], capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
 
 
 def execute(runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run, str], None]) -> None:
@@ -158,7 +215,10 @@ def execute(runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run,
                 break  # what is left needs a run that has failed
             time.sleep(0.2)
     finally:
-        _stop(active, report)
+        with suppress(OSError):  # a terminal that is closed
+            for work in active:
+                report(work.run, 'stopping')
+        stop([work.process for work in active])
 
 
 def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
@@ -177,26 +237,20 @@ def _shares(jobs: int, devices: int, needed: int) -> list[dict[str, str]]:
 
 
 class Work:
-    """A run in progress, on its share of the machine: its commands one after the other, with their output in its log.
-
-    Each is in a session of its own, where a Ctrl-C does not reach it: that would end it unsaved.
-    """
+    """A run in progress, on its share of the machine: its commands one after the other, with their output in its log."""
 
     def __init__(self, run: Run, commands: Sequence[Sequence[str]], share: dict[str, str]) -> None:
         self.run, self.share = run, share
         package = str(Path(__file__).parents[2])
         path = os.pathsep.join([package, os.environ.get('PYTHONPATH', '')])
-        self.environment = {**os.environ, 'PYTHONPATH': path, **share}
+        self.environment = {'PYTHONPATH': path, **share}
         self.log, self.left = run.folder / 'log.txt', list(commands)
         self.begins = self.log.stat().st_size if self.log.is_file() else 0
         self._next()
 
     def _next(self) -> None:
-        command = ending_with_parent(self.left.pop(0))
         with self.log.open('a') as log:
-            self.process = subprocess.Popen(
-                command, env=self.environment, stdout=log, stderr=log, start_new_session=True
-            )
+            self.process = start(self.left.pop(0), self.environment, stdout=log, stderr=log)
 
     def poll(self) -> int | None:
         """The exit code of the last command, or of the one that failed; None as long as there is something to do."""
@@ -219,21 +273,3 @@ class Work:
         errors = [line for line in lines if re.search(LAST_WORDS, line)]
         failed.write_text((errors or lines or [f'exit code {code}'])[-1])
         return f'failed: {failed.read_text()}'
-
-
-def _stop(active: Sequence[Work], report: Callable[[Run, str], None]) -> None:
-    """Each finishes its step, saves, and leaves; one that has not left by then is killed with all that it has started.
-
-    Only the process that was started here is signalled, and passes it on: a second signal makes torchrun kill its workers.
-    """
-    for work in active:
-        work.process.terminate()
-    deadline = time.monotonic() + GRACE
-    for work in active:
-        report(work.run, 'stopping')
-    for work in active:
-        try:
-            work.process.wait(max(0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            os.killpg(work.process.pid, signal.SIGKILL)
-            work.process.wait()

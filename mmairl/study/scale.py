@@ -1,43 +1,50 @@
 """The same study at another size: what a scale changes, it changes in every row alike."""
 
 import copy
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from mmengine.config import Config
+from msgspec.structs import replace
 
 from mmairl.configs import home, load_config
-from mmairl.data_configs import check, scopes_of
 from mmairl.errors import UserError
-from mmairl.study.spec import Row, read_keys
+from mmairl.files import Declared, read_yaml
+from mmairl.study.spec import Row, Seeds
 
 USUAL_BATCH = 1024  # of the papers' configs, but for BYOL's own, MSBReg's and the supervised ones
 
 
-@dataclass(frozen=True)
-class Scale:
+class Widths(Declared, frozen=True):
+    """Of the backbone's features, and of the hidden and the last layers of projector and predictor."""
+
+    features: int
+    hidden: int
+    out: int
+
+
+class Scale(Declared, frozen=True):
     """Numbers that make a full-size config smaller; what is left out stays as the paper has it."""
 
-    name: str
     text: str
     rate: float  # images a second and device of a MoCo v2+ step
     rate_source: str
     images: int  # in the training set
-    merge: dict[str, Any] = field(default_factory=dict)  # into every config
-    replace: dict[str, Any] = field(default_factory=dict)  # in every config
+    merge: dict[str, Any] = {}  # into every config
+    replace: dict[str, Any] = {}  # in every config
     data: dict[str, Any] | None = None  # in place of the images that the config's data set is made of
-    views: dict[str, dict] = field(default_factory=dict)  # by transform: keys to set
+    views: dict[str, dict[str, Any]] = {}  # by transform: keys to set
     views_on_device: bool = False
-    widths: dict[str, int] = field(default_factory=dict)  # of projector and predictor: features, hidden, out
+    widths: Widths | None = None
     queue: int | None = None
     batch: int | None = None
     epochs: float = 1.0  # times the config's
     warm_up: int | None = None  # epochs, where a config has one
     teacher: float = 1.0  # times 1 - momentum
-    lr: dict[str, float] = field(default_factory=dict)  # by optimizer: times the config's
+    lr: dict[str, float] = {}  # by optimizer: times the config's
     tasks: tuple[str, ...] = ()  # in place of the study's
-    seeds: tuple[int, ...] = ()
+    seeds: Seeds | None = None
+    name: str = ''  # default: the file's
 
 
 def read_scale(name: str) -> Scale:
@@ -47,15 +54,12 @@ def read_scale(name: str) -> Scale:
     if not path.is_file():
         known = ', '.join(sorted(file.stem for file in folder.glob('*.yaml')))
         raise UserError(f"there is no scale '{name}'; say {known}, or give the path of your own YAML")
-    found = read_keys(path, 'the scale', [of.name for of in fields(Scale) if of.name != 'name'])
-    if lacking := {'text', 'rate', 'rate_source', 'images'} - found.keys():
-        raise UserError(f'the scale {path} lacks {", ".join(sorted(lacking))}; see {folder / "demo.yaml"}')
-    lists = {key: tuple(found.get(key, ())) for key in ('tasks', 'seeds')}
-    return Scale(name=path.stem, **{**found, **lists})
+    scale = read_yaml(path, Scale)
+    return replace(scale, name=scale.name or path.stem)
 
 
 def resolve(row: Row, scale: Scale) -> Config:
-    """The row's config at this scale, as it will run. Options and scales are data: they bring no code beside the config's."""
+    """Return the row's config at this scale, as it will run."""
     path = next((path for path in (home() / 'configs' / row.config, home() / row.config) if path.is_file()), row.config)
     cfg = load_config(str(path), row.options)
     for key, value in copy.deepcopy(scale.replace).items():
@@ -64,7 +68,6 @@ def resolve(row: Row, scale: Scale) -> Config:
     _change_data(cfg, scale)
     _narrow(cfg, scale)
     _shorten(cfg, scale)
-    check(values := cfg.to_dict(), f"the row '{row.name}'", scopes_of(values))
     return cfg
 
 
@@ -86,14 +89,14 @@ def _change_data(cfg: Config, scale: Scale) -> None:
 def _narrow(cfg: Config, scale: Scale) -> None:
     """The head's widths and the queue's length, where the config has them."""
     if scale.widths and cfg.model.get('in_channels'):  # a classifier's
-        cfg.model.in_channels = scale.widths['features']
+        cfg.model.in_channels = scale.widths.features
     if scale.queue and cfg.model.get('queue'):
         cfg.model.queue.length = scale.queue
     for part, enters in (('projector', 'features'), ('predictor', 'out')):
         if scale.widths and cfg.model.get(part):
-            cfg.model[part].update(in_channels=scale.widths[enters], out_channels=scale.widths['out'])
+            cfg.model[part].update(in_channels=getattr(scale.widths, enters), out_channels=scale.widths.out)
             if cfg.model[part].get('hidden_channels'):
-                cfg.model[part].hidden_channels = scale.widths['hidden']
+                cfg.model[part].hidden_channels = scale.widths.hidden
 
 
 def _shorten(cfg: Config, scale: Scale) -> None:

@@ -3,16 +3,14 @@
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 import yaml
 from jinja2 import Template
 
 from mmairl.errors import UserError
-from mmairl.files import write_text
+from mmairl.files import Declared, read_yaml, write_text
 from mmairl.study.runs import LAST_WORDS, Run, commands
-from mmairl.study.spec import read_keys
 
 JOB, SUBMIT = (
     Template(Path(__file__).with_name(name).read_text(), trim_blocks=True, keep_trailing_newline=True)
@@ -20,8 +18,7 @@ JOB, SUBMIT = (
 )
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(Declared, frozen=True):
     """A site's profile, by sbatch's own words; what is left out is Slurm's default."""
 
     partition: str = ''
@@ -42,15 +39,8 @@ class Cluster:
 
 
 def read_cluster(path: Path) -> Cluster:
-    """The profile in a YAML file; its values stay text, as YAML would make a number of 24:00:00."""
-    found = read_keys(path, 'the profile', [field.name for field in fields(Cluster)], yaml.BaseLoader)
-    for key, value in found.items():
-        is_lines = isinstance(value, list) and all(isinstance(line, str) for line in value)
-        is_number, is_text = str(value).isdigit(), isinstance(value, str)
-        if not dict(environment=is_lines, cpus=is_number, per_node=is_number).get(key, is_text):
-            wanted = dict(environment='a list of lines', cpus='a whole number', per_node='a whole number')
-            raise UserError(f'the profile {path} has {key}: {value!r}; give {wanted.get(key, "one value")}')
-    return Cluster(**{**found, **{key: int(found[key]) for key in ('cpus', 'per_node') if key in found}})
+    """Return the profile in a YAML file; its values are read as text, as YAML would make a number of 24:00:00."""
+    return read_yaml(path, Cluster, yaml.BaseLoader)
 
 
 def in_order(runs: Sequence[Run]) -> Iterator[tuple[Run, str, list[str]]]:

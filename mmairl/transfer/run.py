@@ -4,25 +4,23 @@ A task is a process of its own, or several: python -m mmairl.transfer.run FOLDER
 """
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 
 from mmairl.analysis.normrescale import NormRescaled
-from mmairl.configs import load_config
-from mmairl.data_configs import walk
+from mmairl.configs import load_config, walk
 from mmairl.engine.launch import register, train
 from mmairl.engine.scalars import read_scalars
-from mmairl.errors import Stopped, UserError, one_sentence_errors, stop_processes
+from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, weights_identity
-from mmairl.evaluation.protocol import Settings, default_device, evaluate
+from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
 from mmairl.files import read_json, write_json
+from mmairl.stopping import start, stop, stop_processes
 from mmairl.transfer.tasks import TASKS, config_of
 from mmairl.weights.read import read_backbone, resnet_of
 from mmairl.weights.write import write_backbone
@@ -69,7 +67,7 @@ def run_task(name: str, start: Path, depth: int, place: Place) -> dict[str, floa
     if not done.is_file():
         asked = dict(config=str(config), protocol=task.protocol, start=str(start.resolve()), depth=depth)
         write_json(folder / 'task.json', {**asked, 'data': str(place.data)})
-        _start(folder, place.gpus)
+        _run(folder, place.gpus)
         if task.protocol:
             found = read_json(folder / 'result.json')
         else:
@@ -79,19 +77,17 @@ def run_task(name: str, start: Path, depth: int, place: Place) -> dict[str, floa
     return read_json(done)
 
 
-def _start(folder: Path, processes: int) -> None:
+def _run(folder: Path, processes: int) -> None:
     """This module as a command, on each GPU or as that many CPU processes; its output is the user's to see."""
     command = ['-m', 'mmairl.transfer.run', str(folder)]
     if processes > 1:
         torchrun = ['-m', 'mmairl.engine.torchrun', f'--nproc_per_node={processes}']
         command = [*torchrun, *command, '--launcher', 'pytorch']
-    process = subprocess.Popen([sys.executable, *command])
+    process = start([sys.executable, *command])
     try:
         code = process.wait()
-    except Stopped:  # it saves itself
-        process.terminate()
-        process.wait()
-        raise
+    finally:
+        stop([process])
     if code:
         raise UserError(f'the run in {folder} has failed; see its messages above, and start it again to resume it')
 
@@ -124,9 +120,10 @@ def main() -> None:
                 node[key] = str(Path(asked['data']) / value)
     if asked['protocol']:
         cfg.model.backbone.depth, cfg.model.in_channels = asked['depth'], 512 if asked['depth'] < 50 else 2048
-        settings = Settings(
+        settings = settings_for(
+            asked['protocol'],
             device=default_device(),
-            workers=8 if torch.cuda.is_available() else 0,
+            workers=default_workers(),
             cache=Path('work_dirs/features'),
             work_dir=args.folder / 'result',
             launcher=args.launcher,

@@ -19,7 +19,7 @@ from torchvision.io import decode_jpeg
 from mmairl.data.folders import ImageFolder
 from mmairl.data.images import decode_bytes
 from mmairl.data.packed import add, pack
-from mmairl.data.shards import Shards
+from mmairl.data.shards.dataset import Shards
 from projects.benchmark.augment import VIEW, photograph, seeded, tensor, torchvision_released, worker_views
 from projects.benchmark.timing import Case
 

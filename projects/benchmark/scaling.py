@@ -19,7 +19,7 @@ from mmengine.model import BaseModel
 
 from mmairl.engine.distributed import DistributedModel, start_processes
 from mmairl.engine.launch import register
-from mmairl.errors import stop_processes
+from mmairl.stopping import stop_processes
 from projects.benchmark.report import machine, save
 from projects.benchmark.step import Size, our_step, random_batch, siamese
 

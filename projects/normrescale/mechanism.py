@@ -21,10 +21,12 @@ from mmairl.analysis.images import Images
 from mmairl.configs import load_config
 from mmairl.engine.launch import register, train
 from mmairl.errors import one_sentence_errors
+from mmairl.evaluation.by_training import train_and_test
 from mmairl.evaluation.identity import claim, config_identity
-from mmairl.evaluation.protocol import Settings, evaluate
-from mmairl.evaluation.training import recipe_of, train_and_test
-from mmairl.report.figures import norm_lines, save_figure
+from mmairl.evaluation.protocol import evaluate, settings_for
+from mmairl.evaluation.recipes import recipe_of
+from mmairl.report.figures import norm_lines
+from mmairl.report.svg import save_figure
 from mmairl.report.table import save_table
 from mmairl.weights.norms import typical_growth, weight_norms
 from mmairl.weights.read import read_backbone
@@ -121,7 +123,7 @@ def describe(sgd: str, lars: str, args: argparse.Namespace) -> None:
     cfg = load_config(str(HERE / 'configs/sgd_shapes.py'))
     rows = []
     for name, path in (('SGD', sgd), ('LARS', lars)):
-        knn = evaluate(cfg, 'knn', path, settings=Settings(ks=[20], cache=args.folder / 'features')).scores
+        knn = evaluate(cfg, 'knn', path, settings=settings_for('knn', ks=[20], cache=args.folder / 'features')).scores
         growth = typical_growth(read_backbone(path).weights)
         rows.append([name, f'{growth:.2f}', f'{next(iter(knn.values())):.1f}'])
     show('pre-trained', ['optimizer', 'norm of a 3x3 convolution over its start', 'k-NN, k = 20'], rows)

@@ -2,8 +2,30 @@
 
 import pytest
 
+from mmairl.data import reading
+
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch) -> None:
     """Where images of shards were found is kept for this test alone."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+
+
+class Clock:
+    """Time that passes in pauses alone."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    monkeypatch.setattr(reading, 'time', clock := Clock())
+    return clock

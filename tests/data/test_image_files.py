@@ -1,13 +1,9 @@
-"""Every way in which a file can hold an image, or fail to, and whose fault it is when it cannot be read."""
+"""Every way in which a file can hold an image, or fail to."""
 
-import errno
 import io
 import itertools
-import os
-import socket
 import struct
 import zlib
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -16,8 +12,7 @@ import torch
 from PIL import Image
 
 from mmairl.data import images
-from mmairl.data.images import Reason, UnreadableImage, decode_bytes, read_file
-from mmairl.errors import UserError
+from mmairl.data.images import Reason, UnreadableImage, decode_bytes
 
 RANDOM = np.random.default_rng(0)
 COLOURS = RANDOM.integers(0, 256, (6, 10, 3), dtype=np.uint8)
@@ -43,10 +38,9 @@ def near(found: np.ndarray, wanted: np.ndarray, levels: float) -> bool:
     return found.shape == wanted.shape and np.abs(found - np.asarray(wanted, dtype=float)).max() <= levels
 
 
-def test_lossless_colours_are_exact_whatever_the_file_is_called(tmp_path):
+def test_lossless_colours_are_exact_whatever_the_format():
     for kind in ('PNG', 'BMP', 'TIFF', 'PPM', 'WEBP'):
-        (tmp_path / 'misnamed.jpg').write_bytes(encoded(Image.fromarray(COLOURS), kind, lossless=True))
-        found = decode_bytes(read_file(tmp_path / 'misnamed.jpg', tmp_path))
+        found = decode_bytes(encoded(Image.fromarray(COLOURS), kind, lossless=True))
         assert found.dtype == torch.uint8
         assert torch.equal(found, torch.from_numpy(COLOURS).permute(2, 0, 1))
 
@@ -199,78 +193,3 @@ def test_a_machine_without_memory_is_not_the_fault_of_the_image(monkeypatch):
     monkeypatch.setattr(images, 'as_rgb', Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
         decode_bytes(encoded(Image.fromarray(COLOURS), 'PNG'))
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    (tmp_path / 'root').mkdir()
-    (tmp_path / 'root' / 'a.jpg').write_bytes(b'bytes')
-    return tmp_path / 'root' / 'a.jpg'
-
-
-@pytest.fixture
-def slept(monkeypatch) -> list[float]:
-    """The pauses, which take no time."""
-    pauses = []
-    monkeypatch.setattr(images.time, 'sleep', pauses.append)
-    return pauses
-
-
-def fail(monkeypatch, code: int, times: int) -> None:
-    """Make `open` fail so often."""
-    faults = iter([OSError(code, os.strerror(code))] * times)
-
-    def failing(*args: object, **options: object) -> object:
-        if fault := next(faults, None):
-            raise fault
-        return open(*args, **options)
-
-    monkeypatch.setattr(images, 'open', failing, raising=False)
-
-
-def fault_of(path: Path, root: Path, max_pixels: int = 100) -> Reason:
-    with pytest.raises(UnreadableImage) as caught:
-        read_file(path, root, max_pixels)
-    return caught.value.reason
-
-
-def test_a_file_system_is_waited_for_and_then_named_and_the_image_is_not_blamed(file, monkeypatch, slept):
-    for code in ('ESTALE', 'EMFILE'):
-        slept.clear()
-        fail(monkeypatch, getattr(errno, code), 5)
-        assert read_file(file, file.parent, 100) == b'bytes'
-        assert slept == pytest.approx([0.1 * 2**i for i in range(5)])
-        fail(monkeypatch, getattr(errno, code), 6)
-        with pytest.raises(UserError) as caught:
-            read_file(file, file.parent, 100)
-        assert f'the file system does not answer ({code} at {file}) after 6 tries over 3.1 s' in str(caught.value)
-        assert not isinstance(caught.value, UnreadableImage)
-
-
-def test_each_fault_of_a_file_has_its_reason(tmp_path, file, slept, monkeypatch):
-    root = file.parent
-    (root / 'dangling.jpg').symlink_to(tmp_path / 'nowhere')
-    (root / 'loop.jpg').symlink_to(root / 'loop.jpg')
-    (root / 'folder.jpg').mkdir()
-    with open(root / 'huge.jpg', 'wb') as huge:
-        huge.truncate(2**40)  # a hole, which takes no disk
-    os.mkfifo(root / 'pipe.jpg')  # which would hold up the run
-    (root / 'device.jpg').symlink_to('/dev/zero')
-    monkeypatch.chdir(root)  # the name of a socket has a length limit
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind('socket.jpg')
-        for wanted, names in {
-            Reason.VANISHED: ('gone.jpg', 'a.jpg/b.jpg', 'dangling.jpg', 'loop.jpg'),
-            Reason.NO_FILE: ('folder.jpg', 'pipe.jpg', 'device.jpg', 'socket.jpg'),
-            Reason.TOO_LARGE: ('huge.jpg',),
-        }.items():
-            assert [fault_of(root / name, root) for name in names] == [wanted] * len(names)
-    fail(monkeypatch, errno.EACCES, 1)  # root, who runs tests in containers, may read every file
-    assert fault_of(file, root) is Reason.FORBIDDEN and slept == []
-
-
-def test_a_root_that_is_gone_or_that_lost_its_mount_is_not_a_million_vanished_files(file):
-    for remove in (file.unlink, file.parent.rmdir):
-        remove()
-        with pytest.raises(UserError, match='the image folder .*root is empty or gone in the middle of the run'):
-            read_file(file, file.parent, 100)

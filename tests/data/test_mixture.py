@@ -8,7 +8,7 @@ import pytest
 import resuming
 import torch
 import toy
-from archives import draw
+from data.archives import draw
 from mmengine.config import Config
 from test_docs import shown_files
 
@@ -20,7 +20,8 @@ from mmairl.data.training import ResumableSampler
 from mmairl.engine.check import check_config
 from mmairl.errors import UserError
 from mmairl.evaluation.embed import dataset_of
-from mmairl.evaluation.protocol import Settings, by_set, evaluate
+from mmairl.evaluation.on_features import FeatureSettings, by_set
+from mmairl.evaluation.protocol import evaluate
 from mmairl.report.map_page import by_class, name_of
 from mmairl.weights.load import load_checkpoint
 
@@ -179,7 +180,7 @@ def test_evaluation_has_each_sets_own_score(places, tmp_path):
     both = dict(type='Mixture', sets={name: three(places)[name] for name in 'ab'})
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
     cfg.evaluation = dict(train=both, test=both, batch_size=8)
-    result = evaluate(cfg, 'knn', 'pixels', settings=Settings(ks=(3,)))
+    result = evaluate(cfg, 'knn', 'pixels', settings=FeatureSettings(ks=(3,)))
     scores = result.scores
     assert list(scores) == ['k-NN, k = 3', 'k-NN, k = 3, a', 'k-NN, k = 3, b']
     assert scores['k-NN, k = 3'] == pytest.approx((10 * scores['k-NN, k = 3, a'] + 14 * scores['k-NN, k = 3, b']) / 24)

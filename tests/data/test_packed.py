@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from archives import draw
+from data.archives import draw
 from PIL import Image
 
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
 from mmairl.data.images import Reason, decode_bytes
 from mmairl.data.packed import Smaller, pack
-from mmairl.data.shards import Shards
+from mmairl.data.shards.dataset import Shards
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 from mmairl.study.factors import images_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import resuming
-from archives import draw
+from data.archives import draw
 from mmengine.config import Config
 
 from mmairl.data.folders import ImageFolder

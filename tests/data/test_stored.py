@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
 from mmairl.data.images import Reason, UnreadableImage, decode_bytes
 from mmairl.data.packed import pack
-from mmairl.data.shards import Shards
+from mmairl.data.shards.dataset import Shards
 from mmairl.data.statistics import statistics
 from mmairl.data.stored import decode_stored
 from mmairl.data.views import ViewDataset, ViewPreprocessor, build_views, require_channels

@@ -205,4 +205,4 @@ def test_an_ordinary_run_imports_what_its_config_names_and_no_more(tmp_path):
     rooms = [name.split('.')[1] for name in ours]
     assert not {'evaluation', 'transfer', 'study', 'report', 'sharding'} & set(rooms), said.stdout + said.stderr
     assert 'mmairl.hooks.probe' not in ours and 'mmairl.data.published' not in ours
-    assert len(ours) <= 43, ours
+    assert len(ours) <= 46, ours

@@ -15,49 +15,43 @@ import resuming
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.errors import REQUEUE, SIGNALS, Stopped, one_sentence_errors
+from mmairl.errors import one_sentence_errors
 from mmairl.hooks import PreemptionHook
+from mmairl.stopping import AGAIN, SIGNALS, Listener, Stopped
 
 TOOLS = Path(__file__).parents[2] / 'tools'
 
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Each run gives the signals back, but for one that has saved itself and is on its way out."""
+    """Each run and each command gives the signals back."""
     outside = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}  # nohup and `&` have some ignored
-    before = dict.fromkeys(SIGNALS, signal.SIG_DFL)
-    yield before
-    assert {number: signal.getsignal(number) for number in SIGNALS} == before
+    yield
+    assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_DFL}
     for number, handler in outside.items():
         signal.signal(number, handler)
 
 
 @pytest.mark.parametrize('number', SIGNALS)
 def test_a_signal_finishes_the_optimizer_step_and_saves_and_asks_for_another_try(
-    toy_config, monkeypatch, capsys, handlers, number
+    toy_config, monkeypatch, capsys, number
 ):
     """It comes twice, and once more on the way out; test_resume.py goes on with such a run and has data workers."""
-    hooks = []
-    plain = PreemptionHook.before_train
-    monkeypatch.setattr(PreemptionHook, 'before_train', lambda hook, runner: (hooks.append(hook), plain(hook, runner)))
+    monkeypatch.setattr('mmairl.errors.stop_processes', lambda: os.kill(os.getpid(), signal.SIGTERM))
+    early = Listener(lambda number: pytest.fail('a second signal must not end those who still wait'))
     signalled = [dict(type='SignalAt', iteration=2, number=number)]
     cfg = toy_config(width=8, steps=6, batch=12, custom_hooks=signalled, **{'optim_wrapper.accumulative_counts': 3})
     with pytest.raises(SystemExit) as left:
         one_sentence_errors(partial(launch.train, cfg))()
-    assert left.value.code == REQUEUE
+    assert left.value.code == AGAIN
     work_dir = Path(cfg.work_dir)
     said = f'stopped by {number.name} after 3 iterations: {work_dir}/iter_3.pth is written; go on with --resume'
     assert said in capsys.readouterr().err
     assert (work_dir / 'last_checkpoint').read_text().endswith('/iter_3.pth') and not list(work_dir.glob('.*.tmp'))
-    assert signal.getsignal(signal.SIGTERM) == hooks[0]._note, 'a second signal must not end those who still wait'
-    os.kill(os.getpid(), signal.SIGTERM)
-    for each, handler in handlers.items():
-        signal.signal(each, handler)
+    early.close()
 
 
-def test_a_signal_while_a_checkpoint_is_written_leaves_it_whole_and_saves_the_last_step_too(
-    toy_config, monkeypatch, handlers
-):
+def test_a_signal_while_a_checkpoint_is_written_leaves_it_whole_and_saves_the_last_step_too(toy_config, monkeypatch):
     """The thread that writes meets it between the data and the rename."""
     first = iter([True])
 
@@ -68,7 +62,7 @@ def test_a_signal_while_a_checkpoint_is_written_leaves_it_whole_and_saves_the_la
         plain(file)
 
     def wait_for_it(hook: PreemptionHook, runner, **_: object) -> None:
-        while runner.iter and not hook.signalled:
+        while runner.iter and not hook.listener.told:
             time.sleep(0.01)
 
     monkeypatch.setattr(os, 'fsync', fsync)
@@ -77,8 +71,6 @@ def test_a_signal_while_a_checkpoint_is_written_leaves_it_whole_and_saves_the_la
     with pytest.raises(Stopped):
         launch.train(cfg)
     saved = sorted(path.name for path in Path(cfg.work_dir).glob('*iter_*.pth*'))
-    for each, handler in handlers.items():
-        signal.signal(each, handler)
     assert saved == ['iter_1.pth', 'iter_2.pth'] and load_checkpoint(Path(cfg.work_dir) / 'iter_1.pth')
 
 
@@ -102,7 +94,7 @@ def test_any_tool_that_is_told_to_stop_cleans_up_and_asks_for_another_try(capsys
 
     with pytest.raises(SystemExit) as left:
         one_sentence_errors(main)()
-    assert left.value.code == REQUEUE and cleaned
+    assert left.value.code == AGAIN and cleaned
     assert capsys.readouterr().err == f'stopped by {number.name}; the same command goes on where it can\n'
 
 
@@ -128,7 +120,7 @@ def test_one_of_several_processes_that_is_told_to_stop_waits_for_none(tmp_path):
     """In an evaluation, say: the others may be in an exchange, where this one is missing for ever."""
     command = [sys.executable, '-c', LEAVES_THE_OTHERS, tmp_path / 'meeting']
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    assert done.returncode == REQUEUE and not done.stdout and 'stopped by SIGUSR2' in done.stderr, done.stderr
+    assert done.returncode == AGAIN and not done.stdout and 'stopped by SIGUSR2' in done.stderr, done.stderr
 
 
 COMMANDS = [*sorted(TOOLS.glob('*.py')), 'mmairl.engine.torchrun', 'mmairl.study.worker']
@@ -141,7 +133,7 @@ def test_a_signal_before_the_work_has_begun_asks_for_another_try(tmp_path, comma
     path = os.pathsep.join([str(tmp_path), str(TOOLS.parent)])
     words = [command] if isinstance(command, Path) else ['-m', command]
     done = subprocess.run([sys.executable, *words], env={**os.environ, 'PYTHONPATH': path}, capture_output=True)
-    assert done.returncode == REQUEUE, done.stderr
+    assert done.returncode == AGAIN, done.stderr
 
 
 @pytest.fixture
@@ -159,7 +151,7 @@ def test_a_signal_that_is_ignored_stays_ignored(request):
     try:
         hook = request.getfixturevalue('hook')
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-        assert signal.getsignal(signal.SIGTERM) == hook._note
+        assert signal.getsignal(signal.SIGTERM) == hook.listener
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -175,7 +167,7 @@ def test_a_process_that_a_library_forks_during_the_run_ends_by_the_signal(hook):
         process.kill()
         assert code == -signal.SIGTERM
     os.kill(os.getpid(), signal.SIGUSR1)
-    assert hook.signalled == signal.SIGUSR1
+    assert hook.listener.told == signal.SIGUSR1
 
 
 def test_a_run_that_fails_gives_the_signals_back(toy_config):

@@ -78,6 +78,24 @@ def test_a_longer_run_whose_schedule_ends_early_is_refused_with_the_flag_that_ch
         resumed(left, tmp_path, lambda cfg: cfg.train_cfg.update(max_epochs=6))
 
 
+def test_a_longer_run_goes_on_where_a_warm_up_ends_and_a_cosine_follows(tmp_path):
+    def with_warm_up(folder: Path, length: int, **how) -> Config:
+        cfg = config(folder, **how)
+        cfg.train_cfg = dict(by_epoch=False, max_iters=length)
+        cfg.default_hooks.checkpoint.interval = 1
+        how = dict(by_epoch=False, begin=4, end=length)
+        cfg.param_scheduler = [
+            dict(type='LinearLR', start_factor=0.1, by_epoch=False, end=4),
+            *([dict(type='CosineAnnealingLR', eta_min=0.0, **how)] if length > 4 else []),
+        ]
+        return cfg
+
+    resuming.run(with_warm_up(tmp_path, 4))
+    cfg = with_warm_up(tmp_path / 'longer', 8, resume=True)
+    cfg.load_from = str(tmp_path / 'iter_4.pth')
+    assert resuming.run(cfg).name == 'iter_8.pth'
+
+
 LARS = dict(type='LARS', lr=0.1)
 
 

@@ -10,7 +10,7 @@ import pytest
 from waiting import wait_for
 
 from mmairl.engine import torchrun
-from mmairl.errors import REQUEUE, SIGNALS
+from mmairl.stopping import AGAIN, SIGNALS
 
 ROOT = Path(__file__).parents[2]
 # A process of a run, which saves when it is told to stop.
@@ -47,7 +47,8 @@ def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
             wait_for((folder / f'pid_{rank}').is_file)
         ranks = [int((folder / f'pid_{rank}').read_text()) for rank in (0, 1)]
         for process in dict(launcher=[launcher.pid], process=ranks[1:], all=[launcher.pid, *ranks])[to]:
-            os.kill(process, number)
+            for each in (number, *SIGNALS):
+                os.kill(process, each)
     for launcher, _ in started.values():
         launcher.join()
     return {case: (launcher.exitcode, folder) for case, (launcher, folder) in started.items()}
@@ -58,7 +59,7 @@ def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
 def test_all_processes_save_and_the_launcher_leaves_with_75(told, to, number):
     """And starts none of them again."""
     code, folder = told[to, number]
-    assert code == REQUEUE
+    assert code == AGAIN
     assert [(folder / f'saved_{rank}').read_text() for rank in (0, 1)] == ['saved\n'] * 2
 
 

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +15,19 @@ from mmairl.data.folders import ImageFolder
 from mmairl.data.packed import pack
 from mmairl.errors import UserError
 from mmairl.evaluation import identity
+from mmairl.evaluation.by_training import TrainingSettings
 from mmairl.evaluation.identity import (
     claim,
     code_identity,
     config_identity,
     data_identity,
+    difference,
+    identity_of,
     key_of,
     weights_identity,
 )
-from mmairl.evaluation.protocol import Settings, evaluate, identity_of
+from mmairl.evaluation.on_features import FeatureSettings
+from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, evaluate, settings_for
 from mmairl.weights.read import read_backbone
 
 VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
@@ -62,7 +66,8 @@ def test_the_identity_of_data_follows_each_change_of_what_is_picked_and_no_other
     for same in (folder, './images', tmp_path / 'copy'):
         assert data_identity(described(same)) == base
     other = [[dict(type='Resize', size=18), dict(type='CenterCrop', size=16)]]
-    seen = [key_of(base), key_of(data_identity({**described(folder), 'views': other}))]
+    assert data_identity({**described(folder), 'views': other}) == base, 'how images are shown is no part of the data'
+    seen = [key_of(base)]
     changes = [
         lambda: swap_pixels(folder / 'a/3.bmp'),
         lambda: os.rename(folder / 'a/3.bmp', folder / 'b/3b.bmp'),
@@ -163,7 +168,7 @@ def test_weights_differ_by_value_type_shape_and_name():
 def test_a_split_is_no_folder_and_the_decoder_is_part_of_the_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'train').mkdir()
-    assert config_identity(dict(split='train', root='train')) == dict(split='train', root='a folder')
+    assert config_identity(dict(split='train', root='train')) == dict(split='train')
     assert {'mmairl', 'torch', 'torchvision', 'pillow', 'jpeg'} <= set(code_identity())
 
 
@@ -173,36 +178,74 @@ def test_scores_without_an_identity_are_nobodys(tmp_path):
         claim(tmp_path, dict(weights='3f'))
 
 
-def test_what_changes_no_number_is_in_no_identity(cfg: Config, checkpoint: Path, tmp_path, monkeypatch):
-    settings = Settings(recipe='linear_shapes_20e')
-    base = identity_of(cfg, 'linear', read_backbone(checkpoint), settings)
-    monkeypatch.chdir(tmp_path)
-    settings = replace(settings, workers=3, work_dir=tmp_path / 'b', device='cuda')
-    cfg.evaluation.update(batch_size=3, held_out=0.3)  # nothing is chosen
-    assert identity_of(cfg, 'linear', read_backbone(f'./{checkpoint.name}'), settings) == base
+# Of every setting of a protocol another value, with the protocols whose number it changes; the others it changes in none.
+SETTINGS = dict(
+    ks=((5,), ['knn']),
+    temperature=(0.1, ['knn']),
+    standardise=(True, ['logreg']),
+    low_shot=(True, ['svm']),
+    seed=(3, ['logreg', 'svm', 'linear', 'finetune']),
+    recipe=('finetune_shapes', ['linear', 'finetune']),
+    sweep=(True, ['linear', 'finetune']),
+    trials=(({"optim_wrapper.optimizer.lr": 0.1},), ["linear", "finetune"]),
+    **dict.fromkeys(('device', 'workers', 'cache', 'work_dir', 'launcher'), ('other', [])),
+)
 
 
-def test_what_changes_the_number_is_in_the_identity(cfg: Config, checkpoint: Path):
-    def key(name: str = 'knn', part: str = 'student', **settings) -> str:
-        return key_of(identity_of(cfg, name, read_backbone(checkpoint, part), Settings(**settings)))
+def test_each_setting_is_in_the_identity_of_the_protocols_whose_number_it_changes(cfg: Config, checkpoint: Path):
+    assert SETTINGS.keys() == {own.name for kind in (FeatureSettings, TrainingSettings) for own in fields(kind)}
+    cfg.recipes = dict(linear='linear_shapes_20e', finetune='linear_shapes_20e')
+    backbone = read_backbone(checkpoint)
+    for protocol in (*ON_FEATURES, *BY_TRAINING):
+        base = identity_of(cfg, protocol, backbone, settings_for(protocol))
+        for name, (value, protocols) in SETTINGS.items():
+            other = identity_of(cfg, protocol, backbone, settings_for(protocol, **{name: value}))
+            assert bool(difference(base, other)) == (protocol in protocols), (protocol, name)
+    assert not difference(
+        base, identity_of(cfg, protocol, read_backbone(checkpoint, 'student'), settings_for(protocol))
+    )
 
-    found = [key(), key(part='teacher'), key(ks=(5,)), key(temperature=0.1), key('svm'), key('svm', low_shot=True)]
-    found += [key('linear', recipe='linear_shapes_20e', sweep=sweep) for sweep in (False, True)]
-    found += [key('linear', recipe=recipe) for recipe in ('linear_lars_80e', 'linear_sgd_100e')]
-    cfg.evaluation.held_out = 0.3
-    found.append(key('linear', recipe='linear_shapes_20e', sweep=True))
-    cfg.evaluation.views = dict(knn=[dict(type='Resize', size=20)])
-    found.append(key())
-    cfg.evaluation.test.count = 29
-    found.append(key())
-    cfg.model.data_preprocessor.mean = (0.5, 0.5, 0.5)
-    found.append(key())
-    cfg.model.backbone.out_indices = [2]
-    found.append(key())
-    saved = torch.load(checkpoint)
-    torch.save({**saved, 'state_dict': {k: v + 1 for k, v in saved['state_dict'].items()}}, checkpoint)
-    found.append(key())
-    assert len(set(found)) == len(found)
+
+CHANGES = {
+    'evaluation.ks': [5],
+    'evaluation.views': dict(knn=[dict(type='Resize', size=20)]),
+    'evaluation.train.count': 44,
+    'evaluation.test.count': 29,
+    'model.data_preprocessor.mean': (0.5, 0.5, 0.5),
+    'model.backbone.out_indices': [2],
+}
+
+
+def test_weights_data_network_and_what_was_asked_are_in_the_identity_and_a_path_is_not(cfg, checkpoint, tmp_path):
+    settings, backbone = settings_for('knn'), read_backbone(checkpoint)
+    found = [identity_of(cfg, 'knn', subject, settings) for subject in (backbone, 'random', 'pixels')]
+    found.append(identity_of(cfg, 'knn', read_backbone(checkpoint, 'teacher'), settings))
+    found += [identity_of(cfg, 'knn', backbone, settings, asked=dict(constant=constant)) for constant in (0.1, 5.0)]
+    for key, value in CHANGES.items():
+        cfg.merge_from_dict({key: value})
+        found.append(identity_of(cfg, 'knn', backbone, settings))
+    assert len({key_of(one) for one in found}) == len(found)
+    shutil.copy(checkpoint, tmp_path / 'copy.pth')
+    cfg.evaluation.batch_size = 3
+    assert identity_of(cfg, 'knn', read_backbone(tmp_path / 'copy.pth'), settings) == found[-1]
+
+
+def test_absent_data_count_as_unchanged_and_data_that_cannot_be_looked_at_do_not(folder, tmp_path):
+    names = tmp_path / 'names.txt'
+    names.write_text('a/0.bmp\nb/0.bmp\n')
+    data = dict(type='ListedSubset', dataset=described(folder), list_file=str(names))
+    base = data_identity(data)
+    names.rename(tmp_path / 'kept.txt')  # the images are there
+    assert 'content' in difference(dict(data=base), dict(data=data_identity(data)))
+    assert 'unknown: ' in difference(dict(data=data_identity(data)), dict(data=data_identity(data)))
+    folder.rename(tmp_path / 'elsewhere')
+    assert difference(base, data_identity(data)) == difference(dict(a=base), dict(a=data_identity(data))) == ''
+    other = {**data, 'dataset': described(folder, max_pixels=9)}
+    assert 'max_pixels' in difference(base, data_identity(other)), 'what was asked for can be looked at'
+    folder.mkdir()  # a disk that is not mounted
+    assert difference(base, data_identity(data)) == ''
+    image(folder / 'a/0.bmp', 0)
+    assert difference(base, data_identity(data))
 
 
 def test_test_images_of_other_classes_are_refused(cfg: Config, folder: Path, tmp_path):
@@ -210,4 +253,4 @@ def test_test_images_of_other_classes_are_refused(cfg: Config, folder: Path, tmp
     for number in range(3):
         image(tmp_path / 'test/b' / f'{number}.bmp', number)
     with pytest.raises(UserError, match="the test images have 1 classes and the training images 2, and 'a' is not"):
-        evaluate(cfg, 'knn', 'pixels', settings=Settings(ks=(1,)))
+        evaluate(cfg, 'knn', 'pixels', settings=settings_for('knn', ks=(1,)))

@@ -11,8 +11,9 @@ from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import extract
 from mmairl.evaluation.metrics import unpacked
-from mmairl.evaluation.protocol import Settings, evaluate, evaluation_sets, extraction
-from mmairl.evaluation.training import held_out
+from mmairl.evaluation.on_features import extraction
+from mmairl.evaluation.protocol import evaluate, settings_for
+from mmairl.evaluation.sets import evaluation_sets, held_out
 from mmairl.registry import DATASETS
 
 
@@ -62,7 +63,7 @@ class Parted(DATASETS.get('Noise')):
 def test_training_and_validation_images_serve_where_nothing_is_chosen_on_the_latter(cfg, tmp_path, protocol, images):
     """Logistic regression chooses its strength first, and then refits."""
     cfg.evaluation.update(train=dict(type='Parted', split='train'), val=dict(type='Parted', split='val'))
-    result = evaluate(cfg, protocol, 'random', settings=Settings(ks=(3,), cache=tmp_path))
+    result = evaluate(cfg, protocol, 'random', settings=settings_for(protocol, ks=(3,), cache=tmp_path))
     assert result.details['train_images'] == images
     assert held_out(cfg.evaluation) == (cfg.evaluation.train, cfg.evaluation.val)
 
@@ -90,7 +91,12 @@ def test_what_is_missing_broken_or_too_much_is_one_sentence_and_leaves_no_json(
     cfg.evaluation.test.count = 0
     for protocol in ('knn', 'logreg', 'svm', 'linear'):
         with pytest.raises(UserError, match='no images to evaluate: Noise is empty'):
-            evaluate(cfg, protocol, 'pixels', settings=Settings(recipe='linear_shapes_20e', work_dir=tmp_path / 'a'))
+            evaluate(
+                cfg,
+                protocol,
+                'pixels',
+                settings=settings_for(protocol, recipe='linear_shapes_20e', work_dir=tmp_path / 'a'),
+            )
     cfg.pop('evaluation')
     with pytest.raises(UserError, match='names no data to evaluate on'):
         evaluate(cfg, 'knn', 'pixels')

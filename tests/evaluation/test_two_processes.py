@@ -13,10 +13,11 @@ from mmengine.dist import is_main_process
 
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
-from mmairl.errors import UserError, stop_processes
+from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.protocol import Settings, evaluate
+from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.files import write_json
+from mmairl.stopping import stop_processes
 
 ROOT = Path(__file__).parents[2]
 TINY = """
@@ -42,7 +43,7 @@ def measure(folder: Path, name: str) -> dict[str, float]:
         ('logreg', {}),
         ('linear', dict(recipe=str(folder / 'recipe.py'), work_dir=folder / name)),
     ):
-        settings = Settings(launcher=launcher, cache=folder / f'{name}_features', **options)
+        settings = settings_for(protocol, launcher=launcher, cache=folder / f'{name}_features', **options)
         scores |= evaluate(cfg, protocol, folder / 'start.pth', settings=settings).scores
     with pytest.raises(UserError, match='holds another result'):  # the main process's error is every process's
         evaluate(cfg, 'finetune', folder / 'start.pth', settings=settings)

@@ -79,6 +79,20 @@ def test_a_run_prints_a_line_each_half_minute_with_the_time_left(monkeypatch, ca
     ]
 
 
+def test_a_run_in_a_notebook_rewrites_one_line_with_a_bar(monkeypatch, capsys):
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=100.0)
+    monkeypatch.setattr(log, 'time', clock)
+    monkeypatch.setattr(log, 'Console', lambda: SimpleNamespace(is_jupyter=True, is_terminal=False))
+    hub = SimpleNamespace(log_scalars={'train/loss': SimpleNamespace(current=lambda: 6.25)})
+    runner = SimpleNamespace(iter=0, max_iters=3, message_hub=hub)
+    hook = log.ProgressHook()
+    hook.before_train(runner)
+    for runner.iter in range(3):
+        clock.now += 0.75
+        hook.after_train_iter(runner, runner.iter)
+    assert capsys.readouterr().out == f'\r{"█" * 20}{"░" * 10} 67%  loss 6.250  0:00:01 left  '
+
+
 def test_an_evaluation_does_so_as_well(monkeypatch, capsys):
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=0.0)
     monkeypatch.setattr(features, 'time', clock)

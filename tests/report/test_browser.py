@@ -19,20 +19,23 @@ from test_evaluation_page import leave
 from test_health_page import healthy, write_scalars
 from test_study_page import crossed, drawn_as_lines
 
+from mmairl.analysis.geometry import STRENGTHS
 from mmairl.analysis.images import Images
 from mmairl.configs import load_config
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.protocol import Result, evaluation_sets
-from mmairl.report.analysis_pages import cka_page, geometry_page, norms_page
+from mmairl.evaluation.protocol import Result
+from mmairl.evaluation.sets import evaluation_sets
+from mmairl.report.analysis_pages import add_invariance, cka_page, geometry_page, norms_page
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.demo_page import SCORE, draw
 from mmairl.report.evaluation_page import write_evaluation_page
-from mmairl.report.figures import heat_map, invariance_lines, svg
+from mmairl.report.figures import heat_map
 from mmairl.report.health_page import write_health_page
 from mmairl.report.map_page import map_images
 from mmairl.report.studies_page import write_studies_page
 from mmairl.report.study_page import write_study_page
+from mmairl.report.svg import svg
 from mmairl.report.views_page import write_views_page
 from mmairl.weights.read import read_backbone
 
@@ -81,7 +84,7 @@ def studies(folder: Path) -> Path:
 
 def health(folder: Path) -> Path:
     run = write_scalars(folder / 'run <b> "x"', *(healthy(i, 0.9 / i) for i in (1, 2, 3)))
-    return write_health_page(run, folder / 'health.html', follow=60)
+    return write_health_page(run, folder / 'health.html')
 
 
 def evaluation(folder: Path) -> Path:
@@ -125,9 +128,10 @@ def demo(folder: Path) -> Path:
     results = [Result(name, {SCORE: 40.0 + i, 'logistic regression': 50.0}, 1.0) for i, name in enumerate(('a', LONG))]
     features = {of.subject: [Features(torch.randn(40, 9), data[0].labels)] * 2 for of in results}
     page = draw(cfg, data, results, features, 0)
-    kept = {name: {'crop': [1.0, 0.5], HOSTILE: [1.0, 0.2]} for name in (LONG, 'plain')}
-    figures = (invariance_lines(kept, (0.0, 1.0)), heat_map(torch.eye(2), [LONG, 'b'], ['a', LONG], LONG, (LONG, 'y')))
-    page.add(LONG, LONG, [svg(of, f'figure-{i}', LONG) for i, of in enumerate(figures)], LONG)
+    kept = {name: {'crop': [1.0] * len(STRENGTHS), HOSTILE: [0.2] * len(STRENGTHS)} for name in (LONG, 'plain')}
+    add_invariance(page, kept)
+    figure = heat_map(torch.eye(2), [LONG, 'b'], ['a', LONG], LONG, (LONG, 'y'))
+    page.add(LONG, LONG, svg(figure, 'figure', LONG), LONG)
     return page.write(folder / 'demo.html')
 
 
@@ -246,35 +250,81 @@ def test_without_a_script_nothing_is_missing(page_of, open_page):
     assert len(page.locator('table:visible').all()) >= 5
 
 
-def test_a_point_tells_value_step_and_run_by_pointer_and_by_keyboard(page_of, open_page):
+def tip(chart) -> list[str]:
+    """The lines of a chart's tip."""
+    return chart.locator('.tip > span').all_inner_texts()
+
+
+def test_a_chart_tells_all_values_at_one_step_by_keyboard_pointer_and_finger(page_of, open_page):
     page = open_page(page_of('health'))
-    chart = page.locator('.chart').first
+    chart = page.locator('.curves').first
+    chart.scroll_into_view_if_needed()
+    chart.locator('canvas').wait_for()
     chart.focus()
     told = []
     for key in ('ArrowRight', 'ArrowRight', 'End', 'Home'):
         page.keyboard.press(key)
-        told.append(chart.locator('.tip').inner_text().rsplit(' ', 1)[1])
-    assert told == ['50', '100', '150', '50']
+        told.append(tip(chart))
+    assert told == [
+        [f'iteration {step}', value] for step, value in ((50, '0.9'), (100, '0.45'), (150, '0.3'), (50, '0.9'))
+    ]
     page.keyboard.press('ArrowRight')
-    box = chart.locator('.ring').bounding_box()
+    box = chart.locator('.u-cursor-pt').last.bounding_box()
     page.keyboard.press('Escape')
+    assert tip(chart) == []
     page.mouse.move(box['x'] + 9, box['y'] + 9)
-    assert chart.locator('.tip').inner_text() == 'spread of the keys: 0.45 at iteration 100'
-    by_stage = '[aria-label="gradient norm by stage"]'
-    many = page.locator('.chart', has=page.locator(by_stage))
+    assert tip(chart) == ['iteration 100', '0.45']
+    many = page.locator('.curves', has_text='gradient norm by stage')
     many.focus()
-    for run in ('stem', 'layer1', 'projector'):
-        page.keyboard.press('ArrowDown' if run != 'stem' else 'ArrowRight')
-        assert many.locator('.tip').inner_text().startswith(f'{run}: 0.01 ')
-    page.keyboard.press('Escape')
-    assert many.locator('.tip').inner_text() == ''
-    # A line that is hidden stays hidden in a link.
-    place = page.eval_on_selector_all('svg.plot', f"all => all.findIndex(e => e.matches('{by_stage}'))")
-    page.locator('.tools summary').nth(0).click()
-    page.get_by_label('layer1').first.uncheck()
-    assert f'hide{place}=1' in page.url
-    again = open_page(page_of('health'), page.url[page.url.index('#') :])
-    assert again.locator(f'{by_stage} .hidden').count() == 1 and not again.get_by_label('layer1').first.is_checked()
+    many.locator('canvas').wait_for()
+    for key, run in (
+        ('ArrowRight', 'stem'),
+        ('ArrowDown', 'layer1'),
+        ('ArrowDown', 'projector'),
+        ('ArrowUp', 'layer1'),
+    ):
+        page.keyboard.press(key)
+        assert tip(many)[0] == 'iteration 50' and len(tip(many)) == 4, 'every line is told'
+        assert many.locator('.best').inner_text().startswith(f'{run}: 0.01')
+    page.keyboard.press('F5')  # a page that is loaded again stays where it was read
+    many.locator('.best').wait_for()
+    assert many.locator('.best').inner_text().startswith('layer1') and many.evaluate(
+        'e => e === document.activeElement'
+    )
+    phone = open_page(page_of('health'), viewport=dict(width=390, height=800), has_touch=True, is_mobile=True)
+    chart = phone.locator('.curves').first
+    chart.scroll_into_view_if_needed()
+    chart.locator('canvas').wait_for()
+    chart.locator('.u-over').tap()
+    phone.wait_for_timeout(300)
+    assert tip(chart) == ['iteration 100', '0.45'], 'a tap is answered, and the answer stays'
+
+
+def test_lines_are_hidden_smoothed_and_zoomed_for_all_charts_at_once(page_of, open_page):
+    page = open_page(page_of('compare'), viewport=dict(width=1200, height=900))
+    chart = page.locator('.curves', has_text='spread of the keys')
+    chart.focus()
+    chart.locator('canvas').wait_for()
+    page.get_by_label('smoothing').fill('0.5')
+    page.wait_for_url(re.compile('smooth=0.5'))
+    chart.focus()
+    page.keyboard.press('End')
+    # 0.9, 0.45, 0.3 with weights of 1/8, 1/4 and 1/2, over their sum
+    assert tip(chart)[0] == 'smoothed, epoch 3' and tip(chart)[1].endswith(': 0.42857') and len(tip(chart)) == 3
+    page.locator('.controls select').select_option('hours of training')
+    page.locator('.lines input').first.uncheck()
+    canvas = chart.locator('.u-over').bounding_box()
+    page.mouse.move(canvas['x'] + 0.3 * canvas['width'], canvas['y'] + 50)
+    page.mouse.down()
+    page.mouse.move(canvas['x'] + 0.8 * canvas['width'], canvas['y'] + 50, steps=4)
+    page.mouse.up()
+    page.wait_for_url(re.compile('zoom='))
+    again = open_page(page_of('compare'), page.url[page.url.index('#') :], viewport=dict(width=1200, height=900))
+    again.locator('.lines').wait_for()
+    chosen = [again.get_by_label('smoothing').input_value(), again.locator('.controls select').input_value()]
+    assert chosen == ['0.5', 'hours of training'] and not again.locator('.lines input').first.is_checked()
+    again.get_by_role('button', name='Show the whole range').click()
+    assert 'zoom=' not in again.url and 'hide=' in again.url
 
 
 def test_tables_sort_and_filter_and_the_address_shows_the_same_again(page_of, open_page):
@@ -299,13 +349,21 @@ def test_a_row_is_marked_in_each_figure_by_pointer_and_by_keyboard(page_of, open
     page.locator('.study tbody th').nth(2).hover()
     marked = page.locator('tr.marked th').all_inner_texts()
     assert len(marked) >= 2 and all('plus_symmetric_loss' in of for of in marked)
-    assert page.locator('svg.plot:has(.ring)').count() >= 4  # two measured panels, two published ones in sight
+    assert page.locator('svg.plot:has(.marked)').count() >= 4  # two measured panels, two published ones in sight
     page.mouse.move(0, 0)
-    assert page.locator('.ring').count() == 0
+    assert page.locator('.marked').count() == 0
     page.locator('.scroll.study').focus()
     page.keyboard.press('ArrowDown')
     page.keyboard.press('ArrowDown')
-    assert 'plus_syncbn' in page.locator('tr.marked th').first.inner_text() and page.locator('.ring').count() >= 2
+    assert (
+        'plus_syncbn' in page.locator('tr.marked th').first.inner_text() and page.locator('.plot .marked').count() >= 2
+    )
+    chart = page.locator('.panel .chart').first
+    chart.focus()
+    for key in ('End', 'ArrowLeft'):
+        page.keyboard.press(key)
+    said = chart.locator('.tip').inner_text()
+    assert said.startswith('plus_symmetric_loss: 72.6') and page.locator('tr.marked').count() >= 2
 
 
 def test_one_click_copies_a_table_or_a_figure(page_of, open_page):
@@ -428,12 +486,3 @@ def test_the_map_goes_by_keyboard_alone(page_of, open_page):
     assert page.locator('.nearest').count() == 0 and 'image=' not in page.url
     page.get_by_role('checkbox', name='plain').uncheck()
     assert 'kinds=' in page.url
-
-
-def test_the_page_of_a_run_that_goes_on_follows_it(open_page, tmp_path):
-    run = write_scalars(tmp_path / 'run', healthy(1, 0.9), healthy(2, 0.8))
-    page = open_page(write_health_page(run, tmp_path / 'health.html', follow=1))
-    run = write_scalars(tmp_path / 'later', healthy(2, 0.8), healthy(3, 0.7))
-    write_health_page(run, tmp_path / 'health.html')  # it has ended meanwhile
-    page.get_by_text('At iteration 150:').wait_for()
-    assert page.locator('.follow').count() == 0 and page.faults == []

@@ -28,9 +28,9 @@ def leave_run(folder, starts, **config):
 
 
 def charts(page) -> dict[str, list]:
-    """The series of each chart, by what is along its x axis."""
-    found = [json.loads(unescape(of))[0] for of in re.findall(r'data-chart="([^"]+)"', page.read_text())]
-    return {of['x']['label']: {series['name']: (series['x'], series['y']) for series in of['series']} for of in found}
+    """The lines of each chart."""
+    drawn = [json.loads(unescape(text)) for text in re.findall(r'data-chart="([^"]+)"', page.read_text())]
+    return {chart['title']: {line['name']: (line['x'], line['y']) for line in chart['series']} for chart in drawn}
 
 
 def table(page, number: int) -> list[list[str]]:
@@ -85,14 +85,14 @@ def test_only_what_differs_is_listed_and_how_each_ended(runs, tmp_path):
 
 
 def test_curves_stand_over_each_other_by_epoch_by_images_and_by_hours(runs, tmp_path):
-    found = charts(write_compare_page(runs, tmp_path / 'page.html'))
+    drawn = charts(write_compare_page(runs, tmp_path / 'page.html'))['loss']
     values = {'x/run': [4.0, 2.0, 1.33333, 1.0], 'y/run': [2.0, 1.0]}
     steps = {'x/run': [2, 4, 6, 8], 'y/run': [4, 8]}
     batch = {'x/run': 16, 'y/run': 32}
-    for name, of in steps.items():
-        assert found['epoch'][name] == ([step / 4 for step in of], values[name])
-        assert found['images'][name] == ([step * batch[name] for step in of], values[name])
-        assert found['hours'][name] == (of, values[name])
+    for name, own in steps.items():
+        x, y = drawn[name]
+        assert y == values[name] and x['epoch'] == [step / 4 for step in own] and x['hours of training'] == own
+        assert x['images seen'] == [step * batch[name] for step in own]
 
 
 def test_what_cannot_be_compared_is_a_sentence(runs, tmp_path, run_tool, capsys):
@@ -122,7 +122,9 @@ def test_a_row_of_a_study_links_to_its_runs_beside_those_that_it_builds_on(tmp_p
     text = write_study_page(study(rows, ('k-NN',), seeds=[0]), tmp_path / 'page.html').read_text()
     assert sound(text).references.count('./compare/row-1.html') == 1 and 'row-0.html' not in text  # it has one run
     beside = tmp_path / 'compare' / 'row-1.html'
-    assert table(beside, 0) == [['name', 'base', 'next']] and 'base and next' in beside.read_text()
+    assert (
+        table(beside, 0) == [['base/seed_0', 'base'], ['next/seed_0', 'next']] and 'base and next' in beside.read_text()
+    )
     for cut in ('', '{"step": 2, "lo'):  # while a run begins, the page has no such link
         next((tmp_path / rows[1]['runs'][0]['folder']).glob('*/vis_data/scalars.json')).write_text(cut)
         assert 'compare/' not in write_study_page(study(rows, ('k-NN',), seeds=[0]), tmp_path / 'page.html').read_text()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from outline import sound
 
+from mmairl.analysis.geometry import CHANGES
+
 ROOT = Path(__file__).parents[2]
 SMALL = [
     'train_cfg.max_epochs=1',
@@ -30,5 +32,6 @@ def test_the_demo_trains_measures_and_draws_its_page(tmp_path):
     assert (counts['section'], counts['table']) == (7, 1) and str(tmp_path / 'report.html') in done.stdout.replace(
         '\n', ''
     )
-    assert counts['svg'] == 3 * 2 + 2 + 4 + 1  # bars, maps, curves, invariance
+    assert counts['svg'] == 3 * 2 + 2 + page.count('class="curves')  # bars, maps, the still pictures of curves
+    assert page.count('class="curves') == 4 + len(CHANGES)
     assert counts['img'] == 8 * 3 + 8 * (1 + 7)  # pairs, neighbours

@@ -23,13 +23,26 @@ def test_scores_of_one_subject_share_a_row_and_data_sets_have_tables_of_their_ow
     leave(tmp_path, '4', 'x', {'linear, top-1': 70.0}, config='configs/evaluation/cifar10_r50.py')
     (tmp_path / 'other.json').write_text('[1, 2]')
     tables = results(records_in(tmp_path))
-    assert {name: [row.subject for row in rows] for name, rows in tables.items()} == {
-        'a': ['x', 'y'],
-        'cifar10_r50': ['x'],
-    }
-    assert tables['a'][0].scores == {'k-NN, k = 20': 50.0, 'linear, top-1': 60.0} and tables['a'][0].seconds == 2
+    assert [(name, [row.subject for row in rows]) for name, _, rows in tables] == [
+        ('a', ['x', 'y']),
+        ('cifar10_r50', ['x']),
+    ]
+    first = tables[0][2][0]
+    assert first.scores == {'k-NN, k = 20': 50.0, 'linear, top-1': 60.0} and first.seconds == 2
     page = write_evaluation_page(tmp_path).read_text()
     assert page.count('<table>') == 2 and '>70.0<' in page and '–' in page
+
+
+def test_scores_on_other_images_of_the_same_name_share_no_row_and_the_page_says_what_differs(tmp_path):
+    for number, (content, score) in enumerate([('old', 'k-NN, k = 20'), ('new', 'linear, top-1'), ('old', 'SVM, mAP')]):
+        identity = dict(weights='1', data=dict(test=dict(content=content)), protocol=score)
+        leave(tmp_path, str(number), 'x', {score: 50.0}, identity=identity)
+    scores = [[row.scores for row in rows] for _, _, rows in results(records_in(tmp_path))]
+    assert scores == [[{'k-NN, k = 20': 50.0, 'SVM, mAP': 50.0}], [{'linear, top-1': 50.0}]]
+    assert (
+        'Other images than above: data.test.content (old there, new here).'
+        in write_evaluation_page(tmp_path).read_text()
+    )
 
 
 def test_few_labelled_images_are_drawn(tmp_path):
@@ -57,7 +70,7 @@ def test_files_of_one_name_in_two_folders_and_one_that_was_replaced_are_networks
         checkpoint = f'work_dirs/{run}/epoch_60.pth'
         leave(tmp_path, f'{run}1', 'student of epoch_60.pth', {'k-NN, k = 20': 90.0 - number}, checkpoint=checkpoint)
         leave(tmp_path, f'{run}2', 'student of epoch_60.pth', {'linear, top-1': 80.0 - number}, checkpoint=checkpoint)
-    [rows] = results(records_in(tmp_path)).values()
+    [(_, _, rows)] = results(records_in(tmp_path))
     assert {row.subject: row.scores for row in rows} == {
         'student of sgd/epoch_60.pth': {'k-NN, k = 20': 90.0, 'linear, top-1': 80.0},
         'student of lars/epoch_60.pth': {'k-NN, k = 20': 89.0, 'linear, top-1': 79.0},
@@ -65,5 +78,5 @@ def test_files_of_one_name_in_two_folders_and_one_that_was_replaced_are_networks
     for weights in ('1234567', '89abcde'):
         identity = dict(weights=weights)
         leave(tmp_path / 'x', weights, 'student of x.pth', {'linear': 1.0}, checkpoint='run/x.pth', identity=identity)
-    [rows] = results(records_in(tmp_path / 'x')).values()
+    [(_, _, rows)] = results(records_in(tmp_path / 'x'))
     assert [row.subject for row in rows] == [f'student of run/x.pth, weights {of}' for of in ('123456', '89abcd')]

@@ -5,7 +5,9 @@ from itertools import combinations
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from mmairl.report.figures import COLOURS, MARKERS, lines, save_figure, short
+from mmairl.report.figures import MARKERS, lines, short
+from mmairl.report.page import COLOURS
+from mmairl.report.svg import save_figure
 
 # Machado, Oliveira and Fernandes 2009, at full severity, for linear RGB.
 SEEN = {
@@ -35,7 +37,7 @@ def test_colours_or_shapes_tell_rows_apart_for_each_kind_of_colour_blindness():
 
 def test_the_same_figure_gives_the_same_files(tmp_path):
     for name in ('one', 'two'):
-        save_figure(lines({'a': ([1, 2], [3.0, 4.0])}), tmp_path / name)
+        save_figure(lines({'a': ([1, 2], [3.0, 4.0])}, 'b'), tmp_path / name)
     for kind in ('svg', 'png'):
         assert (tmp_path / f'one.{kind}').read_bytes() == (tmp_path / f'two.{kind}').read_bytes()
 

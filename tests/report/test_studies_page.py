@@ -31,7 +31,7 @@ def test_studies_stand_newest_first_with_what_came_out_of_them(tmp_path):
     (tmp_path / 'file.txt').touch()
     page = write_studies_page(tmp_path).read_text()
     assert sound(page).references == ['./old%20one/page.html']
-    text = text_of(page[page.index('<body>') :])
+    text = text_of(page[page.index('<main') :])
     assert text.index('The newer (no page.html in new)') < text.index('One factor at a time') < text.index('Not shown')
     assert '2 in ' in text and '10 of 12 are finished' in text and '4 of 4 are finished' in text
     assert 'k-NN, best row b: 74.5 ± 2.1 (n = 2)' in text and 'verdicts differs: b (+3.5)' in text

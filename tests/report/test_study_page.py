@@ -11,8 +11,8 @@ from outline import sound
 
 from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import BLANK, columns, latex, markdown, table_lines
+from mmairl.study.numbers.statistics import compare
 from mmairl.study.published import rows
-from mmairl.study.statistics import compare
 
 COLUMNS = ('in1k', 'voc07_ap50', 'cityscapes_miou')
 PUBLISHED = {
@@ -224,7 +224,7 @@ def test_each_run_tells_where_it_came_from(pages):
     for fact in ('0123456789abcdef', 'torch 2.11.0', 'b34afd9', '118.2 s', '360,000', 'randomness.seed: 0'):
         assert fact in block, fact
     assert 'href="./runs/0/seed_0/epoch_30.pth"' in block and 'href="./runs/0/seed_0"' in block
-    assert text.count('aria-label="instance accuracy, %"') == 4  # a panel a row, with all its seeds
+    assert text.count('<b>instance accuracy, %</b>') == 4  # a chart a row, with all its seeds
 
 
 def test_verdicts_stand_on_the_page_with_their_intervals(pages, page):
@@ -313,7 +313,7 @@ def effect(
 
 
 def crossed() -> dict:
-    """The ladder's record with what `mmairl.study.attribution` says of a design."""
+    """The ladder's record with what `mmairl.study.numbers.attribution` says of a design."""
     effects = [
         effect('predictor', 'equivalent', 0.2, 0.5),
         effect('momentum <ascending>', 'differs', 8.0, 2.0, ('−predictor × symmetric loss',)),

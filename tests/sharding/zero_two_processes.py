@@ -17,14 +17,15 @@ from mmengine.hooks import Hook
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
-from mmairl.engine.memory import LiveBytes
-from mmairl.errors import stop_processes
 from mmairl.optim.autocast import AutocastOptimWrapper
 from mmairl.registry import HOOKS
+from mmairl.stopping import stop_processes
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
 DATA = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
@@ -138,6 +139,32 @@ def memory_config(work_dir: str = '') -> Config:
     cfg.optim_wrapper.optimizer = dict(type='AdamW', lr=1e-4)
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
     return cfg
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all tensors made under it that still live: `now`, and at the fullest moment, `peak`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.known: weakref.WeakSet = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
+                continue
+            if hasattr(tensor, 'device_mesh'):
+                tensor = tensor.to_local()  # a DTensor has no memory but its part's
+            if (storage := tensor.untyped_storage()) not in self.known:
+                self.known.add(storage)
+                self._change(storage.nbytes())
+                weakref.finalize(storage, self._change, -storage.nbytes())
+        return made
+
+    def _change(self, size: int) -> None:
+        self.now += size
+        self.peak = max(self.peak, self.now)
 
 
 @HOOKS.register_module(force=True)

@@ -22,12 +22,12 @@ from mmairl.engine import launch  # noqa: E402
 from mmairl.engine.checkpoint import trust_mmengine_checkpoints  # noqa: E402
 from mmairl.engine.distributed import start_processes  # noqa: E402
 from mmairl.engine.launch import strategy_named  # noqa: E402
-from mmairl.errors import stop_processes  # noqa: E402
 from mmairl.evaluation.features import Extraction, extract  # noqa: E402
 from mmairl.evaluation.knn import knn_accuracy  # noqa: E402
 from mmairl.evaluation.logreg import logistic_regression  # noqa: E402
 from mmairl.models.processes import own_parts  # noqa: E402
 from mmairl.registry import DATASETS, HOOKS, MODELS  # noqa: E402
+from mmairl.stopping import stop_processes  # noqa: E402
 
 LAUNCHER = 'pytorch' if 'RANK' in os.environ else 'none'
 EVERY = 4  # iterations between two log lines

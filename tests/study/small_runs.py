@@ -7,10 +7,15 @@ from typing import Any
 import yaml
 
 from mmairl.study.runs import Run
-from mmairl.study.spec import Row
+from mmairl.study.spec import Row, read_study
 
 ROOT = Path(__file__).parents[2]
 START = dict(weights='a', shapes='b', order='c')
+
+
+def rows_of(study: str) -> dict[str, Row]:
+    """The rows of a study that comes with mmairl, by their names."""
+    return {row.name: row for row in read_study(ROOT / f'configs/studies/{study}.yaml').rows}
 
 
 def run_in(folder: Path, needs: tuple[Path, ...] = ()) -> Run:

@@ -13,7 +13,7 @@ import yaml
 from markupsafe import escape
 from mmengine.optim import build_optim_wrapper
 from scipy import stats
-from small_runs import toy_scale
+from study.small_runs import rows_of, toy_scale
 from test_docs import check_command, commands, module
 
 from mmairl.configs import load_config
@@ -21,12 +21,12 @@ from mmairl.optim.schedule import WarmUpLR
 from mmairl.registry import MODELS
 from mmairl.report.figures import Point, study_scatter
 from mmairl.report.study_tables import columns, table_lines
+from mmairl.study import conduct, worker
 from mmairl.study import scale as scales
-from mmairl.study import worker
 from mmairl.study.collect import assumptions
 from mmairl.study.guard import compare, require_fair
+from mmairl.study.measure import is_local
 from mmairl.study.spec import Study, read_study
-from mmairl.study.worker import is_local
 from mmairl.transfer.tasks import TASKS
 from projects.papers.reproduce import coverage, pages
 
@@ -63,9 +63,7 @@ def test_every_study_plans_at_every_scale_and_names_tasks_that_are_there(quick, 
     for task in [*study.tasks['in1k'], *(task.partition(' ')[0] for task in study.measured.values())]:
         assert is_local(task) or task in TASKS, task
         assert not task.partition('@')[2] or (ROOT / f'configs/evaluation/{task.partition("@")[2]}.py').is_file(), task
-    names = {row.name for row in study.rows}
-    assert all(set(of['rows']) <= names for of in study.look)
-    assert set(study.measured) <= {key for row in study.rows for key in row.published}
+    assert set(study.measured) <= {key for row in study.rows for key in study.printed(row)}
 
 
 def test_every_item_of_the_papers_has_a_study_a_command_or_a_reason():
@@ -76,7 +74,7 @@ def test_every_item_of_the_papers_has_a_study_a_command_or_a_reason():
         for command in (words for line in of.get('commands', ()) for words in commands(line)):
             check_command(command, set())
     of_papers = {name for _, of in ITEMS for name in of.get('studies', ())}
-    assert ready - of_papers == {'longer_lars', 'reference_curves'}, 'not of the papers'
+    assert ready - of_papers == {'crossover_tuned', 'longer_lars', 'reference_curves'}, 'not of the papers'
 
 
 def test_the_pages_are_made_from_the_studies():
@@ -108,7 +106,7 @@ def test_the_optimal_linear_predictor_is_least_squares_and_the_network_alone_lea
 
 
 def test_the_predictor_has_a_rate_of_its_own_under_lars():
-    row = read_study(ROOT / 'configs/studies/byol_predictor.yaml').row('predictor at 10 times the rate')
+    row = rows_of('byol_predictor')['predictor at 10 times the rate']
     network = torch.nn.ModuleDict({name: torch.nn.Linear(3, 3) for name in ('backbone', 'predictor')})
     own = dict(paramwise_cfg=row.options['optim_wrapper.paramwise_cfg'])
     wrapper = build_optim_wrapper(network, dict(type='OptimWrapper', optimizer=dict(type='LARS', lr=0.1), **own))
@@ -123,7 +121,7 @@ def test_the_band_of_a_regression_line_is_that_of_its_mean():
     across, values = (0.0, 1.0, 2.0, 3.0), (1.0, 3.0, 2.0, 5.0)
     (axes,) = study_scatter([Point(dict(group='a', name=str(y)), (y,), '') for y in values], across, 'x').axes
     found = stats.linregress(across, values)
-    assert axes.lines[1].get_ydata()[[0, -1]].tolist() == pytest.approx(
+    assert axes.lines[-1].get_ydata()[[0, -1]].tolist() == pytest.approx(
         [found.intercept, found.intercept + 3 * found.slope]
     )
     reach = stats.t.ppf(0.975, 2) * found.intercept_stderr  # at x = 0
@@ -160,12 +158,13 @@ def first_rows(path: Path, folder: Path) -> Path:
         (folder / path.name).write_text(yaml.safe_dump(described, sort_keys=False))
         return folder / path.name
     chosen = [*study.rows[:3], *[row for row in study.rows if row.others][:1]]
-    kept, more = set(), {row.name for row in chosen} | {name for of in study.look for name in of['rows']}
+    kept, more = set(), {row.name for row in chosen} | {name for look in study.look for name in look.rows}
     while more:
         kept |= more
         needed = [(row.against, *row.others.values()) for row in study.rows if row.name in kept]
         more = {name for names in needed for name in names} - kept - {None}
-    rows = [dict(row, against=study.row(row['name']).against) for row in described['rows'] if row['name'] in kept]
+    above = {row.name: row.against for row in study.rows}
+    rows = [dict(row, against=above[row['name']]) for row in described['rows'] if row['name'] in kept]
     (folder / path.name).write_text(yaml.safe_dump({**described, 'rows': rows}))
     return folder / path.name
 
@@ -180,7 +179,7 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch):
     taxonomy.write_text(''.join(f'{above} {name}\n' for above, names in TREE.items() for name in names))
     monkeypatch.chdir(tmp_path)
     tool, study, scale = module('tools/study.py'), first_rows(path, tmp_path), toy(read_study(path), tmp_path, tasks)
-    monkeypatch.setattr(tool, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
+    monkeypatch.setattr(conduct, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
     parts = [study, '--scale', scale, '--seeds', 0, '--out', tmp_path / 'out']
     monkeypatch.setattr(sys, 'argv', ['study', *map(str, parts)])
     tool.main()
@@ -192,5 +191,5 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch):
         assert all(line.cells[place].value in page and line.cells[place].numbers for line in lines)
         assert column.kind != 'measured' or f'{column.label}, measured' in page, f'no figure of {column.label}'
     assert all(escape(row['name']) in page for row in record['rows'])
-    looks = [list(tmp_path.glob(f'out/{of["instrument"]}_{n}/*.html')) for n, of in enumerate(read_study(path).look)]
+    looks = [list(tmp_path.glob(f'out/{of.instrument}_{n}/*.html')) for n, of in enumerate(read_study(path).look)]
     assert all(looks)

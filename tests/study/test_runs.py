@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from small_runs import run_in
+from study.small_runs import run_in
 from waiting import ended, wait_for
 
 from mmairl.errors import UserError
@@ -20,6 +20,7 @@ ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
 # A run that says that it trains, and saves when it is stopped.
 TRAINS = """
 import os, signal, sys, time
+import mmairl
 from pathlib import Path
 folder = Path(sys.argv[1])
 def save(number, frame):
@@ -80,7 +81,7 @@ def test_a_study_that_is_stopped_waits_for_its_runs_to_save_and_kills_what_will_
     )
     scripts = {good: python(slow, good.folder), deaf: python(unheard, deaf.folder)}
     monkeypatch.setattr(runs, 'commands', lambda run, devices: [scripts[run]])
-    monkeypatch.setattr(runs, 'GRACE', 4)
+    monkeypatch.setattr('mmairl.stopping.GRACE', 4)
     told = []
 
     def interrupt(run: Run, what: str) -> None:
@@ -120,10 +121,9 @@ def test_a_transfer_that_is_told_to_stop_tells_its_tool_and_waits_for_it(tmp_pat
     transfer = (
         'import sys\nfrom pathlib import Path\nfrom mmairl.errors import one_sentence_errors\n'
         'from mmairl.transfer import run\n'
-        'Popen = run.subprocess.Popen\n'
-        'tool = [sys.executable, "-c", sys.argv[2], sys.argv[1]]\n'
-        'run.subprocess.Popen = lambda command: Popen(tool)\n'
-        'one_sentence_errors(lambda: run._start(Path(sys.argv[1]), 1))()\n'
+        'start, tool = run.start, [sys.executable, "-c", sys.argv[2], sys.argv[1]]\n'
+        'run.start = lambda command: start(tool)\n'
+        'one_sentence_errors(lambda: run._run(Path(sys.argv[1]), 1))()\n'
     )
     slow = TRAINS.replace('    (folder', '    time.sleep(1)\n    (folder')
     process = subprocess.Popen(python(transfer, tmp_path, slow), env=ENVIRONMENT)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from small_runs import run_in
+from study.small_runs import run_in
 from waiting import wait_for
 
 from mmairl.errors import UserError
@@ -142,12 +142,9 @@ def test_a_job_asks_for_what_the_site_wants(tmp_path):
 
 @pytest.mark.parametrize('text, sentence', [
     ('acount: x', "has 'acount', which nothing reads; did you mean 'account'?; known are partition, account, time"),
-    ('cpus: many', "cpus: 'many'; give a whole number"),
-    ('per_node: many', "per_node: 'many'; give a whole number"),
-    ('time: [1, 2]', "time: ['1', '2']; give one value"),
-    ('environment: module load cuda', 'give a list of lines'),
-    ('- partition', 'is no YAML of keys and values'),
-    ('{', 'cannot be read'),
+    ('cpus: many', 'cpus: expected a whole number, and is text'),
+    ('time: [1, 2]', 'time: expected text, and is a list'),
+    ('environment: module load cuda', 'environment: expected a list of texts, and is text'),
 ])  # fmt: skip
 def test_a_mistake_in_a_profile_is_one_sentence(tmp_path, text, sentence):
     (path := tmp_path / 'site.yaml').write_text(text)

@@ -2,7 +2,7 @@
 
 import json
 from functools import cache
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 
 import pytest
@@ -16,8 +16,9 @@ from mmairl.study.guard import compare, require_fair
 from mmairl.study.plan import passes
 from mmairl.study.published import tables
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.spec import Study, read_study
+from mmairl.study.spec import Row, Study, read_study
 
+STUDY_KEYS, ROW_KEYS = Study.__struct_fields__, Row.__struct_fields__
 STUDIES = Path(__file__).parents[2] / 'configs' / 'studies'
 
 ROWS = (
@@ -30,8 +31,14 @@ def written(folder: Path, *changes: dict, **others) -> Path:
     """A study of two rows, each changed as said, and with other keys."""
     rows = [{**row, **change} for row, change in zip_longest(ROWS, changes, fillvalue={})]
     path = folder / 'two.yaml'
-    path.write_text(yaml.safe_dump({'title': 'Two rows', 'seeds': [0, 1], 'rows': rows, **others}, sort_keys=False))
+    study = {'title': 'Two rows', 'seeds': [0, 1], **({} if 'cross' in others else {'rows': rows}), **others}
+    path.write_text(yaml.safe_dump(study, sort_keys=False))
     return path
+
+
+def printed(study: str, row: str) -> dict[str, float]:
+    study = read_study(STUDIES / f'{study}.yaml')
+    return study.printed(next(of for of in study.rows if of.name == row))
 
 
 def resolved(study: Study, scale: str = 'in1k') -> dict[str, Config]:
@@ -67,13 +74,13 @@ def test_a_scale_with_another_batch_has_the_rate_that_belongs_to_it():
 
 
 def test_published_numbers_are_the_papers():
-    ladder = read_study(STUDIES / 'ladder.yaml')
-    assert ladder.row('MoCo v2').published['voc07_ap50'] == 76.5 and ladder.row('BYOL (SGD)').published['in1k'] == 72.1
-    rescaled = read_study(STUDIES / 'normrescale.yaml').row('NormRescale by BYOL (SGD)')
     columns = tables()['revisit_airl']['table8_normrescale_anchors']['columns']
-    assert dict(zip(columns, [76.6, 48.1, 51.6, 82.1, 56.7, 62.9])).items() <= rescaled.published.items()
-    assert read_study(STUDIES / 'byol_target.yaml').row('momentum 0.99').published == {'top1': 72.5}
-    assert read_study(STUDIES / 'byol_variants.yaml').row('SimCLR').published['top1'] == 69.4
+    assert printed('ladder', 'MoCo v2')['voc07_ap50'] == 76.5 and printed('ladder', 'BYOL (SGD)')['in1k'] == 72.1
+    rescaled = printed('normrescale', 'NormRescale by BYOL (SGD)')
+    assert dict(zip(columns, [76.6, 48.1, 51.6, 82.1, 56.7, 62.9])).items() <= rescaled.items()
+    assert printed('byol_target', 'momentum 0.99') == {'top1': 72.5}
+    assert printed('byol_variants', 'SimCLR') == {'top1': 69.4}, 'flags of a published row are no scores'
+    assert 'asymmetric' not in printed('asymmetry', 'MoCo v2+')
 
 
 @pytest.mark.parametrize(
@@ -102,7 +109,7 @@ def cross(**others) -> dict:
 
 
 def test_factors_are_crossed_and_those_with_two_levels_make_a_design(tmp_path):
-    study = read_study(written(tmp_path, rows=None, cross=cross()))
+    study = read_study(written(tmp_path, cross=cross()))
     assert [row.name for row in study.rows] == ['off, off', 'off, on', 'on, off', 'on, on']
     assert study.design.rows['on, off'] == (1, 0)
     configs = resolved(study)
@@ -113,10 +120,10 @@ def test_factors_are_crossed_and_those_with_two_levels_make_a_design(tmp_path):
     assert hidden == ['summed', 'one', 'summed', 'one']
     three = cross()
     three['factors'][0]['levels']['more'] = {'total_batch_size': 256}
-    study = read_study(written(tmp_path, rows=None, cross=three))
+    study = read_study(written(tmp_path, cross=three))
     assert len(study.rows) == 6 and study.design is None
-    with pytest.raises(UserError, match="the factor 'a' of .* has not two levels"):
-        read_study(written(tmp_path, rows=None, cross={**three, 'fraction': 0.5}))
+    with pytest.raises(UserError, match="the factor 'a' has not two levels"):
+        read_study(written(tmp_path, cross={**three, 'fraction': 0.5}))
 
 
 def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmentation(tmp_path):
@@ -136,31 +143,50 @@ def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmen
     'changes, sentence',
     [
         (dict(seedz=[1]), "has 'seedz', which nothing reads; did you mean 'seeds'"),
-        (dict(rows=None), 'wants a title and rows'),
-        (dict(rows=[dict(name='a')]), 'lacks a name or a config'),
+        (dict(rows=[]), r'a study wants rows \(or cross\)'),
+        (dict(rows=[dict(name='a')]), r'rows\[0\]: lacks config'),
         (dict(rows=[dict(name='a', config='x'), dict(name='A', config='x')]), 'have the same name'),
         (dict(rows=[dict(name='a', config='x', against='b')]), "builds on 'b', which is no row"),
         (dict(rows=[dict(name='a', config='x', published='z')]), "has no row 'z'"),
+        (dict(look=[dict(instrument='cka', rows=['one', 'z'])]), "`look` names 'z', which is no row"),
         (dict(paper=dict(table='revisit_airl.table9')), "no published table 'revisit_airl.table9'"),
-        *((dict(equivalence=value), 'give a number above 0, in points') for value in (0, -1, 'wide', True)),
-        (dict(cross=cross(fraction='1/2')), "cannot tell 'a' from 'b'; take a larger one"),
-        (dict(cross=cross(fraction='1/3')), "the `fraction` of .* is '1/3'; give one of 1/2"),
-        (dict(cross=cross(interactions=[['a', 'c']])), r"\['a', 'c'\] of .* is none of two of its factors: a, b"),
-        (dict(cross=cross(fractions='1/2')), "has 'fractions', which nothing reads; did you mean 'fraction'"),
+        *((dict(equivalence=value), 'equivalence: expected a number') for value in (0, -1, 'wide', True)),
+        (dict(seeds=[0, 0]), 'a seed is given twice: 0, 0'),
+        (dict(cross=cross(fraction='1/2')), "cross: the fraction 1/2 cannot tell 'a' from 'b'; take a larger one"),
+        (dict(cross=cross(fraction='1/3')), "cross: the `fraction` is '1/3'; give one of 1/2"),
+        (
+            dict(cross=cross(interactions=[['a', 'c']])),
+            r"the interaction \['a', 'c'\] is not of two of its factors: a, b",
+        ),
+        (dict(cross=cross(fractions='1/2')), "cross: has 'fractions', which nothing reads; did you mean 'fraction'"),
     ],
 )
 def test_what_is_wrong_with_a_study_is_one_sentence(tmp_path, changes, sentence):
-    with pytest.raises(UserError, match=sentence):
-        read_study(written(tmp_path, **{**({'rows': None} if 'cross' in changes else {}), **changes}))
+    path = written(tmp_path, **changes)
+    with pytest.raises(UserError, match=f'^{path}: .*{sentence}'):
+        read_study(path)
+
+
+def test_a_value_of_any_type_at_any_key_is_taken_or_refused_in_a_sentence(tmp_path):
+    values, refused = ([[1]], 'text', {'a': {'b': 1}}, 1.5, True, None), 0
+    for key, value in [*product(STUDY_KEYS, values), *product([f'rows.{key}' for key in ROW_KEYS], values)]:
+        in_row, _, name = key.rpartition('.')
+        path = written(tmp_path, {}, {name: value}) if in_row else written(tmp_path, **{name: value})
+        try:
+            read_study(path)
+        except UserError as error:
+            refused += str(error).startswith(f'{path}: ')
+    assert refused > 80
 
 
 @pytest.mark.parametrize(
     'text, sentence',
     [
-        ('{', 'cannot be read: while parsing'),
-        ('- images: 3', 'is no YAML of keys and values'),
+        ('{', 'is not a whole YAML file: while parsing'),
+        ('- images: 3', 'expected keys and values, and is a list'),
         ('image: 3', "has 'image', which nothing reads; did you mean 'images'"),
-        ('images: 3', 'lacks rate, rate_source, text'),
+        ('images: 3', 'lacks text'),
+        ('{text: a, rate: 1, rate_source: b, images: 3, widths: {out: 4}}', 'widths: lacks features'),
     ],
 )
 def test_a_mistake_in_a_scale_is_one_sentence(tmp_path, text, sentence):
@@ -170,18 +196,7 @@ def test_a_mistake_in_a_scale_is_one_sentence(tmp_path, text, sentence):
     assert str(path) in str(caught.value) and '\n' not in str(caught.value)
 
 
-def test_a_plan_runs_no_code_that_options_name(tmp_path, run_tool, capsys):
-    """The study is data: only a config in Python that it names is code."""
-    backbone = dict(_delete_=True, type='subprocess.run', args=['touch', str(tmp_path / 'ran')])
-    path = written(tmp_path, {}, dict(declares=['model'], options={'model.backbone': backbone}))
-    with pytest.raises(SystemExit, match='2'):
-        run_tool('tools/study.py', path, '--dry-run')
-    assert "the row 'two' sets model.backbone.type" in capsys.readouterr().err and not (tmp_path / 'ran').exists()
-
-
-def test_flags_of_a_published_row_are_no_scores_and_top_1_stands_beside_linear_evaluation(tmp_path):
-    assert set(read_study(STUDIES / 'byol_variants.yaml').row('SimCLR').published) == {'top1'}
-    assert 'asymmetric' not in read_study(STUDIES / 'asymmetry.yaml').rows[0].published
+def test_published_top_1_stands_beside_linear_evaluation(tmp_path):
     study, configs = at('byol_target', 'in1k')
     record = collect(study, configs, read_scale('in1k'), [], tmp_path)
     assert record['published_metrics'] == [dict(key='linear', label='top1')]

@@ -17,18 +17,18 @@ from cluster.real_slurm import Slurm, lacking
 from filelock import FileLock
 from mmengine.config import Config
 from PIL import Image
-from small_runs import run_in, toy_scale
+from study.small_runs import run_in, toy_scale
 from waiting import wait_for
 
 from mmairl.configs import load_config, write_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError
-from mmairl.study import worker
+from mmairl.study import measure, worker
 from mmairl.study.collect import describe
+from mmairl.study.derived import rescale, take_earlier
 from mmairl.study.runs import execute, lay_out
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.spec import Row, Study, read_study
-from mmairl.study.worker import earlier, rescale
+from mmairl.study.spec import Along, Rescaled, Row, Study, read_study
 from mmairl.weights.read import read_backbone
 
 ROOT = Path(__file__).parents[2]
@@ -155,9 +155,12 @@ def test_a_rescaled_network_has_fresh_statistics(out):
 def test_a_network_is_not_rescaled_from_a_run_that_is_not_finished(tmp_path):
     (tmp_path / 'source').mkdir()
     source = str(tmp_path / 'source')
-    for make in (lambda: rescale(Config(), tmp_path, source, constant=0.1), lambda: earlier(tmp_path, source, '1/2')):
+    for make, *made in (
+        (rescale, Config(), tmp_path, Rescaled(source, constant=0.1)),
+        (take_earlier, tmp_path, Along(source, '1/2')),
+    ):
         with pytest.raises(UserError, match='source, which is not finished; finish that run first'):
-            make()
+            make(*made)
 
 
 def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path, monkeypatch, capsys):
@@ -170,14 +173,14 @@ def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path,
     assert left.value.code == 75 and f'another process is working on {tmp_path}' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('key', ['rescaled', 'along'])
-def test_weights_that_are_made_of_other_runs_are_made_by_the_first_process(tmp_path, monkeypatch, key):
+@pytest.mark.parametrize('key, of', [('rescaled', dict(of='a', constant=1)), ('along', dict(of='a', part='1/2'))])
+def test_weights_that_are_made_of_other_runs_are_made_by_the_first_process(tmp_path, monkeypatch, key, of):
     (tmp_path / 'asked').mkdir()
     (tmp_path / 'asked/config.yaml').write_text('randomness: {seed: 0}')
-    (tmp_path / 'asked.json').write_text(json.dumps({'seed': 0, 'tasks': [], key: {}}))
+    (tmp_path / 'asked.json').write_text(json.dumps({'seed': 0, key: of}))
     made = []
     monkeypatch.setattr(worker, 'rescale', lambda *_: made.append('rescaled'))
-    monkeypatch.setattr(worker, 'earlier', lambda *_: made.append('along'))
+    monkeypatch.setattr(worker, 'take_earlier', lambda *_: made.append('along'))
     monkeypatch.setattr(worker, 'start_processes', lambda launcher: made.append(f'met by {launcher}'))
     for rank in '01':
         monkeypatch.setenv('RANK', rank)
@@ -212,32 +215,32 @@ def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp
     assert not run.done and 'knn: data.t' in describe(run, tmp_path)['error']
 
     def checkpoint() -> None:
-        shutil.copy(out / 'runs/rescaled/seed_0/rescaled.pth', folder / run.result['checkpoint'])
+        shutil.copy(out / 'runs/rescaled/seed_0/rescaled.pth', folder / run.result.checkpoint)
 
     def image() -> None:
         Image.new('RGB', (24, 24)).save(images / 'a/0.png')
-        worker.KNOWN_DATA.clear()  # as in another process
+        measure.KNOWN_DATA.clear()  # as in another process
 
     worker.run(folder)
     for change in (checkpoint, image):
         assert run.done and describe(run, tmp_path)['state'] == 'done'
         change()
         assert not run.done and describe(run, tmp_path)['state'] == 'replaced'
-        before = run.result['identities']['knn']
+        before = run.result.identities['knn']
         worker.run(folder)
-        assert run.done and run.result['identities']['knn'] != before
+        assert run.done and run.result.identities['knn'] != before
     assert len(list(folder.glob('knn_*.json'))) == 4  # of before, and of each change
 
 
 def test_a_run_tells_its_code_also_where_there_is_no_git(monkeypatch):
-    assert (worker.git_state() == 'not a checkout') == (not (ROOT / '.git').exists())
+    assert (measure.git_state() == 'not a checkout') == (not (ROOT / '.git').exists())
     monkeypatch.setenv('PATH', '/none')
-    assert worker.git_state() == 'not a checkout'
+    assert measure.git_state() == 'not a checkout'
 
 
 def test_another_config_under_the_same_folder_is_refused(tmp_path):
     row = Row('SGD', 'mocov2plus_r50_200e.py')
-    study = Study('name', 'title', (row,), (0,), {})
+    study = Study('title', (row,))
     lay_out(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
     lay_out(study, {'SGD': Config(dict(batch=8))}, [0], ['knn'], tmp_path)
     with pytest.raises(UserError, match='was begun with another config'):

@@ -84,7 +84,7 @@ def test_a_detection_run_ends_in_the_papers_columns_and_is_not_run_again(tmp_pat
     assert set(scores) == {'voc07_ap50', 'voc07_ap', 'voc07_ap75'} and all(0 <= one <= 100 for one in scores.values())
     found = choose_start(Config(dict(work_dir=str(place.work_dir / 'voc07'), resume=True)))
     assert found.resume and Path(found.path).name == 'iter_2.pth', 'an interrupted run would go on'
-    monkeypatch.setattr(transfer_run, '_start', lambda *_: pytest.fail('ran again'))
+    monkeypatch.setattr(transfer_run, '_run', lambda *_: pytest.fail('ran again'))
     assert run_task('voc07', start, depth, place) == scores
     next((own / 'VOC2007/Annotations').iterdir()).unlink()
     with pytest.raises(UserError, match='voc07 holds another result, which differs in data'):
@@ -109,7 +109,7 @@ def test_protocols_on_imagenet_run_by_the_depth_of_the_checkpoint_and_end_in_the
         transfer_run.main()
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(transfer_run, '_start', in_this_process)
+    monkeypatch.setattr(transfer_run, '_run', in_this_process)
     run_tool('tools/transfer.py', 'a.pth', '--tasks', 'knn,voc07', '--data', tmp_path)
     assert f'voc07: left out, for {tmp_path}/data/VOCdevkit/VOC2007 is not there' in capfd.readouterr().out
     lines = (tmp_path / f'work_dirs/transfer/{tmp_path.name}_a_student/table.csv').read_text().splitlines()

@@ -4,10 +4,8 @@ test_view = [dict(type='Resize', size=256), dict(type='CenterCrop', size=224)]
 total_batch_size = 1024
 train_dataloader = dict(
     num_workers=8,
-    persistent_workers=True,
     pin_memory=True,
     drop_last=True,
-    timeout=600,  # seconds for a batch: a read that hangs for ever ends the run with a sentence
     sampler=dict(type='ResumableSampler', shuffle=True),
     collate_fn=dict(type='default_collate'),
     dataset=dict(type='ImageFolder', root='data/imagenet/train'),

@@ -1,0 +1,363 @@
+"""The images in a shard: tar archives (WebDataset's and our own), Arrow and Parquet files of `datasets`.
+
+Names in a tar archive are data: they are never opened as paths.
+"""
+
+import hashlib
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+from zlib import adler32
+
+import numpy as np
+
+from mmairl.data.folders import EXTENSIONS
+from mmairl.data.reading import read_file
+from mmairl.errors import UserError, printable
+
+BLOCK = 512  # of a tar archive
+IMAGES = {kind[1:].encode() for kind in EXTENSIONS} | {b'avif', b'jp2', b'ico'}
+ARRAY = b'npy'
+ABOUT = b'__mmairl__/'  # the folder of what tools/pack.py says about an archive; webdataset skips such names
+KINDS = {int: 'numbers', str: 'names', type(None): 'none'}  # of labels
+CLASSES = 10**6  # that labels by numbers can have
+GROUPS = 16  # row groups that a process keeps, as many as the window of the sampler's order by shards
+Member = tuple[int, int, bytes]  # start, size and first bytes
+
+
+@dataclass
+class Rows:
+    """The images of one shard: where each lies, its label, and its name without the extension.
+
+    In a Parquet file, `starts` are row groups and `sizes` the rows in them, and there are no names. `kind` is that of the
+    labels: 'none', 'numbers', 'names' (in `classes` as they occur) or 'classes' (a list that the file brings).
+    """
+
+    starts: np.ndarray
+    sizes: np.ndarray
+    labels: np.ndarray
+    names: list[bytes]
+    kind: str
+    classes: list[str]
+    about: dict
+    groups: Sequence[int] = ()  # sizes of the parts that can only be read whole; () where each image can be read alone
+
+    def digest(self, file: Path) -> str:
+        """The same for two copies of a shard."""
+        digest = hashlib.sha256(b'\0'.join(self.names))
+        for array in (self.starts, self.sizes, self.labels):
+            digest.update(array.tobytes())
+        with file.open('rb') as opened:
+            opened.seek(int(self.starts[0]))
+            digest.update(opened.read(2**16))
+        return digest.hexdigest()
+
+
+def rows_of(file: Path, name: str) -> Rows:
+    """The images of a shard; `name` is what messages call it."""
+    rows = {'.tar': tar_rows, '.arrow': arrow_rows, '.parquet': parquet_rows}[file.suffix](file, name)
+    if not len(rows.starts):
+        raise UserError(f'the shard {name} holds no image (a member NAME.jpg, .jpeg, .png or .webp); leave it out')
+    count, low, high = CLASSES if rows.kind == 'numbers' else len(rows.classes), rows.labels.min(), rows.labels.max()
+    if low < -1 or high >= count:
+        raise UserError(
+            f'the shard {name} has the label {low if low < -1 else high}, and labels are numbers of its {count} classes from '
+            '0 on, or -1; correct the labels, or write names'
+        )
+    return rows
+
+
+# ---- tar archives
+
+
+def tar_rows(file: Path, shard: str) -> Rows:
+    places, names, labels, about = [], [], [], {}
+    with file.open('rb', buffering=0) as opened:
+        for name, sample in samples(opened.fileno(), shard):
+            try:
+                if name.startswith(ABOUT):
+                    about = about or told(json_of(opened.fileno(), sample))
+                    continue
+                labels.append(label_of(opened.fileno(), sample))
+            except ValueError:
+                refuse(shard, name, 'has a label that cannot be read')
+            # Beside an image, an array is something else.
+            images = [kind for kind in sample if kind in IMAGES] or [kind for kind in sample if kind == ARRAY]
+            if len(images) != 1:
+                held = ', '.join(printable(kind.decode(errors='replace')) for kind in sample)
+                refuse(shard, name, f'has {len(images) or "no"} images among its members ({held}); it must have one')
+            places.append(sample[images[0]][:2])
+            names.append(name)
+    if doubled := [name for name, times in Counter(names).items() if times > 1]:
+        refuse(shard, doubled[0], 'is there twice')
+    for name, label in zip(names, labels):
+        if type(label) not in KINDS:
+            refuse(shard, name, f'is labelled {label!r:.40}, which is neither a number nor a name')
+        if type(label) is not type(labels[0]):
+            refuse(shard, name, f'is labelled {label!r:.40} and the first one {labels[0]!r:.40}, not of one kind')
+    kind, classes = KINDS[type(labels[0])] if labels else 'none', []
+    if kind == 'names':
+        classes = sorted(set(labels))
+        number = {name: at for at, name in enumerate(classes)}
+        labels = [number[label] for label in labels]
+    elif kind == 'none':
+        labels = [-1] * len(labels)
+    if 'classes' in about:
+        kind, classes = 'classes', about['classes']
+    starts, sizes = np.array(places, np.int64).reshape(-1, 2).T
+    return Rows(starts, sizes, np.array(labels, np.int64), names, kind, classes, about)
+
+
+def samples(file: int, shard: str) -> Iterator[tuple[bytes, dict[bytes, Member]]]:
+    """The members of a tar archive put together as WebDataset does: neighbours with one name before the first dot."""
+    name, sample = b'', {}
+    for path, member in members(file, shard):
+        folder, slash, base = path.removeprefix(b'./').rpartition(b'/')
+        stem, dot, kind = base.partition(b'.')
+        if not dot or not stem:
+            continue
+        if (key := folder + slash + stem) != name:
+            if sample:
+                yield name, sample
+            name, sample = key, {}
+        if (kind := kind.lower()) in sample:
+            refuse(shard, name, 'has two members of one name')
+        sample[kind] = member
+    if sample:
+        yield name, sample
+
+
+def content(file: int, start: int, size: int, first: bytes) -> bytes:
+    return first if len(first) == size else os.pread(file, size, start)
+
+
+def label_of(file: int, sample: dict[bytes, Member]) -> int | str | None:
+    if b'cls' in sample:
+        text = content(file, *sample[b'cls']).decode().strip()
+        label = int(text) if text.lstrip('-').isdigit() else text
+    else:
+        record = json_of(file, sample)
+        label = record.get('label', record.get('cls')) if isinstance(record, dict) else None
+    if isinstance(label, int) and label.bit_length() > 63:
+        raise ValueError('no number of a class')
+    return label
+
+
+def told(about: Any) -> dict:
+    """What tools/pack.py says about an archive; a ValueError where it is something else."""
+    about = about or {}
+    kinds = dict(classes=list, short_side=int, quality=int)
+    fits = isinstance(about, dict) and all(type(about.get(key, kind())) is kind for key, kind in kinds.items())
+    if not fits or not all(isinstance(name, str) for name in about.get('classes', ())):
+        raise ValueError('not of tools/pack.py')
+    return about
+
+
+def json_of(file: int, sample: dict[bytes, Member]) -> Any:
+    return json.loads(content(file, *sample[b'json'])) if b'json' in sample else None
+
+
+def named(name: bytes) -> str:
+    return printable(name.partition(b'\0')[0].decode(errors='replace'))
+
+
+def refuse(shard: str, name: bytes, fault: str) -> NoReturn:
+    raise UserError(f'the image {named(name)} in the shard {shard} {fault}; write that shard again, or leave it out')
+
+
+def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
+    """The regular files of a tar archive, each with its path."""
+    end, at, records = os.fstat(file).st_size, 0, {}
+    while True:
+        head = os.pread(file, 2 * BLOCK, at)
+        if len(head) < BLOCK:
+            raise UserError(f'the shard {shard} is cut short: its end mark is missing; copy it again')
+        if not head[0] and not any(head[:BLOCK]):
+            return
+        # A header's sum is taken with its own field as spaces; Adler's checksum, which is in C, begins with the same sum.
+        expected = octal(head[148:156]) - 8 * ord(' ') + sum(head[148:156])
+        if (adler32(head[:BLOCK]) % 2**16 - 1 - expected) % 65521:
+            raise UserError(f'the shard {shard} is no tar archive, or damaged at byte {at}; copy it again')
+        start, size = at + BLOCK, records.get('size', octal(head[124:136]))
+        at = start + -(-size // BLOCK) * BLOCK
+        if start + size > end:
+            raise UserError(f'the shard {shard} is cut short in its member {named(head[:100])}; copy it again')
+        kind, member = head[156:157], (start, size, head[BLOCK : BLOCK + size])
+        if kind in b'Lx':  # what does not fit into the next member's header
+            try:
+                records.update(extended(kind, content(file, *member)))
+            except ValueError as error:
+                raise UserError(f'the shard {shard} is damaged at byte {start}; copy it again') from error
+            continue
+        if kind in b'0\0':
+            name = head[:100].rstrip(b'\0')
+            if head[257:263] == b'ustar\0' and head[345]:
+                name = head[345:500].rstrip(b'\0') + b'/' + name
+            yield records.get('path', name), member
+        if kind != b'g':
+            records = {}
+
+
+def octal(field: bytes) -> int:
+    """A number of a tar header; one above 8 GB is in binary."""
+    if field[0] & 0x80:
+        return int.from_bytes(field[1:], 'big')
+    try:
+        return int(field.strip(b'\0 ') or b'0', 8)
+    except ValueError:
+        return -1
+
+
+def extended(kind: bytes, text: bytes) -> dict[str, bytes | int]:
+    """GNU's long name, or the path and size among the records of POSIX, each 'LENGTH KEY=VALUE'."""
+    if kind == b'L':
+        return dict(path=text.rstrip(b'\0'))
+    found = {}
+    while b'path=' in text or b'size=' in text:  # WebDataset's have a time of change alone
+        length = int(text.partition(b' ')[0])
+        if length < 1:
+            raise ValueError('a record of no length')
+        key, _, value = text[:length].partition(b' ')[2].rstrip(b'\n').partition(b'=')
+        if key == b'path':
+            found['path'] = value
+        elif key == b'size':
+            found['size'] = max(0, int(value))
+        text = text[length:]
+    return found
+
+
+# ---- Arrow and Parquet
+
+
+def arrow_rows(file: Path, name: str) -> Rows:
+    """The images of an Arrow file as `dataset.save_to_disk` writes it: their bytes lie in it one after the other."""
+    pa = arrow(name)
+    with pa.memory_map(os.fspath(file)) as mapped:
+        whole = mapped.read_buffer()
+        try:
+            table = (pa.ipc.open_file if bytes(whole[:6]) == b'ARROW1' else pa.ipc.open_stream)(whole).read_all()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UserError(f'the shard {name} is no Arrow file, or cut short ({error}); copy it again') from error
+        column, label, classes = columns(table.schema, name)
+        starts, sizes = [], []
+        for images in table.column(column).chunks:
+            images = images.field('bytes') if pa.types.is_struct(images.type) else images
+            if images.null_count and images.null_count == len(images):
+                raise UserError(
+                    f'the shard {name} holds paths and no images; dataset.save_to_disk(...) puts both in one'
+                )
+            wide = np.int64 if pa.types.is_large_binary(images.type) else np.int32
+            offsets = np.frombuffer(images.buffers()[1], wide)[images.offset :][: len(images) + 1].astype(np.int64)
+            place = images.buffers()[2].address - whole.address
+            if not 0 <= place < whole.size:
+                raise UserError(
+                    f'the shard {name} is compressed, so its images have no place; write it without compression'
+                )
+            starts.append(place + offsets[:-1])
+            sizes.append(np.diff(offsets))
+        return columnar(starts, sizes, table.column(label) if label else None, classes)
+
+
+def parquet_rows(file: Path, name: str) -> Rows:
+    opened = parquet(file, name)
+    _, label, classes = columns(opened.schema_arrow, name)
+    groups = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
+    starts = [np.full(count, group) for group, count in enumerate(groups)]
+    labels = opened.read([label]).column(label) if label else None
+    return columnar(starts, [np.arange(count) for count in groups], labels, classes, groups)
+
+
+def columnar(starts: list, sizes: list, labels: Any, classes: list[str], groups: Sequence[int] = ()) -> Rows:
+    """Rows from the parts of a table and its column of labels, of which a missing one is unknown."""
+    places = [np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64) for parts in (starts, sizes)]
+    kind, numbers = 'classes' if classes else 'none', np.full(len(places[0]), -1)
+    if labels is not None:
+        if not arrow('').types.is_integer(labels.type):
+            encoded = labels.combine_chunks().dictionary_encode()
+            kind, labels, classes = 'names', encoded.indices, encoded.dictionary.to_pylist()
+        elif not classes:
+            kind = 'numbers'
+        numbers = labels.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return Rows(*places, numbers, [b''] * len(numbers), kind, classes, {}, groups)
+
+
+def arrow(name: str) -> Any:
+    try:
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError(
+            f'{name}: Arrow and Parquet files are read by the package `pyarrow`; pip install pyarrow'
+        ) from error
+    return pyarrow
+
+
+def parquet(file: Path | io.FileIO, name: str) -> Any:
+    pa = arrow(name)
+    try:
+        return pa.parquet.ParquetFile(file)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f'the shard {name} is no Parquet file, or cut short ({error}); copy it again') from error
+
+
+@lru_cache
+def table(file: io.FileIO, name: str) -> tuple[Any, str]:
+    """An open Parquet file and its column of images."""
+    opened = parquet(file, name)
+    return opened, columns(opened.schema_arrow, name)[0]
+
+
+@lru_cache(GROUPS)
+def row_group(file: io.FileIO, name: str, group: int) -> Any:
+    """The images of a row group: a Parquet file is compressed group by group, so none can be read alone."""
+    opened, column = table(file, name)
+    return opened.read_row_group(group, [column], use_threads=False).column(0).combine_chunks()
+
+
+def parquet_image(file: io.FileIO, name: str, group: int, row: int) -> bytes:
+    """The bytes of an image; of `Dataset.to_parquet`, which may leave them where they were, the file at its path."""
+    image = row_group(file, name, group)[row].as_py()
+    if isinstance(image, dict):
+        path, image = image.get('path'), image['bytes']
+        if image is None and path:
+            file = Path(name).parent / path
+            return read_file(file, file.parent)
+    return image or b''
+
+
+def columns(schema: Any, name: str) -> tuple[str, str | None, list[str]]:
+    """The column of images, that of labels, and their names: as `datasets` notes them, or else by their types."""
+    types = arrow(name).types
+    noted = json.loads((schema.metadata or {}).get(b'huggingface', b'{}')).get('info', {}).get('features', {})
+    kinds = {column: feature.get('_type') for column, feature in noted.items() if isinstance(feature, dict)}
+    held = [field for field in schema if is_image(field.type, types)]
+    images = [field.name for field in held if kinds.get(field.name, 'Image') == 'Image']
+    texts = [field.name for field in schema if is_text(field.type, types)]
+    if not images:
+        urls = f' ({", ".join(texts)} hold text, such as URLs)' if texts else ''
+        raise UserError(
+            f'the shard {name} has no column of images among {", ".join(schema.names)}{urls}; it must hold the bytes of '
+            'the files, so download the images first (img2dataset writes shards), or cast the column to datasets.Image'
+        )
+    label = next((column for column, kind in kinds.items() if kind == 'ClassLabel' and column in schema.names), None)
+    if label:
+        return images[0], label, list(noted[label]['names'])
+    integers = [field.name for field in schema if types.is_integer(field.type)]
+    return images[0], next((column for column in ('label', 'cls') if column in integers + texts), None), []
+
+
+def is_image(kind: Any, types: Any) -> bool:
+    if types.is_struct(kind):
+        return any(kind[at].name == 'bytes' for at in range(kind.num_fields))
+    return types.is_binary(kind) or types.is_large_binary(kind)
+
+
+def is_text(kind: Any, types: Any) -> bool:
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_string(kind) or types.is_large_string(kind)

@@ -1,0 +1,241 @@
+"""Where each image of many shards lies: found once, and kept in files that all processes of a node map into memory.
+
+The files lie in the user's cache, under a digest of the shards' names, sizes and times of change, so that a changed shard is
+searched again. What is found in a shard has a file of its own until all shards are searched, so that a killed search goes on.
+"""
+
+import glob
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from filelock import FileLock
+from mmengine.dist import is_main_process
+from rich.progress import track
+from torch.utils.data import DataLoader
+
+from mmairl import machine
+from mmairl.data.shards import far
+from mmairl.data.shards.cache import NodeCache, on_disk
+from mmairl.data.shards.formats import rows_of
+from mmairl.data.subsets import read_lines
+from mmairl.errors import UserError, printable
+from mmairl.files import read_json, replacing, write_json
+
+SUFFIXES = ('.tar', '.parquet', '.arrow')
+THREADS = 16  # that wait for a network disk
+VERSION = 3  # of the files below a folder
+FEW = 4  # so many shards are searched without other processes
+
+
+class Index:
+    """The images of all shards in order: image i is item i of each array, and shard s begins at bounds[s]."""
+
+    def __init__(self, folder: Path, shards: Sequence[str]) -> None:
+        found = read_json(folder / 'about.json')
+        self.folder, self.shards, self.about = folder, list(shards), found['about']
+        self.classes: list[str] = found['classes']
+        self.stamps = [tuple(stamp) for stamp in found['stamps']]
+        self.bounds = np.cumsum([0, *found['counts']])
+        self.units = np.cumsum(
+            [0, *found['units']]
+        )  # the same for what is read at once: a shard or, of Parquet, a row group
+        # Copy on write, since torch takes no array that cannot be written.
+        self.starts, self.sizes, self.labels, self.name_ends = np.load(folder / 'rows.npy', mmap_mode='c')
+        self.names = np.load(folder / 'names.npy', mmap_mode='c')
+
+    def __reduce__(self) -> tuple:
+        """Without the arrays: a spawned worker maps them itself."""
+        return Index, (self.folder, self.shards)
+
+    def place(self, image: int) -> tuple[int, int, int]:
+        """Shard, start and size of an image."""
+        return int(np.searchsorted(self.bounds, image, 'right')) - 1, int(self.starts[image]), int(self.sizes[image])
+
+    def name(self, image: int) -> str:
+        """The image's name in its shard; '' where the shard gives none."""
+        start = self.name_ends[image - 1] if image else 0
+        return os.fsdecode(self.names[start : self.name_ends[image]].tobytes())
+
+
+def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
+    """The index of these shards. It is made if there is none, by one process of a node."""
+    stamps = stamps_of(shards)
+    names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]
+    home = machine.cache() / 'shards' / names
+    folder = home / hashlib.sha256(json.dumps([VERSION, stamps]).encode()).hexdigest()[:16]
+    if not (folder / 'about.json').is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(home / '.lock'):
+            if not (folder / 'about.json').is_file():
+                build(shards, stamps, folder, cache)
+                for old in set(home.iterdir()) - {folder, home / '.lock'}:
+                    shutil.rmtree(old)
+    return Index(folder, shards)
+
+
+def build(shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: NodeCache | None) -> None:
+    """Search the shards side by side, then put what was found together."""
+    parts = [folder / f'shard_{at:06}.npz' for at in range(len(shards))]
+    left = [one for one in zip(parts, shards, stamps) if not one[0].is_file()]
+    workers = min(machine.cores(), len(left)) if len(left) > FEW else 0
+    own = torch.Generator()  # a run draws the same numbers, whether or not the index is there
+    loader = DataLoader(
+        left, batch_size=None, collate_fn=partial(search, cache=cache), num_workers=workers, generator=own
+    )
+    for _ in track(loader, 'looking for images in shards', len(left), disable=not is_main_process()):
+        pass
+    about = []
+    for part in parts:
+        with np.load(part, allow_pickle=False) as found:
+            about.append(json.loads(str(found['about'])))
+    refuse_unlike(shards, about)
+    classes = about[0]['classes']
+    if about[0]['kind'] == 'names':
+        classes = sorted({name for one in about for name in one['classes']})
+    elif about[0]['kind'] == 'numbers':
+        classes = [str(number) for number in range(1 + max(one['highest'] for one in about))]
+    counts, letters = ([one[what] for one in about] for what in ('count', 'letters'))
+    rows = np.lib.format.open_memmap(folder / 'rows.npy', 'w+', np.int64, (4, sum(counts)))
+    names = np.lib.format.open_memmap(folder / 'names.npy', 'w+', np.uint8, (sum(letters),))
+    number, first, letter = {name: at for at, name in enumerate(classes)}, 0, 0
+    for part, one in zip(parts, about):
+        _, _, labels, name_ends = here = rows[:, first : first + one['count']]
+        with np.load(part, allow_pickle=False) as found:
+            here[:] = found['rows']
+            names[letter : letter + one['letters']] = found['names']
+        name_ends += letter
+        if one['kind'] == 'names':
+            labels[:] = np.array([number[name] for name in one['classes']])[labels]
+        first, letter = first + one['count'], letter + one['letters']
+    rows.flush()
+    names.flush()
+    units = [size for one in about for size in one['units']]
+    content = dict(classes=classes, stamps=stamps, counts=counts, units=units, about=about[0]['about'])
+    write_json(folder / 'about.json', content)
+    for part in parts:
+        part.unlink()
+
+
+def search(place: tuple[Path, str, far.Stamp], cache: NodeCache | None) -> None:
+    """Write what is found in a shard to a file of its own."""
+    part, shard, stamp = place
+    with on_disk(shard, stamp, cache) as file:
+        found = rows_of(file, printable(shard))
+        digest = found.digest(file)
+    name_ends = np.cumsum([len(name) for name in found.names])
+    about = dict(kind=found.kind, classes=found.classes, about=found.about, digest=digest)
+    about.update(count=len(found.starts), highest=int(found.labels.max()), letters=int(name_ends[-1]))
+    about['units'] = list(found.groups or [len(found.starts)])
+    with replacing(part) as beside, beside.open('wb') as written:
+        np.savez(
+            written,
+            rows=np.stack([found.starts, found.sizes, found.labels, name_ends]),
+            names=np.frombuffer(b''.join(found.names), np.uint8),
+            about=np.array(json.dumps(about)),
+        )
+
+
+def refuse_unlike(shards: Sequence[str], about: list[dict]) -> None:
+    """Shards that are not labelled alike, or that are one shard twice."""
+    first, digests = about[0], {}
+    for shard, one in zip(shards, about):
+        if one['kind'] != first['kind'] or (one['kind'] == 'classes' and one['classes'] != first['classes']):
+            raise UserError(
+                f'the labels of {printable(shard)} ({one["kind"]}) are not those of {printable(shards[0])} ({first["kind"]})'
+                ', or have other classes; give shards of one data set'
+            )
+        if (twin := digests.setdefault(one['digest'], shard)) is not shard:
+            raise UserError(f'the shards {printable(twin)} and {printable(shard)} hold the same images; leave one out')
+
+
+def stamps_of(shards: Sequence[str]) -> list[far.Stamp]:
+    """Size and time of change of each shard."""
+    try:
+        first = far.stamp_of(shards[0])  # alone: where a storage hangs, a pool waits for all that it has begun
+        with ThreadPoolExecutor(THREADS) as pool:
+            return [first, *pool.map(far.stamp_of, shards[1:])]
+    except OSError as error:
+        raise UserError(
+            f'the shard {printable(error.filename)} cannot be read ({error.strerror}); bring it back, or correct the pattern'
+        ) from error
+
+
+def shards_at(root: str | Path | Sequence[str]) -> list[str]:
+    """The shards that a config names: a file, a folder of them, a pattern, a list file (.txt), or a list of all these."""
+    places = root if isinstance(root, (list, tuple)) else [root]
+    shards = [shard for place in places for name in braces(os.fspath(place)) for shard in files_at(name)]
+    if twice := [shard for shard, times in Counter(shards).items() if times > 1]:
+        raise UserError(f'the shard {printable(twice[0])} is named twice; name it once')
+    if not shards:
+        raise UserError('the list of shards is empty; name one or more')
+    return shards
+
+
+def files_at(place: str) -> list[str]:
+    """The shards of a place without braces; of a list file, those of its lines."""
+    if far.is_far(place) or not place.endswith('.txt') or os.path.isdir(place):
+        return matching(place)
+    folder, lines = os.path.dirname(os.path.abspath(place)), read_lines(place, 'shards')
+    patterns = [line if far.is_far(line) else os.path.join(folder, line) for line in lines]
+    return [shard for pattern in patterns for name in braces(pattern) for shard in matching(name)]
+
+
+def matching(place: str) -> list[str]:
+    """The shards of a place that is no list."""
+    here, shards = os.path.abspath(place), []
+    if far.is_far(place):
+        shards = [place] if place.endswith(SUFFIXES) and '*' not in place else far.listed(place, SUFFIXES)
+    elif os.path.isdir(place):
+        shards = sorted(entry.path for entry in os.scandir(here) if entry.name.endswith(SUFFIXES) and entry.is_file())
+    elif place.endswith(SUFFIXES):
+        pattern = glob.has_magic(place) and not os.path.exists(place)
+        shards = sorted(map(os.path.abspath, glob.glob(place))) if pattern else [here]
+    if not shards:
+        inside = sorted(entry.name for entry in os.scandir(place) if entry.is_dir()) if os.path.isdir(place) else []
+        below = f' (below it are {printable(", ".join(inside[:5]))})' if inside else ''
+        raise UserError(
+            f'{printable(place)} names no shard{below}; give a file {", ".join("NAME" + end for end in SUFFIXES)}, a folder '
+            'of them, a pattern such as train-{000000..000146}.tar or train-*.parquet, or a list of shards NAME.txt'
+        )
+    if os.path.isdir(place) or (far.is_far(place) and shards != [place] and '*' not in place):
+        refuse_gaps(shards)
+    return shards
+
+
+def refuse_gaps(shards: Sequence[str]) -> None:
+    """In a folder, names such as train-00003-of-00010.parquet say how many there must be."""
+    parts = [re.fullmatch(r'(.*-)(\d+)-of-(\d+)(\D*)', shard) for shard in shards]
+    for before, digits, count, end in {(one[1], len(one[2]), one[3], one[4]) for one in parts if one}:
+        names = {f'{before}{at:0{digits}}-of-{count}{end}' for at in range(int(count))}
+        if missing := sorted(names - set(shards)):
+            raise UserError(
+                f'{len(missing)} of the {count} shards are missing, first {printable(missing[0])}; bring them back, or '
+                'name those that are there by a pattern'
+            )
+
+
+def braces(pattern: str) -> Iterator[str]:
+    """The names that a pattern stands for, as in a shell: a{01..03}.tar, {train,val}.tar; a{1}.tar is a name."""
+    pattern = pattern.removeprefix('file://')
+    inner = re.search(r'\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}', pattern)
+    if not inner or os.path.exists(pattern):
+        yield pattern
+        return
+    if inner[3] is None:
+        first, last = int(inner[1]), int(inner[2])
+        step = 1 if first <= last else -1
+        words = [f'{number:0{len(inner[1])}}' for number in range(first, last + step, step)]
+    else:
+        words = inner[3].split(',')
+    for word in words:
+        yield from braces(pattern[: inner.start()] + word + pattern[inner.end() :])

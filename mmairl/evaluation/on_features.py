@@ -1,0 +1,138 @@
+"""Protocols on frozen features: k-NN, logistic regression and linear SVMs."""
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mmengine import Config
+from mmengine.dist import barrier
+from mmengine.logging import print_log
+from torch.utils.data import Dataset
+
+from mmairl.errors import printable
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.features import Extraction, Features, on_main_process, stored
+from mmairl.evaluation.identity import features_key
+from mmairl.evaluation.knn import TEMPERATURE, knn_right
+from mmairl.evaluation.logreg import STRENGTHS, logistic_regression
+from mmairl.evaluation.metrics import packed, unpacked
+from mmairl.weights.read import Backbone
+
+PROTOCOLS = ('knn', 'logreg', 'svm')
+KS = (20, 200)
+Sets = Mapping[str, tuple[dict, Dataset]]
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """How k-NN, logistic regression and the SVM measure, then what they do it with; a command line's options."""
+
+    ks: Sequence[int] | None = None  # in place of the config's `evaluation.ks`, or KS
+    temperature: float = TEMPERATURE
+    standardise: bool = False
+    low_shot: bool = False
+    seed: int = 0  # of what logistic regression holds out, and of the SVM's folds and draws
+    device: str = 'cpu'
+    workers: int = 0
+    cache: Path | None = None
+    launcher: str = 'none'
+
+    def neighbours(self, cfg: Config) -> list[int]:
+        return list(self.ks or cfg.evaluation.get('ks', KS))
+
+    def identity(self, cfg: Config, protocol: str, subject: Backbone | str) -> dict[str, Any]:
+        """What decides a score beside the features."""
+        if protocol == 'knn':
+            return dict(ks=self.neighbours(cfg), temperature=self.temperature)
+        if protocol == 'logreg':
+            return dict(standardise=self.standardise, strengths=len(STRENGTHS), seed=self.seed)
+        return dict(low_shot=self.low_shot, seed=self.seed)
+
+
+def measure(
+    cfg: Config, protocol: str, subject: Backbone | str, settings: FeatureSettings, sets: Sets, identity: dict[str, Any]
+) -> tuple[dict[str, float], dict]:
+    """Features of training, test and, where a strength is to be chosen, validation images; then the protocol."""
+    backbone = None if subject == 'pixels' else load_backbone(cfg, None if subject == 'random' else subject)
+    how, features = extraction(cfg, settings.device, settings.workers), {}
+    with ExitStack() as stack:  # without a store the processes still share one, for as long as it takes
+        root = settings.cache or on_main_process(lambda: stack.enter_context(tempfile.TemporaryDirectory()))
+        for name, (described, dataset) in sets.items():
+            path = Path(root) / f'{features_key(identity, name, described)}.npy'
+            features[name] = stored(path, backbone, dataset, how)
+        train, test, val = (features.get(name) for name in ('train', 'test', 'val'))
+        if protocol == 'knn':
+            rights = knn_right(train, test, settings.neighbours(cfg), settings.temperature, settings.device)
+            scores = {f'k-NN, k = {k}': 100 * int(right.sum()) / len(right) for k, right in rights.items()}
+            details = {'temperature': settings.temperature, 'right': packed(next(iter(rights.values())))}
+        else:  # the solvers run in one process
+            metric = getattr(sets['test'][1], 'metric', 'top-1')
+            scores, details = on_main_process(lambda: SOLVERS[protocol](train, test, val, metric, settings))
+        if details.get('right') and hasattr(sets['test'][1], 'sets'):
+            scores |= by_set(next(iter(scores)), unpacked(details['right']), sets['test'][1], test.unreadable)
+        sizes = {'train_images': len(train.x), 'test_images': len(test.x), 'dimensions': train.x.shape[1]}
+        left_out = {name: _names(sets[name][1], data.unreadable) for name, data in features.items()}
+        barrier()
+    return scores, {
+        **sizes,
+        **{f'unreadable_{name}_images': files for name, files in left_out.items() if files},
+        **details,
+    }
+
+
+def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:
+    """How this config's images become features: normalised as in its training."""
+    normal = cfg.model.data_preprocessor
+    return Extraction(normal.mean, normal.std, cfg.evaluation.get('batch_size', 256), device, workers)
+
+
+def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence[int]) -> dict[str, float]:
+    """The score of each set's images alone."""
+    origins = np.delete(mixture.origins.numpy(), list(unreadable))
+    return {f'{score}, {name}': 100 * right[origins == number].mean() for number, name in enumerate(mixture.sets)}
+
+
+def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
+    """The names of these images, mostly their files; also in the log."""
+    name = getattr(dataset, 'name', 'image {}'.format)
+    names = [printable(name(position)) for position in positions]
+    if names:
+        print_log(f'{len(names)} images cannot be read and are left out: {", ".join(names[:5])}', logger='current')
+    return names
+
+
+def _by_logistic_regression(
+    train: Features, test: Features, val: Features | None, metric: str, settings: FeatureSettings
+) -> tuple[dict[str, float], dict]:
+    fitted = logistic_regression(
+        train, test, val, metric, device=settings.device, standardise=settings.standardise, seed=settings.seed
+    )
+    scores = {f'logistic regression, {name}': score for name, score in fitted.scores.items()}
+    details = dataclasses.asdict(fitted)
+    del details['scores']
+    details['right'] = None if fitted.right is None else packed(fitted.right)
+    return scores, {'features': 'standardised' if settings.standardise else 'as they are', **details}
+
+
+def _by_svm(
+    train: Features, test: Features, val: Features | None, metric: str, settings: FeatureSettings
+) -> tuple[dict[str, float], dict]:
+    from mmairl.evaluation.svm import low_shot, svm  # scikit-learn takes a second, which k-NN need not pay
+
+    how = dict(seed=settings.seed, jobs=max(1, settings.workers))
+    fitted = svm(train, test, **how)
+    scores = {'SVM, mAP': fitted.map, 'SVM, mAP (11 points)': fitted.map11}
+    if fitted.accuracy is not None:
+        scores['SVM, top-1'] = fitted.accuracy
+    details = {'cost': fitted.cost, 'per_class': fitted.per_class}
+    if settings.low_shot:
+        details['low_shot'] = low_shot(train, test, **how)
+    return scores, details
+
+
+SOLVERS = dict(logreg=_by_logistic_regression, svm=_by_svm)

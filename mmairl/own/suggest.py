@@ -1,0 +1,203 @@
+"""A framework's config for one's own images and hardware: each number has its reason, which `suggest` prints beside it."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+
+from mmairl.configs import home, load_config
+from mmairl.errors import UserError, closest
+from mmairl.machine import cores
+
+FEWEST, LARGE = 64, 1_000_000  # images
+SHARE, LARGEST_BATCH, LONGEST_QUEUE, MOST_WORKERS = 256, 1024, 65_536, 16
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings by their dotted keys, and why they are so: `known` from a paper, or merely `customary`."""
+
+    settings: Mapping[str, Any]
+    sort: str
+    reason: str
+
+
+def config_for(
+    method: str, images: int, data: str | Path, options: Mapping[str, Any] | None = None, **how: Any
+) -> Config:
+    """Return the framework's config for so many images in the folder `data`; `how` is passed on to `choices`."""
+    return load_config(full_size(method), {**_settings(choices(method, images, data, **how)), **(options or {})})
+
+
+def choices(
+    method: str,
+    images: int,
+    data: str | Path,
+    *,
+    gpus: int = 1,
+    epochs: int | None = None,
+    size: int = 224,
+    batch: int | None = None,
+    workers: int | None = None,
+    channels: int | None = None,
+) -> list[Choice]:
+    """Return what differs from the framework's full-size config, for so many images on so many GPUs."""
+    base = load_config(full_size(method))
+    if images < FEWEST:
+        raise UserError(
+            f'{images} images are too few to learn from; give at least {FEWEST}, or start from published weights'
+        )
+    large, (optimizer, momentum) = images >= LARGE, (base.optim_wrapper.optimizer, base.default_hooks.momentum)
+    batch = batch or max(1, (min(LARGEST_BATCH, SHARE * gpus) if large else batch_for(images)) // gpus) * gpus
+    epochs = epochs or (200 if large else 400 if images >= 100_000 else 800)
+    steps, rate = images // batch * epochs, optimizer.lr / base.total_batch_size
+    start = min(momentum.base, round(1 - 50 / max(steps, 500), 4))
+    workers = max(1, min(MOST_WORKERS, cores() // gpus)) if workers is None else workers
+    warm_up = min(base.param_scheduler[0].end, max(1, epochs // 10))
+    network = {'model.backbone.depth': 18, 'model.projector.in_channels': 512}
+    if base.model.projector.hidden_channels == base.model.projector.in_channels:  # as wide as the features, in MoCo v2
+        network['model.projector.hidden_channels'] = 512
+    found = [
+        Choice(
+            network,
+            'customary',
+            'a small network. For a ResNet-50, set depth=50 and in_channels=2048.',
+        ),
+        Choice(
+            {'total_batch_size': batch},
+            'known' if batch in (SHARE, LARGEST_BATCH) else 'customary',
+            "256 is MoCo's and 1024 the benchmark's; smaller ones give a small set 16 steps an epoch or more.",
+        ),
+        Choice(
+            {'optim_wrapper.optimizer.lr': rate * batch, 'auto_scale_lr.base_batch_size': batch},
+            'known',
+            f'{optimizer.type} at {rate * 256:g} per 256 images, in proportion to the batch (the benchmark).',
+        ),
+        Choice(
+            {'default_hooks.momentum.base': start},
+            'known' if start == momentum.base else 'customary',
+            f"the benchmark's is {momentum.base:g}; short runs have less. The teacher first averages over "
+            f'{1 / (1 - start):.0f} of the {steps:,} steps, a fiftieth at most: else it stays near its random start.',
+        ),
+        Choice(
+            {
+                'train_cfg.max_epochs': epochs,
+                'param_scheduler.0.end': warm_up,
+                'param_scheduler.1.begin': warm_up,
+                'default_hooks.checkpoint.interval': max(1, epochs // 10),
+            },
+            'known' if epochs == 200 else 'customary',
+            "200 is the papers' on 1.28 million images, ten of them for the warm-up. Small sets are given more: others give "
+            '400 to ImageNet-100 and 800 to Imagenette. Start with a tenth, and look at the health page.',
+        ),
+        Choice(
+            {'train_dataloader.num_workers': workers},
+            'customary',
+            f'a data worker for each of the {cores()} cores here, shared by the GPUs, and at most {MOST_WORKERS}. If the '
+            'health page shows time spent waiting for data, give more.',
+        ),
+    ]
+    if base.model.get('queue'):
+        length = LONGEST_QUEUE if large else queue_for(images, batch)
+        found.append(
+            Choice(
+                {'model.queue.length': length},
+                'customary',
+                f'{100 * length / images:.0f} % of the images; the oldest key is {-(-length // batch)} steps old. MoCo found '
+                'that more negatives do better, and has 65536 of 1.28 million images (5 %); beyond a quarter, too many images '
+                'meet their own old keys.',
+            )
+        )
+    dataset, views = dict(type='UnlabelledFolder', root=str(data)), base.train_dataloader.dataset.to_dict()['views']
+    reason = "a folder of images at any depth, with the framework's views."
+    if size != 224:
+        dataset['views'] = views = [
+            [{**step, 'size': size} if 'size' in step else step for step in view] for view in views
+        ]
+    if channels:
+        normal = {f'model.data_preprocessor.{key}': [value] * channels for key, value in (('mean', 0.5), ('std', 0.25))}
+        found.append(
+            Choice(
+                {'model.backbone.in_channels': channels, **normal},
+                'customary',
+                f'images of {channels} channels are read as they are stored. Put your own mean and std in place of 0.5 and '
+                f'0.25: tools/pack.py DIR --statistics --channels {channels} prints them.',
+            )
+        )
+        dataset['channels'] = channels
+    if channels not in (None, 3):
+        dataset['views'] = [without_rgb(view) for view in views]
+        reason = 'a folder of images at any depth. The views have no grey, saturation and hue, which only RGB has.'
+    return [
+        *found,
+        Choice({f'train_dataloader.dataset.{key}': value for key, value in dataset.items()}, 'customary', reason),
+    ]
+
+
+def suggest(method: str, images: int, gpus: int = 1, channels: int | None = None) -> str:
+    """Return the text of a config that trains the framework on so many unlabelled images, with the reasons.
+
+    With `channels` the images are read as they are stored.
+    """
+    made = choices(method, images, 'data/images', gpus=gpus, channels=channels)
+    values = _nested(made, load_config(full_size(method), _settings(made)).to_dict())
+    title = f'{method} on {images:,} images without labels, for {gpus} GPU{"s" * (gpus > 1)}, as mmairl suggests.'
+    blocks = [f"# {title}\n_base_ = '{full_size(method)}'"]
+    for key, value in values.items():
+        why = [choice for choice in made if next(iter(choice.settings)).partition('.')[0] == key]
+        lines = [line for choice in why for line in textwrap.wrap(f'{choice.sort}: {choice.reason}', 118)]
+        blocks.append('\n'.join([*(f'# {line}' for line in lines), Config({key: value}).pretty_text.strip()]))
+    return '\n\n'.join(blocks)
+
+
+def _settings(made: Sequence[Choice]) -> dict[str, Any]:
+    return {key: value for choice in made for key, value in choice.settings.items()}
+
+
+def _nested(made: Sequence[Choice], whole: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings as nested dictionaries; a list, which a config cannot change in part, as in the `whole` config."""
+    values: dict[str, Any] = {}
+    for key, value in _settings(made).items():
+        *above, last = key.split('.')
+        if above and above[-1].isdigit():
+            (last, *_), above = above, []
+            value = whole[last]
+        node = values
+        for name in above:
+            node = node.setdefault(name, {})
+        node[last] = value
+    return values
+
+
+def full_size(method: str) -> str:
+    """Return the name of a framework's config, at full size."""
+    known = {path.name.removesuffix('_r50_200e.py') for path in (home() / 'configs').glob('*_r50_200e.py')}
+    if method not in known:
+        raise UserError(
+            f"there is no framework '{method}'{closest(method, known, 0.6)}; say one of {', '.join(sorted(known))}"
+        )
+    return f'mmairl::{method}_r50_200e.py'
+
+
+def without_rgb(view: Sequence[dict]) -> list[dict]:
+    """Return the view without what only RGB has."""
+    kept = [step for step in view if step['type'] != 'RandomGrayscale']
+    return [{**step, 'saturation': 0, 'hue': 0} if step['type'] == 'ColorJitter' else step for step in kept]
+
+
+def batch_for(images: int) -> int:
+    """Return a batch of sixteen steps an epoch, where there are images enough: statistics over less than 16 say little."""
+    return max(16, min(SHARE, power_of_two(images // 16)))
+
+
+def queue_for(images: int, batch: int) -> int:
+    """Return a queue of a quarter of the images at most: the key of the same image would be a negative."""
+    return max(batch, min(LONGEST_QUEUE // 4, power_of_two(images // 4)))
+
+
+def power_of_two(number: int) -> int:
+    """Return the largest power of two that is not larger."""
+    return 1 << (number.bit_length() - 1)

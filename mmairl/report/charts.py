@@ -1,0 +1,89 @@
+"""Curves for a page, where uPlot draws them: all runs at one step, zoom, smoothing, and one legend for all of a page."""
+
+import json
+from collections.abc import Mapping, Sequence
+from math import inf, isfinite
+
+import numpy as np
+from markupsafe import Markup
+
+from mmairl.report.page import COLOURS
+
+Numbers = Sequence[float]
+Curve = tuple[Numbers | Mapping[str, Numbers], Numbers]
+POINTS = 1000  # of a curve on a page; of the small picture that stands there until the script draws
+STILL = 60
+STILL_SIZE = WIDTH, HEIGHT = 460, 150
+
+
+def chart(
+    series: Mapping[str, Curve],
+    title: str,
+    x: str = '',
+    *,
+    log: str = '',
+    normal: tuple[float, float] = (-inf, inf),
+    level: float | None = None,
+    ticks: Sequence[str] = (),
+    wide: bool = False,
+) -> Markup:
+    """Return a chart with one line a name.
+
+    Args:
+        series: for each name its x and y; x is a mapping where the reader may choose between several, such as epochs and hours.
+        title: the heading, which also names the chart to a screen reader.
+        x: the name of the x axis, where it is one for all.
+        log: the logarithmic axes: 'x', 'y' or 'xy'.
+        normal: a range of y to shade.
+        level: a value of y to mark by a dotted line.
+        ticks: names along x, in place of the numbers 0, 1, 2, ...
+        wide: as wide as the page.
+    """
+    curves = []
+    for name, (along, y) in series.items():
+        shown = [value if value > 0 or 'y' not in log else np.nan for value in y]  # a logarithmic axis has no zero
+        curves.append(_thinned(name, along if isinstance(along, Mapping) else {x: along}, shown, POINTS))
+    ends = [end if isfinite(end) else None for end in normal]
+    content = dict(title=title, log=log, normal=ends, level=level, ticks=[*ticks], series=curves)
+    box = Markup('<div class="curves{}" data-chart="{}"><b>{}</b>{}</div>')
+    data = json.dumps(content, ensure_ascii=False, separators=(',', ':'))
+    return box.format(' wide' if wide else '', data, title, _still(curves, log))
+
+
+def _thinned(name: str, x: Mapping[str, Numbers], y: Numbers, most: int) -> dict:
+    """A curve with the least and the greatest value of each stretch where it has too many, so that no spike is lost."""
+    kept = range(len(y))
+    if len(y) > most:
+        values, stretches = np.array(y), np.array_split(np.arange(len(y)), most // 2)
+        kept = sorted({part[pick(values[part])] for part in stretches for pick in (np.argmin, np.argmax)})
+    return dict(
+        name=name, x={unit: _plain(of[i] for i in kept) for unit, of in x.items()}, y=_plain(y[i] for i in kept)
+    )
+
+
+def _plain(values: Sequence[float]) -> list[float | None]:
+    """Numbers for JSON, which knows no NaN: six digits, and whole ones as they are."""
+    return [None if not isfinite(v) else int(v) if v == int(v) else float(f'{v:.6g}') for v in values]
+
+
+def _still(curves: Sequence[Mapping], log: str) -> Markup:
+    """Return a small picture of the curves with the ends of both axes: what is seen where no script runs."""
+    few = [_thinned('', of['x'], [np.nan if v is None else v for v in of['y']], STILL) for of in curves]
+    lines = [[p for p in zip(next(iter(of['x'].values())), of['y']) if None not in p] for of in few]
+    xs, ys = (sorted(p[axis] for line in lines for p in line) for axis in (0, 1))
+    if not xs:
+        return Markup('<p class="still">No finite number.</p>')
+    drawn = Markup()
+    for number, line in enumerate(lines):
+        places = ((WIDTH * _share(x, xs, 'x' in log), HEIGHT * (1 - _share(y, ys, 'y' in log))) for x, y in line)
+        points, colour = ' '.join(f'{x:.0f},{y:.0f}' for x, y in places), COLOURS[number % len(COLOURS)]
+        drawn += Markup('<polyline stroke="{}" points="{}"/>').format(colour, points)
+    said = f'{ys[0]:g} to {ys[-1]:g}, at {next(iter(few[0]["x"]))} {xs[0]:g} to {xs[-1]:g}'
+    box = Markup('<div class="still"><svg viewBox="-2 -2 {} {}" aria-hidden="true">{}</svg>{}</div>')
+    return box.format(WIDTH + 4, HEIGHT + 4, drawn, said)
+
+
+def _share(value: float, values: Sequence[float], log: bool) -> float:
+    """The place of a value between the least and the greatest, 0 to 1."""
+    low, high, value = np.log([values[0], values[-1], value]) if log else (values[0], values[-1], value)
+    return (value - low) / (high - low) if high > low else 0.5

@@ -1,0 +1,277 @@
+// ---- Curves: all lines at one step under the pointer, zoom, smoothing, and one bar for all charts of the page
+
+const DASHES = [[], [9, 4], [2, 3], [9, 3, 2, 3]]; // each for as many lines as have colours that everybody tells apart
+const axesOf = chart => [...new Set(chart.series.flatMap(line => Object.keys(line.x)))];
+const curves = all('.curves').map((frame, number) => {
+  return { frame, number, section: frame.closest('section'), stale: true, ...JSON.parse(frame.dataset.chart) };
+});
+const sets = new Map(); // the names of each section's lines, which have one colour each
+for (const { section, series } of curves) sets.set(section, [...new Set([...(sets.get(section) ?? []), ...series.map(line => line.name)])]);
+const hidden = new Set(view.getAll('hide')), zooms = new Map();
+for (const text of view.getAll('zoom')) {
+  const [, from, to, unit] = text.match(/^(\S+) (\S+) (.*)$/) ?? [];
+  if (Number(from) < Number(to)) zooms.set(unit, [Number(from), Number(to)]);
+}
+let chosen = view.get('by'), smoothing = Math.min(0.99, Math.max(0, Number(view.get('smooth')) || 0));
+let touched = curves[0]; // the chart that was read last, which the buttons zoom
+
+const unitOf = chart => axesOf(chart).includes(chosen) ? chosen : axesOf(chart)[0];
+const place = (chart, name) => sets.get(chart.section).indexOf(name);
+const colourOf = (chart, name) => chart.series.length > 1 ? SIGNS.colours[place(chart, name) % SIGNS.colours.length] : css('--accent');
+const plain = value => value && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e9)
+  ? value.toExponential(2) : value.toLocaleString('en', { maximumSignificantDigits: 5 });
+const along = (chart, x) => chart.ticks.length ? chart.ticks[x] ?? '' : plain(x);
+const swatch = colour => { const sign = make('i', { class: 'swatch' }); sign.style.background = colour; return sign; };
+
+// An exponential moving average without the bias of its start, as TensorBoard has it.
+function smooth(values) {
+  let sum = 0, weight = 0;
+  return values.map(value => {
+    if (value === null) return null;
+    sum = smoothing * sum + (1 - smoothing) * value;
+    weight = smoothing * weight + 1 - smoothing;
+    return sum / weight;
+  });
+}
+
+// The index of the nearest one that has a value: runs log at steps of their own.
+function nearest(values, at) {
+  for (let far = 0; far < values.length; far++) {
+    for (const i of [at - far, at + far]) if (values[i] != null) return i;
+  }
+  return null;
+}
+
+function draw(chart) {
+  const { frame, series, ticks, normal, level } = chart, log = chart.log.includes('y'), unit = unitOf(chart), width = frame.clientWidth;
+  if (!width) return;
+  chart.stale = false;
+  chart.plot?.destroy();
+  frame.querySelector('.still')?.remove();
+  const faint = smoothing && series.length < 9 ? series : []; // what was measured, behind what is smoothed
+  const tables = [...series.map(line => [line, smooth(line.y)]), ...faint.map(line => [line, line.y])];
+  const look = ({ name, y }) => ({
+    show: !hidden.has(name), stroke: colourOf(chart, name), width: series.length > 20 ? 1 : 1.6,
+    dash: DASHES[Math.floor(place(chart, name) / 6) % DASHES.length],
+    points: { show: y.filter(value => value !== null).length < 40, size: 6 }, // one measurement is a mark
+  });
+  const font = '12px system-ui, sans-serif', values = (plot, splits) => splits.map(value => value === null ? '' : plain(value));
+  const axis = { stroke: css('--quiet'), grid: { stroke: css('--line'), width: 1 }, ticks: { show: false }, font, values };
+  const names = { values: (plot, splits) => splits.map(x => ticks[x] ?? ''), incrs: [1, 2, 5, 10, 20, 50], space: 14 };
+  if (ticks.length > 8) Object.assign(names, { rotate: -60, size: 100 });
+  const reach = (plot, least, most) => { // with the normal range, but not a low end that a logarithmic axis has far below
+    const ends = [least, most, log ? null : normal[0], normal[1], level].filter(end => end !== null);
+    const outer = [Math.min(...ends), Math.max(...ends)];
+    return log ? uPlot.rangeLog(...outer, 10, false) : uPlot.rangeNum(...outer, 0.08, true);
+  };
+  chart.plot = new uPlot({
+    width, height: frame.classList.contains('wide') ? 340 : 210, padding: [10, 24, 0, 0],
+    legend: { show: false }, focus: { alpha: 0.3 },
+    cursor: {
+      y: false, drag: { setScale: false }, points: { size: 8 }, bind: { dblclick: () => () => zoom(unit, null) },
+      dataIdx: (plot, line, at) => line && line <= series.length ? nearest(plot.data[line], at) : at,
+    },
+    scales: {
+      x: { time: false, distr: chart.log.includes('x') ? 3 : 1, ...(zooms.has(unit) ? { range: () => zooms.get(unit) } : {}) },
+      y: { distr: log ? 3 : 1, range: reach },
+    },
+    axes: [
+      { ...axis, label: unit, labelFont: font, labelSize: 18, size: 28, ...(ticks.length ? names : {}) },
+      { ...axis, size: (plot, texts) => 14 + 7 * Math.max(3, ...(texts ?? []).map(text => text.length)) },
+    ],
+    series: [{}, ...series.map(look), ...faint.map(line => ({ ...look(line), alpha: 0.25, points: { show: false } }))],
+    hooks: {
+      drawAxes: [plot => shade(plot, normal, level)],
+      setCursor: [() => point(chart)],
+      setSelect: [plot => {
+        const { left, width } = plot.select;
+        if (width > 4) zoom(unit, [left, left + width].map(at => plot.posToVal(at, 'x')));
+      }],
+    },
+  }, uPlot.join(tables.map(([line, y]) => [line.x[unit] ?? [], y])), frame);
+  if (again.chart === chart.number) go(chart, again.at, again.name);
+}
+
+// The normal range as a band, and a value to compare with as a dotted line.
+function shade(plot, [low, high], level) {
+  const { ctx, bbox: { left, top, width, height } } = plot, at = value => Math.min(top + height, Math.max(top, plot.valToPos(value, 'y', true)));
+  const above = high === null ? top : at(high), below = low === null ? top + height : at(low);
+  ctx.save();
+  ctx.fillStyle = ctx.strokeStyle = css('--accent');
+  ctx.setLineDash([3, 3]);
+  ctx.beginPath();
+  if (level !== null) for (const x of [left, left + width]) ctx.lineTo(x, at(level));
+  ctx.stroke();
+  ctx.globalAlpha = 0.12;
+  if (low !== null || high !== null) ctx.fillRect(left, above, width, below - above);
+  ctx.restore();
+}
+
+// The lines in sight, each with its value under the cursor, the greatest first.
+function read({ plot, series }) {
+  const lines = series.map(({ name }, i) => ({ name, at: plot.cursor.idxs[i + 1], y: plot.data[i + 1][plot.cursor.idxs[i + 1]] }));
+  return lines.filter(({ name, y }) => y != null && !hidden.has(name)).sort((one, two) => two.y - one.y);
+}
+
+// The tip has the value of every line; the one that is nearest to the pointer is stressed here and in all tables and charts.
+function point(chart) {
+  const { plot, tip, frame } = chart, { left, top, idx } = plot.cursor, lines = left >= 0 && idx != null ? read(chart) : [];
+  const xs = plot.data[0], off = ({ y }) => Math.abs(plot.valToPos(y, 'y') - top);
+  const wanted = lines.find(line => line.name === chart.wanted && off(line) < 1); // of lines that lie on each other
+  const best = wanted ?? lines.reduce((one, two) => one && off(one) <= off(two) ? one : two, null);
+  chart.at = best && { at: xs[best.at], name: best.name };
+  tip.replaceChildren();
+  if (chart.series.length > 1 && (best || touched === chart)) mark(best?.name ?? null);
+  if (!best) return;
+  touched = chart;
+  const rows = lines.map(({ name, at, y }) => {
+    const other = xs[at] === xs[idx] ? '' : ` at ${along(chart, xs[at])}`;
+    return make('span', { class: name === best.name ? 'best' : '' }, swatch(colourOf(chart, name)), name && `${name}: `, make('b', {}, plain(y)), other);
+  });
+  tip.append(make('span', {}, `${smoothing ? 'smoothed, ' : ''}${unitOf(chart)} ${along(chart, xs[idx])}`), ...rows);
+  tip.classList.toggle('many', lines.length > 12);
+  const { left: edge, top: height } = frame.getBoundingClientRect(), at = plot.over.offsetLeft + left, { offsetWidth: wide, offsetHeight: high } = tip;
+  const right = edge + at + 14 + wide < innerWidth ? at + 14 : at - 14 - wide; // beside the pointer, and within the window
+  tip.style.left = `${Math.max(8 - edge, right)}px`;
+  tip.style.top = `${Math.max(8 - height, Math.min(34, innerHeight - height - high - 8))}px`;
+}
+
+// Put the cursor on a line's value at x, or nowhere.
+function go(chart, x, name) {
+  const { plot, series } = chart, y = plot.data[series.findIndex(line => line.name === name) + 1]?.[plot.data[0].indexOf(x)];
+  chart.wanted = name;
+  plot.setCursor(y == null ? { left: -10, top: -10 } : { left: plot.valToPos(x, 'x'), top: plot.valToPos(y, 'y') });
+}
+
+// Left and right go along a line, up and down to the next one, plus and minus zoom about what is read.
+function walk(chart, key) {
+  const { plot, series } = chart, name = chart.at?.name ?? series.find(line => !hidden.has(line.name))?.name;
+  const own = plot.data[series.findIndex(line => line.name === name) + 1], { min, max } = plot.scales.x;
+  const xs = plot.data[0].filter((x, i) => own[i] != null && x >= min && x <= max), now = xs.indexOf(chart.at?.at);
+  const step = { ArrowRight: now + 1, ArrowLeft: now - 1, Home: 0, End: xs.length }[key], by = { ArrowUp: -1, ArrowDown: 1 }[key];
+  if (step !== undefined) go(chart, xs[Math.max(0, Math.min(xs.length - 1, step))], name);
+  else if (by && chart.at) {
+    const lines = read(chart), next = lines.at((lines.findIndex(line => line.name === name) + by) % lines.length);
+    go(chart, plot.data[0][next.at], next.name);
+  } else if (key === 'Escape') go(chart);
+  else if (key === '+' || key === '-') closer(key === '+' ? 0.5 : 2);
+  else return false;
+  const best = chart.tip.querySelector('.best');
+  said.textContent = best ? `${chart.tip.firstChild.textContent}, ${best.textContent}` : '';
+  return true;
+}
+
+function zoom(unit, range) {
+  if (range) zooms.set(unit, range);
+  else zooms.delete(unit);
+  keep('zoom', ...[...zooms].map(([name, ends]) => `${ends.map(end => Number(end.toPrecision(6))).join(' ')} ${name}`));
+  renew();
+}
+
+function closer(by) {
+  const { data, scales: { x: { min, max } } } = touched.plot, middle = touched.at?.at ?? (min + max) / 2, half = (max - min) * by / 2;
+  Object.assign(again, { chart: touched.number, ...touched.at });
+  zoom(unitOf(touched), 2 * half < data[0].at(-1) - data[0][0] ? [middle - half, middle + half] : null);
+}
+
+// What is in sight is drawn anew at once, the rest when it comes into sight.
+const inSight = new Set();
+let due = false;
+function renew() {
+  for (const chart of curves) chart.stale = true;
+  whole.disabled = !zooms.size;
+  if (!due) requestAnimationFrame(() => { due = false; inSight.forEach(draw); });
+  due = true;
+}
+
+// The bar: the lines by section, what is along x, smoothing, zoom.
+const whole = button('whole', 'Show the whole range', () => { zooms.clear(); zoom(); });
+const bar = make('div', { class: 'controls', role: 'group', 'aria-label': 'All curves of this page' });
+const groups = [...sets].filter(([, names], i, others) => names.length > 1 && others.findIndex(([, other]) => `${other}` === `${names}`) === i);
+const total = new Set(groups.flatMap(([, names]) => names)).size;
+if (total) {
+  const count = make('summary'), boxes = [];
+  const show = (names, on) => {
+    for (const name of names) if (on) hidden.delete(name); else hidden.add(name);
+    for (const label of boxes) label.firstChild.checked = !hidden.has(label.title);
+    count.textContent = hidden.size ? `${total - hidden.size} of ${total} lines` : `${total} lines`;
+    keep('hide', ...hidden);
+    renew();
+  };
+  const lines = groups.flatMap(([section, names]) => {
+    const chart = curves.find(of => of.section === section && of.series.length > 1), heading = words(section.querySelector('h2').textContent);
+    const own = names.map(name => set(tick(name, true, on => show([name], on), swatch(colourOf(chart, name))), { title: name }));
+    for (const label of own) for (const [kind, to] of [['enter', label.title], ['leave', null]]) label.addEventListener(`pointer${kind}`, () => mark(to));
+    boxes.push(...own);
+    return [groups.length > 1 ? make('b', {}, heading) : '', ...own, ...[['all', true], ['none', false]].map(([text, on]) => {
+      return button(text, `Show ${text} of the lines of ${heading}`, () => show(names, on));
+    })];
+  });
+  const fold = make('details', {}, count, make('div', { class: 'lines', tabindex: 0, role: 'group', 'aria-label': 'Lines' }, ...lines));
+  fold.open = total < 9 && innerWidth > 700;
+  bar.append(fold);
+  show([], true);
+}
+const choices = axesOf(curves.find(chart => axesOf(chart).length > 1) ?? curves[0]);
+if (choices.length > 1) {
+  const choice = make('select', {}, ...choices.map(unit => make('option', {}, unit)));
+  choice.value = chosen = choices.includes(chosen) ? chosen : choices[0];
+  choice.addEventListener('change', () => { chosen = choice.value; keep('by', chosen); renew(); });
+  bar.append(make('label', {}, 'by ', choice));
+}
+const slider = make('input', { type: 'range', min: 0, max: 0.99, step: 0.01 });
+slider.value = smoothing;
+slider.addEventListener('input', () => { smoothing = Number(slider.value); keep('smooth', smoothing ? String(smoothing) : ''); renew(); });
+bar.append(make('label', {}, 'smoothing ', slider), button('+', 'Zoom in', () => closer(0.5)), button('−', 'Zoom out', () => closer(2)), whole);
+document.querySelector('main').insertBefore(bar, curves[0].section);
+
+for (const chart of curves) {
+  const { frame, title, series } = chart, shown = () => series.filter(({ name }) => !hidden.has(name));
+  chart.tip = make('output', { class: 'tip' });
+  const rows = () => shown().flatMap(({ name, x, y }) => y.map((value, i) => [name || title, along(chart, x[unitOf(chart)][i]), `${value ?? ''}`]));
+  frame.prepend(make('div', { class: 'head' }, frame.firstChild, make('div', { class: 'tools' },
+    button('PNG', `Copy the chart ${title} as PNG`, async from => give(from, await picture(chart, shown()), 'chart.png')),
+    button('CSV', `Copy the numbers of the chart ${title} as CSV`, from => give(from, FORMATS.CSV([['line', unitOf(chart), title], ...rows()]), 'chart.csv')))));
+  frame.append(chart.tip);
+  set(frame, { tabindex: 0, role: 'group', 'aria-label': `${title}; the arrow keys read its values` });
+  frame.addEventListener('keydown', event => { if (event.target === frame && walk(chart, event.key)) event.preventDefault(); });
+  markers.push(name => {
+    const line = series.findIndex(of => of.name === name);
+    if (chart.plot && series.length > 1) chart.plot.setSeries(line < 0 ? null : line + 1, { focus: true });
+  });
+}
+
+// The chart with its title above and its names below, in the page's present colours.
+function picture({ plot, title, series, ...chart }, shown) {
+  const { canvas } = plot.ctx, row = 20 * devicePixelRatio, lines = series.length > 1 ? shown : [];
+  return png(canvas.width, canvas.height + row * (1.5 + lines.length), context => {
+    const write = (text, colour, y) => { context.fillStyle = colour; context.fillText(text, row / 2, y); };
+    context.fillStyle = css('--card');
+    context.fillRect(0, 0, canvas.width, canvas.height + row * (2 + lines.length));
+    context.drawImage(canvas, 0, 1.3 * row);
+    context.font = `${0.7 * row}px system-ui, sans-serif`;
+    write(title, css('--ink'), row);
+    lines.forEach(({ name }, i) => write(name, colourOf({ series, ...chart }, name), 1.3 * row + canvas.height + (i + 0.8) * row));
+  });
+}
+
+const watcher = new IntersectionObserver(entries => {
+  for (const { target, isIntersecting } of entries) {
+    const chart = curves.find(({ frame }) => frame === target);
+    if (isIntersecting) inSight.add(chart); else inSight.delete(chart);
+    if (isIntersecting && chart.stale) draw(chart);
+  }
+}, { rootMargin: '400px' });
+const sizes = new ResizeObserver(entries => {
+  for (const { target } of entries) {
+    const { plot, frame } = curves.find(({ frame }) => frame === target);
+    if (plot && frame.clientWidth) plot.setSize({ width: frame.clientWidth, height: plot.height });
+  }
+});
+for (const { frame } of curves) { watcher.observe(frame); sizes.observe(frame); }
+// Dark or light, and on paper: what has been drawn takes the new colours.
+for (const query of ['(prefers-color-scheme: dark)', 'print']) {
+  matchMedia(query).addEventListener('change', () => curves.filter(({ plot }) => plot).forEach(draw));
+}
+addEventListener('beforeprint', () => curves.forEach(draw));
+addEventListener('pagehide', () => history.replaceState({ ...history.state, chart: touched.number, ...touched.at }, ''));

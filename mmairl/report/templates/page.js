@@ -1,0 +1,201 @@
+// What an open page can do. Without this script it shows all that it has.
+
+const SIGNS = JSON.parse(document.body.dataset.signs); // the colours of rows, and what Markdown and LaTeX escape
+const all = (css, within = document) => [...within.querySelectorAll(css)];
+const words = text => text.replace(/\s+/g, ' ').trim();
+const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function set(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
+function make(tag, attributes = {}, ...children) {
+  const made = set(document.createElement(tag), attributes);
+  made.append(...children);
+  return made;
+}
+
+function button(text, said, press) {
+  const made = make('button', { type: 'button', 'aria-label': said }, text);
+  made.addEventListener('click', () => press(made));
+  return made;
+}
+
+function tick(label, checked, change, ...signs) {
+  const box = make('input', { type: 'checkbox' });
+  box.checked = checked;
+  box.addEventListener('change', () => change(box.checked));
+  return make('label', {}, box, ...signs, label);
+}
+
+// ---- The view is kept in the address behind a question mark, so that a link shows the same: #row-1?sort0=2d&rows0=byol
+
+const view = new URLSearchParams(location.hash.split('?')[1]);
+
+function keep(key, ...values) {
+  view.delete(key);
+  for (const value of values.filter(value => value !== '')) view.append(key, value);
+  const place = location.hash.split('?')[0] || '#';
+  history.replaceState(history.state, '', place + (String(view) ? `?${view}` : ''));
+}
+
+// A link into a folded part opens it.
+function unfold() {
+  const target = document.getElementById(location.hash.slice(1).split('?')[0]);
+  for (let e = target; e; e = e.parentElement) if (e.tagName === 'DETAILS') e.open = true;
+  if (target) target.scrollIntoView();
+}
+addEventListener('hashchange', () => { unfold(); keep(); });
+
+for (const [i, fold] of all('details').entries()) {
+  if (view.has(`open${i}`)) fold.open = true;
+  fold.addEventListener('toggle', () => keep(`open${i}`, fold.open ? '1' : ''));
+}
+
+// Where a page has many parts, its head lists them.
+const parts = all('section > h2');
+if (parts.length > 3) {
+  const links = parts.map((part, i) => { part.id ||= `part-${i}`; return make('a', { href: `#${part.id}` }, words(part.textContent)); });
+  document.querySelector('header').append(make('nav', { 'aria-label': 'On this page' }, ...links));
+}
+unfold();
+
+// A page that is loaded again has the focus where it was, and the value that was read there.
+const again = { ...history.state };
+const called = e => `${e.tagName} ${e.getAttribute('aria-label') ?? words(e.textContent)}`;
+addEventListener('pagehide', () => history.replaceState({ ...again, focus: called(document.activeElement) }, ''));
+addEventListener('load', () => {
+  const held = again.focus && all('a, button, input, select, summary, [tabindex]').find(e => called(e) === again.focus);
+  if (held) held.focus({ preventScroll: true });
+});
+
+// ---- Copies: into the clipboard, or into a file where the browser keeps the clipboard shut
+
+const said = document.body.appendChild(make('output', { class: 'said' }));
+async function give(from, content, file) {
+  try {
+    if (typeof content === 'string') await navigator.clipboard.writeText(content);
+    else await navigator.clipboard.write([new ClipboardItem({ [content.type]: content })]);
+    from.dataset.done = 'copied';
+  } catch {
+    const url = URL.createObjectURL(content instanceof Blob ? content : new Blob([content]));
+    make('a', { href: url, download: file }).click();
+    from.dataset.done = 'saved';
+  }
+  said.textContent = from.dataset.done;
+  setTimeout(() => { delete from.dataset.done; said.textContent = ''; }, 1500);
+}
+
+const escaped = (text, signs) => [...text].map(sign => signs[sign] ?? sign).join('');
+const csvCell = text => {
+  text = text.replace(/^−(?=\d)/, '-');
+  if (/^[=+@-]/.test(text) && isNaN(text)) text = `'${text}`; // or a spreadsheet takes a name for a formula
+  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+};
+const FORMATS = {
+  CSV: lines => lines.map(line => line.map(csvCell).join(',') + '\r\n').join(''),
+  Markdown: ([head, ...lines]) => [head, head.map(() => '---'), ...lines]
+    .map((line, i) => `| ${line.map(cell => i === 1 ? cell : escaped(cell, SIGNS.markdown)).join(' | ')} |\n`).join(''),
+  LaTeX: ([head, ...lines]) => {
+    const [top, ...rest] = [head, ...lines].map(line => `${line.map(cell => escaped(cell, SIGNS.latex)).join(' & ')} \\\\\n`);
+    return `\\begin{tabular}{l${'r'.repeat(head.length - 1)}}\n\\toprule\n${top}\\midrule\n${rest.join('')}\\bottomrule\n\\end{tabular}\n`;
+  },
+};
+
+// ---- A row that is pointed at is marked in each table and figure of the page
+
+const markers = [];
+const mark = name => markers.forEach(show => show(name));
+
+// ---- Tables: sorted by a column, filtered by text, copied
+
+const UNITS = { min: 60, h: 3600, kFLOP: 1e3, MFLOP: 1e6, GFLOP: 1e9, TFLOP: 1e12, PFLOP: 1e15, EFLOP: 1e18, ZFLOP: 1e21 };
+
+// A cell's number in its unit, its text where it is none, or null where it is blank; blank ones stand last either way.
+function worth(cell) {
+  const text = words(cell?.textContent ?? '');
+  if (['', '—', '–'].includes(text)) return null;
+  const plain = text.replaceAll('−', '-').replace(/(\d),(?=\d{3})/g, '$1');
+  const number = cell.tagName === 'TD' && plain.match(/^[(≤<>±+ ]*(-?\d+\.?\d*(?:e[-+]?\d+)?)(?: (\w+))?/i);
+  return number ? number[1] * (UNITS[number[2]] ?? 1) : text;
+}
+
+function inOrder(one, two, sign) {
+  if (one === null || two === null) return (one === null) - (two === null);
+  if (typeof one === 'number' && typeof two === 'number') return sign * (one - two);
+  return sign * String(one).localeCompare(String(two), 'en', { numeric: true });
+}
+
+for (const [i, table] of all('table').entries()) {
+  const rows = [...table.tBodies[0].rows], heads = [...[...table.tHead.rows].at(-1).cells], frame = table.closest('.scroll');
+  const nameOf = row => words((row.querySelector('th a') ?? row.querySelector('th'))?.textContent ?? '');
+  const seen = () => [...table.tBodies[0].rows].filter(row => !row.hidden);
+  const cells = row => [...row.cells].map(cell => words(cell.innerText));
+  let sorted = view.get(`sort${i}`) ?? '';
+
+  function show() {
+    const column = parseInt(sorted), sign = sorted.endsWith('d') ? -1 : 1;
+    const order = rows.map(row => [worth(row.cells[column]), row]);
+    if (sorted) order.sort((one, two) => inOrder(one[0], two[0], sign));
+    table.tBodies[0].append(...order.map(([, row]) => row));
+    heads.forEach((head, c) => head.setAttribute('aria-sort', c !== column ? 'none' : sign < 0 ? 'descending' : 'ascending'));
+    const wanted = filter.value.toLowerCase();
+    for (const row of rows) row.hidden = !words(row.innerText || row.textContent).toLowerCase().includes(wanted);
+    count.textContent = wanted ? `${seen().length} of ${rows.length} rows` : '';
+    keep(`sort${i}`, sorted);
+    keep(`rows${i}`, filter.value);
+  }
+
+  const count = make('output'), filter = make('input', { type: 'search', placeholder: 'filter', 'aria-label': `Show the rows of table ${i + 1} that have this text` });
+  filter.value = view.get(`rows${i}`) ?? '';
+  filter.addEventListener('input', show);
+  const copy = name => button(name, `Copy table ${i + 1} as ${name}`, from => {
+    give(from, FORMATS[name]([heads.map(head => words(head.innerText)), ...seen().map(cells)]), `table.${name.toLowerCase()}`);
+  });
+  frame.before(make('div', { class: 'tools' }, ...(rows.length > 3 ? [filter, count] : []), ...Object.keys(FORMATS).map(copy)));
+  if (rows.length > 20) { // past its links, by keyboard
+    frame.before(make('a', { class: 'skip', href: `#past-${i}` }, `past table ${i + 1}`));
+    frame.after(make('span', { id: `past-${i}`, tabindex: -1 }));
+  }
+  if (rows.length > 1) {
+    heads.forEach((head, column) => {
+      const inner = [...head.childNodes], press = button('', `Sort by ${words(head.textContent)}`, () => {
+        sorted = { [`${column}d`]: `${column}a`, [`${column}a`]: '' }[sorted] ?? `${column}d`;
+        show();
+      });
+      press.append(...inner);
+      head.append(press);
+    });
+  }
+
+  // Up and down move the mark, as the pointer does.
+  let at = -1;
+  const step = by => {
+    const row = seen()[at = Math.max(0, Math.min(seen().length - 1, at + by))];
+    if (!row) return;
+    row.scrollIntoView({ block: 'nearest' });
+    mark(nameOf(row));
+    said.textContent = cells(row).join(', ');
+  };
+  set(frame, { tabindex: 0, role: 'region', 'aria-label': `Table ${i + 1}; the arrow keys mark a row in the figures` });
+  frame.addEventListener('keydown', event => {
+    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (by && event.target === frame) { event.preventDefault(); step(by); }
+    if (event.key === 'Escape') mark(null);
+  });
+  for (const row of rows) {
+    row.addEventListener('pointerenter', () => mark(nameOf(row)));
+    row.addEventListener('pointerleave', () => mark(null));
+  }
+  markers.push(name => rows.forEach(row => row.classList.toggle('marked', name !== null && nameOf(row) === name)));
+  show();
+}
+
+for (const text of all('pre')) text.tabIndex = 0; // what scrolls is reached by the keyboard
+
+async function png(width, height, draw) {
+  const canvas = make('canvas', { width, height });
+  await draw(canvas.getContext('2d'));
+  return new Promise(done => canvas.toBlob(done));
+}

@@ -1,0 +1,194 @@
+"""A run is measured by its study's tasks; what it has left is described, and what is no longer true of it is said."""
+
+import hashlib
+import json
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.dist import get_world_size, is_main_process
+from msgspec.structs import asdict
+
+from mmairl.configs import load_config
+from mmairl.engine.scalars import read_scalars
+from mmairl.errors import UserError
+from mmairl.evaluation.features import on_main_process
+from mmairl.evaluation.identity import data_identity, difference, identity_of, key_of, versions
+from mmairl.evaluation.protocol import (
+    BY_TRAINING,
+    ON_FEATURES,
+    Settings,
+    default_device,
+    default_workers,
+    evaluate,
+    settings_for,
+)
+from mmairl.evaluation.recipes import recipe_of
+from mmairl.files import read_json, write_json
+from mmairl.study.factors import hidden_factors
+from mmairl.study.stored import Asked, Measured, Result, Trained
+from mmairl.transfer.tasks import TASKS
+from mmairl.weights.read import Backbone, read_backbone
+
+FEATURES = 'features'  # of the protocols that share them, until all are measured
+SIZES = ('type', 'depth', 'stem_channels', 'base_channels')  # what a network has on every data set
+CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
+KNOWN_DATA: dict[str, dict[str, Any]] = {}
+PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy')
+
+
+def is_local(task: str) -> bool:
+    """Whether a task is a protocol of tools/evaluate.py; the others are tools/transfer.py's."""
+    found = re.fullmatch(r'(\w+)(@[^#]+)?(#\d+)?', task)
+    return bool(found) and (found[1] in BY_TRAINING or (found[1] in ON_FEATURES and not found[3]))
+
+
+def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
+    """The config that a task trains by; empty where it trains nothing, or where its platform is not installed."""
+    protocol, _, elsewhere = task.partition('#')[0].partition('@')
+    if protocol in BY_TRAINING:
+        return recipe_of(_loaded(f'mmairl::evaluation/{elsewhere}.py') if elsewhere else cfg, protocol)
+    try:
+        return {} if is_local(task) else _loaded(f'mmairl::{TASKS[task].config.format(depth=50)}.py')
+    except UserError:
+        return {}
+
+
+_loaded = cache(load_config)
+
+
+def settings_of(task: str, folder: Path, checkpoint: Path) -> tuple[Config, str, Backbone, Settings]:
+    """Return what `identity_of` and `evaluate` take for a task.
+
+    PROTOCOL@CONFIG measures on one of configs/evaluation, TASK#SEED trains its classifier once more from another seed.
+    """
+    task, _, seed = task.partition('#')
+    protocol, _, elsewhere = task.partition('@')
+    cfg = load_config(str(folder / 'asked' / 'config.yaml'))
+    if elsewhere:
+        network = {key: cfg.model.backbone[key] for key in SIZES if key in cfg.model.backbone}
+        width = cfg.model.get('in_channels') or cfg.model.projector.in_channels
+        cfg = load_config(f'mmairl::evaluation/{elsewhere}.py')
+        cfg.merge_from_dict({'model.backbone': network, 'model.in_channels': width})
+    seed = int(seed) if seed else None
+    trials = read_json(folder / 'asked.json', Asked).tuned.get(task, ()) or None
+    settings = settings_for(protocol, device=default_device(), workers=default_workers(), seed=seed, trials=trials)
+    return cfg, protocol, read_backbone(str(checkpoint)), settings
+
+
+def measure(task: str, folder: Path, checkpoint: Path, launcher: str) -> Measured:
+    """Measure a task, or read its result where there is one of the same identity."""
+    cfg, protocol, backbone, settings = settings_of(task, folder, checkpoint)
+    identity = on_main_process(lambda: identity_of(cfg, protocol, backbone, settings))
+    done = result_file(folder, task, identity)
+    if done.is_file():
+        return read_json(done, Measured)
+    place = dict(cache=folder / FEATURES) if protocol in ON_FEATURES else dict(work_dir=done.with_suffix(''))
+    settings = replace(settings, **place, launcher=launcher)
+    result = evaluate(cfg, protocol, checkpoint, settings=settings)
+    tuned = {key: result.details[key] for key in ('chosen', 'held_out') if key in result.details}
+    measured = Measured(result.scores, result.identity, result.details.get('right'), tuned)
+    if is_main_process():
+        write_json(done, measured)
+    return measured
+
+
+def result_file(folder: Path, task: str, identity: Mapping[str, Any]) -> Path:
+    return folder / f'{task}_{key_of(identity)}.json'
+
+
+def result_of(
+    cfg: Config, folder: Path, checkpoint: Path, trained: Trained, measured: Mapping[str, Measured]
+) -> Result:
+    """Return all that the page says of a run; a task's first score is its own, and others stand beside it."""
+    first = {task: next(iter(of.scores.items())) for task, of in measured.items()}
+    return Result(
+        **asdict(trained),
+        scores={task: score for task, (_, score) in first.items()},
+        labels={task: f'{name} {task.partition("@")[2]}'.strip() for task, (name, _) in first.items()},
+        further={
+            f'{task} {name}': score
+            for task, (main, _) in first.items()
+            for name, score in measured[task].scores.items()
+            if name != main
+        },
+        identities={task: of.identity for task, of in measured.items()},
+        tuned={task: of.tuned for task, of in measured.items() if of.tuned},
+        checkpoint=checkpoint.name,
+        sha256=sha256(checkpoint),
+        file=_file(checkpoint),
+        git=git_state(),
+        versions=versions(PACKAGES),
+        hardware=hardware(),
+        evaluation=json.dumps(cfg.get('evaluation', {}).to_dict(), sort_keys=True, default=str),
+        curves=curves(folder),
+        hidden=hidden_factors(cfg),
+    )
+
+
+def outdated(folder: Path, result: Result) -> str:
+    """Say what a finished run's scores depend on and is another now; '' where nothing is, or what they depend on is gone.
+
+    Versions of code do not count here: the page says which each run was measured by.
+    """
+    checkpoint = folder / result.checkpoint
+    if not checkpoint.is_file():
+        return ''
+    if result.file != _file(checkpoint) and sha256(checkpoint) != result.sha256:
+        return 'checkpoint'
+    for task in filter(is_local, result.scores):
+        there = result.identities.get(task, {})
+        here = identity_of(*settings_of(task, folder, checkpoint), data=known_data)
+        if differs := difference(there, here, but=['code']):
+            return f'{task}: {differs}'
+    return ''
+
+
+def known_data(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the identity of a data set, which is looked at once in a process: the runs of a study share theirs."""
+    key = json.dumps(described, default=str)
+    if key not in KNOWN_DATA:
+        KNOWN_DATA[key] = data_identity(described)
+    return KNOWN_DATA[key]
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open('rb') as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _file(path: Path) -> tuple[int, int]:
+    return path.stat().st_size, path.stat().st_mtime_ns
+
+
+def curves(folder: Path) -> dict[str, Any]:
+    """Return what was logged along the way; a run without training has nothing."""
+    if not list(folder.glob('*/vis_data/scalars.json')):
+        return {}
+    return {name: curve for name, curve in read_scalars(folder).items() if name in CURVES}
+
+
+def git_state() -> str:
+    """The commit of the code and whether it was changed since, where it is a checkout and git is installed."""
+    command = ['git', 'describe', '--always', '--exclude=*', '--dirty= with changes']
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:
+        return 'not a checkout'
+    return done.stdout.strip() or 'not a checkout'
+
+
+def hardware() -> str:
+    if torch.cuda.is_available():
+        return f'{get_world_size()} x {torch.cuda.get_device_name()}'
+    return f'CPU ({platform.machine()}), {get_world_size()} process(es) of {torch.get_num_threads()} thread(s)'

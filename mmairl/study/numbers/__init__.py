@@ -1,0 +1,1 @@
+"""The statistics of studies: numbers in, numbers and verdicts out; nothing here runs a run."""

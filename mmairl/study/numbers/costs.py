@@ -1,0 +1,76 @@
+"""What each row of a study has cost, and what two rows score at equal cost where one was measured along its run."""
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from mmairl.study.numbers.statistics import interval, scores_by_seed, welch
+
+EQUAL = 0.01  # costs that differ by less, relative to the larger, are the same
+
+
+def costs(study: Mapping) -> dict[str, dict[str, float | None]]:
+    """Of each row's run, on the mean of those that are finished: images seen, FLOPs and device-seconds; None is not known."""
+    rows, found = {row['name']: row for row in study['rows']}, {}
+    for row in study['rows']:
+        images, flops = _mean(row, 'images_seen'), row.get('flops_per_image')
+        seconds, source = _mean(row, 'device_seconds'), rows.get(row.get('of'))
+        if source and images and seconds is not None:  # a part of another run was its training
+            whole, of_source = _mean(source, 'images_seen'), _mean(source, 'device_seconds')
+            seconds = seconds + of_source * images / whole if whole and of_source is not None else None
+        found[row['name']] = dict(images=images, flops=images and flops and flops * images, device_seconds=seconds)
+    return found
+
+
+def _mean(row: Mapping, key: str) -> float | None:
+    known = [run[key] for run in row['runs'] if run['state'] == 'done' and run.get(key) is not None]
+    return mean(known) if known else None
+
+
+def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
+    """Each row less the one that it builds on, at the FLOPs of the cheaper: `ratio` is what the row's whole run costs more.
+
+    Between two checkpoints of one run a score is taken to change in a straight line. Without checkpoints on both
+    sides of that cost there is no `estimate`. Rows of equal cost, or of one run, are left out.
+    """
+    spent, found = costs(study), []
+    rows = {row['name']: row for row in study['rows']}
+    for row in study['rows']:
+        base = rows.get(row['on'])
+        cost, other = (spent[of['name']]['flops'] if of else None for of in (row, base))
+        if not cost or not other or row.get('of') or abs(cost - other) <= EQUAL * max(cost, other):
+            continue
+        at = min(cost, other)
+        one, two = (_scores_at(study, of, metric, at, spent) for of in (row, base))
+        entry = dict(row=row['name'], on=base['name'], ratio=cost / other, flops=at)
+        if one and two:
+            entry.update(scores=[mean(one), mean(two)], **_difference(one, two))
+        found.append(entry)
+    return found
+
+
+def _scores_at(study: Mapping, row: Mapping, metric: str, cost: float, spent: Mapping) -> list[float]:
+    """The score of each seed of a row at this cost, on the line between its checkpoints on both sides of it."""
+    taken = [
+        of for of in study['rows'] if of.get('along') and of.get('of') == row['name'] and spent[of['name']]['flops']
+    ]
+    points = sorted(
+        ((spent[of['name']]['flops'], scores_by_seed(of, metric)) for of in [row, *taken]), key=lambda p: p[0]
+    )
+    seeds = set.intersection(*(set(scores) for _, scores in points))
+    at = [where for where, _ in points]
+    if not at[0] <= cost <= at[-1]:
+        return []
+    return [float(np.interp(cost, at, [scores[seed] for _, scores in points])) for seed in sorted(seeds)]
+
+
+def _difference(one: Sequence[float], two: Sequence[float]) -> dict[str, float | None]:
+    """With Welch's interval, where both have two seeds and they spread."""
+    estimate = mean(one) - mean(two)
+    if min(len(one), len(two)) > 1:
+        _, error, freedom = map(float, welch(np.array(one), np.array(two)))
+        if error > 0:
+            return interval(estimate, error, freedom)
+    return dict(estimate=estimate, low=None, high=None)

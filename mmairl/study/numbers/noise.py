@@ -1,0 +1,91 @@
+"""Where the noise of a score comes from, apart: pre-training's seed, the seed of a classifier that is trained, test images.
+
+What other test images would change needs no resampling: the bootstrap's standard error of a mean over images is in the end
+the images' standard deviation over the root of their number. Of a protocol that does not say which images it recognises, the
+binomial formula bounds that from above.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean, stdev, variance
+from typing import Any
+
+import numpy as np
+
+from mmairl.evaluation.metrics import unpacked
+from mmairl.evaluation.protocol import ON_FEATURES
+from mmairl.files import read_json
+from mmairl.study.measure import result_file
+from mmairl.study.numbers.statistics import scores_by_seed
+from mmairl.study.stored import Measured
+
+SHARES = ('top-1', 'top-5')  # scores that are a share of the images
+
+
+def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
+    """For each row the standard deviation that each source gives to a run's score or, of the images, the standard error.
+
+    With a comparison also the standard error of its effect by seeds and by images. None is not known.
+    """
+    label = next(of['label'] for of in study['metrics'] if of['key'] == metric)
+    known = {row['name']: recognised(row, metric, out) for row in study['rows']}
+    errors = {of['row']: (of['on'], of['error']) for of in study['comparisons'].get(metric, ())}
+    found = []
+    for row in study['rows']:
+        seeds, probes = spread(row, metric)
+        own, (on, error) = known[row['name']], errors.get(row['name'], (None, None))
+        both = own is not None and known.get(on) is not None and len(own) == len(known[on])
+        found.append(
+            dict(
+                row=row['name'],
+                seeds=seeds,
+                probes=0.0 if metric.partition('@')[0] in ON_FEATURES else probes,
+                images=by_images(own) if own is not None else binomial(row, metric, label),
+                bound=own is None,
+                effect_seeds=error,
+                effect_images=by_images(own - known[on]) if both else None,
+            )
+        )
+    return found
+
+
+def spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
+    """Standard deviations by the pre-training's seed and by the classifier's: what the latter leaves in means is taken off."""
+    scores = scores_by_seed(row, metric)
+    between = stdev(scores.values()) if len(scores) > 1 else None
+    repeats = [
+        of for run in row['runs'] if run['seed'] in scores and len(of := run.get('probes', {}).get(metric, ())) > 1
+    ]
+    if not repeats:
+        return between, None
+    within = mean(map(variance, repeats))
+    left = within * mean(1 / len(of) for of in repeats)
+    return between and math.sqrt(max(0.0, between**2 - left)), math.sqrt(within)
+
+
+def recognised(row: Mapping, metric: str, out: Path) -> np.ndarray | None:
+    """Of each test image the share of the row's finished runs that recognise it; None where one does not say so."""
+    found, scores = [], scores_by_seed(row, metric)
+    for run in (run for run in row['runs'] if run['seed'] in scores):
+        path = result_file(out / run['folder'], metric, run.get('identities', {}).get(metric, {}))
+        right = read_json(path, Measured).right if path.is_file() else None
+        if right is None or not math.isclose(100 * unpacked(right).mean(), scores[run['seed']], abs_tol=1e-6):
+            return None  # such as a mean over classes
+        found.append(unpacked(right))
+    return np.mean(found, axis=0) if found and len({len(of) for of in found}) == 1 else None
+
+
+def by_images(values: np.ndarray) -> float:
+    return 100 * float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def binomial(row: Mapping, metric: str, label: str) -> float | None:
+    """The most that the images can add to a mean over runs; None of a score that is no share of them."""
+    scores, task = scores_by_seed(row, metric), metric.partition(' ')[0]
+    data = (run.get('identities', {}).get(task, {}).get('data', {}) for run in row['runs'])
+    images = next((of['test']['images'] for of in data if 'test' in of), None)
+    if not scores or not images or not (label.startswith('k-NN') or any(name in label for name in SHARES)):
+        return None
+    share = mean(scores.values()) / 100
+    return 100 * math.sqrt(share * (1 - share) / images)

@@ -1,0 +1,194 @@
+"""Equal chances: every row of a study is tuned by the same budget, on the same relative points, before it is compared.
+
+A search tries values around the row's own, by scrambled Sobol points that all rows share; the first trial is the row as it is
+published. Its winner is trained anew from a fresh seed, and only fresh runs are compared. A search is repeated with other
+points and other seeds, so that the spread over searches holds the luck of both.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Annotated, Any
+
+from mmengine.config import Config
+from msgspec import Meta
+from scipy.stats import qmc
+
+from mmairl.errors import UserError
+from mmairl.evaluation.protocol import ON_FEATURES
+from mmairl.files import Declared
+
+OWN = 2  # dimensions that a row may add to those of all
+FIRST = 1000  # the seed of the first search's trials; its winner has seed 0, far from those
+
+
+class Dimension(Declared, frozen=True):
+    """A key that trials vary: `times` a range around the row's own value, on a log scale, or one of `values`.
+
+    With `complement` the range is of 1 - value, as the momentum of a teacher wants it.
+    """
+
+    key: str
+    times: Annotated[tuple[float | str, ...], Meta(min_length=2, max_length=2)] | None = None
+    values: Annotated[tuple[Any, ...], Meta(min_length=2)] | None = None
+    complement: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.times is None) == (self.values is None):
+            raise UserError(f'the dimension of {self.key} wants either `times: [1/8, 8]` or a list of `values`')
+        if self.times and not 0 < self.ends[0] < self.ends[1]:
+            raise UserError(
+                f'the range {list(self.times)} of {self.key} is empty; give two factors above 0, the smaller first'
+            )
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        try:
+            low, high = (float(Fraction(str(end))) for end in self.times)
+        except (ValueError, ZeroDivisionError):
+            raise UserError(f'the range {list(self.times)} of {self.key} is not of numbers, such as [1/8, 8]') from None
+        return low, high
+
+    def at(self, place: float, value: Any) -> Any:
+        """Return the value of a trial at a place from 0 to 1, of a row whose own is `value`."""
+        if self.values:
+            return self.values[min(int(place * len(self.values)), len(self.values) - 1)]
+        low, high = self.ends
+        factor = low ** (1 - place) * high**place
+        if self.complement:
+            return 1 - (1 - value) * factor
+        return max(1, round(value * factor)) if isinstance(value, int) else value * factor
+
+    def place(self, value: Any, own: Any) -> float:
+        """Return where from 0 to 1 a trial's value lies, of a row whose own is `own`."""
+        if self.values:
+            return self.values.index(value) / (len(self.values) - 1) if value in self.values else math.nan
+        low, high = self.ends
+        factor = (1 - value) / (1 - own) if self.complement else value / own
+        return math.log(factor / low) / math.log(high / low)
+
+    def require_fits(self, row: str, value: Any) -> None:
+        """Refuse a row's own value that the range cannot be taken of."""
+        if self.values:
+            return
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(
+                f"{self.key} of '{row}' is {value!r}, which is no number; give the dimension `values` to choose from"
+            )
+        if not value or (self.complement and not 0 <= self.at(1, value) < 1):
+            raise UserError(
+                f"{self.key} of '{row}' is {value}, and no `times` of it make a range that lies in 0 to 1; give `values`"
+            )
+
+
+Dimensions = Annotated[dict[str, Dimension], Meta(min_length=1)]
+
+
+class Tune(Declared, frozen=True):
+    """How a task that trains is tuned for each network: trials around its recipe's own values."""
+
+    trials: Annotated[int, Meta(ge=2)]
+    dimensions: Dimensions
+
+    def __post_init__(self) -> None:
+        require_distinct(self.dimensions)
+
+
+class Search(Declared, frozen=True):
+    """How the rows of a study are tuned."""
+
+    budget: Annotated[float, Meta(ge=1)]  # training FLOPs of a search, in runs of the study's cheapest row
+    dimensions: Dimensions
+    searches: Annotated[int, Meta(ge=1)] = 3
+    criterion: str = 'knn'  # a protocol, on images that are held out of the training labels
+
+    def __post_init__(self) -> None:
+        require_distinct(self.dimensions)
+        if self.criterion not in ON_FEATURES:
+            raise UserError(
+                f"there is no criterion '{self.criterion}'; say one of {', '.join(ON_FEATURES)}, which is then measured on "
+                'images that are held out of the training labels'
+            )
+
+
+def require_distinct(dimensions: Mapping[str, Dimension]) -> None:
+    keys = [dimension.key for dimension in dimensions.values()]
+    if twice := {key for key in keys if keys.count(key) > 1}:
+        raise UserError(f'two dimensions vary {min(twice)}; give it one')
+
+
+def own_value(cfg: Config, key: str) -> Any:
+    """Return the value of a dotted key, or None where the config has no such key."""
+    value: Any = cfg.to_dict()
+    for name in key.split('.'):
+        if isinstance(value, list | tuple) and name.isdigit() and int(name) < len(value):
+            value = value[int(name)]
+        elif isinstance(value, dict) and name in value:
+            value = value[name]
+        else:
+            return None
+    return value
+
+
+def dimensions_of(search: Search, row: Any, cfg: Config) -> dict[str, Dimension]:
+    """Return the dimensions that a row is searched over: those of all whose key it has, and its own."""
+    require_distinct(dimensions := {**search.dimensions, **row.search})
+    for name, dimension in row.search.items():
+        if own_value(cfg, dimension.key) is None:
+            raise UserError(f"'{row.name}' is to be searched over {name}, and its config has no {dimension.key}")
+    return fitting(dimensions, row.name, cfg)
+
+
+def fitting(dimensions: Mapping[str, Dimension], name: str, cfg: Config) -> dict[str, Dimension]:
+    """Return the dimensions whose key a config has; `name` is what a message calls it."""
+    mine = {of: dimension for of, dimension in dimensions.items() if own_value(cfg, dimension.key) is not None}
+    for dimension in mine.values():
+        dimension.require_fits(name, own_value(cfg, dimension.key))
+    return mine
+
+
+def trials_for(budget: float, flops: Mapping[str, float]) -> dict[str, int]:
+    """Return how many trials each row has of a budget in runs of the cheapest row, the published one among them."""
+    cheapest = min(flops.values())
+    return {row: max(1, math.floor(budget * cheapest / cost * (1 + 1e-9))) for row, cost in flops.items()}
+
+
+def places(dimensions: int, number: int, trials: int) -> list[list[float]]:
+    """Return the Sobol points of search `number`: the same for every row and any budget, a column a dimension."""
+    sobol = qmc.Sobol(dimensions + OWN, rng=number)
+    return sobol.random_base2(math.ceil(math.log2(max(1, trials)))).tolist()
+
+
+def trial_options(search: Search | Tune, row: Any, cfg: Config, number: int, trials: int) -> list[dict[str, Any]]:
+    """Return the config keys of each trial of a row in search `number`; the first has none, and is as published."""
+    if isinstance(search, Tune):
+        mine, names = fitting(search.dimensions, row.name, cfg), list(search.dimensions)
+    else:
+        mine, names = dimensions_of(search, row, cfg), [*search.dimensions, *row.search]
+    options: list[dict[str, Any]] = [{}]
+    for point in places(len(search.dimensions), number, trials)[: trials - 1]:
+        at = dict(zip(names, point))
+        options.append({of.key: of.at(at[name], own_value(cfg, of.key)) for name, of in mine.items()})
+    return options
+
+
+def searched_keys(search: Search | None, rows: Sequence[Any], configs: Mapping[str, Config]) -> dict[str, set[str]]:
+    """Return the keys that each row is searched over.
+
+    A key that is searched in a row and not in the one that it is compared with is refused, unless that is declared.
+    """
+    if search is None:
+        return {row.name: set() for row in rows}
+    keys = {row.name: {of.key for of in dimensions_of(search, row, configs[row.name]).values()} for row in rows}
+    for name, dimension in search.dimensions.items():
+        if not any(dimension.key in searched for searched in keys.values()):
+            raise UserError(f'`search` varies {name} by {dimension.key}, which no row has')
+    for row in rows:
+        for key in sorted(keys[row.name] ^ keys[row.against]) if row.against else ():
+            if not f'{key}.'.startswith(tuple(f'{prefix}.' for prefix in row.declares)):
+                here, there = (row.name, row.against) if key in keys[row.name] else (row.against, row.name)
+                raise UserError(
+                    f"{key} is searched in '{here}' and not in '{there}', which the study does not declare; search it in both, "
+                    "or add it to the row's `declares`"
+                )
+    return keys

@@ -1,0 +1,86 @@
+"""The files in a run's folder, as types: what was asked of it, what its training left, and what was measured."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from mmairl.study.spec import Along, Rescaled
+
+
+class Chosen(Struct):
+    """The run takes what the best of these trials, which are folders, changed in the row's config."""
+
+    trials: tuple[str, ...]
+    criterion: str
+
+
+class Asked(Struct, omit_defaults=True):
+    """asked.json, beside the config in asked/config.yaml. In `rescaled` and `along` the rows are the folders of their runs."""
+
+    seed: int
+    tasks: tuple[str, ...] = ()
+    rescaled: Rescaled | None = None
+    along: Along | None = None
+    trial: dict[str, Any] | None = None  # of a search: the config keys that it changes, which the config has already
+    chosen: Chosen | None = None
+    tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # by task: the trials of its recipe
+
+
+class Choice(Struct):
+    """chosen.json: the trial whose keys a run was trained with."""
+
+    trial: str
+    options: dict[str, Any]
+    score: float
+
+
+class Start(Struct):
+    """start.json: digests of what training started from."""
+
+    weights: str
+    shapes: str
+    order: str | None = None
+
+
+class Trained(Struct):
+    """trained.json, which is there when training has ended."""
+
+    seconds: float
+    device_seconds: float
+    steps: int
+    images_seen: int
+    start: Start | None = None
+
+
+class Result(Struct, omit_defaults=True, kw_only=True):
+    """result.json: all that the page says of a run."""
+
+    checkpoint: str = ''
+    scores: dict[str, float] = {}  # by task
+    labels: dict[str, str] = {}
+    further: dict[str, float] = {}  # other scores of the tasks
+    identities: dict[str, dict[str, Any]] = {}  # by task, of `evaluation.identity`
+    seconds: float | None = None
+    device_seconds: float | None = None
+    steps: int | None = None
+    images_seen: int | None = None
+    start: Start | None = None
+    sha256: str = ''
+    file: tuple[int, ...] = ()  # size and time of change of the checkpoint
+    git: str = ''
+    versions: dict[str, str] = {}
+    hardware: str = ''
+    evaluation: str = ''
+    curves: dict[str, Any] = {}
+    hidden: dict[str, str] = {}
+    tuned: dict[str, dict[str, Any]] = {}  # by task, where its recipe was tuned
+    diverged: str = ''  # why a trial has no score and counts as the worst
+
+
+class Measured(Struct):
+    """TASK_KEY.json: the scores of one task by name."""
+
+    scores: dict[str, float]
+    identity: dict[str, Any]
+    right: dict[str, Any] | None = None  # the test images that are recognised
+    tuned: dict[str, Any] = {}  # the choice among trials of the recipe, and their scores on held-out images

@@ -1,0 +1,118 @@
+"""The trials of a search: how many a row has, the choice among them, and what they say of tuning."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from mmengine.dist import is_main_process
+
+from mmairl.errors import UserError
+from mmairl.files import read_json, write_json
+from mmairl.study.numbers.statistics import LEVEL
+from mmairl.study.numbers.tuning import ahead_from, best_of, curve, forgiving
+from mmairl.study.plan import flops
+from mmairl.study.search import FIRST, Search, dimensions_of, own_value, trials_for
+from mmairl.study.spec import Row, Study
+from mmairl.study.stored import Asked, Choice, Chosen, Result
+
+EDGE = 0.1  # of a range, at each end
+
+
+def trial_counts(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
+    """Return how many trials the budget gives each row that trains, by the FLOPs of its training."""
+    return trials_for(study.search.budget, flops({row.name: configs[row.name] for row in study.rows if not row.others}))
+
+
+def scores_of(folders: Mapping[Any, Path] | tuple[Path, ...], criterion: str) -> list[float]:
+    """Return the criterion of each trial; one that diverged is below all others."""
+    results = [read_json(Path(folder) / 'result.json', Result) for folder in folders]
+    return [-math.inf if result.diverged else result.scores[criterion] for result in results]
+
+
+def take_best(folder: Path, chosen: Chosen) -> dict[str, Any]:
+    """Return the keys that the best trial changed, and note the choice; the first of equals is nearest to the published."""
+    scores = scores_of(tuple(map(Path, chosen.trials)), chosen.criterion)
+    if (best := max(scores)) == -math.inf:
+        raise UserError(f'all {len(scores)} trials of {folder} have diverged; give its dimensions other ranges')
+    trial = chosen.trials[scores.index(best)]
+    choice = Choice(trial, read_json(Path(trial) / 'asked.json', Asked).trial, best)
+    noted = folder / 'chosen.json'
+    if noted.is_file() and read_json(noted, Choice).options != choice.options:
+        raise UserError(f'{folder} was begun with another choice among its trials; remove it to begin it anew')
+    if is_main_process():
+        write_json(noted, choice)
+    return choice.options
+
+
+def search_record(
+    study: Study, configs: Mapping[str, Config], seeds: Sequence[int], trials: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> dict[str, Any]:
+    """Return what the page says of the searches; `trials` are the runs of each row, as the page has runs."""
+    search, counts = study.search, trial_counts(study, configs)
+    rows = {row.name: _tried(search, row, configs[row.name], trials[row.name]) for row in study.rows if not row.others}
+    whole = {name: _whole(of, seeds, counts[name]) for name, of in rows.items()}
+    budgets = range(1, int(search.budget) + 1)
+    spent = {name: [trials_for(budget, flops(configs))[name] - 1 for budget in budgets] for name in counts}
+    curves = {name: [best_of(scores[0], scores[1:])[spent[name]] for scores in of] for name, of in whole.items()}
+    pairs = [pair for row in study.rows if row.against for pair in ((row.name, row.against), (row.against, row.name))]
+    return dict(
+        criterion=search.criterion,
+        budget=search.budget,
+        margin=study.equivalence,
+        searches=len(seeds),
+        dimensions={name: dimension.key for name, dimension in search.dimensions.items()},
+        counts=counts,
+        rows=rows,
+        curves={name: curve(of) for name, of in curves.items() if of},
+        ahead=[
+            dict(row=one, on=two, budget=ahead_from(curves[one], curves[two], LEVEL))
+            for one, two in pairs
+            if curves.get(one) and curves.get(two)
+        ],
+        forgiving={name: [forgiving(scores, study.equivalence) for scores in of] for name, of in whole.items()},
+        edges=[
+            edge for row in study.rows if whole.get(row.name) for edge in _edges(search, row, configs[row.name], rows)
+        ],
+    )
+
+
+def _tried(search: Search, row: Row, cfg: Config, runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return each trial of a row: its values by dimension, and its score, which is None where it has none."""
+    mine = dimensions_of(search, row, cfg)
+    return [
+        dict(
+            search=run['seed'] - FIRST,
+            trial=int(Path(run['folder']).name),
+            folder=run['folder'],
+            state=run['state'],
+            values={name: run['trial'].get(of.key, own_value(cfg, of.key)) for name, of in mine.items()},
+            score=run.get('scores', {}).get(search.criterion),
+            diverged=run.get('diverged', ''),
+        )
+        for run in runs
+    ]
+
+
+def _whole(tried: Sequence[Mapping[str, Any]], seeds: Sequence[int], count: int) -> list[list[float]]:
+    """Return the scores of each search of which all trials have ended; one that diverged has 0."""
+    searches = [
+        [trial for trial in tried if trial['search'] == number and trial['state'] == 'done'] for number in seeds
+    ]
+    return [[trial['score'] or 0.0 for trial in ended] for ended in searches if len(ended) == count]
+
+
+def _edges(search: Search, row: Row, cfg: Config, rows: Mapping[str, Sequence[Mapping]]) -> Iterator[dict[str, Any]]:
+    """Yield the dimensions in which the best trials of a row lie at an end of the range, with how many of them do."""
+    numbers = {trial['search'] for trial in rows[row.name]}
+    best = [
+        max((t for t in rows[row.name] if t['search'] == number), key=lambda t: (t['score'] or 0.0, -t['trial']))
+        for number in numbers
+    ]
+    for name, dimension in dimensions_of(search, row, cfg).items():
+        own = own_value(cfg, dimension.key)
+        at = [dimension.place(trial['values'][name], own) for trial in best]
+        for end, there in (('low', [place <= EDGE for place in at]), ('high', [place >= 1 - EDGE for place in at])):
+            if any(there):
+                yield dict(row=row.name, dimension=name, end=end, searches=sum(there), of=len(at))

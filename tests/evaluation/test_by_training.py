@@ -1,0 +1,210 @@
+"""Linear evaluation and fine-tuning by composed runs: what is chosen by what, what resumes, what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine import Config
+from mmengine.hooks import CheckpointHook
+
+from mmairl.configs import load_config
+from mmairl.data.images import Reason, UnreadableImage
+from mmairl.errors import Diverged, UserError
+from mmairl.evaluation import by_training
+from mmairl.evaluation.by_training import TrainingSettings, train_and_test
+from mmairl.evaluation.protocol import evaluate
+from mmairl.evaluation.recipes import compose, points
+from mmairl.registry import DATASETS
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+
+
+Noise = DATASETS.get('Noise')  # registered by this folder's conftest
+
+
+def shrunk(name: str) -> Config:
+    """A recipe without progress bars and plots, with batches of 20."""
+    recipe = load_config(str(CONFIGS / f'_base_/recipes/{name}.py'))
+    recipe.total_batch_size, recipe.randomness.seed = 20, 0
+    recipe.visualizer.vis_backends = [dict(type='LocalVisBackend')]
+    recipe.default_hooks.pop('progress')
+    return recipe
+
+
+@pytest.fixture
+def recipe() -> Config:
+    recipe = shrunk('linear_shapes_20e')
+    recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 3
+    recipe.default_hooks.checkpoint = dict(type='ExactCheckpointHook', interval=1, max_keep_ckpts=1)
+    return recipe
+
+
+def run(cfg, recipe, folder, **more):
+    options = dict(start=None, work_dir=Path(folder), sweep=False, workers=0, launcher='none')
+    return train_and_test(cfg, recipe, **{**options, **more})
+
+
+def test_an_interrupted_run_goes_on_and_ends_with_the_same_scores_which_are_read_again(
+    cfg, recipe, tmp_path, monkeypatch
+):
+    whole, _ = run(cfg, recipe, tmp_path / 'whole')
+    assert whole['top-1'] > 60 and json.loads((tmp_path / 'whole/scores.json').read_text()) == whole
+    after = CheckpointHook.after_train_epoch
+
+    def stop_after_the_second(hook, runner):
+        after(hook, runner)
+        if runner.epoch == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointHook, 'after_train_epoch', stop_after_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            run(cfg, recipe, tmp_path / 'cut')
+    assert not (tmp_path / 'cut/scores.json').exists()
+    started, train = [], by_training.train
+
+    def watched(cfg, launcher):
+        runner = train(cfg, launcher)
+        started.append(runner._resume)
+        return runner
+
+    monkeypatch.setattr(by_training, 'train', watched)
+    for _ in range(2):
+        assert run(cfg, recipe, tmp_path / 'cut')[0] == whole
+    assert started == [True]
+
+
+@pytest.mark.parametrize('count, an_epoch', [(47, 2), (15, 1)])  # more and fewer images than a batch
+def test_fine_tuning_by_iterations_moves_the_checkpoint_over_many_epochs_with_workers(
+    cfg, tmp_path, checkpoint, count, an_epoch
+):
+    """As BYOL's 20 000 steps on a small data set."""
+    recipe = shrunk('finetune_20k')
+    recipe.train_cfg.max_iters = recipe.param_scheduler[0].end = 5
+    recipe.default_hooks.logger.interval = 1
+    data, start = dict(type='Noise', count=count), dict(type='PretrainedBackbone', checkpoint=str(checkpoint))
+    made = compose(cfg, recipe, data, cfg.evaluation.test, {**start, 'part': 'teacher'}, tmp_path / 'a', workers=2)
+    runner = by_training.train(made)
+    assert runner.iter == 5 and len(runner.message_hub.get_scalar('train/loss').data[0]) == 5
+    assert len(runner.train_dataloader) == an_epoch, 'what the decay of batch norm is set by'
+    teacher = torch.load(checkpoint)['state_dict']['teacher.backbone.conv1.weight']
+    moved = (runner.model.backbone.conv1.weight - teacher).norm() / teacher.norm()
+    assert 0 < moved < 0.5
+
+
+def test_a_folder_is_one_evaluations_whatever_takes_the_name_of_its_checkpoint(
+    cfg, recipe, tmp_path, checkpoint, monkeypatch
+):
+    """A killed run does not go on from other weights, and the score is read again for the same evaluation only."""
+    recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1
+    recipe.dump(str(tmp_path / 'recipe.py'))
+    settings, folder = TrainingSettings(recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'a'), tmp_path / 'a'
+    saved = torch.load(checkpoint)
+    other = {**saved, 'state_dict': {k: v + 1 for k, v in saved['state_dict'].items()}}
+
+    def refused(differs: str) -> None:
+        before = {path: path.read_bytes() for path in folder.rglob('*') if path.is_file() and path.suffix != '.log'}
+        with pytest.raises(UserError, match=f'holds another result, which differs in {differs}'):
+            evaluate(cfg, 'linear', checkpoint, settings=settings)
+        assert before == {path: path.read_bytes() for path in before}
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(by_training, 'train', killed)
+        evaluate(cfg, 'linear', checkpoint, settings=settings)
+    torch.save(other, checkpoint)
+    refused(r'weights \(\w{16} there, \w{16} here\)')
+    torch.save(saved, checkpoint)
+    scores = evaluate(cfg, 'linear', checkpoint, settings=settings).scores
+    monkeypatch.setattr(by_training, 'train', lambda *_: pytest.fail('trained'))
+    monkeypatch.chdir(tmp_path)
+    again = TrainingSettings(recipe='./recipe.py', workers=1, work_dir=folder)
+    assert evaluate(cfg, 'linear', './epoch_3.pth', settings=again).scores == scores
+    cfg.evaluation.test.count = 33
+    refused(r'data.test.settings.count \(30 there, 33 here\)')
+
+
+def test_a_sweep_chooses_on_held_out_images_and_scores_the_readable_test_images_once(
+    cfg, recipe, tmp_path, monkeypatch
+):
+    raw, run_one, asked = Noise.raw, by_training.run, []
+
+    def some(self: Noise, index: int) -> torch.Tensor:
+        if len(self) == 30 and index in (4, 9):
+            raise UnreadableImage(Reason.EMPTY)
+        return raw(self, index)
+
+    monkeypatch.setattr(Noise, 'raw', some)
+    monkeypatch.setattr(by_training, 'run', lambda made, launcher: asked.append(made) or run_one(made, launcher))
+    recipe.sweep = dict(lr=[1e-6, 3.0], weight_decay=[0.0, 1e-4])
+    scores, chosen = run(cfg, recipe, tmp_path / 'a', sweep=True)
+    sweep, final = asked
+    assert sweep.model.heads == 4 and sweep.optim_wrapper.optimizer.rates == [1e-6, 1e-6, 3.0, 3.0]
+    assert sweep.test_dataloader.dataset.dataset.type == 'Part' and sweep.test_dataloader.dataset.dataset.held
+    assert final.test_dataloader.dataset.dataset.to_dict() == dict(type='Noise', count=30, seed=1)
+    assert final.optim_wrapper.optimizer.lr == chosen['lr'] == 3.0
+    assert len(chosen['held_out']) == 4 and scores['top-1'] > 60 and scores['unreadable images'] == 2
+
+
+def test_a_grid_is_searched_run_by_run_with_its_decay_divided_by_the_rate(cfg, recipe, tmp_path):
+    recipe.grid = dict(lr=[1e-7, 2.0], weight_decay=[0.0, 1e-3], divide_decay_by_lr=True)
+    names, made = zip(*points(recipe))
+    assert names == ('lr1e-07_weight_decay0', 'lr1e-07_weight_decay0.001', 'lr2_weight_decay0', 'lr2_weight_decay0.001')
+    assert made[3].optim_wrapper.optimizer.weight_decay == pytest.approx(5e-4)
+    recipe.grid = dict(lr=[1e-7, 2.0])
+    _, chosen = run(cfg, recipe, tmp_path / 'a')
+    assert chosen['chosen'] == 'lr2' and set(chosen['held_out']) == {'lr1e-07', 'lr2'}
+    assert {path.name for path in (tmp_path / 'a').iterdir()} == {'lr1e-07', 'lr2', 'test'}
+
+
+def test_trials_choose_on_held_out_images_and_one_that_diverges_is_the_worst(cfg, recipe, monkeypatch, tmp_path):
+    recipe.trials, seen = [{}, {'optim_wrapper.optimizer.lr': 9.0}, {'optim_wrapper.optimizer.lr': 5.0}], []
+
+    def measured(cfg: Config, launcher: str) -> dict[str, float]:
+        rate, data = cfg.optim_wrapper.optimizer.lr, cfg.test_dataloader.dataset.dataset
+        seen.append((Path(cfg.work_dir).name, rate, data.type))
+        if rate == 9.0:
+            raise Diverged('the loss is not finite')
+        return {'top-1': 10 * rate}
+
+    monkeypatch.setattr(by_training, 'run', measured)
+    scores, chosen = train_and_test(cfg, recipe, None, tmp_path, sweep=False, workers=0, launcher='none')
+    own = recipe.optim_wrapper.optimizer.lr
+    assert seen == [
+        ('trial_0', own, 'Part'),
+        ('trial_1', 9.0, 'Part'),
+        ('trial_2', 5.0, 'Part'),
+        ('test', 5.0, 'Noise'),
+    ]
+    assert scores == {'top-1': 50.0} and chosen['chosen'] == 'trial_2'
+    assert chosen['held_out'] == {'trial_0': 10 * own, 'trial_1': 0.0, 'trial_2': 50.0}
+
+
+def test_what_cannot_be_learnt_is_one_sentence(cfg, recipe, tmp_path, checkpoint):
+    cfg.model.backbone.base_channels = 16
+    with pytest.raises(UserError, match='another architecture'):
+        settings = TrainingSettings(recipe='linear_shapes_20e', work_dir=tmp_path / 'b')
+        evaluate(cfg, 'linear', checkpoint, settings=settings)
+    cfg.evaluation.train = dict(type='Noise', count=4)
+    with pytest.raises(UserError, match='class 1 has one training image'):
+        run(cfg, recipe, tmp_path / 'c', sweep=True)
+
+
+@pytest.mark.parametrize('scale, recipe', [(1, 'linear_sgd_100e'), (4, 'linear_lars_80e')])
+def test_weights_choose_the_linear_recipe_where_the_config_does_not_tell(
+    cfg, tmp_path, checkpoint, monkeypatch, scale, recipe
+):
+    saved = torch.load(checkpoint)
+    saved['state_dict'] = {k: scale * v if v.ndim == 4 else v for k, v in saved['state_dict'].items()}
+    torch.save(saved, checkpoint)
+    asked = []
+    monkeypatch.setattr(
+        'mmairl.evaluation.by_training.train_and_test', lambda c, r, *_: asked.append(r) or ({'top-1': 1.0}, {})
+    )
+    cfg._filename = str(CONFIGS / 'evaluation/shapes_r18.py')  # whose folder the recipes are looked for from
+    result = evaluate(cfg, 'linear', checkpoint, settings=TrainingSettings(work_dir=tmp_path / 'a'))
+    assert result.details['recipe'] == recipe == Path(asked[0].filename).stem
+    assert asked[0].randomness.seed == 0 == result.identity['protocol']['recipe']['randomness']['seed']

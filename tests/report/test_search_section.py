@@ -1,0 +1,60 @@
+"""The searches on a study's page: both tracks, who is ahead, what lies at an edge, what has diverged."""
+
+from mmairl.report.search_section import search_section
+
+
+def trial(search: int, number: int, rate: float, score: float | None, diverged: str = '') -> dict:
+    values = dict(rate=rate, norm='a')
+    return dict(
+        search=search,
+        trial=number,
+        folder=f'trials/{search}/{number}',
+        state='done',
+        values=values,
+        score=score,
+        diverged=diverged,
+    )
+
+
+def row(name: str, on: str | None, *scores: float) -> dict:
+    return dict(name=name, on=on, runs=[dict(scores=dict(knn=score)) for score in scores])
+
+
+def effect(row: str, estimate: float) -> dict:
+    return dict(row=row, estimate=estimate, verdict='undecided')
+
+
+def test_the_section_has_both_tracks_the_trials_and_who_is_ahead():
+    tried = [trial(0, 0, 0.1, 40.0), trial(0, 1, 0.8, 50.0), trial(1, 0, 0.1, 42.0), trial(1, 1, 2.0, None, 'NaN')]
+    study = dict(
+        metrics=[dict(key='knn', label='k-NN')],
+        rows=[row('one', None, 41.0, 43.0), row('two', 'one', 51.0)],
+        comparisons=dict(knn=[effect('two', 9.0)]),
+        as_published=dict(
+            rows=[row('one', None, 40.0), row('two', 'one')], comparisons=dict(knn=[effect('two', -1.0)])
+        ),
+        search=dict(
+            dimensions=dict(rate='lr'),
+            rows=dict(one=tried, two=[]),
+            curves=dict(one=[dict(estimate=41.0, low=40.0, high=42.0)] * 2, two=[]),
+            ahead=[dict(row='two', on='one', budget=None), dict(row='one', on='two', budget=None)],
+            forgiving=dict(one=[0.5, 1.0], two=[]),
+        ),
+    )
+    section = search_section(study)
+    first, second = section['tracks']['knn']
+    assert [track['score'] for track in first['tracks']] == ['40.0', '42.0 ± 1.4'] and first['tracks'][0][
+        'effect'
+    ] is None
+    assert [track['score'] for track in second['tracks']] == ['—', '51.0']
+    assert [track['effect']['estimate'] for track in second['tracks']] == [-1.0, 9.0]
+    assert list(section['responses']) == ['one'] and len(section['responses']['one']) == 2  # of rate and of norm
+    assert (
+        'search 1, trial 1' in section['responses']['one'][0]
+        and '42.0 at 0.1, as published' in section['responses']['one'][0]
+    )
+    assert section['ahead'] == [] and [of['row'] for of in section['unknown']] == ['two']
+    assert section['forgiving'] == dict(one=0.75) and section['diverged'][0]['row'] == 'one'
+    assert section['ended'] == dict(one=4, two=0) and section['best']
+    study['search']['ahead'][0]['budget'] = 3
+    assert [of['budget'] for of in search_section(study)['ahead']] == [3] and not search_section(study)['unknown']

@@ -1,0 +1,101 @@
+"""What rows cost: FLOPs counted by hand, and scores at equal cost on lines that are drawn by hand."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.config import Config
+from scipy.stats import ttest_ind
+
+from mmairl.engine import launch
+from mmairl.engine.launch import register
+from mmairl.evaluation.identity import key_of
+from mmairl.study.numbers.costs import at_equal_cost, costs
+from mmairl.study.plan import flops_per_image
+from mmairl.study.start import RecordStart
+
+
+def network(symmetric: bool, queue: int | None) -> Config:
+    """Two convolutions and a linear layer on views of 8 pixels."""
+    register()
+    view = [dict(type='RandomResizedCrop', size=8), dict(type='RandomFlip', p=0.5)]
+    head = dict(type='ContrastiveHead' if queue else 'RegressionHead')
+    model = dict(
+        type='Siamese', backbone=dict(type='Small', width=11), symmetric=symmetric, head=head,
+        projector=dict(type='MLPNeck', in_channels=22, hidden_channels=None, out_channels=5),
+        queue=queue and dict(type='KeyQueue', length=queue), data_preprocessor=dict(type='BaseDataPreprocessor'),
+    )  # fmt: skip
+    wrapped = dict(type='Part', dataset=dict(type='Shapes', views=[view, view]))
+    return Config(dict(model=model, train_dataloader=dict(dataset=wrapped), total_batch_size=4))
+
+
+def test_flops_are_those_counted_by_hand():
+    """A stride of 2 leaves 4 x 4 and 2 x 2 places; the first convolution needs no gradient of its input."""
+    first, second, linear = (2 * count for count in (16 * 11 * 27, 4 * 22 * 99, 22 * 5))
+    student, teacher = 2 * first + 3 * second + 3 * linear, first + second + linear
+    assert flops_per_image(network(True, None)) == 2 * student + 2 * teacher
+    # One direction against 20 negatives: a product of 5 x 20, and the gradient of the query.
+    assert flops_per_image(network(False, 20)) == student + teacher + 2 * 2 * 5 * 20
+    sizeless = network(True, None)
+    sizeless.train_dataloader.dataset.dataset.views = [[dict(type='RandomFlip', p=0.5)]] * 2
+    assert flops_per_image(sizeless) is None
+
+
+def row(name: str, on: str | None, flops: int, images: int, scores: list[float], **changes) -> dict:
+    runs = [
+        dict(seed=s, state='done', images_seen=images, device_seconds=10.0 + s, scores=dict(knn=value), start=None)
+        for s, value in enumerate(scores)
+    ]
+    return dict(name=name, on=on, flops_per_image=flops, runs=runs, **changes)
+
+
+def test_rows_are_compared_at_the_flops_of_the_cheaper_on_the_line_between_checkpoints():
+    """The dearer costs 2 400 and was measured at a quarter and at a half; the cheaper costs 900, in the middle of them."""
+    part = dict(of='dear', along=True)
+    rows = [
+        row('cheap', None, 9, 100, [50.0, 52.0, 57.0]),
+        row('dear', 'cheap', 12, 200, [70.0, 72.0, 74.0]),
+        row('quarter', 'dear', 12, 50, [40.0, 44.0, 42.0], **part),
+        row('half', 'dear', 12, 100, [60.0, 62.0, 70.0], **part),
+    ]
+    for of in rows[2:]:
+        for one in of['runs']:
+            one['device_seconds'] = 0.0
+    study = dict(rows=rows)
+    (found,) = at_equal_cost(study, 'knn')
+    there = ttest_ind([50.0, 53.0, 56.0], [50.0, 52.0, 57.0], equal_var=False)
+    low, high = there.confidence_interval()
+    assert (found['row'], found['on'], found['flops']) == ('dear', 'cheap', 900) and found['ratio'] == 2400 / 900
+    assert found['scores'] == [53.0, 53.0] and found['estimate'] == 0
+    assert [found['low'], found['high']] == pytest.approx([low, high])
+    spent = costs(study)
+    assert spent['quarter'] == dict(images=50, flops=600, device_seconds=11 / 4)
+    # Without a checkpoint below that cost there is no comparison, and rows of one cost want none.
+    rows.pop(2)
+    assert 'estimate' not in at_equal_cost(study, 'knn')[0]
+    rows[1].update(flops_per_image=4.5)
+    assert at_equal_cost(study, 'knn') == []
+    rows[1].update(flops_per_image=None)
+    assert at_equal_cost(study, 'knn') == [] and costs(study)['dear']['flops'] is None
+
+
+def test_the_seconds_of_earlier_starts_count_and_those_of_another_run_do_not(monkeypatch):
+    now = iter([1000.0, 1007.0, 5000.0, 5002.0, 6000.0, 6001.0])
+    monkeypatch.setattr('mmairl.study.start.time', SimpleNamespace(perf_counter=lambda: next(now)))
+    saved, first = {}, RecordStart('start.json')
+    first.before_save_checkpoint(None, saved)
+    assert saved == dict(seconds=7.0)
+    for resume, seconds in ((True, 9.0), (False, 1.0)):
+        hook = RecordStart('start.json')
+        hook.after_load_checkpoint(SimpleNamespace(cfg=dict(resume=resume)), saved)
+        assert hook.seconds == seconds
+
+
+def test_a_run_records_the_order_of_the_images_that_it_starts_from(tmp_path, toy_config):
+    recorded = dict(type='RecordStart', path=str(tmp_path / 'start.json'))
+    cfg = toy_config(width=8, steps=1, batch=16, custom_hooks=[recorded], **{'train_dataloader.sampler.shuffle': True})
+    cfg.randomness.seed = 3
+    sampler = launch.train(cfg).train_dataloader.sampler
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(sampler.seed)).tolist()
+    assert json.loads((tmp_path / 'start.json').read_text())['order'] == key_of({'images': order})
