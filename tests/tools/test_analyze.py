@@ -65,13 +65,13 @@ def test_cka_of_one_checkpoint_is_of_student_and_teacher_and_of_many_a_matrix(fo
 
 def test_geometry_draws_everything_on_a_page(folder, tmp_path, run_tool):
     run_tool(TOOL, 'geometry', folder / 'a.pth', '--out', tmp_path, *FEW)
-    assert_pictures(tmp_path, 'spectrum', 'invariance')
+    assert_pictures(tmp_path, 'spectrum')
     (header, row), invariance = numbers(tmp_path, 'geometry'), numbers(tmp_path, 'invariance')
     assert header == ['network', 'alignment', 'uniformity', 'RankMe', 'spread', 'dimensions', 'images']
     assert row[-2:] == ['128', '60'] and 0 < float(row[1]) < 4 and float(row[2]) <= 0
     assert {line[1] for line in invariance[1:]} >= {'crop', 'hue', 'solarize'}
     page = (tmp_path / 'geometry.html').read_text()
-    assert 't-SNE of 60' in page and 'What lies nearest for a?' in page and page.count('<svg') >= 3
+    assert 't-SNE of 60' in page and 'What lies nearest for a?' in page and page.count('<svg') >= 2 and 'data-chart=' in page
 
 
 def test_what_is_missing_is_one_sentence(folder, run_tool, capsys):
