@@ -14,7 +14,7 @@ SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def permutation(count: int, seed: int) -> Order:
-    """One of `count` images drawn by a seed: that of mmengine's sampler for up to 2^24, a keyed one beyond.
+    """One of `count` images drawn by a seed: torch's for up to 2^24, a keyed one beyond.
 
     >>> permutation(5, seed=0)(np.arange(5))
     array([4, 0, 1, 3, 2])
@@ -22,6 +22,11 @@ def permutation(count: int, seed: int) -> Order:
     if count > SMALL:
         return partial(keyed, count=count, seed=seed)
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy().take
+
+
+def seed_of(seed: int, epoch: int) -> int:
+    """The seed of an epoch's order: a hash, so that runs of different seeds share no epoch's order."""
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
 
 
 def keyed(places: np.ndarray, count: int, seed: int | list[int]) -> np.ndarray:
@@ -75,13 +80,13 @@ def by_shards(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -> 
     return order
 
 
-def weighted(bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int) -> Order:
-    """An epoch of several sets with `counts` images of each, in a drawn order.
+def weighted(bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int, drawn: Order) -> Order:
+    """An epoch of several sets with `counts` images of each, in the order `drawn`.
 
     Each set is an endless row of passes through all its images, each pass in a drawn order of its own, and an epoch takes the
     next of them. So the images of a set come equally often in the end, whatever its weight.
     """
-    drawn, ends = permutation(int(counts.sum()), seed + epoch), np.cumsum(counts)
+    ends = np.cumsum(counts)
 
     def order(places: np.ndarray) -> np.ndarray:
         at, images = drawn(places), np.empty(len(places), np.int64)

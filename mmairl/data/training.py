@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from mmairl.data.images import Reason, UnreadableImage
-from mmairl.data.order import Order, by_shards, mixed, permutation, shards_of_epoch, weighted
+from mmairl.data.order import Order, by_shards, mixed, permutation, seed_of, shards_of_epoch, weighted
 from mmairl.data.views import inner_most
 from mmairl.errors import UserError, printable
 from mmairl.randomness import same_randomness
@@ -107,11 +107,12 @@ class TrainingImages(Dataset):
 class ResumableSampler(Sampler):
     """Each epoch a permutation of the data set, dealt in turn to the processes, from the `start`-th image on.
 
-    It follows from seed and epoch alone, and is that of mmengine's DefaultSampler, which cannot begin inside an epoch. With
-    the total batch unchanged, the n-th batch is the same set of images however many processes share it. TrainingImages also
-    get the seed of each image's views: it depends on the image's place in the epoch, not on the worker. With order='shards'
-    the permutation is one that far storage can serve, of `window` shards at a time. Of a Mixture with weights, an epoch has
-    as many images of each set as these say.
+    It follows from seed and epoch alone. mmengine's DefaultSampler draws by seed + epoch, so that neighbouring seeds share most
+    orders, and cannot begin inside an epoch; `by_sum` is set when a run that was begun so is resumed. With the total batch
+    unchanged, the n-th batch is the same set of images however many processes share it. TrainingImages also get the seed of
+    each image's views: it depends on the image's place in the epoch, not on the worker. With order='shards' the permutation
+    is one that far storage can serve, of `window` shards at a time. Of a Mixture with weights, an epoch has as many images of
+    each set as these say.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class ResumableSampler(Sampler):
             )
         self.counts = getattr(dataset, 'per_epoch', None) if shuffle else None
         self.seed = sync_random_seed() if seed is None else seed
-        self.epoch, self.start = 0, 0
+        self.epoch, self.start, self.by_sum = 0, 0, False
 
     @property
     def images(self) -> int:
@@ -146,12 +147,14 @@ class ResumableSampler(Sampler):
         """This epoch's order: the images at given places in it."""
         if not self.shuffle:
             return np.asarray
+        own = self.seed + self.epoch if self.by_sum else seed_of(self.seed, self.epoch)
         if self.by == 'shards':
             shards = shards_of_epoch(self.dataset.shard_bounds, self.counts, self.seed, self.epoch)
-            return by_shards(*shards, self.seed + self.epoch, self.window)
-        if self.counts is not None:
-            return weighted(self.dataset.bounds, self.counts, self.seed, self.epoch)
-        return permutation(len(self.dataset), self.seed + self.epoch)
+            return by_shards(*shards, own, self.window)
+        drawn = permutation(self.images, own)
+        if self.counts is None:
+            return drawn
+        return weighted(self.dataset.bounds, self.counts, self.seed, self.epoch, drawn)
 
     def __iter__(self) -> Iterator[int | tuple[int, int]]:
         order, images, own = self.order(), self.images, range(self.start + self.rank, self.total, self.world_size)

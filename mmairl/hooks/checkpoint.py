@@ -103,7 +103,7 @@ class ExactCheckpointHook(CheckpointHook):
             )
         sampler = sampler_of(runner.train_dataloader)
         if isinstance(sampler, ResumableSampler) and 'seed' in place:
-            sampler.seed = place['seed']
+            sampler.seed, sampler.by_sum = place['seed'], place.get('order_by_sum', True)
         if len(random_states) == get_world_size():
             set_random_state(random_states[get_rank()])
             return
@@ -171,7 +171,7 @@ class ExactCheckpointHook(CheckpointHook):
         loader = runner.train_dataloader
         place = dict(images_per_step=images_per_step(loader), images=images_per_epoch(loader))
         if isinstance(sampler, ResumableSampler):
-            place['seed'] = sampler.seed
+            place |= dict(seed=sampler.seed, order_by_sum=sampler.by_sum)
         checkpoint.update(random_states=self.states, place=place)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:

@@ -88,7 +88,7 @@ def test_without_weights_every_image_of_every_set_comes_once():
     data = Sizes()
     data.per_epoch = None
     assert sorted(ResumableSampler(data, seed=1, order='shards')) == list(range(260))
-    assert list(ResumableSampler(data, seed=1)) == torch.randperm(260, generator=torch.manual_seed(1)).tolist()
+    assert sorted(ResumableSampler(data, seed=1)) == list(range(260))
 
 
 @pytest.fixture(scope='module')

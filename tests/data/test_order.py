@@ -8,19 +8,34 @@ import pytest
 import torch
 from scipy import stats
 
-from mmairl.data.order import SMALL, by_shards, keyed, permutation
+from mmairl.data.order import SMALL, by_shards, keyed, permutation, seed_of
 from mmairl.data.training import ResumableSampler
 
 
-def test_up_to_a_limit_it_is_torchs_permutation_so_that_checkpoints_resume():
+@pytest.mark.parametrize('by_sum', [False, True], ids=['new runs', 'runs begun before'])
+def test_up_to_a_limit_it_is_torchs_permutation_so_that_checkpoints_resume(by_sum):
     for count, seed, epoch in [(1, 0, 0), (37, 3, 2), (70_000, 5, 0)]:
         sampler = ResumableSampler(range(count), seed=seed)
+        sampler.by_sum = by_sum
         sampler.set_epoch(epoch)
-        drawn = torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+        own = seed + epoch if by_sum else seed_of(seed, epoch)
+        drawn = torch.randperm(count, generator=torch.Generator().manual_seed(own)).tolist()
         assert list(sampler) == drawn
         sampler.set_epoch(epoch, count // 2)
         assert list(sampler) == drawn[count // 2 :]
     assert permutation(SMALL + 1, 3)(np.arange(9)).tolist() == keyed(np.arange(9), SMALL + 1, 3).tolist()
+
+
+@pytest.mark.parametrize(('order', 'window'), [('images', 16), ('shards', 3)])
+def test_runs_of_neighbouring_seeds_share_no_order(order, window):
+    data = type('Shards', (), dict(shard_bounds=[np.arange(0, 41, 10)], __len__=lambda _: 40))()
+    orders = set()
+    for seed in range(3):
+        sampler = ResumableSampler(data, seed=seed, order=order, window=window)
+        for epoch in range(30):
+            sampler.set_epoch(epoch)
+            orders.add(tuple(sampler))
+    assert len(orders) == 90
 
 
 @pytest.mark.parametrize('count', [1, 2, 3, 5, 64, 1000, 65_537, 300_001])
