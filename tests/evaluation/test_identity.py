@@ -187,7 +187,7 @@ SETTINGS = dict(
     seed=(3, ['logreg', 'svm', 'linear', 'finetune']),
     recipe=('finetune_shapes', ['linear', 'finetune']),
     sweep=(True, ['linear', 'finetune']),
-    trials=(({"optim_wrapper.optimizer.lr": 0.1},), ["linear", "finetune"]),
+    trials=(({'optim_wrapper.optimizer.lr': 0.1},), ['linear', 'finetune']),
     **dict.fromkeys(('device', 'workers', 'cache', 'work_dir', 'launcher'), ('other', [])),
 )
 

@@ -71,7 +71,12 @@ def test_geometry_draws_everything_on_a_page(folder, tmp_path, run_tool):
     assert row[-2:] == ['128', '60'] and 0 < float(row[1]) < 4 and float(row[2]) <= 0
     assert {line[1] for line in invariance[1:]} >= {'crop', 'hue', 'solarize'}
     page = (tmp_path / 'geometry.html').read_text()
-    assert 't-SNE of 60' in page and 'What lies nearest for a?' in page and page.count('<svg') >= 2 and 'data-chart=' in page
+    assert (
+        't-SNE of 60' in page
+        and 'What lies nearest for a?' in page
+        and page.count('<svg') >= 2
+        and 'data-chart=' in page
+    )
 
 
 def test_what_is_missing_is_one_sentence(folder, run_tool, capsys):
