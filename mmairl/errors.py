@@ -14,10 +14,6 @@ from mmengine.dist import is_main_process
 
 from mmairl.stopping import AGAIN, Listener, Stopped, leave, stop_processes
 
-# In the frames of these, nothing is called but what a config names.
-BUILDERS = (('mmengine.registry.build_functions', 'build_from_cfg'), ('mmairl.engine.launch', 'build'))
-
-
 # A URL, or the path that Python makes of one, with its user and its query, in any text; `zip://a::s3://b` are two.
 URL = re.compile(
     r"""(\b\w+:/{1,2})([^\s/?#'":]*:(?![:/])[^\s?#'"]*@|[^\s/?#'"]*@)?((?:(?!::)[^\s?#'"])*)([?#][^\s'"]*=[^\s'"]*)?"""
@@ -55,33 +51,28 @@ class Diverged(UserError):
     """Training or its features are not finite any more; a trial of a search that ends so counts as the worst."""
 
 
-# Functions that know the sentence for some errors of other libraries, and give None for all others.
-EXPLAINERS: list[Callable[[BaseException], UserError | None]] = []
-
-
 def explanation(error: BaseException) -> UserError | None:
     """The sentence for an error, or None where it is a bug."""
-    if isinstance(error, UserError):
-        if str(error).startswith('Caught '):  # in a data worker: a whole traceback, whose last line is the sentence
-            return UserError(re.sub(r'^mmairl\.[\w.]+: ', '', str(error).strip().splitlines()[-1]))
-        return error
-    return next((said for explainer in (*EXPLAINERS, _of_building) if (said := explainer(error))), None)
-
-
-def _of_building(error: BaseException) -> UserError | None:
-    """What a part says about the values that the config gives it."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    builds = any((frame.f_globals.get('__name__'), frame.f_code.co_name) in BUILDERS for frame in frames)
-    if not builds or isinstance(error, (OSError, ImportError)):
+    if not isinstance(error, UserError):
         return None
-    kinds = [
-        frame.f_locals['obj_cls'].__name__ for frame in frames if hasattr(frame.f_locals.get('obj_cls'), '__name__')
-    ]
-    said = ' '.join(str(error).split())[:200]
-    return UserError(
-        f'{kinds[-1] if kinds else "the run"} cannot be built from what the config says ({type(error).__name__}: {said}); '
-        'correct it there (MMAIRL_TRACEBACK=1 shows where)'
-    )
+    if str(error).startswith('Caught '):  # in a data worker: a whole traceback, whose last line is the sentence
+        return UserError(re.sub(r'^mmairl\.[\w.]+: ', '', str(error).strip().splitlines()[-1]))
+    return error
+
+
+@contextmanager
+def building(what: str) -> Iterator[None]:
+    """Turn what a part says about the values that the config gives it into one sentence."""
+    try:
+        yield
+    except (UserError, OSError, ImportError):
+        raise
+    except Exception as error:
+        said = ' '.join(str(error).split())[:200]
+        raise UserError(
+            f'{what} cannot be built from what the config says ({type(error).__name__}: {said}); correct it there '
+            '(MMAIRL_TRACEBACK=1 shows where)'
+        ) from error
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:

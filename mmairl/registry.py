@@ -13,6 +13,8 @@ from typing import Any
 
 from mmengine import registry as parent
 
+from mmairl.errors import building
+
 REGISTERED = re.compile(r'^@\w+\.register_module\((.*)\).*\nclass (\w+)', re.MULTILINE)
 
 
@@ -40,6 +42,11 @@ class Registry(parent.Registry):
     def get(self, key: str) -> type | None:
         self.load(key.removeprefix(f'{self.scope}.'))
         return super().get(key)
+
+    def build(self, cfg: dict, *args: Any, **kwargs: Any) -> Any:
+        kind = cfg.get('type', 'a part')
+        with building(kind if isinstance(kind, str) else getattr(kind, '__name__', str(kind))):
+            return super().build(cfg, *args, **kwargs)
 
     def load(self, name: str) -> None:
         """Import the file that registers the class of this name, if one of ours does."""

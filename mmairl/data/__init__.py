@@ -1,6 +1,5 @@
 """Data sets, augmentations, and the order in which images are seen; a class that a config names is found in its file."""
 
-from mmairl.data import workers as workers  # knows the sentences for torch's errors of data workers
 from mmairl.registry import class_of
 
 

@@ -19,7 +19,7 @@ from mmairl.engine.check import check_config
 from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.fast import float32_precision, set_fast_keys
 from mmairl.engine.runner import Runner
-from mmairl.errors import UserError, closest, without_secrets
+from mmairl.errors import UserError, building, closest, without_secrets
 from mmairl.files import explained_disk_errors
 from mmairl.machine import cache, cores, unusable_gpu
 from mmairl.registry import RUNNERS
@@ -182,14 +182,16 @@ def places(dataset: dict) -> Iterator[str]:
 
 def build(cfg: Config, start: Start | None = None) -> Runner:
     """The runner with everything that a config names already built, so that mistakes in it show here."""
-    runner = Runner.from_cfg(cfg)
+    with building('the run'):
+        runner = Runner.from_cfg(cfg)
     runner.start = start or Start()
     # mmengine tells of its own file client at every checkpoint, whatever the user does
     about = ('"FileClient" will be', '"HardDiskBackend" is the alias')
     runner.logger.addFilter(lambda record: not any(name in record.getMessage() for name in about))
     say_what_is_used(runner)
-    _ = runner.train_loop
-    runner.prepare()
+    with building('the run'):
+        _ = runner.train_loop
+        runner.prepare()
     return runner
 
 

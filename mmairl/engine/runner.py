@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader, Sampler
 
 from mmairl.data.training import ResumableSampler, TrainingImages, require_a_batch
 from mmairl.data.views import inner_most
-from mmairl.data.workers import safe
+from mmairl.data.workers import delivered, safe
 from mmairl.engine.checkpoint import Checkpointed
 from mmairl.engine.fast import lay_out, make_fast
-from mmairl.errors import UserError
+from mmairl.errors import UserError, building
 from mmairl.models.processes import network_of
 from mmairl.registry import DATASETS
 from mmairl.stopping import obey_parent_only
@@ -98,7 +98,8 @@ class Runner(Checkpointed, PlainRunner):
         if self.cfg.get('strategy'):
             return  # done before the weights were cut up
         self.model.to(memory_format=torch.contiguous_format)
-        super()._init_model_weights()
+        with building('the initial weights'):
+            super()._init_model_weights()
         lay_out(self.model, self.cfg.get('fast'))
 
     def prepare(self) -> None:
@@ -108,6 +109,10 @@ class Runner(Checkpointed, PlainRunner):
             from mmairl.sharding.zero import shard_optimizer
 
             shard_optimizer(self.optim_wrapper)
+
+    def build_param_scheduler(self, scheduler: Any) -> Any:
+        with building('param_scheduler'):
+            return super().build_param_scheduler(scheduler)
 
     def _weights(self) -> OrderedDict[str, Any]:
         if self.cfg.get('strategy'):
@@ -155,13 +160,13 @@ def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
     sampler = sampler_of(dataloader)
     if isinstance(sampler, ResumableSampler):
         sampler.set_epoch(epoch, done * images_per_step(dataloader))
-        return iter(dataloader)
+        return delivered(dataloader)
     if hasattr(sampler, 'set_epoch'):
         sampler.set_epoch(epoch)
     if done:
         said = f'{type(sampler).__name__} cannot begin inside an epoch: {done} batches are read again to get there'
         print_log(said, logger='current', level=logging.WARNING)
-    return islice(dataloader, done, None)
+    return islice(delivered(dataloader), done, None)
 
 
 def sent_ahead(batches: Iterator[dict]) -> Iterator[dict]:

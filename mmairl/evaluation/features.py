@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from mmairl.data.images import UnreadableImage
 from mmairl.data.views import normalised, require_channels
-from mmairl.data.workers import safe
+from mmairl.data.workers import delivered, safe
 from mmairl.errors import Diverged, UserError
 from mmairl.files import explained_disk_errors, replacing
 from mmairl.models.siamese import pooled
@@ -114,7 +114,7 @@ class Extraction:
         """What a network is given, batch by batch, with the labels and whether they are readable."""
         pinned = torch.device(self.device).type == 'cuda'
         loader = DataLoader(Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned)
-        for batch in progress(safe(loader), label):
+        for batch in progress(delivered(safe(loader)), label, len(loader)):
             images = normalised(batch['inputs'][0].to(self.device, non_blocking=True), self.mean, self.std)
             of_image = batch['data_samples']
             yield images.contiguous(memory_format=torch.channels_last), of_image['label'], of_image['readable']
