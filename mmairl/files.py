@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import IO, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import torch
@@ -60,23 +60,32 @@ class WithoutMerges(PlainLoader):
         pass
 
 
-@contextmanager
-def replacing(path: str | Path, source: str | Path | None = None) -> Iterator[Path]:
-    """Yield a temporary path that replaces `path` when the block succeeds and is removed when it fails.
-
-    All writing of results goes through here. A folder, a device, the file `source` that the result is made from, a
-    missing permission and a full disk are each a UserError; `path` is then as it was before.
-    """
+def output(path: str | Path, *inputs: object) -> Path:
+    """Return where a user wants a result; refuse a folder, a device and the files that the result is made from."""
     path = Path(path)
-    beside = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
     with explained_disk_errors(path):
         if path.exists() and not path.is_file():
             kind = 'folder' if path.is_dir() else 'device or pipe'
             raise UserError(f'{path} is a {kind}, not a file; give the name of a file to write')
-        if source is not None and path.exists() and Path(source).exists() and path.samefile(source):
-            raise UserError(f'{path} is the file to read from; give the output another name')
+        for source in (Path(source) for source in inputs if isinstance(source, str | Path)):
+            if path.exists() and source.exists() and path.samefile(source):
+                raise UserError(f'{path} is the file to read from; give the output another name')
+    return path
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path that replaces `path` when the block succeeds and is removed when it fails.
+
+    All writing of results goes through here: a link is replaced and never followed. A folder, a device, a missing
+    permission and a full disk are each a UserError; `path` is then as it was before.
+    """
+    path = output(path)
+    beside = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
+    with explained_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
+        beside.unlink(missing_ok=True)
         try:
             yield beside
             with beside.open('rb+') as file:
@@ -88,6 +97,11 @@ def replacing(path: str | Path, source: str | Path | None = None) -> Iterator[Pa
             os.close(folder)
         finally:
             beside.unlink(missing_ok=True)
+
+
+def appending(path: str | Path) -> IO[str]:
+    """Open a text file that is read and written at its end, in place; a link is refused."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), 'a+')
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -102,9 +116,9 @@ def write_json(path: str | Path, content: object) -> Path:
     return write_text(path, json.dumps(content, indent=1, default=msgspec.to_builtins) + '\n')
 
 
-def write_checkpoint(content: dict, path: str | Path, source: str | Path | None = None) -> None:
-    """Save what torch can save, whole or not at all; `source` is the file that it was made from and must not replace."""
-    with replacing(path, source) as beside, beside.open('wb') as file:  # given a path, torch would hide what went wrong
+def write_checkpoint(content: dict, path: str | Path) -> None:
+    """Save what torch can save, whole or not at all."""
+    with replacing(path) as beside, beside.open('wb') as file:  # given a path, torch would hide what went wrong
         torch.save(content, file)
 
 

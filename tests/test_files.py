@@ -13,7 +13,7 @@ import resuming
 import torch
 
 from mmairl.errors import UserError
-from mmairl.files import BackgroundWriter, read_json, read_yaml, replacing, write_json, write_text
+from mmairl.files import BackgroundWriter, appending, output, read_json, read_yaml, replacing, write_json, write_text
 
 
 def test_the_caller_does_not_wait_for_the_disk_the_next_write_does_and_an_error_is_raised_once():
@@ -67,7 +67,7 @@ def test_an_output_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tm
         (tmp_path / 'link', file, 'is the file to read from'),
         (tmp_path / ('a' * 300), None, 'could not be written: File name too long'),
     ):
-        with pytest.raises(UserError, match=sentence) as caught, replacing(path, source) as beside:
+        with pytest.raises(UserError, match=sentence) as caught, replacing(output(path, source)) as beside:
             beside.write_text('new')
         assert '\n' not in str(caught.value)
     assert file.read_text() == 'content' and pipe.is_fifo() and not list(tmp_path.glob('.*'))
@@ -82,6 +82,17 @@ def test_what_a_killed_process_left_beside_an_output_is_removed(tmp_path):
     other.touch()
     write_text(tmp_path / 'out.txt', 'new')
     assert sorted(tmp_path.iterdir()) == sorted([other, tmp_path / 'out.txt'])
+
+
+def test_links_are_replaced_or_refused_and_never_followed(tmp_path):
+    (tmp_path / 'own.txt').write_text('own')
+    for name in ('out.txt', f'.out.txt.{os.getpid()}.tmp', 'log.txt'):
+        (tmp_path / name).symlink_to(tmp_path / 'own.txt')
+    write_text(tmp_path / 'out.txt', 'new')
+    with pytest.raises(OSError, match='symbolic'):
+        appending(tmp_path / 'log.txt')
+    assert (tmp_path / 'own.txt').read_text() == 'own' and (tmp_path / 'out.txt').read_text() == 'new'
+    assert not (tmp_path / 'out.txt').is_symlink()
 
 
 @pytest.mark.parametrize('content', [b'{"a": ', b'\xff\xfe', b'[' * 100_000, None])

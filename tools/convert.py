@@ -11,6 +11,7 @@ from rich.table import Table
 
 from mmairl.configs import load_config
 from mmairl.errors import one_sentence_errors
+from mmairl.files import output
 from mmairl.flags import positive
 from mmairl.report.card import write_card
 from mmairl.weights.load import not_finite
@@ -61,6 +62,7 @@ def _groups(keys: list[str]) -> str:
 @one_sentence_errors
 def main() -> None:
     args = parse_args()
+    output(args.dst, args.src, args.config)
     backbone = read_backbone(args.src, args.part)
     Console().print(summary(backbone))
     if args.to == 'onnx':

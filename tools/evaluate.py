@@ -28,7 +28,7 @@ from mmairl.evaluation.protocol import (
     evaluate,
     settings_for,
 )
-from mmairl.files import write_json
+from mmairl.files import output, write_json
 from mmairl.flags import ConfigOptions, above_zero, count, device, positive, seed
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import terminal_table
@@ -92,6 +92,7 @@ def main() -> None:
     register()
     cfg = load_config(args.config, args.cfg_options)
     out = args.out or default_out(args)
+    output(out, args.checkpoint, args.config)
     args.work_dir = args.work_dir or out.with_suffix('')
     settings = settings_for(**vars(args))
     check_parts(cfg, ('model', 'evaluation'))

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from mmairl.analysis.normrescale import PER, STATISTICS, WHOLE_NUMBERS, Row, left_alone, normrescale
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.files import write_checkpoint
+from mmairl.files import output, write_checkpoint
 from mmairl.flags import above_zero
 from mmairl.report.figures import norm_lines
 from mmairl.report.svg import save_figure
@@ -43,6 +43,7 @@ def parse_args() -> argparse.Namespace:
 @one_sentence_errors
 def main() -> None:
     args = parse_args()
+    output(args.out, args.lars, args.anchor)
     source = read_backbone(args.lars, args.part)
     if 'normrescale' in source.origin and args.constant:
         raise UserError(f'{args.lars} was rescaled before ({source.origin["normrescale"]}); scale the original instead')
@@ -80,7 +81,7 @@ def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str
         loaded['meta'] = {**loaded.get('meta', {}), ORIGIN: {**source.origin, **record}}
     else:
         loaded = dict(meta={ORIGIN: {**source.origin, **record}}, state_dict=state)
-    write_checkpoint(loaded, args.out, source=args.lars)
+    write_checkpoint(loaded, args.out)
 
 
 def table(rows: list[Row]) -> Table:

@@ -17,6 +17,7 @@ from mmairl.configs import load_config
 from mmairl.engine.check import check_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.files import output
 from mmairl.flags import ConfigOptions, count, device, positive, seed
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.evaluation_page import records_in, write_evaluation_page
@@ -63,7 +64,8 @@ def views(arguments: Sequence[str]) -> Path:
     options = {'train_dataloader.dataset.root': args.root} if args.root else {}
     cfg = load_config(args.config, {**options, **(args.cfg_options or {})})
     check_config(cfg)
-    return write_views_page(cfg, args.out or f'work_dirs/views/{Path(args.config).stem}.html', args.seed)
+    out = output(args.out or f'work_dirs/views/{Path(args.config).stem}.html', args.config)
+    return write_views_page(cfg, out, args.seed)
 
 
 def compare(arguments: Sequence[str]) -> Path:
@@ -95,6 +97,7 @@ def image_map(arguments: Sequence[str]) -> Path:
     parser.add_argument('--seed', type=seed, default=0, help='of the random weights, the maps and the groups')
     parser.add_argument('--out', default='work_dirs/map.html', help='the page (default: work_dirs/map.html)')
     args = parser.parse_args(arguments)
+    output(args.out, args.checkpoint, args.config, *args.images, *(args.colours or ()))
     args.images = args.images[0] if len(args.images) == 1 else args.images
     return map_images(**vars(args))
 
@@ -107,7 +110,6 @@ def evaluation() -> Path:
     known = sorted({name for record in records for name in record.scores})
     for name in {name for pair in args.plot for name in pair} - set(known):
         raise UserError(f"no result has the score '{name}'; there are {', '.join(known)}")
-    Path(args.out).mkdir(parents=True, exist_ok=True)
     return write_evaluation_page(args.out, args.plot, args.folders)
 
 

@@ -14,6 +14,7 @@ from mmengine.dist import get_world_size
 from mmairl.configs import load_config, write_config
 from mmairl.engine.launch import join, register, strategy_named, train
 from mmairl.errors import one_sentence_errors
+from mmairl.files import output
 from mmairl.flags import ConfigOptions, positive, seed
 from mmairl.stopping import stop_processes
 
@@ -108,7 +109,7 @@ def main() -> None:
     cfg = load_config(args.config, args.cfg_options)
     apply(args, cfg)
     if args.dump_config:
-        write_config(cfg, args.dump_config)
+        write_config(cfg, output(args.dump_config, args.config))
         return
     if args.plan is not None or args.per_gpu is not None:
         from mmairl.own.plan import follow, plan  # which an ordinary run does not need

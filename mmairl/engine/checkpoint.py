@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_map_only
 
 from mmairl.configs import flat, read_plain_yaml
 from mmairl.errors import UserError
-from mmairl.files import write_checkpoint, write_text
+from mmairl.files import output, write_checkpoint, write_text
 from mmairl.models.processes import network_of
 from mmairl.weights.load import DamagedCheckpoint, Device, fetched, load_checkpoint
 from mmairl.weights.pickles import PlainPickles
@@ -141,7 +141,7 @@ def consolidate(src: Path, dst: Path) -> str:
     path, checkpoint = found
     if missing := [part for part in ('meta', 'state_dict') if part not in checkpoint]:
         raise UserError(f'{path} is no training checkpoint: it holds no {missing[0]}; give one of a run of mmairl')
-    write_checkpoint(dict(meta=checkpoint['meta'], state_dict=checkpoint['state_dict']), dst, source=path)
+    write_checkpoint(dict(meta=checkpoint['meta'], state_dict=checkpoint['state_dict']), output(dst, path))
     tensors = len(checkpoint['state_dict'])
     return f'{dst} holds {tensors} tensors of {path.name}; optimizer, schedules and random states are left out'
 

@@ -20,7 +20,7 @@ from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpo
 from mmairl.engine.fast import float32_precision, set_fast_keys
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, building, closest, without_secrets
-from mmairl.files import explained_disk_errors
+from mmairl.files import appending, explained_disk_errors
 from mmairl.machine import cache, cores, unusable_gpu
 from mmairl.registry import RUNNERS
 
@@ -122,8 +122,11 @@ def locked(folder: str) -> Iterator[None]:
     if int(os.environ.get('RANK', os.environ.get('SLURM_PROCID', 0))):
         yield
         return
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    with (Path(folder) / '.lock').open('a+') as file:
+    path = Path(folder) / '.lock'
+    with explained_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = appending(path)
+    with file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import get_world_size
+from mmengine.dist import get_world_size, master_only
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
@@ -20,12 +20,14 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Sampler
 
+from mmairl.configs import write_config
 from mmairl.data.training import ResumableSampler, TrainingImages, require_a_batch
 from mmairl.data.views import inner_most
 from mmairl.data.workers import delivered, safe
 from mmairl.engine.checkpoint import Checkpointed
 from mmairl.engine.fast import lay_out, make_fast
 from mmairl.errors import UserError, building
+from mmairl.files import write_text
 from mmairl.models.processes import network_of
 from mmairl.registry import DATASETS
 from mmairl.stopping import obey_parent_only
@@ -46,6 +48,15 @@ class Runner(Checkpointed, PlainRunner):
         # mmengine keeps one visualizer and log a name, and its own names differ by the second
         name = experiment_name or f'{Path(getattr(cfg, "filename", None) or "run").stem}_{next(RUNS)}'
         super().__init__(*args, cfg=cfg, experiment_name=name, **kwargs)
+
+    @master_only
+    def dump_config(self) -> None:
+        """Leave the config in the work dir as mmengine does, which would follow a link there."""
+        source = Path(self.cfg.filename or f'{self.timestamp}.py')
+        path = Path(self.work_dir) / source.name
+        if path.resolve() == source.resolve():
+            return  # the run goes on by the config that it has left
+        write_text(path, self.cfg.pretty_text) if path.suffix == '.py' else write_config(self.cfg, path)
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         if isinstance(loop, BaseLoop) or 'type' in loop:

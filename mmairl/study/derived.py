@@ -15,7 +15,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.files import read_json, write_json
+from mmairl.files import read_json, write_json, write_text
 from mmairl.registry import DATASETS
 from mmairl.study.spec import Along, Rescaled
 from mmairl.study.stored import Trained
@@ -71,7 +71,7 @@ def require_finished(folder: Path, source: str) -> None:
 def keep(backbone: Backbone, path: Path, trained: Trained) -> None:
     """Leave weights that were made of another run's as a run leaves its own."""
     write_backbone(backbone, path, 'mmairl')
-    (path.parent / 'last_checkpoint').write_text(path.name)
+    write_text(path.parent / 'last_checkpoint', path.name)
     write_json(path.with_name('trained.json'), trained)
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from mmairl.configs import write_config
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import held_out
-from mmairl.files import read_json, write_json
+from mmairl.files import appending, read_json, write_json, write_text
 from mmairl.machine import cores
 from mmairl.stopping import AGAIN, SIGNALS, start, stop
 from mmairl.study.measure import BY_TRAINING, is_local, outdated, recipe
@@ -249,7 +249,7 @@ class Work:
         self._next()
 
     def _next(self) -> None:
-        with self.log.open('a') as log:
+        with appending(self.log) as log:
             self.process = start(self.left.pop(0), self.environment, stdout=log, stderr=log)
 
     def poll(self) -> int | None:
@@ -271,5 +271,6 @@ class Work:
         output = self.log.read_bytes()[self.begins :].decode(errors='replace')
         lines = [line for line in output.splitlines() if line.strip()]
         errors = [line for line in lines if re.search(LAST_WORDS, line)]
-        failed.write_text((errors or lines or [f'exit code {code}'])[-1])
-        return f'failed: {failed.read_text()}'
+        said = (errors or lines or [f'exit code {code}'])[-1]
+        write_text(failed, said)
+        return f'failed: {said}'

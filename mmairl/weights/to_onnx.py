@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import mmairl.models  # noqa: F401  registers mmpretrain's backbones
 from mmairl.data.views import channels_of
 from mmairl.errors import UserError
-from mmairl.files import replacing
+from mmairl.files import output, replacing
 from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS
 from mmairl.weights.load import require_same_keys
@@ -47,7 +47,7 @@ def write_onnx(backbone: Backbone, path: str | Path, size: int = 224, cfg: Confi
     network = Pooled(network).float().eval().requires_grad_(False)
     channels = channels_of(network) or 3
     images = torch.randn(3, channels, size, size, generator=torch.Generator().manual_seed(0))
-    with replacing(path, source=backbone.path) as beside:
+    with replacing(output(path, backbone.path)) as beside:
         torch.onnx.export(
             network,
             (images[:2],),

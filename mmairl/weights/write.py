@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmairl.errors import UserError
-from mmairl.files import replacing
+from mmairl.files import output, replacing
 from mmairl.weights.pickles import ORIGIN
 from mmairl.weights.read import DETECTRON2, TIMM, Backbone, rename
 
@@ -29,7 +29,7 @@ def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **r
         'part': backbone.part,
         **record,
     }
-    with replacing(path, source=backbone.path) as beside, beside.open('wb') as file:
+    with replacing(output(path, backbone.path)) as beside, beside.open('wb') as file:
         WRITERS[to]({key: value.contiguous() for key, value in backbone.weights.items()}, origin, file)
 
 

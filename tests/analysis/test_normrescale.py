@@ -124,6 +124,11 @@ def test_the_tool_takes_teachers_and_refuses_a_second_constant_and_another_netwo
     assert '1 of 60 tensors' in capsys.readouterr().err and not (tmp_path / 'loose.pth').exists()
     run_tool(*command)
     assert (tmp_path / 'loose.pth').exists()
+    for name in ('lars', 'other'):
+        (tmp_path / f'{name}_link.pth').hardlink_to(tmp_path / f'{name}.pth')
+        with pytest.raises(SystemExit, match='2'):
+            run_tool(*command[:2], tmp_path / f'{name}_link.pth', *command[3:])
+        assert 'is the file to read from; give the output another name' in capsys.readouterr().err
 
 
 def test_as_an_init_cfg_the_backbone_starts_rescaled(tmp_path):

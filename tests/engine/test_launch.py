@@ -176,6 +176,23 @@ def test_a_work_dir_has_one_run_at_a_time_and_the_sentence_names_the_holder(tmp_
         held.wait()
     with launch.locked(str(tmp_path)):
         assert str(os.getpid()) in (tmp_path / '.lock').read_text(), 'a killed run holds nothing'
+    (tmp_path / '.lock').rename(tmp_path / 'own')
+    (tmp_path / '.lock').symlink_to(tmp_path / 'own')
+    with pytest.raises(UserError, match='could not be written: Too many levels'), launch.locked(str(tmp_path)):
+        pass
+
+
+def test_the_config_in_the_work_dir_replaces_a_link_and_not_the_config_that_the_run_is_of(tmp_path, toy_config):
+    (tmp_path / 'own.py').write_text('own')
+    cfg = toy_config(steps=1, width=4, work_dir=str(tmp_path / 'run'))
+    for name, kept in (('a.py', False), ('a.yaml', False), ('b.py', True)):
+        object.__setattr__(cfg, '_filename', str(tmp_path / ('run' if kept else '') / name))
+        (tmp_path / 'run').mkdir(exist_ok=True)
+        path = tmp_path / 'run' / name
+        path.symlink_to(tmp_path / 'own.py')
+        Runner.from_cfg(cfg)
+        assert path.is_symlink() == kept and (tmp_path / 'own.py').read_text() == 'own'
+        assert kept or load_config(path).model == cfg.model
 
 
 FIRST_STEP = """
