@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmairl.errors import UserError
-from mmairl.models.batchnorm import norms_of
+from mmairl.models.batchnorm import PASS, norms_of, pass_of
 from mmairl.models.stages import blocks
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
@@ -110,22 +110,23 @@ def recomputed(block: nn.Module, x: Tensor) -> Tensor:
     run = partial(type(block).forward, block)
     if not torch.is_grad_enabled():
         return run(x)
-    views = [getattr(layer, 'views', 1) for layer in norms_of(block)]
-    return checkpoint(run, x, use_reentrant=False, context_fn=lambda: (nullcontext(), same_statistics(block, views)))
+    settings = dict(block=block, views=PASS.views)
+    return checkpoint(run, x, use_reentrant=False, context_fn=lambda: (nullcontext(), same_statistics(**settings)))
 
 
 @contextmanager
-def same_statistics(block: nn.Module, views: list[int]) -> Iterator[None]:
-    """Batch norm's running statistics stay as they are, for they have seen this batch, of so many `views` in each layer."""
+def same_statistics(block: nn.Module, views: int) -> Iterator[None]:
+    """Batch norm's running statistics stay as they are, for they have seen this batch of so many views."""
     norms = norms_of(block)
     before = [(layer.momentum, layer.num_batches_tracked.clone()) for layer in norms]
-    for layer, count in zip(norms, views):
-        layer.momentum, layer.views = 0.0, count
+    for layer in norms:
+        layer.momentum = 0.0
     try:
-        yield
+        with pass_of(views):
+            yield
     finally:
         for layer, (momentum, count) in zip(norms, before):
-            layer.momentum, layer.views = momentum, 1
+            layer.momentum = momentum
             layer.num_batches_tracked.copy_(count)
 
 

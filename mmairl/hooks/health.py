@@ -134,7 +134,7 @@ class Recorder:
 
     def _keep_features(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         if self.features is None:
-            self.features = first_view(module, pooled(output).detach())
+            self.features = first_view(pooled(output).detach())
 
     def _keep_embeddings(self, module: nn.Module, inputs: tuple, output: dict) -> None:
         q, k, negatives = inputs

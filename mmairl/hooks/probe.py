@@ -52,7 +52,7 @@ class OnlineProbeHook(Hook):
     def _keep(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         """The first training-mode output of the step, which is the first view's."""
         if self.features is None and module.training:
-            features = first_view(module, pooled(output).detach())
+            features = first_view(pooled(output).detach())
             self.features = features.to(torch.promote_types(features.dtype, torch.float32))
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict, outputs=None) -> None:

@@ -1,7 +1,10 @@
 """Batch norm over several processes or over parts of a batch, ShuffleBN, and statistics that are measured anew."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -12,6 +15,8 @@ from torch import Tensor, nn
 from mmairl.errors import UserError
 from mmairl.models.processes import gather, own_group
 from mmairl.registry import MODELS
+
+PASS = SimpleNamespace(views=1)  # the pass through a network that is under way: how many views its batch holds
 
 
 def norms_of(network: nn.Module) -> list[nn.Module]:
@@ -82,62 +87,127 @@ class SplitBN(nn.modules.batchnorm._BatchNorm):
         return torch.cat(normalised)
 
 
-class _OverProcesses(torch.autograd.Function):
+class CPUKernels:
+    """torch's kernels for batch norm over processes, which it has for GPUs alone, under their names there."""
+
+    @staticmethod
+    def batch_norm_stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        mean, var = torch.batch_norm_update_stats(wide(x), None, None, 0.0)
+        return mean, torch.rsqrt(var + eps)
+
+    @staticmethod
+    def batch_norm_gather_stats_with_counts(
+        _: Tensor,
+        means: Tensor,
+        invstds: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        momentum: float,
+        eps: float,
+        counts: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Join the processes' variances, each about its own mean, and move the running statistics."""
+        shares, total = counts.unsqueeze(1), counts.sum()
+        mean = (shares * means).sum(dim=0) / total
+        var = (shares * (invstds**-2 - eps + (means - mean).square())).sum(dim=0) / total
+        if running_mean is not None:
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_((var * total / (total - 1)).to(running_var.dtype), momentum)
+        return mean, torch.rsqrt(var + eps)
+
+    @staticmethod
+    def batch_norm_elemt(
+        x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float, *, out: Tensor
+    ) -> None:
+        unused = [mean.new_empty(0) for _ in range(2)]
+        given = (x, weight, bias, mean, invstd**-2, False, 0.0, 0.0)
+        torch.ops.aten.native_batch_norm.out(*given, out=out, save_mean=unused[0], save_invstd=unused[1])
+
+    @staticmethod
+    def batch_norm_backward_reduce(
+        grad: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor | None, *_: bool
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The sums of dy and of dy (x - m), and the gradients of weight and bias, over the own rows."""
+        given = (wide(grad), wide(x), weight, mean, invstd**-2, None, None, False, 0.0, [False, True, True])
+        _, to_weight, to_bias = torch.ops.aten.native_batch_norm_backward(*given)
+        return to_bias, to_weight / invstd, to_weight, to_bias
+
+    @staticmethod
+    def batch_norm_backward_elemt(
+        grad: Tensor,
+        x: Tensor,
+        mean: Tensor,
+        invstd: Tensor,
+        weight: Tensor | None,
+        sum_dy: Tensor,
+        sum_dy_xmu: Tensor,
+        counts: Tensor,
+    ) -> Tensor:
+        """dx = w s (dy - sum dy / n - (x - m) s^2 sum (dy (x - m)) / n), with s = 1 / deviation and the sums over all rows."""
+        scale, total = invstd if weight is None else invstd * weight, counts.sum()
+        slope, offset = -scale * invstd.square() * sum_dy_xmu / total, -scale * sum_dy / total
+        rest, *_ = torch.native_batch_norm(wide(x), slope, offset, mean, torch.ones_like(mean), False, 0.0, 0.0)
+        return rest.addcmul_(wide(grad), scale.view(-1, *[1] * (x.ndim - 2))).to(x.dtype)
+
+
+def wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+class _OfViews(torch.autograd.Function):
     """Batch norm of each view with the statistics of all processes' rows: one exchange forward, one backward, for all views.
 
-    Nothing waits for the device.
+    Counts travel with the statistics, so shares may differ. Nothing waits for the device.
     """
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: 'SyncBN') -> Tensor:
-        """Counts travel with the statistics, so shares may differ. Variances are about each share's own mean, then joined."""
-        wide, channels = x.to(torch.promote_types(x.dtype, torch.float32)), x.shape[1]
-        views, axes = wide.chunk(layer.views), [axis for axis in range(x.ndim) if axis != 1]
-        own = [(mean, var) for var, mean in (torch.var_mean(v, axes, correction=0) for v in views)]
+        ctx.kernels = torch if x.is_cuda else CPUKernels
+        ctx.group = own_group(layer.group) if get_world_size() > 1 else None
+        x = dense(x, like=x)
+        views, channels = x.chunk(PASS.views), x.shape[1]
+        own = [ctx.kernels.batch_norm_stats(view, layer.eps) for view in views]
         count = own[0][0].new_full((1,), views[0].numel() // channels)
-        ctx.group = own_group(layer.group)
         everyone = gather(torch.cat([*chain.from_iterable(own), count]).unsqueeze(0), ctx.group)
-        counts, statistics = everyone[:, -1].view(-1, 1, 1), everyone[:, :-1].unflatten(1, (-1, 2, channels))
-        means, variances = statistics.unbind(dim=2)
-        total = counts.sum()
-        mean = (counts * means).sum(dim=0) / total
-        var = (counts * (variances + (means - mean).square())).sum(dim=0) / total
-        if layer.running_mean is not None:
-            for of_view, deviation in zip(mean, var * total / (total - 1)):
-                layer.running_mean.lerp_(of_view.to(layer.running_mean.dtype), layer.momentum)
-                layer.running_var.lerp_(deviation.to(layer.running_var.dtype), layer.momentum)
-        ctx.save_for_backward(x, weight, mean, var, total)
-        ctx.eps = layer.eps
-        made = [nn.functional.batch_norm(v, *of, weight, bias, eps=layer.eps) for v, *of in zip(views, mean, var)]
-        return torch.cat(made).to(x.dtype) if len(made) > 1 else made[0].to(x.dtype)
+        *statistics, counts = everyone.split([*[channels] * 2 * len(views), 1], dim=1)
+        settings = layer.running_mean, layer.running_var, layer.momentum, layer.eps, counts.flatten()
+        joined = [
+            ctx.kernels.batch_norm_gather_stats_with_counts(means, means, invstds, *settings)
+            for means, invstds in zip(statistics[::2], statistics[1::2])
+        ]
+        made = torch.empty_like(x)
+        for view, (mean, invstd), out in zip(views, joined, made.chunk(len(views))):
+            ctx.kernels.batch_norm_elemt(view, weight, bias, mean, invstd, layer.eps, out=out)
+        ctx.save_for_backward(x, weight, counts, *chain.from_iterable(joined))
+        return made
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
-        """dx = w s (dy - sum dy / n - x^ sum dy x^ / n), with x^ = (x - m) s, and the sums over a view in all processes.
+        """The gradients of weight and bias are sums over the own rows, as DDP wants them."""
+        x, weight, counts, *statistics = ctx.saved_tensors
+        views, affine = len(statistics) // 2, weight is not None
+        given = list(zip(dense(grad, like=x).chunk(views), x.chunk(views), statistics[::2], statistics[1::2]))
+        own = [ctx.kernels.batch_norm_backward_reduce(*view, weight, True, affine, affine) for view in given]
+        sums = torch.cat([total for sum_dy, sum_dy_xmu, *_ in own for total in (sum_dy, sum_dy_xmu)])
+        if get_world_size(ctx.group) > 1:
+            dist.all_reduce(sums, group=ctx.group)
+        sums, counts = sums.view(views, 2, -1), counts.flatten().to(torch.int32)
+        to_x = [ctx.kernels.batch_norm_backward_elemt(*view, weight, *both, counts) for view, both in zip(given, sums)]
+        *_, to_weight, to_bias = zip(*own)
+        of_layer = [reduce(torch.add, parts) if affine else None for parts in (to_weight, to_bias)]
+        return torch.cat(to_x) if views > 1 else to_x[0], *of_layer, None
 
-        The gradients of weight and bias are these sums over the own rows, as DDP wants them.
-        """
-        x, weight, mean, var, total = ctx.saved_tensors
-        shape = [len(mean), 1, -1] + [1] * (x.ndim - 2)
-        rows, grad = (of.to(mean.dtype).unflatten(0, (len(mean), -1)) for of in (x, grad))
-        inverse = torch.rsqrt(var + ctx.eps)
-        centred = rows - mean.view(shape)
-        axes = [axis for axis in range(rows.ndim) if axis not in (0, 2)]
-        own = torch.stack([grad.sum(dim=axes), (grad * centred).sum(dim=axes) * inverse])
-        sums = own.clone()
-        dist.all_reduce(sums, group=ctx.group)
-        of_mean, of_variance = (sums / total).view(2, *shape)
-        scale = inverse if weight is None else inverse * weight
-        slope = inverse.view(shape) * of_variance
-        to_x = torch.addcmul(grad - of_mean, centred, slope, value=-1).mul_(scale.view(shape))
-        to_bias, to_weight = own.sum(dim=1)
-        wanted = (to_weight.to(weight.dtype), to_bias.to(weight.dtype)) if weight is not None else (None, None)
-        return to_x.flatten(0, 1).to(x.dtype), *wanted, None
+
+def dense(tensor: Tensor, like: Tensor) -> Tensor:
+    """A tensor in one piece, with channels last where the other's are."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(like.ndim, torch.contiguous_format)
+    channels_last = like.is_contiguous(memory_format=last)
+    return tensor.contiguous(memory_format=last if channels_last else torch.contiguous_format)
 
 
 @MODELS.register_module('SyncBN')
 class SyncBN(nn.modules.batchnorm._BatchNorm):
-    """Batch norm over the batch of all processes, on GPUs and on CPUs; untested on a GPU.
+    """Batch norm over the batch of all processes, on GPUs by torch's kernels and on CPUs; untested on a GPU.
 
     torch's own SyncBatchNorm refuses CPU tensors, and on GPUs the host waits for the device three times in each layer, for
     counts of images that could differ. DDP refuses that class on a CPU, so this one is not derived from it. With one process,
@@ -147,7 +217,6 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         group: how many neighbouring processes share their statistics, such as those of one machine; all unless given.
     """
 
-    views = 1
     _check_input_dim = nn.SyncBatchNorm._check_input_dim
 
     def __init__(self, num_features: int, group: int | None = None, **kwargs) -> None:
@@ -155,35 +224,48 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
         self.group = group
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or get_world_size() == 1:
+        if not self.training or get_world_size() == PASS.views == 1:
             return super().forward(x)
-        return self._over_processes(x)
+        if get_world_size() == 1 and torch.compiler.is_compiling():  # which fuses all of it
+            return torch.cat([super(SyncBN, self).forward(view) for view in x.chunk(PASS.views)])
+        return self._of_views(x)
 
     @torch.compiler.disable  # traced collectives gave other gradients, so what is compiled ends before and begins after
-    def _over_processes(self, x: Tensor) -> Tensor:
+    def _of_views(self, x: Tensor) -> Tensor:
         if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(self.views)
-        return _OverProcesses.apply(x, self.weight, self.bias, self)
+            self.num_batches_tracked.add_(PASS.views)
+        return _OfViews.apply(x, self.weight, self.bias, self)
+
+
+@contextmanager
+def pass_of(views: int) -> Iterator[None]:
+    """A pass through a network whose batch holds so many views, one after another."""
+    before, PASS.views = PASS.views, views
+    try:
+        yield
+    finally:
+        PASS.views = before
 
 
 def each_view(network: nn.Module, run: Callable[[nn.Module, Tensor], Tensor], views: Sequence[Tensor]) -> list[Tensor]:
-    """`run(network, view)` of each view, whose batch statistics are its own.
+    """`run(network, view)` of each view, in their order; the batch statistics are each view's own.
 
-    Over several processes all views go through in one pass, which halves the exchanges of two, where every norm over the
-    batch is a SyncBN and the views have one shape.
+    Views of one shape go through in one pass, so that the crops of two sizes take two passes, on one process or many. The
+    rows of a pass are those of its first view, then those of the second. A view is alone where a norm over the batch is not
+    a SyncBN. `run` returns a row for each image.
     """
-    norms = norms_of(network)
-    apart = not all(isinstance(norm, SyncBN) for norm in norms) or len({view.shape for view in views}) > 1
-    if get_world_size() == 1 or not norms or apart:
-        return [run(network, view) for view in views]
-    for norm in norms:
-        norm.views = len(views)
-    found = run(network, torch.cat(list(views))).chunk(len(views))
-    for norm in norms:
-        norm.views = 1
-    return list(found)
+    joins = all(isinstance(norm, SyncBN) for norm in norms_of(network))
+    passes: dict[object, list[int]] = {}
+    for number, view in enumerate(views):
+        passes.setdefault(view.shape if joins else number, []).append(number)
+    outputs: dict[int, Tensor] = {}
+    for numbers in passes.values():
+        batch = torch.cat([views[number] for number in numbers]) if len(numbers) > 1 else views[numbers[0]]
+        with pass_of(len(numbers)):
+            outputs.update(zip(numbers, run(network, batch).chunk(len(numbers))))
+    return [outputs[number] for number in range(len(views))]
 
 
-def first_view(network: nn.Module, rows: Tensor) -> Tensor:
-    """The first view's rows of what this part of a network has just put out."""
-    return rows.chunk(next((layer.views for layer in network.modules() if isinstance(layer, SyncBN)), 1))[0]
+def first_view(rows: Tensor) -> Tensor:
+    """The first view's rows of what a part of a network has put out in the pass under way."""
+    return rows.chunk(PASS.views)[0]

@@ -124,7 +124,9 @@ class Siamese(BaseModel):
     @torch.no_grad()
     def teach(self, views: list[Tensor]) -> list[Tensor]:
         """The teacher's embeddings, without gradient."""
-        return each_view(self.teacher, self._shuffled if self.shuffle_bn else embed, views)
+        if self.shuffle_bn:
+            return [self._shuffled(self.teacher, view) for view in views]
+        return each_view(self.teacher, embed, views)
 
     @staticmethod
     def _shuffled(teacher: nn.Module, images: Tensor) -> Tensor:

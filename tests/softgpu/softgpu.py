@@ -197,6 +197,17 @@ def cudnn_batch_norm_backward(func, args, kwargs):
     return device(of_x.to(x.dtype)), *map(device, of_parameters)
 
 
+def as_ours(func, args, kwargs):
+    """One of the kernels of batch norm over processes, with the numbers of ours for CPUs."""
+    from mmairl.models.batchnorm import CPUKernels
+
+    found, there = func(*args, **kwargs), {key: host(value) for key, value in kwargs.items()}
+    right = getattr(CPUKernels, func.overloadpacket.__name__)(*map(host, args), **there)
+    return found if right is None else fill(found, right)
+
+
+KERNELS = ('stats', 'gather_stats_with_counts', 'elemt', 'backward_reduce', 'backward_elemt')
+ON_CUDA_ONLY.update({f'batch_norm_{kernel}': as_ours for kernel in KERNELS})
 torch.backends.cuda.enable_flash_sdp(False)  # the CPU has no such operations
 torch.backends.cuda.enable_mem_efficient_sdp(False)
 torch.backends.cuda.enable_cudnn_sdp(False)
