@@ -13,15 +13,15 @@ import mmairl  # noqa: F401  before torch, which takes seconds
 # isort: split
 import torch
 from rich.console import Console
-from rich.table import Table
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.flags import positive
+from mmairl.report.table import print_table, save_table
 from projects.benchmark import scaling
 from projects.benchmark.limits import measure
-from projects.benchmark.report import machine, terminal, write
+from projects.benchmark.report import machine, show, write
 from projects.benchmark.suites import SUITES
 from projects.benchmark.timing import compare
 
@@ -42,16 +42,13 @@ def parse_args() -> argparse.Namespace:
 
 def detection(args: argparse.Namespace) -> None:
     """AP as training goes, in the terminal and as CSV."""
-    from mmairl.report.table import save_table
     from projects.benchmark.detection import SCORES, learning_curve  # mmdet is optional
 
     if not args.checkpoint:
         raise UserError('--suite detection starts from a pre-trained ResNet-18; give --checkpoint')
     rows = learning_curve(args.checkpoint, DEFAULT / 'run', args.steps, max(1, args.steps // 3))
-    table = Table('iteration', *SCORES)
-    for step, *scores in rows:
-        table.add_row(str(step), *(f'{value:.1f}' for value in scores))
-    Console().print(table)
+    shown = [(str(step), [f'{value:.1f}' for value in scores]) for step, *scores in rows]
+    print_table(SCORES, shown, head='iteration')
     print(save_table(('iteration', *SCORES), rows, args.out or DEFAULT / 'detection'))
 
 
@@ -72,7 +69,7 @@ def beside_peers(args: argparse.Namespace) -> None:
                     rows.append(compare(case, args.rounds, args.device))
                 except AssertionError as error:
                     differing.append(f'{case.name}, against {case.peer_name}: {" ".join(str(error).split())}')
-    console.print(terminal(rows, limits))
+    show(rows, limits)
     command = f'tools/benchmark.py --suite {args.suite} --device {args.device} --rounds {args.rounds}'
     out = args.out or DEFAULT / f'{args.suite}_{args.device}'
     print(*write(rows, args.device, command + (' --quick' if args.quick else ''), out, limits))

@@ -6,14 +6,12 @@ compared with torch before it is kept.
 
 import argparse
 
-from rich.console import Console
-from rich.table import Table
-
 from mmairl.configs import load_config
 from mmairl.errors import one_sentence_errors
 from mmairl.files import output
 from mmairl.flags import positive
 from mmairl.report.card import write_card
+from mmairl.report.table import print_table
 from mmairl.weights.load import not_finite
 from mmairl.weights.read import Backbone, read_backbone
 from mmairl.weights.write import WRITERS, write_backbone
@@ -32,21 +30,20 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def summary(backbone: Backbone) -> Table:
+def summary(backbone: Backbone) -> list[tuple[str, list[str]]]:
     """How many keys kept their names, which got new ones and which were left behind, by the beginning of the name."""
     changed = {old: new for old, new in backbone.renamed.items() if old != new}
-    table = Table(title=str(backbone), title_justify='left', show_header=False)
-    table.add_row('read', f'{len(backbone.renamed) + len(backbone.dropped)} tensors')
-    table.add_row('kept under their names', str(len(backbone.renamed) - len(changed)))
+    rows = [('read', [f'{len(backbone.renamed) + len(backbone.dropped)} tensors'])]
+    rows.append(('kept under their names', [str(len(backbone.renamed) - len(changed))]))
     example = next(iter(changed.items()), None)
-    table.add_row('renamed', f'{len(changed)}' + (f', as {example[0]} → {example[1]}' if example else ''))
-    table.add_row('left behind', f'{len(backbone.dropped)}' + _groups(backbone.dropped))
+    rows.append(('renamed', [f'{len(changed)}' + (f', as {example[0]} → {example[1]}' if example else '')]))
+    rows.append(('left behind', [f'{len(backbone.dropped)}' + _groups(backbone.dropped)]))
     counters = len(backbone.weights) - len(backbone.renamed)
     if counters:
-        table.add_row('added', f'{counters} batch counters of 0, which this format does not store')
+        rows.append(('added', [f'{counters} batch counters of 0, which this format does not store']))
     if wrong := not_finite(backbone.weights):
-        table.add_row('not finite', f'{len(wrong)} tensors, as {wrong[0]}: the run that made them has diverged')
-    return table
+        rows.append(('not finite', [f'{len(wrong)} tensors, as {wrong[0]}: the run that made them has diverged']))
+    return rows
 
 
 def _groups(keys: list[str]) -> str:
@@ -64,7 +61,7 @@ def main() -> None:
     args = parse_args()
     output(args.dst, args.src, args.config)
     backbone = read_backbone(args.src, args.part)
-    Console().print(summary(backbone))
+    print_table(('tensors',), summary(backbone), str(backbone))
     if args.to == 'onnx':
         from mmairl.weights.to_onnx import write_onnx  # and with it the networks of mmpretrain, which take seconds
 

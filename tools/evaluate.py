@@ -12,7 +12,6 @@ import mmairl  # noqa: F401  before torch, whose threads it sets up
 
 # isort: split
 from mmengine.dist import is_main_process
-from rich.console import Console
 
 from mmairl.configs import load_config
 from mmairl.engine.check import check_parts
@@ -31,7 +30,7 @@ from mmairl.evaluation.protocol import (
 from mmairl.files import output, write_json
 from mmairl.flags import ConfigOptions, above_zero, count, device, positive, seed
 from mmairl.report.evaluation_page import write_evaluation_page
-from mmairl.report.table import terminal_table
+from mmairl.report.table import print_results
 from mmairl.stopping import stop_processes
 from mmairl.weights.load import is_released
 
@@ -105,7 +104,7 @@ def main() -> None:
 def write(args: argparse.Namespace, result, out: Path) -> None:
     """Print the scores before anything that can fail, then keep them."""
     features = f', features {result.details["features"]}' if 'features' in result.details else ''
-    Console().print(terminal_table([result], f'in percent, {Path(args.config).stem}{features}'))
+    print_results([result], f'in percent, {Path(args.config).stem}{features}')
     record = dict(protocol=args.protocol, config=args.config, checkpoint=args.checkpoint, part=args.part)
     write_json(out, {**record, **dataclasses.asdict(result)})
     print(f'written to {out}, and with what else was measured there to {write_evaluation_page(out.parent)}')

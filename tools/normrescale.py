@@ -4,8 +4,6 @@ import argparse
 from pathlib import Path
 
 from mmengine.logging import print_log
-from rich.console import Console
-from rich.table import Table
 
 from mmairl.analysis.normrescale import PER, STATISTICS, WHOLE_NUMBERS, Row, left_alone, normrescale
 from mmairl.errors import UserError, one_sentence_errors
@@ -13,7 +11,7 @@ from mmairl.files import output, write_checkpoint
 from mmairl.flags import above_zero
 from mmairl.report.figures import norm_lines
 from mmairl.report.svg import save_figure
-from mmairl.report.table import save_table
+from mmairl.report.table import print_table, save_table
 from mmairl.weights.load import load_checkpoint
 from mmairl.weights.norms import looks_lars_trained, typical_growth, weight_norms
 from mmairl.weights.pickles import ORIGIN
@@ -56,7 +54,7 @@ def main() -> None:
     if args.strict and left_alone([row for row in rows if row.why != WHOLE_NUMBERS]):
         raise UserError(f'{skipped}; nothing was written, leave out --strict to write it all the same')
     write(args, source, weights, str(anchor or f'constant {args.constant}'))
-    Console().print(table(rows))
+    print_table(('before', 'anchor', 'ratio'), [cells(row) for row in rows], 'norms', head='tensor')
     draw(args, source, weights, anchor, rows)
     if skipped:
         print_log(skipped, level=30)
@@ -84,15 +82,9 @@ def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str
     write_checkpoint(loaded, args.out)
 
 
-def table(rows: list[Row]) -> Table:
-    shown = Table(title='norms', title_justify='left')
-    shown.add_column('tensor', overflow='fold')
-    for name in ('before', 'anchor', 'ratio'):
-        shown.add_column(name, justify='right')
-    for row in rows:
-        ratio = f'{row.ratio:.4f}' if row.ratio is not None else f'[dim]{row.why}[/]'
-        shown.add_row(row.name, f'{row.norm:.4f}', '' if row.anchor is None else f'{row.anchor:.4f}', ratio)
-    return shown
+def cells(row: Row) -> tuple[str, list[str]]:
+    *norms, ratio = ('' if value is None else f'{value:.4f}' for value in (row.norm, row.anchor, row.ratio))
+    return row.name, [*norms, ratio or row.why]
 
 
 def draw(args: argparse.Namespace, source: Backbone, weights: dict, anchor: Backbone | None, rows: list[Row]) -> None:

@@ -29,7 +29,7 @@ from mmairl.machine import cores
 from mmairl.report.studies_page import write_studies_page
 from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import latex, markdown
-from mmairl.report.table import rich_table
+from mmairl.report.table import print_table
 from mmairl.study.collect import collect
 from mmairl.study.conduct import complete, look_into, until_decided
 from mmairl.study.guard import compare, require_fair
@@ -223,7 +223,7 @@ def show_power(study: Study, path: Path, effect: float) -> None:
         print(f"{labels[key]}: {of['runs']} runs; those that a factor's effect of {effect:g} wants: {said}")
     for key, family in record.get('comparisons', {}).items() if not study.design else ():
         planned = plan_seeds([Comparison(**of) for of in family], effect)
-        CONSOLE.print(rich_table(columns, [(row, numbers) for row, *numbers in planned], labels[key]))
+        print_table(columns, [(row, numbers) for row, *numbers in planned], labels[key])
     CONSOLE.print(
         'found four times in five, corrected for the comparisons of a score; the spreads are estimates from these seeds',
         highlight=False,

@@ -7,13 +7,10 @@ was measured beside what the paper prints for one pre-training.
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.flags import positive
-from mmairl.report.table import rich_table, save_table
+from mmairl.report.table import print_table, save_table
 from mmairl.study.published import row
 from mmairl.transfer.run import Place, prepare, run_task
 from mmairl.transfer.tasks import DEFAULT, TASKS, chosen, lacking, require_platform
@@ -57,12 +54,12 @@ def main() -> None:
         measured |= run_task(name, start, depth, place)
     columns = [column for name in names for column in TASKS[name].scores]
     rows = [(column, measured.get(column), published.get(column)) for column in columns]
-    Console().print(table(rows, args.beside))
+    show(rows, args.beside)
     print(save_table(('column', 'measured', f'published, {args.beside}'), rows, work_dir / 'table'))
 
 
-def table(rows: list[tuple[str, float | None, float | None]], beside: str) -> Table:
-    """What was measured beside what was published; what is not there is blank."""
+def show(rows: list[tuple[str, float | None, float | None]], beside: str) -> None:
+    """Print what was measured beside what was published; what is not there is blank."""
     shown = []
     for column, ours, theirs in rows:
         digits = 1 if column not in TASKS['nyuv2'].plain else 3
@@ -70,7 +67,7 @@ def table(rows: list[tuple[str, float | None, float | None]], beside: str) -> Ta
         cells = ['' if value is None else f'{value:.{digits}f}' for value in (ours, theirs, difference)]
         shown.append((column, cells))
     title = 'transfer, in percent (nyuv2_rms and nyuv2_rel: as they are)'
-    return rich_table(('measured', f'published, {beside}', 'difference'), shown, title)
+    print_table(('measured', f'published, {beside}', 'difference'), shown, title)
 
 
 if __name__ == '__main__':

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from torch import Tensor, nn
 
 from mmairl.analysis.cka import full_cka, network_cka, stage_cka
@@ -21,7 +20,7 @@ from mmairl.report.figures import heat_map, lines, norm_curves, norm_lines
 from mmairl.report.page import Page
 from mmairl.report.sections import add_maps, add_neighbours
 from mmairl.report.svg import save_figure, svg
-from mmairl.report.table import html_table, rich_table, save_table
+from mmairl.report.table import html_table, print_table, save_table
 from mmairl.weights.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
 from mmairl.weights.read import Backbone
 
@@ -56,7 +55,7 @@ def norms_page(networks: Mapping[str, Backbone], kernel: int, out: Path) -> Path
         'without L2 on batch norm leaves, and NormRescale is the remedy before fine-tuning.',
         html_table(columns, verdicts),
     )
-    Console().print(rich_table(columns, verdicts))
+    print_table(columns, verdicts)
     return page.write(out / 'norms.html')
 
 
@@ -79,13 +78,13 @@ def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: b
     save_figure(figure, out / 'cka')
     page.add(heading, text, svg(figure, 'cka'))
     if not two:
-        Console().print(rich_table(names, [(of, [f'{v:.3f}' for v in row]) for of, row in zip(names, values.tolist())]))
+        print_table(names, [(of, [f'{v:.3f}' for v in row]) for of, row in zip(names, values.tolist())])
         return page.write(out / 'cka.html')
     equal = values.diagonal().tolist()
     series = {' and '.join(names): (range(len(equal)), equal)}
     save_figure(lines(series, 'equal stages', y='CKA', ticks=rows), out / 'cka_stages')
     page.add('Equal stages', 'As in Fig. 3b of the paper.', chart(series, 'CKA', 'stage', ticks=rows, wide=True))
-    Console().print(rich_table(('CKA',), [(name, (f'{value:.4f}',)) for name, value in zip(rows, equal)]))
+    print_table(('CKA',), [(name, (f'{value:.4f}',)) for name, value in zip(rows, equal)])
     if full:
         number = full_cka(*networks.values(), _watched(images, 'CKA over all images'))
         page.add('Pooled features, all images at once', f'The biased estimate, as papers report it: {number:.4f}.')
@@ -142,7 +141,7 @@ def _add_geometry(
         '(lower is more even); RankMe how many dimensions are in use; spread is 1 for an even cloud and 0 after collapse.',
         html_table(columns, shown),
     )
-    Console().print(rich_table(columns, shown))
+    print_table(columns, shown)
     found = {name: spectrum(x) for name, x in features.items()}
     longest = max(map(len, found.values()))
     padded = [F.pad(values, (0, longest - len(values))).tolist() for values in found.values()]

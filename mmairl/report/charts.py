@@ -1,8 +1,8 @@
 """Curves for a page, where uPlot draws them: all runs at one step, zoom, smoothing, and one legend for all of a page."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from math import inf, isfinite
 
 import numpy as np
 from markupsafe import Markup
@@ -11,8 +11,8 @@ from mmairl.report.page import COLOURS
 
 Numbers = Sequence[float]
 Curve = tuple[Numbers | Mapping[str, Numbers], Numbers]
-POINTS = 1000  # of a curve on a page; of the small picture that stands there until the script draws
-STILL = 60
+POINTS = 1000  # of a curve on a page
+STILL = 60  # of one in the small picture that stands there until the script draws
 STILL_SIZE = WIDTH, HEIGHT = 460, 150
 
 
@@ -22,10 +22,11 @@ def chart(
     x: str = '',
     *,
     log: str = '',
-    normal: tuple[float, float] = (-inf, inf),
+    normal: tuple[float, float] = (-math.inf, math.inf),
     level: float | None = None,
     ticks: Sequence[str] = (),
     wide: bool = False,
+    points: int = POINTS,
 ) -> Markup:
     """Return a chart with one line a name.
 
@@ -38,12 +39,13 @@ def chart(
         level: a value of y to mark by a dotted line.
         ticks: names along x, in place of the numbers 0, 1, 2, ...
         wide: as wide as the page.
+        points: of a line, at most.
     """
     curves = []
     for name, (along, y) in series.items():
         shown = [value if value > 0 or 'y' not in log else np.nan for value in y]  # a logarithmic axis has no zero
-        curves.append(_thinned(name, along if isinstance(along, Mapping) else {x: along}, shown, POINTS))
-    ends = [end if isfinite(end) else None for end in normal]
+        curves.append(_thinned(name, along if isinstance(along, Mapping) else {x: along}, shown, points))
+    ends = [end if math.isfinite(end) else None for end in normal]
     content = dict(title=title, log=log, normal=ends, level=level, ticks=[*ticks], series=curves)
     box = Markup('<div class="curves{}" data-chart="{}"><b>{}</b>{}</div>')
     data = json.dumps(content, ensure_ascii=False, separators=(',', ':'))
@@ -63,7 +65,7 @@ def _thinned(name: str, x: Mapping[str, Numbers], y: Numbers, most: int) -> dict
 
 def _plain(values: Sequence[float]) -> list[float | None]:
     """Numbers for JSON, which knows no NaN: six digits, and whole ones as they are."""
-    return [None if not isfinite(v) else int(v) if v == int(v) else float(f'{v:.6g}') for v in values]
+    return [None if not math.isfinite(v) else int(v) if v == int(v) else float(f'{v:.6g}') for v in values]
 
 
 def _still(curves: Sequence[Mapping], log: str) -> Markup:
@@ -85,5 +87,5 @@ def _still(curves: Sequence[Mapping], log: str) -> Markup:
 
 def _share(value: float, values: Sequence[float], log: bool) -> float:
     """The place of a value between the least and the greatest, 0 to 1."""
-    low, high, value = np.log([values[0], values[-1], value]) if log else (values[0], values[-1], value)
+    low, high, value = map(math.log if log else float, (values[0], values[-1], value))
     return (value - low) / (high - low) if high > low else 0.5

@@ -60,9 +60,7 @@ class Run:
         return np.interp(steps, [0, *logged], [0, *spent])
 
 
-def write_compare_page(
-    folders: Sequence[str | Path], out: str | Path, names: Mapping[str, str] = LABELS, title: str = 'Runs compared'
-) -> Path:
+def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     """Write a page of two work dirs or more.
 
     >>> write_compare_page(['work_dirs/a', 'work_dirs/b'], 'compare.html')  # doctest: +SKIP
@@ -72,15 +70,17 @@ def write_compare_page(
     runs = [_read(folder, name) for folder, name in zip(folders, _names([Path(f).resolve() for f in folders]))]
     if silent := [run.name for run in runs if not any(steps for steps, _ in run.curves.values())]:
         raise UserError(f'{silent[0]} has logged nothing yet; compare runs that have')
-    shared = [name for name in names if sum(name in run.curves for run in runs) > 1]
+    shared = [name for name in LABELS if sum(name in run.curves for run in runs) > 1]
     if not shared:
         raise UserError(f'{", ".join(map(str, folders))} logged no quantity in common; compare runs of one kind')
     lead = ', '.join(f'\u2068{run.name}\u2069' for run in runs)  # isolated: one that turns its direction turns no other
-    page = Page(title, lead if len(runs) < 10 else f'{len(runs)} runs', wide=True)
-    _add_differences(page, runs)
+    page = Page('Runs compared', lead if len(runs) < 10 else f'{len(runs)} runs', wide=True)
+    columns, rows = differences({run.name: run.config for run in runs})
+    text = 'All settings are equal.' if not rows else 'All other settings are equal. — : not set.'
+    page.add('What differs between the configs', text, html_table(columns, rows, words=True) if rows else '')
     _add_ends(page, runs)
     units = [unit for unit in UNITS if sum(run.along(unit, [0]) is not None for run in runs) > 1]
-    page.add('Curves', '', [_over_each_other(runs, name, names[name], units) for name in shared])
+    page.add('Curves', '', [_over_each_other(runs, name, LABELS[name], units) for name in shared])
     return page.write(out)
 
 
@@ -97,23 +97,21 @@ def _read(folder: str | Path, name: str) -> Run:
     own = config_of(folder)
     if 'load_from' in own:  # a later start has the checkpoint that it went on from
         own['load_from'] = config_of(folder, 0).get('load_from')
-    config = {key: str(value) for key, value in flat(own).items() if key not in ELSEWHERE}
+    config = {key: str(value) for key, value in flat(own).items()}
     scores = {score: value for record in records_in(folder) for score, value in record.scores.items()}
     if (result := Path(folder) / 'result.json').is_file():
         scores |= read_json(result, Scores).scores
     return Run(name, read_scalars(folder), config, first_steps(folder), scores)
 
 
-def _add_differences(page: Page, runs: Sequence[Run]) -> None:
-    """Add a table of the settings that differ, with the fewer of settings and runs as its columns."""
-    keys = sorted({key for run in runs for key in run.config})
-    rows = [(key, [run.config.get(key, '—') for run in runs]) for key in keys]
-    differ, columns = [(key, values) for key, values in rows if len(set(values)) > 1], [run.name for run in runs]
-    text = f'{len(differ)} of {len(rows)} settings; all others are equal. — : not set.'
-    if 0 < len(differ) < len(runs):
-        by_run = zip(*(values for _, values in differ))
-        columns, differ = [key for key, _ in differ], list(zip(columns, by_run))
-    page.add('What differs between the configs', text, html_table(columns, differ, words=True) if differ else '')
+def differences(configs: Mapping[str, Mapping[str, str]]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Columns and rows of the settings that differ, with the fewer of settings and runs as columns."""
+    keys = sorted({key for config in configs.values() for key in config if key not in ELSEWHERE})
+    rows = [(key, [config.get(key, '—') for config in configs.values()]) for key in keys]
+    rows = [(key, values) for key, values in rows if len(set(values)) > 1]
+    if 0 < len(rows) < len(configs):
+        return [key for key, _ in rows], list(zip(configs, zip(*(values for _, values in rows))))
+    return list(configs), rows
 
 
 def _add_ends(page: Page, runs: Sequence[Run]) -> None:

@@ -30,7 +30,7 @@ from mmairl.report.analysis_pages import add_invariance
 from mmairl.report.charts import chart
 from mmairl.report.page import Page, fill
 from mmairl.report.sections import CURVES, add_maps, add_neighbours, augmented, percent, picture, some
-from mmairl.report.table import results_table, terminal_table
+from mmairl.report.table import print_results, results_table
 
 K = 20
 PAIRS = 8  # images that are shown with their views
@@ -50,7 +50,7 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     console.print('[bold]2/3[/] measuring the features')
     data = tuple(dataset for _, dataset in evaluation_sets(cfg).values())
     results, features = measure_subjects(cfg, data, checkpoint, seed, device)
-    console.print(terminal_table(results, f'top-1 in percent on {len(data[1])} test images'))
+    print_results(results, f'top-1 in percent on {len(data[1])} test images')
     console.print(verdict(results))
 
     console.print('[bold]3/3[/] drawing the page')

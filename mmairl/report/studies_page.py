@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
+from statistics import mean
 
 from mmairl.errors import UserError
 from mmairl.report.page import write_page
@@ -28,12 +29,11 @@ def write_studies_page(folder: str | Path) -> Path:
     for path in sorted(of for of in folder.iterdir() if of.is_dir()):
         try:
             study, changed = json.loads((path / 'study.json').read_text()), (path / 'study.json').stat().st_mtime
-            done, linked = progress(study), (path / 'page.html').is_file()
-            facts = {'scale': study['scale']['name'], 'runs': '{} of {} are finished'.format(*done)}
-            facts |= _scores(study) if study['metrics'] else {}
-            said = {name: str(study[name]) for name in ('title', 'question')}
+            shown = {name: str(study[name]) for name in ('title', 'question')}
+            shown |= dict(scale=study['scale']['name'], done='{} of {}'.format(*progress(study)), scores=_scores(study))
             written = time.strftime('%Y-%m-%d %H:%M', time.localtime(changed))
-            found.append(dict(said, folder=path.name, linked=linked, facts=facts, changed=changed, written=written))
+            linked = (path / 'page.html').is_file()
+            found.append(dict(shown, folder=path.name, linked=linked, changed=changed, written=written))
         except FileNotFoundError:
             others[path.name] = 'no study.json is in it: no study, or one that has not collected yet (--collect)'
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # whatever a foreign file holds
@@ -43,29 +43,27 @@ def write_studies_page(folder: str | Path) -> Path:
         'studies.html',
         title='Studies',
         lead=f'{len(found)} in {folder.resolve().name}, the newest first.',
+        wide=True,
         studies=sorted(found, key=itemgetter('changed'), reverse=True),
         others=others,
     )
 
 
-def _scores(study: Mapping) -> dict[str, str]:
-    """The best and the last row by the first score, and its verdicts."""
+def _scores(study: Mapping) -> list[str]:
+    """The first score, its best and its last row, and its verdicts."""
+    if not study['metrics']:
+        return ['—'] * 4
     metric = study['metrics'][0]
     place = [(column.kind, column.key) for column in columns(study)].index(('measured', metric['key']))
     rows = [(of.row['name'], cell) for of in table_lines(study) if (cell := of.cells[place]).numbers]
-    facts: dict[str, str] = {}
-    if rows:
-        best, last = max(rows, key=lambda of: sum(of[1].numbers) / len(of[1].numbers)), rows[-1]
-        said = {name: f'{name}: {cell.value} {cell.spread} (n = {cell.n})' for name, cell in (best, last)}
-        facts[f'{metric["label"]}, best row'] = said[best[0]]
-        facts[f'{metric["label"]}, last row'] = said[last[0]]
+    said = [f'{name}: {cell.value} {cell.spread} (n = {cell.n})' for name, cell in rows]
+    best = max(range(len(rows)), key=lambda row: mean(rows[row][1].numbers), default=None)
     by_verdict: dict[str, list[str]] = {}
     compared = study['comparisons'].get(metric['key'], ())
     if crossed := effects_of_factors(study).get(metric['key']):
-        compared = [of for of in crossed if of['asked']]
+        compared = [effect for effect in crossed if effect['asked']]
     for of in compared:
         effect = f' ({signed(of["estimate"], 1)})' if of['verdict'] in WITH_EFFECT else ''
         by_verdict.setdefault(verdict_words(of), []).append(of['row'] + effect)
-    if by_verdict:
-        facts['verdicts'] = '; '.join(f'{words}: {", ".join(names)}' for words, names in by_verdict.items())
-    return facts
+    verdicts = '; '.join(f'{words}: {", ".join(names)}' for words, names in by_verdict.items())
+    return [metric['label'], *((said[best], said[-1]) if said else ('—', '—')), verdicts or '—']

@@ -8,24 +8,27 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import yaml
 from markupsafe import Markup
 from matplotlib.ticker import EngFormatter
 
-from mmairl.errors import UserError
+from mmairl.configs import flat
 from mmairl.report.charts import chart
-from mmairl.report.compare_page import write_compare_page
+from mmairl.report.compare_page import differences
 from mmairl.report.figures import Point, forest, study_bars, study_lines, study_scatter
 from mmairl.report.page import write_page
 from mmairl.report.search_section import search_section
 from mmairl.report.sections import CURVES, percent
 from mmairl.report.study_tables import LEGEND, WORDS, Column, Line, columns, effects_of_factors, signed, table_lines
 from mmairl.report.svg import svg
+from mmairl.report.table import html_table
 
+POINTS = 240  # of a curve, which stands on the pages of two rows
 SHOWN = 2  # published panels in sight; the others are folded away
 
 
 def write_study_page(study: Mapping, out: str | Path) -> Path:
-    """The study as one file beside its study.json, whose folders the links are relative to.
+    """Write the study as one file; its links to folders and checkpoints are relative to where its study.json lies.
 
     >>> write_study_page(json.loads(Path('ladder/study.json').read_text()), 'ladder/page.html')  # doctest: +SKIP
     """
@@ -47,7 +50,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         legend=LEGEND,
         kinds=[(kind, len(list(of))) for kind, of in groupby(column.kind for column in found)],
         columns=found,
-        rows=[_row(study, line, number, Path(out)) for number, line in enumerate(table)],
+        rows=[_row(study, line) for line in table],
         panels=[panel for panel in panels if panel not in published] + published[:SHOWN],
         folded=published[SHOWN:],
         effects={} if factors else _forests(study['comparisons'], 'effects on {}', study),
@@ -144,28 +147,30 @@ def _cost(study: Mapping) -> dict[str, Any]:
     )
 
 
-def _row(study: Mapping, line: Line, number: int, out: Path) -> dict[str, Any]:
-    """A row of the table, and of the list of runs: its curves, a line a seed, and the finite scores of each run."""
-    runs = line.row['runs']
+def _row(study: Mapping, line: Line) -> dict[str, Any]:
+    """A row of the table and of the list of runs, beside the row that it builds on: curves, a line a seed, and settings."""
+    runs, base = line.row['runs'], next((row for row in study['rows'] if row['name'] == line.row['on']), None)
+    named = {f'seed {run["seed"]}': run for run in runs} | {
+        f'base, seed {run["seed"]}': run for run in (base['runs'] if base else ())
+    }
     figures = []
     for name in dict.fromkeys(name for run in runs for name in run.get('curves') or ()):
-        own = [run for run in runs if name in (run.get('curves') or ())]
-        series = {f'seed {run["seed"]}': percent(name, run['curves'][name]) for run in own}
-        figures.append(chart(series, CURVES.get(name, name.replace('_', ' ')), 'step'))
-    scores = [{key: value for key, value in run.get('scores', {}).items() if isfinite(value)} for run in runs]
-    return dict(line=line, beside=_beside(study, line.row, number, out), figures=figures, runs=list(zip(runs, scores)))
-
-
-def _beside(study: Mapping, row: Mapping, number: int, out: Path) -> str:
-    """A page of the row's runs beside those of the row that it builds on, as far as they are on this disk."""
-    rows = [of for of in study['rows'] if of['name'] in (row['on'], row['name'])]
-    folders = dict.fromkeys(out.parent / run['folder'].strip('/') for of in rows for run in of['runs'])
-    there = [
-        folder for folder in folders if any(file.stat().st_size for file in folder.glob('*/vis_data/scalars.json'))
+        series = {
+            key: percent(name, run['curves'][name]) for key, run in named.items() if name in run.get('curves', ())
+        }
+        figures.append(chart(series, CURVES.get(name, name.replace('_', ' ')), 'step', points=POINTS))
+    configs = [
+        next((_settings(run) for run in of['runs'] if run.get('config_text')), {}) for of in (base, line.row) if of
     ]
-    path, title = Path('compare') / f'row-{number}.html', ' and '.join(of['name'] for of in rows)
+    columns, differ = differences(dict(zip(('base', 'this row'), configs))) if len(configs) == 2 else ((), ())
+    scores = [{key: value for key, value in run.get('scores', {}).items() if isfinite(value)} for run in runs]
+    beside = html_table(columns, differ, words=True) if differ else ''
+    return dict(line=line, beside=beside, figures=figures, runs=list(zip(runs, scores)))
+
+
+def _settings(run: Mapping) -> dict[str, str]:
+    """A run's config by dotted keys, as far as its text is one."""
     try:
-        write_compare_page(there, out.parent / path, CURVES, title)
-    except UserError:  # fewer than two have come to a line of their log
-        return ''
-    return path.as_posix()
+        return {key: str(value) for key, value in flat(yaml.safe_load(run['config_text'])).items()}
+    except yaml.YAMLError:
+        return {}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from markupsafe import Markup
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,15 +17,31 @@ from mmairl.report.page import fill
 Rows = Sequence[tuple[str, Sequence[str]]]
 
 
-def rich_table(columns: Sequence[str], rows: Rows, title: str = '', best: Iterable[tuple[int, int]] = ()) -> Table:
-    """For the terminal; the cells `best`, by row and column, are bold."""
+def print_table(
+    columns: Sequence[str], rows: Rows, title: str = '', best: Iterable[tuple[int, int]] = (), head: str = ''
+) -> None:
+    """Print a table as wide as it is where its lines are kept (in a pipe or a file), or where it has room.
+
+    In a narrower terminal each row is a list of its cells. The cells `best`, by row and column, are bold,
+    """
     table = Table(title=Text(title) if title else None, title_justify='left')
-    table.add_column('')
-    for name in columns:
-        table.add_column(Text(name), justify='right')
+    table.add_column(Text(head), no_wrap=True)
+    for place, name in enumerate(columns):
+        words = any(cells[place][:1].isalpha() for _, cells in rows)
+        table.add_column(Text(name), justify='left' if words else 'right', no_wrap=True)
     for i, (name, cells) in enumerate(rows):
         table.add_row(Text(name), *(Text(cell, 'bold' if (i, j) in best else '') for j, cell in enumerate(cells)))
-    return table
+    console = Console()
+    width = console.measure(table, options=console.options.update_width(10_000)).maximum
+    if not console.is_terminal:
+        console.width = max(console.width, width)
+    if width <= console.width:
+        console.print(table)
+        return
+    console.print(Text(title, 'italic'))
+    for name, cells in rows:
+        console.print(Text(name, 'bold'))
+        console.print(*(Text(f'  {column}: {cell}') for column, cell in zip(columns, cells) if cell), sep='\n')
 
 
 def html_table(
@@ -34,8 +51,8 @@ def html_table(
     return fill('table.html', columns=columns, rows=rows, best=best, bars=bars, words=words)
 
 
-def terminal_table(results: Sequence[Result], title: str) -> Table:
-    return rich_table(**_scores(results), title=title)
+def print_results(results: Sequence[Result], title: str) -> None:
+    print_table(**_scores(results), title=title)
 
 
 def results_table(results: Sequence[Result]) -> Markup:

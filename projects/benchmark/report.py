@@ -7,9 +7,9 @@ from datetime import date
 from pathlib import Path
 
 import torch
-from rich.table import Table
 
 from mmairl.files import write_json, write_text
+from mmairl.report.table import print_table
 from projects.benchmark.limits import Limits
 from projects.benchmark.timing import Row
 
@@ -46,13 +46,10 @@ def cells(row: Row, limits: Limits | None = None) -> list[str]:
     ]
 
 
-def terminal(rows: Sequence[Row], limits: Limits | None = None) -> Table:
-    table = Table(title='ratio: how many times as long as ours the other takes', title_justify='left')
-    for name in COLUMNS:
-        table.add_column(name, justify='right' if name in COLUMNS[2:9] else 'left', overflow='fold')
-    for row in rows:
-        table.add_row(*cells(row, limits))
-    return table
+def show(rows: Sequence[Row], limits: Limits | None = None) -> None:
+    told = [cells(row, limits) for row in rows]
+    title = 'ratio: how many times as long as ours the other takes'
+    print_table(COLUMNS[1:], [(name, rest) for name, *rest in told], title, head=COLUMNS[0])
 
 
 def write(

@@ -14,11 +14,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.report.table import print_table
 from projects.faults import checkpoints, disk, images, kills, long_run
 
 # The function, how often by default, and which counts must be 0.
@@ -48,10 +46,9 @@ def main() -> None:
         raise UserError(f'{folder} is not empty, and old runs in it would be resumed; remove it or give --folder')
     register()
     counts = try_faults(count, args.seed, folder)
-    table = Table(args.kind, 'count', 'verdict')
-    for name, number in counts.items():
-        table.add_row(name, f'{number:g}', '' if name not in faults else '[red]fault' if number else '[green]none')
-    Console().print(table)
+    verdicts = {name: ('fault' if number else 'none') if name in faults else '' for name, number in counts.items()}
+    rows = [(name, [f'{number:g}', verdicts[name]]) for name, number in counts.items()]
+    print_table(('count', 'verdict'), rows, head=args.kind)
     sys.exit(1 if any(counts[name] for name in faults) else 0)
 
 

@@ -13,8 +13,6 @@ import statistics
 from pathlib import Path
 
 from mmengine import Config
-from rich.console import Console
-from rich.table import Table
 
 from mmairl.analysis.cka import stage_cka
 from mmairl.analysis.images import Images
@@ -27,7 +25,7 @@ from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.evaluation.recipes import recipe_of
 from mmairl.report.figures import norm_lines
 from mmairl.report.svg import save_figure
-from mmairl.report.table import save_table
+from mmairl.report.table import print_table, save_table
 from mmairl.weights.norms import typical_growth, weight_norms
 from mmairl.weights.read import read_backbone
 
@@ -84,12 +82,7 @@ def fine_tuned(cfg: Config, name: str, start: dict | None, rate: float, seed: in
 
 
 def show(title: str, header: list[str], rows: list[list[str]]) -> None:
-    table = Table(title=title, title_justify='left')
-    for number, name in enumerate(header):
-        table.add_column(name, justify='right' if number else 'left')
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    print_table(header[1:], [(name, cells) for name, *cells in rows], title, head=header[0])
 
 
 @one_sentence_errors

@@ -8,13 +8,11 @@ import pytest
 from mmengine.config import Config
 from outline import sound
 from test_evaluation_page import leave
-from test_study_page import row, run, study
 
 from mmairl.configs import flat
 from mmairl.engine.scalars import config_of
 from mmairl.errors import UserError
 from mmairl.report.compare_page import write_compare_page
-from mmairl.report.study_page import write_study_page
 
 
 def leave_run(folder, starts, **config):
@@ -80,7 +78,6 @@ def test_only_what_differs_is_listed_and_how_each_ended(runs, tmp_path):
     assert table(page, 0) == [
         ['more.0.k', '—', '1'], ['randomness.seed', '3', '4'], ['total_batch_size', '16', '32'],
     ]  # fmt: skip
-    assert '3 of 6 settings' in page.read_text()
     assert table(page, 1) == [['x/run', '3', '8', '6', '71.25', '1'], ['y/run', '4', '8', 'never', '—', '1']]
 
 
@@ -111,20 +108,3 @@ def test_what_cannot_be_compared_is_a_sentence(runs, tmp_path, run_tool, capsys)
             write_compare_page(given, tmp_path / 'page.html')
     run_tool('tools/report.py', 'compare', *runs, '--out', tmp_path / 'page.html')
     assert capsys.readouterr().out.strip() == str(tmp_path / 'page.html')
-
-
-def test_a_row_of_a_study_links_to_its_runs_beside_those_that_it_builds_on(tmp_path):
-    rows = [
-        row(name, [run(0, f'runs/{name}', **{'k-nn': 50.0})], on) for name, on in (('base', None), ('next', 'base'))
-    ]
-    for of in rows:
-        leave_run(tmp_path / of['runs'][0]['folder'], [(2, 4)], total_batch_size=16, name=of['name'])
-    text = write_study_page(study(rows, ('k-NN',), seeds=[0]), tmp_path / 'page.html').read_text()
-    assert sound(text).references.count('./compare/row-1.html') == 1 and 'row-0.html' not in text  # it has one run
-    beside = tmp_path / 'compare' / 'row-1.html'
-    assert (
-        table(beside, 0) == [['base/seed_0', 'base'], ['next/seed_0', 'next']] and 'base and next' in beside.read_text()
-    )
-    for cut in ('', '{"step": 2, "lo'):  # while a run begins, the page has no such link
-        next((tmp_path / rows[1]['runs'][0]['folder']).glob('*/vis_data/scalars.json')).write_text(cut)
-        assert 'compare/' not in write_study_page(study(rows, ('k-NN',), seeds=[0]), tmp_path / 'page.html').read_text()

@@ -4,14 +4,13 @@ import re
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.protocol import Result
 from mmairl.registry import DATASETS, MODELS
 from mmairl.report import sections
 from mmairl.report.page import Page
-from mmairl.report.table import results_table, save_table, terminal_table
+from mmairl.report.table import print_results, print_table, results_table, save_table
 
 SHAPES = dict(type='Shapes', split='train', count=96, size=16)
 
@@ -36,7 +35,7 @@ def test_neighbours_are_framed_by_whether_they_are_right(tmp_path):
         assert text.count('"picture right"') == right and text.count('"picture wrong"') == 8 * 7 - right
 
 
-def test_a_score_that_a_subject_lacks_is_a_dash_and_the_best_is_marked():
+def test_a_score_that_a_subject_lacks_is_a_dash_and_the_best_is_marked(capsys):
     rows = (('raw pixels', 31.2, 40.0), ('random initialisation', 25.04, 33.3), ('trained <student>', 71.9, 80.5))
     results = [Result(name, {'k-NN, k = 20': knn, 'linear': linear}, 1.5) for name, knn, linear in rows]
     results.append(Result('[bold]teacher', {'linear': 99.0}, 0.5))
@@ -44,10 +43,25 @@ def test_a_score_that_a_subject_lacks_is_a_dash_and_the_best_is_marked():
     cells = re.search(r'<th scope="row">\[bold\]teacher</th><td>–</td><td class="best">99.0(<svg.*?</svg>)</td>', text)
     assert '<rect width="99.0%"' in cells[1], 'a bar is as long as its number'
     assert text.count('class="best"') == 2
-    console = Console(width=100, record=True)
-    console.print(terminal_table(results, 'top-1'))
-    rows = [line.replace('│', ' ').split() for line in console.export_text().splitlines()]
-    assert ['random', 'initialisation', '25.0', '33.3', '1.5'] in rows and ['[bold]teacher', '–', '99.0', '0.5'] in rows
+    print_results(results, 'top-1')
+    lines = [line.replace('│', ' ').split() for line in capsys.readouterr().out.splitlines()]
+    assert ['random', 'initialisation', '25.0', '33.3', '1.5'] in lines and [
+        '[bold]teacher',
+        '–',
+        '99.0',
+        '0.5',
+    ] in lines
+
+
+def test_a_table_is_whole_in_a_pipe_and_a_list_in_a_narrow_terminal(capsys, monkeypatch):
+    columns, rows = ['against', 'ours'], [(f'case {i}', ['another library ' * 5, f'{i}.5 ms']) for i in range(2)]
+    monkeypatch.setenv('COLUMNS', '80')
+    print_table(columns, rows, 'step')
+    assert any('case 1' in line and '1.5 ms' in line for line in capsys.readouterr().out.splitlines())
+    monkeypatch.setenv('FORCE_COLOR', '1')
+    print_table(columns, rows, 'step')
+    lines = re.sub(r'\x1b\[[0-9;]*m', '', capsys.readouterr().out).splitlines()
+    assert 'case 1' in lines and '  ours: 1.5 ms' in lines and max(map(len, lines)) <= 80
 
 
 def test_numbers_of_a_table_keep_seven_digits_and_a_name_is_no_formula(tmp_path):

@@ -1,6 +1,7 @@
 """The page of a study and its tables: the arithmetic, the blanks, the links, and names that mean harm."""
 
 import html
+import json
 import math
 import re
 from dataclasses import asdict
@@ -225,6 +226,20 @@ def test_each_run_tells_where_it_came_from(pages):
         assert fact in block, fact
     assert 'href="./runs/0/seed_0/epoch_30.pth"' in block and 'href="./runs/0/seed_0"' in block
     assert text.count('<b>instance accuracy, %</b>') == 4  # a chart a row, with all its seeds
+
+
+def test_a_page_that_is_mailed_has_each_row_beside_the_one_that_it_builds_on(page):
+    found = ladder()
+    for place, rate in enumerate((0.5, 0.25)):
+        found['rows'][place]['runs'][0]['config_text'] = (
+            f'model: {{type: A}}\noptim:\n  lr: {rate}\nwork_dir: {place}\n'
+        )
+    text = page(found)
+    charts = [json.loads(html.unescape(of)) for of in re.findall(r'data-chart="([^"]+)"', text)]
+    own = {of['name']: of['y'] for of in next(of for of in charts[2:] if of['title'] == 'loss')['series']}
+    assert own == {key: [6, 3] for key in ('seed 0', 'seed 2', 'base, seed 0', 'base, seed 1', 'base, seed 2')}
+    table = re.search(r'what differs from the base</summary>.*?<tbody>(.*?)</tbody>', text, re.DOTALL)[1]
+    assert text_of(table) == 'base 0.5 this row 0.25' and not any('compare' in ref for ref in sound(text).references)
 
 
 def test_verdicts_stand_on_the_page_with_their_intervals(pages, page):

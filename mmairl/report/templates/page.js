@@ -49,8 +49,9 @@ function unfold() {
 addEventListener('hashchange', () => { unfold(); keep(); });
 
 for (const [i, fold] of all('details').entries()) {
-  if (view.has(`open${i}`)) fold.open = true;
-  fold.addEventListener('toggle', () => keep(`open${i}`, fold.open ? '1' : ''));
+  const usual = fold.open;
+  if (view.has(`open${i}`)) fold.open = !usual;
+  fold.addEventListener('toggle', () => keep(`open${i}`, fold.open === usual ? '' : '1'));
 }
 
 // Where a page has many parts, its head lists them.
