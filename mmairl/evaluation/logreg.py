@@ -7,8 +7,6 @@ ch. 7). L-BFGS, which BYOL names, has the same minimum and stops far from it at 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import combinations_with_replacement
 from logging import WARNING
 
 import torch
@@ -28,11 +26,9 @@ ROWS = 65536  # of the features at a time in float64
 WIDEST = 8192  # of features or images, whichever are fewer, that principal axes are computed of; more cost minutes
 DOUBLE = 2048  # of them that are computed in float64; beyond, float32 takes half the time
 TOLERANCE = 1e-4  # of the last step over the weights; what is left then is a twentieth of it, by FORCING
-FORCING = 0.05  # how far each linear system is solved
+FORCING = 0.01  # how far each linear system is solved
 STEPS, INNER = 100, 300  # at most
-DENSE = 4096  # weights, up to which the whole Hessian is the preconditioner,
-AGAIN = 15  # and is computed anew after a linear system that took more steps than this
-BALANCE = 1e-3  # of the gradient over strength |W|, the size of the two terms that cancel at the minimum
+BALANCE = 1e-5  # of the gradient over strength |W|, the size of the two terms that cancel at the minimum
 NEVER = 1e6  # the score, negative, of a class without a training image
 
 
@@ -143,7 +139,6 @@ class Objective:
         self.x = torch.ones(len(x), size + 1, device=x.device)  # filled in place: joined blocks would take it twice
         for rows, block in zip(self.x.split(ROWS), along):
             rows[:, :-1] = block
-        self.inverse: Tensor | None = None  # of a Hessian of this path, while it is near the one at hand
 
     def _blocks(self, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
         return zip(*(column.split(ROWS) for column in (self.x, self.counted, *columns)))
@@ -168,27 +163,13 @@ class Objective:
             total += change.T.float() @ x / len(self.x)
         return total
 
-    def preconditioner(self, p: Tensor, strength: float) -> Callable[[Tensor], Tensor]:
-        """Divides by a Hessian of this path where it is small, and else by the diagonal of this one."""
-        classes, size = p.shape[1], self.x.shape[1]
-        if not self.several and classes * size <= DENSE:
-            if self.inverse is None:
-                whole = p.new_zeros(classes, size, classes, size)
-                for x, _, q in self._blocks(p):
-                    for one, two in combinations_with_replacement(range(classes), 2):
-                        weight = q[:, one] * (float(one == two) - q[:, two]) / len(self.x)
-                        whole[one, :, two] += x.double().T @ (x * weight[:, None])
-                        whole[two, :, one] = whole[one, :, two]
-                whole = whole.view(classes * size, -1)
-                whole = whole.cpu() + strength * torch.eye(len(whole))  # a solver in float64 gains nothing on a GPU
-                self.inverse = torch.linalg.inv(whole).to(p)
-            inverse = self.inverse
-            return lambda rows: (inverse @ rows.flatten()).view_as(rows)
-        total = F.pad(p.new_full((classes, size - 1), strength), (0, 1))
+    def curvature(self, p: Tensor, strength: float) -> Tensor:
+        """Return the diagonal of the Hessian."""
+        total = F.pad(p.new_full((p.shape[1], self.x.shape[1] - 1), strength), (0, 1))
         for x, counted, q in self._blocks(p):
             total += (q * (1 - q) * counted).T.float() @ x.square() / len(self.x)
         # Where every image is certain of its class, the bias has no curvature left, and dividing by it gave NaN.
-        return partial(torch.mul, 1 / total.clamp_min(strength))
+        return total.clamp_min(strength)
 
     def minimise(self, strength: float, start: Tensor | None = None) -> Minimum:
         """Newton's method until a step is small beside the weights, from zero or from `start`."""
@@ -204,32 +185,29 @@ class Objective:
                 if (after * step).sum() <= slope / 2 or length < 1e-4:
                     break
                 length /= 2
+            stuck = after.norm() >= gradient.norm()
             weight, gradient, p = weight + length * step, after, p_after
-            if (
-                solved := length == 1
-                and _small(step[:, :-1], weight[:, :-1], 0)
-                and _small(step[:, -1], weight[:, -1], 1)
-            ):
-                break
-        solved = solved and bool(gradient.norm() <= BALANCE * strength * weight[:, :-1].norm().clamp_min(1e-9))
+            if length == 1 and _small(step[:, :-1], weight[:, :-1], 0) and _small(step[:, -1], weight[:, -1], 1):
+                balance = BALANCE * strength * weight[:, :-1].norm().clamp_min(1e-9)
+                solved = bool(gradient.norm() <= balance)
+                if solved or stuck:
+                    break
         return Minimum(self._plain(weight), weight, gradient.norm().item(), solved)
 
     def _newton_step(self, gradient: Tensor, p: Tensor, strength: float) -> Tensor:
-        """By preconditioned conjugate gradients."""
+        """Solve the linear system by conjugate gradients, preconditioned by the diagonal."""
         scale = gradient.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-        residual, near = -gradient / scale, self.preconditioner(p, strength)
-        step, towards = torch.zeros_like(residual), near(residual)
+        residual, curvature = -gradient / scale, self.curvature(p, strength)
+        step, towards = torch.zeros_like(residual), residual / curvature
         product = first = (residual * towards).sum()
-        for count in range(INNER):
-            if count == AGAIN:
-                self.inverse = None
+        for _ in range(INNER):
             bent = self.hessian(p, towards, strength)
-            curvature = (towards * bent).sum()
-            if not curvature > 0:
+            along = (towards * bent).sum()
+            if not along > 0:
                 break
-            step += product / curvature * towards
-            residual = residual - product / curvature * bent
-            downhill = near(residual)
+            step += product / along * towards
+            residual = residual - product / along * bent
+            downhill = residual / curvature
             product, before = (residual * downhill).sum(), product
             if product <= FORCING**2 * first:
                 break
