@@ -7,6 +7,7 @@ checkpoints keep it.
 import errno
 import os
 import re
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -126,7 +127,10 @@ def listed(place: str, suffixes: tuple[str, ...]) -> list[str]:
 def stamp_of(shard: str) -> Stamp:
     if is_far(shard):
         return version(asked(shard, lambda system, path: system.info(path)))
-    return stamp_in(os.stat(shard))
+    status = os.stat(shard)
+    if not stat.S_ISREG(status.st_mode):  # to read a pipe would wait for its writer
+        raise UserError(f'the shard {printable(shard)} is no regular file; leave it out')
+    return stamp_in(status)
 
 
 def stamp_in(status: os.stat_result) -> Stamp:

@@ -7,19 +7,23 @@ import hashlib
 import io
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
 from zlib import adler32
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from mmairl.data.folders import EXTENSIONS
 from mmairl.data.reading import read_file
 from mmairl.errors import UserError, printable
+from mmairl.files import typed
 
 BLOCK = 512  # of a tar archive
 IMAGES = {kind[1:].encode() for kind in EXTENSIONS} | {b'avif', b'jp2', b'ico'}
@@ -27,8 +31,44 @@ ARRAY = b'npy'
 ABOUT = b'__mmairl__/'  # the folder of what tools/pack.py says about an archive; webdataset skips such names
 KINDS = {int: 'numbers', str: 'names', type(None): 'none'}  # of labels
 CLASSES = 10**6  # that labels by numbers can have
+NUMBER = re.compile('-?[0-9]{1,18}')
 GROUPS = 16  # row groups that a process keeps, as many as the window of the sampler's order by shards
+Kind = TypeVar('Kind')
 Member = tuple[int, int, bytes]  # start, size and first bytes
+
+
+class Labelled(msgspec.Struct):
+    """What the JSON beside an image says of its class; of all its keys only these are read."""
+
+    label: Annotated[int, Meta(ge=-1, lt=CLASSES)] | str | None = None
+    cls: Annotated[int, Meta(ge=-1, lt=CLASSES)] | str | None = None
+
+
+class About(msgspec.Struct, omit_defaults=True):
+    """What tools/pack.py says about an archive."""
+
+    classes: list[str] = []
+    short_side: int = 0
+    quality: int = 0
+
+
+class Info(msgspec.Struct):
+    """What `datasets` notes about its columns."""
+
+    features: dict[str, Any] = {}
+
+
+class Noted(msgspec.Struct):
+    info: Info = msgspec.field(default_factory=Info)
+
+
+def told(text: bytes, kind: type[Kind], where: str) -> Kind:
+    """JSON as a declared type."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f'{where} is no JSON; write that shard again, or leave it out') from error
+    return typed(content, kind, where)
 
 
 @dataclass
@@ -80,13 +120,10 @@ def tar_rows(file: Path, shard: str) -> Rows:
     places, names, labels, about = [], [], [], {}
     with file.open('rb', buffering=0) as opened:
         for name, sample in samples(opened.fileno(), shard):
-            try:
-                if name.startswith(ABOUT):
-                    about = about or told(json_of(opened.fileno(), sample))
-                    continue
-                labels.append(label_of(opened.fileno(), sample))
-            except ValueError:
-                refuse(shard, name, 'has a label that cannot be read')
+            if name.startswith(ABOUT):
+                about = about or msgspec.to_builtins(json_of(opened.fileno(), sample, About, name, shard))
+                continue
+            labels.append(label_of(opened.fileno(), sample, name, shard))
             # Beside an image, an array is something else.
             images = [kind for kind in sample if kind in IMAGES] or [kind for kind in sample if kind == ARRAY]
             if len(images) != 1:
@@ -97,8 +134,6 @@ def tar_rows(file: Path, shard: str) -> Rows:
     if doubled := [name for name, times in Counter(names).items() if times > 1]:
         refuse(shard, doubled[0], 'is there twice')
     for name, label in zip(names, labels):
-        if type(label) not in KINDS:
-            refuse(shard, name, f'is labelled {label!r:.40}, which is neither a number nor a name')
         if type(label) is not type(labels[0]):
             refuse(shard, name, f'is labelled {label!r:.40} and the first one {labels[0]!r:.40}, not of one kind')
     kind, classes = KINDS[type(labels[0])] if labels else 'none', []
@@ -137,30 +172,17 @@ def content(file: int, start: int, size: int, first: bytes) -> bytes:
     return first if len(first) == size else os.pread(file, size, start)
 
 
-def label_of(file: int, sample: dict[bytes, Member]) -> int | str | None:
-    if b'cls' in sample:
-        text = content(file, *sample[b'cls']).decode().strip()
-        label = int(text) if text.lstrip('-').isdigit() else text
-    else:
-        record = json_of(file, sample)
-        label = record.get('label', record.get('cls')) if isinstance(record, dict) else None
-    if isinstance(label, int) and label.bit_length() > 63:
-        raise ValueError('no number of a class')
-    return label
+def label_of(file: int, sample: dict[bytes, Member], name: bytes, shard: str) -> int | str | None:
+    if b'cls' not in sample:
+        record = json_of(file, sample, Labelled, name, shard)
+        return record.cls if record.label is None else record.label
+    text = content(file, *sample[b'cls']).decode(errors='replace').strip()
+    return int(text) if NUMBER.fullmatch(text) else text
 
 
-def told(about: Any) -> dict:
-    """What tools/pack.py says about an archive; a ValueError where it is something else."""
-    about = about or {}
-    kinds = dict(classes=list, short_side=int, quality=int)
-    fits = isinstance(about, dict) and all(type(about.get(key, kind())) is kind for key, kind in kinds.items())
-    if not fits or not all(isinstance(name, str) for name in about.get('classes', ())):
-        raise ValueError('not of tools/pack.py')
-    return about
-
-
-def json_of(file: int, sample: dict[bytes, Member]) -> Any:
-    return json.loads(content(file, *sample[b'json'])) if b'json' in sample else None
+def json_of(file: int, sample: dict[bytes, Member], kind: type[Kind], name: bytes, shard: str) -> Kind:
+    text = content(file, *sample[b'json']) if b'json' in sample else b'{}'
+    return told(text, kind, f'{named(name)}.json in the shard {shard}')
 
 
 def named(name: bytes) -> str:
@@ -334,7 +356,9 @@ def parquet_image(file: io.FileIO, name: str, group: int, row: int) -> bytes:
 def columns(schema: Any, name: str) -> tuple[str, str | None, list[str]]:
     """The column of images, that of labels, and their names: as `datasets` notes them, or else by their types."""
     types = arrow(name).types
-    noted = json.loads((schema.metadata or {}).get(b'huggingface', b'{}')).get('info', {}).get('features', {})
+    noted = told(
+        (schema.metadata or {}).get(b'huggingface', b'{}'), Noted, f'the note in the shard {name}'
+    ).info.features
     kinds = {column: feature.get('_type') for column, feature in noted.items() if isinstance(feature, dict)}
     held = [field for field in schema if is_image(field.type, types)]
     images = [field.name for field in held if kinds.get(field.name, 'Image') == 'Image']
@@ -347,7 +371,7 @@ def columns(schema: Any, name: str) -> tuple[str, str | None, list[str]]:
         )
     label = next((column for column, kind in kinds.items() if kind == 'ClassLabel' and column in schema.names), None)
     if label:
-        return images[0], label, list(noted[label]['names'])
+        return images[0], label, typed(noted[label].get('names'), list[str], f'the classes of {name}')
     integers = [field.name for field in schema if types.is_integer(field.type)]
     return images[0], next((column for column in ('label', 'cls') if column in integers + texts), None), []
 

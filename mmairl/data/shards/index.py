@@ -1,7 +1,8 @@
 """Where each image of many shards lies: found once, and kept in files that all processes of a node map into memory.
 
-The files lie in the user's cache, under a digest of the shards' names, sizes and times of change, so that a changed shard is
-searched again. What is found in a shard has a file of its own until all shards are searched, so that a killed search goes on.
+The files lie in the user's cache, under a digest of the shards' names, sizes and times of change, and of the bytes of small
+ones, so that a changed shard is searched again. What is found in a shard has a file of its own until all shards are searched,
+so that a killed search goes on.
 """
 
 import glob
@@ -34,7 +35,10 @@ from mmairl.files import read_json, replacing, write_json
 SUFFIXES = ('.tar', '.parquet', '.arrow')
 THREADS = 16  # that wait for a network disk
 VERSION = 3  # of the files below a folder
+BRACES = re.compile(r'\{(?:(\d{1,18})\.\.(\d{1,18})|([^{}]*,[^{}]*))\}')
+MOST = 10**6  # shards by one pattern
 FEW = 4  # so many shards are searched without other processes
+WHOLE = 256 * 2**20  # bytes of all shards together, up to which every byte counts: it takes a fifth of a second
 
 
 class Index:
@@ -69,10 +73,10 @@ class Index:
 
 def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
     """The index of these shards. It is made if there is none, by one process of a node."""
-    stamps = stamps_of(shards)
+    stamps, contents = stamps_of(shards)
     names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]
     home = machine.cache() / 'shards' / names
-    folder = home / hashlib.sha256(json.dumps([VERSION, stamps]).encode()).hexdigest()[:16]
+    folder = home / hashlib.sha256(json.dumps([VERSION, stamps, contents]).encode()).hexdigest()[:16]
     if not (folder / 'about.json').is_file():
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(home / '.lock'):
@@ -158,12 +162,14 @@ def refuse_unlike(shards: Sequence[str], about: list[dict]) -> None:
             raise UserError(f'the shards {printable(twin)} and {printable(shard)} hold the same images; leave one out')
 
 
-def stamps_of(shards: Sequence[str]) -> list[far.Stamp]:
-    """Size and time of change of each shard."""
+def stamps_of(shards: Sequence[str]) -> tuple[list[far.Stamp], list[str]]:
+    """Size and time of change of each shard, and of small ones of this machine, which may keep these, a digest."""
     try:
         first = far.stamp_of(shards[0])  # alone: where a storage hangs, a pool waits for all that it has begun
         with ThreadPoolExecutor(THREADS) as pool:
-            return [first, *pool.map(far.stamp_of, shards[1:])]
+            stamps = [first, *pool.map(far.stamp_of, shards[1:])]
+        whole = sum(size for size, _ in stamps) <= WHOLE and not any(map(far.is_far, shards))
+        return stamps, [hashlib.sha256(Path(shard).read_bytes()).hexdigest() for shard in shards if whole]
     except OSError as error:
         raise UserError(
             f'the shard {printable(error.filename)} cannot be read ({error.strerror}); bring it back, or correct the pattern'
@@ -173,6 +179,10 @@ def stamps_of(shards: Sequence[str]) -> list[far.Stamp]:
 def shards_at(root: str | Path | Sequence[str]) -> list[str]:
     """The shards that a config names: a file, a folder of them, a pattern, a list file (.txt), or a list of all these."""
     places = root if isinstance(root, (list, tuple)) else [root]
+    if wrong := [place for place in places if not isinstance(place, (str, Path))]:
+        raise UserError(
+            f'the place of shards {wrong[0]!r:.40} is no name; give the name of a file, a folder or a pattern'
+        )
     shards = [shard for place in places for name in braces(os.fspath(place)) for shard in files_at(name)]
     if twice := [shard for shard, times in Counter(shards).items() if times > 1]:
         raise UserError(f'the shard {printable(twice[0])} is named twice; name it once')
@@ -198,8 +208,8 @@ def matching(place: str) -> list[str]:
     elif os.path.isdir(place):
         shards = sorted(entry.path for entry in os.scandir(here) if entry.name.endswith(SUFFIXES) and entry.is_file())
     elif place.endswith(SUFFIXES):
-        pattern = glob.has_magic(place) and not os.path.exists(place)
-        shards = sorted(map(os.path.abspath, glob.glob(place))) if pattern else [here]
+        rest = place.removeprefix(name := existing(place))
+        shards = sorted(map(os.path.abspath, glob.glob(glob.escape(name) + rest))) if glob.has_magic(rest) else [here]
     if not shards:
         inside = sorted(entry.name for entry in os.scandir(place) if entry.is_dir()) if os.path.isdir(place) else []
         below = f' (below it are {printable(", ".join(inside[:5]))})' if inside else ''
@@ -224,15 +234,24 @@ def refuse_gaps(shards: Sequence[str]) -> None:
             )
 
 
+def existing(pattern: str) -> str:
+    """The longest beginning of a pattern that is a folder or file: a name, whatever characters are in it."""
+    while pattern and not os.path.exists(pattern):
+        pattern = os.path.dirname(pattern)
+    return pattern
+
+
 def braces(pattern: str) -> Iterator[str]:
     """The names that a pattern stands for, as in a shell: a{01..03}.tar, {train,val}.tar; a{1}.tar is a name."""
     pattern = pattern.removeprefix('file://')
-    inner = re.search(r'\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}', pattern)
-    if not inner or os.path.exists(pattern):
+    inner = BRACES.search(pattern, len(existing(pattern)))
+    if not inner:
         yield pattern
         return
     if inner[3] is None:
         first, last = int(inner[1]), int(inner[2])
+        if abs(last - first) >= MOST:
+            raise UserError(f'{printable(pattern)} names more than {MOST} shards; correct its numbers')
         step = 1 if first <= last else -1
         words = [f'{number:0{len(inner[1])}}' for number in range(first, last + step, step)]
     else:

@@ -192,9 +192,10 @@ def test_places_are_named_as_in_a_shell_or_by_a_list(tmp_path):
         'file:///a{1}/{}.tar': ['/a{1}/{}.tar'],
     }.items():
         assert list(braces(pattern))[:4] == names
-    (tmp_path / 'in{1,2}/no.tar').mkdir(parents=True)
-    one = tar(tmp_path / 'in{1,2}/x.tar', sample('x', 4))
-    assert shards_at(f'file://{tmp_path}/in{{1,2}}') == shards_at(one) == [str(one)]
+    (tmp_path / 'in{1,2}[3]/no.tar').mkdir(parents=True)
+    odd = tar(tmp_path / 'in{1,2}[3]/x.tar', sample('x', 4))
+    for place in ('', '/x.tar', '/*x.tar'):
+        assert shards_at(f'file://{odd.parent}{place}') == [str(odd)]
     paths = [str(tar(tmp_path / 'in' / f'{at}.tar', sample(str(at), at))) for at in range(3)]
     (tmp_path / 'list.txt').write_text('in/0.tar\nin/{1..2}.tar\n')
     for root in (tmp_path / 'in', f'{tmp_path}/in/*.tar', f'{tmp_path}/in/{{0..2}}.tar', paths, tmp_path / 'list.txt'):
@@ -218,8 +219,10 @@ def test_an_index_is_found_once_goes_on_after_a_kill_and_is_found_anew_when_a_sh
     assert Shards(tmp_path).labels.tolist() == [0, 1, 2, 0]
     assert searched == ['0.tar', '1.tar', '2.tar', '2.tar', '3.tar']
     assert Shards(tmp_path).contents.folder == Shards(f'{tmp_path}/{{0..3}}.tar').contents.folder and len(searched) == 5
-    tar(paths[3], sample('new', 8, b'4'))
+    status = os.stat(tar(paths[3], sample('new', 8, b'4')))
     assert Shards(tmp_path).labels.tolist() == [0, 1, 2, 4] and len(searched) == 9
+    os.utime(tar(paths[3], sample('new', 8, b'3')), ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert os.stat(paths[3]).st_size == status.st_size and Shards(tmp_path).labels.tolist() == [0, 1, 2, 3]
     assert len(list((tmp_path / 'cache').rglob('about.json'))) == 1
 
 
@@ -244,18 +247,22 @@ SAMPLES = {
     'image a in .*b.tar has 2 images among its members': {'a.png': FILES[0], 'a.jpg': FILES[1]},
     'image a in .*b.tar has two members of one name': {'a.png': FILES[0], './a.png': FILES[1]},
     'image a in .*b.tar is there twice': sample('a', 0) | sample('b', 1) | {'a.jpg': FILES[2]},
-    'image b in .*b.tar is labelled True, which is neither': {'b.png': b'', 'b.json': b'{"label": true}'},
-    'image b in .*b.tar has a label that cannot be read': {'b.png': b'', 'b.cls': b'%d' % 2**70},
+    'b.json in the shard .*b.tar: label: expected .* and is true': {'b.png': b'', 'b.json': b'{"label": true}'},
+    'b.json in the shard .*b.tar: label: expected': {'b.png': b'', 'b.json': b'{"label": %d}' % 2**70},
+    'c.json in the shard .*b.tar is no JSON': {'c.png': b'', 'c.json': b'[' * 10**5},
     'b.tar has the label 1000000000, and labels are numbers of its 1000000 classes': sample('a', 0, b'%d' % 10**9),
     'b.tar has the label -2, and': sample('a', 0, b'-2'),
     'b.tar has the label 3, and labels are numbers of its 2 classes': (
         {'__mmairl__/about.json': b'{"classes": ["x", "y"]}'} | sample('a', 0, b'3')
     ),
-    'image __mmairl__/about in the shard': {'__mmairl__/about.json': b'{"classes": {}}', 'a.png': FILES[0]},
+    '__mmairl__/about.json in the shard .*b.tar: classes: expected a list': {
+        '__mmairl__/about.json': b'{"classes": {}}',
+        'a.png': FILES[0],
+    },
     "image b in .*b.tar is labelled 'cat' and the first one 1, not": sample('a', 0, b'1') | sample('b', 1, b'cat'),
     'image b in .*b.tar is labelled None and the first one 1': sample('a', 0, b'1') | sample('b', 1),
-    'image a in .*b.tar has a label that cannot be read': {'a.png': b'', 'a.json': b'{"label'},
-    'image __mmairl__/about in .*b.tar has a label that cannot': {'__mmairl__/about.json': b'{', 'a.png': FILES[0]},
+    'a.json in the shard .*b.tar is no JSON': {'a.png': b'', 'a.json': b'{"label'},
+    '__mmairl__/about.json in the shard .*b.tar is no JSON': {'__mmairl__/about.json': b'{', 'a.png': FILES[0]},
     'b.tar holds no image': {'notes': b'x'},
 }
 
@@ -273,6 +280,7 @@ def test_bad_shards_are_one_sentence(tmp_path):
     (tmp_path / 'cut.tar').write_bytes(good.read_bytes()[:700])
     (tmp_path / 'bad.tar').write_bytes(b'x' * 4096)
     (tmp_path / 'list.txt').write_text('list.txt\n')
+    os.mkfifo(tmp_path / 'pipe.tar')
     (tmp_path / 'saved/test').mkdir(parents=True)
     (tmp_path / 'saved/train').mkdir()
     for at in (0, 3):
@@ -282,6 +290,9 @@ def test_bad_shards_are_one_sentence(tmp_path):
         'the list of shards at .*gone.txt cannot be read': tmp_path / 'gone.txt',
         'the shard .*a.tar is named twice': [str(good)] * 2,
         'the list of shards is empty': [],
+        'the place of shards .* is no name': [[str(good)]],
+        'x.0..99999999..tar names more than 1000000 shards': tmp_path / 'x{0..99999999}.tar',
+        'pipe.tar is no regular file': tmp_path / 'pipe.tar',
         'list.txt names no shard; give a file': tmp_path / 'list.txt',
         'the shards .*a.tar and .*copy.tar hold the same images': [str(good), shutil.copy(good, tmp_path / 'copy.tar')],
         'labels of .*unlike.tar .none. are not those of .*a.tar .numbers.': [str(good), str(unlike)],
