@@ -43,16 +43,23 @@ class Mixture(ViewDataset):
         unreadable = [getattr(one, 'max_unreadable', 0) * size for one, size in zip(inner.values(), sizes)]
         self.max_unreadable = sum(unreadable) / len(self)
         self.classes = list(dict.fromkeys(name for one in self.sets.values() for name in one.classes))
-        self.labels = torch.tensor(-1).expand(len(self))  # one number, however many images
-        if self.classes:
-            self.labels = torch.cat([self.joined(one) for one in self.sets.values()])
-
-    def joined(self, one: ViewDataset) -> Tensor:
-        """The labels of a set, as places among the classes of all."""
-        if not one.classes or one.labels.ndim == 2:
-            return torch.full((len(one),), -1)
         number = {name: at for at, name in enumerate(self.classes)}
-        return torch.tensor([*(number[name] for name in one.classes), -1])[one.labels]  # -1 is the last, too
+        # Of each set, its classes as places among those of all. A label of -1 is the last, too.
+        self.places = {name: torch.tensor([*map(number.get, one.classes), -1]) for name, one in self.sets.items()}
+
+    @property
+    def labels(self) -> Tensor:
+        if not self.classes:
+            return torch.tensor(-1).expand(len(self))  # one number, however many images
+        return torch.cat([self.joined(name, one.labels) for name, one in self.sets.items()])
+
+    def label(self, index: int) -> Tensor:
+        name, one, at = self.place(index)
+        return self.joined(name, one.label(at)[None])[0]
+
+    def joined(self, name: str, labels: Tensor) -> Tensor:
+        """Labels of a set as places among the classes of all; unknown where an image has several."""
+        return self.places[name][labels] if labels.ndim == 1 else torch.full((len(labels),), -1)
 
     def __len__(self) -> int:
         return int(self.bounds[-1])

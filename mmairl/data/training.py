@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from mmengine.dist import get_dist_info, get_world_size, sync_random_seed
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from mmairl.data.images import Reason, UnreadableImage
 from mmairl.data.order import Order, by_shards, mixed, permutation, seed_of, shards_of_epoch, weighted
@@ -20,6 +20,7 @@ from mmairl.randomness import same_randomness
 from mmairl.registry import DATA_SAMPLERS
 
 ALWAYS_ALLOWED = 10  # unreadable images
+WORKERS = 1024  # that are counted apart
 BLOCK = 2**14  # images whose places are drawn at once: 3 ms
 
 
@@ -30,14 +31,19 @@ class TrainingImages(Dataset):
     image, 0 and 8 workers, one process and two, an interrupted and an uninterrupted run all see the same views.
 
     An unreadable image is replaced by the next readable one. `reasons` has a byte for each image, 0 or its Reason, in
-    memory that is shared with data workers, whichever of them met it; `allowed` is how many there may be.
+    memory that is shared with data workers, whichever of them met it; `allowed` is how many there may be. `counts` are how
+    many each worker has met, so that a hundred million marks need not be counted at each.
     """
 
     def __init__(self, dataset: Dataset, workers: bool = True) -> None:
         self.dataset = dataset
-        self.reasons = torch.zeros(len(dataset), dtype=torch.uint8)
+        self.reasons, self.counts = (
+            torch.zeros(len(dataset), dtype=torch.uint8),
+            torch.zeros(WORKERS, dtype=torch.int64),
+        )
         if workers:
             self.reasons.share_memory_()
+            self.counts.share_memory_()
         self.allowed = unreadable_allowed(len(dataset), getattr(inner_most(dataset), 'max_unreadable', 0))
 
     def __deepcopy__(self, memo: dict) -> 'TrainingImages':
@@ -71,11 +77,16 @@ class TrainingImages(Dataset):
                 return self.dataset[at]
             except UnreadableImage as fault:
                 self.reasons[at] = fault.reason
-                self.refuse_too_many(self.met())
+                worker = get_worker_info()
+                self.counts[worker.id % WORKERS if worker else 0] += 1
+                if self.counts.sum() > self.allowed:  # two workers may have met the same one
+                    self.refuse_too_many(self.met())
         raise AssertionError('the limit is below the number of images, so one of them was readable')
 
     def met(self) -> Tensor:
         """Index and reason of each unreadable image that this process has met: rows of two numbers."""
+        if not self.counts.any():
+            return torch.zeros(0, 2, dtype=torch.int64)
         found = self.reasons.nonzero()
         return torch.cat([found, self.reasons[found].long()], 1)
 

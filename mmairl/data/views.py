@@ -91,6 +91,10 @@ class ViewDataset(Dataset):
                 self.depth, self.reach = image.dtype, (values.min().item(), values.max().item())
                 return
 
+    def label(self, index: int) -> Tensor:
+        """The image's own of `labels`, which sets of other sets put together only when they are asked for all."""
+        return self.labels[index]
+
     def name(self, index: int) -> str:
         """The image's name in messages."""
         return f'image {index}'
@@ -113,7 +117,7 @@ class ViewDataset(Dataset):
             for transform in pipeline:
                 view = transform(view)
             inputs.append(view)
-        label = self.labels[index]
+        label = self.label(index)
         return dict(inputs=inputs, data_samples=dict(label=int(label) if label.ndim == 0 else label, index=index))
 
 

@@ -3,6 +3,7 @@
 import copy
 import random
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -93,5 +94,8 @@ def test_the_limit_counts_what_was_met_and_is_a_fraction_ten_or_none_and_never_a
     data = TrainingImages(UnlabelledFolder(folder(tmp_path, list(range(0, 24, 2)))))
     with pytest.raises(UserError, match='11 of the 30 training images cannot be read, more than the 10 that'):
         list(DataLoader(data, batch_size=1))
+    data = TrainingImages(UnlabelledFolder(tmp_path))
+    data.met = Mock(side_effect=AssertionError('all marks were counted'))
+    assert int(data[0]['inputs'][0][0, 0, 0]) == 1 and data.reasons.count_nonzero() == 1
     limits = {0.01: 10, 0.5: 15, 0: 0, 1: 29}
     assert limits == {part: TrainingImages(UnlabelledFolder(tmp_path, max_unreadable=part)).allowed for part in limits}

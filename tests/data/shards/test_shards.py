@@ -15,6 +15,7 @@ from data.archives import archive, png, tar
 from torch.utils.data import DataLoader
 
 from mmairl.data.images import Reason, UnreadableImage
+from mmairl.data.mixture import Mixture
 from mmairl.data.shards import dataset as shards
 from mmairl.data.shards import index as shard_index
 from mmairl.data.shards.dataset import Shards
@@ -123,16 +124,17 @@ def test_a_hundred_million_rows_in_ten_thousand_shards_cost_a_process_little_mem
     count, names = 10**8, [f'{at:05}.tar' for at in range(10_000)]
     for name, kind, shape in (('rows', np.int64, (4, count)), ('names', np.uint8, (1,))):
         np.lib.format.open_memmap(tmp_path / f'{name}.npy', 'w+', kind, shape)  # which the disk does not hold
-    about = dict(classes=[], about={}, stamps=[[1, 1]] * len(names))
+    about = dict(classes=['x'], about={}, stamps=[[1, 1]] * len(names))
     about |= dict.fromkeys(['counts', 'units'], [count // len(names)] * len(names))
     (tmp_path / 'about.json').write_text(json.dumps(about))
     monkeypatch.setattr(shards, 'index_of', lambda *_: shard_index.Index(tmp_path, names))
     monkeypatch.setattr(shards, 'shards_at', lambda _: names)
     before = held()
     data = Shards('made up')
-    indices = list(islice(ResumableSampler(TrainingImages(data, workers=False), seed=0), 4096))
-    assert len({data.contents.place(index)[0] for index, _ in indices}) > 3000
-    assert sum(int(data.labels[index]) for index, _ in indices) == 0
+    for images in (data, Mixture(dict(a=data))):
+        indices = list(islice(ResumableSampler(TrainingImages(images, workers=False), seed=0), 4096))
+        assert len({data.contents.place(index)[0] for index, _ in indices}) > 3000
+        assert sum(int(images.label(index)) for index, _ in indices) == 0
     assert held() - before < 200e6
 
 
