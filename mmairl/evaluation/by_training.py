@@ -21,7 +21,7 @@ from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import claim, config_identity
 from mmairl.evaluation.recipes import compose, points, recipe_of
-from mmairl.evaluation.sets import held_out, refit
+from mmairl.evaluation.sets import held_out, left_out, refit
 from mmairl.files import read_json, write_json
 from mmairl.weights.norms import looks_lars_trained
 from mmairl.weights.read import Backbone
@@ -85,7 +85,7 @@ def measure(
     settings: TrainingSettings,
     sets: Mapping[str, tuple[dict, Dataset]],
     identity: dict[str, Any],
-) -> tuple[Scores, dict]:
+) -> tuple[Scores, dict, dict[str, int]]:
     """Train by the recipe, choose where it says so, and test once."""
     recipe = settings.recipe_for(cfg, protocol, subject)
     if subject == 'pixels':
@@ -97,8 +97,11 @@ def measure(
     start = on_main_process(lambda: _start(settings.work_dir, identity, subject))
     sweeps = settings.sweeps(cfg, protocol)
     scores, details = train_and_test(cfg, recipe, start, settings.work_dir, sweeps, settings.workers, settings.launcher)
+    counts = {count: int(scores.pop(count)) for count in list(scores) if count.startswith('unreadable')}
+    for part in ('train', 'test'):
+        counts |= left_out(part, sets[part][1], sets[part][1].labels)
     scores = {f'{protocol}, {score}': value for score, value in scores.items()}
-    return scores, {'recipe': name, 'work_dir': str(settings.work_dir), **details}
+    return scores, {'recipe': name, 'work_dir': str(settings.work_dir), **details}, counts
 
 
 def _start(folder: Path, identity: dict[str, Any], subject: Backbone | str) -> dict | None:
@@ -138,8 +141,10 @@ def run(cfg: Config, launcher: str) -> Scores:
         print_log(f'{folder} is finished; remove it to measure again', logger='current')
         return read_json(done)
     cfg.resume = (folder / 'last_checkpoint').is_file()
-    scores = train(cfg, launcher).test()
-    scores = {name.removeprefix('/'): value for name, value in scores.items()}
+    runner = train(cfg, launcher)
+    scores = {name.removeprefix('/'): value for name, value in runner.test().items()}
+    if unreadable := len(runner.train_dataloader.dataset.met()):
+        scores['unreadable training images'] = unreadable
     if is_main_process():
         write_json(done, scores)
     barrier()

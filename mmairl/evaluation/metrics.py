@@ -157,7 +157,7 @@ class HeadAccuracy(BaseMetric):
                 shots = shot_report(best[:, 0], labels, torch.as_tensor(self.train_counts))
                 scores |= {f'{group}-shot': value for group, value in shots.items()}
             scored |= {f'{name}{suffix}': value for name, value in scores.items()}
-        return scored | ({} if readable.all() else {'unreadable images': float((~readable).sum())})
+        return scored | ({} if readable.all() else {'unreadable test images': float((~readable).sum())})
 
 
 def require_finite(scores: Tensor) -> None:

@@ -21,6 +21,7 @@ from mmairl.evaluation.identity import features_key
 from mmairl.evaluation.knn import TEMPERATURE, knn_right
 from mmairl.evaluation.logreg import STRENGTHS, logistic_regression
 from mmairl.evaluation.metrics import packed, unpacked
+from mmairl.evaluation.sets import left_out
 from mmairl.weights.read import Backbone
 
 PROTOCOLS = ('knn', 'logreg', 'svm')
@@ -56,7 +57,7 @@ class FeatureSettings:
 
 def measure(
     cfg: Config, protocol: str, subject: Backbone | str, settings: FeatureSettings, sets: Sets, identity: dict[str, Any]
-) -> tuple[dict[str, float], dict]:
+) -> tuple[dict[str, float], dict, dict[str, int]]:
     """Features of training, test and, where a strength is to be chosen, validation images; then the protocol."""
     backbone = None if subject == 'pixels' else load_backbone(cfg, None if subject == 'random' else subject)
     how, features = extraction(cfg, settings.device, settings.workers), {}
@@ -75,14 +76,18 @@ def measure(
             scores, details = on_main_process(lambda: SOLVERS[protocol](train, test, val, metric, settings))
         if details.get('right') and hasattr(sets['test'][1], 'sets'):
             scores |= by_set(next(iter(scores)), unpacked(details['right']), sets['test'][1], test.unreadable)
-        sizes = {'train_images': len(train.x), 'test_images': len(test.x), 'dimensions': train.x.shape[1]}
-        left_out = {name: _names(sets[name][1], data.unreadable) for name, data in features.items()}
+        sizes: dict[str, Any] = {
+            'train_images': len(train.x),
+            'test_images': len(test.x),
+            'dimensions': train.x.shape[1],
+        }
+        counts: dict[str, int] = {}
+        for name, data in features.items():
+            counts |= left_out(name, sets[name][1], data.y, len(data.unreadable))
+            if data.unreadable:
+                sizes[f'unreadable_{name}_images'] = _names(sets[name][1], data.unreadable)
         barrier()
-    return scores, {
-        **sizes,
-        **{f'unreadable_{name}_images': files for name, files in left_out.items() if files},
-        **details,
-    }
+    return scores, {**sizes, **details}, counts
 
 
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:
@@ -101,8 +106,7 @@ def _names(dataset: Dataset, positions: Sequence[int]) -> list[str]:
     """The names of these images, mostly their files; also in the log."""
     name = getattr(dataset, 'name', 'image {}'.format)
     names = [printable(name(position)) for position in positions]
-    if names:
-        print_log(f'{len(names)} images cannot be read and are left out: {", ".join(names[:5])}', logger='current')
+    print_log(f'{len(names)} images cannot be read and are left out: {", ".join(names[:5])}', logger='current')
     return names
 
 

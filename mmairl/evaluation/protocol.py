@@ -29,7 +29,7 @@ Settings = FeatureSettings | TrainingSettings
 class Result:
     """One row of a results table: a subject, its scores in percent by name, and the seconds it took.
 
-    `identity` is what the scores depend on (`evaluation.identity`).
+    `identity` is what the scores depend on (`evaluation.identity`); `left_out` counts what they do not tell of.
     """
 
     subject: str
@@ -37,6 +37,7 @@ class Result:
     seconds: float
     details: dict = field(default_factory=dict)
     identity: dict = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
 
 
 def settings_for(protocol: str, **options: Any) -> Settings:
@@ -74,8 +75,8 @@ def evaluate(
 
     identity = on_main_process(lambda: identity_of(cfg, protocol, read, settings, asked, looked_at))
     road = on_features if protocol in ON_FEATURES else by_training
-    scores, details = road.measure(cfg, protocol, read, settings, sets, identity)
-    return Result(name_of(subject, part), scores, time.perf_counter() - began, details, identity)
+    scores, details, left_out = road.measure(cfg, protocol, read, settings, sets, identity)
+    return Result(name_of(subject, part), scores, time.perf_counter() - began, details, identity, left_out)
 
 
 def default_device() -> str:

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Mapping, Sequence
 
 from mmengine import Config
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from mmairl.data.subsets import HELD_OUT
@@ -12,7 +13,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.features import require_labelled_images
 from mmairl.registry import DATASETS
 
-PARTS = ('train', 'val', 'test')
+PARTS = dict(train='training', val='validation', test='test')  # and the words for them
 CHOOSE_NOTHING = ('knn', 'svm')  # k-NN at all, the SVM outside of its training images
 
 
@@ -45,6 +46,14 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
                 f'{odd[0] if odd else "their order"!r} is not the same in both; give folders with the same classes'
             )
     return built
+
+
+def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -> dict[str, int]:
+    """Count what of a data set no score tells of: images that cannot be read, and classes that `labels` do not have."""
+    shown = int((labels == 1).any(0).sum()) if labels.ndim == 2 else labels.unique().numel()
+    missing = max(0, len(getattr(dataset, 'classes', ())) - shown)
+    counts = {f'unreadable {PARTS[part]} images': unreadable, f'classes without a {PARTS[part]} image': missing}
+    return {name: count for name, count in counts.items() if count}
 
 
 def held_out(data: Mapping) -> tuple[dict, dict]:

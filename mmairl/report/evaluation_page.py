@@ -45,6 +45,7 @@ class Record(msgspec.Struct):
     part: str = 'student'
     details: Details = msgspec.field(default_factory=Details)
     identity: dict[str, Any] | None = None
+    left_out: dict[str, int] = {}
 
     @property
     def data(self) -> str:
@@ -87,7 +88,8 @@ def results(records: Sequence[Record]) -> list[tuple[str, str, list[Result]]]:
         rows = of_config.setdefault(key_of(record.images), (record.images, {}))[1]
         before = rows.get(record.network, Result('', {}, 0.0))
         scores, seconds = {**before.scores, **record.scores}, before.seconds + record.seconds
-        rows[record.network] = Result(names[record.network], scores, seconds)
+        left_out = {**before.left_out, **record.left_out}
+        rows[record.network] = Result(names[record.network], scores, seconds, left_out=left_out)
     by_images = []
     for name, of_config in tables.items():
         first = next(iter(of_config.values()))[0]

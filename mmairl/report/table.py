@@ -56,8 +56,7 @@ def print_results(results: Sequence[Result], title: str) -> None:
 
 
 def results_table(results: Sequence[Result]) -> Markup:
-    scores = _scores(results)
-    return html_table(**scores, bars=len(scores['columns']) - 1)
+    return html_table(**_scores(results), bars=len({name for result in results for name in result.scores}))
 
 
 def _scores(results: Sequence[Result]) -> dict[str, list]:
@@ -68,7 +67,12 @@ def _scores(results: Sequence[Result]) -> dict[str, list]:
         cells = [f'{result.scores[name]:.1f}' if name in result.scores else '–' for name in names]
         rows.append((result.subject, [*cells, f'{result.seconds:.1f}']))
         best += [(row, column) for column, name in enumerate(names) if result.scores.get(name) == top[name]]
-    return dict(columns=[*names, 'seconds'], rows=rows, best=best if len(results) > 1 else [])
+    columns = [*names, 'seconds']
+    if any(result.left_out for result in results):
+        columns.append('left out')
+        for result, (_, cells) in zip(results, rows):
+            cells.append(', '.join(f'{count} {name}' for name, count in result.left_out.items()))
+    return dict(columns=columns, rows=rows, best=best if len(results) > 1 else [])
 
 
 def save_table(header: Sequence[str], rows: Iterable[Sequence[object]], stem: str | Path) -> Path:

@@ -94,7 +94,7 @@ def measure(task: str, folder: Path, checkpoint: Path, launcher: str) -> Measure
     settings = replace(settings, **place, launcher=launcher)
     result = evaluate(cfg, protocol, checkpoint, settings=settings)
     tuned = {key: result.details[key] for key in ('chosen', 'held_out') if key in result.details}
-    measured = Measured(result.scores, result.identity, result.details.get('right'), tuned)
+    measured = Measured(result.scores, result.identity, result.details.get('right'), tuned, result.left_out)
     if is_main_process():
         write_json(done, measured)
     return measured
@@ -120,6 +120,7 @@ def result_of(
             if name != main
         },
         identities={task: of.identity for task, of in measured.items()},
+        left_out={task: of.left_out for task, of in measured.items() if of.left_out},
         tuned={task: of.tuned for task, of in measured.items() if of.tuned},
         checkpoint=checkpoint.name,
         sha256=sha256(checkpoint),

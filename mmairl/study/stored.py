@@ -73,6 +73,7 @@ class Result(Struct, omit_defaults=True, kw_only=True):
     evaluation: str = ''
     curves: dict[str, Any] = {}
     hidden: dict[str, str] = {}
+    left_out: dict[str, dict[str, int]] = {}  # by task, what its scores do not tell of
     tuned: dict[str, dict[str, Any]] = {}  # by task, where its recipe was tuned
     diverged: str = ''  # why a trial has no score and counts as the worst
 
@@ -84,3 +85,4 @@ class Measured(Struct):
     identity: dict[str, Any]
     right: dict[str, Any] | None = None  # the test images that are recognised
     tuned: dict[str, Any] = {}  # the choice among trials of the recipe, and their scores on held-out images
+    left_out: dict[str, int] = {}  # what the scores do not tell of: unreadable images, missing classes

@@ -1,5 +1,6 @@
 """Linear evaluation and fine-tuning by composed runs: what is chosen by what, what resumes, what is refused."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from mmairl.data.images import Reason, UnreadableImage
 from mmairl.errors import Diverged, UserError
 from mmairl.evaluation import by_training
 from mmairl.evaluation.by_training import TrainingSettings, train_and_test
-from mmairl.evaluation.protocol import evaluate
+from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.evaluation.recipes import compose, points
 from mmairl.registry import DATASETS
+from mmairl.report.evaluation_page import write_evaluation_page
+from mmairl.report.table import print_results
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
@@ -146,7 +149,34 @@ def test_a_sweep_chooses_on_held_out_images_and_scores_the_readable_test_images_
     assert sweep.test_dataloader.dataset.dataset.type == 'Part' and sweep.test_dataloader.dataset.dataset.held
     assert final.test_dataloader.dataset.dataset.to_dict() == dict(type='Noise', count=30, seed=1)
     assert final.optim_wrapper.optimizer.lr == chosen['lr'] == 3.0
-    assert len(chosen['held_out']) == 4 and scores['top-1'] > 60 and scores['unreadable images'] == 2
+    assert len(chosen['held_out']) == 4 and scores['top-1'] > 60 and scores['unreadable test images'] == 2
+
+
+@pytest.mark.parametrize('protocol', ['knn', 'linear'])
+def test_what_is_left_out_is_counted_in_the_result_and_stands_in_the_tables(
+    cfg, recipe, tmp_path, monkeypatch, capsys, protocol
+):
+    raw = Noise.raw
+
+    def some(self: Noise, index: int) -> torch.Tensor:
+        if len(self) == 30 and index % 3 == 2:
+            raise UnreadableImage(Reason.EMPTY)
+        return raw(self, index)
+
+    monkeypatch.setattr(Noise, 'raw', some)
+    recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1
+    recipe.dump(str(tmp_path / 'recipe.py'))
+    cfg.evaluation.train.count = 2
+    settings = settings_for(protocol, ks=(1,), recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'a')
+    result = evaluate(cfg, protocol, 'random', settings=settings)
+    absent = {'knn': {'classes without a test image': 1}, 'linear': {}}[protocol]
+    counts = {'classes without a training image': 1, 'unreadable test images': 10, **absent}
+    assert result.left_out == counts and not any('unreadable' in score for score in result.scores)
+    record = dict(protocol=protocol, config='a.py', **dataclasses.asdict(result))
+    (tmp_path / 'x.json').write_text(json.dumps(record, default=str))
+    print_results([result], 'scores')
+    for text in (write_evaluation_page(tmp_path).read_text(), capsys.readouterr().out):
+        assert 'left out' in text and '10 unreadable test images' in text
 
 
 def test_a_grid_is_searched_run_by_run_with_its_decay_divided_by_the_rate(cfg, recipe, tmp_path):
