@@ -52,7 +52,11 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10',
     packages=find_packages(include=['mmairl', 'mmairl.*']),
-    package_data={'mmairl.study': ['*.yaml', '*.sh'], 'mmairl.report': ['templates/*', 'uplot/*', '*.json']},
+    package_data={
+        'mmairl': ['*.sh'],
+        'mmairl.study': ['*.yaml', '*.sh'],
+        'mmairl.report': ['templates/*', 'uplot/*', '*.json'],
+    },
     cmdclass={'build_py': BuildWithConfigs},
     # The OpenMMLab platform comes in two stacks with the same import names, so neither is forced on the user.
     install_requires=requirements('runtime'),

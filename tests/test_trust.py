@@ -143,12 +143,16 @@ def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeyp
     write_health_page(runs[0], tmp_path / 'health.html')
     write_evaluation_page(runs[0])
     write_studies_page(tmp_path)
-    for option in ('--collect', '--status'):
-        words = [LADDER, '--scale', 'demo', '--out', tmp_path / 'out', option]
-        monkeypatch.setattr(sys, 'argv', ['study.py', *map(str, words)])
-        with pytest.raises(SystemExit):
-            study.main()
-        assert 'was begun with another config' in capsys.readouterr().err
+    words = ['study.py', LADDER, '--scale', 'demo', '--out', tmp_path / 'out']
+    before = {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
+    monkeypatch.setattr(sys, 'argv', [*map(str, words), '--status'])
+    study.main()
+    assert capsys.readouterr().out.endswith('2 not measured\n')
+    assert {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()} == before
+    monkeypatch.setattr(sys, 'argv', [*map(str, words), '--collect'])
+    with pytest.raises(SystemExit):
+        study.main()
+    assert 'was begun with another config' in capsys.readouterr().err
     assert not canary.exists()
     with pytest.raises(UserError):
         load_config(runs[0] / 'asked' / 'config.yaml')

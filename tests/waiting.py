@@ -5,10 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 120, what: str = '') -> None:
-    deadline = time.monotonic() + seconds
+def wait_for(
+    condition: Callable[[], object], seconds: float = 120, what: str = '', progress: Callable[[], object] = bool
+) -> None:
+    """Wait as long as `progress` is another after each so many seconds: a busy machine is slow, and not at fault."""
+    seen, deadline = None, time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f'waited in vain {what}'
+        if time.monotonic() > deadline:
+            now = progress()
+            assert now and now != seen, f'waited in vain {what}'
+            seen, deadline = now, time.monotonic() + seconds
         time.sleep(0.05)
 
 

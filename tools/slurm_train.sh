@@ -16,17 +16,13 @@ listed=$(sinfo -h -p "$partition" -o %G 2>/dev/null || true)
 [[ -n $listed && $listed != *gpu* ]] || gres=("--gres=gpu:$per_node")
 # srun kills its tasks at once on TERM and HUP, and passes USR1 on, upon which they save. In a session of its own, a terminal
 # that closes or a Ctrl-C tells this shell alone. --kill-on-bad-exit=0: the first that has saved must not end the others.
-told= child=
-trap 'told=1; pass_on' TERM INT HUP USR1 USR2
-pass_on() { [[ -z $child ]] || kill -USR1 "$child" 2>/dev/null || true; }
+stopping=$here/mmairl/stopping.sh
+[[ -e $stopping ]] || stopping=$here/../stopping.sh # installed, this lies in the package
+source "$stopping"
+export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
 # shellcheck disable=SC2086 # SRUN_ARGS is a list of words
-PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" setsid srun -p "$partition" --job-name="$job" ${gres[@]+"${gres[@]}"} \
+start setsid srun -p "$partition" --job-name="$job" ${gres[@]+"${gres[@]}"} \
     --ntasks="$gpus" --ntasks-per-node="$per_node" --cpus-per-task="${CPUS_PER_TASK:-${SLURM_CPUS_PER_TASK:-8}}" \
     --kill-on-bad-exit=0 --wait=120 ${SRUN_ARGS:-} \
-    "$python" -u "$here/tools/train.py" "$config" --work-dir "$work_dir" --launcher slurm "$@" &
-child=$!
-[[ -z $told ]] || pass_on
-while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done # a trap ends `wait` early
-wait "$child" && code=0 || code=$?
-[[ -z $told || $code == 0 ]] || code=75 # such as 138, before Python was there, or 1 where the job still waited for its nodes
+    "$python" -u "$here/tools/train.py" "$config" --work-dir "$work_dir" --launcher slurm "$@"
 exit "$code"

@@ -6,7 +6,6 @@ is not done again, whenever and however often the study is interrupted.
 
 import argparse
 import json
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,9 +37,9 @@ from mmairl.study.numbers.attribution import more_runs
 from mmairl.study.numbers.looks import USUAL, begin
 from mmairl.study.numbers.statistics import Comparison, plan_seeds
 from mmairl.study.plan import Cost, cost
-from mmairl.study.runs import Run, lay_out, status
+from mmairl.study.runs import Run, lay_out, plan_runs
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.slurm import Cluster, plain_commands, read_cluster, slurm_jobs
+from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.trials import trial_counts
 from mmairl.transfer.tasks import TASKS
@@ -61,7 +60,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--per-run', type=positive, default=1, metavar='N', help='GPUs (or CPU processes) of each run')
     parser.add_argument('--jobs', type=positive, help='runs beside each other (default: one for each --per-run GPUs)')
-    parser.add_argument('--slurm', metavar='PARTITION', help='write job scripts in place of running')
+    parser.add_argument('--slurm', metavar='PARTITION', help='submit the runs as jobs in place of running them')
     parser.add_argument(
         '--cluster', type=Path, metavar='FILE', help="the same by a site's profile: see docs/studies.md"
     )
@@ -107,7 +106,7 @@ def main() -> None:
             print(line)
         return
     if args.status:
-        show_status(lay_out(study, configs, seeds, tasks, out))
+        show_status([run for run, *_ in plan_runs(study, configs, seeds, tasks, out)])
         return
     show_plan(study, configs, scale, len(seeds), jobs_of(args) * max(1, args.per_run))
     if args.dry_run:
@@ -127,8 +126,7 @@ def main() -> None:
     if args.slurm or args.cluster:
         cluster = read_cluster(args.cluster) if args.cluster else Cluster()
         wanted = dict(partition=args.slurm or cluster.partition, gres='none' if args.gpus == 0 else cluster.gres)
-        submit = slurm_jobs(runs, args.per_run, out, replace(cluster, **wanted))
-        print(f'submit with: bash {shlex.quote(str(submit))}')
+        submit(runs, args.per_run, out, replace(cluster, **wanted), say)
         return
     if not args.collect and not args.until_decided:
         complete(runs, jobs, devices, say)
@@ -202,7 +200,8 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
 
 
 def show_status(runs: list[Run]) -> None:
-    found = [(run, *status(run)) for run in runs]
+    queue = read_queue(runs)
+    found = [(run, *status_in(queue, run)) for run in runs]
     for run, what, said in found:
         line = f'{run.name}: {what}{f": {said}" if said else ""}'
         CONSOLE.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -54,6 +54,12 @@ class Run:
         return f'{self.row.name}, seed {self.seed}{" as published" if self.part == "published" else ""}'
 
     @property
+    def slug(self) -> str:
+        """A name for schedulers."""
+        part = {'trial': f'_trial_{self.folder.name}', 'published': '_published'}.get(self.part, '')
+        return f'{self.row.slug}_seed_{self.seed}{part}'
+
+    @property
     def ready(self) -> bool:
         return all((folder / 'result.json').is_file() for folder in self.needs)
 
@@ -66,6 +72,9 @@ class Run:
     def done(self) -> bool:
         result = self.result
         return result is not None and set(self.tasks) <= result.labels.keys() and not outdated(self.folder, result)
+
+
+Planned = tuple[Run, Config, Asked]
 
 
 def status(run: Run) -> tuple[str, str]:
@@ -85,19 +94,43 @@ def status(run: Run) -> tuple[str, str]:
     failed = run.folder / 'failed.txt'
     if failed.is_file():
         return 'failed', failed.read_text().strip()
+    if run.result is not None:
+        lacking = ', '.join(sorted(set(run.tasks) - run.result.labels.keys()))
+        return 'not measured', lacking or 'what its scores depend on has changed'
     return ('stopped', said) if said else ('waiting' if run.needs and not run.ready else 'not begun', '')
 
 
 def lay_out(
     study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
 ) -> list[Run]:
-    """Every run's folder with its resolved config, as data, and what is asked of it; seeds outermost, to see rows early.
+    """Return every run of a study, and write into its folder its resolved config, as data, and what is asked of it.
 
     The config lies in a folder of its own, since mmengine writes the one that it runs into the work dir under the same name.
     """
+    runs = []
+    for run, cfg, asked in plan_runs(study, configs, seeds, tasks, out):
+        new, config = run.folder / 'asked' / '.config.yaml', run.folder / 'asked' / 'config.yaml'
+        new.parent.mkdir(parents=True, exist_ok=True)
+        write_config(cfg, new)
+        if config.is_file() and config.read_text() != new.read_text():
+            raise UserError(
+                f'{run.folder} was begun with another config; give --out another folder, or remove this one to begin it anew'
+            )
+        os.replace(new, config)
+        write_json(run.folder / 'asked.json', asked)
+        runs.append(run)
+    return runs
+
+
+def plan_runs(
+    study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
+) -> Iterator[Planned]:
+    """Yield every run, its config, and what is asked of it; seeds outermost, to see rows early."""
     if study.search:
-        return _lay_out_search(study, configs, seeds, tuple(tasks), out)
-    return [run for seed in seeds for run in _of_seed(study, configs, seed, tuple(tasks), out / 'runs')]
+        yield from _plan_search(study, configs, seeds, tuple(tasks), out)
+        return
+    for seed in seeds:
+        yield from _of_seed(study, configs, seed, tuple(tasks), out / 'runs')
 
 
 def _of_seed(
@@ -107,15 +140,15 @@ def _of_seed(
     tasks: tuple[str, ...],
     out: Path,
     part: str = 'compared',
-    trials: Mapping[str, Sequence[Run]] | None = None,
-) -> Iterator[Run]:
+    trials: Mapping[str, Sequence[Planned]] | None = None,
+) -> Iterator[Planned]:
     """Yield the runs of all rows from one seed, by the best of each row's `trials` where there are any."""
     folders = {row.name: out / row.slug / f'seed_{seed}' for row in study.rows}
     for row in study.rows:
         needs = {key: folders[name] for key, name in row.others.items()}
         absolute = {key: str(path.absolute()) for key, path in needs.items()}
         asked = {way: replace(of, **absolute) for way in ('rescaled', 'along') if (of := getattr(row, way))}
-        if tried := [run.folder for run in (trials or {}).get(row.name, ())]:
+        if tried := [run.folder for run, *_ in (trials or {}).get(row.name, ())]:
             asked['chosen'] = Chosen(tuple(str(folder.absolute()) for folder in tried), study.search.criterion)
         asked['tuned'] = {
             task: _of_recipe(tune, row, configs[row.name], task, seed)
@@ -123,7 +156,7 @@ def _of_seed(
             if task in tasks
         }
         run = Run(row, seed, folders[row.name], tasks, (*needs.values(), *tried), part)
-        yield _placed(run, configs[row.name], **asked)
+        yield run, configs[row.name], Asked(seed, tasks, **asked)
 
 
 def _of_recipe(tune: Tune, row: Row, cfg: Config, task: str, number: int) -> tuple[dict[str, Any], ...]:
@@ -135,42 +168,27 @@ def _of_recipe(tune: Tune, row: Row, cfg: Config, task: str, number: int) -> tup
     return tuple(trial_options(tune, row, recipe(cfg, task), number, tune.trials))
 
 
-def _placed(run: Run, cfg: Config, **asked: Any) -> Run:
-    """Lay the run's config and what is asked of it into its folder."""
-    (run.folder / 'asked').mkdir(parents=True, exist_ok=True)
-    new, config = run.folder / 'asked' / '.config.yaml', run.folder / 'asked' / 'config.yaml'
-    write_config(cfg, new)
-    if config.is_file() and config.read_text() != new.read_text():
-        raise UserError(
-            f'{run.folder} was begun with another config; give --out another folder, or remove this one to begin it anew'
-        )
-    os.replace(new, config)
-    write_json(run.folder / 'asked.json', Asked(run.seed, run.tasks, **asked))
-    return run
-
-
-def _lay_out_search(
+def _plan_search(
     study: Study, configs: dict[str, Config], searches: Sequence[int], tasks: tuple[str, ...], out: Path
-) -> list[Run]:
-    """The rows as published, the trials of each search, and its winners, which are compared.
+) -> Iterator[Planned]:
+    """Yield the rows as published, the trials of each search, and its winners, which are compared.
 
     A winner's seed is its search's number, so that a study which was begun without a search keeps its runs as published.
     """
-    counts, runs = trial_counts(study, configs), []
+    counts = trial_counts(study, configs)
     searched = [row for row in study.rows if not row.others]
     for number in searches:
-        runs += _of_seed(study, configs, number, tasks, out / 'runs', 'published')
+        yield from _of_seed(study, configs, number, tasks, out / 'runs', 'published')
         trials = {
             row.name: list(_trials(study.search, row, configs[row.name], number, counts[row.name], out))
             for row in searched
         }
         # A trial of every row before the second of any, so that a search that is cut off has tried all rows alike.
-        runs += [trial for turn in zip_longest(*trials.values()) for trial in turn if trial]
-        runs += _of_seed(study, configs, number, tasks, out / 'tuned', 'compared', trials)
-    return runs
+        yield from (trial for turn in zip_longest(*trials.values()) for trial in turn if trial)
+        yield from _of_seed(study, configs, number, tasks, out / 'tuned', 'compared', trials)
 
 
-def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out: Path) -> Iterator[Run]:
+def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out: Path) -> Iterator[Planned]:
     """Yield the trials of a row in one search, measured on images that are held out of the training labels."""
     for trial, options in enumerate(trial_options(search, row, cfg, number, count)):
         changed = copy.deepcopy(cfg)
@@ -179,7 +197,8 @@ def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out:
         others = {key: value for key, value in cfg.evaluation.items() if key != 'val'}
         changed.evaluation = dict(others, train=fit, test=held)
         folder = out / 'trials' / row.slug / f'search_{number}' / str(trial)
-        yield _placed(Run(row, FIRST + number, folder, (search.criterion,), (), 'trial'), changed, trial=options)
+        run = Run(row, FIRST + number, folder, (search.criterion,), (), 'trial')
+        yield run, changed, Asked(run.seed, run.tasks, trial=options)
 
 
 def commands(run: Run, devices: int) -> list[list[str]]:

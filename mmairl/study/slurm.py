@@ -2,20 +2,34 @@
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import yaml
 from jinja2 import Template
+from msgspec import Meta
 
 from mmairl.errors import UserError
 from mmairl.files import Declared, read_yaml, write_text
-from mmairl.study.runs import LAST_WORDS, Run, commands
+from mmairl.study.runs import LAST_WORDS, Run, commands, status
 
-JOB, SUBMIT = (
-    Template(Path(__file__).with_name(name).read_text(), trim_blocks=True, keep_trailing_newline=True)
-    for name in ('job.sh', 'submit.sh')
+JOB = Template(Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True)
+PORTION = 1000  # runs in an array, by Slurm's own MaxArraySize; halved where a site takes fewer
+ENDED = (
+    'BOOT_FAIL',
+    'CANCELLED',
+    'COMPLETED',
+    'DEADLINE',
+    'FAILED',
+    'NODE_FAIL',
+    'OUT_OF_MEMORY',
+    'PREEMPTED',
+    'TIMEOUT',
 )
+Queue = dict[str, tuple[str, str]]  # by job: its state, and Slurm's reason for it
 
 
 class Cluster(Declared, frozen=True):
@@ -27,8 +41,10 @@ class Cluster(Declared, frozen=True):
     qos: str = ''
     constraint: str = ''
     mem: str = ''
-    cpus: int = 8  # for each GPU, or each CPU process
-    per_node: int = 0  # GPUs, or CPU processes, that a run takes of a node at most; 0 for all on one
+    cpus: Annotated[int, Meta(ge=1)] = 8  # for each GPU, or each CPU process
+    per_node: Annotated[int, Meta(ge=0)] = (
+        0  # GPUs, or CPU processes, that a run takes of a node at most; 0: all on one
+    )
     gres: str = 'gpu'  # such as gpu:a100; none for nodes without
     environment: tuple[str, ...] = ()  # lines of bash before the run, such as `module load cuda`
 
@@ -43,61 +59,33 @@ def read_cluster(path: Path) -> Cluster:
     return read_yaml(path, Cluster, yaml.BaseLoader)
 
 
-def in_order(runs: Sequence[Run]) -> Iterator[tuple[Run, str, list[str]]]:
-    """Those that are not done, each after those whose weights it takes: with its name, and the names of these."""
-    waiting, names = [run for run in runs if not run.done], {}
+def in_order(runs: Sequence[Run]) -> Iterator[tuple[Run, list[Run]]]:
+    """Yield the runs that are not done, each after those whose weights it takes, with these."""
+    waiting = {run.folder: run for run in runs if not run.done}
+    known = dict(waiting)
     while waiting:
-        run = next(run for run in waiting if not {other.folder for other in waiting} & set(run.needs))
-        waiting.remove(run)
-        names[run.folder] = f'{run.row.slug}_seed_{run.seed}'
-        yield run, names[run.folder], [names[folder] for folder in run.needs if folder in names]
+        ready = [run for run in waiting.values() if not waiting.keys() & set(run.needs)]
+        for run in ready:
+            del waiting[run.folder]
+            yield run, [known[folder] for folder in run.needs if folder in known]
 
 
 def plain_commands(runs: Sequence[Run], devices: int) -> Iterator[str]:
-    """A line for each run that is not done: its name, the names of those that must have succeeded before, and its command."""
-    for run, name, before in in_order(runs):
+    """Yield a line for each run that is not done: its name, the names of those that must have succeeded, its command."""
+    for run, before in in_order(runs):
         steps = [f'cd {shlex.quote(os.getcwd())}', *map(shlex.join, commands(run, devices))]
-        yield f'{name}\t{",".join(before) or "-"}\t{" && ".join(steps)}'
+        yield f'{run.slug}\t{",".join(other.slug for other in before) or "-"}\t{" && ".join(steps)}'
 
 
-def slurm_jobs(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster) -> Path:
-    """A job script for each run that is not done, and the path of the script that submits them all.
-
-    A run that takes the weights of others is submitted after them and waits for them.
-    """
-    folder = out.absolute() / 'jobs'
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob('*.sh'):
-        old.unlink()
-    jobs = []
-    for run, name, before in in_order(runs):
-        script = write_text(folder / f'{name}.sh', job(run, devices, cluster))
-        jobs.append(dict(name=name, before=before, script=shlex.quote(str(script))))
-    path = write_text(folder / 'submit.sh', SUBMIT.render(jobs=jobs))
-    path.chmod(0o755)
-    return path
-
-
-def job(run: Run, devices: int, cluster: Cluster) -> str:
-    """The script of one run: by our launcher on one node, by srun on several."""
-    log = str(run.folder.absolute() / 'log.txt')
+def job_script(devices: int, out: Path, cluster: Cluster) -> str:
+    """Return the script that all jobs of a study share."""
+    log = str(out.absolute() / 'jobs' / 'slurm.log')
     if '"' in log or '\n' in log:
         raise UserError(f'Slurm cannot write its log to {log}; give an --out without quotes and line breaks')
-    nodes = -(-devices // cluster.per_node) if cluster.per_node else 1
-    if devices % nodes:
-        raise UserError(
-            f'--per-run {devices} cannot be shared by {nodes} nodes of at most {cluster.per_node}; give a multiple of {nodes}'
-        )
-    share = devices // nodes
-    trains, *transfers = commands(run, share)
-    tasks = 1
-    if nodes > 1:
-        # a session of its own: what ends the job's processes would have srun kill its tasks, and the shell tells them to save
-        step = ['setsid', 'srun', '--kill-on-bad-exit=0', '--wait=120', f'--cpus-per-task={cluster.cpus}']
-        trains, tasks = [*step, *commands(run, 1)[0], '--launcher', 'slurm'], share
+    nodes, share = shared(devices, cluster)
+    tasks = share if nodes > 1 else 1
     return JOB.render(
         options=cluster.options,
-        name=f'{run.row.slug}_{run.seed}',
         nodes=nodes,
         tasks=tasks,
         processes=share // tasks,
@@ -106,7 +94,135 @@ def job(run: Run, devices: int, cluster: Cluster) -> str:
         environment=cluster.environment,
         log=log.replace('%', '%%'),  # a % begins a pattern of Slurm's
         folder=shlex.quote(os.getcwd()),
-        run_folder=shlex.quote(str(run.folder.absolute())),
+        stopping=shlex.quote(str(Path(__file__).parents[1] / 'stopping.sh')),
         last_words=LAST_WORDS,
-        commands=[shlex.join(command) for command in (trains, *transfers)],
     )
+
+
+def run_script(run: Run, devices: int, cluster: Cluster) -> str:
+    """Return what one run does in its job: by our launcher on one node, by srun on several."""
+    nodes, share = shared(devices, cluster)
+    steps = commands(run, share)
+    if nodes > 1:
+        # a session of its own: what ends the job's processes would have srun kill its tasks, and the shell tells them to save
+        step = ['setsid', 'srun', '--kill-on-bad-exit=0', '--wait=120', f'--cpus-per-task={cluster.cpus}']
+        steps[0] = [*step, *commands(run, 1)[0], '--launcher', 'slurm']
+    return ''.join(f'run {shlex.join(step)}\n' for step in steps)
+
+
+def shared(devices: int, cluster: Cluster) -> tuple[int, int]:
+    """Return how many nodes a run takes, and how many of its processes are on each."""
+    nodes = -(-devices // cluster.per_node) if cluster.per_node else 1
+    if devices % nodes:
+        raise UserError(
+            f'--per-run {devices} cannot be shared by {nodes} nodes of at most {cluster.per_node}; give a multiple of {nodes}'
+        )
+    return nodes, devices // nodes
+
+
+def submit(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster, say: Callable[[str], None]) -> None:
+    """Submit the runs that are not done and not in the queue, each after those whose weights it takes.
+
+    Runs that wait for none are tasks of an array, in portions as large as the site's limits let them be.
+    """
+    if not shutil.which('sbatch'):
+        raise UserError('there is no sbatch here; give this command where Slurm is, or take --print-commands')
+    script = write_text(out / 'jobs' / 'job.sh', job_script(devices, out, cluster))
+    queue, before = read_queue(runs), dict(in_order(runs))
+    left = [run for run in before if not in_queue(known(queue, job_of(run))[0])]
+    free = [run for run in left if not before[run]]
+    groups, portion, total = [free, *([run] for run in left if before[run])], PORTION, len(left)
+    say(f'{len(runs) - len(before)} runs are done, {len(before) - total} are in the queue, {total} are to be submitted')
+    submitted = 0
+    for group in groups:
+        while group:
+            part, jobs = group[:portion], [job_of(other) for other in before[group[0]]]
+            for run in part:
+                write_text(run.folder / 'job.sh', run_script(run, devices, cluster))
+            after = [f'--dependency=afterok:{":".join(jobs)}', '--kill-on-invalid-dep=yes'] if jobs else []
+            name = part[0].slug if len(part) == 1 else out.name
+            array = f'--array=0-{len(part) - 1}'
+            folders = [run.folder.absolute() for run in part]
+            number, refusal = sbatch(array, f'--job-name={name}', *after, script, *folders)
+            if number:
+                for index, run in enumerate(part):
+                    write_text(run.folder / 'job.txt', f'{number}_{index}\n')
+                submitted, group = submitted + len(part), group[portion:]
+                say(f'{submitted} of {total} are submitted: job {number}, {name}')
+            elif len(part) > 1:
+                portion = len(part) // 2
+            else:
+                raise UserError(
+                    f'{submitted} of {total} runs are submitted, and Slurm refuses {name}: {refusal}; correct the profile, or '
+                    'where that is a limit, give the same command again when jobs have ended'
+                )
+
+
+def sbatch(*words: object) -> tuple[str, str]:
+    """Return the number of a new job and '', or '' and why there is none.
+
+    Where Slurm is full, sbatch would try for two minutes without another word.
+    """
+    with subprocess.Popen(['sbatch', '--parsable', *map(str, words)], stdout=-1, stderr=-1, text=True) as process:
+        said = []
+        for line in process.stderr:
+            said.append(line.strip().removeprefix('sbatch: error: '))
+            if 'retrying' in line:
+                process.kill()
+                limit = [line for line in _asked('scontrol', 'show', 'config') if line.startswith('MaxJobCount')]
+                said.append(' '.join(''.join(limit).split()))
+        numbers = process.stdout.read().split()
+    return ('', '; '.join(said)) if process.returncode else (numbers[-1].partition(';')[0], '')
+
+
+def job_of(run: Run) -> str:
+    """Return the job that the run was last submitted as; '' where it never was."""
+    path = run.folder / 'job.txt'
+    return path.read_text().strip() if path.is_file() else ''
+
+
+def read_queue(runs: Sequence[Run]) -> Queue:
+    """Return what Slurm knows of the runs' jobs; nothing where there is no Slurm."""
+    numbers = {job.partition('_')[0] for run in runs if (job := job_of(run))}
+    if not numbers or not shutil.which('squeue'):
+        return {}
+    lines = _asked('squeue', '-h', '--array', '--states=all', '--format=%i %T %r', f'--jobs={",".join(numbers)}')
+    return {job: (state, reason) for job, state, reason in (line.split(' ', 2) for line in lines)}
+
+
+def known(queue: Queue, job: str) -> tuple[str, str]:
+    """Return the state of a job and its reason; the array of a task that was cancelled alone counts as a plain job."""
+    return queue.get(job) or queue.get(job.partition('_')[0], ('', ''))
+
+
+def in_queue(state: str) -> bool:
+    """Say whether a job of this state still waits or runs."""
+    return bool(state) and state not in ENDED
+
+
+def _asked(*command: str) -> list[str]:
+    said = subprocess.run(command, capture_output=True, text=True)
+    if said.returncode and 'Invalid job id' not in said.stderr:  # a job that ended a while ago
+        raise UserError(f'Slurm does not answer: {" ".join(said.stderr.split())}; give the same command again later')
+    return said.stdout.splitlines()
+
+
+def status_in(queue: Queue, run: Run) -> tuple[str, str]:
+    """Return what a run does, and what is said of it, by its folder and by the queue."""
+    (what, said), job = status(run), job_of(run)
+    if what in ('done', 'running') or not job:
+        return what, said
+    begun = run.folder / 'begun.txt'
+    began = begun.is_file() and begun.read_text().strip() == job
+    state, reason = known(queue, job)
+    because = f'{reason if reason != "None" else "no reason yet"} (job {job})'
+    if state == 'PENDING':
+        return 'requeued' if began else 'pending', because
+    if in_queue(state):
+        return state.lower(), said
+    if state == 'CANCELLED':
+        return 'cancelled', said if began else f'it had not begun; Slurm said {because}'
+    if not began:
+        end = f'ended as {state} ({reason})' if state else 'was cancelled, or ended,'
+        return 'never started', f'job {job} {end} before it began; can its node see {run.folder}?'
+    return what, said

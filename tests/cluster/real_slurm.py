@@ -1,7 +1,8 @@
 """A real Slurm on this one machine, in a folder of its own: its daemons run as this user, and nothing outside is touched.
 
 Two nodes of 64 CPUs, which are addresses of the loopback. The first has two "GPUs", which are empty files. Partitions: `all`
-(the default), `gpu` (the first node) and `cpu` (the second).
+(the default), `gpu` (the first node), `cpu` and
+`short` (the second; `short` gives five minutes).
 """
 
 import os
@@ -10,9 +11,11 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from waiting import wait_for
 
 PATH = os.pathsep.join([os.environ['PATH'], '/usr/sbin', '/sbin'])
@@ -48,6 +51,7 @@ NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.2 Port={port2} CPUs=64
 PartitionName=all Nodes=ALL Default=YES
 PartitionName=gpu Nodes=node1
 PartitionName=cpu Nodes=node2
+PartitionName=short Nodes=node2 MaxTime=5
 """
 
 
@@ -61,19 +65,22 @@ class Slurm:
     """As a context manager, which ends its jobs and its daemons."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.daemons = folder, []
-        self.environment = {**os.environ, 'PATH': PATH, 'SLURM_CONF': str(folder / 'slurm.conf')}
+        self.folder, self.daemons, self.patched = folder, [], pytest.MonkeyPatch()
 
     def __enter__(self) -> 'Slurm':
+        self.patched.setenv('PATH', PATH)
+        self.patched.setenv('SLURM_CONF', str(self.folder / 'slurm.conf'))
+        self.environment = dict(os.environ)
         try:
             self.start()
         except BaseException:
-            self.stop()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
         self.stop()
+        self.patched.undo()
 
     def start(self) -> None:
         self.short, ports = Path(tempfile.mkdtemp(prefix='slurm', dir='/tmp')), free_ports(3)
@@ -109,7 +116,7 @@ class Slurm:
         self('scancel', '--state=PENDING', '--user', str(os.getuid()))
         self('scancel', '--full', '--signal=KILL', '--user', str(os.getuid()))
         self('scancel', '--user', str(os.getuid()))
-        wait_for(lambda: not self('squeue', '-h').strip(), 30, 'for the end of the jobs')
+        self.wait_for(lambda: not self('squeue', '-h').strip(), 30, 'for the end of the jobs')
         for daemon in reversed(self.daemons):
             daemon.terminate()
             try:
@@ -136,10 +143,14 @@ class Slurm:
         said = self('scontrol', '--oneliner', 'show', 'job', number)
         return dict(word.partition('=')[::2] for word in said.split() if '=' in word)
 
-    def ends(self, number: str, seconds: float = 40) -> tuple[str, int]:
+    def wait_for(self, condition: Callable[[], object], seconds: float = 60, what: str = '') -> None:
+        """Wait as long as the daemons have something to tell."""
+        wait_for(condition, seconds, what, lambda: [path.stat().st_size for path in sorted(self.folder.glob('*.log'))])
+
+    def ends(self, number: str, seconds: float = 60) -> tuple[str, int]:
         """Its last state and how often it was started again, once it has ended and what it has started has, too."""
         ended = ('COMPLETED', 'FAILED', 'CANCELLED', 'TIMEOUT', 'NODE_FAIL', 'PREEMPTED')
-        wait_for(lambda: self.job(number).get('JobState') in ended, seconds, f'for job {number}: {self.job(number)}')
+        self.wait_for(lambda: self.job(number).get('JobState') in ended, seconds, f'for job {number}')
         said = self.job(number)
         return said['JobState'], int(said['Restarts'])
 

@@ -11,9 +11,9 @@ import pytest
 import real_slurm
 from real_slurm import Slurm, lacking
 from study.small_runs import run_in
-from waiting import wait_for
 
 from mmairl.engine.distributed import VARIABLES, _take_names_from_slurm
+from mmairl.errors import UserError
 from mmairl.study import slurm as jobs
 from mmairl.study.runs import Run
 
@@ -48,15 +48,14 @@ def pattern(path: Path) -> str:
     return str(path).replace('%', '%%')
 
 
-def submit(slurm: Slurm, run: Run, command: str, partition: str = 'gpu', devices: int = 1, **more: object) -> str:
+def submit(run: Run, command: str, partition: str = 'cpu', devices: int = 1, **more: object) -> str:
     """A study's job of a bash command. Returns its number."""
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(run.folder)
         patched.setattr(jobs, 'commands', lambda run, devices: [['bash', '-c', command]])
-        (run.folder / 'job.sh').write_text(
-            jobs.job(run, devices, jobs.Cluster(partition=partition, gres='none', **more))
-        )
-    return slurm.submit(run.folder / 'job.sh')
+        profile = jobs.Cluster(partition=partition, gres='none', **more)
+        jobs.submit([run], devices, run.folder, profile, lambda line: None)
+    return jobs.job_of(run)
 
 
 def left(folder: Path, name: str) -> list[str]:
@@ -70,7 +69,7 @@ Started = dict[str, tuple[str, Path]]  # by what it will be told: a job's number
 def tell(slurm: Slurm, started: Started, tasks: int) -> None:
     """Give each job its command once its processes heed signals. All are started before: a job that goes on waits a while."""
     for commands, (number, folder) in started.items():
-        wait_for(lambda: len(left(folder, 'ready')) == tasks, what=slurm('squeue'))  # noqa: B023
+        slurm.wait_for(lambda: len(left(folder, 'ready')) == tasks)  # noqa: B023
         for command in commands.replace('JOB', number).split(';'):
             slurm(*command.split())
 
@@ -79,13 +78,13 @@ def ended(slurm: Slurm, job: tuple[str, Path], expected: tuple[str, int], tasks:
     """What each process wrote when it was started again, once the job has ended as expected; each has saved, once."""
     number, folder = job
     assert slurm.ends(number) == expected, (folder / 'log.txt').read_text()
-    wait_for(lambda: len(left(folder, 'saved')) == tasks)
+    slurm.wait_for(lambda: len(left(folder, 'saved')) == tasks)
     assert all(said.count('\n') == 1 for said in left(folder, 'saved'))
     return left(folder, 'done')
 
 
+CANCELLED, FAILED, WENT_ON, DONE = ('CANCELLED', 0), ('FAILED', 0), ('COMPLETED', 1), ('COMPLETED', 0)
 # By what a study's job is told to stop: how it ends, and how often it was started again.
-CANCELLED, FAILED, WENT_ON = ('CANCELLED', 0), ('FAILED', 0), ('COMPLETED', 1)
 TOLD_TO_STOP = {
     'scancel JOB': CANCELLED,
     'scancel --batch --signal=USR1 JOB; scancel JOB': CANCELLED,  # while it saves
@@ -95,24 +94,43 @@ TOLD_TO_STOP = {
     'scontrol requeue JOB': WENT_ON,
     'scontrol update nodename=node2 state=down reason=test': WENT_ON,
 }
+# By what a run does: how its job ends, and what is said of it.
+ONCE = '[[ -e again ]] && exit; touch again; '
+BY_ITSELF = {
+    'exit 75': (*WENT_ON, ''),
+    'kill -USR1 $$': (*WENT_ON, ''),  # by `scancel --full`, before it listened
+    'kill -KILL $$': (*DONE, ''),
+    'echo "error: it is wrong"; exit 2': (*FAILED, 'error: it is wrong\n'),
+    'rm again; kill -KILL $$': (*FAILED, 'exit code 137\n'),  # whenever it is tried
+}
 
 
 @pytest.fixture(scope='module')
-def told(slurm, tmp_path_factory) -> Started:
-    started = {}
-    for number, command in enumerate(TOLD_TO_STOP):
-        run = run_in(tmp_path_factory.mktemp('told') / f'my run, 100%j {number}')
-        started[command] = submit(slurm, run, RUN, 'cpu' if 'node2' in command else 'gpu'), run.folder
-    tell(slurm, started, 1)
-    wait_for(lambda: left(run.folder, 'saved'))
+def started(slurm, tmp_path_factory) -> Started:
+    started, folder = {}, tmp_path_factory.mktemp('told') / 'my runs, 100%j'
+    for number, command in enumerate([*TOLD_TO_STOP, *BY_ITSELF]):
+        run = run_in(folder / str(number))
+        does = RUN if command in TOLD_TO_STOP else ONCE + command
+        started[command] = submit(run, does, 'cpu' if 'node2' in command else 'gpu'), run.folder
+    tell(slurm, {command: started[command] for command in TOLD_TO_STOP}, 1)
+    slurm.wait_for(lambda: left(started[[*TOLD_TO_STOP][-1]][1], 'saved'))
     slurm('scontrol', 'update', 'nodename=node2', 'state=resume')
     return started
 
 
 @pytest.mark.parametrize('command', TOLD_TO_STOP)
-def test_a_study_job_that_is_told_to_stop_saves_and_comes_back_unless_it_was_cancelled(slurm, told, command):
+def test_a_study_job_that_is_told_to_stop_saves_and_comes_back_unless_it_was_cancelled(slurm, started, command):
     expected = TOLD_TO_STOP[command]
-    assert bool(ended(slurm, told[command], expected, 1)) == (expected == WENT_ON)
+    assert bool(ended(slurm, started[command], expected, 1)) == (expected == WENT_ON)
+
+
+@pytest.mark.parametrize('command', BY_ITSELF)
+def test_a_study_job_goes_on_or_fails_as_its_run_does(slurm, started, command):
+    """A run that a signal has killed is tried three times more."""
+    (number, folder), (state, restarts, said) = started[command], BY_ITSELF[command]
+    assert slurm.ends(number) == (state, restarts), (folder / 'log.txt').read_text()
+    failed = folder / 'failed.txt'
+    assert (failed.read_text() if failed.is_file() else '') == said
 
 
 def test_a_study_job_of_two_nodes_saves_in_all_its_processes_and_comes_back_unless_it_was_cancelled(slurm, folder):
@@ -120,7 +138,7 @@ def test_a_study_job_of_two_nodes_saves_in_all_its_processes_and_comes_back_unle
     started = {}
     for number, command in enumerate(commands):
         run = run_in(folder / str(number))
-        started[command] = submit(slurm, run, RUN, 'all', devices=2, per_node=1, cpus=3), run.folder
+        started[command] = submit(run, RUN, 'all', devices=2, per_node=1, cpus=3), run.folder
     tell(slurm, started, 2)
     for command, job in started.items():
         done = ended(slurm, job, TOLD_TO_STOP[command], 2)
@@ -128,7 +146,7 @@ def test_a_study_job_of_two_nodes_saves_in_all_its_processes_and_comes_back_unle
 
 
 def test_runs_wait_for_those_whose_weights_they_take_and_end_where_these_fail(slurm, folder, monkeypatch):
-    """Also where the source goes back into the queue meanwhile."""
+    """Also where the source goes back into the queue meanwhile, and where the command is given again."""
     once = '[[ -e {0}/again ]] || {{ touch {0}/again; exit 75; }}; date +%s%N > {0}/end'
     source, broken = run_in(folder / 'source'), run_in(folder / 'broken')
     rescaled = run_in(folder / 'rescaled', (source.folder,))
@@ -142,22 +160,80 @@ def test_runs_wait_for_those_whose_weights_they_take_and_end_where_these_fail(sl
     monkeypatch.setattr(
         jobs, 'commands', lambda run, devices: [['bash', '-c', does[run].format(shlex.quote(str(run.folder)))]]
     )
-    said = slurm(
-        jobs.slurm_jobs([never, rescaled, source, broken], 1, folder, jobs.Cluster(partition='cpu', gres='none'))
-    )
-    numbers = {name: number for number, name in re.findall(r'submitted (\d+): (\w+)_seed_0', said)}
-    assert len(numbers) == 4, said
-    states = {name: slurm.ends(number)[0] for name, number in numbers.items()}
-    assert states == dict(source='COMPLETED', broken='FAILED', rescaled='COMPLETED', never='CANCELLED')
+    said, numbers = [], []
+    for _ in range(2):
+        jobs.submit(list(does)[::-1], 1, folder, jobs.Cluster(partition='cpu', gres='none'), said.append)
+        numbers.append([jobs.job_of(run) for run in does])
+    assert numbers[0] == numbers[1] and said[-1] == '0 runs are done, 4 are in the queue, 0 are to be submitted'
+    assert [slurm.ends(number)[0] for number in numbers[0]] == ['COMPLETED', 'FAILED', 'COMPLETED', 'CANCELLED']
     assert int((rescaled.folder / 'begin').read_text()) > int((source.folder / 'end').read_text())
-    assert not (never.folder / 'begin').exists()
+    assert not (never.folder / 'begin').exists() and jobs.status_in(jobs.read_queue([never]), never)[0] == 'cancelled'
 
 
-def test_a_partition_that_does_not_exist_is_one_sentence(slurm, folder):
-    said = slurm(jobs.slurm_jobs([run_in(folder / 'run')], 1, folder, jobs.Cluster(partition='none', gres='none')))
-    assert said == (
-        'error: Slurm refuses the job of run_seed_0: Invalid partition name specified; correct the profile, and give the '
-        "study's command again\n"
+def test_hundreds_of_runs_are_submitted_in_portions_and_taken_up_where_slurm_was_full(tmp_path, folder, monkeypatch):
+    """Those that were submitted stay one job each, and all get done."""
+    monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF.replace('=3600', '=2') + 'MaxJobCount=12\nMaxArraySize=5\n')
+    runs, said = [run_in(folder / str(number)) for number in range(16)], []
+    result = (
+        """while [[ ! -e ../go ]]; do sleep 0.1; done; echo '{"labels": {"knn": "knn"}}' > result.json; echo >> times"""
+    )
+    monkeypatch.setattr(jobs, 'commands', lambda run, devices: [['bash', '-c', f'cd {run.folder.name}; {result}']])
+    monkeypatch.chdir(folder)
+    profile = jobs.Cluster(gres='none', cpus=4)
+    (daemons := tmp_path / 'daemons').mkdir()
+    with Slurm(daemons) as slurm:
+        for _ in range(2):
+            with pytest.raises(
+                UserError, match='Slurm refuses .*: Slurm temporarily unable to accept.*MaxJobCount = 12'
+            ):
+                jobs.submit(runs, 1, folder, profile, said.append)
+        assert said[-1] == '0 runs are done, 11 are in the queue, 5 are to be submitted', said
+        expected = ['running'] * 11 + ['not begun'] * 5
+        slurm.wait_for(lambda: [jobs.status_in(jobs.read_queue(runs), run)[0] for run in runs] == expected)
+        (folder / 'go').touch()
+        slurm.wait_for(lambda: not slurm('squeue', '-h', '--states=all').strip())
+        jobs.submit(runs, 1, folder, profile, said.append)
+        slurm.wait_for(lambda: all(run.done for run in runs))
+    assert said[-1].startswith('5 of 5 are submitted'), said
+    assert all((run.folder / 'times').read_text() == '\n' for run in runs)
+
+
+def test_what_the_queue_says_of_each_run(slurm, folder, monkeypatch):
+    names = ('limited', 'cancelled', 'unseen', 'requeued')
+    runs = {name: run_in(folder / name) for name in names}
+    numbers = {
+        name: submit(run, 'sleep 100', *(('cpu',) if name == 'requeued' else ('short',)), time='9')
+        for name, run in runs.items()
+    }
+    slurm('scancel', numbers['cancelled'])
+    slurm.wait_for((runs['requeued'].folder / 'begun.txt').is_file)
+    slurm('scontrol', 'requeue', numbers['requeued'])
+    (runs['unseen'].folder / 'jobs').rename(folder / 'gone')
+    slurm('scontrol', 'update', f'jobid={numbers["unseen"]}', 'timelimit=1')
+    slurm.ends(numbers['unseen'])
+    slurm.wait_for(lambda: slurm.job(numbers['requeued'])['JobState'] == 'PENDING')
+    queue = jobs.read_queue(list(runs.values()))
+    said = {name: ': '.join(jobs.status_in(queue, run)) for name, run in runs.items()}
+    assert re.fullmatch(rf'pending: Partition\w+ \(job {numbers["limited"]}\)', said['limited']), said
+    assert said['cancelled'].startswith('cancelled: it had not begun; Slurm said Partition'), said
+    assert said['unseen'] == (
+        f'never started: job {numbers["unseen"]} ended as FAILED (JobLaunchFailure) before it began; can its node see '
+        f'{runs["unseen"].folder}?'
+    )
+    assert re.fullmatch(rf'requeued: \w+ \(job {numbers["requeued"]}\)', said['requeued']), said
+    gone = jobs.status_in({}, runs['cancelled'])
+    assert gone[1].startswith(f'job {numbers["cancelled"]} was cancelled, or ended, before it began')
+    for number in numbers.values():
+        slurm('scancel', number)
+
+
+def test_what_slurm_refuses_is_one_sentence(folder, slurm):
+    with pytest.raises(UserError) as caught:
+        submit(run_in(folder / 'run'), 'exit', 'none')
+    assert str(caught.value) == (
+        '0 of 1 runs are submitted, and Slurm refuses run_seed_0: invalid partition specified: none; Batch job submission '
+        'failed: Invalid partition name specified; correct the profile, or where that is a limit, give the same command again '
+        'when jobs have ended'
     )
 
 
@@ -165,13 +241,15 @@ def test_a_study_begun_where_its_node_cannot_see_it_is_one_sentence(slurm, folde
     run, gone = run_in(folder / 'run'), folder / 'gone'
     gone.mkdir()
     monkeypatch.chdir(gone)
-    (run.folder / 'job.sh').write_text(jobs.job(run, 1, jobs.Cluster(partition='cpu', gres='none')))
+    script = jobs.job_script(1, folder, jobs.Cluster(partition='cpu', gres='none'))
     monkeypatch.chdir(folder)
     gone.rmdir()
-    number = slurm.submit('--chdir', '/', run.folder / 'job.sh')
-    assert slurm.ends(number) == ('FAILED', 0)
+    (folder / 'jobs').mkdir()
+    (folder / 'job.sh').write_text(script)
+    number = slurm.submit('--chdir', '/', '--array=0', folder / 'job.sh', run.folder)
+    assert slurm.ends(f'{number}_0') == FAILED
     assert re.fullmatch(
-        'error: .+ cannot see the folder that the study was begun in; .+\n', (run.folder / 'failed.txt').read_text()
+        'error: .+ cannot see the folder that the study was begun in, .+\n', (run.folder / 'failed.txt').read_text()
     )
 
 
@@ -193,12 +271,12 @@ def test_a_run_on_a_node_that_cannot_be_reached_any_more_is_never_in_two_places(
     (daemons := tmp_path / 'daemons').mkdir()
     with Slurm(daemons) as slurm:
         run = run_in(folder / 'run')
-        number = submit(slurm, run, LOCKED, 'all')
-        wait_for((run.folder / 'begin').is_file)
+        number = submit(run, LOCKED, 'all')
+        slurm.wait_for((run.folder / 'begin').is_file)
         daemon = slurm.daemons[2 if slurm.job(number)['NodeList'] == 'node1' else 3]
         daemon.send_signal(signal.SIGSTOP)
         try:
-            wait_for((run.folder / 'end').is_file, 60)
+            slurm.wait_for((run.folder / 'end').is_file)
         finally:
             daemon.send_signal(signal.SIGCONT)
         assert slurm.ends(number, 100)[0] == 'COMPLETED'
@@ -296,7 +374,7 @@ def test_srun_passes_on_what_its_script_is_told_and_all_tasks_save(slurm, folder
         running.append((process, own))
     for (process, own), (name, send, waits) in zip(running, TOLD_SRUN):
         begun = [own / f'ready{task}' for task in (0, 1)]
-        wait_for(lambda: 'queued' in (own / 'log').read_text() if waits else all(map(Path.is_file, begun)))  # noqa: B023
+        slurm.wait_for(lambda: 'queued' in (own / 'log').read_text() if waits else all(map(Path.is_file, begun)))  # noqa: B023
         send(process.pid, signal.Signals[f'SIG{name}'])
     for (process, own), (*_, waits) in zip(running, TOLD_SRUN):
         assert process.wait(120) == 75, (own / 'log').read_text()
@@ -313,9 +391,9 @@ def test_one_task_of_an_array_goes_back_alone(slurm, folder, python):
     number = slurm.submit(
         '--array=1-2', '-n1', '--requeue', '--output', pattern(folder / 'log'), folder / 'array.sh', PYTHON=python
     )
-    wait_for(lambda: all((folder / task / 'ready0').is_file() for task in '12'))
+    slurm.wait_for(lambda: all((folder / task / 'ready0').is_file() for task in '12'))
     slurm('scancel', '--signal=USR1', f'{number}_2')
-    wait_for(lambda: slurm.job(f'{number}_2')['Restarts'] == '1')
+    slurm.wait_for(lambda: slurm.job(f'{number}_2')['Restarts'] == '1')
     assert not (folder / '1/saved0').exists() and slurm.job(f'{number}_1')['JobState'] == 'RUNNING'
     slurm('scancel', '--signal=USR1', f'{number}_1')
     assert [slurm.ends(f'{number}_{task}') for task in '12'] == [('COMPLETED', 1)] * 2
@@ -347,6 +425,6 @@ def test_a_study_job_goes_on_after_its_time_limit_also_where_that_ends_its_save(
     """Of the three minutes that the first has, it is told of the end two before; the second has one."""
     longer = RUN.replace('{1..3000}', '{1..30000}')
     runs = [(run_in(folder / 'told'), longer, '3'), (run_in(folder / 'late'), SLOW, '1')]
-    for number, run in [(submit(slurm, run, command, time=minutes), run) for run, command, minutes in runs]:
+    for number, run in [(submit(run, command, time=minutes), run) for run, command, minutes in runs]:
         assert slurm.ends(number, 300) == WENT_ON
         assert left(run.folder, 'saved') and left(run.folder, 'done')

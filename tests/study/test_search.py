@@ -21,6 +21,7 @@ from mmairl.study.plan import flops
 from mmairl.study.runs import lay_out
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.search import FIRST, own_value, places, trial_options, trials_for
+from mmairl.study.slurm import plain_commands
 from mmairl.study.spec import read_study
 from mmairl.study.stored import Asked, Choice, Chosen, Result
 from mmairl.study.trials import take_best
@@ -136,6 +137,10 @@ def test_runs_as_published_are_kept_and_trials_see_no_test_image(searched):
     winners = [run for run in runs if run.part == 'compared']
     assert [run.seed for run in winners] == [0, 0, 1, 1] and not winners[0].ready
     assert winners[0].needs == tuple(run.folder for run in trials[:4] if run.row.name == 'one')
+    lines = [line.split('\t') for line in plain_commands(runs, 1)]  # as jobs: names of their own, winners after trials
+    assert len({name for name, *_ in lines}) == len(runs)
+    after = {name: needs for name, needs, _ in lines if needs != '-'}
+    assert after['one_seed_0'] == 'one_seed_1000_trial_0,one_seed_1000_trial_1' and len(after) == len(winners)
 
 
 def test_the_best_trial_is_trained_anew_from_a_fresh_seed_and_one_that_diverges_is_the_worst(searched, monkeypatch):

@@ -291,20 +291,23 @@ def test_a_study_of_slurm_jobs_gives_what_one_machine_gives(tmp_path, nodes):
         f'partition: {"all" if nodes > 1 else "cpu"}\nper_node: 1\ncpus: 1\ngres: none\n'
         'environment: [export MASTER_ADDR=127.0.0.1]\n'  # the nodes here have no names
     )
-    asked = run([*commands['slurm'], '--cluster', str(profile)])
-    assert asked.returncode == 0, asked.stdout + asked.stderr
     runs = folders['slurm'] / 'out/runs'
     (daemons := tmp_path / 'daemons').mkdir()
     with Slurm(daemons) as slurm:
-        said = slurm('bash', folders['slurm'] / 'out/jobs/submit.sh', PYTHONPATH=str(ROOT))
-        numbers = [line.split()[1].rstrip(':') for line in said.splitlines()]
-        wait_for(lambda: list((runs / 'sgd').rglob('scalars.json')), 300, said)
-        slurm('scontrol', 'requeue', numbers[0])
-        assert [slurm.ends(number, 500) for number in numbers] == [('COMPLETED', restarts) for restarts in (1, 0, 0)], (
-            said
-        )
+        known = {**slurm.environment, 'PYTHONPATH': str(ROOT)}
+        said = subprocess.check_output([*commands['slurm'], '--cluster', str(profile)], env=known, cwd=ROOT, text=True)
+        numbers = {path.parent.parent.name: path.read_text().strip() for path in runs.glob('*/*/job.txt')}
+        slurm.wait_for(lambda: list((runs / 'sgd').rglob('scalars.json')), 300, said)
+        slurm('scontrol', 'requeue', numbers['sgd'])
+        ends = {name: slurm.ends(number, 500) for name, number in numbers.items()}
+        assert ends == {name: ('COMPLETED', int(name == 'sgd')) for name in numbers} and len(ends) == 3, said
     assert len(list((runs / 'sgd').rglob('scalars.json'))) == 2, 'it was resumed'
+    before = {path: path.stat().st_mtime_ns for path in runs.rglob('*[!0-9]')}  # all but locks and folders
     assert run([*commands['slurm'], '--status']).stdout.endswith('3 done\n')
+    assert run([*commands['slurm'], '--status', '--tasks', 'svm']).stdout.endswith(
+        'not measured: svm\n3 not measured\n'
+    )
+    assert {path: path.stat().st_mtime_ns for path in runs.rglob('*[!0-9]')} == before
     for folder in runs.glob('*/seed_0'):
         same = folders['here'] / folder.relative_to(folders['slurm'])
         found, wanted = (json.loads((path / 'result.json').read_text()) for path in (folder, same))
