@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -48,14 +49,15 @@ def pattern(path: Path) -> str:
     return str(path).replace('%', '%%')
 
 
-def submit(run: Run, command: str, partition: str = 'cpu', devices: int = 1, **more: object) -> str:
-    """A study's job of a bash command. Returns its number."""
+def submit(does: dict[Run, str], partition: str = 'cpu', devices: int = 1, **more: object) -> list[str]:
+    """Submit runs that are bash commands, each in its folder. Returns the numbers of their jobs."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.chdir(run.folder)
-        patched.setattr(jobs, 'commands', lambda run, devices: [['bash', '-c', command]])
+        patched.setattr(
+            jobs, 'commands', lambda run, devices: [['bash', '-c', f'cd {shlex.quote(str(run.folder))}; {does[run]}']]
+        )
         profile = jobs.Cluster(partition=partition, gres='none', **more)
-        jobs.submit([run], devices, run.folder, profile, lambda line: None)
-    return jobs.job_of(run)
+        jobs.submit(list(does), devices, next(iter(does)).folder.parent, profile, lambda line: None)
+    return [jobs.job_of(run) for run in does]
 
 
 def left(folder: Path, name: str) -> list[str]:
@@ -107,13 +109,17 @@ BY_ITSELF = {
 
 @pytest.fixture(scope='module')
 def started(slurm, tmp_path_factory) -> Started:
-    started, folder = {}, tmp_path_factory.mktemp('told') / 'my runs, 100%j'
-    for number, command in enumerate([*TOLD_TO_STOP, *BY_ITSELF]):
-        run = run_in(folder / str(number))
-        does = RUN if command in TOLD_TO_STOP else ONCE + command
-        started[command] = submit(run, does, 'cpu' if 'node2' in command else 'gpu'), run.folder
+    """All as tasks of one array, but that on the node that is set down: each goes back alone."""
+    folder = tmp_path_factory.mktemp('told') / 'my runs, 100%j'
+    runs = {command: run_in(folder / str(number)) for number, command in enumerate([*TOLD_TO_STOP, *BY_ITSELF])}
+    does = {run: RUN if command in TOLD_TO_STOP else ONCE + command for command, run in runs.items()}
+    lost = runs['scontrol update nodename=node2 state=down reason=test']
+    numbers = submit({run: of for run, of in does.items() if run is not lost}, 'gpu', cpus=1)
+    assert len({number.partition('_')[0] for number in numbers}) == 1
+    submit({lost: RUN})
+    started = {command: (jobs.job_of(run), run.folder) for command, run in runs.items()}
     tell(slurm, {command: started[command] for command in TOLD_TO_STOP}, 1)
-    slurm.wait_for(lambda: left(started[[*TOLD_TO_STOP][-1]][1], 'saved'))
+    slurm.wait_for(lambda: left(lost.folder, 'saved'))
     slurm('scontrol', 'update', 'nodename=node2', 'state=resume')
     return started
 
@@ -134,11 +140,12 @@ def test_a_study_job_goes_on_or_fails_as_its_run_does(slurm, started, command):
 
 
 def test_a_study_job_of_two_nodes_saves_in_all_its_processes_and_comes_back_unless_it_was_cancelled(slurm, folder):
+    """Also where a process was killed before, and the others have ended by themselves."""
     commands = ('scancel JOB', 'scancel --full --signal=TERM JOB', 'scancel --batch --signal=USR1 JOB')
-    started = {}
-    for number, command in enumerate(commands):
-        run = run_in(folder / str(number))
-        started[command] = submit(run, RUN, 'all', devices=2, per_node=1, cpus=3), run.folder
+    runs = {command: run_in(folder / str(number)) for number, command in enumerate(commands)}
+    once = '[[ -e killed$SLURM_PROCID ]] || { touch killed$SLURM_PROCID; [[ $SLURM_PROCID = 1 ]] && kill -KILL $$; exit 1; }'
+    numbers = submit(dict.fromkeys(runs.values(), once + RUN), 'all', devices=2, per_node=1, cpus=3)
+    started = {command: (number, run.folder) for number, (command, run) in zip(numbers, runs.items())}
     tell(slurm, started, 2)
     for command, job in started.items():
         done = ended(slurm, job, TOLD_TO_STOP[command], 2)
@@ -147,25 +154,18 @@ def test_a_study_job_of_two_nodes_saves_in_all_its_processes_and_comes_back_unle
 
 def test_runs_wait_for_those_whose_weights_they_take_and_end_where_these_fail(slurm, folder, monkeypatch):
     """Also where the source goes back into the queue meanwhile, and where the command is given again."""
-    once = '[[ -e {0}/again ]] || {{ touch {0}/again; exit 75; }}; date +%s%N > {0}/end'
     source, broken = run_in(folder / 'source'), run_in(folder / 'broken')
     rescaled = run_in(folder / 'rescaled', (source.folder,))
     never = run_in(folder / 'never', (source.folder, broken.folder))
     does = {
-        source: once,
+        never: 'touch begin',
+        rescaled: 'date +%s%N > begin',
         broken: 'sleep 1; exit 1',
-        rescaled: 'date +%s%N > {0}/begin',
-        never: 'touch {0}/begin',
+        source: '[[ -e again ]] || { touch again; exit 75; }; date +%s%N > end',
     }
-    monkeypatch.setattr(
-        jobs, 'commands', lambda run, devices: [['bash', '-c', does[run].format(shlex.quote(str(run.folder)))]]
-    )
-    said, numbers = [], []
-    for _ in range(2):
-        jobs.submit(list(does)[::-1], 1, folder, jobs.Cluster(partition='cpu', gres='none'), said.append)
-        numbers.append([jobs.job_of(run) for run in does])
-    assert numbers[0] == numbers[1] and said[-1] == '0 runs are done, 4 are in the queue, 0 are to be submitted'
-    assert [slurm.ends(number)[0] for number in numbers[0]] == ['COMPLETED', 'FAILED', 'COMPLETED', 'CANCELLED']
+    numbers = submit(does)
+    assert submit(does) == numbers, 'submitted again'
+    assert [slurm.ends(number)[0] for number in numbers] == ['CANCELLED', 'COMPLETED', 'FAILED', 'COMPLETED']
     assert int((rescaled.folder / 'begin').read_text()) > int((source.folder / 'end').read_text())
     assert not (never.folder / 'begin').exists() and jobs.status_in(jobs.read_queue([never]), never)[0] == 'cancelled'
 
@@ -173,63 +173,56 @@ def test_runs_wait_for_those_whose_weights_they_take_and_end_where_these_fail(sl
 def test_hundreds_of_runs_are_submitted_in_portions_and_taken_up_where_slurm_was_full(tmp_path, folder, monkeypatch):
     """Those that were submitted stay one job each, and all get done."""
     monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF.replace('=3600', '=2') + 'MaxJobCount=12\nMaxArraySize=5\n')
-    runs, said = [run_in(folder / str(number)) for number in range(16)], []
     result = (
         """while [[ ! -e ../go ]]; do sleep 0.1; done; echo '{"labels": {"knn": "knn"}}' > result.json; echo >> times"""
     )
-    monkeypatch.setattr(jobs, 'commands', lambda run, devices: [['bash', '-c', f'cd {run.folder.name}; {result}']])
-    monkeypatch.chdir(folder)
-    profile = jobs.Cluster(gres='none', cpus=4)
+    does = {run_in(folder / str(number)): result for number in range(16)}
     (daemons := tmp_path / 'daemons').mkdir()
     with Slurm(daemons) as slurm:
-        for _ in range(2):
-            with pytest.raises(
-                UserError, match='Slurm refuses .*: Slurm temporarily unable to accept.*MaxJobCount = 12'
-            ):
-                jobs.submit(runs, 1, folder, profile, said.append)
-        assert said[-1] == '0 runs are done, 11 are in the queue, 5 are to be submitted', said
+        for submitted in (11, 0):
+            said = f'{submitted} of .* runs are submitted, and Slurm refuses .*temporarily unable.*MaxJobCount = 12'
+            with pytest.raises(UserError, match=said):
+                submit(does, 'all', cpus=4)
         expected = ['running'] * 11 + ['not begun'] * 5
-        slurm.wait_for(lambda: [jobs.status_in(jobs.read_queue(runs), run)[0] for run in runs] == expected)
+        slurm.wait_for(lambda: states_of(does) == expected)
         (folder / 'go').touch()
         slurm.wait_for(lambda: not slurm('squeue', '-h', '--states=all').strip())
-        jobs.submit(runs, 1, folder, profile, said.append)
-        slurm.wait_for(lambda: all(run.done for run in runs))
-    assert said[-1].startswith('5 of 5 are submitted'), said
-    assert all((run.folder / 'times').read_text() == '\n' for run in runs)
+        assert states_of(does) == ['done'] * 11 + ['not begun'] * 5
+        submit(does, 'all', cpus=4)
+        slurm.wait_for(lambda: states_of(does) == ['done'] * 16)
+    assert all((run.folder / 'times').read_text() == '\n' for run in does)
 
 
-def test_what_the_queue_says_of_each_run(slurm, folder, monkeypatch):
-    names = ('limited', 'cancelled', 'unseen', 'requeued')
-    runs = {name: run_in(folder / name) for name in names}
-    numbers = {
-        name: submit(run, 'sleep 100', *(('cpu',) if name == 'requeued' else ('short',)), time='9')
-        for name, run in runs.items()
+def states_of(runs: Iterable[Run]) -> list[str]:
+    queue = jobs.read_queue(list(runs))
+    return [jobs.status_in(queue, run)[0] for run in runs]
+
+
+def test_what_the_queue_says_of_each_run(slurm, folder):
+    limited, cancelled, unseen, requeued = runs = [run_in(folder / name) for name in 'abcd']
+    numbers = [*submit(dict.fromkeys(runs[:3], 'sleep 100'), 'short', time='9'), *submit({requeued: 'sleep 100'})]
+    slurm('scancel', numbers[1])
+    slurm.wait_for((requeued.folder / 'begun.txt').is_file)
+    slurm('scontrol', 'requeue', numbers[3])
+    (folder / 'jobs').rename(folder / 'gone')
+    slurm('scontrol', 'update', f'jobid={numbers[2]}', 'timelimit=1')
+    slurm.ends(numbers[2])
+    slurm.wait_for(lambda: states_of(runs)[3] == 'requeued')
+    queue = jobs.read_queue(runs)
+    expected = {
+        limited: rf'pending: Partition\w+ \(job {numbers[0]}\)',
+        cancelled: f'never started: job {numbers[1]} was cancelled, or ended, before it began; can its node see .*/b.',
+        unseen: rf'never started: job {numbers[2]} ended as FAILED \(JobLaunchFailure\) before it began; .*',
+        requeued: rf'requeued: \w+ \(job {numbers[3]}\)',
     }
-    slurm('scancel', numbers['cancelled'])
-    slurm.wait_for((runs['requeued'].folder / 'begun.txt').is_file)
-    slurm('scontrol', 'requeue', numbers['requeued'])
-    (runs['unseen'].folder / 'jobs').rename(folder / 'gone')
-    slurm('scontrol', 'update', f'jobid={numbers["unseen"]}', 'timelimit=1')
-    slurm.ends(numbers['unseen'])
-    slurm.wait_for(lambda: slurm.job(numbers['requeued'])['JobState'] == 'PENDING')
-    queue = jobs.read_queue(list(runs.values()))
-    said = {name: ': '.join(jobs.status_in(queue, run)) for name, run in runs.items()}
-    assert re.fullmatch(rf'pending: Partition\w+ \(job {numbers["limited"]}\)', said['limited']), said
-    assert said['cancelled'].startswith('cancelled: it had not begun; Slurm said Partition'), said
-    assert said['unseen'] == (
-        f'never started: job {numbers["unseen"]} ended as FAILED (JobLaunchFailure) before it began; can its node see '
-        f'{runs["unseen"].folder}?'
-    )
-    assert re.fullmatch(rf'requeued: \w+ \(job {numbers["requeued"]}\)', said['requeued']), said
-    gone = jobs.status_in({}, runs['cancelled'])
-    assert gone[1].startswith(f'job {numbers["cancelled"]} was cancelled, or ended, before it began')
-    for number in numbers.values():
-        slurm('scancel', number)
+    for run, said in expected.items():
+        assert re.fullmatch(said, ': '.join(jobs.status_in(queue, run)))
+    slurm('scancel', *numbers)
 
 
 def test_what_slurm_refuses_is_one_sentence(folder, slurm):
     with pytest.raises(UserError) as caught:
-        submit(run_in(folder / 'run'), 'exit', 'none')
+        submit({run_in(folder / 'run'): 'exit'}, 'none')
     assert str(caught.value) == (
         '0 of 1 runs are submitted, and Slurm refuses run_seed_0: invalid partition specified: none; Batch job submission '
         'failed: Invalid partition name specified; correct the profile, or where that is a limit, give the same command again '
@@ -271,7 +264,7 @@ def test_a_run_on_a_node_that_cannot_be_reached_any_more_is_never_in_two_places(
     (daemons := tmp_path / 'daemons').mkdir()
     with Slurm(daemons) as slurm:
         run = run_in(folder / 'run')
-        number = submit(run, LOCKED, 'all')
+        (number,) = submit({run: LOCKED}, 'all')
         slurm.wait_for((run.folder / 'begin').is_file)
         daemon = slurm.daemons[2 if slurm.job(number)['NodeList'] == 'node1' else 3]
         daemon.send_signal(signal.SIGSTOP)
@@ -381,24 +374,6 @@ def test_srun_passes_on_what_its_script_is_told_and_all_tasks_save(slurm, folder
         assert [(own / f'saved{task}').is_file() for task in (0, 1)] == [not waits] * 2
 
 
-def test_one_task_of_an_array_goes_back_alone(slurm, folder, python):
-    """While the other one goes on, and the other way round."""
-    for name in '12':
-        (folder / name).mkdir()
-    (folder / 'array.sh').write_text(
-        f'#!/bin/bash\ncd {ROOT}\nsource tools/slurm_job.sh x.py "{folder}/$SLURM_ARRAY_TASK_ID"\n'
-    )
-    number = slurm.submit(
-        '--array=1-2', '-n1', '--requeue', '--output', pattern(folder / 'log'), folder / 'array.sh', PYTHON=python
-    )
-    slurm.wait_for(lambda: all((folder / task / 'ready0').is_file() for task in '12'))
-    slurm('scancel', '--signal=USR1', f'{number}_2')
-    slurm.wait_for(lambda: slurm.job(f'{number}_2')['Restarts'] == '1')
-    assert not (folder / '1/saved0').exists() and slurm.job(f'{number}_1')['JobState'] == 'RUNNING'
-    slurm('scancel', '--signal=USR1', f'{number}_1')
-    assert [slurm.ends(f'{number}_{task}') for task in '12'] == [('COMPLETED', 1)] * 2
-
-
 def test_gpus_are_asked_for_where_the_partition_has_some(slurm, folder):
     """And the tasks have the CPUs that were asked for, where sbatch's --cpus-per-task was set as well."""
     (folder / 'python').write_text('#!/bin/bash\necho "$SLURM_CPUS_PER_TASK CPUs, ${SLURM_GPUS_ON_NODE-0} GPUs"\n')
@@ -425,6 +400,6 @@ def test_a_study_job_goes_on_after_its_time_limit_also_where_that_ends_its_save(
     """Of the three minutes that the first has, it is told of the end two before; the second has one."""
     longer = RUN.replace('{1..3000}', '{1..30000}')
     runs = [(run_in(folder / 'told'), longer, '3'), (run_in(folder / 'late'), SLOW, '1')]
-    for number, run in [(submit(run, command, time=minutes), run) for run, command, minutes in runs]:
+    for (number,), run in [(submit({run: command}, time=minutes), run) for run, command, minutes in runs]:
         assert slurm.ends(number, 300) == WENT_ON
         assert left(run.folder, 'saved') and left(run.folder, 'done')
