@@ -5,7 +5,7 @@ tools/report.py FOLDER... [--plot X Y] [--out DIR]
 tools/report.py views CONFIG [--root DIR] [--out PAGE]
 tools/report.py health WORK_DIR [--out PAGE]
 tools/report.py compare RUN RUN... [--out PAGE]
-tools/report.py map CHECKPOINT --images DIR [--colours CSV COLUMN] [--out PAGE]
+tools/report.py map CHECKPOINT... --images DIR [--colours CSV COLUMN] [--out PAGE]
 """
 
 import argparse
@@ -80,7 +80,7 @@ def image_map(arguments: Sequence[str]) -> Path:
     from mmairl.report.map_page import map_images
 
     parser = argparse.ArgumentParser(prog='report.py map', description='What a network finds alike among any images.')
-    parser.add_argument('checkpoint', help='of a run of ours or of any project that tools/evaluate.py reads')
+    parser.add_argument('checkpoint', nargs='+', help='of a run of ours or of any project that tools/evaluate.py reads')
     parser.add_argument(
         '--images',
         required=True,

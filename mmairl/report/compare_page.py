@@ -67,7 +67,7 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     """
     if len(folders) < 2:
         raise UserError('there is one run to compare; give two work dirs or more')
-    runs = [_read(folder, name) for folder, name in zip(folders, _names([Path(f).resolve() for f in folders]))]
+    runs = [_read(folder, name) for folder, name in zip(folders, names_of([Path(f).resolve() for f in folders]))]
     if silent := [run.name for run in runs if not any(steps for steps, _ in run.curves.values())]:
         raise UserError(f'{silent[0]} has logged nothing yet; compare runs that have')
     shared = [name for name in LABELS if sum(name in run.curves for run in runs) > 1]
@@ -84,7 +84,7 @@ def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
     return page.write(out)
 
 
-def _names(folders: Sequence[Path]) -> list[str]:
+def names_of(folders: Sequence[Path]) -> list[str]:
     """Each folder's name, with as many of those above it as tell all of them apart."""
     for parts in range(1, 12):
         names = ['/'.join(folder.parts[-parts:]) for folder in folders]

@@ -1,10 +1,11 @@
-"""A map of images: what a network finds alike before its training and after, and which images stand out."""
+"""A map of images: what networks find alike, beside pixels and random weights, and which images stand out."""
 
 import base64
 import csv
 import io
 from collections import Counter
 from collections.abc import Sequence
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 from torch import Tensor, nn
@@ -20,32 +23,32 @@ from torch.utils.data import Dataset
 
 from mmairl.data.folders import FileDataset
 from mmairl.data.mixture import Mixture
-from mmairl.errors import UserError, as_user_errors, closest
+from mmairl.errors import Diverged, UserError, as_user_errors, closest
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import Images, dataset_of, network_of
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.knn import nearest
 from mmairl.evaluation.protocol import default_device
 from mmairl.models.siamese import pooled
+from mmairl.report.compare_page import names_of
 from mmairl.report.figures import feature_map
 from mmairl.report.page import write_page
 from mmairl.report.sections import REACH, plane, principal
 from mmairl.report.svg import png
 
 PIXELS = 16  # the side of the small images whose pixels are features
-SUBJECTS = (f'Raw pixels, {PIXELS} x {PIXELS}', 'Random weights', 'After training')
 NEAREST = 12
 SHEET = 16  # pictures along the side of a sheet
 SAME = 1e-6  # smaller cosine distances are float32's rounding
 BLOCK = 256  # rows that are compared with all others at once
-PAIRS, ALONE, CENTRAL = 60, 24, 8  # shown of each kind
+ALIKE, ALONE, CENTRAL = 60, 24, 8  # shown of each kind
 GROUPS, SAMPLED = (4, 8, 12, 16, 24), 2000
 KINDS = 12  # a column with more numbers than these is coloured by its quintiles
 
 
 @as_user_errors()
 def map_images(
-    checkpoint: str | Path,
+    checkpoint: str | Path | Sequence[str | Path],
     images: Images,
     out: str | Path,
     *,
@@ -61,7 +64,8 @@ def map_images(
     """Write a page with a map of the images by the checkpoint's features, and return where it is.
 
     Args:
-        checkpoint: of a ResNet, from a run of ours or of any project that `tools/evaluate.py` reads.
+        checkpoint: of a ResNet, from a run of ours or of any project that `tools/evaluate.py` reads; of several, each has a
+            map, and duplicates and groups are by the last.
         images: a folder with or without classes, an archive of tools/pack.py, several of these, which are coloured by where
             an image is from, or a list of files or of Pillow's images.
         out: the page, one HTML file.
@@ -76,48 +80,43 @@ def map_images(
 
     >>> mmairl.map_images('runs/a/epoch_100.pth', 'images/', 'map.html')  # doctest: +SKIP
     """
-    cfg, found, normal, views, channels = network_of(checkpoint, part, size, config)
-    dataset = dataset_of(images, views, channels)
-    how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
-    networks = load_backbone(cfg, None, seed=seed), load_backbone(cfg, found)
-    sheets = Sheets(len(dataset), how, dataset.as_stored)
-    features, readable = look(Side(networks), dataset, how, sheets)
-    require_differences(features, len(dataset), str(checkpoint))
+    paths = [Path(path) for path in ([checkpoint] if isinstance(checkpoint, str | Path) else checkpoint)]
+    titles = names_of([path.absolute() for path in paths]) if len(paths) > 1 else ['after training']
+    features: dict[str, Tensor] = {}
+    for path, title in zip(paths, titles):
+        cfg, weights, normal, views, channels = network_of(path, part, size, config)
+        dataset = dataset_of(images, views, channels)
+        how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
+        networks = [load_backbone(cfg, weights)]
+        if not features:
+            networks.append(load_backbone(cfg, None, seed=seed))
+            sheets = Sheets(len(dataset), how, dataset.as_stored)
+        (pixels, trained, *untrained), readable = look(networks, dataset, how, None if features else sheets)
+        require_differences(pixels, trained, len(dataset), str(path))
+        for random in untrained:
+            features |= {f'raw pixels, {PIXELS} x {PIXELS}': pixels, 'random weights': random}
+        features[title] = trained
     kept = readable.nonzero().flatten().tolist()
     names = [name_of(dataset, i) for i in kept]
     classes, labels = by_column(names, *colours) if colours else by_class(dataset, kept, names)
-    maps = [mapped(title, x, labels, classes, seed) for title, x in zip(SUBJECTS, features) if differ(x)]
-    data = dict(names=names, classes=classes, labels=labels.tolist(), side=sheets.side, sheet=SHEET)
+    maps = [mapped(title, x, labels, classes, seed) for title, x in features.items() if differ(x)]
+    data = dict(names=names, classes=classes, labels=labels.tolist(), side=sheets.side, sheet=SHEET, same=SAME)
+    data |= dict(count=min(NEAREST, len(names) - 1), maps=[of['data'] for of in maps])
+    data['key'] = sha256(repr(data).encode()).hexdigest()[:8]  # by which a link knows whether it was made here
+    by = ', '.join(str(path) for path in paths)
     return write_page(
         out,
         'map.html',
-        title=f'{len(names):,} images by {Path(checkpoint).name}',
-        lead=f'What the {part} of {checkpoint} finds alike, beside what pixels say and what it said before it was trained.',
-        data={**data, 'maps': [of['data'] for of in maps]},
+        title=f'{len(names):,} images by {", ".join(path.name for path in paths)}',
+        lead=f'What the {part} of {by} finds alike, beside what pixels say and what it said before it was trained.',
+        data=data,
         maps=maps,
         names=names,
-        nearest=min(NEAREST, len(names) - 1),
         unreadable=[name_of(dataset, i) for i in (~readable).nonzero().flatten().tolist()],
-        groups=groups(features[-1], labels, classes, seed),
+        groups=groups(trained, labels, classes, seed),
         sheets=sheets.finished(),
-        picture=sheets.picture,
-        **standing_out(features[-1], maps[-1]['distance']),
+        **standing_out(trained, maps[-1]['distance']),
     )
-
-
-class Side(nn.Module):
-    """Small images' pixels and the features of several networks beside each other, so that each image is read once."""
-
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.networks = nn.ModuleList(networks)
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.images = images
-        small = F.adaptive_avg_pool2d(images, PIXELS).flatten(1)
-        parts = [small, *(pooled(network(images)).float() for network in self.networks)]
-        self.widths = [part.shape[1] for part in parts]
-        return torch.cat(parts, dim=1)
 
 
 class Sheets:
@@ -128,7 +127,7 @@ class Sheets:
         self.side = 96 if count <= 2000 else 64 if count <= 20_000 else 40  # so that the page can be mailed
         self.mean, self.std = (torch.tensor(list(v), device=how.device).view(-1, 1, 1) for v in (how.mean, how.std))
         self.waiting = torch.empty(0, 3, self.side, self.side, dtype=torch.uint8)  # never more than a sheet and a batch
-        self.sheets: list[bytes] = []
+        self.sheets: list[str] = []
 
     def add(self, images: Tensor) -> None:
         """The next images, normalised as a network is given them."""
@@ -137,47 +136,45 @@ class Sheets:
         small = F.interpolate(whole, (self.side, self.side), mode='bilinear', antialias=True)
         self.waiting = torch.cat([self.waiting, (255 * small).round().clamp(0, 255).byte().cpu()])
         while len(self.waiting) >= SHEET**2:
-            self._encode(self.waiting[: SHEET**2])
-            self.waiting = self.waiting[SHEET**2 :]
+            self._encode()
 
     def finished(self) -> list[str]:
         """The sheets for a page, the last one filled up with black."""
         if len(self.waiting):
-            room = SHEET**2 - len(self.waiting)
-            self._encode(F.pad(self.waiting, (0, 0, 0, 0, 0, 0, 0, room)))
-            self.waiting = self.waiting[:0]
-        return [base64.b64encode(sheet).decode() for sheet in self.sheets]
+            self._encode()
+        return self.sheets
 
-    def _encode(self, pictures: Tensor) -> None:
+    def _encode(self) -> None:
+        pictures, self.waiting = self.waiting[: SHEET**2], self.waiting[SHEET**2 :]
+        pictures = F.pad(pictures, (0, 0, 0, 0, 0, 0, 0, SHEET**2 - len(pictures)))
         grid = pictures.view(SHEET, SHEET, 3, self.side, self.side).permute(0, 3, 1, 4, 2)
-        self.sheets.append(_jpeg(Image.fromarray(grid.reshape(SHEET * self.side, -1, 3).numpy())))
-
-    def picture(self, index: int) -> str:
-        """One image for a page, cut out of its sheet."""
-        sheet, place = divmod(index, SHEET**2)
-        top, left = (self.side * of for of in divmod(place, SHEET))
-        whole = Image.open(io.BytesIO(self.sheets[sheet]))
-        return base64.b64encode(_jpeg(whole.crop((left, top, left + self.side, top + self.side)))).decode()
+        buffer = io.BytesIO()
+        image = Image.fromarray(grid.reshape(SHEET * self.side, -1, 3).numpy())
+        image.save(buffer, 'JPEG', quality=80, optimize=True)
+        self.sheets.append(base64.b64encode(buffer.getvalue()).decode())
 
 
-def _jpeg(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, 'JPEG', quality=80, optimize=True)
-    return buffer.getvalue()
-
-
-def look(side: Side, dataset: Dataset, how: Extraction, sheets: Sheets) -> tuple[list[Tensor], Tensor]:
-    """In one pass the readable images' features, a tensor a subject, and which are readable; pictures go to the sheets."""
+@torch.no_grad()
+def look(
+    networks: Sequence[nn.Module], dataset: Dataset, how: Extraction, sheets: Sheets | None
+) -> tuple[list[Tensor], Tensor]:
+    """In one pass the readable images' pixels and features, and which are readable; pictures go to the sheets."""
+    for network in networks:
+        network.to(how.device, memory_format=torch.channels_last).eval()
     stores: list[Tensor] = []
     readable, count = [], 0
-    for x, _, fine in how.batches(side, dataset):
-        parts = x[fine].split(side.widths, dim=1)
-        stores = stores or [torch.empty(len(dataset), width) for width in side.widths]
+    for images, _, fine in how.images(dataset, 'map'):
+        readable.append(fine)
+        if not fine.any():
+            continue
+        images = images[fine.to(images.device)]
+        parts = [F.adaptive_avg_pool2d(images, PIXELS).flatten(1), *(pooled(network(images)) for network in networks)]
+        stores = stores or [torch.empty(len(dataset), part.shape[1]) for part in parts]
         for store, part in zip(stores, parts):
             store[count : count + len(part)] = part
-        sheets.add(side.images[fine.to(side.images.device)])
-        readable.append(fine)
-        count += int(fine.sum())
+        if sheets:
+            sheets.add(images)
+        count += len(images)
     return [store[:count] for store in stores], torch.cat(readable)
 
 
@@ -187,11 +184,14 @@ def differ(x: Tensor) -> bool:
     return any((F.normalize(part) - first).square().sum(dim=1).max() / 2 > SAME for part in x.split(BLOCK))
 
 
-def require_differences(features: Sequence[Tensor], asked: int, checkpoint: str) -> None:
-    pixels, trained = features[0], features[-1]
+def require_differences(pixels: Tensor, trained: Tensor, asked: int, checkpoint: str) -> None:
     if len(trained) < 3:
         raise UserError(
             f'a map needs three images, and of the {asked} here {len(trained)} can be read; give more images'
+        )
+    if not trained.isfinite().all():
+        raise Diverged(
+            f'{checkpoint} gives NaN or infinite features: the pre-training has diverged; take an earlier one'
         )
     if not differ(trained):
         if (pixels == pixels[:1]).all():
@@ -255,15 +255,15 @@ def mapped(title: str, x: Tensor, labels: Tensor, classes: Sequence[str], seed: 
     points = plane(x, seed)
     low, high = points.min(axis=0), points.max(axis=0)
     shown = np.round(((points - (low + high) / 2) / (high - low).max() + 0.5) * 65535)
-    similarity, position = neighbours(x, min(NEAREST, len(x) - 1))
+    distance, position = neighbours(x, min(NEAREST, len(x) - 1))
     kinds = (labels.clamp_min(0).numpy(), classes or ['image'])
     data = dict(
         title=title,
         places=_packed(shown.astype('<u2')),
         near=_packed(position.numpy().astype('<u4')),
-        like=_packed((10_000 * similarity).round().numpy().astype('<i2')),
+        far=_packed(distance.numpy().astype('<f4')),
     )
-    return dict(title=title, data=data, still=png(feature_map(points, *kinds, title)), distance=1 - similarity[:, 0])
+    return dict(title=title, data=data, still=png(feature_map(points, *kinds, title)), distance=distance[:, 0])
 
 
 def _packed(values: np.ndarray) -> str:
@@ -271,11 +271,11 @@ def _packed(values: np.ndarray) -> str:
 
 
 def neighbours(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Cosine similarities and places, both (N, k), of the k other rows nearest to each row."""
+    """Cosine distances and places, both (N, k), of the k other rows nearest to each row."""
     similarity, position = map(torch.cat, zip(*(nearest(part, x, k + 1) for part in x.split(BLOCK))))
     itself = position == torch.arange(len(x))[:, None]
     itself[~itself.any(dim=1), -1] = True  # it has more copies than neighbours are asked for
-    return similarity[~itself].view(-1, k), position[~itself].view(-1, k)
+    return (1 - similarity[~itself]).clamp_min(0).view(-1, k), position[~itself].view(-1, k)
 
 
 def fences(distances: Tensor) -> tuple[float, float]:
@@ -288,28 +288,26 @@ def fences(distances: Tensor) -> tuple[float, float]:
 
 
 def standing_out(x: Tensor, distance: Tensor) -> dict[str, Any]:
-    """Near-duplicates and images far from all others, by the fences of the `distance` of each to its nearest."""
+    """Groups of near-duplicates and images far from all others, by the fences of the `distance` of each to its nearest."""
     near, far = fences(distance)
-    close = (distance <= near + SAME).nonzero().flatten()  # of all others no pair is near
-    count, found = pairs(x[close], near)
-    found = [(int(close[one]), int(close[two]), of) for one, two, of in found]
+    close = (distance <= near + SAME).nonzero().flatten()  # no other image has a duplicate
+    alike = [(close[rows].tolist(), float(distance[close[rows]].max())) for rows in linked(x[close], near)]
     order = distance.argsort(descending=True, stable=True).tolist()
     alone = [(i, float(distance[i])) for i in order if distance[i] > far]
-    return dict(near=near, far=far, pairs=found, pair_count=count, alone=alone[:ALONE], alone_count=len(alone))
+    counts = dict(alike_count=len(alike), alone_count=len(alone))
+    return dict(near=near, far=far, alike=alike[:ALIKE], alone=alone[:ALONE], **counts)
 
 
-def pairs(x: Tensor, least: float) -> tuple[int, list[tuple[int, int, float]]]:
-    """How many pairs of rows are no farther from each other than `least`, and the nearest PAIRS of them."""
-    unit, count, found = F.normalize(x), 0, torch.empty(0, 3, dtype=torch.float64)
-    for start in range(0, len(unit), BLOCK):
+def linked(x: Tensor, least: float) -> list[np.ndarray]:
+    """Groups of rows, the largest first, that steps of cosine distance `least` or less lead through."""
+    unit, group = F.normalize(x), np.arange(len(x))
+    for start in range(0, len(x), BLOCK):
         distance = 1 - unit[start : start + BLOCK] @ unit[start:].T
-        rows, columns = (distance <= least).nonzero().T
-        rows, columns = rows[rows < columns], columns[rows < columns]
-        count += len(rows)
-        here = torch.stack([rows + start, columns + start, distance[rows, columns].clamp_min(0)], dim=1).double()
-        found = torch.cat([found, here])
-        found = found[found[:, 2].argsort(stable=True)[:PAIRS]]
-    return count, [(int(one), int(two), distance) for one, two, distance in found.tolist()]
+        rows, columns = group[(distance <= least).nonzero().T.numpy() + start]
+        steps = coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(len(x), len(x)))
+        group = connected_components(steps, directed=False)[1][group]
+    found = [np.flatnonzero(group == number) for number in np.flatnonzero(np.bincount(group) > 1)]
+    return sorted(found, key=len, reverse=True)
 
 
 def groups(x: Tensor, labels: Tensor, classes: Sequence[str], seed: int) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import network_of
 from mmairl.evaluation.features import Extraction, extract
-from mmairl.report.map_page import SHEET, by_column, fences, groups, map_images, neighbours, pairs, standing_out
+from mmairl.report.map_page import SHEET, by_column, fences, groups, linked, map_images, neighbours, standing_out
 
 SIZE = 32
 
@@ -67,14 +67,14 @@ def test_neighbours_on_the_page_are_those_of_knn_features_by_brute_force(page, c
     assert features.unreadable == (20,)
     unit = torch.nn.functional.normalize(features.x.double()).numpy()
     near = unpacked(data['maps'][2]['near'], '<u4').reshape(41, 12)
-    like = unpacked(data['maps'][2]['like'], '<i2').reshape(41, 12) / 10_000
+    far = unpacked(data['maps'][2]['far'], '<f4').reshape(41, 12)
     for i in range(41):
         similarity = sorted((-float(unit[i] @ unit[j]), j) for j in range(41) if j != i)[:12]
-        assert np.allclose(like[i], [-value for value, _ in similarity], atol=1e-4)
+        assert np.allclose(far[i], [1 + value for value, _ in similarity], atol=1e-6)
         for (value, j), shown in zip(similarity, near[i]):
             assert j == shown or abs(value + unit[i] @ unit[shown]) < 1e-6  # one as near
     # The pictures are those that the network is given, in the same order.
-    sheet = re.search(r'alt="Pictures from number 1 on" src="data:image/jpeg;base64,([^"]+)"', page.read_text())[1]
+    sheet = re.search(r'<image id="sheet-0"[^>]* href="data:image/jpeg;base64,([^"]+)"', page.read_text())[1]
     (path := page.with_name('sheet.jpg')).write_bytes(base64.b64decode(sheet))
     pixels = np.asarray(Image.open(path)).astype(float)
     side = data['side']
@@ -86,7 +86,7 @@ def test_neighbours_on_the_page_are_those_of_knn_features_by_brute_force(page, c
     )
 
 
-def test_pairs_and_images_that_stand_out_are_those_of_a_plain_loop():
+def test_duplicates_and_images_that_stand_out_are_those_of_a_plain_loop():
     x = torch.randn(90, 6, generator=torch.Generator().manual_seed(3)).abs() + torch.tensor([3.0, 0, 0, 0, 0, 0])
     x[7], x[50], x[33] = x[70] * 2, x[70], -x[33]
     unit = (x.double() / x.double().norm(dim=1, keepdim=True)).numpy()
@@ -95,21 +95,25 @@ def test_pairs_and_images_that_stand_out_are_those_of_a_plain_loop():
     logs = sorted(np.log([value for value in least if value > 1e-6]))
     first, third = np.percentile(logs, [25, 75])
     low, high = np.exp(first - 1.5 * (third - first)), np.exp(third + 1.5 * (third - first))
-    found = standing_out(x, 1 - neighbours(x, 1)[0][:, 0])
+    found = standing_out(x, neighbours(x, 1)[0][:, 0])
     assert found['near'] == pytest.approx(low, rel=1e-3) and found['far'] == pytest.approx(high, rel=1e-3)
     expected = {(i, j) for i in range(90) for j in range(i + 1, 90) if distance[i][j] <= low}
-    assert {(7, 50), (7, 70), (50, 70)} <= expected == {(one, two) for one, two, _ in found['pairs']}
-    assert found['pair_count'] == len(expected)
+    group = np.arange(90)
+    for one, two in expected:
+        group[group == group[two]] = group[one]
+    alike = [np.flatnonzero(group == number).tolist() for number in range(90) if (group == number).sum() > 1]
+    assert sorted(images for images, _ in found['alike']) == sorted(alike) and found['alike_count'] == len(alike)
+    assert any({7, 50, 70} <= {*images} for images in alike)
     assert [i for i, _ in found['alone']] == sorted((i for i in range(90) if least[i] > high), key=lambda i: -least[i])
     assert found['alone'][0][0] == 33
     assert fences(torch.tensor([0.0, 0.5])) == (1e-6, float('inf'))
 
 
-def test_more_copies_than_are_shown_are_counted_and_no_image_is_its_own_neighbour():
-    x = torch.eye(4).repeat(20, 1)
-    count, shown = pairs(x, 0.01)
-    assert count == 4 * (20 * 19 // 2) and len(shown) == 60 and all(one < two for one, two, _ in shown)
-    assert not (neighbours(x, 12)[1] == torch.arange(80)[:, None]).any()
+def test_copies_are_one_group_whatever_their_number_and_no_image_is_its_own_neighbour():
+    x = torch.cat([torch.eye(4).repeat(150, 1), torch.ones(1, 4)])
+    found = linked(x, 0.01)
+    assert sorted(rows.tolist() for rows in found) == [[*range(first, 600, 4)] for first in range(4)]
+    assert not (neighbours(x, 12)[1] == torch.arange(601)[:, None]).any()
 
 
 def test_groups_are_found_with_their_central_images():
@@ -129,6 +133,11 @@ def test_an_archive_and_a_list_of_files_have_maps_too(checkpoint, folder, tmp_pa
     assert packed['classes'] == ['a', 'b'] and packed['names'][3] in {
         str(file.relative_to(folder).with_suffix('')) for file in folder.glob('*/*')
     }
+    (again := tmp_path / 'again' / 'epoch_1.pth').parent.mkdir()
+    shutil.copy(checkpoint, again)
+    both = data_of(mmairl.map_images([checkpoint, again], tmp_path / 'packed.tar', tmp_path / 'c.html', size=SIZE))
+    assert [of['title'] for of in both['maps']][1:] == ['random weights', 'run0/epoch_1.pth', 'again/epoch_1.pth']
+    assert both['maps'][2]['near'] == both['maps'][3]['near']
     few = data_of(mmairl.map_images(checkpoint, sorted((folder / 'b').iterdir())[:5], tmp_path / 'b.html', size=SIZE))
     assert few['classes'] == [] and len(unpacked(few['maps'][0]['near'], '<u4')) == 5 * 4  # all others are neighbours
     assert 'groups by k-means' not in (tmp_path / 'b.html').read_text()

@@ -1,124 +1,119 @@
-// ---- A map of images: the pointer shows one, a click its nearest, a drawn loop lists what is in it
+// ---- A map of images: the pointer shows one, a click its nearest; a search or a loop drawn on the map lists images
 
-const holder = document.getElementById('map');
 showMap(JSON.parse(document.getElementById('data').textContent));
 
 function showMap(data) {
-  function bytes(text) {
-    const signs = atob(text), found = new Uint8Array(signs.length);
-    for (let i = 0; i < signs.length; i++) found[i] = signs.charCodeAt(i);
-    return found.buffer;
-  }
-  const { names, classes, labels, side, sheet } = data, sheets = all('#sheets img'), SIZE = 640;
-  const numbers = text => text ? text.split('.').map(Number) : [];
-  const hidden = new Set(numbers(view.get('kinds'))), picked = new Set(numbers(view.get('list')));
-  let listed = new Set();
-  let over = -1, chosen = Number(view.get('image') ?? -1), looping = false;
+  const { names, classes, labels, side, sheet, count } = data, SIZE = 960, MORE = 60;
+  const holder = document.getElementById('map'), numbers = new Map(names.map((name, i) => [name, i]));
+  const bytes = text => Uint8Array.from(atob(text), sign => sign.charCodeAt(0)).buffer;
   const kindOf = i => labels[i] < 0 ? '' : classes[labels[i]];
+  const kinds = classes.length ? [...classes.keys()] : [-1];
 
+  // What a link says of an image goes by its name; where the map is and what was drawn on it hold for this very map.
+  const same = (view.get('of') ?? data.key) === data.key, gone = [...view.getAll('image'), ...view.getAll('pick')].filter(name => !numbers.has(name));
+  const known = key => view.getAll(key).filter(name => numbers.has(name)).map(name => numbers.get(name));
+  const here = (key, value) => { keep('of', data.key); keep(key, value); };
+  const hidden = new Set(view.getAll('hide').map(name => classes.indexOf(name))), picked = new Set(known('pick'));
+  let listed = new Set(), over = -1, chosen = known('image')[0] ?? -1, looping = false;
+
+  // ---- Pictures lie on sheets
+
+  const sheets = all('#sheets image').map(of => Object.assign(new Image(), { src: of.getAttribute('href') }));
   function paint(context, i, x, y, size) {
-    const place = i % sheet ** 2, from = sheets[Math.floor(i / sheet ** 2)];
-    context.drawImage(from, place % sheet * side, Math.floor(place / sheet) * side, side, side, x, y, size, size);
+    const place = i % sheet ** 2;
+    context.drawImage(sheets[Math.floor(i / sheet ** 2)], place % sheet * side, Math.floor(place / sheet) * side, side, side, x, y, size, size);
+  }
+  function picture(i) {
+    const [svg, use] = ['svg', 'use'].map(tag => document.createElementNS('http://www.w3.org/2000/svg', tag));
+    set(use, { href: `#sheet-${Math.floor(i / sheet ** 2)}` });
+    svg.append(use);
+    return set(svg, { viewBox: `${i % sheet} ${Math.floor(i / sheet) % sheet} 1 1`, 'aria-hidden': true });
+  }
+  function thumb(i, text) {
+    const press = button('', `${names[i]} ${text}: show its nearest`, () => choose(i));
+    press.append(picture(i), make('small', {}, text));
+    return set(press, { class: 'thumb', title: names[i] });
   }
 
-  // A disc, square, triangle, rhombus or triangle on its point, as on the charts.
-  function shape(context, kind, x, y, r) {
-    const number = kind < 0 ? 0 : (kind + Math.floor(kind / SIGNS.colours.length)) % 5;
-    if (number === 0) { context.moveTo(x + r, y); context.arc(x, y, r, 0, 7); return; }
-    const corners = [, [-1, -1, 1, -1, 1, 1, -1, 1], [0, -1.2, 1.2, 1, -1.2, 1], [0, -1.3, 1.3, 0, 0, 1.3, -1.3, 0], [0, 1.2, 1.2, -1, -1.2, -1]][number];
-    for (let c = 0; c < corners.length; c += 2) context[c ? 'lineTo' : 'moveTo'](x + r * corners[c], y + r * corners[c + 1]);
-    context.closePath();
-  }
+  // ---- Dots: a disc, square, triangle, rhombus or triangle on its point, as on the charts
+
   const colour = kind => kind < 0 ? css('--accent') : SIGNS.colours[kind % SIGNS.colours.length];
-  const kinds = classes.length ? classes.map((_, kind) => kind) : [-1];
+  function stamp(kind, r) {
+    const made = make('canvas', { width: 4 * r, height: 4 * r }), context = made.getContext('2d');
+    const number = kind < 0 ? 0 : (kind + Math.floor(kind / SIGNS.colours.length)) % 5;
+    const corners = [, [-1, -1, 1, -1, 1, 1, -1, 1], [0, -1.2, 1.2, 1, -1.2, 1], [0, -1.3, 1.3, 0, 0, 1.3, -1.3, 0], [0, 1.2, 1.2, -1, -1.2, -1]][number];
+    context.fillStyle = colour(kind);
+    context.translate(2 * r, 2 * r);
+    context.beginPath();
+    if (!corners) context.arc(0, 0, r, 0, 7);
+    else for (let c = 0; c < corners.length; c += 2) context.lineTo(r * corners[c], r * corners[c + 1]);
+    context.fill();
+    return made;
+  }
+
+  // ---- Maps: places are numbers from 0 to 65535, and so are the corners of loops, which move with the map
 
   const maps = data.maps.map((of, number) => {
     const canvas = make('canvas', { width: SIZE, height: SIZE, tabindex: 0, role: 'application' });
     canvas.setAttribute('aria-label', `Map of the images by ${of.title}; arrow keys go from image to image, Enter shows the nearest, space lists the image, plus and minus zoom`);
-    const [x, y, scale] = (view.get(`at${number}`) ?? '0.5,0.5,0.92').split(',').map(Number);
-    const pairs = flat => flat.flatMap((value, k) => k % 2 ? [] : [[value, flat[k + 1]]]);
-    const loops = view.get(`loops${number}`)?.split('_').map(text => pairs(numbers(text))) ?? [];
-    const [places, near, like] = [new Uint16Array(bytes(of.places)), new Uint32Array(bytes(of.near)), new Int16Array(bytes(of.like))];
-    return { number, title: of.title, canvas, context: canvas.getContext('2d'), places, near, like, x, y, scale, loops, drawing: [], dots: make('canvas', { width: SIZE, height: SIZE }), stale: false };
+    const [x, y, scale] = (same && view.get(`at${number}`) || '0.5,0.5,0.92').split(',').map(Number);
+    const loops = (same && view.get(`loops${number}`) || '').split('_').filter(Boolean).map(text => {
+      return text.split('.').map(Number).flatMap((value, k, flat) => k % 2 ? [] : [[value, flat[k + 1]]]);
+    });
+    const figure = holder.querySelector(`[data-map="${number}"]`);
+    figure.querySelector('.still').replaceWith(canvas);
+    return {
+      number, figure, canvas, x, y, scale, loops, title: of.title, drawing: [], context: canvas.getContext('2d'), dots: make('canvas', { width: SIZE, height: SIZE }),
+      places: new Uint16Array(bytes(of.places)), near: new Uint32Array(bytes(of.near)), far: new Float32Array(bytes(of.far)),
+    };
   });
-  const count = maps[0].near.length / names.length;
-  // A place of the data, 0 to 65535, on the canvas, and back. Loops are kept as places of the data: they move with it.
-  const onCanvas = (map, [x, y]) => [
-    (x / 65535 - map.x) * map.scale * SIZE + SIZE / 2,
-    (map.y - y / 65535) * map.scale * SIZE + SIZE / 2,
-  ];
-  const inData = (map, [x, y]) => [
-    Math.round(65535 * (map.x + (x - SIZE / 2) / map.scale / SIZE)),
-    Math.round(65535 * (map.y - (y - SIZE / 2) / map.scale / SIZE)),
-  ];
+  const onCanvas = (map, [x, y]) => [(x / 65535 - map.x) * map.scale * SIZE + SIZE / 2, (map.y - y / 65535) * map.scale * SIZE + SIZE / 2];
+  const inData = (map, [x, y]) => [map.x + (x - SIZE / 2) / map.scale / SIZE, map.y - (y - SIZE / 2) / map.scale / SIZE].map(value => Math.round(65535 * value));
   const placeOf = (map, i) => [map.places[2 * i], map.places[2 * i + 1]];
   const at = (map, i) => onCanvas(map, placeOf(map, i));
   const nearestOf = (map, i) => Array.from(map.near.subarray(i * count, (i + 1) * count));
 
-  function ring(map, i, r, width) {
-    map.context.lineWidth = width;
-    map.context.beginPath();
-    map.context.arc(...at(map, i), r, 0, 7);
-    map.context.stroke();
-  }
-
-  // The pixels of a dot, each with its place from the dot's upper left corner: twenty thousand pictures would take a second.
-  function stamp(kind, r) {
-    const made = make('canvas', { width: 4 * r, height: 4 * r }), context = made.getContext('2d');
-    context.beginPath();
-    shape(context, kind, 2 * r, 2 * r, r);
-    context.fillStyle = colour(kind);
-    context.fill();
-    const pixels = new Uint32Array(context.getImageData(0, 0, 4 * r, 4 * r).data.buffer);
-    return Array.from(pixels, (value, at) => [at % (4 * r) + Math.floor(at / 4 / r) * SIZE, value]).filter(([, value]) => value);
-  }
-
-  // All dots of a map, drawn once for each view of it; a picture takes a dot's place where few are in sight.
-  function drawDots(map) {
-    const context = map.dots.getContext('2d'), shown = [], r = Math.round(Math.max(names.length > 4000 ? 2 : 4, Math.min(7, map.scale * 2)));
-    const stamps = new Map([-1, ...kinds].map(kind => [kind, stamp(kind, r)]));
-    const image = context.createImageData(SIZE, SIZE), pixels = new Uint32Array(image.data.buffer);
+  // All dots, drawn once for each view of a map; a picture takes a dot's place where few are in sight.
+  let stamps = new Map(), ready = 0;
+  function drawDots(map, r) {
+    const context = map.dots.getContext('2d'), shown = [];
+    if (stamps.get('r') !== r) stamps = new Map([['r', r], ...[-1, ...kinds].map(kind => [kind, stamp(kind, r)])]);
+    context.clearRect(0, 0, SIZE, SIZE);
     for (let i = 0; i < names.length; i++) {
-      if (hidden.has(labels[i])) continue;
-      const [x, y] = at(map, i).map(value => Math.round(value) - 2 * r);
-      if (x < 0 || y < 0 || x > SIZE - 4 * r || y > SIZE - 4 * r) continue;
+      const [x, y] = at(map, i);
+      if (hidden.has(labels[i]) || x < 0 || y < 0 || x > SIZE || y > SIZE) continue;
       shown.push(i);
-      for (const [place, value] of stamps.get(labels[i])) pixels[y * SIZE + x + place] = value;
+      context.drawImage(stamps.get(labels[i]), Math.round(x) - 2 * r, Math.round(y) - 2 * r);
     }
-    context.putImageData(image, 0, 0);
-    if (shown.length <= 150) {
-      for (const i of shown) {
-        const [x, y] = at(map, i);
-        context.fillStyle = colour(labels[i]);
-        context.fillRect(x - 19, y - 19, 38, 38);
-        paint(context, i, x - 17, y - 17, 34);
-      }
+    for (const i of shown.length > 150 ? [] : shown) {
+      const [x, y] = at(map, i);
+      context.fillStyle = colour(labels[i]);
+      context.fillRect(x - 27, y - 27, 54, 54);
+      paint(context, i, x - 24, y - 24, 48);
     }
-    map.stale = false;
   }
 
   function draw(map) {
-    const { context } = map;
-    if (map.stale) drawDots(map);
+    if (map.figure.hidden) return;
+    const { context } = map, r = Math.round(Math.max(names.length > 4000 ? 3 : 6, Math.min(10, map.scale * 3)));
+    const now = [map.x, map.y, map.scale, css('--accent'), ready, ...hidden].join();
+    if (map.drawn !== now) drawDots(map, r);
+    map.drawn = now;
     context.clearRect(0, 0, SIZE, SIZE);
     context.drawImage(map.dots, 0, 0);
     context.strokeStyle = css('--ink');
-    for (const i of listed) ring(map, i, 5, 1.5);
-    if (chosen >= 0) for (const i of nearestOf(map, chosen)) ring(map, i, 7, 1.5);
-    for (const i of [chosen, over]) if (i >= 0) ring(map, i, 11, 3.5);
-    context.lineWidth = 2;
+    const ring = (i, size, width) => { context.lineWidth = width; context.beginPath(); context.arc(...at(map, i), size, 0, 7); context.stroke(); };
+    for (const i of listed) ring(i, 8, 2);
+    if (chosen >= 0) for (const i of nearestOf(map, chosen)) ring(i, 11, 2);
+    for (const i of [chosen, over]) if (i >= 0) ring(i, 16, 5);
+    context.lineWidth = 3;
     for (const loop of [...map.loops, map.drawing]) {
       context.beginPath();
-      loop.forEach((place, i) => context[i ? 'lineTo' : 'moveTo'](...onCanvas(map, place)));
+      for (const place of loop) context.lineTo(...onCanvas(map, place));
       context.closePath();
       context.stroke();
     }
-    // One finger scrolls the page past a map that is seen whole.
-    map.canvas.style.touchAction = looping || map.scale > 1 ? 'none' : 'pan-y';
-  }
-  function renew() {
-    for (const map of maps) map.stale = true;
-    redraw();
+    map.canvas.style.touchAction = looping || map.scale > 1 ? 'none' : 'pan-y'; // one finger scrolls past a map that is seen whole
   }
   let due = false;
   function redraw() {
@@ -126,53 +121,69 @@ function showMap(data) {
     due = true;
   }
 
-  const big = make('canvas', { width: 110, height: 110, role: 'img' }), named = make('p');
-  const rows = make('div'), list = make('div'), legend = make('div', { class: 'kinds', tabindex: 0, role: 'group', 'aria-label': 'Kinds of images' });
+  function zoom(map, by, [x, y] = [SIZE / 2, SIZE / 2]) {
+    const scale = Math.max(0.5, Math.min(400, map.scale * by)), shift = (1 / map.scale - 1 / scale) / SIZE;
+    move(map, map.x + (x - SIZE / 2) * shift, map.y - (y - SIZE / 2) * shift, scale);
+  }
+  function move(map, x, y, scale) {
+    Object.assign(map, { x, y, scale });
+    redraw();
+    clearTimeout(map.rests); // Safari lets an address change a hundred times in half a minute
+    map.rests = setTimeout(() => here(`at${map.number}`, [x, y, scale].map(value => value.toPrecision(5)).join(',')), 200);
+  }
 
+  // ---- What is told beside the map: the image that is pointed at, the nearest of the one that was clicked, and lists
+
+  const big = make('div', { class: 'big' }), named = make('p'), rows = make('div'), hits = make('div'), list = make('div');
   function look(i) {
     over = i;
     const shown = i >= 0 ? i : chosen;
-    big.hidden = shown < 0;
-    if (shown >= 0) paint(big.getContext('2d'), shown, 0, 0, 110);
-    big.setAttribute('aria-label', names[shown] ?? '');
+    big.replaceChildren(...(shown < 0 ? [] : [picture(shown)]));
     named.textContent = shown < 0 ? 'Point at an image. Click it for its nearest.' : `${names[shown]} ${kindOf(shown) && `· ${kindOf(shown)}`}`;
     redraw();
   }
-
-  function thumb(i, text) {
-    const canvas = make('canvas', { width: 64, height: 64 }), press = button('', `${names[i]} ${text}`, () => choose(i));
-    paint(canvas.getContext('2d'), i, 0, 0, 64);
-    press.append(canvas);
-    press.title = names[i];
-    return make('span', { class: 'thumb' }, press, make('small', {}, text));
-  }
-
+  const apart = distance => distance < data.same ? 'same' : distance.toPrecision(2);
   function choose(i) {
     chosen = i;
-    keep('image', i < 0 ? '' : String(i));
-    rows.replaceChildren(...(i < 0 ? [] : maps.map(map => {
-      const found = nearestOf(map, i).map((other, k) => thumb(other, (map.like[i * count + k] / 10000).toFixed(2)));
-      return make('div', { class: 'thumbs nearest' }, make('b', {}, map.title), ...found);
+    keep('image', i < 0 ? '' : names[i]);
+    rows.replaceChildren(...(i < 0 ? [] : [maps[shown], ...maps.filter(map => map.number !== shown)].map(map => {
+      const found = nearestOf(map, i).map((other, k) => thumb(other, `${k + 1} · ${apart(map.far[i * count + k])}`));
+      return make('div', { class: 'nearest' }, make('h3', {}, `Nearest by ${map.title}`, make('small', {}, 'rank · cosine distance')), make('div', { class: 'thumbs' }, ...found));
     })));
     look(i);
   }
 
+  function tell(into, title, images, ...more) {
+    const thumbs = make('div', { class: 'thumbs' }), rest = button('', `Show more of ${title}`, () => add());
+    let shown = 0;
+    function add() {
+      thumbs.append(...images.slice(shown, shown += MORE).map(i => thumb(i, names[i].split('/').at(-1))));
+      rest.textContent = `${images.length - shown} more`;
+      rest.hidden = shown >= images.length;
+    }
+    const copy = button('copy as CSV', `Copy ${title} as CSV`, from => {
+      give(from, FORMATS.CSV([['image', 'class'], ...images.map(i => [names[i], kindOf(i)])]), 'images.csv');
+    });
+    into.replaceChildren(make('div', { class: 'tools listed' }, make('b', {}, title), ...(images.length ? [copy] : []), ...more), thumbs, rest);
+    add();
+  }
+  function search(text) {
+    keep('find', text);
+    const wanted = text.toLowerCase(), found = [...names.keys()].filter(i => names[i].toLowerCase().includes(wanted));
+    if (text) tell(hits, `${found.length || 'No'} image${found.length === 1 ? '' : 's'} with “${text}” in the name`, found);
+    else hits.replaceChildren();
+  }
   // In the list is what lies in a loop and is in sight, and what was picked by itself; picked once more, it leaves.
   function show() {
-    const seen = i => !hidden.has(labels[i]), looped = i => maps.some(map => map.loops.some(loop => within(loop, placeOf(map, i))));
-    listed = new Set([...names.keys()].filter(i => (seen(i) && looped(i)) !== picked.has(i)));
-    keep('list', [...picked].join('.'));
-    for (const map of maps) keep(`loops${map.number}`, map.loops.map(loop => loop.flat().join('.')).join('_'));
-    const own = [...listed], shown = own.slice(0, 60).map(i => thumb(i, ''));
-    const copy = button('copy as CSV', `Copy the list of ${own.length} files as CSV`, from => {
-      give(from, FORMATS.CSV([['image', 'class'], ...own.map(i => [names[i], kindOf(i)])]), 'images.csv');
-    });
+    const inLoop = i => maps.some(map => map.loops.some(loop => within(loop, placeOf(map, i))));
+    listed = new Set([...names.keys()].filter(i => (!hidden.has(labels[i]) && inLoop(i)) !== picked.has(i)));
+    keep('pick', ...[...picked].map(i => names[i]));
+    for (const map of maps) (map.loops.length ? here : keep)(`loops${map.number}`, map.loops.map(loop => loop.flat().join('.')).join('_'));
     const clear = button('clear', 'Clear the list', () => { picked.clear(); maps.forEach(map => { map.loops = []; }); show(); });
-    const head = make('div', { class: 'tools listed' }, `${own.length} images in the list`, copy, clear);
-    list.replaceChildren(...(own.length ? [head, make('div', { class: 'thumbs' }, ...shown)] : []));
+    if (listed.size) tell(list, `${listed.size} images in the list`, [...listed], clear);
+    else list.replaceChildren();
     redraw();
   }
-
   // Even-odd: a ray from the place to the right crosses the loop an odd number of times.
   function within(loop, [x, y]) {
     let odd = false;
@@ -183,20 +194,10 @@ function showMap(data) {
     return odd;
   }
 
-  function zoom(map, by, [x, y] = [SIZE / 2, SIZE / 2]) {
-    const scale = Math.max(0.5, Math.min(400, map.scale * by)), shift = (1 / map.scale - 1 / scale) / SIZE;
-    Object.assign(map, { x: map.x + (x - SIZE / 2) * shift, y: map.y - (y - SIZE / 2) * shift, scale });
-    moved(map);
-  }
-  function moved(map) {
-    map.stale = true;
-    redraw();
-    clearTimeout(map.rests); // Safari lets an address change a hundred times in half a minute
-    map.rests = setTimeout(() => keep(`at${map.number}`, [map.x, map.y, map.scale].map(value => value.toPrecision(5)).join(',')), 200);
-  }
+  // ---- Pointers and keys
 
   for (const map of maps) {
-    const { canvas } = map, figure = holder.querySelector(`[data-map="${map.number}"]`);
+    const { canvas } = map;
     const spot = event => {
       const box = canvas.getBoundingClientRect();
       return [(event.clientX - box.left) * SIZE / box.width, (event.clientY - box.top) * SIZE / box.height];
@@ -204,13 +205,12 @@ function showMap(data) {
     const nearby = ([x, y], reach) => {
       let best = -1, least = reach ** 2;
       for (let i = 0; i < names.length; i++) {
-        if (hidden.has(labels[i])) continue;
         const [px, py] = at(map, i), far = (px - x) ** 2 + (py - y) ** 2;
-        if (far < least) [best, least] = [i, far];
+        if (far < least && !hidden.has(labels[i])) [best, least] = [i, far];
       }
       return best;
     };
-    const reach = event => event.pointerType === 'touch' ? 40 : 18;
+    const reach = event => (event.pointerType === 'touch' ? 24 : 14) * SIZE / canvas.clientWidth;
     // The pointers that are down, each with its place: one draws or pulls the map, two zoom it about their middle.
     const down = new Map();
     let pulled = false;
@@ -228,12 +228,12 @@ function showMap(data) {
       if (!pulled && Math.hypot(place[0] - before[0], place[1] - before[1]) < 6) return;
       pulled = true;
       if (map.drawing.length) { map.drawing.push(inData(map, place)); redraw(); return; }
-      const from = middle(), apart = span();
+      const from = middle(), wide = span();
       down.set(event.pointerId, place);
       const to = middle();
       map.x -= (to[0] - from[0]) / map.scale / SIZE;
       map.y += (to[1] - from[1]) / map.scale / SIZE;
-      zoom(map, span() / apart, to);
+      zoom(map, span() / wide, to);
     });
     canvas.addEventListener('pointerup', () => {
       if (map.drawing.length > 2) { // as many corners as an address has room for
@@ -246,7 +246,11 @@ function showMap(data) {
       canvas.addEventListener(end, event => { down.delete(event.pointerId); map.drawing = []; redraw(); });
     }
     canvas.addEventListener('pointerleave', () => { if (!down.size) look(-1); });
-    canvas.addEventListener('wheel', event => { event.preventDefault(); zoom(map, 1.0015 ** -event.deltaY, spot(event)); }, { passive: false });
+    canvas.addEventListener('wheel', event => { // of a map that was not clicked, it scrolls the page
+      if (document.activeElement !== canvas && !event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      zoom(map, 1.0015 ** -event.deltaY, spot(event));
+    }, { passive: false });
     const towards = ([dx, dy]) => {
       if (over < 0) return chosen >= 0 ? chosen : nearby([SIZE / 2, SIZE / 2], Infinity);
       let best = over, least = Infinity;
@@ -258,47 +262,61 @@ function showMap(data) {
       return best;
     };
     canvas.addEventListener('keydown', event => {
-      const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+      const arrow = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
       const keys = {
         Enter: () => choose(over), ' ': () => { if (!picked.delete(over) && over >= 0) picked.add(over); show(); },
         '+': () => zoom(map, 1.5, at(map, Math.max(0, over))), '-': () => zoom(map, 1 / 1.5), Escape: () => choose(-1),
       };
-      const key = arrows[event.key] ? () => { look(towards(arrows[event.key])); said.textContent = named.textContent; } : keys[event.key];
+      const key = arrow ? () => { look(towards(arrow)); said.textContent = named.textContent; } : keys[event.key];
       if (!key) return;
       event.preventDefault();
       key();
     });
-    const loop = button('draw a loop', `Draw a loop on the map by ${map.title}`, () => {
-      looping = !looping;
-      all('.looping', holder).forEach(press => press.setAttribute('aria-pressed', looping));
-      redraw();
-    });
-    loop.className = 'looping';
-    loop.setAttribute('aria-pressed', false);
-    const whole = () => { Object.assign(map, { x: 0.5, y: 0.5, scale: 0.92 }); moved(map); };
-    figure.querySelector('.still').replaceWith(canvas);
-    figure.append(make('div', { class: 'tools' }, button('+', `Zoom in on ${map.title}`, () => zoom(map, 1.5)),
-      button('−', `Zoom out of ${map.title}`, () => zoom(map, 1 / 1.5)), button('whole', `All of ${map.title}`, whole), loop));
   }
 
+  // ---- The bar: which map, all of them, zoom, loops, search; and the kinds, which are shown or not
+
+  let shown = Math.min(maps.length - 1, Number(view.get('map') ?? maps.length - 1)), beside = view.has('beside');
+  const pick = map => { shown = map.number; beside = false; arrange(); };
+  const switches = maps.map(map => button(map.title, `Show the map by ${map.title}`, () => pick(map)));
+  const both = button('side by side', 'Show all maps side by side', () => { beside = !beside; arrange(); });
+  const loop = button('draw a loop', 'Draw a loop on a map, which lists the images in it', () => { looping = !looping; arrange(); });
+  function arrange() {
+    switches.forEach((press, i) => press.setAttribute('aria-pressed', !beside && i === shown));
+    both.setAttribute('aria-pressed', beside);
+    loop.setAttribute('aria-pressed', looping);
+    maps.forEach((map, i) => { map.figure.hidden = !beside && i !== shown; });
+    holder.classList.toggle('beside', beside);
+    keep('map', shown === maps.length - 1 ? '' : String(shown));
+    keep('beside', beside ? '1' : '');
+    choose(chosen);
+  }
+  const seen = act => () => maps.filter(map => !map.figure.hidden).forEach(act);
+  const find = make('input', { type: 'search', placeholder: 'find by name', 'aria-label': 'Find images by their names' });
+  find.value = view.get('find') ?? '';
+  find.addEventListener('input', () => search(find.value));
+  const legend = make('div', { class: 'kinds', tabindex: 0, role: 'group', 'aria-label': 'Kinds of images' });
   for (const kind of kinds.filter(kind => kind >= 0)) {
-    const box = make('input', { type: 'checkbox' }), sign = make('canvas', { width: 24, height: 24 }), context = sign.getContext('2d');
-    shape(context, kind, 12, 12, 8);
-    context.fillStyle = colour(kind);
-    context.fill();
-    box.checked = !hidden.has(kind);
-    box.addEventListener('change', () => { if (box.checked) hidden.delete(kind); else hidden.add(kind); keep('kinds', [...hidden].join('.')); show(); renew(); });
-    legend.append(make('label', {}, box, sign, classes[kind]));
+    legend.append(tick(classes[kind], !hidden.has(kind), on => {
+      if (on) hidden.delete(kind); else hidden.add(kind);
+      keep('hide', ...[...hidden].map(kind => classes[kind]));
+      show();
+    }, stamp(kind, 5)));
   }
-  const find = make('input', { type: 'search', placeholder: 'find by name', 'aria-label': 'Find an image by its name' });
-  find.addEventListener('input', () => choose(find.value ? names.findIndex(name => name.includes(find.value)) : -1));
-  holder.append(make('div', { class: 'tools' }, find), ...(classes.length ? [legend] : []), make('div', { class: 'looked' }, big, named), rows, list);
+  const notes = [same ? '' : 'This link was made on another map, whose places and loops are left out.', ...gone.map(name => `${name} is not on this map.`)];
+  holder.prepend(...notes.filter(Boolean).map(note => make('p', { class: 'note', role: 'status' }, note)), make('div', { class: 'tools' }, ...switches, ...(maps.length > 1 ? [both] : []),
+    button('+', 'Zoom in', seen(map => zoom(map, 1.5))), button('−', 'Zoom out', seen(map => zoom(map, 1 / 1.5))),
+    button('whole', 'Show the whole map', seen(map => move(map, 0.5, 0.5, 0.92))), loop, find));
+  holder.append(make('div', { class: 'told' }, ...(classes.length ? [legend] : []), make('div', { class: 'looked' }, big, named), rows));
+  holder.after(hits, list);
   for (const of of all('.thumb[data-image]')) {
-    const press = button('', `Show the nearest of ${of.firstElementChild.alt}`, () => { choose(Number(of.dataset.image)); holder.scrollIntoView(); });
-    press.append(...of.childNodes);
-    of.append(press);
+    const press = thumb(Number(of.dataset.image), of.textContent.trim());
+    press.addEventListener('click', () => holder.scrollIntoView());
+    of.replaceWith(press);
   }
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', renew);
-  addEventListener('load', () => { choose(chosen); show(); renew(); }); // the sheets are there
-  look(-1);
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { stamps = new Map(); redraw(); });
+  for (const of of sheets) of.decode().then(() => { ready += 1; redraw(); });
+  arrange();
+  search(find.value);
+  show();
 }
