@@ -13,6 +13,8 @@ from mmairl.errors import UserError
 from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIM_WRAPPERS
 
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+
 
 class FiniteFlag:
     """One number for the losses of an optimizer step or for its gradients: `add` each, `fetch` after the last, then `read`.
@@ -27,7 +29,7 @@ class FiniteFlag:
         self.on_host: Tensor | None = None
 
     def add(self, loss: Tensor) -> None:
-        finite = torch.isfinite(loss.detach()).to(torch.float32)
+        finite = (loss.detach() * 0).eq(0).to(torch.float32)  # torch.isfinite launches four kernels
         self.all_finite = finite if self.all_finite is None else self.all_finite * finite
 
     def fetch(self, join: bool = True) -> None:
@@ -86,13 +88,15 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.dropped, self._gradients = False, FiniteFlag()  # whether the step before took zero for its gradients
         self.gradient_norm: Tensor | None = None  # before clipping, of the last step
         self._waits = self.device_type == 'cpu'
+        self._fused = bool(optimizer.defaults.get('fused'))
         if self.loss_scaler.is_enabled():  # it leaves steps out by itself, for gradients that overflow
             optimizer.register_step_post_hook(self._note_step)
-            if optimizer.defaults.get('fused') and optimizer.defaults.get('momentum'):
-                # torch's fused SGD makes them without a value, and a first step that is left out writes none.
-                for param in [param for group in optimizer.param_groups for param in group['params']]:
-                    if param.requires_grad:
-                        optimizer.state[param]['momentum_buffer'] = torch.zeros_like(param)
+        may_leave_out = self.loss_scaler.is_enabled() or not self._waits
+        if self._fused and optimizer.defaults.get('momentum') and may_leave_out:
+            # torch's fused SGD makes them without a value, and a first step that is left out writes none.
+            for param in [param for group in optimizer.param_groups for param in group['params']]:
+                if param.requires_grad:
+                    optimizer.state[param]['momentum_buffer'] = torch.zeros_like(param)
 
     def _note_step(self, *_: object) -> None:
         self._applied = True
@@ -128,12 +132,15 @@ class AutocastOptimWrapper(AmpOptimWrapper):
             return
         total = norms(gradients).sum()  # of whole tensors, where they are sharded
         self._gradients.add(total)
+        finite = self._gradients.all_finite
         self._gradients.fetch(join=False)
         if self._waits:
             self.finite, self._gradients.on_host = self._gradients.read(), None
             return
-        for gradient in own_parts(gradients):
-            gradient.masked_fill_(~total.isfinite(), 0.0)
+        if self._fused:
+            self.optimizer.found_inf = 1 - finite  # its kernel leaves the step out
+        bits = [gradient.view(BITS[gradient.element_size()]) for gradient in own_parts(gradients)]
+        torch._foreach_mul_(bits, finite.to(bits[0].dtype))  # as integers, for 0 x NaN is NaN
 
     def _clip_grad(self) -> None:
         """mmengine's, but the norm stays on the device until it is logged: reading it here would wait in each step."""

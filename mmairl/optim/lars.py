@@ -11,6 +11,8 @@ soon as it changes, in warm-up and under a cosine. Biases and the gains of norma
 """
 
 from collections.abc import Iterable
+from functools import cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -18,6 +20,8 @@ from torch.optim import Optimizer
 
 from mmairl.models.processes import norms, own_parts
 from mmairl.registry import OPTIMIZERS
+
+BLOCK = 1024
 
 
 @OPTIMIZERS.register_module()
@@ -81,8 +85,25 @@ def multi_tensor_lars(params: list[Tensor], grads: list[Tensor], buffers: list[T
     torch._foreach_mul_(buffers, group['momentum'])
     if group['adapt']:
         local = torch.where((w > 0) & (g > 0), group['eta'] * w / (g + decay * w), 1.0)
-        torch._foreach_addcmul_(buffers, grads, list((lr * local).unbind()))
-        torch._foreach_addcmul_(buffers, params, list((lr * decay * local).unbind()))
+        grads = torch._foreach_add(grads, params, alpha=decay)
+        torch._foreach_addcmul_(buffers, grads, spread(lr * local, grads))
     else:
         torch._foreach_add_(buffers, grads, alpha=lr)
     torch._foreach_sub_(params, buffers)
+
+
+@cache
+def owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """The number of the tensor that each block of BLOCK elements belongs to; made once, for the copy waits for a GPU."""
+    blocks = [-(-size // BLOCK) for size in sizes]
+    return torch.repeat_interleave(torch.tensor(blocks), output_size=sum(blocks)).to(device)
+
+
+def spread(numbers: Tensor, like: list[Tensor]) -> list[Tensor]:
+    """A factor for each tensor. On a GPU it is as large as the tensor: of smaller ones torch would launch a kernel for each."""
+    if not numbers.is_cuda:
+        return list(numbers.unbind())
+    sizes = tuple(tensor.numel() for tensor in like)
+    full = numbers[owners(sizes, numbers.device)].unsqueeze(1).expand(-1, BLOCK).flatten()
+    starts = accumulate((-(-size // BLOCK) * BLOCK for size in sizes), initial=0)
+    return [full.as_strided(tensor.shape, tensor.stride(), start) for tensor, start in zip(like, starts)]

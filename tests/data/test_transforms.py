@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision.transforms.v2.functional as F
+from kernels import Kernels
 from mmengine.config import Config
 from torch import Tensor
 
@@ -157,5 +158,10 @@ def test_the_device_is_never_asked_for_a_value():
     """Tensors without values, on the device 'meta', refuse whatever a host would have to wait for."""
     batch = torch.empty(COUNT, 3, 40, 40, device='meta')
     for step in RECIPE:
-        batch = build(**step).batch(batch)
+        operation = build(**step)
+        params = operation.draw(COUNT, 40, 40)
+        with Kernels('meta') as seen:
+            batch = operation.apply(batch, params)
+        copies = seen.launches['_to_copy']
+        assert copies < 5 and seen.launches.total() - copies <= (43 if 'size' in step else 40), step['type']
     assert batch.shape == (COUNT, 3, 24, 24) and batch.is_meta

@@ -70,12 +70,24 @@ def noted(runner) -> dict:
     return json.loads((Path(runner.work_dir) / 'non_finite' / 'iter_2_process_0.json').read_text())
 
 
-@pytest.mark.parametrize('name,on_gpu', [('mocov2plus_r50_200e.py', False), ('byol_lars_r50_200e.py', True)])
-def test_gradients_that_are_not_finite_leave_finite_weights_and_are_counted_once(toy_config, name, on_gpu):
-    runner, states = trained(toy_config, dict(type='SpoilGradient', iteration=2, on_gpu=on_gpu), name=name, steps=4)
+@pytest.mark.parametrize(
+    ('name', 'on_gpu', 'fused'),
+    [
+        ('mocov2plus_r50_200e.py', False, False),
+        ('mocov2plus_r50_200e.py', True, True),
+        ('byol_lars_r50_200e.py', True, False),
+    ],
+)
+def test_gradients_that_are_not_finite_leave_finite_weights_and_are_counted_once(toy_config, name, on_gpu, fused):
+    options = dict(name=name, steps=4, fast=dict(fused=fused))
+    runner, states = trained(toy_config, dict(type='SpoilGradient', iteration=2, on_gpu=on_gpu), **options)
     assert all(value.isfinite().all() for state, moments in states for value in [*state.values(), *moments])
     assert runner.message_hub.get_info('skipped_steps') == 1
-    assert (resuming.differing(states[0][0], states[1][0], 'model') == []) != on_gpu
+    (model, momenta), (next_model, next_momenta) = states[:2]
+    assert (resuming.differing(model, next_model, 'model') == []) != on_gpu
+    assert (resuming.differing(momenta, next_momenta, 'momenta') == []) == (fused or not on_gpu), (
+        'a fused step is left out'
+    )
     assert noted(runner)['iteration'] == 2 and noted(runner)['indices'] == list(range(8, 16))
 
 
