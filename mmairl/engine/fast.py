@@ -19,8 +19,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
+import numpy as np
 import torch
+import torch._dynamo
 from mmengine.config import ConfigDict
+from mmengine.dist import get_world_size
+from mmengine.logging import print_log
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -29,6 +33,9 @@ from mmairl.models.batchnorm import PASS, norms_of, pass_of
 from mmairl.models.stages import blocks
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
+FORMS = (
+    64  # compiled forms of one block: by width, stride, side, mode; torch's 8 leave the student of a ResNet-50 eager
+)
 FUSED = ('SGD', 'Adam', 'AdamW')  # torch's optimizers with such a form
 
 
@@ -76,9 +83,7 @@ def make_fast(model: nn.Module, fast: dict | None = None) -> nn.Module:
         for block in blocks(model.backbone):
             block.forward = partial(recomputed, block)  # a copy of the block gets its own
     if fast.get('compile'):
-        options = {} if fast['compile'] is True else dict(fast['compile'])
-        for part in compiled_parts(model):
-            part.compile(**options)
+        compile_parts(model, {} if fast['compile'] is True else dict(fast['compile']))
     return model
 
 
@@ -99,6 +104,21 @@ def compiled_parts(model: nn.Module) -> Iterator[nn.Module]:
         for name in ('projector', 'predictor'):
             if getattr(side, name, None) is not None:
                 yield getattr(side, name)
+
+
+def compile_parts(model: nn.Module, options: dict) -> None:
+    """Have torch compile these parts when they first run, and say what stays eager."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FORMS)
+    for layer in model.modules():
+        if isinstance(getattr(layer, 'drop_prob', None), np.floating):  # mmpretrain's; a graph ends at numpy's numbers
+            layer.drop_prob = float(layer.drop_prob)
+    parts = list(compiled_parts(model))
+    for part in parts:
+        part.compile(**options)
+    alone = sorted({type(part).__name__ for part in parts if type(part).__module__.startswith('torch.nn.modules')})
+    several = ', each SyncBN and what stands alone beside one' if get_world_size() > 1 else ''
+    eager = f"the head, the queue, the teacher's average{several}, and layers outside of blocks ({', '.join(alone)})"
+    print_log(f'fast.compile: {len(parts)} parts are compiled as they first run; eager stay {eager}', logger='current')
 
 
 def recomputed(block: nn.Module, x: Tensor) -> Tensor:

@@ -1,13 +1,18 @@
 """What makes a step fast changes neither the method nor the names in a checkpoint, and keeps float32 where it matters."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo
+import torch.distributed as dist
+import torch.nn.functional as F
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
@@ -67,6 +72,50 @@ def test_a_hook_that_comes_and_goes_is_called_and_nothing_is_compiled_anew(netwo
     handle.remove()
     model.backbone(images)
     assert seen == [1] and torch._dynamo.utils.counters['stats']['unique_graphs'] == 0
+
+
+RESNET = dict(type='mmpretrain.ResNet', norm_cfg=dict(type='SyncBN'))
+VIT = dict(embed_dims=64, num_layers=3, num_heads=2, feedforward_channels=128)
+PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)
+
+
+@pytest.mark.parametrize(
+    ('backbone', 'width', 'processes', 'eager'),
+    [
+        (dict(RESNET, depth=18), 512, 1, 2),
+        (dict(RESNET, depth=50), 2048, 1, 2),
+        pytest.param(dict(RESNET, depth=101), 2048, 1, 2, marks=pytest.mark.slow),
+        (dict(type='mmpretrain.VisionTransformer', arch=VIT, img_size=32, patch_size=16, drop_path_rate=0.1), 64, 1, 0),
+        # each SyncBN ends a graph, and what stands alone before it, in shortcuts and projectors, is not compiled
+        (dict(RESNET, depth=18), 512, 2, 2 + 6 + 6),
+    ],
+)
+def test_student_and_teacher_run_their_products_compiled(toy_config, backbone, width, processes, eager):
+    """All but the stems' convolutions; a backend counts what it runs, and torch where graphs end."""
+    ran: list[int] = []
+
+    def counting(graph: torch.fx.GraphModule, inputs: list) -> Callable:
+        products = sum(node.target in PRODUCTS for node in graph.graph.nodes)
+        return lambda *given: (ran.append(products), graph.forward(*given))[1]
+
+    if processes > 1:
+        dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=processes)
+    try:
+        cfg = toy_config().model
+        cfg.backbone = backbone
+        cfg.projector.in_channels = width
+        model = make_fast(MODELS.build(cfg).train(), dict(compile=dict(backend=counting)))
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        for _ in range(2):
+            ran.clear()
+            model.loss(views(torch.float32))['loss'].backward()
+        products = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+        assert sum(ran) == len(products) - eager
+        assert bool(torch._dynamo.utils.counters['graph_break']) == (processes > 1)
+    finally:
+        if processes > 1:
+            dist.destroy_process_group()
 
 
 def test_a_copy_of_a_fast_network_uses_its_own_weights(network):
