@@ -80,7 +80,7 @@ def config(
     """The config with a ResNet-18 of this width, 64 being the usual one, or a ViT of one layer."""
     cfg = load_config(str(CONFIGS / name))
     views, features = len(cfg.train_dataloader.dataset.get('views') or [None, None]), 8 * width
-    if 'VisionTransformer' in cfg.model.backbone.type:
+    if any(name in cfg.model.backbone.type for name in ('VisionTransformer', 'MoCoV3ViT')):
         arch = dict(embed_dims=features, num_layers=1, num_heads=8, feedforward_channels=64)
         cfg.model.backbone.update(arch=arch, img_size=32, patch_size=8)
     else:

@@ -1,6 +1,6 @@
 """Projector and predictor: the same small MLP under two names."""
 
-from mmcv.cnn import build_norm_layer
+from mmcv.cnn import build_activation_layer, build_norm_layer
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
@@ -9,13 +9,14 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class MLPNeck(BaseModule):
-    """Linear - [norm] - ReLU - Linear; without hidden channels a single Linear (MoCo v1's projector).
+    """Linear - [norm] - activation - Linear; without hidden channels a single Linear (MoCo v1's projector).
 
     Args:
         norm_cfg: the norm after each hidden layer, or None.
         layers: how many Linear layers, the last one included.
         last_norm: the norm after the last Linear, such as dict(type='SyncBN', affine=False), or None.
         last_bias: whether the last Linear has a bias.
+        act_cfg: the activation, such as dict(type='GELU'); ReLU unless given.
 
     >>> import torch
     >>> MLPNeck(512, 4096, 256, norm_cfg=dict(type='BN1d'))(torch.zeros(4, 512)).shape
@@ -31,6 +32,7 @@ class MLPNeck(BaseModule):
         layers: int = 2,
         last_norm: dict | None = None,
         last_bias: bool = True,
+        act_cfg: dict | None = None,
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
@@ -40,7 +42,7 @@ class MLPNeck(BaseModule):
             parts.append(nn.Linear(in_channels, hidden_channels))
             if norm_cfg is not None:
                 parts.append(build_norm_layer(norm_cfg, hidden_channels)[1])
-            parts.append(nn.ReLU(inplace=True))
+            parts.append(build_activation_layer(act_cfg or dict(type='ReLU', inplace=True)))
             in_channels = hidden_channels
         parts.append(nn.Linear(in_channels, out_channels, bias=last_bias))
         if last_norm is not None:

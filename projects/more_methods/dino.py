@@ -12,14 +12,21 @@ from mmairl.registry import MODELS
 
 @MODELS.register_module()
 class PrototypeNeck(MLPNeck):
-    """An MLP, and the cosines of its output with a number of learned prototypes; the teacher averages them like the rest."""
+    """An MLP, and the cosines of its output with a number of learned prototypes; the teacher averages them like the rest.
+
+    While `frozen` is 1 the prototypes get no gradient (`ScheduleHook`).
+    """
 
     def __init__(self, prototypes: int, **kwargs) -> None:
         super().__init__(**kwargs)
         self.prototypes = nn.Linear(self.out_channels, prototypes, bias=False)
+        self.frozen = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(F.normalize(super().forward(x), dim=1), F.normalize(self.prototypes.weight, dim=1))
+        weight = self.prototypes.weight
+        if self.frozen:
+            weight = weight.detach() + 0 * weight  # a gradient of 0: DDP waits for one
+        return F.linear(F.normalize(super().forward(x), dim=1), F.normalize(weight, dim=1))
 
 
 @MODELS.register_module()
@@ -27,7 +34,7 @@ class DINOHead(PairwiseHead):
     """The cross entropy of softmax(q / 0.1) against softmax((k - c) / 0.04), averaged over the pairs of views.
 
     The centre c, the moving mean of the keys of all processes, keeps one prototype from winning everywhere; the low
-    temperature of the keys keeps them from being uniform.
+    temperature of the keys keeps them from being uniform. A centre_momentum of 1 is no centring.
     """
 
     def __init__(
@@ -38,17 +45,17 @@ class DINOHead(PairwiseHead):
         self.register_buffer('centre', torch.zeros(prototypes))
 
     def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
-        found = super().forward(q, k, negatives)
-        found['loss'] = found['loss'] / sum(i != j for i in q for j in k)
+        wide = self.centre.dtype
+        logs = {view: (z.to(wide) / self.temperature).log_softmax(dim=1) for view, z in q.items()}
+        assigned = {view: ((z.to(wide) - self.centre) / self.key_temperature).softmax(dim=1) for view, z in k.items()}
+        terms = super().forward(logs, assigned, negatives)
+        terms['loss'] = terms['loss'] / sum(i != j for i in q for j in k)
         if self.training:
             self.move_centre(torch.cat(list(k.values())))
-        return found
+        return terms
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
-        assigned = ((k.to(self.centre.dtype) - self.centre) / self.key_temperature).softmax(dim=1)
-        predicted = (q.to(self.centre.dtype) / self.temperature).log_softmax(dim=1)
-        entropy = torch.special.entr(assigned).sum(dim=1).mean()
-        return dict(loss=-(assigned * predicted).sum(dim=1).mean(), key_entropy=entropy)
+        return dict(loss=-(k * q).sum(dim=1).mean(), key_entropy=torch.special.entr(k).sum(dim=1).mean())
 
     @torch.no_grad()
     def move_centre(self, keys: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""SimSiam, VICReg and DINO: their losses against the printed formulas, and short runs on Shapes that do not collapse."""
+"""More methods: their losses against mmpretrain's or the printed formulas, and short runs on Shapes that do not collapse."""
 
 from pathlib import Path
 
@@ -6,15 +6,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 from losses import assert_same
+from mmpretrain.models.heads import LatentCrossCorrelationHead, MoCoV3Head
+from mmpretrain.models.losses import SwAVLoss
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from mmairl.configs import load_config
 from mmairl.engine import launch
-from mmairl.engine.health import rankme
+from mmairl.engine.health import rankme, spread
 from mmairl.models.siamese import project
 from mmairl.registry import DATASETS
-from projects.more_methods.dino import DINOHead
+from projects.more_methods.barlow import BarlowTwinsHead
+from projects.more_methods.dino import DINOHead, PrototypeNeck
+from projects.more_methods.lejepa import LeJEPAHead
+from projects.more_methods.mocov3 import BatchContrastiveHead
+from projects.more_methods.swav import SwAVHead
 from projects.more_methods.vicreg import VICRegHead
 
 CONFIGS = Path(__file__).parents[2] / 'projects/more_methods/configs'
@@ -54,6 +60,72 @@ def test_dino_is_the_cross_entropy_with_the_other_view_and_its_centre_the_moving
     assert head.centre.isfinite().all()
 
 
+def test_barlow_twins_is_mmpretrains():
+    a, b = rows().requires_grad_(), rows().requires_grad_()
+    loss = dict(type='mmpretrain.CrossCorrelationLoss', lambd=0.0051)
+    theirs = LatentCrossCorrelationHead(in_channels=5, loss=loss).double()
+    ours = BarlowTwinsHead(weight=0.0051)({0: a}, {1: b}, None)['loss']
+    assert_same(ours, theirs.loss(a, b), [a, b], 1e-10)
+
+
+def test_mocov3_is_mmpretrains():
+    q, k = rows().requires_grad_(), rows()
+    loss = dict(type='mmpretrain.CrossEntropyLoss', loss_weight=2 * 0.2)
+    theirs = MoCoV3Head(
+        predictor=dict(type='mmpretrain.LinearNeck', in_channels=5, out_channels=5), loss=loss, temperature=0.2
+    )
+    theirs.predictor = nn.Identity()
+    ours = BatchContrastiveHead(temperature=0.2)({0: q}, {1: k}, None)['loss']
+    assert_same(ours, theirs.loss(q, k), [q], 1e-10)
+
+
+def test_swav_is_mmpretrains_with_small_crops():
+    theirs = SwAVLoss(feat_dim=5, num_crops=[2, 3], num_prototypes=7).double()
+    head = SwAVHead(channels=5, prototypes=7).double()
+    head.prototypes.load_state_dict(theirs.prototypes.state_dict())
+    z = {view: rows().requires_grad_() for view in range(5)}
+    expected = theirs(torch.cat([F.normalize(view, dim=1) for view in z.values()]))
+    ours = head(z, {view: z[view].detach() for view in (0, 1)}, None)['loss']
+    torch.testing.assert_close(ours, expected, atol=1e-10, rtol=1e-10)
+    assert_same(ours, expected, list(z.values()), 1e-10)
+
+
+def test_lejepa_is_the_papers_integral():
+    """By loops over slices and points, with complex numbers, as the paper writes it."""
+    head = LeJEPAHead(weight=0.05, slices=4, points=5, reach=3.0).double()
+    z = {view: rows(count=8).requires_grad_() for view in range(3)}
+    torch.manual_seed(1)
+    ours = head(z, {0: z[0], 1: z[1]}, None)['loss']
+    torch.manual_seed(1)
+    slices = torch.randn(5, 4, dtype=torch.float64)
+    statistics = []
+    for view in z.values():
+        for direction in slices.T:
+            line = view @ (direction / direction.norm())
+            errors = []
+            for t in torch.linspace(-3, 3, 9, dtype=torch.float64):
+                apart = torch.exp(1j * t * line).mean() - torch.exp(-t * t / 2)
+                errors.append((apart * apart.conj()).real * torch.exp(-t * t / 2))
+            statistics.append(8 * 0.75 * (sum(errors) - (errors[0] + errors[-1]) / 2))
+    centre = (z[0] + z[1]) / 2
+    distance = sum((view - centre).square().mean() for view in z.values()) / 3
+    assert_same(ours, 0.95 * distance + 0.05 * sum(statistics) / 12, list(z.values()), 1e-10)
+
+
+def test_frozen_prototypes_keep_their_place_and_let_the_rest_learn():
+    neck = PrototypeNeck(prototypes=4, in_channels=5, hidden_channels=None, out_channels=3)
+    head = SwAVHead(channels=5, prototypes=4)
+    for part, run in (
+        (neck, lambda x: neck(x)),
+        (head, lambda x: head({0: x, 1: x + 1}, {0: x.detach()}, None)['loss']),
+    ):
+        for frozen in (1, 0):
+            part.frozen, x = frozen, rows().float().requires_grad_()
+            part.zero_grad()
+            run(x).square().sum().backward()
+            assert (part.prototypes.weight.grad == 0).all() == bool(frozen) and x.grad.abs().sum() > 0
+
+
 def trained(name: str, work_dir: Path, options: dict) -> tuple[nn.Module, Tensor]:
     """The network after 32 steps, and a batch of unseen images as it is trained on."""
     cfg = load_config(str(CONFIGS / f'{name}_shapes.py'), options)
@@ -87,15 +159,28 @@ def information(model: nn.Module, images: Tensor) -> float:
     return (torch.special.entr(share.mean(dim=0)).sum() - torch.special.entr(share).sum(dim=1).mean()).item()
 
 
+def winners(model: nn.Module, images: Tensor) -> float:
+    """How many of SwAV's prototypes are the nearest of some image."""
+    return len((F.normalize(project(model, images), dim=1) @ model.head.prototypes.weight.T).argmax(dim=1).unique())
+
+
+def spread_of(model: nn.Module, images: Tensor) -> float:
+    return float(spread(project(model, images)))
+
+
 # A method, what it is without the part that keeps it from collapsing, its measure, and what that must be above and below.
 CASES = {
     'simsiam': ({'model.target': 'student'}, rank, 6, 3),
+    'simclr': ({'model.head.beta': 0.0}, spread_of, 0.15, 0.06),
     'vicreg': ({'model.head.variance': 0.0, 'model.head.covariance': 0.0}, deviation, 0.1, 0.02),
+    'barlow': ({'model.head.weight': 0.0}, rank, 6, 3),
+    'lejepa': ({'model.head.weight': 0.0}, deviation, 0.3, 0.15),
+    'swav': ({'model.head.iterations': 0}, winners, 20, 8),
     'dino': ({'model.head.centre_momentum': 1.0}, information, 0.5, 0.05),
 }
 
 
-@pytest.mark.parametrize('name', ['simsiam', *(pytest.param(n, marks=pytest.mark.slow) for n in ('vicreg', 'dino'))])
+@pytest.mark.parametrize('name', [pytest.param(n, marks=[] if n == 'simsiam' else pytest.mark.slow) for n in CASES])
 @torch.no_grad()
 def test_the_method_does_not_collapse_and_without_its_remedy_it_does(tmp_path, name):
     remedy, measure, above, below = CASES[name]

@@ -1,5 +1,5 @@
-# DINO with two crops: BYOL's asymmetric views, SGD at 0.03 per 256 images, a teacher from 0.996. The release also clips
-# gradients, holds the prototypes still for an epoch and adds small crops (model.key_views=[0, 1] is for these).
+# DINO with two crops on the ladder's ResNet-50: BYOL's asymmetric views, SGD at 0.03 per 256 images, a teacher from 0.996. DINO
+# whole, with small crops and its schedules, is dino_vit_s16_300e.py.
 _base_ = '../../../configs/byol_asymmetric_r50_200e.py'
 custom_imports = dict(imports=['projects.more_methods.dino'], allow_failed_imports=False)
 model = dict(

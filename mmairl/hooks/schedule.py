@@ -1,0 +1,61 @@
+"""Numbers of the network that change along the run: a temperature that warms up, prototypes that wait for an epoch."""
+
+import math
+
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from torch import nn
+
+from mmairl.errors import UserError
+from mmairl.models.processes import network_of
+from mmairl.registry import HOOKS
+
+
+def value_at(share: float, start: float, end: float, until: float = 1.0, curve: str = 'linear') -> float:
+    """The value at a share of the run: from `start` to `end` by a line, a cosine or a step, and `end` from `until` on.
+
+    >>> value_at(0.05, 0.04, 0.08, until=0.1), value_at(0.05, 1, 0, until=0.1, curve='step')
+    (0.06, 1)
+    """
+    way = min(1.0, share / until)
+    if way == 1 or curve == 'step':
+        return end if way == 1 else start
+    return start + (end - start) * (way if curve == 'linear' else (1 - math.cos(math.pi * way)) / 2)
+
+
+@HOOKS.register_module()
+class ScheduleHook(Hook):
+    """Sets numbers of the network before each step, from the iteration alone, so that a resumed run continues where it was.
+
+    Args:
+        values: by place in the network, such as 'head.key_temperature', the arguments of `value_at`: start, end,
+            until (a share of the run) and curve ('linear', 'cosine', 'step').
+    """
+
+    def __init__(self, values: dict[str, dict]) -> None:
+        for place, schedule in values.items():
+            try:
+                value_at(0.0, **schedule)
+            except (TypeError, ZeroDivisionError) as error:
+                raise UserError(
+                    f"ScheduleHook wants start, end and a positive `until` for '{place}', not {schedule}"
+                ) from error
+            if schedule.get('curve', 'linear') not in ('linear', 'cosine', 'step'):
+                raise UserError(f"the curve of '{place}' is '{schedule['curve']}'; say linear, cosine or step")
+        self.values = values
+
+    def before_train(self, runner: Runner) -> None:
+        self.parts: dict[str, tuple[nn.Module, str]] = {}
+        for place in self.values:
+            part, _, name = place.rpartition('.')
+            try:
+                module = network_of(runner).get_submodule(part)
+                getattr(module, name)
+            except AttributeError:
+                raise UserError(f"ScheduleHook cannot set '{place}': the network has no such number") from None
+            self.parts[place] = module, name
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+        share = runner.iter / runner.max_iters
+        for place, (module, name) in self.parts.items():
+            setattr(module, name, value_at(share, **self.values[place]))

@@ -1,0 +1,21 @@
+# SwAV: two crops of 224 and six of 96 pixels, 3000 prototypes, LARS at 0.3 per 256 images, batch 4096, 800 epochs. The rate
+# ends at a thousandth, and the prototypes wait for 313 steps, an epoch. Its own jitter is twice as strong as BYOL's, used here.
+_base_ = ['../../../configs/architectures/byol_lars_r50_1000e.py', '_base_/multi_crop.py']
+custom_imports = dict(imports=['projects.more_methods.swav'], allow_failed_imports=False)
+model = dict(
+    projector=dict(hidden_channels=2048, out_channels=128),
+    predictor=None,
+    target='stop_gradient',
+    key_views=[0, 1],
+    head=dict(_delete_=True, type='SwAVHead', channels=128, prototypes=3000),
+)
+train_dataloader = dict(dataset=dict(views={{_base_.multi_crop}}))
+optim_wrapper = dict(optimizer=dict(lr=4.8, weight_decay=1e-6))
+param_scheduler = [
+    dict(type='WarmUpLR', start=0.3, end=10, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=0.0048, begin=10, convert_to_iter_based=True),
+]
+custom_hooks = [
+    dict(type='ScheduleHook', values={'head.frozen': dict(start=1, end=0, until=1 / 800, curve='step')}),
+]
+train_cfg = dict(max_epochs=800)
