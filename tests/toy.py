@@ -93,6 +93,8 @@ def config(
         cfg.model.projector.hidden_channels = 64
     if cfg.model.get('predictor'):
         cfg.model.predictor.update(in_channels=16, hidden_channels=64, out_channels=16)
+    if cfg.model.get('head', {}).get('channels'):
+        cfg.model.head.channels = 16
     if cfg.model.get('queue'):
         cfg.model.queue.length = queue
     cfg.model.data_preprocessor = dict(type='BaseDataPreprocessor')

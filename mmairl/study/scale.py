@@ -31,6 +31,7 @@ class Scale(Declared, frozen=True):
     rate_source: str
     images: int  # in the training set
     merge: dict[str, Any] = {}  # into every config
+    backbones: dict[str, dict[str, Any]] = {}  # by type: keys to set
     replace: dict[str, Any] = {}  # in every config
     data: dict[str, Any] | None = None  # in place of the images that the config's data set is made of
     views: dict[str, dict[str, Any]] = {}  # by transform: keys to set
@@ -65,6 +66,7 @@ def resolve(row: Row, scale: Scale) -> Config:
     for key, value in copy.deepcopy(scale.replace).items():
         cfg[key] = value
     cfg.merge_from_dict(copy.deepcopy(scale.merge))
+    cfg.model.backbone.update(copy.deepcopy(scale.backbones.get(cfg.model.backbone.type, {})))
     _change_data(cfg, scale)
     _narrow(cfg, scale)
     _shorten(cfg, scale)
@@ -76,7 +78,15 @@ def _change_data(cfg: Config, scale: Scale) -> None:
     images = cfg.train_dataloader.dataset
     while 'dataset' in images:
         images = images.dataset
-    views = [[{**step, **scale.views.get(step['type'], {})} for step in view] for view in images.get('views') or ()]
+    sizes = [step['size'] for view in images.get('views') or () for step in view if 'size' in step]
+
+    def changed(step: dict) -> dict:
+        change = scale.views.get(step['type'], {})
+        if (size := step.get('size')) and size < max(sizes):  # a small crop beside large ones stays as much smaller
+            return {**step, 'size': round(size * change.get('size', max(sizes)) / max(sizes))}
+        return {**step, **change}
+
+    views = [[changed(step) for step in view] for view in images.get('views') or ()]
     if scale.data is not None:
         images.clear()
         images.update(copy.deepcopy(scale.data))
@@ -92,6 +102,8 @@ def _narrow(cfg: Config, scale: Scale) -> None:
         cfg.model.in_channels = scale.widths.features
     if scale.queue and cfg.model.get('queue'):
         cfg.model.queue.length = scale.queue
+    if scale.widths and cfg.model.get('head', {}).get('channels'):
+        cfg.model.head.channels = scale.widths.out
     for part, enters in (('projector', 'features'), ('predictor', 'out')):
         if scale.widths and cfg.model.get(part):
             cfg.model[part].update(in_channels=getattr(scale.widths, enters), out_channels=scale.widths.out)
@@ -119,7 +131,7 @@ def _shorten(cfg: Config, scale: Scale) -> None:
         if schedule.type in ('WarmUpLR', 'LinearLR'):
             schedule.end = warm_up = scale.warm_up or max(1, round(schedule.end * scale.epochs))
         else:
-            schedule.begin, schedule.end = schedule.begin and warm_up, short
+            schedule.begin, schedule.end = warm_up if schedule.get('begin') else 0, short
     checkpoint = cfg.default_hooks.checkpoint
     if checkpoint.max_keep_ckpts == -1:  # the run's checkpoints along the way are measured, too
         checkpoint.interval = max(1, round(checkpoint.interval * scale.epochs))

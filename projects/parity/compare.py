@@ -27,6 +27,11 @@ from mmairl.hooks.momentum import momentum_at
 from mmairl.models.heads import ContrastiveHead, RegressionHead
 from mmairl.optim.lars import LARS
 from projects.byol_variants.info_nce import InfoNCEHead
+from projects.more_methods.barlow import BarlowTwinsHead
+from projects.more_methods.dino import DINOHead
+from projects.more_methods.lejepa import LeJEPAHead
+from projects.more_methods.swav import SwAVHead
+from projects.more_methods.vicreg import VICRegHead
 
 README = Path(__file__).with_name('README.md')
 TABLE = re.compile(r'(?<=<!-- table -->\n).*?(?=<!-- end -->)', re.DOTALL)
@@ -129,6 +134,65 @@ def _() -> Outcome:
 @compares('solo', "SimCLR's NT-Xent")
 def _() -> Outcome:
     return simclr(lambda q, k: source('solo', 'losses/simclr.py').simclr_loss_func(q, k, temperature=0.1))
+
+
+def gradients(loss: Tensor, inputs: list[Tensor]) -> Tensor:
+    """The loss and its gradients as one row."""
+    return torch.cat([loss.reshape(1), *(g.flatten() for g in torch.autograd.grad(loss, inputs))])
+
+
+def in_batch(head: nn.Module, theirs: Callable[[Tensor, Tensor], Tensor], factor: str = '') -> Outcome:
+    """A loss of two views' projections, not normalised, with its gradients."""
+    q, k = (11 * z.requires_grad_() for z in batch()[:2])
+    return gradients(head({0: q}, {1: k}, None)['loss'], [q, k]), gradients(theirs(q, k), [q, k]), factor
+
+
+@compares('lightly', "Barlow Twins' loss")
+def _() -> Outcome:
+    loss = source('lightly', 'loss/barlow_twins_loss.py').BarlowTwinsLoss(lambda_param=0.0051)
+    return in_batch(BarlowTwinsHead(weight=0.0051), loss)
+
+
+@compares('lightly', "VICReg's loss")
+def _() -> Outcome:
+    loss = source('lightly', 'loss/vicreg_loss.py').VICRegLoss()
+    return in_batch(
+        VICRegHead(variance=12.5), loss, 'halves the variance term, as the release does and the paper does not'
+    )
+
+
+@compares('lightly', "SwAV's loss, two large crops and one small")
+def _() -> Outcome:
+    z = {view: row.clone().requires_grad_() for view, row in enumerate(torch.cat(batch()[:2]).chunk(4)[:3])}
+    head = SwAVHead(channels=128, prototypes=16).double()
+    keys = {view: z[view].detach() for view in (0, 1)}
+    ours = gradients(head(z, keys, None)['loss'], list(z.values()))
+    scores = [F.normalize(row, dim=1) @ head.prototypes.weight.T for row in z.values()]
+    theirs = source('lightly', 'loss/swav_loss.py').SwaVLoss()(scores[:2], scores[2:])
+    return ours, gradients(theirs, list(z.values())), 'averages over crops as the release does'
+
+
+@compares('lightly', "DINO's loss, two large crops and one small")
+def _() -> Outcome:
+    z = {view: row.clone().requires_grad_() for view, row in enumerate(torch.cat(batch()[:2]).chunk(4)[:3])}
+    k = {view: torch.flip(z[view].detach(), [1]) for view in (0, 1)}
+    ours = gradients(DINOHead(prototypes=128).double()(z, k, None)['loss'], list(z.values()))
+    loss = source('lightly', 'loss/dino_loss.py').DINOLoss(output_dim=128, warmup_teacher_temp=0.04).double()
+    return ours, gradients(loss(list(k.values()), list(z.values()), epoch=0), list(z.values())), 'keeps its temperature in float32'
+
+
+@compares('lightly', "LeJEPA's loss, two large crops and one small")
+def _() -> Outcome:
+    z = {view: 11 * row.requires_grad_() for view, row in enumerate(torch.cat(batch()[:2]).chunk(4)[:3])}
+    head, made = LeJEPAHead(weight=0.05, slices=64).double(), []
+    theirs = source('lightly', 'loss/lejepa_loss.py').LeJEPALoss(lambda_param=0.05, sigreg_num_vectors=64)
+    for loss in (
+        lambda: head(z, {view: z[view] for view in (0, 1)}, None)['loss'],
+        lambda: theirs(global_proj=torch.stack([z[0], z[1]]), local_proj=z[2].unsqueeze(0)),
+    ):
+        torch.manual_seed(0)
+        made.append(gradients(loss(), list(z.values())))
+    return *made, 'keeps its integration points in float32'
 
 
 @compares('lightly', "the teacher's momentum over a run of 100 steps")

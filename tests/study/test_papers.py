@@ -74,7 +74,8 @@ def test_every_item_of_the_papers_has_a_study_a_command_or_a_reason():
         for command in (words for line in of.get('commands', ()) for words in commands(line)):
             check_command(command, set())
     of_papers = {name for _, of in ITEMS for name in of.get('studies', ())}
-    assert ready - of_papers == {'crossover_tuned', 'longer_lars', 'reference_curves'}, 'not of the papers'
+    own = {'byol_to_dino', 'byol_to_simsiam', 'crossover_tuned', 'longer_lars', 'methods', 'mocov2plus_to_simclr'}
+    assert ready - of_papers == own | {'reference_curves'}, 'not of the papers'
 
 
 def test_the_pages_are_made_from_the_studies():
