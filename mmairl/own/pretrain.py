@@ -41,7 +41,8 @@ def pretrain(
     options={'log_level': 'INFO'} shows the log.
 
     Args:
-        method: a framework by the short name of its config, such as 'mocov2plus', 'smocov2plus', 'byol' or 'byol_lars'.
+        method: by the short name of its config: 'mocov2plus', 'byol', 'byol_lars', ..., or of another paper 'simclr', 'swav',
+            'lejepa', ...; a wrong name lists them.
         data: a folder of images at any depth, without labels.
         out: where logs and checkpoints go.
         epochs: how often each image is seen.

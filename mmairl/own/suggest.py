@@ -13,6 +13,9 @@ from mmairl.errors import UserError, closest
 from mmairl.machine import cores
 
 FEWEST, LARGE = 64, 1_000_000  # images
+# The configs of the paper's frameworks, and of other methods, whose names begin with the method's.
+PAPERS = ('configs/*_r50_200e.py',)
+OTHERS = ('projects/more_methods/configs/*_r50_*e.py', 'projects/byol_variants/configs/simclr_r50_300e.py')
 SHARE, LARGEST_BATCH, LONGEST_QUEUE, MOST_WORKERS = 256, 1024, 65_536, 16
 
 
@@ -56,7 +59,10 @@ def choices(
     steps, rate = images // batch * epochs, optimizer.lr / base.total_batch_size
     start = min(momentum.base, round(1 - 50 / max(steps, 500), 4))
     workers = max(1, min(MOST_WORKERS, cores() // gpus)) if workers is None else workers
-    warm_up = min(base.param_scheduler[0].end, max(1, epochs // 10))
+    schedule = {'train_cfg.max_epochs': epochs, 'default_hooks.checkpoint.interval': max(1, epochs // 10)}
+    if len(base.param_scheduler) > 1:
+        warm_up = min(base.param_scheduler[0].end, max(1, epochs // 10))
+        schedule |= {'param_scheduler.0.end': warm_up, 'param_scheduler.1.begin': warm_up}
     network = {'model.backbone.depth': 18, 'model.projector.in_channels': 512}
     if base.model.projector.hidden_channels == base.model.projector.in_channels:  # as wide as the features, in MoCo v2
         network['model.projector.hidden_channels'] = 512
@@ -83,12 +89,7 @@ def choices(
             f'{1 / (1 - start):.0f} of the {steps:,} steps, a fiftieth at most: else it stays near its random start.',
         ),
         Choice(
-            {
-                'train_cfg.max_epochs': epochs,
-                'param_scheduler.0.end': warm_up,
-                'param_scheduler.1.begin': warm_up,
-                'default_hooks.checkpoint.interval': max(1, epochs // 10),
-            },
+            schedule,
             'known' if epochs == 200 else 'customary',
             "200 is the papers' on 1.28 million images, ten of them for the warm-up. Small sets are given more: others give "
             '400 to ImageNet-100 and 800 to Imagenette. Start with a tenth, and look at the health page.',
@@ -114,8 +115,10 @@ def choices(
     dataset, views = dict(type='UnlabelledFolder', root=str(data)), base.train_dataloader.dataset.to_dict()['views']
     reason = "a folder of images at any depth, with the framework's views."
     if size != 224:
+        largest = max(step['size'] for view in views for step in view if 'size' in step)
         dataset['views'] = views = [
-            [{**step, 'size': size} if 'size' in step else step for step in view] for view in views
+            [{**step, 'size': round(step['size'] * size / largest)} if 'size' in step else step for step in view]
+            for view in views
         ]
     if channels:
         normal = {f'model.data_preprocessor.{key}': [value] * channels for key, value in (('mean', 0.5), ('std', 0.25))}
@@ -173,13 +176,21 @@ def _nested(made: Sequence[Choice], whole: dict[str, Any]) -> dict[str, Any]:
 
 
 def full_size(method: str) -> str:
-    """Return the name of a framework's config, at full size."""
-    known = {path.name.removesuffix('_r50_200e.py') for path in (home() / 'configs').glob('*_r50_200e.py')}
-    if method not in known:
+    """Return the name of a method's config, at full size."""
+    papers, others = (
+        {
+            path.name.partition('_r50_')[0]: path.relative_to(home())
+            for pattern in patterns
+            for path in home().glob(pattern)
+        }
+        for patterns in (PAPERS, OTHERS)
+    )
+    if method not in papers | others:
         raise UserError(
-            f"there is no framework '{method}'{closest(method, known, 0.6)}; say one of {', '.join(sorted(known))}"
+            f"there is no method '{method}'{closest(method, papers | others, 0.6)}; say one of {', '.join(sorted(papers))}, or "
+            f'of other papers {", ".join(sorted(others))}'
         )
-    return f'mmairl::{method}_r50_200e.py'
+    return f'mmairl::{(papers | others)[method].as_posix().removeprefix("configs/")}'
 
 
 def without_rgb(view: Sequence[dict]) -> list[dict]:

@@ -178,7 +178,11 @@ def _() -> Outcome:
     k = {view: torch.flip(z[view].detach(), [1]) for view in (0, 1)}
     ours = gradients(DINOHead(prototypes=128).double()(z, k, None)['loss'], list(z.values()))
     loss = source('lightly', 'loss/dino_loss.py').DINOLoss(output_dim=128, warmup_teacher_temp=0.04).double()
-    return ours, gradients(loss(list(k.values()), list(z.values()), epoch=0), list(z.values())), 'keeps its temperature in float32'
+    return (
+        ours,
+        gradients(loss(list(k.values()), list(z.values()), epoch=0), list(z.values())),
+        'keeps its temperature in float32',
+    )
 
 
 @compares('lightly', "LeJEPA's loss, two large crops and one small")

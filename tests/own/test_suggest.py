@@ -20,6 +20,7 @@ def suggested(tmp_path, *given, **options):
 
 
 METHODS = ['mocov1', 'mocov2', 'mocov2plus', 'smocov2plus', 'byol', 'byol_lars']
+OTHERS = ['simclr', 'simsiam', 'swav', 'lejepa', 'dino', 'mocov3', 'barlow', 'vicreg']
 
 
 @pytest.mark.parametrize('gpus', [1, 3, 8])
@@ -39,7 +40,7 @@ def test_the_numbers_keep_their_rules(tmp_path, images, gpus):
     assert cfg.param_scheduler[0].end == cfg.param_scheduler[1].begin == 10
 
 
-@pytest.mark.parametrize('method', METHODS)
+@pytest.mark.parametrize('method', [*METHODS, *OTHERS])
 def test_what_is_printed_is_what_a_line_of_python_trains_by(tmp_path, method):
     shown, made = suggested(tmp_path, method, 20_000), config_for(method, 20_000, 'data/images')
     assert shown.to_dict() == made.to_dict()
