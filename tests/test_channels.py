@@ -17,8 +17,8 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import extract
 from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.sets import evaluation_sets
+from mmairl.weights.init import fitted
 from mmairl.weights.load import load_checkpoint
-from mmairl.weights.read import fitted
 
 CONFIG = """
 _base_ = 'mmairl::mocov2plus_r18_folder_100e.py'

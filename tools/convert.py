@@ -12,7 +12,6 @@ from mmairl.files import output
 from mmairl.flags import positive
 from mmairl.report.card import write_card
 from mmairl.report.table import print_table
-from mmairl.weights.load import not_finite
 from mmairl.weights.read import Backbone, read_backbone
 from mmairl.weights.write import WRITERS, write_backbone
 
@@ -41,8 +40,6 @@ def summary(backbone: Backbone) -> list[tuple[str, list[str]]]:
     counters = len(backbone.weights) - len(backbone.renamed)
     if counters:
         rows.append(('added', [f'{counters} batch counters of 0, which this format does not store']))
-    if wrong := not_finite(backbone.weights):
-        rows.append(('not finite', [f'{len(wrong)} tensors, as {wrong[0]}: the run that made them has diverged']))
     return rows
 
 
@@ -66,7 +63,9 @@ def main() -> None:
         from mmairl.weights.to_onnx import write_onnx  # and with it the networks of mmpretrain, which take seconds
 
         off = write_onnx(backbone, args.dst, args.size, load_config(args.config) if args.config else None)
-        print(f'{args.dst} turns normalised `images` into `features`, {off:.1e} of the largest away from torch')
+        print(
+            f'{args.dst} turns `images`, normalised as its metadata says, into `features`, {off:.1e} of the largest from torch'
+        )
         return
     write_backbone(backbone, args.dst, args.to)
     if args.to in WITH_CARD:

@@ -12,7 +12,8 @@ from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS, MODELS
-from mmairl.weights.read import read_backbone, resnet_of
+from mmairl.weights.formats import resnet_of
+from mmairl.weights.read import read_backbone
 
 
 class Images:

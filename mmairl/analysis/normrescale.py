@@ -8,8 +8,9 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.registry import WEIGHT_INITIALIZERS
+from mmairl.weights.init import PretrainedBackbone
 from mmairl.weights.norms import is_statistic
-from mmairl.weights.read import PretrainedBackbone, read_backbone
+from mmairl.weights.read import read_backbone
 
 STATISTICS = ('keep', 'rescale')
 PER = ('tensor', 'channel')

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from mmairl.models.batchnorm import measure_statistics  # which registers mmpretrain's backbones as well
 from mmairl.registry import MODELS
+from mmairl.weights.init import fitted
 from mmairl.weights.load import require_same_keys
-from mmairl.weights.read import Backbone, fitted, read_backbone
+from mmairl.weights.read import Backbone, read_backbone
 
 
 def load_backbone(

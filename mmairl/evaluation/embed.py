@@ -1,6 +1,5 @@
 """The features of any images by any checkpoint, in a line of Python."""
 
-import ast
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,9 +24,9 @@ from mmairl.errors import UserError, as_user_errors, printable
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.weights.read import Backbone, read_backbone, resnet_of
+from mmairl.weights.formats import resnet_of
+from mmairl.weights.read import Backbone, input_of, read_backbone
 
-IMAGENET = dict(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 Images = str | Path | Sequence[str | Path | Image.Image | np.ndarray]
 
 
@@ -78,31 +77,17 @@ def network_of(
     """A config that has the network, its weights, and of its images the statistics, the one view and the `channels`."""
     register()
     found = read_backbone(checkpoint, part)
-    normal, trained_size, channels = input_of(found.settings)
+    trained = input_of(found.settings)
+    normal, channels = dict(mean=trained.mean, std=trained.std), trained.channels
     if config is None:
         cfg = Config(dict(model=dict(backbone=resnet_of(found.weights, str(checkpoint)))))
         channels = channels or cfg.model.backbone.get('in_channels')
     else:
         cfg = load_config(config)
-        normal = {key: cfg.model.data_preprocessor[key] for key in IMAGENET}
-    size = size or trained_size
+        normal = {key: cfg.model.data_preprocessor[key] for key in normal}
+    size = size or trained.size
     view = [dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]
     return cfg, found, normal, [view], channels
-
-
-def input_of(settings: dict[str, str]) -> tuple[dict, int, int | None]:
-    """The statistics, the side and the `channels` of the images that a run of ours was trained on.
-
-    Where none says it, these are ImageNet's, 224 and None, for RGB of 8 bits.
-    """
-    known = {
-        key: text for key, text in settings.items() if key.endswith(('.mean', '.std', '.views', 'dataset.channels'))
-    }
-    values = {key: ast.literal_eval(text) for key, text in known.items() if text != 'None'}
-    normal = {key: values.get(f'model.data_preprocessor.{key}', value) for key, value in IMAGENET.items()}
-    views = [view for key, views in values.items() if key.endswith('.views') for view in views]
-    size = next((step['size'] for view in views for step in view if 'size' in step), 224)
-    return normal, size, next((value for key, value in values.items() if key.endswith('.channels')), None)
 
 
 def dataset_of(images: Images, views: Views, channels: int | None = None) -> ViewDataset:

@@ -7,8 +7,9 @@ from mmairl.evaluation.identity import weights_identity
 from mmairl.files import write_text
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.page import fill
+from mmairl.weights.formats import resnet_of
 from mmairl.weights.load import is_released
-from mmairl.weights.read import Backbone, resnet_of
+from mmairl.weights.read import Backbone, input_of
 
 # The settings that a checkpoint of ours keeps, by how they begin, that say what its network has learnt from and how.
 DATA = ('train_dataloader.dataset.',)
@@ -16,21 +17,27 @@ RECIPE = (
     'model.type', 'model.target', 'model.symmetric', 'model.head.', 'model.queue.length', 'total_batch_size',
     'optim_wrapper.optimizer.', 'train_cfg.max_', 'default_hooks.momentum.', 'randomness.seed',
 )  # fmt: skip
+OWN = '\n`{}` is the '  # how a card tells whose it is
 
 
 def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
-    """Write README.md beside the file of weights; where there is one, the card takes the file's name.
+    """Write README.md beside the file of weights, or, where another has that name, one by the name of the file.
 
-    Of a folder it tells the name alone, for a card is published.
+    An earlier card of the same file is replaced, and nothing else. Of a folder it tells the name alone, for a card is
+    published.
     """
     weights = Path(weights)
-    path = weights.with_name('README.md')
-    if path.exists():
-        path = weights.with_name(f'{weights.name}.md')
+    names = (weights.with_name('README.md'), weights.with_name(f'{weights.name}.md'))
+    path = next(
+        (path for path in names if not path.exists() or OWN.format(weights.name) in path.read_text('utf-8')), None
+    )
+    if path is None:
+        raise UserError(f'{names[1]} is not the card of {weights.name}; move it, or give the weights another name')
     try:
         network = resnet_of(backbone.weights, backbone.path)
     except UserError:  # of another kind
         network = {}
+    trained = input_of(backbone.settings)
     own = weights_identity(backbone.weights)
     records = [] if is_released(backbone.path) else records_in(Path(backbone.path).parent)
     measured = [record for record in records if record.weights == own]
@@ -42,6 +49,8 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
         to=to,
         backbone=backbone,
         network=network,
+        input=trained,
+        channels=network.get('in_channels', trained.channels or 3),
         parameters=sum(value.numel() for key, value in backbone.weights.items() if 'running_' not in key),
         data=beginning(backbone.settings, DATA),
         recipe=beginning(backbone.settings, RECIPE),

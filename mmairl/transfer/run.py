@@ -22,7 +22,8 @@ from mmairl.evaluation.protocol import default_device, default_workers, evaluate
 from mmairl.files import read_json, write_json
 from mmairl.stopping import start, stop, stop_processes
 from mmairl.transfer.tasks import TASKS, config_of
-from mmairl.weights.read import read_backbone, resnet_of
+from mmairl.weights.formats import resnet_of
+from mmairl.weights.read import read_backbone
 from mmairl.weights.write import write_backbone
 
 

@@ -140,18 +140,14 @@ def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -
 
 def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: str | Path) -> None:
     """Refuse a checkpoint unless it and the network name the same tensors, with the same shapes and kinds of numbers."""
-    both = [key for key in here if key in there]
+    # Counters, which are whole numbers here, are floats in some files.
+    kinds = {key: wrong_kind(there[key], not here[key].is_floating_point()) for key in here if key in there}
     shapes = [
         f'{key} is {tuple(there[key].shape)} there and {tuple(here[key].shape)} in the config'
-        for key in both
-        if here[key].shape != there[key].shape
+        for key, kind in kinds.items()
+        if not kind and here[key].shape != there[key].shape
     ]
-    # Counters, which are whole numbers here, are floats in some files.
-    kinds = [
-        f'{key} is {there[key].dtype} there'
-        for key in both
-        if here[key].is_floating_point() and not there[key].is_floating_point()
-    ]
+    kinds = [f'{key} is {kind} there' for key, kind in kinds.items() if kind]
     missing = [f'it lacks {key}' for key in here if key not in there]
     unexpected = [f'it has {key} beyond the config' for key in there if key not in here]
     faults = [
@@ -163,6 +159,20 @@ def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: s
         raise UserError(
             f'checkpoint {path} holds another architecture: {"; ".join(faults)}; give the config it was trained with'
         )
+
+
+def wrong_kind(value: object, whole: bool) -> str:
+    """Name the kind of a value that is no weight; '' of floats of two bytes or more and, where they may be, `whole` numbers.
+
+    >>> wrong_kind(torch.zeros(2, dtype=torch.int8), whole=True), wrong_kind('text', whole=True)
+    ('int8', 'str')
+    """
+    if not isinstance(value, Tensor):
+        return str(getattr(value, 'dtype', type(value).__name__))
+    fits = (value.is_floating_point() and value.element_size() > 1) or (
+        whole and value.dtype in (torch.int32, torch.int64)
+    )
+    return '' if fits else str(value.dtype).removeprefix('torch.')
 
 
 def not_finite(weights: dict[str, Tensor]) -> list[str]:

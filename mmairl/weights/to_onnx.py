@@ -15,8 +15,9 @@ from mmairl.errors import UserError
 from mmairl.files import output, replacing
 from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS
+from mmairl.weights.formats import resnet_of
 from mmairl.weights.load import require_same_keys
-from mmairl.weights.read import Backbone, resnet_of
+from mmairl.weights.read import Backbone, input_of
 
 NEEDED = ('onnx', 'onnxscript', 'onnxruntime')
 ALLOWED = 1e-4  # of the largest feature: sums in another order
@@ -36,7 +37,8 @@ class Pooled(nn.Module):
 def write_onnx(backbone: Backbone, path: str | Path, size: int = 224, cfg: Config | None = None) -> float:
     """Write it for batches of any length of normalised images; returns how far onnxruntime is from torch at most.
 
-    The network is a ResNet, as its weights say, or that of `cfg`.
+    The network is a ResNet, as its weights say, or that of `cfg`. The file's metadata says how images are normalised: values
+    from 0 to 1, less `mean`, over `std`.
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise UserError(f"{', '.join(missing)} is not installed; pip install {' '.join(NEEDED)}, or 'mmairl[onnx]'")
@@ -47,6 +49,8 @@ def write_onnx(backbone: Backbone, path: str | Path, size: int = 224, cfg: Confi
     network = Pooled(network).float().eval().requires_grad_(False)
     channels = channels_of(network) or 3
     images = torch.randn(3, channels, size, size, generator=torch.Generator().manual_seed(0))
+    normal = cfg.model.data_preprocessor if cfg else input_of(backbone.settings)
+    about = dict(mean=list(normal.mean), std=list(normal.std), value_range=[0, 1], channels=channels, size=size)
     with replacing(output(path, backbone.path)) as beside:
         torch.onnx.export(
             network,
@@ -59,6 +63,11 @@ def write_onnx(backbone: Backbone, path: str | Path, size: int = 224, cfg: Confi
             external_data=False,
             verbose=False,
         )
+        import onnx
+
+        model = onnx.load(beside)
+        onnx.helper.set_model_props(model, {name: str(value) for name, value in about.items()})
+        onnx.save(model, beside)
         return difference(network, beside, images, path)
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.files import output, replacing
+from mmairl.weights.formats import DETECTRON2, TIMM, rename
 from mmairl.weights.pickles import ORIGIN
-from mmairl.weights.read import DETECTRON2, TIMM, Backbone, rename
+from mmairl.weights.read import Backbone
 
 Weights = dict[str, Tensor]
 

@@ -13,6 +13,8 @@ from mmairl.weights.read import read_backbone
 SETTINGS = {
     'model.type': 'Siamese',
     'model.queue.length': 4096,
+    'model.data_preprocessor.mean': '[0.25, 0.5, 0.75]',
+    'train_dataloader.dataset.views': "[[{'type': 'RandomResizedCrop', 'size': 96}]]",
     'optim_wrapper.optimizer.lr': 0.03,
     'train_dataloader.dataset.root': '/home/me/leaves',
     'log_level': 'INFO',
@@ -48,6 +50,10 @@ def test_the_card_says_what_the_checkpoint_knows_and_leaves_the_licence_open(che
         '`model.queue.length`: 4096',
         'epoch_7.pth',
         name,
+        '3 channels, as numbers from 0 to 1',
+        'mean: 0.25, 0.5, 0.75\n',
+        'std: 0.229, 0.224, 0.225\n',
+        'crops: 96 pixels',
     ):
         assert said in body
     assert '| knn | 71.25 | folder |' in body and '99' not in body and 'log_level' not in body
@@ -66,5 +72,13 @@ def test_a_readme_that_is_there_stays_and_other_formats_have_no_card(checkpoint,
     (tmp_path / 'README.md').write_text('mine')
     run_tool('tools/convert.py', checkpoint, tmp_path / 'r18.pth', '--to', 'timm')
     assert (tmp_path / 'README.md').read_text() == 'mine' and (tmp_path / 'r18.pth.md').is_file()
+    for name, cards in (('a.pth', ['README.md']), ('a.pth', ['README.md']), ('b.pth', ['README.md', 'b.pth.md'])):
+        run_tool('tools/convert.py', checkpoint, tmp_path / 'two' / name, '--to', 'timm')
+        assert sorted(file.name for file in (tmp_path / 'two').glob('*.md')) == cards
+    assert '`a.pth` is the' in (tmp_path / 'two/README.md').read_text()
+    (tmp_path / 'two/b.pth.md').write_text('mine')
+    with pytest.raises(SystemExit, match='2'):
+        run_tool('tools/convert.py', checkpoint, tmp_path / 'two/b.pth', '--to', 'timm')
+    assert (tmp_path / 'two/b.pth.md').read_text() == 'mine'
     run_tool('tools/convert.py', checkpoint, tmp_path / 'plain' / 'r18.pth', '--to', 'torchvision')
     assert [file.name for file in (tmp_path / 'plain').iterdir()] == ['r18.pth']

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torchvision
 
-from mmairl.weights import read
+from mmairl.weights import init
 from mmairl.weights.norms import growth, looks_lars_trained, typical_growth, weight_norms
 
 
@@ -26,13 +26,13 @@ def test_growth_is_one_where_kaiming_starts_at_any_width():
 
 def test_fine_tuning_a_grown_backbone_warns_and_a_frozen_or_small_one_does_not(tmp_path, monkeypatch):
     said, path = [], tmp_path / 'a.pth'
-    monkeypatch.setattr(read, 'print_log', lambda text, *_, **__: said.append(text))
+    monkeypatch.setattr(init, 'print_log', lambda text, *_, **__: said.append(text))
     for scale, frozen, warned in ((3, False, True), (3, True, False), (1, False, False)):
         network = torchvision.models.resnet18(num_classes=1)
         network.fc = torch.nn.Identity()
         torch.save({k: scale * v if v.ndim == 4 else v for k, v in network.state_dict().items()}, path)
         said.clear()
-        read.PretrainedBackbone(path)(network.requires_grad_(not frozen))
+        init.PretrainedBackbone(path)(network.requires_grad_(not frozen))
         assert any('looks LARS-trained' in text and 'normrescale.py' in text for text in said) == warned
         assert typical_growth(network.state_dict()) == pytest.approx(scale, abs=0.05)
     assert not looks_lars_trained({'w': torch.ones(3)}), 'it has no 3x3 convolutions'

@@ -11,7 +11,9 @@ import torchvision
 import mmairl.models  # noqa: F401  registers mmpretrain's backbones
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
-from mmairl.weights.read import DETECTRON2, read_backbone, read_tensors, rename, resnet_of
+from mmairl.weights.formats import DETECTRON2, rename, resnet_of
+from mmairl.weights.load import require_same_keys
+from mmairl.weights.read import read_backbone, read_tensors
 from mmairl.weights.write import WRITERS, write_backbone
 
 State = dict[str, torch.Tensor]
@@ -166,6 +168,40 @@ def test_the_architecture_is_read_off_the_weights():
         with torch.device('meta'):
             network = getattr(torchvision.models, f'resnet{depth}')()
         assert resnet_of(network.state_dict())['depth'] == depth
+
+
+KINDS = {
+    'int8': lambda w: w.to(torch.int8),
+    'int64': lambda w: w.long(),
+    'complex64': lambda w: w.to(torch.complex64),
+    'bool': lambda w: w > 0,
+    'float8_e4m3fn': lambda w: w.to(torch.float8_e4m3fn),
+    'str': lambda w: 'text',
+    'NoneType': lambda w: None,
+    '>f4': lambda w: w.numpy().astype('>f4'),
+}
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_weights_of_another_kind_are_refused_by_whoever_reads_them(kind, states, tmp_path):
+    other = {**states[0], 'layer1.0.conv1.weight': KINDS[kind](states[0]['layer1.0.conv1.weight'])}
+    for content in (other, dict(state_dict=with_prefix('backbone.', other))):
+        torch.save(content, tmp_path / 'a.pth')
+        with pytest.raises(UserError, match=rf'layer1.0.conv1.weight are {kind}; give a file whose weights are floats'):
+            read_backbone(tmp_path / 'a.pth')
+    if kind != '>f4':
+        with pytest.raises(UserError, match=f'layer1.0.conv1.weight is {kind} there'):
+            require_same_keys(other, states[0], 'a.pth')
+
+
+def test_weights_that_are_not_finite_are_read_with_a_warning(states, tmp_path, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr('mmairl.weights.read.print_log', lambda text, **_: said.append(text))
+    for value, heard in ((torch.nan, 1), (torch.inf, 1), (1.0, 0)):
+        torch.save({**states[0], 'bn1.bias': torch.full((4,), value)}, tmp_path / 'a.pth')
+        read_backbone(tmp_path / 'a.pth')
+        assert len(said) == heard and all('hold NaN or infinity, as bn1.bias' in text for text in said)
+        said.clear()
 
 
 def test_what_holds_no_backbone_is_named_by_its_keys(tmp_path):

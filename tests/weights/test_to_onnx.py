@@ -28,6 +28,11 @@ def test_the_file_computes_what_the_network_does_for_any_number_of_images(checkp
     path, network = checkpoint
     off = write_onnx(read_backbone(path), tmp_path / 'r18.onnx', size=64)
     session = runtime.InferenceSession(tmp_path / 'r18.onnx')
+    about = session.get_modelmeta().custom_metadata_map
+    told = dict(
+        mean='[0.485, 0.456, 0.406]', std='[0.229, 0.224, 0.225]', value_range='[0, 1]', channels='3', size='64'
+    )
+    assert about.items() >= told.items()
     for count in (1, 5):
         images = torch.randn(count, 3, 64, 64)
         (features,) = session.run(['features'], {'images': images.numpy()})

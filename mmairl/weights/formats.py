@@ -1,0 +1,149 @@
+"""How each project lays out a checkpoint and names the tensors of a backbone.
+
+Where student and teacher are, and how the tensors are named, is a project's format. Our own names are torchvision's for
+ResNets and mmpretrain's for ViTs.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from mmairl.errors import UserError
+
+# What a checkpoint wraps its weights in, from the outside in.
+ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_state', 'network')
+WRAPPERS = ('module.', '_orig_mod.')
+NESTED = ('trunk', 'heads')  # VISSL's weights lie one level down
+# The stem of a ResNet or a ViT under each of the names that layouts give it.
+STEMS = ('conv1.weight', 'stem.', 'patch_embed.', 'cls_token')
+
+
+@dataclass(frozen=True)
+class Format:
+    """One project's way to lay out a checkpoint: the prefixes of its student's backbone and of its teacher's, if any."""
+
+    name: str
+    student: str
+    teacher: str | None = None
+
+    @property
+    def pure(self) -> bool:
+        """Whether nothing but the backbone lies below the prefix; then it may be of any kind, not a ResNet or ViT alone."""
+        return self.student.endswith(('backbone.', '.0.', '_feature_blocks.', 'bottom_up.'))
+
+    def fits(self, keys: Collection[str]) -> bool:
+        begins = self.student if self.pure else tuple(self.student + stem for stem in STEMS)
+        return any(key.startswith(begins) for key in keys)
+
+
+# The most particular first: a format's names may hold another's.
+FORMATS = (
+    Format('mmselfsup (MoCo)', 'encoder_q.0.', 'encoder_k.0.'),
+    Format('mmselfsup (BYOL)', 'online_net.0.', 'target_net.module.0.'),
+    Format('mmselfsup (BYOL)', 'online_net.0.', 'target_net.0.'),
+    Format('MoCo v1 or v2', 'encoder_q.', 'encoder_k.'),
+    Format('MoCo v3', 'base_encoder.', 'momentum_encoder.'),
+    Format("the paper's release", 'online_encoder.', 'target_encoder.'),
+    Format("the paper's release", 'student_encoder.', 'teacher_encoder.'),
+    Format('mmairl', 'backbone.', 'teacher.backbone.'),
+    Format('mmpretrain (MoCo)', 'backbone.', 'encoder_k.module.0.'),
+    Format('mmpretrain (BYOL)', 'backbone.', 'target_net.module.0.'),
+    Format('mmpretrain (MoCo v3)', 'backbone.', 'momentum_encoder.module.0.'),
+    Format('detectron2 (FPN)', 'backbone.bottom_up.'),
+    Format('mmairl or OpenMMLab', 'backbone.'),
+    Format('VISSL', 'trunk._feature_blocks.'),
+    Format('VISSL', 'trunk.base_model._feature_blocks.'),
+    Format('VISSL', '_feature_blocks.'),
+    Format('SimSiam', 'encoder.'),
+    Format('plain (torchvision, timm, detectron2)', ''),
+)
+
+
+def recognise(keys: Collection[str]) -> Format | None:
+    """The format of a checkpoint with these keys: rather one whose teacher is there too, or one that has none."""
+
+    def rank(form: Format) -> int:
+        return 1 if form.teacher is None else 2 * all(not key.startswith(form.teacher) for key in keys)
+
+    return min((form for form in FORMATS if form.fits(keys)), key=rank, default=None)
+
+
+Names = tuple[tuple[str, str], ...]
+
+# Our names and another project's by pairs, tried on each key in this order and in either direction. What begins with a dot
+# may be anywhere in a key, the rest is its beginning; `#` is a number.
+DETECTRON2: Names = (
+    ('bn1.', 'stem.conv1.norm.'),
+    ('conv1.', 'stem.conv1.'),
+    ('layer1.', 'res2.'),
+    ('layer2.', 'res3.'),
+    ('layer3.', 'res4.'),
+    ('layer4.', 'res5.'),
+    ('.downsample.1.', '.shortcut.norm.'),
+    ('.downsample.0.', '.shortcut.'),
+    ('.bn#.', '.conv#.norm.'),
+)
+TIMM: Names = (
+    ('ln1.', 'norm.'),
+    ('layers.#.ln#.', 'blocks.#.norm#.'),
+    ('layers.#.ffn.layers.0.0.', 'blocks.#.mlp.fc1.'),
+    ('layers.#.ffn.layers.1.', 'blocks.#.mlp.fc2.'),
+    ('layers.', 'blocks.'),
+    ('patch_embed.projection.', 'patch_embed.proj.'),
+)
+# The first name of every tensor of a ResNet or ViT, in any layout; what begins otherwise is a head.
+BACKBONE = re.compile(
+    r'(conv1|bn1|layer[1-4]|stem|res[2-5]|cls_token|pos_embed|patch_embed|blocks|norm|layers|ln1|pre_norm)(\.|$)'
+)
+
+
+def rename(key: str, names: Names, to_ours: bool = False) -> str:
+    for pair in names:
+        old, new = reversed(pair) if to_ours else pair
+        pattern = ('' if old.startswith('.') else '^') + re.escape(old).replace(r'\#', r'(\d+)')
+        key = re.sub(pattern, lambda found, new=new: new.replace('#', '{}').format(*found.groups()), key)
+    return key
+
+
+def names_of(keys: Iterable[str]) -> Names:
+    """The names that these keys, free of any prefix, have in place of ours."""
+    keys = set(keys)
+    if 'stem.conv1.weight' in keys:
+        return DETECTRON2
+    return TIMM if any(key.startswith('blocks.') for key in keys) else ()
+
+
+# Blocks per stage, and whether a block is a bottleneck, to the depth.
+DEPTHS = {
+    ((2, 2, 2, 2), False): 18,
+    ((3, 4, 6, 3), False): 34,
+    ((3, 4, 6, 3), True): 50,
+    ((3, 4, 23, 3), True): 101,
+    ((3, 8, 36, 3), True): 152,
+    ((3, 24, 36, 3), True): 200,
+}
+
+
+def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> dict:
+    """The `backbone=` of a config that these weights fit.
+
+    >>> import torchvision
+    >>> resnet_of(torchvision.models.resnet18().state_dict())
+    {'type': 'ResNet', 'depth': 18, 'stem_channels': 64, 'base_channels': 64}
+    """
+    blocks = {tuple(map(int, found.groups())) for key in weights if (found := re.match(r'layer(\d)\.(\d+)\.', key))}
+    stages = tuple(sum(stage == number for stage, _ in blocks) for number in (1, 2, 3, 4))
+    depth = DEPTHS.get((stages, 'layer1.0.conv3.weight' in weights))
+    if depth is None or 'conv1.weight' not in weights:
+        raise UserError(
+            f'{path} holds no ResNet whose depth is known (blocks {stages}); give --config with its backbone'
+        )
+    return dict(
+        type='ResNet',
+        depth=depth,
+        stem_channels=weights['conv1.weight'].shape[0],
+        base_channels=weights['layer1.0.conv1.weight'].shape[0],
+        **({} if (channels := weights['conv1.weight'].shape[1]) == 3 else {'in_channels': channels}),
+    )
