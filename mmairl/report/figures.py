@@ -283,7 +283,9 @@ def forest(comparisons: Sequence[Mapping], texts: Sequence[str]) -> Drawing:
             look = {'color': INK, 'markerfacecolor': fill, 'markersize': 7, 'linestyle': ''}
             (marked,) = axes.plot(effect['estimate'], y, marker=shape, label=effect['verdict'], **look)
             axes.figure.mark(marked, effect['row'], text)
-    axes.set_xlabel('points, with the 95 % interval')
+            seeds = effect.get('spread', ())
+            axes.plot(seeds, [y - 0.22] * len(seeds), '|', color=QUIET, markersize=5)
+    axes.set_xlabel('points, with the 95 % interval; small marks are seeds')
     inches = axes.get_position().height * axes.figure.get_figheight()
     handles, labels = axes.get_legend_handles_labels()
     by_verdict = dict(zip(labels, handles))

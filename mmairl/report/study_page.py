@@ -129,6 +129,8 @@ def _forests(families: Mapping, label: str, study: Mapping) -> dict[str, Markup]
 
 
 def verdict_words(of: Mapping) -> str:
+    if of['verdict'] == 'differs' and of.get('share') is not None:
+        return 'differs in how many runs collapse'
     return f'equivalent within ±{of["margin"]:g}' if of['verdict'] == 'equivalent' else of['verdict']
 
 

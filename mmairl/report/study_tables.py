@@ -89,7 +89,7 @@ def columns(study: Mapping) -> list[Column]:
 def table_lines(study: Mapping) -> list[Line]:
     rows, found = {row['name']: row for row in study['rows']}, columns(study)
     comparisons = [of for family in study['comparisons'].values() for of in family]
-    differ = {(of['row'], of['metric']) for of in comparisons if of['verdict'] == 'differs'}
+    differ = {(of['row'], of['metric']) for of in comparisons if of['verdict'] == 'differs' and of.get('share') is None}
     lines = []
     for row in study['rows']:
         certain = [column.kind == 'published' or (row['name'], column.key) in differ for column in found]

@@ -42,6 +42,8 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
     compared_runs = by_row('compared')
     finished = {name: [run for run in found if run['state'] == 'done'] for name, found in compared_runs.items()}
     labels = {key: run['labels'].get(key, key) for of in finished.values() for run in of for key in run['scores']}
+    asked = [task.partition('#')[0] for run in runs if run.part == 'compared' for task in run.tasks]
+    primary = study.primary.get(scale.name) or next(iter(asked), '')
     record = dict(
         name=study.name,
         title=study.title,
@@ -49,7 +51,9 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         paper=to_builtins(study.paper),
         scale=dict(name=scale.name, text=scale.text),
         seeds=sorted({run.seed for run in runs if run.part == 'compared'}),
-        metrics=[dict(key=key, label=label, unit='%') for key, label in labels.items()],
+        primary=primary,
+        metrics=[dict(key=key, label=labels[key], unit='%') for key in sorted(labels, key=lambda key: key != primary)],
+        looks=looks.taken(out / 'study.json', sum(map(len, finished.values()))),
         published_metrics=[dict(key=task, label=key) for key, task in printed.items()],
         figure=to_builtins(study.figure),
         rows=[
@@ -62,6 +66,7 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
                 group=row.group,
                 x=row.x,
                 of=row.others.get('of'),
+                untrained=getattr(row, 'untrained', None),
                 along=row.along is not None,
                 flops_per_image=flops_per_image(configs[row.name]) if finished[row.name] else None,
                 published={_measured_as(key, study, scale): value for key, value in numbers[row.name].items()},

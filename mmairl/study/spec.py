@@ -165,6 +165,7 @@ class Study(Declared, frozen=True):
     rows: tuple[Row, ...] = ()
     seeds: Seeds = (0,)
     tasks: dict[str, tuple[str, ...]] = {}  # by scale; 'in1k' is the paper's
+    primary: dict[str, str] = {}  # by scale: the task whose verdicts have the 5 %; the first unless this says otherwise
     question: str = ''
     paper: Paper = Paper()
     figure: Figure = Figure()
@@ -191,6 +192,8 @@ class Study(Declared, frozen=True):
                     raise UserError(f"the row '{row.name}' builds on '{other}', which is no row")
         if strange := {name for look in self.look for name in look.rows} - {*names} if names else ():
             raise UserError(f"`look` names '{min(strange)}', which is no row")
+        if strange := [task for scale, task in self.primary.items() if task not in self.tasks.get(scale, ())]:
+            raise UserError(f"`primary` names '{strange[0]}', which is no task of that scale; add it to `tasks`")
         if self.search and len(self.rows or self.cross.combinations) < 2:
             raise UserError(
                 '`search` gives rows equal chances, and this study has one row; add the row to compare it with'

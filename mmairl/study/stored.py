@@ -26,6 +26,12 @@ class Asked(Struct, omit_defaults=True):
     tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # by task: the trials of its recipe
 
 
+class Looked(Struct):
+    """What the next record takes from study.json: how many runs were finished at each look that was taken."""
+
+    looks: list[int] = []
+
+
 class Choice(Struct):
     """chosen.json: the trial whose keys a run was trained with."""
 

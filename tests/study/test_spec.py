@@ -151,6 +151,7 @@ def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmen
         (dict(look=[dict(instrument='cka', rows=['one', 'z'])]), "`look` names 'z', which is no row"),
         (dict(paper=dict(table='revisit_airl.table9')), "no published table 'revisit_airl.table9'"),
         *((dict(equivalence=value), 'equivalence: expected a number') for value in (0, -1, 'wide', True)),
+        (dict(primary={'demo': 'svm'}), "`primary` names 'svm', which is no task of that scale"),
         (dict(seeds=[0, 0]), 'a seed is given twice: 0, 0'),
         (dict(cross=cross(fraction='1/2')), "cross: the fraction 1/2 cannot tell 'a' from 'b'; take a larger one"),
         (dict(cross=cross(fraction='1/3')), "cross: the `fraction` is '1/3'; give one of 1/2"),

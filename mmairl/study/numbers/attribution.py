@@ -5,8 +5,11 @@ mean change from a factor's first level to its second over all rows. An interact
 that a factor has with the other at its second level and at its first, as in Box, Hunter and Hunter.
 
 The error is pure: what is left of the runs when each row has a mean of its own, and each seed an effect where seeds are
-blocks. Each row has a spread of its own, and an estimate the degrees of freedom of Satterthwaite, as in Welch's test: with one
-spread for all rows, a null design whose rows spread as unequally as the demo's ladder has a false alarm in 8 % at two seeds.
+blocks. Each row has a spread of its own; where a row has but one run there is none, and no verdict. An estimate has the degrees
+of freedom of Satterthwaite, but with n runs in the smallest of R rows no more than (n - 1) log2(R) / 2: without that limit two
+runs a row give false alarms in 9 % of null designs of 16 rows when one spreads 16 times as much as the others.
+
+Where rows are missing, an effect is told only if main effects and pairs as they may be leave it as it is.
 
 Shapley's share of a factor is its gain averaged over all orders in which the factors could be added. In this model a
 term's share is twice its coefficient, divided among its factors, where they are odd in number, and nothing where they are
@@ -14,6 +17,7 @@ even. So it is the main effect, but for interactions of three factors and more, 
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -22,10 +26,22 @@ from typing import Any
 import numpy as np
 
 from mmairl.study.numbers.designs import Design, Effect, title
-from mmairl.study.numbers.statistics import MOST, POWER, chance, interval, same_start, scores_by_seed, verdicts
+from mmairl.study.numbers.statistics import (
+    COLLAPSED,
+    MOST,
+    POWER,
+    TIED,
+    Numbers,
+    chance,
+    interval,
+    limits_by_row,
+    same_start,
+    scores_by_seed,
+    verdicts,
+)
 
 Terms = list[Effect]
-Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]  # estimate, standard error, degrees of freedom
+Runs = Sequence[tuple[str, int]]  # row and seed
 
 
 @dataclass(frozen=True)
@@ -37,50 +53,44 @@ class Fit:
     residual: np.ndarray  # (runs, runs)
     rows: np.ndarray  # (runs, rows), 1 where a run is of the row
     freedom: int
+    confounded: frozenset[Effect]  # the terms that these runs cannot tell
 
     def variances(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of a run of each row, and their degrees of freedom; scores are (..., runs). A row's only run has the mean of all."""
-        squares = (scores @ self.residual) ** 2
-        pooled = squares.sum(-1, keepdims=True) / self.freedom
+        """Of a run of each row, and their degrees of freedom; scores are (..., runs). NaN for a row of one run."""
         own = np.diag(self.residual) @ self.rows
-        known = own > 1e-9
-        return (
-            np.where(known, squares @ self.rows / np.where(known, own, 1), pooled),
-            np.where(known, own, self.freedom),
-        )
+        own = np.where(own > 1e-9, own, math.nan)
+        return (scores @ self.residual) ** 2 @ self.rows / own, own
 
     def estimate(self, scores: np.ndarray, sums: Mapping[Effect, float]) -> Numbers | None:
-        """A sum of coefficients, NaN for the error where there is none; None where a term is not in the model."""
-        if not sums or not sums.keys() <= set(self.terms):
+        """A sum of coefficients, NaN for the error where there is none; None where the runs do not tell one of the terms."""
+        if not sums or not sums.keys() <= set(self.terms) - self.confounded:
             return None
         by_run = sum(weight * self.weights[1 + self.terms.index(term)] for term, weight in sums.items())
         estimate = scores @ by_run
-        if not self.freedom:
-            return estimate, np.full_like(estimate, math.nan), np.full_like(estimate, math.nan)
         variances, freedom = self.variances(scores)
         parts = variances * (by_run**2 @ self.rows)
         error = np.sqrt(parts.sum(-1))
-        error = np.where(error > 1e-9, error, math.nan)  # runs that are equal but for rounding
-        return estimate, error, np.minimum(self.freedom, error**4 / (parts**2 / freedom).sum(-1))
+        error = np.where(error > TIED, error, math.nan)
+        most = (self.rows.sum(0).min() - 1) * math.log2(self.rows.shape[1]) / 2
+        return estimate, error, np.minimum(most, error**4 / (parts**2 / freedom).sum(-1))
 
 
-def fit(design: Design, runs: Sequence[tuple[str, int]], blocks: bool) -> Fit:
-    """The largest model that these runs (row, seed) can tell: with all interactions, with pairs, with those asked, without."""
+def fit(design: Design, runs: Runs, blocks: bool) -> Fit:
+    """The model with all interactions where each row has a run, and else with pairs and those of its terms that can be told."""
     if not runs:
-        return Fit([], np.zeros((1, 0)), np.zeros((0, 0)), np.zeros((0, 0)), 0)
+        return Fit([], np.zeros((1, 0)), np.zeros((0, 0)), np.zeros((0, 0)), 0, frozenset(design.distinct))
     names, seeds = zip(*runs)
     rows, fixed = _columns(names), _columns(seeds)[:, 1:] if blocks else np.empty((len(runs), 0))
     counts = range(1, len(design.factors) + 1)
     every = [effect for count in counts for effect in combinations(design.factors, count)]
-    mains = [(factor,) for factor in design.factors]
-    for terms in [*([every] if design.resolution is None else []), design.distinct, design.asked, mains, []]:
-        columns = [design.signs(term, names) for term in [(), *terms]]
-        table = np.hstack([np.stack(columns, axis=1), fixed])
-        if np.linalg.matrix_rank(table) == table.shape[1]:
-            break
+    terms = every if design.resolution is None and rows.shape[1] == len(design.rows) else design.distinct
+    table = np.hstack([np.stack([design.signs(term, names) for term in [(), *terms]], axis=1), fixed])
+    weights = np.linalg.pinv(table)
+    mixed = abs(np.eye(table.shape[1]) - weights @ table).max(1) > 1e-6  # with something else that the runs do not tell
     means = np.hstack([rows, fixed])
     residual = np.eye(len(runs)) - means @ np.linalg.pinv(means)
-    return Fit(terms, np.linalg.pinv(table), residual, rows, len(runs) - int(np.linalg.matrix_rank(means)))
+    freedom = len(runs) - int(np.linalg.matrix_rank(means))
+    return Fit(terms, weights, residual, rows, freedom, frozenset(term for term, of in zip(terms, mixed[1:]) if of))
 
 
 def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[Effect, float]]:
@@ -92,21 +102,26 @@ def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[Effect, float
 def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str, Any]:
     """What the runs of a design say of its factors by one score, from the study's record as `collect` makes it."""
     design = Design(**{key: study['design'][key] for key in ('factors', 'rows', 'interactions')})
-    by_row = {row['name']: scores_by_seed(row, metric) for row in study['rows']}
-    runs = [(name, seed) for name in design.rows for seed in by_row[name]]
+    rows, limits = [row for row in study['rows'] if row['name'] in design.rows], limits_by_row(study, metric)
+    by_row = {row['name']: scores_by_seed(row, metric) for row in rows}
+    finished = [(name, seed) for name in design.rows for seed in by_row[name]]
+    runs = [(name, seed) for name, seed in finished if by_row[name][seed] >= limits[name]]
     scores = np.array([by_row[name][seed] for name, seed in runs])
-    blocks = bool(runs) and _seeds_are_blocks(study, by_row)
+    blocks = bool(runs) and _seeds_are_blocks(rows, by_row)
     model = fit(design, runs, blocks)
     found = {effect: model.estimate(scores, {effect: 2.0}) for effect in design.distinct}
     parts = {name: model.estimate(scores, sums) for name, sums in shares(design.factors, model.terms).items()}
     gain = model.estimate(scores, {term: 2.0 for term in model.terms if len(term) % 2})
-    spread = math.sqrt(model.variances(scores)[0].mean()) if model.freedom else 0.0
-    known = spread > 1e-9
+    spread = math.sqrt(np.nanmean(model.variances(scores)[0])) if model.freedom else 0.0
+    known = spread > TIED
     return dict(
         margin=margin,
-        runs=len(runs),
+        runs=len(finished),
+        collapsed=[f'{name}, seed {seed}' for name, seed in finished if (name, seed) not in runs],
         blocks=blocks,
-        effects=_effects(design, found, model.freedom, margin),
+        effects=_effects(
+            design, found, Counter(name for name, _ in runs), model.freedom, len(runs) < len(finished), margin
+        ),
         shares=[dict(factor=name, **_ends(of)) for name, of in parts.items()],
         gain=dict(factor='all factors', **_ends(gain)),  # the sum of the shares
         exact=len(model.terms) == 2 ** len(design.factors) - 1,  # else shares are of main effects and pairs alone
@@ -116,10 +131,10 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
     )
 
 
-def _seeds_are_blocks(study: Mapping, scores: Mapping[str, Mapping]) -> bool:
+def _seeds_are_blocks(rows: Sequence[Mapping], scores: Mapping[str, Mapping]) -> bool:
     """Whether every seed means the same in each row that has it, and some row has two."""
     for seed in set().union(*scores.values()):
-        first, *others = (row for row in study['rows'] if seed in scores[row['name']])
+        first, *others = (row for row in rows if seed in scores[row['name']])
         if not all(same_start(row, first, seed) for row in others):
             return False
     return max(map(len, scores.values())) > 1
@@ -130,15 +145,21 @@ def _columns(labels: Sequence) -> np.ndarray:
     return (np.array(labels)[:, None] == np.array(list(dict.fromkeys(labels)))).astype(float)
 
 
-def _effects(design: Design, found: Mapping, freedom: int, margin: float) -> list[dict[str, Any]]:
+def _effects(
+    design: Design, found: Mapping, counts: Mapping[str, int], freedom: int, collapsed: bool, margin: float
+) -> list[dict[str, Any]]:
     """Each with its interval and its verdict: those that the study asks for as one family, other pairs as another."""
-    effects = []
+    effects, (absent, alone) = [], ([name for name in design.rows if counts[name] == count] for count in (0, 1))
     for asked in (True, False):
         family = [effect for effect in found if (effect in design.asked) == asked]
-        numbers = np.array([found[effect] or (math.nan,) * 3 for effect in family]).reshape(-1, 3)
+        numbers = np.array([found[effect] or (math.nan,) * 3 for effect in family], float).reshape(-1, 3)
         for effect, (_, error, _), word in zip(family, numbers, verdicts(*numbers.T, margin) if family else ()):
             if found[effect] is None:
-                word = 'not estimable: runs are missing'
+                word = f'not estimable without {", ".join(absent)}'
+            elif collapsed:
+                word = COLLAPSED
+            elif math.isnan(error) and freedom and alone:
+                word = f'one run of {", ".join(alone)}: no verdict'
             elif math.isnan(error):
                 word = 'no spread: no verdict' if freedom else 'one seed: no verdict'
             entry = dict(name=title(effect), factors=effect, verdict=str(word), asked=asked)
@@ -167,7 +188,8 @@ def more_runs(effect: float, spread: float, runs: int, design: Design, blocks: b
     """
     rows = len(design.rows)
     for seeds in range(2, MOST + 1):
-        freedom = (rows - blocks) * (seeds - 1) ** 2 / (seeds + 1)  # what Satterthwaite's has for rows of one spread
+        alike = (rows - blocks) * (seeds - 1) ** 2 / (seeds + 1)  # what Satterthwaite's has for rows of one spread
+        freedom = min(alike, (seeds - 1) * math.log2(rows) / 2)
         if chance(effect, 2 * spread / math.sqrt(rows * seeds), freedom, len(design.asked)) >= POWER:
             return max(0, rows * seeds - runs)
     return None

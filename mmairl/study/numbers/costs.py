@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mmairl.study.numbers.statistics import interval, scores_by_seed, welch
+from mmairl.study.numbers.statistics import interval, scores_by_seed, unpaired
 
 EQUAL = 0.01  # costs that differ by less, relative to the larger, are the same
 
@@ -67,10 +67,10 @@ def _scores_at(study: Mapping, row: Mapping, metric: str, cost: float, spent: Ma
 
 
 def _difference(one: Sequence[float], two: Sequence[float]) -> dict[str, float | None]:
-    """With Welch's interval, where both have two seeds and they spread."""
+    """With an interval, where both have two seeds and they spread."""
     estimate = mean(one) - mean(two)
     if min(len(one), len(two)) > 1:
-        _, error, freedom = map(float, welch(np.array(one), np.array(two)))
-        if error > 0:
+        _, error, freedom = map(float, unpaired(np.array(one), np.array(two)))
+        if error == error:
             return interval(estimate, error, freedom)
     return dict(estimate=estimate, low=None, high=None)

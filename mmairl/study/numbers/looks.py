@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from mmairl.errors import UserError
-from mmairl.files import write_json
+from mmairl.files import read_json, write_json
 from mmairl.study.numbers.statistics import DECISIONS, LEVEL, UNDECIDED, Comparison, compare
 from mmairl.study.spec import Row, Study
+from mmairl.study.stored import Looked
 
 USUAL = 12  # seeds a row, where no budget is given
 
@@ -76,6 +77,15 @@ def read(out: Path) -> Plan | None:
     """The plan of a study that was begun with --until-decided."""
     path = out / 'sequential.json'
     return Plan(**json.loads(path.read_text())) if path.is_file() else None
+
+
+def taken(path: Path, finished: int) -> list[int]:
+    """How many runs were finished at each look so far, of which this is the last; the same runs again are no other look."""
+    try:
+        before = read_json(path, Looked).looks
+    except UserError:  # there is none, or it is no record
+        before = []
+    return before if finished in before else [*before, finished]
 
 
 def compare_by_looks(study: Mapping[str, Any], metric: str, margin: float, plan: Plan) -> list[Comparison]:

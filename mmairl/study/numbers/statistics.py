@@ -1,14 +1,19 @@
-"""What the runs of a study say about each declared difference: an estimate, an interval, and a verdict in words.
+"""Compares each row of a study with the row that it builds on: an estimate, an interval, and a verdict in words.
 
-Each row is compared with the row that it builds on. Where a seed means the same in both rows (equal initial weights and order
-of images, as the runs recorded them), the seeds are blocks: the differences seed by seed are tested. Elsewhere Welch's test is.
-Each comparison has its own spread. One spread pooled over all rows would find more, but where rows spread as unequally as the
-demo's ladder does (standard deviations of 0.7 to 6.0), it calls equal rows different in 12 % of ladders.
+Where a seed means the same in both rows (equal initial weights and order of images, as the runs recorded them), the seeds are
+blocks: the differences seed by seed are tested. Elsewhere the rows are independent, each with a spread of its own. Both are
+t-tests with one degree of freedom fewer than the seeds of the row with fewer: for normal scores that keeps the level at any two
+spreads (Mickey and Brown, 1966), which Welch's does not at two or three seeds, nor where one row has fewer runs.
+
+A run that collapsed is no draw from the spread of those that learned. Means are of the runs that learned. Where a run of
+either row collapsed, the means get no verdict, and Fisher's exact test compares how many did.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -18,9 +23,12 @@ from scipy.optimize import brentq
 LEVEL = 0.05  # of the family: the chance of at least one false 'differs' among the comparisons of one score
 POWER = 0.8
 MARGIN = 1.0  # points: rows that are closer than this count as equivalent, unless the study declares another
+TIED = 1e-9  # points: runs whose spread is less are equal but for rounding
 MOST = 1000  # seeds, beyond which --power says "more"
 DECISIONS = DIFFERS, EQUIVALENT = 'differs', 'equivalent'
 UNDECIDED = 'undecided'
+COLLAPSED = 'runs collapsed: no verdict by the mean'
+Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -37,24 +45,66 @@ class Comparison:
     estimate: float | None = None
     low: float | None = None  # the ends of the 95 % interval, of this comparison alone
     high: float | None = None
-    better: float | None = None  # the probability that the row is the better one
+    improvement: tuple[float, float, float] | None = None  # the probability of it, and the ends of its 95 % interval
     error: float | None = None  # the standard error
     freedom: float | None = None  # degrees of freedom
+    collapsed: tuple[int, int] = (0, 0)  # runs of the row, and of the one that it builds on
+    share: float | None = None  # the exact test's p-value for these, where there are any
+    spread: tuple[float, ...] = ()  # the estimate seed by seed, or by each run of the row where seeds are no blocks
 
 
-def paired(one: np.ndarray, two: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean difference, its standard error and degrees of freedom; the last axis are seeds, the same in both."""
-    difference, n = one - two, one.shape[-1]
-    error = difference.std(-1, ddof=1) / math.sqrt(n)
-    return difference.mean(-1), error, np.full_like(error, n - 1)
+def paired(one: np.ndarray, two: np.ndarray) -> Numbers:
+    """Mean difference, standard error and degrees of freedom; the last axis are seeds, the same in both, NaN where missing."""
+    count, mean, square = _moments(one - two)
+    return mean, _error(square), count - 1.0
 
 
-def welch(one: np.ndarray, two: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def unpaired(one: np.ndarray, two: np.ndarray) -> Numbers:
     """The same of two independent sets of seeds with spreads of their own."""
-    a, b = (values.var(-1, ddof=1) / values.shape[-1] for values in (one, two))
-    with np.errstate(invalid='ignore'):
-        freedom = (a + b) ** 2 / (a**2 / (one.shape[-1] - 1) + b**2 / (two.shape[-1] - 1))
-    return one.mean(-1) - two.mean(-1), np.sqrt(a + b), freedom
+    (n, mean, square), (m, other, another) = _moments(one), _moments(two)
+    return mean - other, _error(square + another), np.minimum(n, m) - 1.0
+
+
+def _moments(values: np.ndarray) -> Numbers:
+    """Count, mean and its squared standard error, of what is there on the last axis; NaN where there is too little."""
+    count = np.sum(~np.isnan(values), -1)
+    with np.errstate(invalid='ignore', divide='ignore'):
+        mean = np.nansum(values, -1) / count
+        return count, mean, np.nansum((values - mean[..., None]) ** 2, -1) / (count - 1) / count
+
+
+def _error(square: np.ndarray) -> np.ndarray:
+    """A standard error; NaN where the runs are equal but for rounding."""
+    return np.where(square > TIED**2, np.sqrt(square), math.nan)
+
+
+def collapse_limit(scores: np.ndarray, null: float | None = None) -> np.ndarray:
+    """Return for each row the score below which a run has collapsed; scores are (..., rows, seeds), NaN where missing.
+
+    With the score of the study's untrained rows: where a run gained less than a quarter of what the median run gained over it.
+    Without: where it has less than two fifths of the row's best run.
+    """
+    if null is None:
+        best = np.nanmax(scores, -1)
+        return best - 0.6 * abs(best)
+    gain = np.maximum(0, np.nanmedian(scores, (-2, -1)) - null)
+    return np.broadcast_to(null + gain[..., None] / 4, scores.shape[:-1])
+
+
+def tested(one: np.ndarray, two: np.ndarray, limits: Sequence[np.ndarray], blocks: bool) -> tuple[np.ndarray, ...]:
+    """Compare the runs that learned, and by the exact test how many did not: its p-value, NaN where none collapsed."""
+    fell = [values < limit[..., None] for values, limit in zip((one, two), limits)]
+    counts = [of.sum(-1) for pair in zip(fell, (~np.isnan(one), ~np.isnan(two))) for of in pair]
+    share = np.where(counts[0] + counts[2] > 0, exact_test(*counts), math.nan)
+    learned = (np.where(of, math.nan, values) for values, of in zip((one, two), fell))
+    return *(paired if blocks else unpaired)(*learned), share
+
+
+@np.vectorize
+@cache
+def exact_test(some: int, runs: int, others: int, of: int) -> float:
+    """Fisher's p-value for `some` of so many runs against `others` of so many."""
+    return float(stats.fisher_exact([[some, runs - some], [others, of - others]]).pvalue)
 
 
 def holm(p: np.ndarray) -> np.ndarray:
@@ -73,14 +123,17 @@ def verdicts(
     margin: float,
     level: float = LEVEL,
     known: np.ndarray | None = None,
+    share: np.ndarray | float = math.nan,
 ) -> np.ndarray:
     """A word for each comparison of a family (the last axis); where there is no error (NaN) it is undecided, and still counts.
 
     Different: a two-sided t-test. Equivalent: the larger of two one-sided tests that the difference lies beyond the margin.
+    Where runs collapsed the exact test's p-value `share` is in place of the first, and there is no second.
     What is `known` from an earlier look was rejected there: its p-value is 0, or 1 for the other word.
     """
     p_equal = 2 * stats.t.sf(abs(estimate) / error, freedom)
     p_apart = stats.t.sf((margin - abs(estimate)) / error, freedom)
+    p_equal, p_apart = np.where(np.isnan(share), p_equal, share), np.where(np.isnan(share), p_apart, 1.0)
     if known is not None:
         for word, p in zip(DECISIONS, (p_equal, p_apart)):
             p[...] = np.select([known == word, np.isin(known, DECISIONS)], [0.0, 1.0], p)
@@ -92,36 +145,75 @@ def compare(
     study: Mapping[str, Any], metric: str, margin: float, level: float = LEVEL, known: Sequence[str] | None = None
 ) -> list[Comparison]:
     """Every declared comparison of a study's record by one score, as one family; its intervals hold at the level, too."""
-    rows = {row['name']: row for row in study['rows']}
-    found = [_compare(row, rows[row['on']], metric, margin, level) for row in study['rows'] if row.get('on') in rows]
-    numbers = [[math.nan if value is None else value for value in (c.estimate, c.error, c.freedom)] for c in found]
+    rows, limits = {row['name']: row for row in study['rows']}, limits_by_row(study, metric)
+    pairs = [(row, rows[row['on']]) for row in study['rows'] if row.get('on') in rows]
+    found = [
+        _compare(*pair, [limits.get(row['name'], -math.inf) for row in pair], metric, margin, level) for pair in pairs
+    ]
     if not found:
         return []
-    words = verdicts(*np.array(numbers).T, margin, level, None if known is None else np.array(known))
-    return [replace(c, verdict=c.verdict or str(word)) for c, word in zip(found, words)]
+    numbers = [(c.estimate, c.error, c.freedom, c.share) for c in found]
+    *numbers, share = np.array(numbers, float).T  # None becomes NaN
+    words = verdicts(*numbers, margin, level, None if known is None else np.array(known), share)
+    said = [str(word) if not c.verdict or word == DIFFERS else c.verdict for c, word in zip(found, words)]
+    return [replace(c, verdict=verdict) for c, verdict in zip(found, said)]
 
 
-def _compare(row: Mapping, base: Mapping, metric: str, margin: float, level: float) -> Comparison:
+def _compare(
+    row: Mapping, base: Mapping, limits: Sequence[float], metric: str, margin: float, level: float
+) -> Comparison:
     """One comparison without its verdict, which the family decides; or with the reason why there is none."""
     one, two = scores_by_seed(row, metric), scores_by_seed(base, metric)
     common = sorted(one.keys() & two.keys())
     blocks = len(common) > 1 and all(same_start(row, base, seed) for seed in common)
-    seeds = len(common) if blocks else min(len(one), len(two))
-    known = dict(row=row['name'], on=base['name'], metric=metric, margin=margin, seeds=seeds, blocks=blocks)
-    if seeds == 0:
-        return Comparison(**known, verdict='not measured')
-    if blocks:
-        pair = [np.array([of[seed] for seed in common]) for of in (one, two)]
-    else:
-        pair = [np.array(list(of.values())) for of in (one, two)]
-    if seeds == 1:
-        return Comparison(**known, verdict='one seed: no verdict', estimate=float(pair[0].mean() - pair[1].mean()))
-    estimate, error, freedom = map(float, (paired if blocks else welch)(*pair))
-    if error == 0:
-        return Comparison(**known, verdict='no spread: no verdict', estimate=estimate)
-    better = float(stats.t.cdf(estimate / error, freedom))
-    ends = interval(estimate, error, freedom, level)
-    return Comparison(**known, **ends, verdict='', better=better, error=error, freedom=freedom)
+    pair = [np.array([of.get(seed, math.nan) for seed in sorted(one.keys() | two.keys())]) for of in (one, two)]
+    known = dict(row=row['name'], on=base['name'], metric=metric, margin=margin, blocks=blocks)
+    if not one or not two:
+        return Comparison(**known, seeds=0, verdict='not measured')
+    *numbers, share = tested(*pair, [np.array(limit) for limit in limits], blocks)
+    estimate, error, freedom = map(float, numbers)
+    fell = tuple(int(np.sum(scores < limit)) for scores, limit in zip(pair, limits))
+    known |= dict(
+        seeds=len(common) if blocks else min(len(one), len(two)),
+        improvement=improvement(list(one.values()), list(two.values())),
+        collapsed=fell,
+        share=float(share) if any(fell) else None,
+    )
+    if math.isnan(error):
+        verdict = COLLAPSED if any(fell) else 'one seed: no verdict' if known['seeds'] == 1 else 'no spread: no verdict'
+        return Comparison(**known, verdict=verdict, estimate=None if math.isnan(estimate) else estimate)
+    spread = pair[0] - (pair[1] if blocks else np.nanmean(pair[1]))
+    known |= dict(error=error, freedom=freedom, spread=tuple(map(float, spread[~np.isnan(spread)])))
+    return Comparison(**known, **interval(estimate, error, freedom, level), verdict=COLLAPSED if any(fell) else '')
+
+
+def limits_by_row(study: Mapping[str, Any], metric: str) -> dict[str, float]:
+    """Return the score below which a run of each row has collapsed, by what the study's untrained rows score."""
+    found = {row['name']: scores for row in study['rows'] if (scores := scores_by_seed(row, metric))}
+    nulls = [
+        mean(found.pop(row['name']).values()) for row in study['rows'] if row.get('untrained') and row['name'] in found
+    ]
+    if not found:
+        return {}
+    seeds = set().union(*found.values())
+    table = np.array([[scores.get(seed, math.nan) for seed in seeds] for scores in found.values()])
+    return dict(zip(found, map(float, collapse_limit(table, max(nulls, default=None)))))
+
+
+def improvement(one: Sequence[float], two: Sequence[float]) -> tuple[float, float, float]:
+    """The probability that a run of the first row is better than one of the second, as rliable has it (Mann and Whitney's).
+
+    Its 95 % interval is Newcombe's (2006, method 5), which is not of width zero where all are better.
+    """
+    higher = np.sign(np.subtract.outer(one, two))
+    share, each = float(higher.mean() / 2 + 0.5), (len(one) + len(two)) / 2 - 1
+
+    def beyond(at: float) -> float:
+        variance = at * (1 - at) / higher.size * (1 + each * ((1 - at) / (2 - at) + at / (1 + at)))
+        return (share - at) ** 2 - stats.norm.ppf(0.975) ** 2 * variance
+
+    low = brentq(beyond, 0, share - 1e-9) if share > 0 else 0.0
+    return share, float(low), float(brentq(beyond, share + 1e-9, 1)) if share < 1 else 1.0
 
 
 def interval(estimate: float, error: float, freedom: float, level: float = LEVEL) -> dict[str, float]:
@@ -134,9 +226,9 @@ def mean_intervals(study: Mapping[str, Any], metric: str) -> dict[str, tuple[flo
     """Return the 95 % interval of each row's mean by one score, of the rows with two seeds or more."""
     intervals = {}
     for row in study['rows']:
-        scores = np.array(list(scores_by_seed(row, metric).values()))
-        if len(scores) > 1:
-            ends = interval(scores.mean(), scores.std(ddof=1) / math.sqrt(len(scores)), len(scores) - 1)
+        count, mean, square = _moments(np.array(list(scores_by_seed(row, metric).values())))
+        if count > 1:
+            ends = interval(mean, math.sqrt(square), count - 1)
             intervals[row['name']] = (float(ends['low']), float(ends['high']))
     return intervals
 
@@ -155,12 +247,12 @@ def same_start(row: Mapping, base: Mapping, seed: int) -> bool:
     return one['weights'] == two['weights'] or one['shapes'] != two['shapes']
 
 
-def power(effect: float, deviation: float, seeds: int, blocks: bool, comparisons: int) -> float:
+def power(effect: float, deviation: float, seeds: int, comparisons: int) -> float:
     """The chance that `seeds` runs a row find an effect by Holm's first step, the strictest.
 
     `deviation` is that of the differences seed by seed where seeds are blocks, and else the root of the sum of both variances.
     """
-    return chance(effect, deviation / math.sqrt(seeds), (seeds - 1) * (1 if blocks else 2), comparisons)
+    return chance(effect, deviation / math.sqrt(seeds), seeds - 1, comparisons)
 
 
 def chance(effect: float, error: float, freedom: float, comparisons: int) -> float:
@@ -170,18 +262,18 @@ def chance(effect: float, error: float, freedom: float, comparisons: int) -> flo
     return float(stats.nct.sf(limit, freedom, shift) + np.nan_to_num(wrong_side))
 
 
-def seeds_for(effect: float, deviation: float, blocks: bool, comparisons: int) -> int | None:
+def seeds_for(effect: float, deviation: float, comparisons: int) -> int | None:
     """The fewest seeds a row that find the effect four times in five; None for more than MOST."""
     counts = range(2, MOST + 1)
-    return next((n for n in counts if power(effect, deviation, n, blocks, comparisons) >= POWER), None)
+    return next((n for n in counts if power(effect, deviation, n, comparisons) >= POWER), None)
 
 
-def visible_effect(deviation: float, seeds: int, blocks: bool, comparisons: int) -> float:
+def visible_effect(deviation: float, seeds: int, comparisons: int) -> float:
     """The effect that so many seeds find four times in five."""
     high = deviation
-    while power(high, deviation, seeds, blocks, comparisons) < POWER:
+    while power(high, deviation, seeds, comparisons) < POWER:
         high *= 2
-    return float(brentq(lambda effect: power(effect, deviation, seeds, blocks, comparisons) - POWER, 0, high))
+    return float(brentq(lambda effect: power(effect, deviation, seeds, comparisons) - POWER, 0, high))
 
 
 def plan_seeds(comparisons: Sequence[Comparison], effect: float) -> list[tuple[str, str, str, str, str]]:
@@ -194,8 +286,8 @@ def plan_seeds(comparisons: Sequence[Comparison], effect: float) -> list[tuple[s
         if of.error is None:
             lines.append((of.row, '–', str(of.seeds), '–', '–'))
             continue
-        spread, known = of.error * math.sqrt(of.seeds), (of.blocks, len(comparisons))
-        wanted = seeds_for(effect, spread, *known)
-        seen = visible_effect(spread, of.seeds, *known)
+        spread = of.error * math.sqrt(of.freedom + 1)
+        wanted = seeds_for(effect, spread, len(comparisons))
+        seen = visible_effect(spread, int(of.freedom) + 1, len(comparisons))
         lines.append((of.row, f'{spread:.2f}', str(of.seeds), f'{seen:.1f}', str(wanted or f'more than {MOST}')))
     return lines

@@ -1,0 +1,42 @@
+"""Print the tables of docs/studies.md: in how many of a hundred simulated studies equal rows are called different.
+
+Each number is the worst of all spreads of the rows, seeds as blocks and not, complete and with a run missing, and with an
+untrained row and without.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+
+from projects.verdicts.simulate import CHANCES, DESIGNS, HALF, LADDERS, NULL, SHAPES, WHOLE, chances, design, ladder
+
+SEEDS = (2, 3, 5, 8, 12)
+STUDIES = dict(
+    [('ladder of 7 rows', [partial(ladder, spread=of) for of in LADDERS.values()])]
+    + [
+        (f'design of {len(rows)} rows', [partial(design, rows, spread=of(len(rows))) for of in DESIGNS.values()])
+        for rows in (WHOLE, HALF)
+    ]
+)
+
+
+def shares(study: str, scores: str, seeds: int) -> Iterator[float]:
+    """Yield the share of false alarms of every case of a study."""
+    for simulated, blocks, missing, null in product(STUDIES[study], (True, False), (True, False), (NULL, None)):
+        yield simulated(shape=scores, seeds=seeds, blocks=blocks, missing=missing, null=null)
+
+
+def main() -> None:
+    print(f'| study | scores | {" | ".join(f"{seeds} seeds" for seeds in SEEDS)} |\n|---|---|{"--:|" * len(SEEDS)}')
+    for study, scores in product(STUDIES, SHAPES):
+        worst = (f'{100 * max(shares(study, scores, seeds)):.1f} %' for seeds in SEEDS)
+        print(f'| {study} | {scores} | {" | ".join(worst)} |', flush=True)
+    print(
+        "\n| rows that are as good | searches | best trial's own score | fresh runs of the winners |\n|---|--:|--:|--:|"
+    )
+    for case, searches in product(CHANCES, (2, 3, 5, 8)):
+        print(f'| {case} | {searches} | {" | ".join(f"{100 * of:.1f} %" for of in chances(case, searches))} |')
+
+
+if __name__ == '__main__':
+    main()

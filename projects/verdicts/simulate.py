@@ -1,0 +1,124 @@
+"""Simulated studies whose rows are equal, and how often the rules of mmairl.study.numbers call some of them different.
+
+Scores are like those of the demo: rows learn to 30 %, spread by a few points and, where runs collapse, fall to what an
+untrained network scores. All studies of a case are computed at once.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import numpy as np
+
+from mmairl.study.numbers.attribution import fit
+from mmairl.study.numbers.designs import Design, fraction_rows
+from mmairl.study.numbers.statistics import DIFFERS, collapse_limit, paired, tested, verdicts
+
+LEVEL, NULL, IMAGE = 30.0, 12.0, 5 / 3  # points: of what learned, of what did not, and of one of 60 images
+STUDIES = 8000  # of each case
+SHAPES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+    'normal': lambda draw, shape: draw.normal(size=shape),
+    'skewed (gamma of shape 4, the tail below)': lambda draw, shape: (4 - draw.gamma(4, size=shape)) / 2,
+    'heavy tails (t of 3 degrees of freedom)': lambda draw, shape: draw.standard_t(3, size=shape) / 3**0.5,
+    'one run in ten collapses': lambda draw, shape: draw.normal(size=shape),
+    'one run in five collapses, of every second row': lambda draw, shape: draw.normal(size=shape),
+    'tied (of 60 images)': lambda draw, shape: draw.normal(size=shape),
+}
+UNEQUAL = 'one run in five collapses, of every second row'
+LADDERS = {  # standard deviations of the rows
+    'equal': np.full(7, 2.0),
+    "the demo's": np.array([3.2, 2.0, 4.0, 6.0, 5.8, 5.4, 1.4]),
+    'one of 50 times': np.array([0.1, 0.1, 0.1, 5.0, 0.1, 0.1, 0.1]),
+}
+WHOLE, HALF = list(product((0, 1), repeat=2)), fraction_rows(5, 1, [(place,) for place in range(5)])
+DESIGNS = {
+    'equal': lambda rows: np.full(rows, 2.0),
+    'up to 8 times': lambda rows: np.geomspace(0.5, 4, rows),
+    'one of 16 times': lambda rows: np.r_[np.full(rows - 1, 0.3), 4.8],
+}
+
+
+def scores(draw: np.random.Generator, shape: str, spread: np.ndarray, seeds: int, studies: int, blocks: bool):
+    """Scores (study, row, seed) of rows that are equal; where seeds are blocks each has an effect of its own."""
+    size = (studies, len(spread), seeds)
+    found = LEVEL + spread[:, None] * SHAPES[shape](draw, size) + blocks * 3 * draw.normal(size=(studies, 1, seeds))
+    if shape.startswith('tied'):
+        found = np.round(found / IMAGE) * IMAGE
+    if 'collapses' in shape:
+        chance = np.full(len(spread), 0.1) if shape not in UNEQUAL else 0.2 * (np.arange(len(spread)) % 2)
+        found = np.where(draw.random(size) < chance[:, None], NULL + draw.normal(size=size), found)
+    return found
+
+
+def false_alarms(shape: str, numbers: Sequence[np.ndarray], share: np.ndarray) -> float:
+    """Return the share of studies with a false 'differs'; where rows do collapse unequally often, one by the mean."""
+    words = verdicts(*numbers, margin=1.0, share=share)
+    return float(((words == DIFFERS) & (np.isnan(share) | (shape not in UNEQUAL))).any(-1).mean())
+
+
+def ladder(
+    shape: str, spread: np.ndarray, seeds: int, blocks: bool, missing: bool, null: float | None, studies: int = STUDIES
+) -> float:
+    """Simulate ladders and return their share of false alarms. The row that spreads most may lack a run."""
+    found = scores(np.random.default_rng(seeds), shape, spread, seeds, studies, blocks)
+    if missing:
+        found[:, spread.argmax(), 0] = np.nan
+    limits = collapse_limit(found, null)
+    *numbers, share = tested(found[:, 1:], found[:, :-1], (limits[:, 1:], limits[:, :-1]), blocks)
+    return false_alarms(shape, numbers, share)
+
+
+def design(
+    levels: list[tuple[int, ...]],
+    shape: str,
+    spread: np.ndarray,
+    seeds: int,
+    blocks: bool,
+    missing: bool,
+    null: float | None,
+    studies: int = STUDIES,
+) -> float:
+    """The same of a design and its main effects."""
+    found = Design(tuple('abcdefgh'[: len(levels[0])]), {str(of): of for of in levels})
+    runs = [(row, seed) for row in range(len(levels)) for seed in range(seeds)]
+    runs.remove((int(spread.argmax()), 0)) if missing else None
+    model = fit(found, [(str(levels[row]), seed) for row, seed in runs], blocks)
+    table = scores(np.random.default_rng(seeds), shape, spread, seeds, studies, blocks)
+    if missing:
+        table[:, spread.argmax(), 0] = np.nan
+    fell = table < collapse_limit(table, null)[..., None]
+    of_runs = table[(slice(None), *zip(*runs))]
+    told = [model.estimate(of_runs, {effect: 2.0}) for effect in found.asked]
+    estimate, error, freedom = (np.stack(of, -1) for of in zip(*told))
+    share = np.where(fell.any((1, 2)), 1.0, np.nan)[:, None]  # where runs collapsed there is no verdict
+    return false_alarms(shape, (estimate, error, freedom), share)
+
+
+def searched(
+    draw: np.random.Generator, searches: int, trials: int, sharp: float, place: float, studies: int = STUDIES
+) -> tuple[np.ndarray, ...]:
+    """Simulate searches whose score falls with the square of the distance to `place`.
+
+    Returns the score by which the best trial was chosen, and that of its fresh run. The first trial is the published value, 0;
+    a run spreads by 2.8 points.
+    """
+    points = draw.uniform(-1, 1, (studies, searches, trials))
+    points[..., 0] = 0
+    true = 80 - sharp * (points - place) ** 2
+    tried = true + draw.normal(0, 2.8, true.shape)
+    best = tried.argmax(-1)[..., None]
+    fresh = np.take_along_axis(true, best, -1) + draw.normal(0, 2.8, best.shape)
+    return np.take_along_axis(tried, best, -1)[..., 0], fresh[..., 0]
+
+
+CHANCES = {  # trials, sharpness and place of the peak, for two rows that are as good
+    'the same method, 1 trial against 20': ((1, 0.0, 0.0), (20, 0.0, 0.0)),
+    'one forgives any value, the other has a sharp peak elsewhere; 20 trials each': ((20, 1.0, 0.0), (20, 20.0, 0.7)),
+}
+
+
+def chances(case: str, searches: int) -> tuple[float, float]:
+    """Return the share of false 'differs' by the best trials' own scores, and by fresh runs of the winners."""
+    draw = np.random.default_rng(searches)
+    one, two = (searched(draw, searches, *of) for of in CHANCES[case])
+    words = [verdicts(*(of[:, None] for of in paired(*pair)), margin=1.0) for pair in zip(one, two)]
+    return tuple(float((of == DIFFERS).mean()) for of in words)
