@@ -201,11 +201,11 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
 
 def show_status(runs: list[Run]) -> None:
     queue = read_queue(runs)
-    found = [(run, *status_in(queue, run)) for run in runs]
-    for run, what, said in found:
+    states = [(run, *status_in(queue, run)) for run in runs]
+    for run, what, said in states:
         line = f'{run.name}: {what}{f": {said}" if said else ""}'
         CONSOLE.print(line, markup=False, highlight=False, soft_wrap=True)
-    counted = Counter(what for _, what, _ in found)
+    counted = Counter(what for _, what, _ in states)
     print('; '.join(f'{number} {what}' for what, number in counted.most_common()))
 
 

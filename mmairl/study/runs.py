@@ -78,7 +78,7 @@ Planned = tuple[Run, Config, Asked]
 
 
 def status(run: Run) -> tuple[str, str]:
-    """What a run does, by its folder alone, and what its log said last; a node that holds its lock is at work on it."""
+    """Return what a run does, by its folder alone, and the last line of its log; a node that holds its lock works on it."""
     if run.done:
         return 'done', ''
     log = run.folder / 'log.txt'
@@ -147,7 +147,7 @@ def _of_seed(
     for row in study.rows:
         needs = {key: folders[name] for key, name in row.others.items()}
         absolute = {key: str(path.absolute()) for key, path in needs.items()}
-        asked = {way: replace(of, **absolute) for way in ('rescaled', 'along') if (of := getattr(row, way))}
+        asked = {way: replace(value, **absolute) for way in ('rescaled', 'along') if (value := getattr(row, way))}
         if tried := [run.folder for run, *_ in (trials or {}).get(row.name, ())]:
             asked['chosen'] = Chosen(tuple(str(folder.absolute()) for folder in tried), study.search.criterion)
         asked['tuned'] = {
@@ -202,7 +202,7 @@ def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out:
 
 
 def commands(run: Run, devices: int) -> list[list[str]]:
-    """What trains and measures a run, and what transfers it."""
+    """Return the command that trains and measures a run, and the one that transfers it."""
     worker = [sys.executable, '-m', 'mmairl.study.worker', str(run.folder.absolute())]
     first = worker
     if devices > 1:
@@ -280,7 +280,7 @@ class Work:
         return code
 
     def ended(self, code: int) -> str:
-        """What a run's end is called; one that failed leaves its last words, of this start, in failed.txt."""
+        """Name a run's end by its exit code; a run that failed leaves its last words, of this start, in failed.txt."""
         failed = self.run.folder / 'failed.txt'
         if code == 0:
             failed.unlink(missing_ok=True)

@@ -29,7 +29,7 @@ ENDED = (
     'PREEMPTED',
     'TIMEOUT',
 )
-Queue = dict[str, tuple[str, str]]  # by job: its state, and Slurm's reason for it
+Queue = dict[Run, tuple[str, str]]  # the state of a run's job, and Slurm's reason for it
 
 
 class Cluster(Declared, frozen=True):
@@ -128,8 +128,9 @@ def submit(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster, say: 
     if not shutil.which('sbatch'):
         raise UserError('there is no sbatch here; give this command where Slurm is, or take --print-commands')
     script = write_text(out / 'jobs' / 'job.sh', job_script(devices, out, cluster))
-    queue, before = read_queue(runs), dict(in_order(runs))
-    left = [run for run in before if not in_queue(known(queue, job_of(run))[0])]
+    before = dict(in_order(runs))
+    queued = {run for run, (state, _) in read_queue(runs).items() if state not in ENDED}
+    left = [run for run in before if run not in queued]
     free = [run for run in left if not before[run]]
     groups, portion, total = [free, *([run] for run in left if before[run])], PORTION, len(left)
     say(f'{len(runs) - len(before)} runs are done, {len(before) - total} are in the queue, {total} are to be submitted')
@@ -183,21 +184,16 @@ def job_of(run: Run) -> str:
 
 def read_queue(runs: Sequence[Run]) -> Queue:
     """Return what Slurm knows of the runs' jobs; nothing where there is no Slurm."""
-    numbers = {job.partition('_')[0] for run in runs if (job := job_of(run))}
-    if not numbers or not shutil.which('squeue'):
+    jobs = {run: job for run in runs if (job := job_of(run))}
+    if not jobs or not shutil.which('squeue'):
         return {}
-    lines = _asked('squeue', '-h', '--array', '--states=all', '--format=%i %T %r', f'--jobs={",".join(numbers)}')
-    return {job: (state, reason) for job, state, reason in (line.split(' ', 2) for line in lines)}
-
-
-def known(queue: Queue, job: str) -> tuple[str, str]:
-    """Return the state of a job and its reason; the array of a task that was cancelled alone counts as a plain job."""
-    return queue.get(job) or queue.get(job.partition('_')[0], ('', ''))
-
-
-def in_queue(state: str) -> bool:
-    """Say whether a job of this state still waits or runs."""
-    return bool(state) and state not in ENDED
+    arrays = {run: job.partition('_')[0] for run, job in jobs.items()}
+    lines = _asked(
+        'squeue', '-h', '--array', '--states=all', '--format=%i %T %r', f'--jobs={",".join({*arrays.values()})}'
+    )
+    known = {job: (state, reason) for job, state, reason in (line.split(' ', 2) for line in lines)}
+    # Slurm forgets that an array was one where its only task was cancelled.
+    return {run: known[name] for run, job in jobs.items() for name in (arrays[run], job) if name in known}
 
 
 def _asked(*command: str) -> list[str]:
@@ -210,15 +206,15 @@ def _asked(*command: str) -> list[str]:
 def status_in(queue: Queue, run: Run) -> tuple[str, str]:
     """Return what a run does, and what is said of it, by its folder and by the queue."""
     (what, said), job = status(run), job_of(run)
-    if what in ('done', 'running') or not job:
+    if what in ('done', 'running') or not job or not shutil.which('squeue'):
         return what, said
     begun = run.folder / 'begun.txt'
     began = begun.is_file() and begun.read_text().strip() == job
-    state, reason = known(queue, job)
+    state, reason = queue.get(run, ('', ''))
     because = f'{reason if reason != "None" else "no reason yet"} (job {job})'
     if state == 'PENDING':
         return 'requeued' if began else 'pending', because
-    if in_queue(state):
+    if state and state not in ENDED:
         return state.lower(), said
     if state == 'CANCELLED':
         return 'cancelled', said if began else f'it had not begun; Slurm said {because}'

@@ -56,7 +56,7 @@ PartitionName=short Nodes=node2 MaxTime=5
 
 
 def lacking() -> str:
-    """Why there is no Slurm; '' where there is one."""
+    """Say why there is no Slurm; '' where there is one."""
     missing = ', '.join(name for name in NEEDED if not shutil.which(name, path=PATH))
     return f'Slurm is not installed, it lacks {missing} (slurmctld, slurmd, slurm-client, munge)' if missing else ''
 
@@ -139,7 +139,7 @@ class Slurm:
         return number
 
     def job(self, number: str) -> dict[str, str]:
-        """What `scontrol show job` says of it: JobState, Restarts, ..."""
+        """Return what `scontrol show job` says of it: JobState, Restarts, ..."""
         said = self('scontrol', '--oneliner', 'show', 'job', number)
         return dict(word.partition('=')[::2] for word in said.split() if '=' in word)
 

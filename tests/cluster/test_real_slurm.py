@@ -1,4 +1,4 @@
-"""What Slurm does to our jobs, under a real one on this machine; small bash commands stand for what trains."""
+"""Our jobs under a real Slurm on this machine; small bash commands stand for what trains."""
 
 import os
 import re
@@ -61,7 +61,7 @@ def submit(does: dict[Run, str], partition: str = 'cpu', devices: int = 1, **mor
 
 
 def left(folder: Path, name: str) -> list[str]:
-    """What the processes of a run have written into their files of this name."""
+    """Return what the processes of a run have written into their files of this name."""
     return [path.read_text() for path in sorted(folder.glob(f'{name}[0-9]'))]
 
 
@@ -77,7 +77,7 @@ def tell(slurm: Slurm, started: Started, tasks: int) -> None:
 
 
 def ended(slurm: Slurm, job: tuple[str, Path], expected: tuple[str, int], tasks: int) -> list[str]:
-    """What each process wrote when it was started again, once the job has ended as expected; each has saved, once."""
+    """Return what each process wrote when it was started again, once the job has ended as expected; each saved once."""
     number, folder = job
     assert slurm.ends(number) == expected, (folder / 'log.txt').read_text()
     slurm.wait_for(lambda: len(left(folder, 'saved')) == tasks)
@@ -171,7 +171,7 @@ def test_runs_wait_for_those_whose_weights_they_take_and_end_where_these_fail(sl
 
 
 def test_hundreds_of_runs_are_submitted_in_portions_and_taken_up_where_slurm_was_full(tmp_path, folder, monkeypatch):
-    """Those that were submitted stay one job each, and all get done."""
+    """Each run is a job once, and all get done."""
     monkeypatch.setattr(real_slurm, 'CONF', real_slurm.CONF.replace('=3600', '=2') + 'MaxJobCount=12\nMaxArraySize=5\n')
     result = (
         """while [[ ! -e ../go ]]; do sleep 0.1; done; echo '{"labels": {"knn": "knn"}}' > result.json; echo >> times"""
@@ -397,7 +397,7 @@ exit 75
 
 @pytest.mark.slow
 def test_a_study_job_goes_on_after_its_time_limit_also_where_that_ends_its_save(slurm, folder):
-    """Of the three minutes that the first has, it is told of the end two before; the second has one."""
+    """The first job has three minutes, and is told two before their end; the second has one minute."""
     longer = RUN.replace('{1..3000}', '{1..30000}')
     runs = [(run_in(folder / 'told'), longer, '3'), (run_in(folder / 'late'), SLOW, '1')]
     for (number,), run in [(submit({run: command}, time=minutes), run) for run, command, minutes in runs]:
