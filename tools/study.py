@@ -6,6 +6,7 @@ is not done again, whenever and however often the study is interrupted.
 
 import argparse
 import json
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -200,7 +201,12 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
 
 
 def show_status(runs: list[Run]) -> None:
-    queue = read_queue(runs)
+    queue = None
+    if shutil.which('squeue'):
+        try:
+            queue = read_queue(runs)
+        except UserError as error:  # a machine that only has Slurm's commands
+            say(f'{error}; this is by the folders of the runs alone')
     states = [(run, *status_in(queue, run)) for run in runs]
     for run, what, said in states:
         line = f'{run.name}: {what}{f": {said}" if said else ""}'

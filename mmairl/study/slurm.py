@@ -183,9 +183,9 @@ def job_of(run: Run) -> str:
 
 
 def read_queue(runs: Sequence[Run]) -> Queue:
-    """Return what Slurm knows of the runs' jobs; nothing where there is no Slurm."""
+    """Return what Slurm knows of the runs' jobs."""
     jobs = {run: job for run in runs if (job := job_of(run))}
-    if not jobs or not shutil.which('squeue'):
+    if not jobs:
         return {}
     arrays = {run: job.partition('_')[0] for run, job in jobs.items()}
     lines = _asked(
@@ -203,10 +203,10 @@ def _asked(*command: str) -> list[str]:
     return said.stdout.splitlines()
 
 
-def status_in(queue: Queue, run: Run) -> tuple[str, str]:
-    """Return what a run does, and what is said of it, by its folder and by the queue."""
+def status_in(queue: Queue | None, run: Run) -> tuple[str, str]:
+    """Return what a run does, and what is said of it, by its folder and by the queue; None is of a machine without Slurm."""
     (what, said), job = status(run), job_of(run)
-    if what in ('done', 'running') or not job or not shutil.which('squeue'):
+    if what in ('done', 'running') or not job or queue is None:
         return what, said
     begun = run.folder / 'begun.txt'
     began = begun.is_file() and begun.read_text().strip() == job
