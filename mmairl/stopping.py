@@ -5,6 +5,7 @@
 - A study, a transfer and the launcher tell their processes and wait GRACE seconds for them (`start`, `stop`).
 - A run in training finishes its step and saves itself (`hooks/preemption.py`).
 - A command leaves with AGAIN: the same command goes on. This holds from its first import (`listen_early`) to its end.
+- Under Slurm the scheduler tells a shell, which tells its run and puts the job back into the queue or ends it (`stopping.sh`).
 
 Nothing here imports torch before a command has begun, which takes seconds.
 """
