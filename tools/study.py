@@ -33,7 +33,7 @@ from mmairl.report.table import print_table
 from mmairl.study.collect import collect
 from mmairl.study.conduct import complete, look_into, until_decided
 from mmairl.study.guard import compare, require_fair
-from mmairl.study.measure import is_local
+from mmairl.study.measure import data_of, is_local
 from mmairl.study.numbers.attribution import more_runs
 from mmairl.study.numbers.looks import USUAL, begin
 from mmairl.study.numbers.statistics import Comparison, plan_seeds
@@ -150,6 +150,7 @@ def say(line: str) -> None:
 
 def require_known(tasks: Sequence[str]) -> None:
     for task in tasks:
+        data_of(task)  # is there
         if not is_local(task) and task not in TASKS:
             known = ', '.join([*ON_FEATURES, *BY_TRAINING, *TASKS])
             raise UserError(

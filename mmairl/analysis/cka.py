@@ -89,8 +89,11 @@ def stage_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> tuple[Te
 def network_cka(networks: Sequence[nn.Module], batches: Iterable[Tensor], stage: str = 'pooled') -> Tensor:
     """CKA of one stage between every two networks, such as the epochs of a run."""
     similarity = MinibatchCKA()
-    for of_each in _features(networks, batches):
-        features = [of_one[stage] for of_one in of_each]
+    for by_network in _features(networks, batches):
+        for stages_of in by_network:
+            if stage not in stages_of:
+                raise UserError(f"a network has no stage '{stage}'; its stages are {', '.join(stages_of)}")
+        features = [stages_of[stage] for stages_of in by_network]
         similarity.update(features, features)
     return similarity.value()
 

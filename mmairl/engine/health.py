@@ -47,12 +47,12 @@ QUANTITIES = (
     ),
     # 1 is a line and the least there is; with fewer than a handful of directions a classifier has nothing to separate.
     Quantity(
-        'rank_features', 'rank of the features', low=8, floor=2,
+        'rank_features', f'RankMe of {ROWS} rows, features', low=8, floor=2,
         below='collapse: the pooled features use {} directions; check that the images differ, and ' + COLLAPSE,
     ),
     # The mean that all queries share is one direction of them, and the heaviest: a dozen classes end up near 7, not 12.
     Quantity(
-        'rank_embeddings', 'rank of the queries', low=3, floor=1.5,
+        'rank_embeddings', f'RankMe of {ROWS} rows, queries', low=3, floor=1.5,
         below='collapse: the queries use {} directions; ' + COLLAPSE,
     ),
     # A cosine of 1 leaves no loss to learn from: the views are copies of one another, or all images are one point.

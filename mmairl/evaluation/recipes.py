@@ -18,6 +18,7 @@ from mmairl.evaluation.sets import with_views
 from mmairl.registry import DATASETS
 
 DEFAULT = dict(linear='linear_sgd_100e', finetune='finetune_20k')
+NEEDED = ('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'train_cfg')
 LONG_TAIL = 10  # times the images of the smallest class in the largest: then the tail is scored for itself
 
 
@@ -27,11 +28,16 @@ def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
     lars = cfg.get('optim_wrapper', {}).get('optimizer', {}).get('type') == 'LARS'
     chosen = name or named or ('linear_lars_80e' if protocol == 'linear' and lars else DEFAULT[protocol])
     ours = {path.stem: path for path in (home() / 'configs/_base_/recipes').glob('*.py')}
-    if chosen in ours:
-        return load_config(str(ours[chosen]))
-    if chosen.endswith('.py'):
-        return load_config(chosen)
-    raise UserError(f"there is no recipe '{chosen}'; give one of {', '.join(sorted(ours))}, or the path of a config")
+    if chosen not in ours and not chosen.endswith('.py'):
+        raise UserError(
+            f"there is no recipe '{chosen}'; give one of {', '.join(sorted(ours))}, or the path of a config"
+        )
+    recipe = load_config(str(ours.get(chosen, chosen)))
+    if lacking := [key for key in NEEDED if key not in recipe]:
+        raise UserError(
+            f'{chosen} is not a recipe, for it lacks {", ".join(lacking)}; give one of {", ".join(sorted(ours))}'
+        )
+    return recipe
 
 
 def compose(

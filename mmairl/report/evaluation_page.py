@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,15 @@ class Record(msgspec.Struct):
         """The digest of the network's weights."""
         return (self.identity or {}).get('weights', '')
 
-    @property
-    def images(self) -> dict[str, Any]:
-        """The part of the identity that says which images were measured, and how they were read."""
-        return {part: (self.identity or {}).get(part) for part in ('input', 'data')}
+    def parts(self, *names: str) -> dict[str, Any]:
+        """Return these parts of the identity."""
+        return {name: (self.identity or {}).get(name) for name in names}
 
     @property
     def network(self) -> tuple[str, ...]:
-        """The key of a network: its file, and its weights, since another file may have been put under the name."""
-        return (str(Path(self.checkpoint).absolute()), self.part, self.weights) if self.checkpoint else (self.subject,)
+        """The key of a network: its file, and its weights and config, since others may have been put under the name."""
+        file = (str(Path(self.checkpoint).absolute()), self.part) if self.checkpoint else (self.subject, '')
+        return (*file, self.weights, key_of(self.parts('network', 'asked')))
 
 
 def records_in(*folders: str | Path) -> list[Record]:
@@ -81,15 +82,24 @@ def records_in(*folders: str | Path) -> list[Record]:
 
 
 def results(records: Sequence[Record]) -> list[tuple[str, str, list[Result]]]:
-    """For each data set its config's name, how its images differ from others of that name, and a row for each network."""
-    names, tables = row_names(records), {}
+    """For each data set its config's name, how its images differ from others of that name, and a row for each network.
+
+    A score that was measured again by other settings begins another row of its network.
+    """
+    names, tables, settings = row_names(records), {}, {}
     for record in records:
-        of_config = tables.setdefault(record.data, {})
-        rows = of_config.setdefault(key_of(record.images), (record.images, {}))[1]
-        before = rows.get(record.network, Result('', {}, 0.0))
-        scores, seconds = {**before.scores, **record.scores}, before.seconds + record.seconds
-        left_out = {**before.left_out, **record.left_out}
-        rows[record.network] = Result(names[record.network], scores, seconds, left_out=left_out)
+        images, own = record.parts('input', 'data'), record.parts('protocol')
+        rows = tables.setdefault(record.data, {}).setdefault(key_of(images), (images, {}))[1]
+        first = [settings.setdefault((id(rows), record.network, score), own) for score in record.scores]
+        differs = next(filter(None, (difference(one, own) for one in first)), '')
+        key = (*record.network, differs)
+        before = rows.get(key, Result(names[record.network] + (f', other {differs}' if differs else ''), {}, 0.0))
+        rows[key] = replace(
+            before,
+            scores={**before.scores, **record.scores},
+            seconds=before.seconds + record.seconds,
+            left_out={**before.left_out, **record.left_out},
+        )
     by_images = []
     for name, of_config in tables.items():
         first = next(iter(of_config.values()))[0]
@@ -100,15 +110,16 @@ def results(records: Sequence[Record]) -> list[tuple[str, str, list[Result]]]:
 
 
 def row_names(records: Sequence[Record]) -> dict[tuple, str]:
-    """Each network's subject, with its folder or the beginning of its weights' digest where two would be called the same."""
+    """Each network's subject, with its folder and the digests of weights and config where two would be called the same."""
     names = {record.network: record.subject for record in records}
-    called = Counter(names.values())
-    names = {
-        key: name if called[name] == 1 else f'{key[1]} of {"/".join(Path(key[0]).parts[-2:])}'
-        for key, name in names.items()
-    }
-    called = Counter(names.values())
-    return {key: name if called[name] == 1 else f'{name}, weights {key[2][:6]}' for key, name in names.items()}
+    for more in (
+        lambda name, key: f'{key[1]} of {"/".join(Path(key[0]).parts[-2:])}' if key[1] else name,
+        lambda name, key: f'{name}, weights {key[2][:6]}' if key[2] else name,
+        lambda name, key: f'{name}, config {key[3][:6]}',
+    ):
+        called = Counter(names.values())
+        names = {key: name if called[name] == 1 else more(name, key) for key, name in names.items()}
+    return names
 
 
 def write_evaluation_page(

@@ -1,5 +1,6 @@
 """A run is measured by its study's tasks; what it has left is described, and what is no longer true of it is said."""
 
+import copy
 import hashlib
 import json
 import platform
@@ -52,9 +53,9 @@ def is_local(task: str) -> bool:
 
 def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
     """The config that a task trains by; empty where it trains nothing, or where its platform is not installed."""
-    protocol, _, elsewhere = task.partition('#')[0].partition('@')
+    protocol = re.split('[@#]', task)[0]
     if protocol in BY_TRAINING:
-        return recipe_of(_loaded(f'mmairl::evaluation/{elsewhere}.py') if elsewhere else cfg, protocol)
+        return recipe_of(data_of(task) or cfg, protocol)
     try:
         return {} if is_local(task) else _loaded(f'mmairl::{TASKS[task].config.format(depth=50)}.py')
     except UserError:
@@ -64,18 +65,25 @@ def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
 _loaded = cache(load_config)
 
 
+def data_of(task: str) -> Config | None:
+    """The config of configs/evaluation that PROTOCOL@CONFIG names, or None for another task."""
+    elsewhere = task.partition('#')[0].partition('@')[2]
+    return copy.deepcopy(_loaded(f'mmairl::evaluation/{elsewhere}.py')) if elsewhere else None
+
+
 def settings_of(task: str, folder: Path, checkpoint: Path) -> tuple[Config, str, Backbone, Settings]:
     """Return what `identity_of` and `evaluate` take for a task.
 
     PROTOCOL@CONFIG measures on one of configs/evaluation, TASK#SEED trains its classifier once more from another seed.
     """
+    elsewhere = data_of(task)
     task, _, seed = task.partition('#')
-    protocol, _, elsewhere = task.partition('@')
+    protocol = task.partition('@')[0]
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     if elsewhere:
         network = {key: cfg.model.backbone[key] for key in SIZES if key in cfg.model.backbone}
         width = cfg.model.get('in_channels') or cfg.model.projector.in_channels
-        cfg = load_config(f'mmairl::evaluation/{elsewhere}.py')
+        cfg = elsewhere
         cfg.merge_from_dict({'model.backbone': network, 'model.in_channels': width})
     seed = int(seed) if seed else None
     trials = read_json(folder / 'asked.json', Asked).tuned.get(task, ()) or None

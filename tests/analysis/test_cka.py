@@ -83,3 +83,5 @@ def test_stages_and_networks_are_compared_on_the_same_images():
     many = network_cka([*networks, networks[0]], batches, stage='layer3')
     assert many.shape == (3, 3) and many[0, 2].item() == pytest.approx(1)
     assert many[0, 1].item() == pytest.approx(values[2, 2].item(), abs=1e-6)
+    with pytest.raises(UserError, match="no stage 'layer9'; its stages are layer1, layer2"):
+        network_cka(networks, batches, stage='layer9')

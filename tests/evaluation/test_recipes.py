@@ -22,6 +22,8 @@ def test_the_papers_recipes_are_chosen_by_the_optimizer_of_the_pre_training():
     )
     with pytest.raises(UserError, match="no recipe 'linear_adam'.*linear_sgd_100e"):
         recipe_of(sgd, 'linear', 'linear_adam')
+    with pytest.raises(UserError, match='is not a recipe, for it lacks train_view'):
+        recipe_of(sgd, 'linear', str(CONFIGS / 'demo/mocov2plus_shapes.py'))
 
 
 def test_every_evaluation_config_has_recipes_and_a_network():

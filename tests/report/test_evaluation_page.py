@@ -1,6 +1,7 @@
 """The page of what was measured: one row a subject, one table a data set, one score against another."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -43,6 +44,19 @@ def test_scores_on_other_images_of_the_same_name_share_no_row_and_the_page_says_
         'Other images than above: data.test.content (old there, new here).'
         in write_evaluation_page(tmp_path).read_text()
     )
+
+
+def test_a_score_by_other_settings_or_of_another_network_is_a_row_of_its_own(tmp_path):
+    for number, (kind, temperature, score) in enumerate(
+        [('a', 0.07, 60.0), ('a', 0.1, 50.0), ('a', 0.07, 61.0), ('b', 0.07, 40.0)]
+    ):
+        identity = dict(weights='1', network=dict(type=kind), protocol=dict(name='knn', temperature=temperature))
+        leave(tmp_path, str(number), 'x', {'k-NN, k = 20': score}, identity=identity)
+        os.utime(tmp_path / f'{number}.json', (number, number))
+    [(_, _, rows)] = results(records_in(tmp_path))
+    assert [row.scores['k-NN, k = 20'] for row in rows] == [61.0, 50.0, 40.0]
+    assert 'other protocol.temperature (0.07 there, 0.1 here)' in rows[1].subject
+    assert len({row.subject for row in rows}) == 3
 
 
 def test_few_labelled_images_are_drawn(tmp_path):

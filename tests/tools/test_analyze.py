@@ -81,7 +81,12 @@ def test_geometry_draws_everything_on_a_page(folder, tmp_path, run_tool):
 
 def test_what_is_missing_is_one_sentence(folder, run_tool, capsys):
     a, b = folder / 'a.pth', folder / 'b.pth'
-    for arguments, sentence in ((('cka', a, b), 'give --config'), (('norms', a, a), 'given twice')):
+    study = DEMO.parents[1] / 'studies/ladder.yaml'
+    for arguments, sentence in (
+        ((TOOL, 'cka', a, b), 'give --config'),
+        ((TOOL, 'norms', a, a), 'given twice'),
+        (('tools/study.py', study, '--scale', 'demo', '--tasks', 'knn@nothing', '--dry-run'), 'there is no config'),
+    ):
         with pytest.raises(SystemExit, match='2'):
-            run_tool(TOOL, *arguments)
+            run_tool(*arguments)
         assert sentence in capsys.readouterr().err

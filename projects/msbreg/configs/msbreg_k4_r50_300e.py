@@ -22,6 +22,7 @@ auto_scale_lr = dict(base_batch_size=512)
 train_dataloader = dict(dataset=dict(views=[view] * 4))
 optim_wrapper = dict(optimizer=dict(lr=1.2, weight_decay=1e-5))
 train_cfg = dict(max_epochs=300)
+evaluation = dict(ks=[20, 200])  # the supplement's Sec. 2.3
 assumptions = dict(
     lars_batch=None,
     msbreg_terms="MSBReg's terms are a reading: its supplement has no equations (README of projects/msbreg)",
