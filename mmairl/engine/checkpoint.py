@@ -26,10 +26,12 @@ from mmengine.runner.checkpoint import load_state_dict
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from mmairl.configs import flat, read_plain_yaml
+import mmairl
+from mmairl.configs import flat, read_plain_yaml, walk
 from mmairl.errors import UserError
 from mmairl.files import output, write_checkpoint, write_text
 from mmairl.models.processes import network_of
+from mmairl.registry import is_ours
 from mmairl.weights.load import DamagedCheckpoint, Device, fetched, load_checkpoint
 from mmairl.weights.pickles import PlainPickles
 
@@ -212,10 +214,18 @@ class Checkpointed:
             seed=self.seed,
             experiment_name=self.experiment_name,
             run=self.start.run,
+            mmairl_version=mmairl.__version__,
             mmengine_version=mmengine.__version__,
+            types=types(self.cfg),
         )
         metainfo = getattr(self.train_dataloader.dataset, 'metainfo', None)
         return found if metainfo is None else {**found, 'dataset_meta': metainfo}
+
+
+def types(cfg: Config) -> dict[str, bool]:
+    """Return the types that a config names, and whether each is ours: another version may have no class of that name."""
+    named = {value for keys, value in walk(cfg.to_dict()) if keys[-1:] == ('type',) and isinstance(value, str)}
+    return {name: is_ours(name) for name in sorted(named)}
 
 
 def settings(cfg: Config) -> dict[str, str]:
