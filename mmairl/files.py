@@ -139,17 +139,26 @@ def read_yaml(path: str | Path, kind: type[Kind] = Any, loader: type = WithoutMe
     return typed(_parsed(path, parse, 'YAML'), kind, path, loader is not yaml.BaseLoader)
 
 
-def _parsed(path: str | Path, parse: Callable[[str], Any], language: str) -> Any:
+def read_text(path: str | Path) -> str:
+    """Return a text file's content; a file that is missing, a pipe or something else is a UserError."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f'there is no file {path}; check the path')
     try:
-        return parse(path.read_text(encoding='utf-8'))
+        return path.read_text(encoding='utf-8')
+    except UnicodeDecodeError as error:
+        raise UserError(f'{path} is not text ({error}); make it again') from error
+    except OSError as error:
+        raise UserError(f'{path} cannot be read: {error.strerror}; check its permissions') from error
+
+
+def _parsed(path: str | Path, parse: Callable[[str], Any], language: str) -> Any:
+    text = read_text(path)
+    try:
+        return parse(text)
     except (ValueError, yaml.YAMLError, RecursionError, OverflowError) as error:
         said = ' '.join(str(error).split()) or 'it is too large'
         raise UserError(f'{path} is not a whole {language} file: {said}; correct it, or make it again') from error
-    except OSError as error:
-        raise UserError(f'{path} cannot be read: {error.strerror}; check its permissions') from error
 
 
 def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True) -> Kind:

@@ -99,7 +99,7 @@ def test_links_are_replaced_or_refused_and_never_followed(tmp_path):
 def test_what_is_no_whole_json_file_is_one_sentence(tmp_path, content):
     path = tmp_path / 'a.json'
     path.write_bytes(content) if content is not None else os.mkfifo(path)
-    with pytest.raises(UserError, match='not a whole JSON file|there is no file'):
+    with pytest.raises(UserError, match='not a whole JSON file|there is no file|is not text'):
         read_json(path)
 
 

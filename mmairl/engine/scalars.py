@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mmairl.errors import UserError
+from mmairl.files import read_text
 
 Curve = tuple[list[int], list[float]]
 
@@ -33,7 +34,7 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
         raise UserError(f'there is no */vis_data/scalars.json under {work_dir}; give the work_dir of a training run')
     for file in files:
         own: dict[str, dict[int, float]] = {}
-        for line in file.read_text().splitlines():
+        for line in read_text(file).splitlines():
             try:
                 record = json.loads(line)
             except json.JSONDecodeError:
@@ -62,7 +63,7 @@ def config_of(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
 
     configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
     try:
-        lines = ast.parse(configs[start].read_text('utf-8')).body if configs else []
+        lines = ast.parse(read_text(configs[start])).body if configs else []
         return {ast.unparse(line.targets[0]): value(line.value) for line in lines if isinstance(line, ast.Assign)}
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UserError(f'{configs[start]} is no config that a run has written ({error}); remove it') from error

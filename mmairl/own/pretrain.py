@@ -13,6 +13,7 @@ from mmairl.data.statistics import statistics
 from mmairl.engine.launch import train
 from mmairl.engine.loggers import log_to
 from mmairl.errors import UserError, as_user_errors
+from mmairl.files import read_text
 from mmairl.own.suggest import config_for
 
 MEASURED = 5000  # images whose statistics are taken for those of all
@@ -78,4 +79,4 @@ def pretrain(
         said = 'there is no GPU here, so the CPU trains, far slower; fewer epochs, fewer images and a smaller size help'
         warnings.warn(said, stacklevel=3)
     train(cfg)
-    return Path((Path(out) / 'last_checkpoint').read_text().strip())
+    return Path(read_text(Path(out) / 'last_checkpoint').strip())

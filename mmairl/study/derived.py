@@ -15,7 +15,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.files import read_json, write_json, write_text
+from mmairl.files import read_json, read_text, write_json, write_text
 from mmairl.registry import DATASETS
 from mmairl.study.spec import Along, Rescaled
 from mmairl.study.stored import Trained
@@ -76,4 +76,4 @@ def keep(backbone: Backbone, path: Path, trained: Trained) -> None:
 
 
 def last_checkpoint(folder: Path) -> Path:
-    return folder / Path((folder / 'last_checkpoint').read_text().strip()).name
+    return folder / Path(read_text(folder / 'last_checkpoint').strip()).name

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from mmairl.errors import UserError
-from mmairl.weights.pickles import FOR_TORCH, ORIGIN, PlainUnpickler, plain
+from mmairl.weights.pickles import FOR_TORCH, ORIGIN, PlainUnpickler, plain, refuse_endless_tuples
 
+LEGACY = 5  # pickles in a file of torch before 1.6
 FOLDER = 0x10  # a record's attribute; torch reads nothing from a folder and reports success
 Device = str | torch.device | dict | Callable | None
 
@@ -57,13 +58,22 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
         raise DamagedCheckpoint(f'the checkpoint {path} is empty (0 bytes); use an earlier one')
     # A plain pickle is not what torch writes: that is a zip archive, or a pickle which begins with a magic number.
     if path.suffix == '.pkl' or (head[:1] == b'\x80' and head[2:4] != b'\x8a\n'):
+        refuse_endless_tuples(file)
+        file.seek(0)
         return PlainUnpickler(file, encoding='latin1').load()
     if head.startswith(b'PK\x03\x04'):
         if found := damage(file):
             raise DamagedCheckpoint(
                 f'{path} is truncated or damaged: {found}; copy it again or use an earlier checkpoint'
             )
-        file.seek(0)
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist():
+                if name.endswith('.pkl'):
+                    refuse_endless_tuples(archive.open(name))
+    else:
+        for _ in range(LEGACY):
+            refuse_endless_tuples(file)
+    file.seek(0)
     with torch.serialization.safe_globals(FOR_TORCH):
         return torch.load(file, map_location=map_location, weights_only=True)  # noqa: TID251  weights only
 

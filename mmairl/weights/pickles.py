@@ -6,6 +6,7 @@ arrays from bytes. `plain` then copies what came out and refuses whatever is not
 """
 
 import pickle
+import pickletools
 import re
 from collections import Counter, OrderedDict
 from types import NoneType
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 ORIGIN = 'mmairl_origin'  # where converted weights came from
 NUMERIC = re.compile(r'[<>=|]?[biufc]\d{1,2}')
 VALUES = (bool, int, float, complex, str, bytes, bytearray, NoneType, torch.dtype, torch.device)
+GETS, PUTS = ('GET', 'BINGET', 'LONG_BINGET'), ('PUT', 'BINPUT', 'LONG_BINPUT', 'MEMOIZE')
+LARGEST = 1_000_000  # values in a tuple, with those inside of it
 KEPT_ATTRIBUTES = ('_metadata', ORIGIN)  # of a dictionary of weights: torch's versions of modules, and our note
 
 
@@ -150,6 +153,31 @@ class PlainUnpickler(pickle._Unpickler):
 
     dispatch = {code: do for code, do in pickle._Unpickler.dispatch.items() if bytes([code]) not in NEVER}
     dispatch[pickle.BUILD[0]] = load_build
+
+
+def refuse_endless_tuples(file: IO[bytes]) -> None:
+    """Refuse a pickle of a kilobyte in which tuples of tuples stand for more values than anybody can go through.
+
+    A dictionary that has one as a key looks at all of them, in C, where no signal is heard. Only sizes are followed here.
+    """
+    stack: list[int] = []
+    marks: list[int] = []
+    memo: dict[int, int] = {}
+    for code, value, _ in pickletools.genops(file):
+        if code.name == 'MARK':
+            marks.append(len(stack))
+            continue
+        takes = [kind for kind in code.stack_before if kind not in (pickletools.markobject, pickletools.stackslice)]
+        start = (marks.pop() if takes != code.stack_before else len(stack)) - len(takes)
+        taken = stack[start:] if code.stack_before else []
+        if code.name in GETS:
+            stack.append(memo[value])
+        elif code.name in PUTS:
+            memo[len(memo) if value is None else value] = stack[-1]
+        else:
+            stack[start:] = [1 + sum(taken) * code.name.startswith('TUPLE')] * len(code.stack_after)
+        if stack and stack[-1] > LARGEST:
+            raise Refused('it holds tuples that stand for more than a million values')
 
 
 class PlainPickles(PickleHandler):

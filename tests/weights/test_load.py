@@ -69,6 +69,10 @@ ATTACKS = {
     'a function of a module': (b'cbuiltins\nlist\n)R', 'asks to run'),
     'attributes of a class': (b'cnumpy\nndarray\n}X\x01\x00\x00\x00aK\x01sb', 'refused|truncated'),
     'attributes of a number': (b'K\x01}X\x01\x00\x00\x00aK\x01sb', 'refused|truncated'),
+    'a key of tuples of tuples': (
+        b'}K\x01\x85q\x01' + b''.join(b'h%ch%c\x86q%c' % (n, n, n + 1) for n in range(1, 60)) + b'K\x01s',
+        'tuples that stand for more than a million values',
+    ),
     'a method of another class': (
         b'cbuiltins\ngetattr\nccollections\nOrderedDict\nX\x04\x00\x00\x00copy\x86R',
         "request for 'copy'",

@@ -9,15 +9,16 @@ one by one, while the joint boundaries of group-sequential designs are of normal
 ever are much wider.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from mmairl.errors import UserError
-from mmairl.files import read_json, write_json
+from mmairl.files import Declared, read_json, write_json
 from mmairl.study.numbers.statistics import DECISIONS, LEVEL, UNDECIDED, Comparison, compare
 from mmairl.study.spec import Row, Study
 from mmairl.study.stored import Looked
@@ -25,12 +26,11 @@ from mmairl.study.stored import Looked
 USUAL = 12  # seeds a row, where no budget is given
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Declared):
     """What is fixed before the first look, and kept beside the study: another plan for the same runs would be another look."""
 
-    first: int  # seeds of the first look
-    most: int  # seeds a row, of the last
+    first: Annotated[int, Meta(ge=2)]  # seeds of the first look
+    most: Annotated[int, Meta(ge=2)]  # seeds a row, of the last
 
     @property
     def looks(self) -> list[tuple[int, float]]:
@@ -69,14 +69,14 @@ def begin(out: Path, study: Study, seeds: Sequence[int], budget: int | None) -> 
                 'give the --seeds and --most of then, or --out another folder'
             )
         return begun
-    write_json(path, asdict(plan))
+    write_json(path, plan)
     return plan
 
 
 def read(out: Path) -> Plan | None:
     """The plan of a study that was begun with --until-decided."""
     path = out / 'sequential.json'
-    return Plan(**json.loads(path.read_text())) if path.is_file() else None
+    return read_json(path, Plan) if path.is_file() else None
 
 
 def taken(path: Path, finished: int) -> list[int]:

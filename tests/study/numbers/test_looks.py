@@ -15,7 +15,7 @@ from test_statistics import record
 
 from mmairl.errors import UserError
 from mmairl.study import conduct
-from mmairl.study.numbers.looks import Plan, begin, compare_by_looks, told
+from mmairl.study.numbers.looks import Plan, begin, compare_by_looks, read, told
 from mmairl.study.numbers.statistics import paired, unpaired, verdicts
 from mmairl.study.spec import read_study
 
@@ -90,6 +90,10 @@ def test_a_comparison_with_a_missing_run_is_not_decided_by_that_look():
 def test_a_plan_is_kept_and_another_one_refused(tmp_path):
     study = read_study(written(tmp_path))
     assert begin(tmp_path, study, [0, 1], 21) == begin(tmp_path, study, [0, 1], None) == Plan(2, 10)
+    (tmp_path / 'odd').mkdir()
+    (tmp_path / 'odd' / 'sequential.json').write_text('{"first": 0, "most": 10}')
+    with pytest.raises(UserError, match=r'first: expected a whole number >= 2'):
+        read(tmp_path / 'odd')
     for seeds, budget in (([0, 1], 40), ([0, 1, 2], 20)):
         with pytest.raises(
             UserError, match='was begun with 2 to 10 seeds a row, and another plan would be one more look'
