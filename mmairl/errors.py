@@ -41,23 +41,20 @@ def holds_secret(text: str) -> bool:
 
 
 class UserError(ValueError):
-    """What is wrong, where, and what to do, in one sentence without secrets; command lines print it without a traceback."""
+    """What is wrong, where, and what to do: one sentence on one line, without secrets, and no name in it acts on a terminal.
+
+    Commands print it without a traceback. From a data worker it comes as a whole traceback, whose last line is the sentence.
+    """
 
     def __init__(self, said: object = '') -> None:
-        super().__init__(without_secrets(said))
+        text = without_secrets(said).strip()
+        if text.startswith('Caught '):
+            text = re.sub(r'^mmairl\.[\w.]+: ', '', text.splitlines()[-1])
+        super().__init__(printable(text))
 
 
 class Diverged(UserError):
     """Training or its features are not finite any more; a trial of a search that ends so counts as the worst."""
-
-
-def explanation(error: BaseException) -> UserError | None:
-    """The sentence for an error, or None where it is a bug."""
-    if not isinstance(error, UserError):
-        return None
-    if str(error).startswith('Caught '):  # in a data worker: a whole traceback, whose last line is the sentence
-        return UserError(re.sub(r'^mmairl\.[\w.]+: ', '', str(error).strip().splitlines()[-1]))
-    return error
 
 
 @contextmanager
@@ -115,24 +112,20 @@ def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
                 print(stopped, file=sys.stderr)
             stop_processes()
             sys.exit(AGAIN)
-        except Exception as error:
-            said = explanation(error)
-            if said is None or os.environ.get('MMAIRL_TRACEBACK'):
+        except UserError as error:
+            if os.environ.get('MMAIRL_TRACEBACK'):
                 raise
-            print(f'error: {printable(str(said).strip())}', file=sys.stderr)
+            print(f'error: {error}', file=sys.stderr)
             sys.exit(2)
 
     return run
 
 
 @contextmanager
-def as_user_errors() -> Iterator[None]:
-    """For what is called from Python: the sentence that a command would print is raised as a UserError."""
+def cleared_frames() -> Iterator[None]:
+    """For what is called from Python: a notebook keeps an error's traceback, and with it the data workers."""
     try:
         yield
     except Exception as error:
-        said = explanation(error)
-        traceback.clear_frames(error.__traceback__)  # a notebook keeps the traceback, and with it the data workers
-        if said in (None, error):
-            raise
-        raise said from error
+        traceback.clear_frames(error.__traceback__)
+        raise

@@ -45,7 +45,7 @@ from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.trials import trial_counts
 from mmairl.transfer.tasks import TASKS
 
-CONSOLE = Console()
+CONSOLE = Console(markup=False)
 
 
 def parse_args() -> argparse.Namespace:
@@ -145,7 +145,7 @@ def main() -> None:
 
 
 def say(line: str) -> None:
-    CONSOLE.print(line, markup=False, highlight=False)
+    CONSOLE.print(line, highlight=False)
 
 
 def require_known(tasks: Sequence[str]) -> None:
@@ -211,7 +211,7 @@ def show_status(runs: list[Run]) -> None:
     states = [(run, *status_in(queue, run)) for run in runs]
     for run, what, said in states:
         line = f'{run.name}: {what}{f": {said}" if said else ""}'
-        CONSOLE.print(line, markup=False, highlight=False, soft_wrap=True)
+        CONSOLE.print(line, highlight=False, soft_wrap=True)
     counted = Counter(what for _, what, _ in states)
     print('; '.join(f'{number} {what}' for what, number in counted.most_common()))
 

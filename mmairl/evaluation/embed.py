@@ -20,7 +20,7 @@ from mmairl.data.shards.index import SUFFIXES
 from mmairl.data.stored import channels_first
 from mmairl.data.views import ViewDataset, Views
 from mmairl.engine.launch import register
-from mmairl.errors import UserError, as_user_errors, printable
+from mmairl.errors import UserError, cleared_frames, printable
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
@@ -30,7 +30,7 @@ from mmairl.weights.read import Backbone, input_of, read_backbone
 Images = str | Path | Sequence[str | Path | Image.Image | np.ndarray]
 
 
-@as_user_errors()
+@cleared_frames()
 def embed(
     checkpoint: str | Path,
     images: Images,

@@ -12,14 +12,14 @@ from mmairl.data.folders import UnlabelledFolder
 from mmairl.data.statistics import statistics
 from mmairl.engine.launch import train
 from mmairl.engine.loggers import log_to
-from mmairl.errors import UserError, as_user_errors
+from mmairl.errors import UserError, cleared_frames
 from mmairl.files import read_text
 from mmairl.own.suggest import config_for
 
 MEASURED = 5000  # images whose statistics are taken for those of all
 
 
-@as_user_errors()
+@cleared_frames()
 def pretrain(
     method: str,
     data: str | Path,

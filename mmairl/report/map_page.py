@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 
 from mmairl.data.folders import FileDataset
 from mmairl.data.mixture import Mixture
-from mmairl.errors import Diverged, UserError, as_user_errors, closest
+from mmairl.errors import Diverged, UserError, cleared_frames, closest
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import Images, dataset_of, network_of
 from mmairl.evaluation.features import Extraction
@@ -46,7 +46,7 @@ GROUPS, SAMPLED = (4, 8, 12, 16, 24), 2000
 KINDS = 12  # a column with more numbers than these is coloured by its quintiles
 
 
-@as_user_errors()
+@cleared_frames()
 def map_images(
     checkpoint: str | Path | Sequence[str | Path],
     images: Images,

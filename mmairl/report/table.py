@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mmairl.errors import printable
 from mmairl.evaluation.protocol import Result
 from mmairl.files import write_text
 from mmairl.report.page import fill
@@ -24,6 +25,8 @@ def print_table(
 
     In a narrower terminal each row is a list of its cells. The cells `best`, by row and column, are bold,
     """
+    title, columns = printable(title), [printable(name) for name in columns]
+    rows = [(printable(name), [printable(cell) for cell in cells]) for name, cells in rows]
     table = Table(title=Text(title) if title else None, title_justify='left')
     table.add_column(Text(head), no_wrap=True)
     for place, name in enumerate(columns):

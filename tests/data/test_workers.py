@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.workers import delivered, require_handles, safe
-from mmairl.errors import UserError, explanation
+from mmairl.errors import UserError
 
 
 class Failing(Dataset):
@@ -70,7 +70,7 @@ def test_a_batch_that_shared_memory_cannot_take_is_an_error_and_no_endless_wait(
     loader = safe(DataLoader(range(4), num_workers=1, collate_fn=torch.tensor))
     with pytest.raises(UserError) as caught:
         next(delivered(loader))
-    assert re.match(r'a batch does not fit into shared memory.*torch_12.*--shm-size', str(explanation(caught.value)))
+    assert re.match(r'a batch does not fit into shared memory.*torch_12.*--shm-size', str(caught.value))
     assert next(iter(safe(DataLoader(range(4), collate_fn=torch.tensor)))).tolist() == [0]
 
 

@@ -15,7 +15,7 @@ from mmairl.configs import load_config
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.runner import Runner
-from mmairl.errors import UserError, explanation, one_sentence_errors
+from mmairl.errors import UserError, one_sentence_errors
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
@@ -81,9 +81,9 @@ def test_a_mistake_is_one_sentence_before_the_first_step(toy_config, tmp_path, m
     torch.save(dict(state_dict={}), tmp_path / 'bare.pth')
     cfg = toy_config(width=4, **options)
     cfg.load_from = str(tmp_path / 'bare.pth') if cfg.load_from == 'BARE' else cfg.load_from
-    with pytest.raises((UserError, TypeError)) as caught:
+    with pytest.raises(UserError) as caught:
         launch.train(cfg)
-    said = str(explanation(caught.value))
+    said = str(caught.value)
     assert sentence in said and '\n' not in said
     assert not list(Path(cfg.work_dir).rglob('*.pth'))
 

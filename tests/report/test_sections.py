@@ -55,9 +55,12 @@ def test_a_score_that_a_subject_lacks_is_a_dash_and_the_best_is_marked(capsys):
 
 def test_a_table_is_whole_in_a_pipe_and_a_list_in_a_narrow_terminal(capsys, monkeypatch):
     columns, rows = ['against', 'ours'], [(f'case {i}', ['another library ' * 5, f'{i}.5 ms']) for i in range(2)]
+    rows.append(('[/bold] \x1b[2J\nforged', ['', '']))
     monkeypatch.setenv('COLUMNS', '80')
     print_table(columns, rows, 'step')
-    assert any('case 1' in line and '1.5 ms' in line for line in capsys.readouterr().out.splitlines())
+    lines = capsys.readouterr().out.splitlines()
+    assert any('case 1' in line and '1.5 ms' in line for line in lines)
+    assert any(r'[/bold] \x1b[2J\nforged' in line for line in lines)
     monkeypatch.setenv('FORCE_COLOR', '1')
     print_table(columns, rows, 'step')
     lines = re.sub(r'\x1b\[[0-9;]*m', '', capsys.readouterr().out).splitlines()
