@@ -35,14 +35,23 @@ COUNTS = {
     'randomness.seed': 0,
     'evaluation.batch_size': 1,
 }
+# The least and the largest number of each key.
+RANGES = {
+    'optim_wrapper.optimizer.lr': (0, math.inf),
+    'optim_wrapper.optimizer.momentum': (0, 1),
+    'optim_wrapper.optimizer.weight_decay': (0, math.inf),
+    'optim_wrapper.clip_grad.max_norm': (0, math.inf),
+}
 # The keys of sections that have no class, as mmengine's runner reads them.
 SECTIONS = {
     'train_cfg': ('type', 'by_epoch', 'max_epochs', 'max_iters', 'val_begin', 'val_interval', 'dynamic_intervals'),
     'env_cfg': ('cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'),
+    'env_cfg.dist_cfg': ('backend', 'init_backend', 'timeout'),
     'env_cfg.mp_cfg': ('mp_start_method', 'opencv_num_threads'),
     'auto_scale_lr': ('base_batch_size', 'enable'),
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
     'evaluation': ('train', 'val', 'test', 'batch_size', 'held_out', 'views', 'sweep', 'ks'),
+    'recipes': ('linear', 'finetune'),
     'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
     'strategy': ('type', 'zero_optimization', 'bf16'),
     'strategy.zero_optimization': ('stage', 'offload_optimizer', 'offload_param'),
@@ -51,6 +60,9 @@ SECTIONS = {
 # Where a part of a certain kind stands; one below these may be of any kind, or of none.
 PLACES = {
     'model': MODELS,
+    'model.backbone': MODELS,
+    'model.projector': MODELS,
+    'model.head': MODELS,
     'train_dataloader.dataset': DATASETS,
     'train_dataloader.sampler': DATA_SAMPLERS,
     'optim_wrapper': OPTIM_WRAPPERS,
@@ -87,8 +99,15 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
         value = _at(cfg, path)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise UserError(f'{path}={value!r} is not a whole number of {least} or more; set one')
+    for path, (least, most) in RANGES.items():
+        value = _at(cfg, path)
+        if isinstance(value, (int, float)) and not least <= value <= most:
+            raise UserError(f'{path}={value} is not a number from {least} to {most}; set one')
     for path, known in SECTIONS.items():
-        for key in _at(cfg, path) or {}:
+        section = _at(cfg, path)
+        if section is not None and not isinstance(section, dict):
+            raise UserError(f'{path}={section!r} is not a section with keys; set {path}=dict({known[0]}=...)')
+        for key in section or {}:
             if key not in (*known, '_scope_'):
                 raise UserError(f"{path} has no key '{key}'{closest(key, known)}")
     for section in sections if cfg.get('default_scope') == 'mmairl' else ():

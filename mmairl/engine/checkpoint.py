@@ -29,13 +29,14 @@ from torch.utils._pytree import tree_map_only
 import mmairl
 from mmairl.configs import flat, read_plain_yaml, walk
 from mmairl.errors import UserError
-from mmairl.files import output, read_text, write_checkpoint, write_text
+from mmairl.files import output, write_checkpoint, write_text
 from mmairl.models.processes import network_of
 from mmairl.registry import is_ours
 from mmairl.weights.load import DamagedCheckpoint, Device, fetched, load_checkpoint
 from mmairl.weights.pickles import PlainPickles
 
 NEEDED = ('meta', 'state_dict', 'optimizer')  # of a checkpoint that a run goes on from
+NOTED = {'epoch': int, 'iter': int, 'run': str | None}  # in its meta
 RUN = 'run_id'  # the file in a work dir that says whose checkpoints are the current run's
 # The keys that training depends on.
 SECTIONS = ('model', 'train_dataloader', 'total_batch_size', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'fast',
@@ -94,14 +95,14 @@ def choose_start(cfg: Config) -> Start:
 def _lacking(checkpoint: dict[str, Any]) -> str | None:
     """The first part that a run cannot go on without."""
     lacking = (part for part in NEEDED if not isinstance(checkpoint.get(part), dict))
-    counts = (key for key in ('epoch', 'iter') if type(checkpoint['meta'].get(key)) is not int)
-    return next(lacking, None) or next(counts, None)
+    values = (key for key, kind in NOTED.items() if not isinstance(checkpoint['meta'].get(key), kind))
+    return next(lacking, None) or next(values, None)
 
 
 def run_in(work_dir: Path) -> str | None:
     """The name of the run whose checkpoints a work dir holds; one from before runs had names has none."""
     path = work_dir / RUN
-    return read_text(path).strip() if path.is_file() else None
+    return path.read_text(errors='replace').strip() if path.is_file() else None
 
 
 def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = None) -> tuple[Path, dict] | None:
@@ -111,7 +112,7 @@ def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = 
     an earlier run are named and passed over; what is not a training checkpoint is passed over.
     """
     note = note or folder / 'last_checkpoint'
-    last = Path(read_text(note).strip()).name if note.is_file() else None
+    last = Path(note.read_text(errors='replace').strip()).name if note.is_file() else None
     found = [path for path in folder.glob('*.pth') if path.is_file() and not path.name.startswith('best_')]
     found.sort(key=lambda path: (path.name == last, path.stat().st_mtime_ns), reverse=True)
     damaged = False

@@ -125,6 +125,9 @@ def version_changes(meta: dict[str, Any]) -> list[Change]:
 def require_same_optimizer(checkpoint: dict[str, Any], groups: Groups, today: dict[str, str]) -> None:
     """Refuse the state of another optimizer, or of one over other parameters."""
     saved = checkpoint['optimizer']['param_groups']
+    for value in (value for kept in checkpoint['optimizer']['state'].values() for value in kept.values()):
+        if isinstance(value, (str, bytes)):
+            raise TypeError('the state of its optimizer holds text')
     key = 'optim_wrapper.optimizer.type'
     before, now = (one.get(key, '').rpartition('.')[2] for one in (checkpoint['meta'].get('settings', {}), today))
     if before and before != now:

@@ -31,6 +31,15 @@ WRONG = {
         {'optim_wrapper.optimizer.lr': float('nan')},
         'optimizer.lr=nan is not a finite number',
     ),
+    'a momentum that diverges': ({'optim_wrapper.optimizer.momentum': 7}, 'momentum=7 is not a number from 0 to 1'),
+    'a negative norm': ({'optim_wrapper.clip_grad': dict(max_norm=-1)}, 'max_norm=-1 is not a number from 0 to inf'),
+    'a number for a section': ({'fast': 5}, 'fast=5 is not a section with keys; set fast=dict(precision=...)'),
+    'a backbone without a type': ({'model.backbone': dict(depth=18, _delete_=True)}, 'model.backbone has no type'),
+    'a misspelt key of the processes': ({'env_cfg.dist_cfg.backnd': 'gloo'}, "did you mean 'backend'"),
+    'a misspelt protocol of a recipe': (
+        {'recipes': dict(linaer='a')},
+        "recipes has no key 'linaer'; did you mean 'linear'",
+    ),
     'half an epoch': ({'train_cfg.max_epochs': 1.5}, 'max_epochs=1.5 is not a whole number of 1 or more'),
     'nothing to train': ({'optim_wrapper': None}, 'sets optim_wrapper=None, so there is nothing to train'),
 }

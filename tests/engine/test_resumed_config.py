@@ -132,6 +132,8 @@ def test_what_cannot_go_on_is_one_sentence_that_names_the_way_out(left, tmp_path
     [
         lambda one: one['optimizer'].pop('param_groups'),
         lambda one: one['meta'].update(iter='8'),
+        lambda one: one['meta'].update(run=5),
+        lambda one: one['optimizer']['state'][0].update(momentum_buffer='text'),
         lambda one: one.update(message_hub=[]),
         lambda one: one.update(random_states=[{}]),
     ],
