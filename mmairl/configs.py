@@ -130,7 +130,7 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
 
 def refuse_secrets(cfg: Config) -> None:
     """Refuse a URL that holds a password or a signature, before a log, a checkpoint or a result keeps it."""
-    for keys, value in walk(cfg._cfg_dict):
+    for keys, value in walk(cfg.to_dict()):
         if isinstance(value, str) and holds_secret(value):
             raise UserError(
                 f"the config sets {'.'.join(map(str, keys))} to a URL with a secret, '{value}', which logs and checkpoints "

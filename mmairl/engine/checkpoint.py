@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 import mmengine
+import torch
 from mmengine.config import Config
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.fileio import register_handler
@@ -23,8 +24,7 @@ from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as platform
 from mmengine.runner.checkpoint import load_state_dict
-from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from mmengine.utils import apply_to
 
 import mmairl
 from mmairl.configs import flat, read_plain_yaml, walk
@@ -41,7 +41,7 @@ RUN = 'run_id'  # the file in a work dir that says whose checkpoints are the cur
 # The keys that training depends on.
 SECTIONS = ('model', 'train_dataloader', 'total_batch_size', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'fast',
             'randomness', 'custom_hooks', 'default_hooks.momentum', 'strategy')  # fmt: skip
-copied = partial(tree_map_only, Tensor, lambda tensor: tensor.detach().to('cpu', copy=True))
+copied = partial(apply_to, expr=torch.is_tensor, apply_func=lambda tensor: tensor.detach().to('cpu', copy=True))
 
 
 @dataclass

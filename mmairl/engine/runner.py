@@ -16,8 +16,8 @@ from mmengine.logging import print_log
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from mmengine.runner import Runner as PlainRunner
 from mmengine.runner.base_loop import BaseLoop
+from mmengine.utils import apply_to
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, Sampler
 
 from mmairl.configs import write_config
@@ -198,8 +198,8 @@ def sent_ahead(batches: Iterator[dict]) -> Iterator[dict]:
 
 def to_device(inputs: Any) -> Any:
     """Pinned images on their way to the GPU; others would make the host wait, and stay for the preprocessor."""
-    return tree_map(
-        lambda part: part.cuda(non_blocking=True) if torch.is_tensor(part) and part.is_pinned() else part, inputs
+    return apply_to(
+        inputs, lambda part: torch.is_tensor(part) and part.is_pinned(), lambda part: part.cuda(non_blocking=True)
     )
 
 
@@ -207,9 +207,10 @@ def arrived(batch: dict, copied: torch.cuda.Event) -> dict:
     """The batch for the stream that computes, which waits for the copies; the host does not."""
     stream = torch.cuda.current_stream()
     stream.wait_event(copied)
-    for part in tree_leaves(batch['inputs']):
-        if torch.is_tensor(part) and part.is_cuda:
-            part.record_stream(stream)  # so that its memory is not given away before this stream has read it
+    # so that its memory is not given away before this stream has read it
+    apply_to(
+        batch['inputs'], lambda part: torch.is_tensor(part) and part.is_cuda, lambda part: part.record_stream(stream)
+    )
     return batch
 
 

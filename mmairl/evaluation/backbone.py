@@ -12,7 +12,7 @@ from mmengine import Config
 from mmengine.logging import print_log
 from torch import Tensor, nn
 
-from mmairl.models.batchnorm import measure_statistics  # which registers mmpretrain's backbones as well
+from mmairl.models.batchnorm import measure_statistics, norms_of  # which registers mmpretrain's backbones as well
 from mmairl.registry import MODELS
 from mmairl.weights.init import fitted
 from mmairl.weights.load import require_same_keys
@@ -53,7 +53,8 @@ def load_backbone(
 
 def refresh_statistics(backbone: nn.Module, batches: Iterable[Tensor]) -> None:
     """Measure batch norm's statistics anew on these images: those of before do not suit weights that NormRescale changed."""
-    for module in backbone.modules():
-        module.train(isinstance(module, nn.modules.batchnorm._BatchNorm))
+    backbone.eval()
+    for layer in norms_of(backbone):
+        layer.train()
     measure_statistics(backbone, batches, backbone)
     backbone.eval()

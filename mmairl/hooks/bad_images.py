@@ -6,11 +6,12 @@ import torch
 from mmengine.dist import all_gather_object, get_rank, get_world_size, is_main_process
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmairl.data.training import TrainingImages
 from mmairl.errors import Diverged
 from mmairl.files import write_json
+from mmairl.models.batchnorm import norms_of
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 
@@ -31,14 +32,13 @@ class NonFiniteHook(Hook):
 
     def before_train(self, runner: Runner) -> None:
         model = network_of(runner)
-        norms = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
-        buffers = [buffer for layer in norms for buffer in layer.buffers()]
+        buffers = [buffer for layer in norms_of(model) for buffer in layer.buffers()]
         # Means and variances, and counts of batches: torch copies a list of both kinds tensor by tensor.
         self.statistics = [[one for one in buffers if one.is_floating_point() == kind] for kind in (True, False)]
         self.before = [[buffer.clone() for buffer in part] for part in self.statistics]
         self.images: list[int] = []  # of this step, and of the last one
         self.last_images: list[int] = []
-        self.accumulated = runner.optim_wrapper._accumulative_counts
+        self.accumulated = runner.optim_wrapper.accumulated
         self.skipped = runner.message_hub.get_info('skipped_steps', 0)
 
     @torch.no_grad()

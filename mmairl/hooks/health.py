@@ -38,7 +38,7 @@ class HealthHook(Hook):
         self.start = runner.iter
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict | None = None) -> None:
-        if due(runner.iter + 1, runner.optim_wrapper._accumulative_counts, self.interval):
+        if due(runner.iter + 1, runner.optim_wrapper.accumulated, self.interval):
             self.recorder = Recorder(network_of(runner), runner.optim_wrapper.optimizer)
 
     @torch.no_grad()
@@ -70,7 +70,7 @@ class HealthHook(Hook):
             return {}
         queue, rows = recorder.model.queue, len(recorder.embeddings[1])
         iterations = queue.length / (rows * get_world_size())
-        steps = iterations / runner.optim_wrapper._accumulative_counts
+        steps = iterations / runner.optim_wrapper.accumulated
         values = dict(
             queue_steps=steps,
             queue_epochs=iterations / len(runner.train_dataloader),

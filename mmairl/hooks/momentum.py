@@ -46,7 +46,7 @@ class MomentumHook(Hook):
         teacher = getattr(model, 'teacher', None)
         if teacher is None or not runner.optim_wrapper.stepped:
             return
-        every = runner.optim_wrapper._accumulative_counts
+        every = runner.optim_wrapper.accumulated
         step, steps = math.ceil((runner.iter + 1) / every), math.ceil(runner.max_iters / every)
         momentum = momentum_at(step, steps, self.base, self.schedule)
         teacher.follow(model, momentum)

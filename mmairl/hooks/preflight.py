@@ -46,7 +46,7 @@ class PreflightHook(Hook):
         queue = getattr(model, 'queue', None)
         if queue is None:
             return
-        total = batch * processes * runner.optim_wrapper._accumulative_counts
+        total = batch * processes * runner.optim_wrapper.accumulated
         if queue.length < total:
             raise UserError(
                 f'the queue holds {queue.length} keys and one step brings {total}; '

@@ -98,6 +98,11 @@ class AutocastOptimWrapper(AmpOptimWrapper):
                 if param.requires_grad:
                     optimizer.state[param]['momentum_buffer'] = torch.zeros_like(param)
 
+    @property
+    def accumulated(self) -> int:
+        """Return how many iterations are a step; mmengine has no public name for it."""
+        return self._accumulative_counts
+
     def _note_step(self, *_: object) -> None:
         self._applied = True
 

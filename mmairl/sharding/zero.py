@@ -26,14 +26,15 @@ import torch
 import torch.distributed as dist
 from mmengine.device import get_device
 from mmengine.dist import broadcast
+from mmengine.utils import apply_to
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map_only
 
 from mmairl.errors import UserError
+from mmairl.models.batchnorm import norms_of
 from mmairl.models.processes import norms
 from mmairl.models.stages import blocks
 
@@ -82,7 +83,7 @@ def shard(model: nn.Module, strategy: dict) -> nn.Module:
     narrow = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
     reshard = zero['stage'] == 3
     if half:  # running statistics are float32, and batch norm wants its weights in the same type
-        for layer in [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]:
+        for layer in norms_of(model):
             policy = MixedPrecisionPolicy(cast_forward_inputs=False)
             fully_shard(layer, mp_policy=policy, reshard_after_forward=reshard, **settings)
     for side in sides:
@@ -138,7 +139,7 @@ def on_first_host(tree: Any) -> Any:
         found = whole(part)
         return found.cpu() if dist.get_rank() == 0 else None
 
-    return tree_map_only(DTensor, join, tree)
+    return apply_to(tree, lambda part: isinstance(part, DTensor), join)
 
 
 def whole_weights(model: nn.Module) -> OrderedDict[str, Any]:

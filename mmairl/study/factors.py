@@ -8,6 +8,7 @@ from mmengine.config import Config
 from mmairl.configs import load_config
 from mmairl.data.shards.index import index_of, shards_at
 from mmairl.evaluation.identity import code_identity
+from mmairl.evaluation.sets import innermost
 from mmairl.models.heads import PairwiseHead
 from mmairl.registry import MODELS
 
@@ -118,8 +119,7 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
 
 def images_of(described: dict) -> str:
     """Whether tools/pack.py has made them smaller."""
-    while 'dataset' in described:
-        described = described['dataset']
+    described = innermost(described)
     if 'sets' in described:
         return '; '.join(sorted({images_of(one) for one in described['sets'].values()}))
     if described['type'] not in ('Shards', 'Packed'):

@@ -10,6 +10,7 @@ import torch
 from mmengine.config import Config
 
 from mmairl.data.views import channels_of
+from mmairl.evaluation.sets import innermost
 from mmairl.registry import MODELS
 from mmairl.study.scale import Scale
 
@@ -70,9 +71,7 @@ def flops_per_image(cfg: Config) -> int | None:
 
     None where the config does not say how large the views are, or the network cannot run without numbers.
     """
-    images = cfg.train_dataloader.dataset
-    while 'dataset' in images:
-        images = images.dataset
+    images = innermost(cfg.train_dataloader.dataset)
     by_worker, on_device = images.get('views') or [], (cfg.model.get('data_preprocessor') or {}).get('views') or []
     steps = [[*one, *two] for one, two in zip_longest(by_worker, on_device, fillvalue=[])]
     sizes = [[step['size'] for step in view if isinstance(step.get('size'), int)][-1:] for view in steps]

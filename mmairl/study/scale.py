@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from mmairl.configs import home, load_config
 from mmairl.errors import UserError
+from mmairl.evaluation.sets import innermost
 from mmairl.files import Declared, read_yaml
 from mmairl.study.spec import Row, Seeds
 
@@ -75,9 +76,7 @@ def resolve(row: Row, scale: Scale) -> Config:
 
 def _change_data(cfg: Config, scale: Scale) -> None:
     """Other images, and the same operations on them at another size."""
-    images = cfg.train_dataloader.dataset
-    while 'dataset' in images:
-        images = images.dataset
+    images = innermost(cfg.train_dataloader.dataset)
     sizes = [step['size'] for view in images.get('views') or () for step in view if 'size' in step]
 
     def changed(step: dict) -> dict:

@@ -96,7 +96,7 @@ def make_weights(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None
         trained = Trained(
             seconds=seconds,
             device_seconds=seconds * get_world_size(),
-            steps=runner.max_iters // runner.optim_wrapper._accumulative_counts,
+            steps=runner.max_iters // runner.optim_wrapper.accumulated,
             images_seen=runner.max_iters * runner.train_dataloader.batch_size * get_world_size(),
             start=read_json(folder / 'start.json', Start),
         )
