@@ -97,7 +97,7 @@ def image_map(arguments: Sequence[str]) -> Path:
     parser.add_argument('--seed', type=seed, default=0, help='of the random weights, the maps and the groups')
     parser.add_argument('--out', default='work_dirs/map.html', help='the page (default: work_dirs/map.html)')
     args = parser.parse_args(arguments)
-    output(args.out, args.checkpoint, args.config, *args.images, *(args.colours or ()))
+    output(args.out, *args.checkpoint, args.config, *args.images, *(args.colours or ()))
     args.images = args.images[0] if len(args.images) == 1 else args.images
     return map_images(**vars(args))
 
