@@ -1,4 +1,4 @@
-"""What goes wrong as one sentence, and how a command ends."""
+"""Errors as one sentence, and the end of a command."""
 
 import difflib
 import functools
@@ -41,7 +41,7 @@ def holds_secret(text: str) -> bool:
 
 
 class UserError(ValueError):
-    """What is wrong, where, and what to do: one sentence on one line, without secrets, and no name in it acts on a terminal.
+    """One sentence: what is wrong, where, what to do. It is one line without secrets, and no name in it acts on a terminal.
 
     Commands print it without a traceback. From a data worker it comes as a whole traceback, whose last line is the sentence.
     """

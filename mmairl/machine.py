@@ -1,4 +1,4 @@
-"""What this process may use of the machine: by what it was given, not by what is there."""
+"""The cores, the cache and the GPU that this process may use, which can be fewer than the machine has."""
 
 import os
 import tempfile
@@ -17,7 +17,7 @@ def cores() -> int:
 
 
 def cache() -> Path:
-    """Where what is made once for all runs of a user lies; with the temporary files where no home can be written."""
+    """Return the user's cache folder, or a temporary one where no home can be written."""
     try:
         folder = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmairl'
         folder.mkdir(parents=True, exist_ok=True)

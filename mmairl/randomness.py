@@ -37,7 +37,7 @@ def set_random_state(state: State) -> None:
 
 @contextmanager
 def same_randomness() -> Iterator[None]:
-    """What is drawn inside, on the CPU or the device, changes nothing that is drawn after."""
+    """Restore the random states of the CPU and the device at the end, so that draws inside change none after."""
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):

@@ -73,7 +73,7 @@ def parse() -> argparse.Namespace:
 
 
 def apply(args: argparse.Namespace, cfg: Config) -> None:
-    """What the flags mean in terms of the config."""
+    """Set the keys of the config that the flags stand for."""
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or f'work_dirs/{Path(args.config).stem}'
     restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)) + int(os.environ.get('SLURM_RESTART_COUNT', 0))
     if restarts and not args.resume:

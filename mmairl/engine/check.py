@@ -1,4 +1,4 @@
-"""What can be known to be wrong in a training config before anything is built from it, said with the key that is meant."""
+"""The check of a training config before anything is built from it: each mistake is said with its key."""
 
 import inspect
 import math

@@ -46,7 +46,7 @@ copied = partial(apply_to, expr=torch.is_tensor, apply_func=lambda tensor: tenso
 
 @dataclass
 class Start:
-    """Where a run begins: afresh, with the weights of a checkpoint, or where a checkpoint was made; it has been read."""
+    """The start of a run: afresh, with the weights of a checkpoint, or where a checkpoint was made; it has been read."""
 
     run: str | None = None
     path: str | None = None
@@ -156,7 +156,7 @@ def trust_mmengine_checkpoints() -> None:
 
 
 def _from_address(url: str, model_dir: str | None = None, map_location: Device = None, progress: bool = True) -> dict:
-    """What mmengine gets for http://, kept where torch keeps such files; another address has another file there."""
+    """Download a URL for mmengine into torch's cache, one file per URL, and read it."""
     name = Path(urlparse(url).path)
     digest = hashlib.sha256(url.encode()).hexdigest()[:12]
     file = fetched(url, f'{name.stem}-{digest}{name.suffix}', model_dir, progress=progress)
@@ -164,7 +164,7 @@ def _from_address(url: str, model_dir: str | None = None, map_location: Device =
 
 
 class Checkpointed:
-    """What our runner does with checkpoints: it starts from the one that was read, and says what a new one holds."""
+    """The part of our runner for checkpoints: it starts from the one that was read, and collects the content of a new one."""
 
     start = Start()
 
@@ -185,7 +185,7 @@ class Checkpointed:
         self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
 
     def snapshot(self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool) -> dict[str, Any] | None:
-        """What a checkpoint holds, copied to the host's memory: training may go on while it is written.
+        """Copy the content of a checkpoint to the host's memory: training may go on while it is written.
 
         All processes call it together, since each may hold a part; the first has the whole, the others None.
         """
@@ -206,7 +206,7 @@ class Checkpointed:
 
     @cached_property
     def _origin(self) -> dict[str, Any]:
-        """Which run it is; formatting its config takes longer than a step."""
+        """Describe the run in a checkpoint's meta, once: formatting its config takes longer than a step."""
         found = dict(
             cfg=self.cfg.pretty_text,
             settings=settings(self.cfg),
@@ -228,5 +228,5 @@ def types(cfg: Config) -> dict[str, bool]:
 
 
 def settings(cfg: Config) -> dict[str, str]:
-    """What training depends on, by dotted keys and as text; each checkpoint holds it, for a resume to compare."""
+    """Return the settings that training depends on, by dotted keys and as text, which a resume compares."""
     return {key: str(value) for key, value in flat(cfg.to_dict()).items() if key.startswith(SECTIONS)}

@@ -68,7 +68,7 @@ def _take_gpu(launcher: str) -> torch.device:
 
 
 def _take_names_from_slurm() -> None:
-    """What srun says of its step; the job it is in may be larger, and a batch script without srun is not a step."""
+    """Set torch's variables from those of the step that srun started; the job may be larger than the step."""
     for name, slurms in (('RANK', 'PROCID'), ('WORLD_SIZE', 'STEP_NUM_TASKS'), ('LOCAL_RANK', 'LOCALID')):
         os.environ[name] = os.environ[f'SLURM_{slurms}']
     # jobs may share a machine: each step has a port of its own, the same one in all its tasks
@@ -85,7 +85,7 @@ def _take_names_from_slurm() -> None:
 
 
 def _names_of_attempt(restarts: int) -> dict:
-    """A meeting of this attempt's own: on one machine, torchrun's store still holds the addresses of the processes before."""
+    """Return a store with a prefix for each restart: torchrun's still holds the addresses of the processes before."""
     rank, world_size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
     store = dist.TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), world_size, is_master=False)
     return dict(store=dist.PrefixStore(f'attempt {restarts}', store), rank=rank, world_size=world_size)

@@ -94,7 +94,7 @@ def lay_out(model: nn.Module, fast: dict | None) -> None:
 
 
 def compiled_parts(model: nn.Module) -> Iterator[nn.Module]:
-    """What is compiled: the stages or blocks of both backbones, and what stands around them; projectors and predictors whole.
+    """Yield the modules to compile: stages or blocks of both backbones and their other children, and whole projectors.
 
     Not a backbone as one: hooks listen to it, and a compiled module is compiled anew for each hook that comes or goes.
     """

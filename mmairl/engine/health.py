@@ -133,7 +133,7 @@ def state(quantity: Quantity, value: float) -> str:
 
 
 def sentence(quantity: Quantity, value: float) -> str:
-    """What the value means; empty within the normal range."""
+    """Explain a value outside of the normal range; empty within it."""
     if not isfinite(value):
         return f'the {quantity.label} is {value}: the run has diverged; lower the learning rate and go on from a checkpoint'
     if value < quantity.low:

@@ -35,7 +35,7 @@ def register() -> None:
 
 
 def strategy_named(name: str) -> ConfigDict:
-    """What `--strategy NAME` means: the strategy of `configs/_base_/strategies/NAME.py`."""
+    """Return the strategy of `configs/_base_/strategies/NAME.py`, for `--strategy NAME`."""
     known = {path.stem: path for path in sorted((home() / 'configs' / '_base_' / 'strategies').glob('*.py'))}
     if name not in known:
         raise UserError(f"there is no strategy '{name}'{closest(name, known)}; say one of {', '.join(known)}")
@@ -174,7 +174,7 @@ class PreparedRunner:
 
 
 def places(dataset: dict) -> Iterator[str]:
-    """Where a data set and those inside of it lie, by the keys that data sets of OpenMMLab and torchvision take."""
+    """Yield the paths of a data set and of those inside of it, by the keys that OpenMMLab and torchvision use."""
     for key, value in dataset.items():
         if key in ('root', 'data_root', 'ann_file') and value:
             for place in [value] if isinstance(value, (str, Path)) else value:

@@ -24,7 +24,7 @@ NAMES = {'wandb': 'WandbLogger', 'mlflow': 'MLflowLogger', 'tensorboard': 'Tenso
 
 
 def log_to(cfg: Config, names: str | Iterable[str]) -> None:
-    """What `--log NAME ...` means: these beside the loggers that the config has."""
+    """Add loggers to those that the config has, for `--log NAME ...`."""
     backends = cfg.visualizer.setdefault('vis_backends', [])
     for name in [names] if isinstance(names, str) else names:
         if name not in NAMES:

@@ -29,7 +29,7 @@ Change = tuple[str, Any, Any, str]  # the key, the checkpoint's value, today's, 
 
 @contextmanager
 def resuming(path: str | Path) -> Iterator[None]:
-    """What a checkpoint lacks, or holds in another form than was saved, as one sentence."""
+    """Turn errors by a checkpoint that lacks a part, or has it in another form than was saved, into one sentence."""
     try:
         yield
     except UserError:
@@ -156,7 +156,7 @@ def require_same_length(
 
 
 def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
-    """Where the settings in a checkpoint, if it holds any, and today's differ."""
+    """List the differences between the settings in a checkpoint, if it holds any, and today's."""
     found = []
     for key in dict.fromkeys([*old, *new]) if isinstance(old, dict) else ():
         before, now = old.get(key), new.get(key)

@@ -1,4 +1,4 @@
-"""What a run has left beside its checkpoints: its curves and its config, as mmengine's local visualizer wrote them."""
+"""Reads a run's curves and its config, as mmengine's local visualizer wrote them."""
 
 import ast
 import json
@@ -28,7 +28,7 @@ def first_steps(work_dir: str | Path) -> list[int]:
 
 
 def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
-    """What each start of the run logged, by name and step."""
+    """Yield the scalars that each start of the run logged, by name and step."""
     files = sorted(Path(work_dir).glob('*/vis_data/scalars.json'))
     if not files:
         raise UserError(f'there is no */vis_data/scalars.json under {work_dir}; give the work_dir of a training run')

@@ -106,7 +106,7 @@ class UnreadableHook(Hook):
 
 
 def of_all_processes(dataset: TrainingImages) -> Tensor:
-    """What any process has met, the same in all; each also takes it over. Only what was met is sent."""
+    """Return the unreadable images of all processes; each process marks them, and only those it has met are sent."""
     met = torch.cat(all_gather_object(dataset.met())).unique(dim=0)
     dataset.reasons[met[:, 0]] = met[:, 1].to(torch.uint8)  # the others stay: a worker may be writing them
     return met

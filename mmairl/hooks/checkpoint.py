@@ -75,7 +75,7 @@ class ExactCheckpointHook(CheckpointHook):
             runner.logger.warning('the checkpoint holds no random state: the run goes on, but not as if uninterrupted')
 
     def _keep_own_names(self, info: dict[str, Any]) -> None:
-        """Of the files that a checkpoint names, keep those that this hook can have written; others are not ours to remove."""
+        """Keep the names of files that this hook can have written; others that a checkpoint names are not ours to remove."""
         ours = re.escape(self.filename_tmpl).replace(r'\{\}', r'\d{1,18}') + r'|iter_\d{1,18}\.pth'
         for key in ('kept_checkpoints', 'outdated_checkpoints', 'keep_ckpt_ids'):
             found = info.get(key) if isinstance(info.get(key), list) else []

@@ -1,4 +1,4 @@
-"""What a run says of itself: values that stay on the device until somebody reads them, and a line on how it is doing."""
+"""The log of a run: values that stay on the device until somebody reads them, and a line on its progress."""
 
 import logging
 import sys
@@ -72,7 +72,7 @@ class DeviceHistory(HistoryBuffer):
         return self._values[-1]
 
     def __reduce__(self) -> tuple:
-        """Of a copy as well."""
+        """Return an ordinary buffer, also for a copy."""
         return HistoryBuffer, (self._log_history, self._count_history, KEPT)
 
 

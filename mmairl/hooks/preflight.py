@@ -1,4 +1,4 @@
-"""What can be known to be wrong before the first step, said before the first step."""
+"""Checks of a run before its first step."""
 
 from mmengine.dist import get_world_size
 from mmengine.hooks import Hook

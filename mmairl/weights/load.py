@@ -79,7 +79,7 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
 
 
 def damage(file: IO[bytes] | Path) -> str | None:
-    """What is wrong with a zip archive of torch's, or None. `torch.load` looks at no sum, so a flipped bit becomes a weight."""
+    """Return the fault of a zip archive of torch's, or None. `torch.load` looks at no sum, so a flipped bit becomes a weight."""
     try:
         with zipfile.ZipFile(file) as archive:
             for record in archive.infolist():
@@ -137,7 +137,7 @@ def released_file(name: str) -> Path:
 
 
 def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -> Path:
-    """What is at an address, kept under this name where torch keeps such files."""
+    """Download a URL into torch's cache under this name, unless the file is there."""
     file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -27,11 +27,11 @@ KEPT_ATTRIBUTES = ('_metadata', ORIGIN)  # of a dictionary of weights: torch's v
 
 
 class Refused(pickle.UnpicklingError):
-    """What a file holds and must not; the text begins with 'it holds'."""
+    """A file holds something that it must not; the text begins with 'it holds'."""
 
 
 class StandIn:
-    """What a name in a pickle leads to. It takes a state only if its class says how, and has no other attributes."""
+    """Base class of the safe stand-ins for the names in a pickle. It takes a state only if its class says how, and has no other attributes."""
 
     __slots__ = ()
 

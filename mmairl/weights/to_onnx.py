@@ -24,7 +24,7 @@ ALLOWED = 1e-4  # of the largest feature: sums in another order
 
 
 class Pooled(nn.Module):
-    """What training and evaluation call the features: normalised images to vectors."""
+    """A network from normalised images to vectors, which training and evaluation call the features."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
