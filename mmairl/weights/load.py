@@ -79,7 +79,7 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
 
 
 def damage(file: IO[bytes] | Path) -> str | None:
-    """Return the fault of a zip archive of torch's, or None. `torch.load` looks at no sum, so a flipped bit becomes a weight."""
+    """Return the fault of a zip archive of torch's, or None. `torch.load` looks at no sum, and a flipped bit is a weight."""
     try:
         with zipfile.ZipFile(file) as archive:
             for record in archive.infolist():

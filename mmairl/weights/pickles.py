@@ -31,7 +31,10 @@ class Refused(pickle.UnpicklingError):
 
 
 class StandIn:
-    """Base class of the safe stand-ins for the names in a pickle. It takes a state only if its class says how, and has no other attributes."""
+    """Base class of the safe stand-ins for the names in a pickle.
+
+    It takes a state only if its class says how, and has no other attributes.
+    """
 
     __slots__ = ()
 
