@@ -12,9 +12,9 @@ test: full lint
 test-all: full lint
 	MMAIRL_REQUIRED="Slurm browser" OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m '' -n 2 --dist loadfile --max-worker-restart 0 --timeout 3600 --durations 20
 
-# The first visit to a GPU, at most 20 minutes: work_dirs/gpu_check/gpu_check.html
-gpu: full
-	.venv/bin/python tools/gpu_check.py
+# The first visit to a GPU, stages of ten minutes: work_dirs/gpu_check/gpu_check.html; NO_INSTALL=1 takes the python at hand
+gpu: $(if $(NO_INSTALL),,full)
+	$(if $(NO_INSTALL),python3,.venv/bin/python) tools/gpu_check.py $(if $(STAGE),--stage $(STAGE))
 
 lint: full
 	.venv/bin/ruff check .

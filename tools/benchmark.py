@@ -59,9 +59,12 @@ def two_processes(args: argparse.Namespace) -> None:
 
 
 def beside_peers(args: argparse.Namespace) -> None:
-    """Each case of the suites; where two sides differ, the others are written all the same."""
+    """Each case of the suites, written as they come; where two sides differ, the others are written all the same."""
     console, rows, differing, limits = Console(), [], [], measure(args.device)
     console.print(f'{machine(args.device)}; limits: {limits}')
+    command = f'tools/benchmark.py --suite {args.suite} --device {args.device} --rounds {args.rounds}'
+    command += ' --quick' if args.quick else ''
+    out = args.out or DEFAULT / f'{args.suite}_{args.device}'
     for name in SUITES if args.suite == 'all' else [args.suite]:
         for case in SUITES[name](args.device, args.quick):
             with console.status(f'{case.name}, against {case.peer_name}'):
@@ -69,10 +72,9 @@ def beside_peers(args: argparse.Namespace) -> None:
                     rows.append(compare(case, args.rounds, args.device))
                 except AssertionError as error:
                     differing.append(f'{case.name}, against {case.peer_name}: {" ".join(str(error).split())}')
+            written = write(rows, args.device, command, out, limits)
     show(rows, limits)
-    command = f'tools/benchmark.py --suite {args.suite} --device {args.device} --rounds {args.rounds}'
-    out = args.out or DEFAULT / f'{args.suite}_{args.device}'
-    print(*write(rows, args.device, command + (' --quick' if args.quick else ''), out, limits))
+    print(*written)
     if differing:
         raise UserError(f'the two sides compute different results and were not timed: {"; ".join(differing)}')
 

@@ -44,6 +44,11 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         _take_names_from_slurm()
     backend, settings = 'gloo', {} if timeout is None else dict(timeout=timedelta(seconds=timeout))
     if torch.cuda.is_available():
+        if not dist.is_nccl_available():
+            raise UserError(
+                f'torch {torch.__version__} is built without NCCL, by which processes with a GPU each meet; install a torch '
+                'with it, or leave --launcher out for one process'
+            )
         backend = 'nccl'
         settings.update(device_id=_take_gpu(launcher))  # the GPUs connect here, not at the first step
     end_with_parent()

@@ -21,7 +21,6 @@ from functools import partial
 
 import numpy as np
 import torch
-import torch._dynamo
 from mmengine.config import ConfigDict
 from mmengine.dist import get_world_size
 from mmengine.logging import print_log
@@ -108,6 +107,8 @@ def compiled_parts(model: nn.Module) -> Iterator[nn.Module]:
 
 def compile_parts(model: nn.Module, options: dict) -> None:
     """Have torch compile these parts when they first run, and say what stays eager."""
+    import torch._dynamo  # takes a second
+
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FORMS)
     for layer in model.modules():
         if isinstance(getattr(layer, 'drop_prob', None), np.floating):  # mmpretrain's; a graph ends at numpy's numbers

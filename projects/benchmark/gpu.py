@@ -1,16 +1,20 @@
 """The first visit to a GPU, stage by stage: what it is, whether our runs are right on it, and how fast it is.
 
-Each stage is a process of its own that leaves its lines in a folder, so that a stage that fails or is cut off loses no other.
+Each stage, and in a stage each way of a step, is a process of its own that leaves its lines in a folder as they come. So one
+that fails or is cut off loses no other, and none compiles with what another has left.
 """
 
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,6 +25,7 @@ from mmairl.errors import UserError
 from mmairl.files import write_json
 from mmairl.report.page import Page
 from mmairl.report.table import html_table
+from mmairl.stopping import end_with_parent
 from projects.benchmark.report import machine
 from projects.benchmark.step import ON_GPU, TINY, Size, our_step, random_batch, siamese
 from projects.benchmark.timing import peak_bytes, timed
@@ -37,66 +42,86 @@ WAYS = {
     ),  # whether they would pay: mmairl has no key of its own for them
 }
 QUICK = ('float32', 'bfloat16')
-BATCHES = (128, 256, 512, 1024)
+BATCHES = (128, 512, 1024)
+FASTEST = 'the fastest of these'
+LEAVES = dict(peers='step')  # files by another name than the stage's
 KERNELS = 10  # of the profile, the costliest
 
 
-def commands(device: str, quick: bool, out: Path) -> dict[str, tuple[list[str], int]]:
-    """The stages by name: the words behind `python`, and the seconds that each may take."""
+def commands(device: str, quick: bool, out: Path) -> dict[str, list[tuple[list[str], int]]]:
+    """The stages by name: the words behind `python` of their processes, and the seconds that each may take."""
     benchmark = ['tools/benchmark.py', '--device', device, *(['--quick'] if quick else [])]
     few = ['train_dataloader.dataset.count=512', 'evaluation.train.count=600', 'evaluation.test.count=120']
     demo = ['--cfg-options', 'train_cfg.max_epochs=1', *few] if quick else []
-    own = ['-m', 'projects.benchmark.gpu', device, *(['quick'] if quick else [])]
+    steps = ['-m', 'projects.benchmark.gpu', device, 'tiny' if quick else 'full', str(out / 'ways.txt')]
+    ways, batches = (QUICK, ()) if quick else (WAYS, BATCHES)
     return {
-        'environment': (['-m', 'torch.utils.collect_env'], 40),
-        'tests': (['-m', 'pytest', '-m', 'gpu', 'tests/softgpu', *(['--collect-only'] if quick else [])], 240),
-        'demo': (['tools/demo.py', '--seed', '0', '--work-dir', str(out / 'demo_run'), *demo], 240),
-        'throughput': (own, 300),
-        'loader': ([*benchmark, '--suite', 'loader', '--rounds', '2', '--out', str(out / 'loader')], 120),
-        'peers': ([*benchmark, '--suite', 'step', '--rounds', '2', '--out', str(out / 'step')], 240),
+        'environment': [(['-m', 'torch.utils.collect_env'], 40)],
+        'tests': [(['-m', 'pytest', '-m', 'gpu', 'tests/softgpu', *(['--collect-only'] if quick else [])], 400)],
+        'demo': [(['tools/demo.py', '--seed', '0', '--work-dir', str(out / 'demo_run'), *demo], 300)],
+        'ways': [([*steps, name], 180 if 'compile' in WAYS[name] else 60) for name in ways],
+        'batches': [([*steps, FASTEST, str(batch)], 150) for batch in batches],
+        'loader': [([*benchmark, '--suite', 'loader', '--rounds', '2', '--out', str(out / 'loader')], 300)],
+        'peers': [([*benchmark, '--suite', 'step', '--rounds', '2', '--out', str(out / 'step')], 300)],
     }
 
 
-def visit(device: str, quick: bool, out: Path) -> None:
-    """All stages in turn; their lines and the page are written anew after each."""
-    console, found = Console(), {}
-    for before in ('throughput.txt', 'loader.json', 'step.json'):  # of another visit
-        (out / before).unlink(missing_ok=True)
-    for name, (words, limit) in commands(device, quick, out).items():
-        console.rule(name)
+def visit(device: str, quick: bool, out: Path, only: Sequence[str] = ()) -> None:
+    """These stages in turn, or all, anew; their lines and the page are written after each, with those of earlier calls."""
+    kept, record = out / 'gpu_check.json', Console()
+    found = json.loads(kept.read_text())['stages'] if only and kept.is_file() else {}
+    stages = commands(device, quick, out)
+    for name in only or stages:
+        record.rule(name)
+        for old in out.glob(f'{LEAVES.get(name, name)}.*'):
+            old.unlink()
         path, start = out / f'{name}.txt', time.perf_counter()
         path.parent.mkdir(parents=True, exist_ok=True)
-        code = run([sys.executable, *words], path, limit)
-        found[name] = dict(command=' '.join(['python', *words]), code=code, seconds=time.perf_counter() - start)
-        console.print(''.join(path.read_text(errors='replace').splitlines(keepends=True)[-12:]), markup=False)
-        write_json(out / 'gpu_check.json', dict(machine=machine(device), stages=found, **results(out)))
+        path.touch()
+        codes = [run([sys.executable, *words], path, limit) for words, limit in stages[name]]
+        code = next((code for code in codes if code), 0)
+        words = [' '.join(['python', *words]) for words, _ in stages[name]]
+        found[name] = dict(commands=words, code=code, seconds=time.perf_counter() - start)
+        record.print(''.join(path.read_text(errors='replace').splitlines(keepends=True)[-12:]), markup=False)
+        write_json(kept, dict(machine=machine(device), stages=found, **results(out)))
         page(device, found, out)
-    if failed := [name for name, of in found.items() if of['code']]:
+    if failed := [name for name in only or stages if found[name]['code']]:
         raise UserError(f'not all of it went well: {", ".join(failed)}; their lines are in {out}')
 
 
 def run(command: list[str], path: Path, limit: int) -> int | str:
-    """How a stage ended; all that it has said is in the file, and what it has started ends with it."""
-    with path.open('w') as file:
-        env = {**os.environ, 'PYTHONUNBUFFERED': '1'}
-        stage = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+    """How a process ended. Its lines are added to the file; what it has started, and its temporary files, go with it."""
+    scratch = path.parent / 'temporary'
+    shutil.rmtree(scratch, ignore_errors=True)  # of a call that was killed
+    scratch.mkdir()
+    env = {**os.environ, 'PYTHONUNBUFFERED': '1', 'TMPDIR': str(scratch)}
+    with path.open('a') as file:
+        told = dict(stdout=file, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_parent)
+        process = subprocess.Popen(command, env=env, **told)
         try:
-            return stage.wait(limit)
+            return process.wait(limit)
         except subprocess.TimeoutExpired:
-            os.killpg(stage.pid, signal.SIGKILL)
-            stage.wait()
+            file.write(f'\ncut off after {limit} s: {" ".join(command[1:])}\n')
             return f'cut off after {limit} s'
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def results(out: Path) -> dict[str, list[dict]]:
-    """The lines of the throughput that are whole, and the rows that the benchmark's suites have left."""
-    path = out / 'throughput.txt'
-    lines = path.read_text(errors='replace').splitlines() if path.is_file() else []
-    suites = {name: out / f'{name}.json' for name in ('loader', 'step')}
+    """The measured steps whose lines are whole, and the rows that the benchmark's suites have left."""
+    files = {name: out / f'{name}.json' for name in ('loader', 'step')}
     return dict(
-        rows=[json.loads(line) for line in lines if line.startswith('{') and line.endswith('}')],
-        **{name: json.loads(file.read_text())['rows'] for name, file in suites.items() if file.is_file()},
+        rows=[*rows(out / 'ways.txt'), *rows(out / 'batches.txt')],
+        **{name: json.loads(file.read_text())['rows'] for name, file in files.items() if file.is_file()},
     )
+
+
+def rows(path: Path) -> list[dict]:
+    lines = path.read_text(errors='replace').splitlines() if path.is_file() else []
+    return [json.loads(line) for line in lines if line.startswith('{') and line.endswith('}')]
 
 
 def page(device: str, found: dict[str, dict], out: Path) -> Path:
@@ -104,17 +129,17 @@ def page(device: str, found: dict[str, dict], out: Path) -> Path:
     stages = [(name, [str(of['code'] or 'passed'), f'{of["seconds"]:.0f} s']) for name, of in found.items()]
     made.add('Stages', 'The lines of each are in a file beside this page.', html_table(['ended', 'took'], stages))
     measured = results(out)
-    if rows := measured['rows']:
+    if steps := measured['rows']:
         keys = ('batch', 'images_per_second', 'gigabytes', 'error')
-        cells = [(row['way'], ['' if row.get(key) is None else str(row[key])[:60] for key in keys]) for row in rows]
+        cells = [(row['way'], ['' if row.get(key) is None else str(row[key])[:60] for key in keys]) for row in steps]
         head = ['batch', 'images/s', 'GB at most', 'why not']
         made.add('Throughput', 'Whole steps of MoCo v2+ on images that are there already.', html_table(head, cells))
-    if profiled := [row for row in rows if row['kernels']]:
+    if profiled := [row for row in steps if row['kernels']]:
         kernels = [(name, [f'{share:.0%}']) for name, share in profiled[-1]['kernels'].items()]
         text = f'The costliest of a step ({profiled[-1]["way"]}, batch {profiled[-1]["batch"]}).'
         made.add('Kernels', text, html_table(["of the step's time"], kernels))
     if loaded := [row for row in measured.get('loader', []) if row['name'].startswith('loader')]:
-        core, fastest = loaded[0]['images_per_second'], max((row['images_per_second'] or 0 for row in rows), default=0)
+        core, fastest = loaded[0]['images_per_second'], max((row['images_per_second'] or 0 for row in steps), default=0)
         said = f'One core reads images and makes two views of each for {core:.0f} images a second.'
         if fastest:
             said += f' The fastest step takes {fastest:.0f}, as many as {math.ceil(fastest / core)} cores make.'
@@ -130,18 +155,6 @@ def _compared(rows: list[dict]) -> str:
         for row in rows
     ]
     return html_table(['ours, s', 'theirs, s', 'ratio'], cells)
-
-
-def throughput(device: str, quick: bool) -> Iterator[dict]:
-    """Images a second and memory of each way, and of the batches with the last way that worked; a line each."""
-    size, last = TINY if quick else ON_GPU, {}
-    for name in QUICK if quick else WAYS:
-        how = WAYS[name]
-        row = measured(size, device, how, name)
-        last = how if 'error' not in row else last
-        yield row
-    for batch in () if quick else BATCHES:
-        yield measured(Size(**{**vars(size), 'batch': batch}), device, last, 'the last of these')
 
 
 def measured(size: Size, device: str, how: dict, name: str) -> dict:
@@ -173,9 +186,13 @@ def profile(one: Callable[[], object], device: str) -> dict[str, float]:
     return {event.key[:80]: getattr(event, on_device) / total for event in events[:KERNELS]}
 
 
-if __name__ == '__main__':
+if __name__ == '__main__':  # one way of a step, and the file of those that were measured before
     from mmairl.engine.launch import register
 
     register()
-    for row in throughput(sys.argv[1], 'quick' in sys.argv[2:]):
-        print(json.dumps(row), flush=True)
+    device, sizes, before, name, *batch = sys.argv[1:]
+    size = TINY if sizes == 'tiny' else ON_GPU
+    if name == FASTEST:
+        name = max(rows(Path(before)), key=lambda row: row['images_per_second'] or 0)['way']
+    size = replace(size, batch=int(batch[0]) if batch else size.batch)
+    print(json.dumps(measured(size, device, WAYS[name], name)), flush=True)

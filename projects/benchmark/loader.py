@@ -34,9 +34,6 @@ QUALITY = 90
 def loader(device: str, quick: bool) -> Iterator[Case]:
     """JPEGs of ImageNet's size, drawn into a temporary folder; all of it runs on the CPU."""
     count, workers = (16, (0,)) if quick else (512, (0, 1, 2))
-    for small in (64,) if quick else (10_000, 100_000, 1_000_000):
-        with TemporaryDirectory() as folder:
-            yield from growing(Path(folder), small)
     with TemporaryDirectory() as folder:
         root, archive = Path(folder) / 'images', Path(folder) / 'images.tar'
         files = write(root, count)
@@ -55,6 +52,13 @@ def loader(device: str, quick: bool) -> Iterator[Case]:
                 yield Case(name, f'{peer}, its decoder and our views', mine, epoch(dataset, number), images=count)
             with suppress(ImportError):
                 yield Case(name, 'DALI on the CPU, as many threads', mine, dali(root, max(1, number)), images=count)
+
+
+def many_files(device: str, quick: bool) -> Iterator[Case]:
+    """Small JPEGs, up to a million of them."""
+    for count in (64,) if quick else (10_000, 100_000, 1_000_000):
+        with TemporaryDirectory() as folder:
+            yield from growing(Path(folder), count)
 
 
 def write(root: Path, count: int) -> list[Path]:

@@ -14,7 +14,7 @@ from mmairl.models.classifier import Classifier
 from mmairl.optim.head_sgd import HeadSGD
 from mmairl.weights.norms import weight_norms
 from projects.benchmark.augment import augment
-from projects.benchmark.loader import loader
+from projects.benchmark.loader import loader, many_files
 from projects.benchmark.loss import loss
 from projects.benchmark.optim import optim
 from projects.benchmark.saving import saving
@@ -107,6 +107,7 @@ SUITES: dict[str, Callable[[str, bool], Iterator[Case]]] = dict(
     teacher=teacher,
     augment=augment,
     loader=loader,
+    many_files=many_files,
     saving=saving,
     step=step,
 )

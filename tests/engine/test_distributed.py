@@ -72,6 +72,14 @@ def test_a_task_of_slurm_takes_its_gpu_or_the_only_one_that_it_sees(monkeypatch,
     assert os.environ['LOCAL_RANK'] == str(gpus - 1), 'mmengine takes it for the number of the GPU'
 
 
+def test_a_torch_without_nccl_is_one_sentence(monkeypatch, joined):
+    monkeypatch.setattr(dist, 'is_nccl_available', lambda: False)
+    for name in VARIABLES['pytorch']:
+        monkeypatch.setenv(name, '0')
+    with pytest.raises(UserError, match='is built without NCCL'):
+        start_processes('pytorch')
+
+
 @pytest.mark.parametrize('gpus', [1, 2])
 def test_more_processes_than_gpus_are_one_sentence(monkeypatch, joined, gpus):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)

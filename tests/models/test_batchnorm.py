@@ -57,3 +57,10 @@ def test_crops_of_two_sizes_take_two_passes_and_each_view_has_its_own_statistics
     )
     for one, other in pairs:
         torch.testing.assert_close(one.double(), other.double(), atol=close, rtol=close)
+
+
+def test_views_go_through_in_one_pass_where_tensors_have_no_numbers():
+    found = each_view(
+        SyncBN(3).to('meta'), lambda network, images: network(images), [torch.empty(2, 3, 4, 4, device='meta')] * 2
+    )
+    assert [made.shape for made in found] == [(2, 3, 4, 4)] * 2
