@@ -9,8 +9,7 @@ from mmairl.analysis.normrescale import PER, STATISTICS, WHOLE_NUMBERS, Row, lef
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.files import output, write_checkpoint
 from mmairl.flags import above_zero
-from mmairl.report.figures import norm_lines
-from mmairl.report.svg import save_figure
+from mmairl.report.figures import norm_lines, save_figure
 from mmairl.report.table import print_table, save_table
 from mmairl.weights.load import load_checkpoint
 from mmairl.weights.norms import looks_lars_trained, typical_growth, weight_norms

@@ -16,10 +16,9 @@ from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, progress
 from mmairl.models.siamese import pooled
 from mmairl.report.charts import chart
-from mmairl.report.figures import heat_map, lines, norm_curves, norm_lines
+from mmairl.report.figures import heat_map, lines, norm_curves, norm_lines, save_figure
 from mmairl.report.page import Page
 from mmairl.report.sections import add_maps, add_neighbours
-from mmairl.report.svg import save_figure, svg
 from mmairl.report.table import html_table, print_table, save_table
 from mmairl.weights.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
 from mmairl.weights.read import Backbone
@@ -68,7 +67,7 @@ def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: b
     if two:
         values, rows, columns = stage_cka(*networks.values(), batches)
         heading = 'Stage by stage'
-        text = 'Each stage of one network with each of the other; equal stages lie on the diagonal.'
+        text = f'Each stage of {names[0]}, in rows, with each of {names[1]}; equal stages lie on the diagonal.'
         figure = heat_map(values, rows, columns, 'linear CKA', names)
     else:
         values, rows, columns = network_cka(list(networks.values()), batches, stage), names, names
@@ -76,7 +75,8 @@ def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: b
         figure = heat_map(values, rows, columns, f'linear CKA at {stage}', ('', ''))
     save_table(('', *columns), [(row, *line) for row, line in zip(rows, values.tolist())], out / 'cka')
     save_figure(figure, out / 'cka')
-    page.add(heading, text, svg(figure, 'cka'))
+    shaded = [(of, [f'{value:.2f}' for value in row]) for of, row in zip(rows, values.tolist())]
+    page.add(heading, text, html_table(columns, shaded, heat=True))
     if not two:
         print_table(names, [(of, [f'{v:.3f}' for v in row]) for of, row in zip(names, values.tolist())])
         return page.write(out / 'cka.html')

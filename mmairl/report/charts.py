@@ -10,7 +10,10 @@ from markupsafe import Markup
 from mmairl.report.page import COLOURS
 
 Numbers = Sequence[float]
-Curve = tuple[Numbers | Mapping[str, Numbers], Numbers]
+# x, y, and where there is one the interval of each y: its lows and its highs
+Curve = (
+    tuple[Numbers | Mapping[str, Numbers], Numbers] | tuple[Numbers | Mapping[str, Numbers], Numbers, Numbers, Numbers]
+)
 POINTS = 1000  # of a curve on a page
 STILL = 60  # of one in the small picture that stands there until the script draws
 STILL_SIZE = WIDTH, HEIGHT = 460, 150
@@ -25,41 +28,45 @@ def chart(
     normal: tuple[float, float] = (-math.inf, math.inf),
     level: float | None = None,
     ticks: Sequence[str] = (),
+    dots: bool = False,
     wide: bool = False,
     points: int = POINTS,
 ) -> Markup:
     """Return a chart with one line a name.
 
     Args:
-        series: for each name its x and y; x is a mapping where the reader may choose between several, such as epochs and hours.
+        series: for each name its x and y, and the ends of an interval of each y; x is a mapping where the reader may choose
+            between several, such as epochs and hours.
         title: the heading, which also names the chart to a screen reader.
         x: the name of the x axis, where it is one for all.
         log: the logarithmic axes: 'x', 'y' or 'xy'.
         normal: a range of y to shade.
         level: a value of y to mark by a dotted line.
         ticks: names along x, in place of the numbers 0, 1, 2, ...
+        dots: marks alone, without lines between them.
         wide: as wide as the page.
         points: of a line, at most.
     """
     curves = []
-    for name, (along, y) in series.items():
-        shown = [value if value > 0 or 'y' not in log else np.nan for value in y]  # a logarithmic axis has no zero
+    for name, (along, *ys) in series.items():
+        shown = [[value if value > 0 or 'y' not in log else np.nan for value in y] for y in ys]  # log knows no zero
         curves.append(_thinned(name, along if isinstance(along, Mapping) else {x: along}, shown, points))
     ends = [end if math.isfinite(end) else None for end in normal]
-    content = dict(title=title, log=log, normal=ends, level=level, ticks=[*ticks], series=curves)
+    content = dict(title=title, log=log, normal=ends, level=level, ticks=[*ticks], dots=dots, series=curves)
     box = Markup('<div class="curves{}" data-chart="{}"><b>{}</b>{}</div>')
     data = json.dumps(content, ensure_ascii=False, separators=(',', ':'))
-    return box.format(' wide' if wide else '', data, title, _still(curves, log))
+    return box.format(' wide' if wide else '', data, title, _still(curves, log, dots))
 
 
-def _thinned(name: str, x: Mapping[str, Numbers], y: Numbers, most: int) -> dict:
+def _thinned(name: str, x: Mapping[str, Numbers], ys: Sequence[Numbers], most: int) -> dict:
     """A curve with the least and the greatest value of each stretch where it has too many, so that no spike is lost."""
-    kept = range(len(y))
-    if len(y) > most:
-        values, stretches = np.array(y), np.array_split(np.arange(len(y)), most // 2)
+    kept = range(len(ys[0]))
+    if len(kept) > most:
+        values, stretches = np.array(ys[0]), np.array_split(np.arange(len(kept)), most // 2)
         kept = sorted({part[pick(values[part])] for part in stretches for pick in (np.argmin, np.argmax)})
+    thin = [_plain(y[i] for i in kept) for y in ys]
     return dict(
-        name=name, x={unit: _plain(of[i] for i in kept) for unit, of in x.items()}, y=_plain(y[i] for i in kept)
+        zip(('y', 'low', 'high'), thin), name=name, x={unit: _plain(of[i] for i in kept) for unit, of in x.items()}
     )
 
 
@@ -68,9 +75,10 @@ def _plain(values: Sequence[float]) -> list[float | None]:
     return [None if not math.isfinite(v) else int(v) if v == int(v) else float(f'{v:.6g}') for v in values]
 
 
-def _still(curves: Sequence[Mapping], log: str) -> Markup:
+def _still(curves: Sequence[Mapping], log: str, dots: bool) -> Markup:
     """Return a small picture of the curves with the ends of both axes: what is seen where no script runs."""
-    few = [_thinned('', of['x'], [np.nan if v is None else v for v in of['y']], STILL) for of in curves]
+    most = POINTS if dots else STILL
+    few = [_thinned('', of['x'], [[np.nan if v is None else v for v in of['y']]], most) for of in curves]
     lines = [[p for p in zip(next(iter(of['x'].values())), of['y']) if None not in p] for of in few]
     xs, ys = (sorted(p[axis] for line in lines for p in line) for axis in (0, 1))
     if not xs:
@@ -78,8 +86,12 @@ def _still(curves: Sequence[Mapping], log: str) -> Markup:
     drawn = Markup()
     for number, line in enumerate(lines):
         places = ((WIDTH * _share(x, xs, 'x' in log), HEIGHT * (1 - _share(y, ys, 'y' in log))) for x, y in line)
-        points, colour = ' '.join(f'{x:.0f},{y:.0f}' for x, y in places), COLOURS[number % len(COLOURS)]
-        drawn += Markup('<polyline stroke="{}" points="{}"/>').format(colour, points)
+        steps = [f'{x:.0f} {y:.0f}' for x, y in places]
+        path = (
+            f'M{"h0M".join(steps)}h0' if dots or len(steps) == 1 else f'M{"L".join(steps)}'
+        )  # of no length: a round mark
+        colour, width = COLOURS[number % len(COLOURS)], 5 if path.endswith('h0') else 2
+        drawn += Markup('<path stroke="{}" stroke-width="{}" d="{}"/>').format(colour, width, path)
     said = f'{ys[0]:g} to {ys[-1]:g}, at {next(iter(few[0]["x"]))} {xs[0]:g} to {xs[-1]:g}'
     box = Markup('<div class="still"><svg viewBox="-2 -2 {} {}" aria-hidden="true">{}</svg>{}</div>')
     return box.format(WIDTH + 4, HEIGHT + 4, drawn, said)

@@ -15,7 +15,6 @@ from mmairl.files import read_json, typed
 from mmairl.report.charts import chart
 from mmairl.report.figures import against
 from mmairl.report.page import Page
-from mmairl.report.svg import svg
 from mmairl.report.table import html_table, results_table
 
 NAME = 'evaluation.html'
@@ -141,13 +140,13 @@ def write_evaluation_page(
         if few:
             text = 'Mean average precision by a linear SVM, with its standard deviation over samples of the images.'
             page.add(f'{name}: few labelled images', text, low_shot(few))
-    for number, (x, y) in enumerate(plots):
+    for x, y in plots:
         scores: dict[str, dict[str, float]] = {}
         for row in (row for _, _, rows in tables for row in rows):
             scores.setdefault(row.subject, {}).update(row.scores)
         points = {name: (known[x], known[y]) for name, known in scores.items() if {x, y} <= known.keys()}
         text = 'Each dot is a network; the line is the least-squares fit, with the 95 % band of its mean.'
-        page.add(f'{y} against {x}', text, svg(against(points, x, y), f'against-{number}'))
+        page.add(f'{y} against {x}', text, against(points, x, y))
     return page.write(Path(folder) / NAME)
 
 

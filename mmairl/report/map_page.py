@@ -31,10 +31,9 @@ from mmairl.evaluation.knn import nearest
 from mmairl.evaluation.protocol import default_device
 from mmairl.models.siamese import pooled
 from mmairl.report.compare_page import names_of
-from mmairl.report.figures import feature_map
+from mmairl.report.figures import feature_map, png
 from mmairl.report.page import write_page
 from mmairl.report.sections import REACH, plane, principal
-from mmairl.report.svg import png
 
 PIXELS = 16  # the side of the small images whose pixels are features
 NEAREST = 12

@@ -37,7 +37,6 @@ LATEX = {
 # What only some pages need, by what stands on them.
 SCRIPTS = {
     'class="curves': ('uplot/LICENSE', 'uplot/uPlot.iife.min.js', 'templates/charts.js'),
-    '<svg class="plot': ('templates/figures.js',),
     'id="map"': ('templates/map.js',),
 }
 

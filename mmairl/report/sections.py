@@ -17,9 +17,8 @@ from mmairl.data.views import inner_most, to_unit
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.knn import nearest
-from mmairl.report.figures import feature_map
+from mmairl.report.charts import chart
 from mmairl.report.page import Page, fill
-from mmairl.report.svg import svg
 
 MAPPED, NEIGHBOURS, QUERIES = 1000, 7, 8
 REACH = 3  # standard deviations from the mean to black and to white, where an image is no photograph
@@ -78,10 +77,12 @@ def add_maps(
 ) -> None:
     """A map for each entry of `features`, of the same images."""
     maps = []
-    for number, (title, of) in enumerate(features.items()):
+    for title, of in features.items():
         chosen = np.random.default_rng(seed).permutation(len(of.x))[:MAPPED]
-        points = plane(of.x[chosen], seed, method)
-        maps.append(svg(feature_map(points, of.y[chosen].numpy(), classes, title), f'map-{number}'))
+        points, labels = plane(of.x[chosen], seed, method), of.y[chosen].numpy()
+        by_class = {str(name): points[labels == label] for label, name in enumerate(classes)}
+        sorted_ones = {name: dots[dots[:, 0].argsort()].T for name, dots in by_class.items()}
+        maps.append(chart({name: (x, y) for name, (x, y) in sorted_ones.items()}, title, dots=True, ticks=['']))
     page.add(
         'Which images does it find alike?',
         'Every dot is an image and its colour is its class; images that the features find alike lie near each other. '

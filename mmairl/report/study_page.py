@@ -15,16 +15,14 @@ from matplotlib.ticker import EngFormatter
 from mmairl.configs import flat
 from mmairl.report.charts import chart
 from mmairl.report.compare_page import differences
-from mmairl.report.figures import Point, forest, study_bars, study_lines, study_scatter
-from mmairl.report.page import write_page
+from mmairl.report.figures import study_lines, study_scatter
+from mmairl.report.page import COLOURS, write_page
 from mmairl.report.search_section import search_section
 from mmairl.report.sections import CURVES, percent
 from mmairl.report.study_tables import LEGEND, WORDS, Column, Line, columns, effects_of_factors, signed, table_lines
-from mmairl.report.svg import svg
 from mmairl.report.table import html_table
 
 POINTS = 240  # of a curve, which stands on the pages of two rows
-SHOWN = 2  # published panels in sight; the others are folded away
 
 
 def write_study_page(study: Mapping, out: str | Path) -> Path:
@@ -33,9 +31,9 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
     >>> write_study_page(json.loads(Path('ladder/study.json').read_text()), 'ladder/page.html')  # doctest: +SKIP
     """
     found, table, factors = columns(study), table_lines(study), effects_of_factors(study)
-    panels = [panel for place, column in enumerate(found) if (panel := _panel(study, column, table, place))]
-    published = [panel for panel in panels if panel['column'].kind == 'published']
+    charts = [drawn for place, column in enumerate(found) if (drawn := _chart(study, column, table, place))]
     runs = [run for row in study['rows'] for run in row['runs']]
+    groups = dict.fromkeys(row['group'] for row in study['rows'] if row['group'])
     return write_page(
         out,
         'study.html',
@@ -51,15 +49,15 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         kinds=[(kind, len(list(of))) for kind, of in groupby(column.kind for column in found)],
         columns=found,
         rows=[_row(study, line) for line in table],
-        panels=[panel for panel in panels if panel not in published] + published[:SHOWN],
-        folded=published[SHOWN:],
-        effects={} if factors else _forests(study['comparisons'], 'effects on {}', study),
+        scales=[_ends(table, place) for place in range(len(found))],
+        colours={group: COLOURS[n % len(COLOURS)] for n, group in enumerate(groups)},
+        charts=charts,
         factors=factors,
-        factor_figures=_forests(factors, 'effects of factors on {}', study),
         searches=search_section(study) if study.get('search') else None,
         cost=_cost(study),
         duration=duration,
         signed=signed,
+        reach=reach,
         verdict_words=verdict_words,
         with_prefix=lambda flops: EngFormatter('FLOP')(float(f'{flops:.4g}')),
     )
@@ -80,52 +78,36 @@ def duration(seconds: float) -> str:
     return f'{seconds / 60:.0f} min' if seconds < 7200 else f'{seconds / 3600:.1f} h'
 
 
-def _panel(study: Mapping, column: Column, rows: Sequence[Line], place: int) -> dict[str, Any] | None:
-    """A figure of one column, where two rows or more have a number; measured and published ones have scales of their own."""
-    kind, published = study['figure'].get('kind', 'bars'), column.kind == 'published'
-    points = []
-    for line in rows:
-        cell, cluster = line.cells[place], _cluster(study, line.row) if kind == 'grouped' else None
-        interval = None if published else study.get('intervals', {}).get(column.key, {}).get(line.row['name'])
-        points.append(Point(line.row, cell.numbers, f'{cell.value} {cell.spread}'.strip(), interval, cluster))
-    measured = [point for point in points if point.values]
-    if column.kind == 'gap' or len(measured) < 2:
+def _chart(study: Mapping, column: Column, rows: Sequence[Line], place: int) -> Markup | None:
+    """A chart of one column, where the study asks for one and two rows or more have a number."""
+    kind, published = study['figure'].get('kind'), column.kind == 'published'
+    intervals = {} if published else study.get('intervals', {}).get(column.key, {})
+    points = [(of.row, of.cells[place].numbers, intervals.get(of.row['name'])) for of in rows]
+    if column.kind == 'gap' or sum(bool(values) for _, values, _ in points) < 2:
         return None
+    title = f'{column.label}, {column.kind}'
+    if kind == 'lines':
+        return study_lines(points, title, study['figure'].get('x', ''))
     labels = {metric['key']: metric['label'] for metric in study['metrics']}
     x = study['figure'].get('x') if study['figure'].get('x') in labels else next(iter(labels), None)
-    if kind == 'scatter' and not published and column.key != x:
-        across = [[run['scores'][x] for run in line.row['runs'] if x in run.get('scores', ())] for line in rows]
-        drawn = study_scatter(points, [mean(found) if found else None for found in across], labels[x])
-    elif kind == 'lines':
-        drawn = study_lines(points, study['figure'].get('x', ''), published)
-    elif kind == 'grouped':
-        order = list(dict.fromkeys(point.cluster for point in points))
-        drawn = study_bars(sorted(points, key=lambda point: order.index(point.cluster)), published)
-    else:
-        drawn = study_bars(points, published, mean(measured[0].values))
-    return dict(column=column, svg=svg(drawn, f'panel-{place}', f'{column.label}, {column.kind}'))
+    if kind != 'scatter' or published or column.key == x:
+        return None
+    across = [[run['scores'][x] for run in of.row['runs'] if x in run.get('scores', ())] for of in rows]
+    return study_scatter(points, [mean(scores) if scores else None for scores in across], title, labels[x])
 
 
-def _cluster(study: Mapping, row: Mapping) -> object:
-    """Bars stand together at one place of the x axis, or around the row that they all build on in the end."""
-    if row['x'] is not None:
-        return row['x']
-    rows, seen = {row['name']: row for row in study['rows']}, set()
-    while row['on'] in rows and row['name'] not in seen:
-        seen.add(row['name'])
-        row = rows[row['on']]
-    return row['name']
+def _ends(rows: Sequence[Line], place: int) -> tuple[float, float]:
+    """The ends of a column's scale: its numbers, with a tenth of their range beside them."""
+    numbers = [number for of in rows for number in of.cells[place].numbers] or [0.0]
+    room = 0.1 * (max(numbers) - min(numbers)) or 1.0
+    return min(numbers) - room, max(numbers) + room
 
 
-def _forests(families: Mapping, label: str, study: Mapping) -> dict[str, Markup]:
-    """For each score the figure of those of its effects that have an interval."""
-    found = {}
-    for metric in study['metrics']:
-        drawn = [of for of in families.get(metric['key'], ()) if of['low'] is not None]
-        if drawn:
-            figure = forest(drawn, [signed(of['estimate'], 1) for of in drawn])
-            found[metric['key']] = svg(figure, f'forest-{len(found)}', label.format(metric['label']))
-    return found
+def reach(effects: Sequence[Mapping], margin: float) -> tuple[float, float]:
+    """The ends of the scale of effects: their intervals and seeds, and the margin of equivalence about zero."""
+    ends = [of[end] for of in effects for end in ('low', 'high') if of[end] is not None]
+    ends += [seed for of in effects if of['low'] is not None for seed in of.get('spread', ())]
+    return min([*ends, -margin]), max([*ends, margin])
 
 
 def verdict_words(of: Mapping) -> str:

@@ -48,10 +48,16 @@ def print_table(
 
 
 def html_table(
-    columns: Sequence[str], rows: Rows, best: Iterable[tuple[int, int]] = (), bars: int = 0, words: bool = False
+    columns: Sequence[str],
+    rows: Rows,
+    best: Iterable[tuple[int, int]] = (),
+    bars: int = 0,
+    words: bool = False,
+    heat: bool = False,
 ) -> Markup:
-    """The same for a page; the first `bars` columns are percentages that a bar shows as well, and `words` wrap."""
-    return fill('table.html', columns=columns, rows=rows, best=best, bars=bars, words=words)
+    """The same for a page; the first `bars` columns are percentages that a bar shows as well, `words` wrap, and cells of
+    0 to 1 are shaded by `heat`."""
+    return fill('table.html', columns=columns, rows=rows, best=best, bars=bars, words=words, heat=heat)
 
 
 def print_results(results: Sequence[Result], title: str) -> None:

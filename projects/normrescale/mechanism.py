@@ -23,8 +23,7 @@ from mmairl.evaluation.by_training import train_and_test
 from mmairl.evaluation.identity import claim, config_identity
 from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.evaluation.recipes import recipe_of
-from mmairl.report.figures import norm_lines
-from mmairl.report.svg import save_figure
+from mmairl.report.figures import norm_lines, save_figure
 from mmairl.report.table import print_table, save_table
 from mmairl.weights.norms import typical_growth, weight_norms
 from mmairl.weights.read import read_backbone

@@ -31,12 +31,11 @@ from mmairl.report.analysis_pages import add_invariance, cka_page, geometry_page
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.demo_page import SCORE, draw
 from mmairl.report.evaluation_page import write_evaluation_page
-from mmairl.report.figures import heat_map
 from mmairl.report.health_page import write_health_page
 from mmairl.report.map_page import map_images
 from mmairl.report.studies_page import write_studies_page
 from mmairl.report.study_page import write_study_page
-from mmairl.report.svg import svg
+from mmairl.report.table import html_table
 from mmairl.report.views_page import write_views_page
 from mmairl.weights.read import read_backbone
 
@@ -131,8 +130,7 @@ def demo(folder: Path) -> Path:
     page = draw(cfg, data, results, features, 0)
     kept = {name: {'crop': [1.0] * len(STRENGTHS), HOSTILE: [0.2] * len(STRENGTHS)} for name in (LONG, 'plain')}
     add_invariance(page, kept)
-    figure = heat_map(torch.eye(2), [LONG, 'b'], ['a', LONG], LONG, (LONG, 'y'))
-    page.add(LONG, LONG, svg(figure, 'figure', LONG), LONG)
+    page.add(LONG, LONG, html_table(['a', LONG], [(LONG, ['0.50', '1.00'])], heat=True), LONG)
     return page.write(folder / 'demo.html')
 
 
@@ -247,7 +245,7 @@ def test_any_page_is_safe_and_for_everybody(page_of, open_page, kind):
 
 def test_without_a_script_nothing_is_missing(page_of, open_page):
     page = open_page(page_of('study'), java_script_enabled=False)
-    assert page.locator('svg.plot:visible').count() >= 5 and page.locator('button').count() == 0
+    assert page.locator('svg.strip:visible').count() >= 5 and page.locator('button').count() == 0
     assert len(page.locator('table:visible').all()) >= 5
 
 
@@ -345,39 +343,29 @@ def test_tables_sort_and_filter_and_the_address_shows_the_same_again(page_of, op
     assert 'sort0' not in page.url and 'rows0=L' in page.url  # as it was, and the filter stays
 
 
-def test_a_row_is_marked_in_each_figure_by_pointer_and_by_keyboard(page_of, open_page):
+def test_a_row_is_marked_in_each_table_by_pointer_and_by_keyboard(page_of, open_page):
     page = open_page(page_of('study'))
     page.locator('.study tbody th').nth(2).hover()
     marked = page.locator('tr.marked th').all_inner_texts()
     assert len(marked) >= 2 and all('plus_symmetric_loss' in of for of in marked)
-    assert page.locator('svg.plot:has(.marked)').count() >= 4  # two measured panels, two published ones in sight
     page.mouse.move(0, 0)
     assert page.locator('.marked').count() == 0
     page.locator('.scroll.study').focus()
     page.keyboard.press('ArrowDown')
     page.keyboard.press('ArrowDown')
-    assert (
-        'plus_syncbn' in page.locator('tr.marked th').first.inner_text() and page.locator('.plot .marked').count() >= 2
-    )
-    chart = page.locator('.panel .chart').first
-    chart.focus()
-    for key in ('End', 'ArrowLeft'):
-        page.keyboard.press(key)
-    said = chart.locator('.tip').inner_text()
-    assert said.startswith('plus_symmetric_loss: 72.6') and page.locator('tr.marked').count() >= 2
+    assert 'plus_syncbn' in page.locator('tr.marked th').first.inner_text()
 
 
-def test_one_click_copies_a_table_or_a_figure(page_of, open_page):
+def test_one_click_copies_a_table_or_a_chart(page_of, open_page):
     page = open_page(page_of('evaluation'))
-    for name in ('CSV', 'Markdown', 'LaTeX', 'SVG', 'PNG'):
+    for name in ('CSV', 'Markdown', 'LaTeX', 'PNG'):
         page.get_by_role('button', name=f' as {name}').first.click()
         page.locator('button[data-done]', has_text=name).wait_for()
-    csv, markdown, latex, svg, png = page.copied
+    csv, markdown, latex, png = page.copied
     lines = csv.splitlines()
     assert lines[0].startswith('name,k-NN,"') and lines[2] == 'plain,51.0,10.5,1.0' and len(lines) == 5
     assert {line.replace('\\|', '').count('|') for line in markdown.splitlines()} == {5} and '&lt;img' in markdown
     assert r'plain & 51.0 & 10.5 & 1.0 \\' in latex and r'\{\{ 7 * 7 \}\}' in latex and r'\$x\$' in latex
-    assert svg.startswith('<svg xmlns=') and 'var(' not in svg and 'data-chart' not in svg
     kind, size = png.split()
     assert kind == 'image/png' and int(size) > 5000
     # Where the clipboard is shut, a file is saved.

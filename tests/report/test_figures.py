@@ -5,9 +5,8 @@ from itertools import combinations
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from mmairl.report.figures import MARKERS, lines, short
+from mmairl.report.figures import MARKERS, lines, save_figure, short
 from mmairl.report.page import COLOURS
-from mmairl.report.svg import save_figure
 
 # Machado, Oliveira and Fernandes 2009, at full severity, for linear RGB.
 SEEN = {

@@ -1,5 +1,9 @@
 """The searches on a study's page: both tracks, who is ahead, what lies at an edge, what has diverged."""
 
+import json
+import re
+from html import unescape
+
 from mmairl.report.search_section import search_section
 
 
@@ -49,10 +53,11 @@ def test_the_section_has_both_tracks_the_trials_and_who_is_ahead():
     assert [track['score'] for track in second['tracks']] == ['—', '51.0']
     assert [track['effect']['estimate'] for track in second['tracks']] == [-1.0, 9.0]
     assert list(section['responses']) == ['one'] and len(section['responses']['one']) == 2  # of rate and of norm
-    assert (
-        'search 1, trial 1' in section['responses']['one'][0]
-        and '42.0 at 0.1, as published' in section['responses']['one'][0]
-    )
+    drawn = [json.loads(unescape(re.search(r'data-chart="([^"]+)"', of)[1])) for of in section['responses']['one']]
+    searches = {line['name']: (line['x']['rate'], line['y']) for line in drawn[0]['series']}
+    assert searches == {'search 1': ([0.1, 0.8], [40, 50]), 'search 2': ([0.1], [42])} and drawn[1]['ticks'] == ['a']
+    best = json.loads(unescape(re.search(r'data-chart="([^"]+)"', section['best'])[1]))['series'][0]
+    assert (best['y'], best['low'], best['high']) == ([41, 41], [40, 40], [42, 42])
     assert section['ahead'] == [] and [of['row'] for of in section['unknown']] == ['two']
     assert section['forgiving'] == dict(one=0.75) and section['diverged'][0]['row'] == 'one'
     assert section['ended'] == dict(one=4, two=0) and section['best']

@@ -154,6 +154,15 @@ def test_mean_sample_deviation_and_difference_are_the_closed_forms():
     assert table_lines(found)[1].cells[0].change == '+2.0'
 
 
+def test_a_strip_has_a_mark_a_seed_on_the_scale_of_its_column(page):
+    found = tiny(a=(70.0, 72.0), b=(80.0,))
+    found['intervals'] = {'k-nn': {'a': (60.0, 76.0)}}
+    strips = re.findall('<svg class="strip".*?</svg>', body_of(page(found)))
+    # From 69 to 81: the numbers with a tenth of their range beside them. The interval goes on to the left.
+    assert [re.findall('cx="([^"]+)%"', of) for of in strips] == [['8.3', '25.0'], ['91.7']]
+    assert 'x1="0.0%" x2="58.3%"' in strips[0] and 'x1' not in strips[1]
+
+
 def test_what_is_not_printed_stays_blank_and_so_do_differences_to_it():
     found = ladder()
     place = [column.key for column in columns(found)].index('in1k')
@@ -244,7 +253,9 @@ def test_a_page_that_is_mailed_has_each_row_beside_the_one_that_it_builds_on(pag
 
 def test_verdicts_stand_on_the_page_with_their_intervals(pages, page):
     found, text = pages[0]
-    assert text.count('class="effects"') == text.count('aria-label="effects on ') == 2
+    assert text.count('class="effects"') == 2 and text.count('class="strip effect') == 2 * len(
+        found['comparisons']['k-nn']
+    )
     table = text_of(re.search(r'class="effects">.*?<tbody>(.*?)</tbody>', text, re.DOTALL)[1])
     symmetric = found['comparisons']['k-nn'][1]
     low, high = (f'{symmetric[end]:+.1f}'.replace('-', '−') for end in ('low', 'high'))
@@ -351,11 +362,14 @@ def test_the_effects_of_factors_and_their_shares_stand_on_the_page(page):
     text = page(crossed())
     sound(text)
     assert 'What makes a difference?' not in text  # rows one by one would be a second family of verdicts
-    section = text[text.index('Which factor did it?') : text.index('The figure</h2>')]
+    section = text[text.index('Which factor did it?') : text.index('What to make of it</h2>')]
     said = text_of(section)
-    assert (
-        'a half-fraction of resolution III.' in said and section.count('aria-label="effects of factors on k-NN"') == 1
+    # One of the five effects cannot be estimated; +8 with its interval of 6 to 10 on a scale of -3.5 to 10.
+    strips = re.findall(
+        r'class="strip effect (\w+)".*?<line x1="([^"]+)%" x2="([^"]+)%".*?<circle cx="([^"]+)%"', section
     )
+    assert len(strips) == 4 and ('differs', '70.4', '100.0', '85.2') in strips
+    assert 'a half-fraction of resolution III.' in said
     for sentence in (
         'momentum <ascending> +8.0 +6.0 to +10.0 differs −predictor × symmetric loss',
         'predictor × symmetric loss — — not estimable: runs are missing nothing', 'predictor +0.2 −1.8 to +2.2',

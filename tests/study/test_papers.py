@@ -19,7 +19,7 @@ from test_docs import check_command, commands, module
 from mmairl.configs import load_config
 from mmairl.optim.schedule import WarmUpLR
 from mmairl.registry import MODELS
-from mmairl.report.figures import Point, study_scatter
+from mmairl.report.figures import with_fits
 from mmairl.report.study_tables import columns, table_lines
 from mmairl.study import conduct, worker
 from mmairl.study import scale as scales
@@ -120,14 +120,14 @@ def test_the_predictor_has_a_rate_of_its_own_under_lars():
 
 def test_the_band_of_a_regression_line_is_that_of_its_mean():
     across, values = (0.0, 1.0, 2.0, 3.0), (1.0, 3.0, 2.0, 5.0)
-    (axes,) = study_scatter([Point(dict(group='a', name=str(y)), (y,), '') for y in values], across, 'x').axes
+    points = dict(zip('abcd', zip(across, values)))
+    along, middle, low, high = with_fits(points, dict(one='abcd', few='ab'))['fit of one']
     found = stats.linregress(across, values)
-    assert axes.lines[-1].get_ydata()[[0, -1]].tolist() == pytest.approx(
+    assert along[0] == 0 and middle[[0, -1]].tolist() == pytest.approx(
         [found.intercept, found.intercept + 3 * found.slope]
     )
     reach = stats.t.ppf(0.975, 2) * found.intercept_stderr  # at x = 0
-    at_zero = [y for x, y in axes.collections[0].get_paths()[0].vertices if x == 0]
-    assert (min(at_zero), max(at_zero)) == pytest.approx((found.intercept - reach, found.intercept + reach))
+    assert (low[0], high[0]) == pytest.approx((found.intercept - reach, found.intercept + reach))
 
 
 def test_uniformity_is_the_mean_over_pairs():

@@ -16,6 +16,7 @@ let chosen = view.get('by'), smoothing = Math.min(0.99, Math.max(0, Number(view.
 let touched = curves[0]; // the chart that was read last, which the buttons zoom
 
 const unitOf = chart => axesOf(chart).includes(chosen) ? chosen : axesOf(chart)[0];
+const isCurve = chart => !chart.dots && !chart.series.some(line => line.low); // as opposed to some points
 const place = (chart, name) => sets.get(chart.section).indexOf(name);
 const colourOf = (chart, name) => chart.series.length > 1 ? SIGNS.colours[place(chart, name) % SIGNS.colours.length] : css('--accent');
 const plain = value => value && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e9)
@@ -48,19 +49,22 @@ function draw(chart) {
   chart.stale = false;
   chart.plot?.destroy();
   frame.querySelector('.still')?.remove();
-  const faint = smoothing && series.length < 9 ? series : []; // what was measured, behind what is smoothed
-  const tables = [...series.map(line => [line, smooth(line.y)]), ...faint.map(line => [line, line.y])];
+  const soft = smoothing && isCurve(chart);
+  const faint = soft && series.length < 9 ? series : []; // what was measured, behind what is smoothed
+  const tables = [...series.map(line => [line, soft ? smooth(line.y) : line.y]), ...faint.map(line => [line, line.y])];
   const look = ({ name, y }) => ({
     show: !hidden.has(name), stroke: colourOf(chart, name), width: series.length > 20 ? 1 : 1.6,
     dash: DASHES[Math.floor(place(chart, name) / 6) % DASHES.length],
-    points: { show: y.filter(value => value !== null).length < 40, size: 6 }, // one measurement is a mark
+    points: { show: chart.dots || y.filter(value => value !== null).length < 40, size: 6 }, // one measurement is a mark
+    ...(chart.dots ? { paths: () => null } : {}),
   });
   const font = '12px system-ui, sans-serif', values = (plot, splits) => splits.map(value => value === null ? '' : plain(value));
   const axis = { stroke: css('--quiet'), grid: { stroke: css('--line'), width: 1 }, ticks: { show: false }, font, values };
   const names = { values: (plot, splits) => splits.map(x => ticks[x] ?? ''), incrs: [1, 2, 5, 10, 20, 50], space: 14 };
   if (ticks.length > 8) Object.assign(names, { rotate: -60, size: 100 });
   const reach = (plot, least, most) => { // with the normal range, but not a low end that a logarithmic axis has far below
-    const ends = [least, most, log ? null : normal[0], normal[1], level].filter(end => end !== null);
+    const room = 0.5 * (most - least) || Infinity, far = series.flatMap(({ low, high }) => low ? [Math.max(Math.min(...low), least - room), Math.min(Math.max(...high), most + room)] : []);
+    const ends = [least, most, ...far, log ? null : normal[0], normal[1], level].filter(end => end !== null);
     const outer = [Math.min(...ends), Math.max(...ends)];
     return log ? uPlot.rangeLog(...outer, 10, false) : uPlot.rangeNum(...outer, 0.08, true);
   };
@@ -81,7 +85,7 @@ function draw(chart) {
     ],
     series: [{}, ...series.map(look), ...faint.map(line => ({ ...look(line), alpha: 0.25, points: { show: false } }))],
     hooks: {
-      drawAxes: [plot => shade(plot, normal, level)],
+      drawAxes: [plot => { shade(plot, normal, level); spans(chart, plot); }],
       setCursor: [() => point(chart)],
       setSelect: [plot => {
         const { left, width } = plot.select;
@@ -107,6 +111,30 @@ function shade(plot, [low, high], level) {
   ctx.restore();
 }
 
+// The interval of each value, as a band along a line, or as a whisker.
+function spans(chart, plot) {
+  const { ctx, bbox: { left, top, width, height } } = plot;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(left, top, width, height);
+  ctx.clip();
+  for (const { name, x, low, high } of chart.series.filter(line => line.low && !hidden.has(line.name))) {
+    const xs = x[unitOf(chart)].map(value => plot.valToPos(value, 'x', true)), [ups, downs] = [high, low].map(ys => ys.map(value => plot.valToPos(value, 'y', true)));
+    ctx.fillStyle = ctx.strokeStyle = colourOf(chart, name);
+    ctx.lineWidth = 1.5 * devicePixelRatio;
+    ctx.globalAlpha = 0.7;
+    ctx.beginPath();
+    if (xs.length < 40) xs.forEach((at, i) => { ctx.moveTo(at, ups[i]); ctx.lineTo(at, downs[i]); });
+    ctx.stroke();
+    ctx.globalAlpha = 0.12;
+    ctx.beginPath();
+    xs.forEach((at, i) => ctx.lineTo(at, ups[i]));
+    for (let i = xs.length - 1; i >= 0; i--) ctx.lineTo(xs[i], downs[i]);
+    ctx.fill();
+  }
+  ctx.restore();
+}
+
 // The lines in sight, each with its value under the cursor, the greatest first.
 function read({ plot, series }) {
   const lines = series.map(({ name }, i) => ({ name, at: plot.cursor.idxs[i + 1], y: plot.data[i + 1][plot.cursor.idxs[i + 1]] }));
@@ -128,7 +156,7 @@ function point(chart) {
     const other = xs[at] === xs[idx] ? '' : ` at ${along(chart, xs[at])}`;
     return make('span', { class: name === best.name ? 'best' : '' }, swatch(colourOf(chart, name)), name && `${name}: `, make('b', {}, plain(y)), other);
   });
-  tip.append(make('span', {}, `${smoothing ? 'smoothed, ' : ''}${unitOf(chart)} ${along(chart, xs[idx])}`), ...rows);
+  tip.append(make('span', {}, `${smoothing && isCurve(chart) ? 'smoothed, ' : ''}${unitOf(chart)} ${along(chart, xs[idx])}`), ...rows);
   tip.classList.toggle('many', lines.length > 12);
   const { left: edge, top: height } = frame.getBoundingClientRect(), at = plot.over.offsetLeft + left, { offsetWidth: wide, offsetHeight: high } = tip;
   const right = edge + at + 14 + wide < innerWidth ? at + 14 : at - 14 - wide; // beside the pointer, and within the window
@@ -230,7 +258,7 @@ for (const chart of curves) {
   chart.tip = make('output', { class: 'tip' });
   const rows = () => shown().flatMap(({ name, x, y }) => y.map((value, i) => [name || title, along(chart, x[unitOf(chart)][i]), `${value ?? ''}`]));
   frame.prepend(make('div', { class: 'head' }, frame.firstChild, make('div', { class: 'tools' },
-    button('PNG', `Copy the chart ${title} as PNG`, async from => give(from, await picture(chart, shown()), 'chart.png')),
+    button('PNG', `Copy the chart ${title} as PNG`, async from => { if (chart.stale) draw(chart); give(from, await picture(chart, shown()), 'chart.png'); }),
     button('CSV', `Copy the numbers of the chart ${title} as CSV`, from => give(from, FORMATS.CSV([['line', unitOf(chart), title], ...rows()]), 'chart.csv')))));
   frame.append(chart.tip);
   set(frame, { tabindex: 0, role: 'group', 'aria-label': `${title}; the arrow keys read its values` });
