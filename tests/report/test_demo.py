@@ -32,6 +32,6 @@ def test_the_demo_trains_measures_and_draws_its_page(tmp_path):
     assert (counts['section'], counts['table']) == (7, 1) and str(tmp_path / 'report.html') in done.stdout.replace(
         '\n', ''
     )
-    assert counts['svg'] == 3 * 2 + 2 + page.count('class="curves')  # bars, maps, the still pictures of curves
-    assert page.count('class="curves') == 4 + len(CHANGES)
+    assert counts['svg'] == 3 * 2 + page.count('class="curves')  # bars, the still pictures of maps and curves
+    assert page.count('class="curves') == 2 + 4 + len(CHANGES)
     assert counts['img'] == 8 * 3 + 8 * (1 + 7)  # pairs, neighbours
