@@ -29,6 +29,15 @@ start() {
     [[ $code != 138 && $code != 140 && (-z $told || $code == 0) ]] || code=75
 }
 
+# The same, and three times more where a signal has killed it, as the kernel does where memory ends: it resumes by itself.
+start_again() {
+    local try
+    for try in 1 2 3 4; do
+        start "$@"
+        [[ $code -gt 128 ]] || return 0
+    done
+}
+
 # go_back FOLDER: put the job back into the queue, one task of an array by its own number, or end it if it was cancelled.
 # A launcher may be gone before its workers; each of them holds a lock in the run's folder until it has saved.
 go_back() {

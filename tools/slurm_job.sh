@@ -11,7 +11,7 @@ python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo py
 source mmairl/stopping.sh || exit 2
 # --kill-on-bad-exit=0: the first that has saved must not end the others; --wait: those of one that has crashed end after it.
 # srun does not know sbatch's --cpus-per-task by itself. In a session of its own, what ends the job's processes spares it.
-start setsid srun --kill-on-bad-exit=0 --wait=120 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} \
+start_again setsid srun --kill-on-bad-exit=0 --wait=120 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} \
     "$python" -u tools/train.py "$config" --work-dir "$work_dir" --launcher slurm --resume "$@"
 [[ $code == 75 ]] && go_back "$work_dir"
 exit "$code"

@@ -29,12 +29,8 @@ rm -f "$run_folder/failed.txt"
 export OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-{{ cpus }}} / {{ processes }}))
 {% endif %}
 
-# What a signal has killed, as the kernel does where memory ends, is tried again from its newest checkpoint.
 run() {
-    for try in 1 2 3 4; do
-        start "$@"
-        [[ $code -gt 128 ]] || break
-    done
+    start_again "$@"
     [[ $code != 75 ]] || go_back "$run_folder"
     [[ $code != 0 ]] || return 0
     words=$(tail -c 20000 "$run_folder/log.txt" | grep -E '{{ last_words }}' | tail -n 1)

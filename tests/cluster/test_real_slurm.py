@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 # A process that heeds signals as ours do: it saves and leaves with 75. Started again, it is done.
 RUN = """
 n=${SLURM_PROCID:-0}  # a batch script is the first
+[[ -z ${KILLED:-} || -e killed$n ]] || { touch killed$n; [[ $n != 1 ]] || kill -KILL $$; exit 1; }
 [[ ! -e saved$n ]] || { echo "$SLURMD_NODENAME $SLURM_CPUS_PER_TASK $OMP_NUM_THREADS $*" > done$n; exit 0; }
 trap 'sleep 1; echo "$*" >> saved$n; exit 75' TERM INT HUP USR1 USR2
 touch ready$n
@@ -139,12 +140,14 @@ def test_a_study_job_goes_on_or_fails_as_its_run_does(slurm, started, command):
     assert (failed.read_text() if failed.is_file() else '') == said
 
 
-def test_a_study_job_of_two_nodes_saves_in_all_its_processes_and_comes_back_unless_it_was_cancelled(slurm, folder):
+def test_a_study_job_of_two_nodes_saves_in_all_its_processes_and_comes_back_unless_it_was_cancelled(
+    slurm, folder, monkeypatch
+):
     """Also where a process was killed before, and the others have ended by themselves."""
     commands = ('scancel JOB', 'scancel --full --signal=TERM JOB', 'scancel --batch --signal=USR1 JOB')
     runs = {command: run_in(folder / str(number)) for number, command in enumerate(commands)}
-    once = '[[ -e killed$SLURM_PROCID ]] || { touch killed$SLURM_PROCID; [[ $SLURM_PROCID = 1 ]] && kill -KILL $$; exit 1; }'
-    numbers = submit(dict.fromkeys(runs.values(), once + RUN), 'all', devices=2, per_node=1, cpus=3)
+    monkeypatch.setenv('KILLED', '1')
+    numbers = submit(dict.fromkeys(runs.values(), RUN), 'all', devices=2, per_node=1, cpus=3)
     started = {command: (number, run.folder) for number, (command, run) in zip(numbers, runs.items())}
     tell(slurm, started, 2)
     for command, job in started.items():
@@ -323,6 +326,7 @@ def python(folder) -> str:
 
 
 def test_the_job_of_the_docs_saves_in_all_its_tasks_and_goes_on_unless_it_was_cancelled(slurm, folder, python):
+    """Also where one of them was killed before."""
     expected = {
         'scancel JOB': CANCELLED,
         'scancel --signal=USR1 JOB': WENT_ON,  # to the tasks, as Slurm does before the time limit
@@ -332,7 +336,7 @@ def test_the_job_of_the_docs_saves_in_all_its_tasks_and_goes_on_unless_it_was_ca
     for number, command in enumerate(expected):
         (own := folder / str(number)).mkdir()
         options = ('-n2', '-c2', '--chdir', ROOT, '--output', pattern(own / 'log.txt'), ROOT / 'tools/slurm_job.sh')
-        started[command] = slurm.submit(*options, 'x.py', own, '--seed', 3, PYTHON=python), own
+        started[command] = slurm.submit(*options, 'x.py', own, '--seed', 3, PYTHON=python, KILLED='1'), own
     tell(slurm, started, 2)
     for command, job in started.items():
         done = ended(slurm, job, expected[command], 2)
@@ -370,7 +374,8 @@ def test_srun_passes_on_what_its_script_is_told_and_all_tasks_save(slurm, folder
         slurm.wait_for(lambda: 'queued' in (own / 'log').read_text() if waits else all(map(Path.is_file, begun)))  # noqa: B023
         send(process.pid, signal.Signals[f'SIG{name}'])
     for (process, own), (*_, waits) in zip(running, TOLD_SRUN):
-        assert process.wait(120) == 75, (own / 'log').read_text()
+        slurm.wait_for(lambda: process.poll() is not None)  # noqa: B023
+        assert process.returncode == 75, (own / 'log').read_text()
         assert [(own / f'saved{task}').is_file() for task in (0, 1)] == [not waits] * 2
 
 
