@@ -173,11 +173,11 @@ def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
 def flat(value: Any, key: str = '') -> dict[str, Any]:
     """The values of a config by their dotted keys."""
     value = list(value) if isinstance(value, tuple) else value
-    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+    if isinstance(value, list) and any(isinstance(part, dict) for part in value):
         value = dict(enumerate(value))
     if not isinstance(value, dict):
         return {key: value}
-    return {at: leaf for name, one in value.items() for at, leaf in flat(one, f'{key}.{name}'.lstrip('.')).items()}
+    return {at: leaf for name, part in value.items() for at, leaf in flat(part, f'{key}.{name}'.lstrip('.')).items()}
 
 
 def teach_mmengine() -> None:

@@ -87,7 +87,7 @@ def printable(name: object) -> str:
     >>> printable('cat\n\x1b[2J.jpg')
     'cat\\n\\x1b[2J.jpg'
     """
-    return ''.join(one if one.isprintable() else one.encode('unicode_escape').decode() for one in str(name))
+    return ''.join(char if char.isprintable() else char.encode('unicode_escape').decode() for char in str(name))
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.8) -> str:

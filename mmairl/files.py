@@ -194,7 +194,7 @@ def _complaint(content: Any, kind: Any, strict: bool, place: str = '') -> str:
     elif said.startswith('Object missing required field'):
         said = f'lacks {said.split("`")[1]}'
     elif said.startswith('Expected'):
-        wanted = re.sub('`(.*?)`', lambda of: _words(kind) if of[1] == 'array' else _known(of[1]), wanted)
+        wanted = re.sub('`(.*?)`', lambda name: _words(kind) if name[1] == 'array' else _known(name[1]), wanted)
         said = f'e{wanted[1:]}{" as each key" * at.startswith("`key`")}' + (given and f', and is {_known(given[1:-1])}')
     return f'{place}: {said}' if place else said
 

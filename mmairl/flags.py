@@ -47,9 +47,9 @@ def fraction(text: str) -> float:
 
 def size_in_bytes(text: str) -> int:
     """Bytes, as in '500M' or '1G', by powers of 1024."""
-    if not (found := re.fullmatch(r'(\d+)([KMGT]?)', text)) or not int(found[1]):
+    if not (parts := re.fullmatch(r'(\d+)([KMGT]?)', text)) or not int(parts[1]):
         raise argparse.ArgumentTypeError(f'{text!r} is no size; give one such as 500M or 1G')
-    return int(found[1]) << 10 * ' KMGT'.index(found[2] or ' ')
+    return int(parts[1]) << 10 * ' KMGT'.index(parts[2] or ' ')
 
 
 def above_zero(text: str) -> float:

@@ -21,12 +21,12 @@ REGISTERED = re.compile(r'^@\w+\.register_module\((.*)\).*\nclass (\w+)', re.MUL
 @cache
 def files_of(package: str) -> dict[str, str]:
     """The module of each registered class of a package, read from the text of its files: none of them is imported."""
-    found = {}
+    modules = {}
     folder = Path(__file__).parent.joinpath(*package.split('.')[1:])
     for file in sorted(folder.glob('*.py')):
         for words, name in REGISTERED.findall(file.read_text('utf-8')):
-            found.update(dict.fromkeys([name, *re.findall(r"'(\w+)'", words)], f'{package}.{file.stem}'))
-    return found
+            modules.update(dict.fromkeys([name, *re.findall(r"'(\w+)'", words)], f'{package}.{file.stem}'))
+    return modules
 
 
 def class_of(package: str, name: str) -> Any:
@@ -61,8 +61,8 @@ class Registry(parent.Registry):
 
     def names(self) -> list[str]:
         """All names that it knows so far, and those that are in the text of its files."""
-        found = [name for package in self._locations for name in files_of(package)]
-        return [*found, *self.module_dict, *self.parent.module_dict]
+        names = [name for package in self._locations for name in files_of(package)]
+        return [*names, *self.module_dict, *self.parent.module_dict]
 
     def peek(self, name: str) -> type | None:
         """The class of this name, unless another package would have to be imported to look for it."""

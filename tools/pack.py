@@ -60,9 +60,9 @@ def source_of(args: argparse.Namespace) -> FileDataset | Shards:
 
 def print_statistics(dataset: FileDataset | Shards, args: argparse.Namespace) -> None:
     """As a config has them."""
-    found = statistics(dataset, args.workers)
-    mean, std = (', '.join(f'{value:.5g}' for value in values) for values in (found.mean, found.std))
-    print(f'# of {found.images} images in {args.source}; {found.unreadable} could not be read')
+    measured = statistics(dataset, args.workers)
+    mean, std = (', '.join(f'{value:.5g}' for value in values) for values in (measured.mean, measured.std))
+    print(f'# of {measured.images} images in {args.source}; {measured.unreadable} could not be read')
     print(f'model = dict(data_preprocessor=dict(mean=[{mean}], std=[{std}]))')
 
 

@@ -132,11 +132,11 @@ def _check_part(path: str, entry: dict, box: Registry | None) -> None:
             f'{path} has no type; set {path}.type to a registered {box.name}, or {path}=None to leave it out'
         )
     name, boxes = entry['type'], BOXES if box is None else [box]
-    kinds = [kind for one in boxes if (kind := one.peek(name))] if isinstance(name, str) else [name]
+    kinds = [kind for place in boxes if (kind := place.peek(name))] if isinstance(name, str) else [name]
     if not kinds and box is not None and (kind := box.get(name)):
         kinds = [kind]  # of a package that is not imported yet
     if not kinds:
-        near = closest(name, [known for one in boxes for known in one.names()], 0.8 if box is None else 0.6)
+        near = closest(name, [known for place in boxes for known in place.names()], 0.8 if box is None else 0.6)
         if box is None and not near:
             return  # a type that the platform chooses by itself, or one that is built later
         raise UserError(
@@ -157,13 +157,13 @@ def _check_part(path: str, entry: dict, box: Registry | None) -> None:
 
 def _parameters(kind: Callable) -> dict[str, inspect.Parameter]:
     """The arguments that a class takes; OTHERS is among them if it passes any on to code that is not its bases'."""
-    found: dict[str, inspect.Parameter] = {}
+    arguments: dict[str, inspect.Parameter] = {}
     for base in inspect.getmro(kind) if inspect.isclass(kind) else (kind,):
         method = vars(base).get('__init__') if inspect.isclass(base) else base
         if method is None or base is object:
             continue
         own = inspect.signature(method).parameters
-        found = {**own, **found}
+        arguments = {**own, **arguments}
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
-            return found
-    return {**found, OTHERS: None}
+            return arguments
+    return {**arguments, OTHERS: None}

@@ -55,8 +55,8 @@ class Start:
 
     def take(self, path: str | Path) -> dict[str, Any]:
         """The checkpoint, once; it is not kept for the rest of the run."""
-        found, self.checkpoint = self.checkpoint, None
-        return load_checkpoint(path) if found is None or str(path) != self.path else found
+        checkpoint, self.checkpoint = self.checkpoint, None
+        return load_checkpoint(path) if checkpoint is None or str(path) != self.path else checkpoint
 
     def begin(self, work_dir: Path) -> None:
         """Note whose the checkpoints in the work dir are from now on, so that `--resume` never takes an earlier run's."""
@@ -71,13 +71,13 @@ def choose_start(cfg: Config) -> Start:
     `resume=True` with `load_from` goes on from that file. `resume=True` alone goes on from the newest checkpoint of the run in
     the work dir; `resume='auto'` does too, and where there is none keeps to `load_from`, as the first start did.
     """
-    work_dir, found = Path(cfg.work_dir), None
+    work_dir, newest = Path(cfg.work_dir), None
     if cfg.get('resume') and (cfg.resume == 'auto' or not cfg.get('load_from')):
         if is_main_process():
             out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
             folder = work_dir if out_dir is None else Path(out_dir) / work_dir.name  # as mmengine's hook has it
-            found = newest_checkpoint(folder, run_in(work_dir), work_dir / 'last_checkpoint')
-        path = [found and str(found[0])]
+            newest = newest_checkpoint(folder, run_in(work_dir), work_dir / 'last_checkpoint')
+        path = [newest and str(newest[0])]
         broadcast_object_list(path)
         cfg.resume = path[0] is not None
         cfg.load_from = path[0] or cfg.get('load_from')
@@ -85,7 +85,7 @@ def choose_start(cfg: Config) -> Start:
             print_log(f'{work_dir} holds no checkpoint of this run: starting from the beginning', logger='current')
     start = Start(path=cfg.get('load_from') and str(cfg.load_from), resume=bool(cfg.get('resume')))
     if start.path:
-        start.checkpoint = found[1] if found else load_checkpoint(start.path)
+        start.checkpoint = newest[1] if newest else load_checkpoint(start.path)
         if start.resume and (lacking := _lacking(start.checkpoint)):
             raise UserError(f'{start.path} cannot be resumed from: it holds no {lacking}; give a training checkpoint')
     start.run = start.checkpoint['meta'].get('run') if start.resume else secrets.token_hex(8)
@@ -113,10 +113,10 @@ def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = 
     """
     note = note or folder / 'last_checkpoint'
     last = Path(note.read_text(errors='replace').strip()).name if note.is_file() else None
-    found = [path for path in folder.glob('*.pth') if path.is_file() and not path.name.startswith('best_')]
-    found.sort(key=lambda path: (path.name == last, path.stat().st_mtime_ns), reverse=True)
+    saved = [path for path in folder.glob('*.pth') if path.is_file() and not path.name.startswith('best_')]
+    saved.sort(key=lambda path: (path.name == last, path.stat().st_mtime_ns), reverse=True)
     damaged = False
-    for path in found:
+    for path in saved:
         try:
             checkpoint = load_checkpoint(path)
         except DamagedCheckpoint as error:
@@ -130,16 +130,16 @@ def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = 
         said = f'{path} is of an earlier run in this folder and is left alone; to go on from it, give it to --resume'
         print_log(said, logger='current', level=logging.WARNING)
     if damaged:
-        raise UserError(f'none of the {len(found)} checkpoints in {folder} is whole; start again without --resume')
+        raise UserError(f'none of the {len(saved)} checkpoints in {folder} is whole; start again without --resume')
     return None
 
 
 def consolidate(src: Path, dst: Path) -> str:
     """Write a training checkpoint's weights and origin to a file of their own, and say what was done."""
-    found = newest_checkpoint(src, run_in(src)) if src.is_dir() else (src, load_checkpoint(src))
-    if found is None:
+    newest = newest_checkpoint(src, run_in(src)) if src.is_dir() else (src, load_checkpoint(src))
+    if newest is None:
         raise UserError(f'{src} holds no checkpoint; give the work_dir of a run')
-    path, checkpoint = found
+    path, checkpoint = newest
     if missing := [part for part in ('meta', 'state_dict') if part not in checkpoint]:
         raise UserError(f'{path} is no training checkpoint: it holds no {missing[0]}; give one of a run of mmairl')
     write_checkpoint(dict(meta=checkpoint['meta'], state_dict=checkpoint['state_dict']), output(dst, path))
@@ -207,7 +207,7 @@ class Checkpointed:
     @cached_property
     def _origin(self) -> dict[str, Any]:
         """Describe the run in a checkpoint's meta, once: formatting its config takes longer than a step."""
-        found = dict(
+        origin = dict(
             cfg=self.cfg.pretty_text,
             settings=settings(self.cfg),
             seed=self.seed,
@@ -218,7 +218,7 @@ class Checkpointed:
             types=types(self.cfg),
         )
         metainfo = getattr(self.train_dataloader.dataset, 'metainfo', None)
-        return found if metainfo is None else {**found, 'dataset_meta': metainfo}
+        return origin if metainfo is None else {**origin, 'dataset_meta': metainfo}
 
 
 def types(cfg: Config) -> dict[str, bool]:

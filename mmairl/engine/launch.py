@@ -74,9 +74,11 @@ def leave_out_late_schedules(cfg: Config) -> None:
     """A run cut short, as by `train_cfg.max_epochs=1`, may end before a schedule begins, which mmengine refuses."""
     if isinstance(cfg.get('param_scheduler'), list):
         lengths = {True: cfg.train_cfg.get('max_epochs'), False: cfg.train_cfg.get('max_iters')}
-        ends = [lengths[one.get('by_epoch', True)] for one in cfg.param_scheduler]
+        ends = [lengths[schedule.get('by_epoch', True)] for schedule in cfg.param_scheduler]
         cfg.param_scheduler = [
-            one for one, end in zip(cfg.param_scheduler, ends) if end is None or one.get('begin', 0) < end
+            schedule
+            for schedule, end in zip(cfg.param_scheduler, ends)
+            if end is None or schedule.get('begin', 0) < end
         ]
 
 

@@ -29,7 +29,7 @@ def log_to(cfg: Config, names: str | Iterable[str]) -> None:
     for name in [names] if isinstance(names, str) else names:
         if name not in NAMES:
             raise UserError(f"there is no logger '{name}'{closest(name, NAMES, 0.6)}; say one of {', '.join(NAMES)}")
-        if not any(one['type'] == NAMES[name] for one in backends):
+        if not any(backend['type'] == NAMES[name] for backend in backends):
             backends.append(dict(type=NAMES[name]))
 
 

@@ -67,27 +67,27 @@ def take_up_optimizer(
 ) -> list[Change]:
     """Load the optimizer's state and its schedules; what today's config sets otherwise is applied, and returned."""
     saved, states = checkpoint['optimizer']['param_groups'], checkpoint.get('param_schedulers') or []
-    kept = [_settings(one.state_dict()) for one in schedules] == [_settings(one) for one in states]
+    kept = [_settings(schedule.state_dict()) for schedule in schedules] == [_settings(state) for state in states]
     before = saved[0].get('lr')
     if not kept:
         _step_to(schedules, checkpoint['meta'], epoch_length)
     today = [dict(group) for group in optim_wrapper.optimizer.param_groups]
     optim_wrapper.load_state_dict(checkpoint['optimizer'])
     groups = optim_wrapper.optimizer.param_groups  # other dictionaries than before
-    found: dict[str, Change] = {}
-    scheduled = {one.param_name for one in schedules}
+    changes: dict[str, Change] = {}
+    scheduled = {schedule.param_name for schedule in schedules}
     for group, wanted in zip(groups, today):
         for key, value in wanted.items():
             if key in FORM or (kept and key in scheduled) or group.get(key) == value:
                 continue
-            found[key] = (f'optimizer: {key}', group.get(key), value, 'applied')
+            changes[key] = (f'optimizer: {key}', group.get(key), value, 'applied')
             group[key] = value
     if kept:
         for schedule, state in zip(schedules, states):
             schedule.load_state_dict(state)
     else:
-        found['lr'] = ('schedules: lr at this point', before, groups[0].get('lr'), 'made anew for the whole run')
-    return list(found.values())
+        changes['lr'] = ('schedules: lr at this point', before, groups[0].get('lr'), 'made anew for the whole run')
+    return list(changes.values())
 
 
 def _settings(state: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def version_changes(meta: dict[str, Any]) -> list[Change]:
     before = meta.get('mmairl_version', 'before versions were kept')
     for name, ours in meta.get('types', {}).items():
         if ours != is_ours(name):
-            owners = ['mmairl' if one else 'another package' for one in (ours, is_ours(name))]
+            owners = ['mmairl' if own else 'another package' for own in (ours, is_ours(name))]
             raise UserError(
                 f"the config's {name} was of {owners[0]} when the checkpoint was made (mmairl {before}) and is of {owners[1]} "
                 f'now (mmairl {mmairl.__version__}): {AGAIN}'
@@ -129,10 +129,10 @@ def require_same_optimizer(checkpoint: dict[str, Any], groups: Groups, today: di
         if isinstance(value, (str, bytes)):
             raise TypeError('the state of its optimizer holds text')
     key = 'optim_wrapper.optimizer.type'
-    before, now = (one.get(key, '').rpartition('.')[2] for one in (checkpoint['meta'].get('settings', {}), today))
+    before, now = (held.get(key, '').rpartition('.')[2] for held in (checkpoint['meta'].get('settings', {}), today))
     if before and before != now:
         raise UserError(f"the checkpoint's optimizer is {before} and the config's is {now}: {AGAIN}")
-    sizes = [[len(group['params']) for group in one] for one in (saved, groups)]
+    sizes = [[len(group['params']) for group in side] for side in (saved, groups)]
     if sizes[0] != sizes[1]:
         raise UserError(
             f"the checkpoint's optimizer has {sum(sizes[0])} parameters in {len(sizes[0])} groups and the config's has "
@@ -157,13 +157,13 @@ def require_same_length(
 
 def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
     """List the differences between the settings in a checkpoint, if it holds any, and today's."""
-    found = []
+    changes = []
     for key in dict.fromkeys([*old, *new]) if isinstance(old, dict) else ():
         before, now = old.get(key), new.get(key)
         if before == now or (key == 'randomness.seed' and now == 'None'):
             continue
-        found.append((key, before, now, "the checkpoint's is kept" if key == 'randomness.seed' else 'applied'))
-    return found
+        changes.append((key, before, now, "the checkpoint's is kept" if key == 'randomness.seed' else 'applied'))
+    return changes
 
 
 def table(changes: Sequence[Change]) -> str:

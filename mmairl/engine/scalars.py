@@ -51,11 +51,14 @@ def config_of(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
 
     def value(node: ast.expr) -> Any:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict':
-            return {**(value(node.args[0]) if node.args else {}), **{of.arg: value(of.value) for of in node.keywords}}
+            return {
+                **(value(node.args[0]) if node.args else {}),
+                **{keyword.arg: value(keyword.value) for keyword in node.keywords},
+            }
         if isinstance(node, ast.Dict):
-            return {ast.literal_eval(key): value(of) for key, of in zip(node.keys, node.values)}
+            return {ast.literal_eval(key): value(item) for key, item in zip(node.keys, node.values)}
         if isinstance(node, (ast.List, ast.Tuple)):
-            return [value(of) for of in node.elts]
+            return [value(item) for item in node.elts]
         try:
             return ast.literal_eval(node)
         except ValueError:

@@ -34,7 +34,9 @@ class NonFiniteHook(Hook):
         model = network_of(runner)
         buffers = [buffer for layer in norms_of(model) for buffer in layer.buffers()]
         # Means and variances, and counts of batches: torch copies a list of both kinds tensor by tensor.
-        self.statistics = [[one for one in buffers if one.is_floating_point() == kind] for kind in (True, False)]
+        self.statistics = [
+            [buffer for buffer in buffers if buffer.is_floating_point() == kind] for kind in (True, False)
+        ]
         self.before = [[buffer.clone() for buffer in part] for part in self.statistics]
         self.images: list[int] = []  # of this step, and of the last one
         self.last_images: list[int] = []
@@ -63,10 +65,10 @@ class NonFiniteHook(Hook):
         self.skipped += 1
         runner.message_hub.update_info('skipped_steps', self.skipped)
         sampler = runner.train_dataloader.sampler
-        found = dict(iteration=iteration, epoch=runner.epoch + 1, seed=getattr(sampler, 'seed', None))
+        place = dict(iteration=iteration, epoch=runner.epoch + 1, seed=getattr(sampler, 'seed', None))
         path = Path(runner.work_dir) / 'non_finite' / f'iter_{iteration}_process_{get_rank()}.json'
         name = getattr(runner.train_dataloader.dataset, 'name', None)
-        write_json(path, {**found, 'indices': images, 'files': [name(index) for index in images] if name else []})
+        write_json(path, {**place, 'indices': images, 'files': [name(index) for index in images] if name else []})
         runner.logger.warning(
             f'the {what} of iteration {iteration} are not finite: the step is skipped ({self.skipped} so far, the run ends at '
             f'{self.limit}); its images are listed in {path}'

@@ -78,14 +78,14 @@ class ExactCheckpointHook(CheckpointHook):
         """Keep the names of files that this hook can have written; others that a checkpoint names are not ours to remove."""
         ours = re.escape(self.filename_tmpl).replace(r'\{\}', r'\d{1,18}') + r'|iter_\d{1,18}\.pth'
         for key in ('kept_checkpoints', 'outdated_checkpoints', 'keep_ckpt_ids'):
-            found = info.get(key) if isinstance(info.get(key), list) else []
-            names = [name for name in found if isinstance(name, str) and re.fullmatch(ours, name)]
-            info[key] = [step for step in found if type(step) is int] if key == 'keep_ckpt_ids' else names
+            noted = info.get(key) if isinstance(info.get(key), list) else []
+            names = [name for name in noted if isinstance(name, str) and re.fullmatch(ours, name)]
+            info[key] = [step for step in noted if type(step) is int] if key == 'keep_ckpt_ids' else names
 
     def _in_folder(self, path: object) -> str | None:
         """The best checkpoint that a resumed one names, in this run's folder alone, since mmengine removes it."""
-        found = isinstance(path, str) and re.fullmatch(r'best_[^/\\]+\.pth', Path(path).name)
-        return self.file_backend.join_path(self.out_dir, found[0]) if found else None
+        best = isinstance(path, str) and re.fullmatch(r'best_[^/\\]+\.pth', Path(path).name)
+        return self.file_backend.join_path(self.out_dir, best[0]) if best else None
 
     def _take_up(self, runner: Runner, random_states: list[dict], place: dict[str, int]) -> None:
         """Be at the same point of the same order of images, with the same random numbers to come."""

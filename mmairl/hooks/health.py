@@ -172,12 +172,12 @@ class Recorder:
         values = {} if self.teacher_distance is None else dict(teacher_distance=self.teacher_distance.item())
         if len(self.norms) < 3:
             return values
-        gradients, weights, changes = torch.stack([one.double() for one in self.norms]).cpu()
+        gradients, weights, changes = torch.stack([norm.double() for norm in self.norms]).cpu()
         ratios = []
         for stage in dict.fromkeys(self.stages):
             rows = [row for row, name in enumerate(self.stages) if name == stage]
             gradient, weight, change = (
-                torch.linalg.vector_norm(one[rows]).item() for one in (gradients, weights, changes)
+                torch.linalg.vector_norm(norm[rows]).item() for norm in (gradients, weights, changes)
             )
             ratios.append(change / max(weight, 1e-12))
             values[f'gradient_norm_{stage}'], values[f'weight_norm_{stage}'] = gradient, weight

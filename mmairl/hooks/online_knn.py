@@ -58,12 +58,12 @@ class OnlineKNNHook(Hook):
         mean, std = (getattr(model.data_preprocessor, name).flatten().tolist() for name in ('mean', 'std'))
         workers = runner.cfg.train_dataloader.get('num_workers', 0)
         how = Extraction(mean, std, device=next(model.parameters()).device, workers=workers)
-        backbone, found = copy.deepcopy(model.backbone), []
+        backbone, features = copy.deepcopy(model.backbone), []
         for name, dataset in self.data.items():
             path = Path(runner.work_dir) / f'online_knn_{name}.npy'
             path.unlink(missing_ok=True)  # of a run that was killed
             barrier()
-            found.append(stored(path, backbone, dataset, how))
+            features.append(stored(path, backbone, dataset, how))
             barrier()
             path.unlink(missing_ok=True)  # what is open can still be read
-        return found
+        return features

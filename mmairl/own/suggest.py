@@ -66,7 +66,7 @@ def choices(
     network = {'model.backbone.depth': 18, 'model.projector.in_channels': 512}
     if base.model.projector.hidden_channels == base.model.projector.in_channels:  # as wide as the features, in MoCo v2
         network['model.projector.hidden_channels'] = 512
-    found = [
+    made = [
         Choice(
             network,
             'customary',
@@ -103,7 +103,7 @@ def choices(
     ]
     if base.model.get('queue'):
         length = LONGEST_QUEUE if large else queue_for(images, batch)
-        found.append(
+        made.append(
             Choice(
                 {'model.queue.length': length},
                 'customary',
@@ -122,7 +122,7 @@ def choices(
         ]
     if channels:
         normal = {f'model.data_preprocessor.{key}': [value] * channels for key, value in (('mean', 0.5), ('std', 0.25))}
-        found.append(
+        made.append(
             Choice(
                 {'model.backbone.in_channels': channels, **normal},
                 'customary',
@@ -135,7 +135,7 @@ def choices(
         dataset['views'] = [without_rgb(view) for view in views]
         reason = 'a folder of images at any depth. The views have no grey, saturation and hue, which only RGB has.'
     return [
-        *found,
+        *made,
         Choice({f'train_dataloader.dataset.{key}': value for key, value in dataset.items()}, 'customary', reason),
     ]
 

@@ -62,9 +62,9 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
         file.seek(0)
         return PlainUnpickler(file, encoding='latin1').load()
     if head.startswith(b'PK\x03\x04'):
-        if found := damage(file):
+        if fault := damage(file):
             raise DamagedCheckpoint(
-                f'{path} is truncated or damaged: {found}; copy it again or use an earlier checkpoint'
+                f'{path} is truncated or damaged: {fault}; copy it again or use an earlier checkpoint'
             )
         with zipfile.ZipFile(file) as archive:
             for name in archive.namelist():
@@ -94,8 +94,8 @@ def damage(file: IO[bytes] | Path) -> str | None:
 def _explained(path: Path, error: Exception) -> UserError:
     """The one sentence for what a pickle asked for or failed in."""
     text = str(error)
-    if found := re.search(r'it holds [^.\n]+', text):
-        return UserError(f'{path} was refused: {found[0]}; only load files that hold plain weights')
+    if held := re.search(r'it holds [^.\n]+', text):
+        return UserError(f'{path} was refused: {held[0]}; only load files that hold plain weights')
     asked = re.search(r'GLOBAL (\S+)|asks to run (\S+)', text)
     if asked and isinstance(error, pickle.UnpicklingError):
         name = asked[1] or asked[2]
@@ -161,9 +161,9 @@ def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: s
     missing = [f'it lacks {key}' for key in here if key not in there]
     unexpected = [f'it has {key} beyond the config' for key in there if key not in here]
     faults = [
-        found[0] + (f' (and {len(found) - 1} more such)' if found[1:] else '')
-        for found in (shapes, kinds, missing, unexpected)
-        if found
+        faulty[0] + (f' (and {len(faulty) - 1} more such)' if faulty[1:] else '')
+        for faulty in (shapes, kinds, missing, unexpected)
+        if faulty
     ]
     if faults:
         raise UserError(
