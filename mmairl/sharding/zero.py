@@ -185,7 +185,7 @@ def without_storage(module: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def plain_copy(module: nn.Module, empty: nn.Module, memo: dict) -> nn.Module:
-    """What `copy.deepcopy` gives of a part of a sharded network: a plain module with whole weights in every process."""
+    """Copy a part of a sharded network as `copy.deepcopy` does: a plain module with whole weights in every process."""
     found = copy.deepcopy(empty, memo)
     weights = {
         name: whole(value) if isinstance(value, DTensor) else value for name, value in module.state_dict().items()

@@ -1,4 +1,4 @@
-"""What mmdet and mmseg lack for the transfer tables; each module is imported by the configs that name it.
+"""The parts for the transfer tables that mmdet and mmseg lack; each module is imported by the configs that name it.
 
 Both import all of mmcv's ops at once, so what stands in for ops that are not installed has to be there before.
 """

@@ -1,4 +1,4 @@
-"""What mmseg lacks for NYUv2 depth as BYOL measures it: Laina et al.'s up-projection, the reverse Huber loss, the views."""
+"""NYUv2 depth as BYOL measures it, which mmseg lacks: Laina et al.'s up-projection, the reverse Huber loss, the views."""
 
 from itertools import pairwise
 
@@ -92,7 +92,7 @@ class NYUAugmentation:
         return array[top : top + height, left : left + width]
 
     def _coloured(self, image: np.ndarray) -> np.ndarray:
-        """Of an image as mmcv reads it, whose channels are blue, green, red."""
+        """Jitter the colours of an image as mmcv reads it, whose channels are blue, green, red."""
         x = torch.from_numpy(image[:, :, ::-1].copy()).permute(2, 0, 1).float() / 255
         x = (x + np.random.uniform(-0.1255, 0.1255)).clamp(0, 1)
         x = T.adjust_saturation(x, np.random.uniform(0.5, 1.5))

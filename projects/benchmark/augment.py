@@ -80,7 +80,7 @@ def worker_views(view: list[dict]) -> Callable[[Tensor], list[Tensor]]:
 
 
 def worker_peers(photographs: list[np.ndarray]) -> dict[str, Views]:
-    """What others do in a worker: each from the form that its own decoder gives to the bytes of two views."""
+    """The work of other libraries in a data worker: each from the form that its own decoder gives to the bytes of two views."""
     pil, tensors = [Image.fromarray(pixels) for pixels in photographs], [tensor(pixels) for pixels in photographs]
     released, batched = torchvision_released(), torchvision_v2()
     peers = {} if NUMPY_2 else {'mmpretrain': mmpretrain_views([pixels[..., ::-1].copy() for pixels in photographs])}

@@ -1,4 +1,4 @@
-"""What the machine can do at best, measured: float32 matrix products and memory traffic."""
+"""The machine at its best, measured: float32 matrix products and memory traffic."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Limits:
         return max(flops / self.flops, moved / self.moved)
 
     def reached(self, row: Row) -> float | None:
-        """That time over ours; above 1 where a cache spared the memory. None where no least work is given."""
+        """Divide the least time by ours; above 1 where a cache spared the memory. None where no least work is given."""
         return self.seconds(row.flops, row.moved) / row.ours if row.flops or row.moved else None
 
 

@@ -86,7 +86,7 @@ def decoding(files: list[bytes]) -> Iterator[Case]:
 
 
 def growing(folder: Path, count: int) -> Iterator[Case]:
-    """What finding and reading an image costs among few and among many: small JPEGs, a hundred a folder, and 16 archives."""
+    """Measure finding and reading an image among few and among many: small JPEGs, a hundred a folder, and 16 archives."""
     drawn = []
     for number in range(64):
         Image.fromarray(photograph(number)).resize((64, 48)).save(buffer := io.BytesIO(), 'JPEG', quality=QUALITY)

@@ -1,4 +1,4 @@
-"""What was measured, as a table for the terminal, as Markdown for the docs and as JSON."""
+"""The results of a suite, as a table for the terminal, as Markdown for the docs and as JSON."""
 
 import dataclasses
 import platform

@@ -1,4 +1,4 @@
-"""What a second process brings, and what the machine, batch norm's exchange and DDP's settings cost.
+"""The gain by a second process, and the cost of the machine, batch norm's exchange and DDP's settings.
 
 tools/benchmark.py --suite scaling: a row per way of running, each process on one thread.
 """
@@ -58,7 +58,7 @@ def _start(processes: int, steps: int) -> subprocess.Popen:
 
 
 def _read(runs: Sequence[subprocess.Popen]) -> dict[str, float]:
-    """What each run printed, among the platform's log; the slower one where two ran at once."""
+    """Read the line that each run printed, among the platform's log; the slower one where two ran at once."""
     answers = [json.loads(run.communicate()[0].split(ANSWER)[1].splitlines()[0]) for run in runs]
     return {name: max(answer[name] for answer in answers) for name in answers[0]}
 

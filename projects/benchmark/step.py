@@ -53,7 +53,7 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Size:
-    """What a step is measured at."""
+    """The sizes at which a step is measured."""
 
     depth: int
     image: int
@@ -111,7 +111,7 @@ def random_batch(size: Size, device: str = 'cpu') -> dict:
 
 
 def check_one_step() -> None:
-    """That all sides take the same step, in float64 on a small network.
+    """Check that all sides take the same step, in float64 on a small network.
 
     An untrained ResNet-50 amplifies float32's roundings to several percent of a layer's step, more on some processors.
     """
@@ -283,7 +283,7 @@ def training_loop(model: BaseModel, wrapper: OptimWrapper, batch: dict, hooks: l
 
 
 def flops(size: Size) -> float:
-    """Of the four passes and the backward one, counted on tensors without memory."""
+    """Count the operations of the four passes and the backward one, on tensors without memory."""
     model = siamese(size, 'byol').to('meta')
     views = [torch.empty(size.batch, 3, size.image, size.image, device='meta') for _ in range(2)]
     with FlopCounterMode(display=False) as counter:

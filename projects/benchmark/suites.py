@@ -1,4 +1,4 @@
-"""What is compared: each suite makes its cases when it is asked for, at full or (`quick`) at test size."""
+"""The suites of comparisons: each makes its cases when it is asked for, at full or (`quick`) at test size."""
 
 from collections.abc import Callable, Iterator
 

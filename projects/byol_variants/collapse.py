@@ -1,4 +1,4 @@
-"""Which variants collapse, shown on Shapes: python projects/byol_variants/collapse.py [--epochs 6].
+"""BYOL's variants and their collapse, on Shapes: python projects/byol_variants/collapse.py [--epochs 6].
 
 A collapsed network maps every image to one point: the standard deviation of its unit embeddings, over images, falls to 0.
 Spread evenly over the sphere, it is 1/sqrt(d) in every dimension; what is printed is relative to that.
@@ -49,7 +49,7 @@ def variant(predictor: bool, target: str, beta: float, epochs: int, work_dir: Pa
 
 @torch.no_grad()
 def spread_of(runner: Runner) -> float:
-    """Of the projections of unseen images, seen as in training."""
+    """Return the spread of the projections of unseen images, with the views of training."""
     model = runner.model.train()
     data = DATASETS.build(dict(type='Shapes', split='val', count=512, size=48))
     views = model.data_preprocessor(default_collate([data[i] for i in range(512)]), training=True)['inputs']

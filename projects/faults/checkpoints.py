@@ -49,7 +49,7 @@ def fuzz_checkpoints(count: int, seed: int, folder: Path) -> dict[str, int]:
 
 
 def training_checkpoint(seed: int) -> dict[str, Any]:
-    """What a checkpoint of mmengine's runner holds, after three steps of a small network."""
+    """Return a checkpoint of mmengine's runner, after three steps of a small network."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))

@@ -16,7 +16,7 @@ COMPARED = ('state_dict', 'optimizer', 'param_schedulers', 'online_probe', 'rand
 
 
 def different_runs(one: Path, other: Path) -> list[str]:
-    """Where two training checkpoints differ in what was learnt, in what comes next, or in a loss that was logged.
+    """List the differences of two training checkpoints in the weights, in the steps to come, or in a loss that was logged.
 
     >>> different_runs(Path('whole/iter_15.pth'), Path('resumed/iter_15.pth'))  # doctest: +SKIP
     []
@@ -30,7 +30,7 @@ def different_runs(one: Path, other: Path) -> list[str]:
 
 
 def differing(one: Any, other: Any, name: str) -> list[str]:
-    """Where two nested values differ in a type, a shape or a bit: 0.0 and -0.0 differ, NaN equals itself."""
+    """List where two nested values differ in a type, a shape or a bit: 0.0 and -0.0 differ, NaN equals itself."""
     if type(one) is not type(other):
         return [name]
     if isinstance(one, HistoryBuffer):

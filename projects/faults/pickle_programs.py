@@ -77,7 +77,7 @@ def outcome(path: Path) -> str:
 
 
 def _kinds(value: Any) -> list[str]:
-    """What a value is made of; '' for what is neither array, tensor nor plain."""
+    """Name the parts of a value; '' for one that is neither array, tensor nor plain."""
     if type(value) in PLAIN or (isinstance(value, np.generic) and value.dtype.kind in 'biufc'):
         return ['plain']
     if type(value) in (dict, OrderedDict, Counter):

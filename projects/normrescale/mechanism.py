@@ -56,7 +56,7 @@ def pretrained(name: str, folder: Path, seed: int) -> str:
 
 
 def starts(sgd: str, lars: str) -> dict[str, dict | None]:
-    """What fine-tuning begins from, by name."""
+    """Return the weights that fine-tuning begins from, by name."""
     rescaled = dict(type='NormRescaled', checkpoint=lars)
     return {
         'random': None,

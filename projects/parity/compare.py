@@ -283,7 +283,7 @@ def _() -> Outcome:
 
 
 def drawn_parameters(steps: list) -> Tensor:
-    """What lightly's view draws from: the smallest crop, and each operation's probability and strengths."""
+    """Return the ranges that lightly's view draws from: the smallest crop, and each operation's probability and strengths."""
     by_name = {type(step).__name__: step for step in steps}
     jitter, blur = by_name['RandomApply'], by_name['GaussianBlur']
     strengths = [getattr(jitter.transforms[0], name)[1] for name in ('brightness', 'contrast', 'saturation', 'hue')]

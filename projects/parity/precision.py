@@ -50,7 +50,7 @@ def with_torchvision(model: nn.Module) -> nn.Module:
 
 
 def cosines(model: nn.Module, batch: list[Tensor]) -> Tensor:
-    """Of each convolution's gradient in float32 and under autocast to bfloat16, in rising order."""
+    """Return the cosines of each convolution's gradient in float32 and under autocast to bfloat16, in rising order."""
     sides = []
     for enabled in (False, True):
         network = copy.deepcopy(model)  # whose batch-norm statistics may move
