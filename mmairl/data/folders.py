@@ -1,6 +1,7 @@
 """Images in files: a user's own folders, with or without classes, and the base of all sets that are made of files."""
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import chain
@@ -17,7 +18,8 @@ from mmairl.registry import DATASETS
 
 EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.gif', '.tif', '.tiff', '.ppm', '.pgm')
 Identity = tuple[int, int]  # of a folder: its device and inode
-THREADS = 16  # list folders side by side, since a network disk answers slowly
+THREADS = 16  # list folders side by side on a disk that answers slowly
+WAIT = 1e-3  # seconds for a folder that such a disk takes
 
 
 class FileDataset(ViewDataset):
@@ -97,7 +99,7 @@ class ImageFolder(FileDataset):
         classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.')
         label = {name: number for number, name in enumerate(classes)}
         files = [file for file in image_files(root, kinds=kinds) if os.sep in file]
-        return files, [label[file.split(os.sep)[0]] for file in files], classes
+        return files, [label[file.partition(os.sep)[0]] for file in files], classes
 
 
 @DATASETS.register_module()
@@ -118,8 +120,9 @@ def image_files(
 
     Hidden files and folders are left out; links to folders are followed. `above` are the folders that hold this one.
     """
-    folder = os.path.join(root, below)
+    folder, prefix = os.path.join(root, below), os.path.join(below, '')
     files, folders = [], []
+    began = time.perf_counter() - time.thread_time()
     try:
         status = os.stat(folder)
         this = status.st_dev, status.st_ino  # the same for a folder and for every link to it
@@ -127,17 +130,14 @@ def image_files(
             raise UserError(f'{printable(folder)} is a link to a folder that holds it; remove the link')
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name[0] == '.':
-                    continue
-                if entry.is_dir():
-                    folders.append(os.path.join(below, entry.name))
-                elif entry.name.lower().endswith(kinds):
-                    files.append(os.path.join(below, entry.name))
+                if entry.name[0] != '.':
+                    (folders if entry.is_dir() else files).append(prefix + entry.name)
     except OSError as error:
         raise UserError(
             f'{printable(error.filename)} cannot be listed ({error.strerror}); mend that, or move it out of {root}'
         ) from error
-    # Only the uppermost folders are listed side by side.
-    with nullcontext() if above else ThreadPoolExecutor(THREADS) as pool:
-        inner = (map if above else pool.map)(lambda at: image_files(root, at, (*above, this), kinds), sorted(folders))
-        return [*sorted(files), *chain.from_iterable(inner)]
+    waited = time.perf_counter() - time.thread_time() - began
+    # The uppermost folders are listed side by side where the disk is waited for; threads only slow down a fast one.
+    with ThreadPoolExecutor(THREADS) if waited > WAIT and not above else nullcontext() as pool:
+        inner = (pool.map if pool else map)(lambda at: image_files(root, at, (*above, this), kinds), sorted(folders))
+        return [*sorted(file for file in files if file.lower().endswith(kinds)), *chain.from_iterable(inner)]

@@ -7,10 +7,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import IntEnum
+from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import PIL
 import torch
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from torch import Tensor
@@ -54,6 +56,7 @@ class Reason(IntEnum):
     NOT_FINITE = 9, 'holds NaN or infinite values'
     NO_ARRAY = 10, 'is no array of height, width and channels in uint8, uint16 or floats'
     NOT_RGB = 11, 'is damaged, or a TIFF of other channels than RGB (then set channels of the data set)'
+    PAGES = 12, 'is a TIFF of several pages (set channels of the data set to the number of pages, or keep one page)'
 
 
 class UnreadableImage(UserError):
@@ -71,6 +74,8 @@ def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     torch.Size([3, 375, 500])
     """
     with faults_explained(data), opened(data, max_pixels) as image:
+        if image.format == 'TIFF' and image.n_frames > 1:
+            refuse_pages(image)
         pixels = sound_jpeg(image, data)
         if pixels is None:
             turn_upright(image)
@@ -92,6 +97,23 @@ def opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
                 yield image
     finally:
         Image.MAX_IMAGE_PIXELS = before
+
+
+def decoder() -> str:
+    """What decodes images, with the version."""
+    pillow = f'Pillow {PIL.__version__}'
+    return (
+        f'simplejpeg {version("simplejpeg")} for upright JPEGs in RGB or grey, else {pillow}' if simplejpeg else pillow
+    )
+
+
+def refuse_pages(image: Image.Image) -> None:
+    """Refuse a TIFF whose pages are channels, slices or times of one image; a smaller page is a preview."""
+    size = image.size
+    image.seek(1)
+    if image.size == size:
+        raise UnreadableImage(Reason.PAGES)
+    image.seek(0)
 
 
 def sound_jpeg(image: Image.Image, data: bytes) -> np.ndarray | None:

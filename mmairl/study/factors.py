@@ -6,6 +6,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from mmairl.configs import load_config
+from mmairl.data.images import decoder
 from mmairl.data.shards.index import index_of, shards_at
 from mmairl.evaluation.identity import code_identity
 from mmairl.evaluation.sets import innermost
@@ -110,7 +111,7 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
         "teacher's update": teacher,
         'rate': f'{"inside" if cfg.optim_wrapper.optimizer.type == "LARS" else "outside"} of the momentum buffer',
         'precision': precision or "float32 (convolutions by torch's default, TF32 on GPUs that have it)",
-        'image decoder': f'Pillow {code["pillow"]}, {code["jpeg"]}; torchvision {code["torchvision"]} for plain JPEGs',
+        'image decoder': f'{decoder()}, {code["jpeg"]}',
         'images': images_of(cfg.train_dataloader.dataset),
         'features': "the student's, pooled after the backbone",
         'score': 'of the last checkpoint, not the best over epochs',

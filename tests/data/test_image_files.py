@@ -7,6 +7,7 @@ import zlib
 from unittest.mock import Mock
 
 import numpy as np
+import PIL
 import pytest
 import torch
 from PIL import Image
@@ -107,6 +108,10 @@ def test_an_image_is_turned_as_its_orientation_says_unless_that_is_broken_and_an
     frames = [Image.new('RGB', (8, 6), colour) for colour in ('red', 'blue')]
     data = encoded(frames[0], 'GIF', save_all=True, append_images=frames[1:])
     assert (pixels(data) == [255, 0, 0]).all()
+    preview = encoded(frames[0], 'TIFF', save_all=True, append_images=[frames[1].resize((4, 3))])
+    assert (pixels(preview) == [255, 0, 0]).all()
+    with pytest.raises(UnreadableImage, match='is a TIFF of several pages .set channels of the data set'):
+        decode_bytes(encoded(frames[0], 'TIFF', save_all=True, append_images=frames[1:]))
 
 
 def shown(data: bytes) -> list | Reason:
@@ -153,7 +158,9 @@ def test_jpegs_have_the_pixels_and_the_faults_of_pillow_whichever_decoder_is_ins
     assert [name for name, data in for_pillow.items() if decoded_by_simplejpeg(data)] == []
     files = [*sound, *for_pillow.values(), *others.values()]
     found = [shown(data) for data in files]
+    assert images.decoder().startswith(f'simplejpeg {fast.__version__} for upright JPEGs in RGB or grey, else Pillow')
     monkeypatch.setattr(images, 'simplejpeg', None)
+    assert images.decoder() == f'Pillow {PIL.__version__}'
     assert found == [shown(data) for data in files]
     assert shown(for_pillow['half']) is Reason.CUT_SHORT and shown(others['twelve_bits']) is Reason.NO_IMAGE
     assert capfd.readouterr() == ('', '')
