@@ -100,7 +100,7 @@ def opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
 
 
 def decoder() -> str:
-    """What decodes images, with the version."""
+    """The package that decodes images, with its version."""
     pillow = f'Pillow {PIL.__version__}'
     return (
         f'simplejpeg {version("simplejpeg")} for upright JPEGs in RGB or grey, else {pillow}' if simplejpeg else pillow
@@ -140,7 +140,7 @@ def turn_upright(image: Image.Image) -> None:
 
 @contextmanager
 def faults_explained(data: bytes) -> Iterator[None]:
-    """What a decoder raises, as an UnreadableImage with its reason."""
+    """Turn what a decoder raises into an UnreadableImage with its reason."""
     try:
         yield
     except (MemoryError, UserError):  # memory is the machine's fault: a file within max_pixels needs little

@@ -30,32 +30,34 @@ class Mixture(ViewDataset):
         views: Views | None = None,
     ) -> None:
         super().__init__(views)
-        self.sets = {name: DATASETS.build(one) if isinstance(one, dict) else one for name, one in sets.items()}
-        inner = {name: inner_most(one) for name, one in self.sets.items()}
+        self.sets = {
+            name: DATASETS.build(images) if isinstance(images, dict) else images for name, images in sets.items()
+        }
+        inner = {name: inner_most(images) for name, images in self.sets.items()}
         refuse_unfit(inner)
-        sizes = [len(one) for one in self.sets.values()]
+        sizes = [len(images) for images in self.sets.values()]
         self.bounds = np.cumsum([0, *sizes])  # of each set, in the images of all
         self.per_epoch = weighed(dict(zip(self.sets, sizes)), weights) if weights else None
         first = next(iter(inner.values()))
         self.channels, self.as_stored, self.depth = first.channels, first.as_stored, first.depth
-        lows, highs = zip(*(one.reach for one in inner.values()))
+        lows, highs = zip(*(images.reach for images in inner.values()))
         self.reach = min(lows), max(highs)
-        unreadable = [getattr(one, 'max_unreadable', 0) * size for one, size in zip(inner.values(), sizes)]
+        unreadable = [getattr(images, 'max_unreadable', 0) * size for images, size in zip(inner.values(), sizes)]
         self.max_unreadable = sum(unreadable) / len(self)
-        self.classes = list(dict.fromkeys(name for one in self.sets.values() for name in one.classes))
+        self.classes = list(dict.fromkeys(name for images in self.sets.values() for name in images.classes))
         number = {name: at for at, name in enumerate(self.classes)}
         # Of each set, its classes as places among those of all. A label of -1 is the last, too.
-        self.places = {name: torch.tensor([*map(number.get, one.classes), -1]) for name, one in self.sets.items()}
+        self.places = {name: torch.tensor([*map(number.get, images.classes), -1]) for name, images in self.sets.items()}
 
     @property
     def labels(self) -> Tensor:
         if not self.classes:
             return torch.tensor(-1).expand(len(self))  # one number, however many images
-        return torch.cat([self.joined(name, one.labels) for name, one in self.sets.items()])
+        return torch.cat([self.joined(name, images.labels) for name, images in self.sets.items()])
 
     def label(self, index: int) -> Tensor:
-        name, one, at = self.place(index)
-        return self.joined(name, one.label(at)[None])[0]
+        name, images, at = self.place(index)
+        return self.joined(name, images.label(at)[None])[0]
 
     def joined(self, name: str, labels: Tensor) -> Tensor:
         """Labels of a set as places among the classes of all; unknown where an image has several."""
@@ -71,9 +73,13 @@ class Mixture(ViewDataset):
 
     @property
     def shard_bounds(self) -> list[np.ndarray] | None:
-        """Of each set, where its shards begin and end; None where some set is not of shards."""
+        """The first image of each shard and the end, for each set; None where some set is not of shards."""
         inside = self.sets.values()
-        return [one.contents.units for one in inside] if all(hasattr(one, 'contents') for one in inside) else None
+        return (
+            [images.contents.units for images in inside]
+            if all(hasattr(images, 'contents') for images in inside)
+            else None
+        )
 
     def place(self, index: int) -> tuple[str, ViewDataset, int]:
         """The image's set, by name and itself, and the image's place there."""
@@ -82,21 +88,21 @@ class Mixture(ViewDataset):
         return name, self.sets[name], index - int(self.bounds[number])
 
     def raw(self, index: int) -> Tensor:
-        _, one, at = self.place(index)
-        return one.raw(at)
+        _, images, at = self.place(index)
+        return images.raw(at)
 
     def name(self, index: int) -> str:
-        _, one, at = self.place(index)
-        return one.name(at)
+        _, images, at = self.place(index)
+        return images.name(at)
 
     def member(self, index: int) -> str:
         """The name of its set, and its own in there."""
-        name, one, at = self.place(index)
-        return f'{name}/{one.member(at) if hasattr(one, "member") else one.name(at)}'
+        name, images, at = self.place(index)
+        return f'{name}/{images.member(at) if hasattr(images, "member") else images.name(at)}'
 
 
 def weighed(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarray:
-    """How many images of each set an epoch sees."""
+    """Return the number of images of each set in an epoch."""
     for name, weight in weights.items():
         if name not in sizes:
             raise UserError(
@@ -113,12 +119,14 @@ def weighed(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarra
 
 def refuse_unfit(sets: Mapping[str, ViewDataset]) -> None:
     """Refuse sets whose images do not fit into one batch, and sets with views or weights that would not be used."""
-    kinds = {name: f'{one.channels} channels of {in_words(one.depth or torch.uint8)}' for name, one in sets.items()}
-    for name, one in sets.items():
+    kinds = {
+        name: f'{images.channels} channels of {in_words(images.depth or torch.uint8)}' for name, images in sets.items()
+    }
+    for name, images in sets.items():
         first = next(iter(kinds))
-        if isinstance(one, Mixture):
+        if isinstance(images, Mixture):
             raise UserError(f"the set '{name}' of the Mixture is a Mixture itself; name its sets in one")
-        if any(one.views):
+        if any(images.views):
             raise UserError(
                 f"the set '{name}' of the Mixture has views of its own; give the Mixture the views, for all sets"
             )

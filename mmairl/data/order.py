@@ -107,11 +107,11 @@ def shards_of_epoch(
     """First images and sizes of the shards that an epoch goes through: all, or of each set those with its next `counts`."""
     firsts, sizes, before = [], [], 0
     for number, bounds in enumerate(sets):
-        found = bounds[:-1], np.diff(bounds)
+        shards = bounds[:-1], np.diff(bounds)
         if counts is not None:
-            found = next_shards(bounds, int(counts[number]), [seed, number], epoch)
-        firsts.append(before + found[0])
-        sizes.append(found[1])
+            shards = next_shards(bounds, int(counts[number]), [seed, number], epoch)
+        firsts.append(before + shards[0])
+        sizes.append(shards[1])
         before += bounds[-1]
     return np.concatenate(firsts), np.concatenate(sizes)
 

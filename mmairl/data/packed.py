@@ -32,7 +32,7 @@ OVERHEAD = 4 * tarfile.BLOCKSIZE  # headers and filling of an image and its labe
 
 @dataclass
 class Smaller:
-    """How images are made smaller: to this short side, as JPEG of this quality. Smaller ones stay as they are."""
+    """Makes images smaller: to this short side, as JPEG of this quality. Smaller ones stay as they are."""
 
     short_side: int
     quality: int
@@ -73,8 +73,8 @@ def pack(
     about = dict(classes=dataset.classes, images=len(dataset), source=digest(dataset), **vars(smaller or Smaller(0, 0)))
     number, done, left_out = written(Path(out), size, about)
     left, check = range(done, len(dataset)), partial(checked, dataset=dataset, smaller=smaller)
-    found = iter(DataLoader(left, batch_size=None, collate_fn=check, num_workers=workers))
-    image = next(found, None)
+    pieces = iter(DataLoader(left, batch_size=None, collate_fn=check, num_workers=workers))
+    image = next(pieces, None)
     while image is not None:
         with replacing(shard_at(Path(out), size, number)) as beside, tarfile.open(beside, 'w') as archive:
             add(archive, HEAD.decode(), json.dumps(about).encode())
@@ -93,7 +93,7 @@ def pack(
                     if dataset.classes:
                         add(archive, f'{key}.cls', str(int(dataset.labels[index])).encode())
                 yield name, fault
-                image = next(found, None)
+                image = next(pieces, None)
             done = len(dataset) if image is None else index
             add(archive, TAIL.decode(), json.dumps(dict(done=done, left_out=left_out)).encode())
         number += 1
@@ -125,13 +125,13 @@ def shard_at(out: Path, size: int | None, number: int) -> Path:
 
 
 def written(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
-    """What a killed packing has done: its whole shards, the images that it has read, and those that it left out."""
+    """The work of a killed packing: its whole shards, the images that it has read, and those that it left out."""
     number, done = 0, dict(done=0, left_out=0)
     while (shard := shard_at(out, size, number)).exists():
-        found = said_by(shard) if size else {}
-        if found.get(HEAD) != about or done['done'] == about['images']:
+        said = said_by(shard) if size else {}
+        if said.get(HEAD) != about or done['done'] == about['images']:
             raise UserError(f'{shard} exists already and is not of this packing; remove it, or give another name')
-        number, done = number + 1, found[TAIL]
+        number, done = number + 1, said[TAIL]
     if number and done['done'] == about['images']:
         raise UserError(
             f'{shard_at(out, size, 0)} and the shards after it exist already and are whole; give another name'
@@ -150,11 +150,11 @@ def said_by(shard: Path) -> dict[bytes, dict]:
 
 
 def digest(dataset: FileDataset | Shards) -> str:
-    """What stands for the images of a data set: their names."""
-    found = hashlib.sha256()
+    """A digest of the names of all images."""
+    names = hashlib.sha256()
     for index in range(len(dataset)):
-        found.update(dataset.member(index).encode(errors='surrogateescape') + b'\0')
-    return found.hexdigest()[:16]
+        names.update(dataset.member(index).encode(errors='surrogateescape') + b'\0')
+    return names.hexdigest()[:16]
 
 
 def refuse_too_many(dataset: FileDataset | Shards, left_out: int, index: int, name: str, reason: str) -> None:

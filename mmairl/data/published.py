@@ -35,7 +35,7 @@ class HeldOut:
     of: int
 
     def rows(self, split: str, count: int, seed: int) -> Tensor:
-        """Which of `count` images belong to the split, in their order; the test list is whole."""
+        """The positions of the split among `count` images, in their order; the test list is whole."""
         if split == 'test':
             return torch.arange(count)
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
@@ -47,7 +47,7 @@ Listing = tuple[list[str], list, list[str]]  # images as paths below the root, t
 
 
 class Published:
-    """What a published set says about itself: its splits, the files it wants below its root, and where they come from."""
+    """Base of a published set, which says its splits, the files it wants below its root, and where they come from."""
 
     splits: tuple[str, ...] = SPLITS
     layout: str
@@ -101,14 +101,14 @@ class ListedDataset(Published, FileDataset):
         super().__init__(root, files, labels, views, max_unreadable)
 
     def listing(self, root: Path, part: str) -> Listing:
-        """What the list of one part ('train', 'val' or 'test') holds."""
-        found = self.lists(root, part)
+        """The images and labels of one part ('train', 'val' or 'test')."""
+        listed = self.lists(root, part)
         # torchvision's lists are private: its public way to a file's name decodes the image.
-        if hasattr(found, '_samples'):
-            files, labels = zip(*found._samples)
+        if hasattr(listed, '_samples'):
+            files, labels = zip(*listed._samples)
         else:
-            files, labels = getattr(found, '_image_files', None) or found._images, found._labels
-        return below(root, files), [int(label) for label in labels], found.classes
+            files, labels = getattr(listed, '_image_files', None) or listed._images, listed._labels
+        return below(root, files), [int(label) for label in labels], listed.classes
 
     def select(self, root: Path, split: str) -> Listing:
         if self.held_out is None:
@@ -330,8 +330,8 @@ class VOC2007(ListedDataset):
     source = 'the PASCAL VOC 2007 page (the archives VOCtrainval_06-Nov-2007 and VOCtest_06-Nov-2007)'
 
     def listing(self, root: Path, part: str) -> Listing:
-        found = datasets.VOCDetection(root, year='2007', image_set=part)
-        return below(root, found.images), [presence(path) for path in found.annotations], VOC_CLASSES
+        listed = datasets.VOCDetection(root, year='2007', image_set=part)
+        return below(root, listed.images), [presence(path) for path in listed.annotations], VOC_CLASSES
 
 
 def presence(annotation: str | Path) -> list[int]:
@@ -362,11 +362,11 @@ class CIFAR10(Published, ViewDataset):
     def __init__(self, root: str | Path, split: str = 'train', views: Views | None = None, seed: int = 0) -> None:
         super().__init__(views)
         with self.reading(root, split):
-            found = self.published(root, train=split != 'test', download=False)
-        rows = self.held_out.rows(split, len(found.targets), seed)
-        self.classes = list(found.classes)
-        self.labels = torch.tensor(found.targets, dtype=torch.int64)[rows]
-        self.images = torch.from_numpy(found.data)[rows].permute(0, 3, 1, 2).contiguous()
+            batches = self.published(root, train=split != 'test', download=False)
+        rows = self.held_out.rows(split, len(batches.targets), seed)
+        self.classes = list(batches.classes)
+        self.labels = torch.tensor(batches.targets, dtype=torch.int64)[rows]
+        self.images = torch.from_numpy(batches.data)[rows].permute(0, 3, 1, 2).contiguous()
 
     def raw(self, index: int) -> Tensor:
         return self.images[index].clone()

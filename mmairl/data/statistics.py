@@ -14,7 +14,7 @@ from mmairl.errors import UserError
 
 
 class Statistics(NamedTuple):
-    """Of values in [0, 1] (floats as they are), with how many images they are of and how many could not be read."""
+    """Mean and deviation of values in [0, 1] (floats as they are), with the numbers of images read and unreadable."""
 
     mean: list[float]
     std: list[float]
@@ -31,7 +31,7 @@ class Moments(NamedTuple):
 
 
 def moments(dataset: ViewDataset, index: int) -> Moments | None:
-    """Those of an image, or None where it cannot be read."""
+    """The moments of an image, or None where it cannot be read."""
     try:
         values = to_unit(dataset.raw(index)).double().flatten(1)
     except UnreadableImage:
@@ -40,11 +40,11 @@ def moments(dataset: ViewDataset, index: int) -> Moments | None:
     return Moments(values.shape[1], mean, (values - mean[:, None]).square().sum(1))
 
 
-def joined(one: Moments, other: Moments) -> Moments:
-    """Those of both together (Chan et al. 1983), which loses no digits as a difference of sums does."""
-    pixels, away = one.pixels + other.pixels, other.mean - one.mean
-    squares = one.squares + other.squares + away**2 * (one.pixels * other.pixels / pixels)
-    return Moments(pixels, one.mean + away * (other.pixels / pixels), squares)
+def joined(first: Moments, other: Moments) -> Moments:
+    """The moments of both together (Chan et al. 1983), which loses no digits as a difference of sums does."""
+    pixels, away = first.pixels + other.pixels, other.mean - first.mean
+    squares = first.squares + other.squares + away**2 * (first.pixels * other.pixels / pixels)
+    return Moments(pixels, first.mean + away * (other.pixels / pixels), squares)
 
 
 def statistics(dataset: ViewDataset, workers: int = 0, most: int | None = None) -> Statistics:
@@ -57,8 +57,8 @@ def statistics(dataset: ViewDataset, workers: int = 0, most: int | None = None) 
     chosen = torch.linspace(0, len(dataset) - 1, count).long().tolist()
     # A worker gets the index of an image and collates it to the image's moments.
     loader = DataLoader(chosen, batch_size=None, num_workers=workers, collate_fn=partial(moments, dataset))
-    found = [one for one in track(loader, 'measuring', count) if one is not None]
-    if not found:
+    measured = [image for image in track(loader, 'measuring', count) if image is not None]
+    if not measured:
         raise UserError(f'none of the {count} images can be read, first {dataset.name(0)}; mend or remove them')
-    pixels, mean, squares = reduce(joined, found)
-    return Statistics(mean.tolist(), (squares / pixels).sqrt().tolist(), len(found), count - len(found))
+    pixels, mean, squares = reduce(joined, measured)
+    return Statistics(mean.tolist(), (squares / pixels).sqrt().tolist(), len(measured), count - len(measured))

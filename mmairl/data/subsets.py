@@ -194,9 +194,9 @@ def find(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
         for name in {file, file.rpartition('/')[2]}:
             if name in matches:
                 matches[name].append(position)
-    found = [matches[name] for name in names]
-    times = Counter(position for positions in found for position in positions)
-    wrong = [name for name, positions in zip(names, found) if [times[at] for at in positions] != [1]]
+    positions_of = [matches[name] for name in names]
+    times = Counter(position for positions in positions_of for position in positions)
+    wrong = [name for name, positions in zip(names, positions_of) if [times[at] for at in positions] != [1]]
     if wrong:
         raise UserError(
             f'{len(wrong)} of the {len(names)} names in {source} are absent, in several folders or doubled, first '
@@ -205,16 +205,16 @@ def find(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
     return torch.tensor(sorted(times))
 
 
-def read_lines(path: str | Path, of: str) -> list[str]:
-    """The lines of a list of `of`, without blank ones and comments."""
+def read_lines(path: str | Path, kind: str) -> list[str]:
+    """The lines of a list, without blank ones and comments."""
     path = Path(path).resolve()
     try:
         text = path.read_text('utf-8-sig')
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f'the list of {of} at {path} cannot be read ({error}); give a text file in UTF-8') from error
+        raise UserError(f'the list of {kind} at {path} cannot be read ({error}); give a text file in UTF-8') from error
     names = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith('#')]
     if not names:
-        raise UserError(f'the list of {of} at {path} is empty; write one name a line')
+        raise UserError(f'the list of {kind} at {path} is empty; write one name a line')
     return names
 
 

@@ -99,8 +99,8 @@ class TrainingImages(Dataset):
         """Index and reason of each unreadable image that this process has met: rows of two numbers."""
         if not self.tally[:, 0].any():
             return torch.zeros(0, 2, dtype=torch.int64)
-        found = self.reasons.nonzero()
-        return torch.cat([found, self.reasons[found].long()], 1)
+        unreadable = self.reasons.nonzero()
+        return torch.cat([unreadable, self.reasons[unreadable].long()], 1)
 
     def refuse_too_many(self, met: Tensor) -> None:
         """Stop when more images are unreadable than the data set allows."""
@@ -120,7 +120,7 @@ class TrainingImages(Dataset):
         return len(self.dataset)
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else the data set has, such as labels and classes."""
+        """All else that the data set has, such as labels and classes."""
         if name == 'dataset':  # not there yet while being unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
@@ -208,5 +208,5 @@ def require_a_batch(loader: DataLoader) -> None:
 
 
 def unreadable_allowed(count: int, fraction: float) -> int:
-    """How many of `count` images may be unreadable: ten at least, unless the fraction is 0, but never all."""
+    """The number of `count` images that may be unreadable: ten at least, unless the fraction is 0, but never all."""
     return min(max(ALWAYS_ALLOWED, int(fraction * count)) if fraction else 0, count - 1)

@@ -51,7 +51,7 @@ class Augmentation:
         return self.apply(to_unit(image)[None], params)[0]
 
     def only_rgb(self) -> str:
-        """What it changes that only RGB has, and how a config leaves that out; empty where there is nothing such."""
+        """Name what it changes that only RGB has, and how a config leaves that out; empty where there is nothing such."""
         return ''
 
     def tell(self, params: Params) -> str:

@@ -101,7 +101,7 @@ class ViewDataset(Dataset):
 
     @property
     def metainfo(self) -> dict[str, list[str]]:
-        """What mmengine writes into a checkpoint about its data."""
+        """For mmengine, which writes it into a checkpoint."""
         return dict(classes=self.classes)
 
     def __len__(self) -> int:
@@ -233,7 +233,7 @@ def require_channels(
 
 
 def channels_of(backbone: nn.Module) -> int | None:
-    """Those of the images that its first convolution takes; None where it has no convolution."""
+    """The channels that its first convolution takes; None where it has no convolution."""
     return next((part.in_channels for part in backbone.modules() if isinstance(part, nn.Conv2d)), None)
 
 

@@ -105,7 +105,7 @@ def status_of(error: BaseException) -> int:
 
 
 def asked(url: str, question: Callable[[Any, str], Answer], limit: float = LIMIT) -> Answer:
-    """What a storage answers about a URL, asked again while it fails."""
+    """Ask a storage about a URL, again while it fails."""
 
     def once() -> Answer:
         with explained(url):

@@ -38,14 +38,14 @@ Member = tuple[int, int, bytes]  # start, size and first bytes
 
 
 class Labelled(msgspec.Struct):
-    """What the JSON beside an image says of its class; of all its keys only these are read."""
+    """The class in the JSON beside an image; no other key is read."""
 
     label: Annotated[int, Meta(ge=-1, lt=CLASSES)] | str | None = None
     cls: Annotated[int, Meta(ge=-1, lt=CLASSES)] | str | None = None
 
 
 class About(msgspec.Struct, omit_defaults=True):
-    """What tools/pack.py says about an archive."""
+    """The note of tools/pack.py in an archive."""
 
     classes: list[str] = []
     short_side: int = 0
@@ -53,7 +53,7 @@ class About(msgspec.Struct, omit_defaults=True):
 
 
 class Info(msgspec.Struct):
-    """What `datasets` notes about its columns."""
+    """The note of `datasets` about its columns."""
 
     features: dict[str, Any] = {}
 
@@ -240,18 +240,18 @@ def extended(kind: bytes, text: bytes) -> dict[str, bytes | int]:
     """GNU's long name, or the path and size among the records of POSIX, each 'LENGTH KEY=VALUE'."""
     if kind == b'L':
         return dict(path=text.rstrip(b'\0'))
-    found = {}
+    records = {}
     while b'path=' in text or b'size=' in text:  # WebDataset's have a time of change alone
         length = int(text.partition(b' ')[0])
         if length < 1:
             raise ValueError('a record of no length')
         key, _, value = text[:length].partition(b' ')[2].rstrip(b'\n').partition(b'=')
         if key == b'path':
-            found['path'] = value
+            records['path'] = value
         elif key == b'size':
-            found['size'] = max(0, int(value))
+            records['size'] = max(0, int(value))
         text = text[length:]
-    return found
+    return records
 
 
 # ---- Arrow and Parquet

@@ -1,4 +1,4 @@
-"""Where each image of many shards lies: found once, and kept in files that all processes of a node map into memory.
+"""The index of the images of many shards: made once, and kept in files that all processes of a node map into memory.
 
 The files lie in the user's cache, under a digest of the shards' names, sizes and times of change, and of the bytes of small
 ones, so that a changed shard is searched again. What is found in a shard has a file of its own until all shards are searched,
@@ -45,13 +45,13 @@ class Index:
     """The images of all shards in order: image i is item i of each array, and shard s begins at bounds[s]."""
 
     def __init__(self, folder: Path, shards: Sequence[str]) -> None:
-        found = read_json(folder / 'about.json')
-        self.folder, self.shards, self.about = folder, list(shards), found['about']
-        self.classes: list[str] = found['classes']
-        self.stamps = [tuple(stamp) for stamp in found['stamps']]
-        self.bounds = np.cumsum([0, *found['counts']])
+        content = read_json(folder / 'about.json')
+        self.folder, self.shards, self.about = folder, list(shards), content['about']
+        self.classes: list[str] = content['classes']
+        self.stamps = [tuple(stamp) for stamp in content['stamps']]
+        self.bounds = np.cumsum([0, *content['counts']])
         self.units = np.cumsum(
-            [0, *found['units']]
+            [0, *content['units']]
         )  # the same for what is read at once: a shard or, of Parquet, a row group
         # Copy on write, since torch takes no array that cannot be written.
         self.starts, self.sizes, self.labels, self.name_ends = np.load(folder / 'rows.npy', mmap_mode='c')
@@ -88,9 +88,9 @@ def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
 
 
 def build(shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: NodeCache | None) -> None:
-    """Search the shards side by side, then put what was found together."""
+    """Search the shards side by side, then put all together."""
     parts = [folder / f'shard_{at:06}.npz' for at in range(len(shards))]
-    left = [one for one in zip(parts, shards, stamps) if not one[0].is_file()]
+    left = [place for place in zip(parts, shards, stamps) if not place[0].is_file()]
     workers = min(machine.cores(), len(left)) if len(left) > FEW else 0
     own = torch.Generator()  # a run draws the same numbers, whether or not the index is there
     loader = DataLoader(
@@ -100,30 +100,30 @@ def build(shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: N
         pass
     about = []
     for part in parts:
-        with np.load(part, allow_pickle=False) as found:
-            about.append(json.loads(str(found['about'])))
+        with np.load(part, allow_pickle=False) as saved:
+            about.append(json.loads(str(saved['about'])))
     refuse_unlike(shards, about)
     classes = about[0]['classes']
     if about[0]['kind'] == 'names':
-        classes = sorted({name for one in about for name in one['classes']})
+        classes = sorted({name for told in about for name in told['classes']})
     elif about[0]['kind'] == 'numbers':
-        classes = [str(number) for number in range(1 + max(one['highest'] for one in about))]
-    counts, letters = ([one[what] for one in about] for what in ('count', 'letters'))
+        classes = [str(number) for number in range(1 + max(told['highest'] for told in about))]
+    counts, letters = ([told[what] for told in about] for what in ('count', 'letters'))
     rows = np.lib.format.open_memmap(folder / 'rows.npy', 'w+', np.int64, (4, sum(counts)))
     names = np.lib.format.open_memmap(folder / 'names.npy', 'w+', np.uint8, (sum(letters),))
     number, first, letter = {name: at for at, name in enumerate(classes)}, 0, 0
-    for part, one in zip(parts, about):
-        _, _, labels, name_ends = here = rows[:, first : first + one['count']]
-        with np.load(part, allow_pickle=False) as found:
-            here[:] = found['rows']
-            names[letter : letter + one['letters']] = found['names']
+    for part, told in zip(parts, about):
+        _, _, labels, name_ends = here = rows[:, first : first + told['count']]
+        with np.load(part, allow_pickle=False) as saved:
+            here[:] = saved['rows']
+            names[letter : letter + told['letters']] = saved['names']
         name_ends += letter
-        if one['kind'] == 'names':
-            labels[:] = np.array([number[name] for name in one['classes']])[labels]
-        first, letter = first + one['count'], letter + one['letters']
+        if told['kind'] == 'names':
+            labels[:] = np.array([number[name] for name in told['classes']])[labels]
+        first, letter = first + told['count'], letter + told['letters']
     rows.flush()
     names.flush()
-    units = [size for one in about for size in one['units']]
+    units = [size for told in about for size in told['units']]
     content = dict(classes=classes, stamps=stamps, counts=counts, units=units, about=about[0]['about'])
     write_json(folder / 'about.json', content)
     for part in parts:
@@ -131,20 +131,20 @@ def build(shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: N
 
 
 def search(place: tuple[Path, str, far.Stamp], cache: NodeCache | None) -> None:
-    """Write what is found in a shard to a file of its own."""
+    """Write the images of a shard to a file of its own."""
     part, shard, stamp = place
     with on_disk(shard, stamp, cache) as file:
-        found = rows_of(file, printable(shard))
-        digest = found.digest(file)
-    name_ends = np.cumsum([len(name) for name in found.names])
-    about = dict(kind=found.kind, classes=found.classes, about=found.about, digest=digest)
-    about.update(count=len(found.starts), highest=int(found.labels.max()), letters=int(name_ends[-1]))
-    about['units'] = list(found.groups or [len(found.starts)])
+        rows = rows_of(file, printable(shard))
+        digest = rows.digest(file)
+    name_ends = np.cumsum([len(name) for name in rows.names])
+    about = dict(kind=rows.kind, classes=rows.classes, about=rows.about, digest=digest)
+    about.update(count=len(rows.starts), highest=int(rows.labels.max()), letters=int(name_ends[-1]))
+    about['units'] = list(rows.groups or [len(rows.starts)])
     with replacing(part) as beside, beside.open('wb') as written:
         np.savez(
             written,
-            rows=np.stack([found.starts, found.sizes, found.labels, name_ends]),
-            names=np.frombuffer(b''.join(found.names), np.uint8),
+            rows=np.stack([rows.starts, rows.sizes, rows.labels, name_ends]),
+            names=np.frombuffer(b''.join(rows.names), np.uint8),
             about=np.array(json.dumps(about)),
         )
 
@@ -152,13 +152,13 @@ def search(place: tuple[Path, str, far.Stamp], cache: NodeCache | None) -> None:
 def refuse_unlike(shards: Sequence[str], about: list[dict]) -> None:
     """Shards that are not labelled alike, or that are one shard twice."""
     first, digests = about[0], {}
-    for shard, one in zip(shards, about):
-        if one['kind'] != first['kind'] or (one['kind'] == 'classes' and one['classes'] != first['classes']):
+    for shard, told in zip(shards, about):
+        if told['kind'] != first['kind'] or (told['kind'] == 'classes' and told['classes'] != first['classes']):
             raise UserError(
-                f'the labels of {printable(shard)} ({one["kind"]}) are not those of {printable(shards[0])} ({first["kind"]})'
+                f'the labels of {printable(shard)} ({told["kind"]}) are not those of {printable(shards[0])} ({first["kind"]})'
                 ', or have other classes; give shards of one data set'
             )
-        if (twin := digests.setdefault(one['digest'], shard)) is not shard:
+        if (twin := digests.setdefault(told['digest'], shard)) is not shard:
             raise UserError(f'the shards {printable(twin)} and {printable(shard)} hold the same images; leave one out')
 
 
@@ -225,7 +225,7 @@ def matching(place: str) -> list[str]:
 def refuse_gaps(shards: Sequence[str]) -> None:
     """In a folder, names such as train-00003-of-00010.parquet say how many there must be."""
     parts = [re.fullmatch(r'(.*-)(\d+)-of-(\d+)(\D*)', shard) for shard in shards]
-    for before, digits, count, end in {(one[1], len(one[2]), one[3], one[4]) for one in parts if one}:
+    for before, digits, count, end in {(part[1], len(part[2]), part[3], part[4]) for part in parts if part}:
         names = {f'{before}{at:0{digits}}-of-{count}{end}' for at in range(int(count))}
         if missing := sorted(names - set(shards)):
             raise UserError(
