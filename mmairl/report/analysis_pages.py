@@ -1,4 +1,4 @@
-"""What tools/analyze.py leaves: pictures as PNG and SVG, numbers as CSV, and a page that shows them."""
+"""The output of tools/analyze.py: pictures as PNG and SVG, numbers as CSV, and a page that shows them."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -96,14 +96,14 @@ def geometry_page(subjects: Subjects, images: Images, method: str, anew: bool, o
     """Every instrument that needs one network, over any number of them."""
     networks = _networks(subjects, images, anew)
     page = Page('Geometry', f'How each network lays out {len(images)} images, and what it has learned to ignore.')
-    features, found, kept = {}, {}, {}
+    features, measured, kept = {}, {}, {}
     for name, network in networks.items():
         embed = partial(images.embed, network)
         features[name] = torch.cat([embed(batch).cpu() for batch in _watched(images.raw(), name, images)])
-        found[name] = _measure(network, images, features[name], seed)
+        measured[name] = _measure(network, images, features[name], seed)
         few = torch.cat([batch for batch, _ in zip(images.raw(), range(-(-CHANGED // images.batch_size)))])[:CHANGED]
         kept[name] = invariance(embed, few)
-    _add_geometry(page, features, found, out)
+    _add_geometry(page, features, measured, out)
     add_invariance(page, kept)
     rows = [(name, change, *values) for name, of in kept.items() for change, values in of.items()]
     save_table(('network', 'change', *(f'strength {s}' for s in STRENGTHS)), rows, out / 'invariance')
@@ -142,11 +142,11 @@ def _add_geometry(
         html_table(columns, shown),
     )
     print_table(columns, shown)
-    found = {name: spectrum(x) for name, x in features.items()}
-    longest = max(map(len, found.values()))
-    padded = [F.pad(values, (0, longest - len(values))).tolist() for values in found.values()]
-    save_table(('rank', *found), [(rank + 1, *row) for rank, row in enumerate(zip(*padded))], out / 'spectrum')
-    kept = {name: values[values > 1e-12].tolist() for name, values in found.items()}
+    spectra = {name: spectrum(x) for name, x in features.items()}
+    longest = max(map(len, spectra.values()))
+    padded = [F.pad(values, (0, longest - len(values))).tolist() for values in spectra.values()]
+    save_table(('rank', *spectra), [(rank + 1, *row) for rank, row in enumerate(zip(*padded))], out / 'spectrum')
+    kept = {name: values[values > 1e-12].tolist() for name, values in spectra.items()}
     series = {name: (range(1, len(values) + 1), values) for name, values in kept.items()}
     title, axes = 'eigenvalues of the covariance', ('rank', 'share of the variance')
     save_figure(lines(series, title, *axes, log='xy'), out / 'spectrum')

@@ -96,7 +96,7 @@ def halved(pixels: Tensor) -> Tensor:
 
 
 def verdict(results: list[Result]) -> str:
-    """What the demo shows, in a sentence with the numbers as they came out."""
+    """Say in a sentence with numbers how the student compares with the baselines."""
     *baselines, student = results
     better = max(baselines, key=lambda result: result.scores[SCORE])
     ratio = student.scores[SCORE] / max(better.scores[SCORE], 1e-9)

@@ -177,11 +177,11 @@ Point = tuple[
 def study_lines(points: Sequence[Point], title: str, x: str) -> Markup:
     """Means over the rows' x, a line a group, with intervals."""
     series: dict[str, Curve] = {}
-    placed = sorted((of for of in points if of[1] and of[0]['x'] is not None), key=lambda of: of[0]['x'])
+    placed = sorted((p for p in points if p[1] and p[0]['x'] is not None), key=lambda point: point[0]['x'])
     for group in dict.fromkeys(row['group'] for row, _, _ in points):
         own = [(row['x'], mean(values), interval) for row, values, interval in placed if row['group'] == group]
         ends = zip(*(interval or (centre, centre) for _, centre, interval in own))
-        series[group or ''] = ([of[0] for of in own], [of[1] for of in own], *(ends if own else ((), ())))
+        series[group or ''] = ([x for x, _, _ in own], [centre for _, centre, _ in own], *(ends if own else ((), ())))
     places = [row['x'] for row, _, _ in placed]
     return chart(series, title, x, log='x' if places and places[0] > 0 and places[-1] > 8 * places[0] else '')
 

@@ -69,7 +69,7 @@ Known = Mapping[Quantity, Curve]
 
 
 def measured(curves: Mapping[str, Curve], work_dir: str | Path) -> Known:
-    """Those of a run's curves that have a normal range or a place on the page."""
+    """Return the curves of a run that have a normal range or a place on the page."""
     if not any(name.startswith(PREFIX) for name in curves):
         raise UserError(
             f"the run in {work_dir} logged no health; set default_hooks.health=dict(type='HealthHook') in its config"

@@ -178,7 +178,7 @@ def look(
 
 
 def differ(x: Tensor) -> bool:
-    """Whether some row points another way than the first; rows of zeros point nowhere, all of them alike."""
+    """Say whether any row differs in direction from the first; rows of zeros have none, all of them alike."""
     first = F.normalize(x[:1])
     return any((F.normalize(part) - first).square().sum(dim=1).max() / 2 > SAME for part in x.split(BLOCK))
 
@@ -208,7 +208,7 @@ def name_of(dataset: Dataset, index: int) -> str:
 
 
 def by_class(dataset: Dataset, kept: Sequence[int], names: Sequence[str]) -> tuple[list[str], Tensor]:
-    """Which of several sets the images are from, or their classes: an archive's, or the uppermost folders, if several."""
+    """Name the set of each image, where there are several, or its class: an archive's, or its uppermost folder."""
     if isinstance(dataset, Mixture):
         return list(dataset.sets), dataset.origins[kept]
     if dataset.classes:
@@ -305,8 +305,8 @@ def linked(x: Tensor, least: float) -> list[np.ndarray]:
         rows, columns = group[(distance <= least).nonzero().T.numpy() + start]
         steps = coo_array((np.ones(len(rows), bool), (rows, columns)), shape=(len(x), len(x)))
         group = connected_components(steps, directed=False)[1][group]
-    found = [np.flatnonzero(group == number) for number in np.flatnonzero(np.bincount(group) > 1)]
-    return sorted(found, key=len, reverse=True)
+    linked_rows = [np.flatnonzero(group == number) for number in np.flatnonzero(np.bincount(group) > 1)]
+    return sorted(linked_rows, key=len, reverse=True)
 
 
 def groups(x: Tensor, labels: Tensor, classes: Sequence[str], seed: int) -> list[dict[str, Any]]:
@@ -317,11 +317,11 @@ def groups(x: Tensor, labels: Tensor, classes: Sequence[str], seed: int) -> list
         return []
     some = {'sample_size': min(SAMPLED, len(x)), 'random_state': seed}
     best = max(tried.values(), key=lambda fit: silhouette_score(x, fit.labels_, **some))
-    found = []
+    shown = []
     for group, centre in enumerate(best.cluster_centers_):
         own = np.flatnonzero(best.labels_ == group)
         central = own[np.argsort(np.square(x[own] - centre).sum(axis=1), kind='stable')[:CENTRAL]].tolist()
         kinds = Counter(labels[own].tolist()).most_common(1) if classes else []
         most = [f'{100 * many / len(own):.0f} % {classes[kind]}' for kind, many in kinds if kind >= 0]
-        found.append(dict(size=len(own), central=central, most=''.join(most)))
-    return sorted(found, key=lambda of: -of['size'])
+        shown.append(dict(size=len(own), central=central, most=''.join(most)))
+    return sorted(shown, key=lambda of: -of['size'])

@@ -1,4 +1,4 @@
-"""What healthy runs look like, and a collapsed one, beside a run: curves of real runs, kept in reference.json.
+"""Curves of real runs, healthy and collapsed ones, beside those of a run; they are kept in reference.json.
 
 `python tools/study.py configs/studies/reference_curves.yaml --scale SCALE` trains them, and then
 `python -m mmairl.report.reference work_dirs/studies/reference_curves_SCALE` puts them, under the scale's name, into the file.
@@ -49,9 +49,9 @@ def add_reference(page: Page, own: Mapping[str, Curve]) -> None:
 
 def keep(study: str | Path, out: Path = KEPT) -> None:
     """Put the curves of the finished runs of a study's first seed into the file, in place of those of the same scale."""
-    found = read_json(Path(study) / 'study.json')
+    record = read_json(Path(study) / 'study.json')
     rows = {}
-    for row in found['rows']:
+    for row in record['rows']:
         run = row['runs'][0]
         if run['state'] == 'done':
             curves = read_scalars(Path(study) / run['folder'])
@@ -60,7 +60,7 @@ def keep(study: str | Path, out: Path = KEPT) -> None:
             )
     if not rows:
         raise UserError(f'no run of {study} is finished; let tools/study.py end first')
-    scale = found['scale']
+    scale = record['scale']
     write_json(out, {**(read_json(out) if out.exists() else {}), scale['name']: dict(text=scale['text'], rows=rows)})
 
 

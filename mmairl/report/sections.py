@@ -1,4 +1,4 @@
-"""What more than one page has: images as they are shown, maps, nearest neighbours, and the names of curves."""
+"""Parts of several pages: images as they are shown, maps, nearest neighbours, and the names of curves."""
 
 import base64
 import io

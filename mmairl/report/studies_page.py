@@ -25,7 +25,7 @@ def write_studies_page(folder: str | Path) -> Path:
         raise UserError(
             f'there is no folder {folder}; give the one that holds the folders of studies, such as work_dirs/studies'
         )
-    found, others = [], {}
+    studies, others = [], {}
     for path in sorted(of for of in folder.iterdir() if of.is_dir()):
         try:
             study, changed = json.loads((path / 'study.json').read_text()), (path / 'study.json').stat().st_mtime
@@ -33,7 +33,7 @@ def write_studies_page(folder: str | Path) -> Path:
             shown |= dict(scale=study['scale']['name'], done='{} of {}'.format(*progress(study)), scores=_scores(study))
             written = time.strftime('%Y-%m-%d %H:%M', time.localtime(changed))
             linked = (path / 'page.html').is_file()
-            found.append(dict(shown, folder=path.name, linked=linked, changed=changed, written=written))
+            studies.append(dict(shown, folder=path.name, linked=linked, changed=changed, written=written))
         except FileNotFoundError:
             others[path.name] = 'no study.json is in it: no study, or one that has not collected yet (--collect)'
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # whatever a foreign file holds
@@ -42,9 +42,9 @@ def write_studies_page(folder: str | Path) -> Path:
         folder / 'index.html',
         'studies.html',
         title='Studies',
-        lead=f'{len(found)} in {folder.resolve().name}, the newest first.',
+        lead=f'{len(studies)} in {folder.resolve().name}, the newest first.',
         wide=True,
-        studies=sorted(found, key=itemgetter('changed'), reverse=True),
+        studies=sorted(studies, key=itemgetter('changed'), reverse=True),
         others=others,
     )
 

@@ -30,8 +30,8 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
 
     >>> write_study_page(json.loads(Path('ladder/study.json').read_text()), 'ladder/page.html')  # doctest: +SKIP
     """
-    found, table, factors = columns(study), table_lines(study), effects_of_factors(study)
-    charts = [drawn for place, column in enumerate(found) if (drawn := _chart(study, column, table, place))]
+    heads, table, factors = columns(study), table_lines(study), effects_of_factors(study)
+    charts = [drawn for place, column in enumerate(heads) if (drawn := _chart(study, column, table, place))]
     runs = [run for row in study['rows'] for run in row['runs']]
     groups = dict.fromkeys(row['group'] for row in study['rows'] if row['group'])
     return write_page(
@@ -46,10 +46,10 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         timed=[run for run in runs if run.get('seconds') is not None],
         words=WORDS,
         legend=LEGEND,
-        kinds=[(kind, len(list(of))) for kind, of in groupby(column.kind for column in found)],
-        columns=found,
+        kinds=[(kind, len(list(of))) for kind, of in groupby(column.kind for column in heads)],
+        columns=heads,
         rows=[_row(study, line) for line in table],
-        scales=[_ends(table, place) for place in range(len(found))],
+        scales=[_ends(table, place) for place in range(len(heads))],
         colours={group: COLOURS[n % len(COLOURS)] for n, group in enumerate(groups)},
         charts=charts,
         factors=factors,
@@ -82,7 +82,7 @@ def _chart(study: Mapping, column: Column, rows: Sequence[Line], place: int) -> 
     """A chart of one column, where the study asks for one and two rows or more have a number."""
     kind, published = study['figure'].get('kind'), column.kind == 'published'
     intervals = {} if published else study.get('intervals', {}).get(column.key, {})
-    points = [(of.row, of.cells[place].numbers, intervals.get(of.row['name'])) for of in rows]
+    points = [(line.row, line.cells[place].numbers, intervals.get(line.row['name'])) for line in rows]
     if column.kind == 'gap' or sum(bool(values) for _, values, _ in points) < 2:
         return None
     title = f'{column.label}, {column.kind}'
@@ -92,21 +92,21 @@ def _chart(study: Mapping, column: Column, rows: Sequence[Line], place: int) -> 
     x = study['figure'].get('x') if study['figure'].get('x') in labels else next(iter(labels), None)
     if kind != 'scatter' or published or column.key == x:
         return None
-    across = [[run['scores'][x] for run in of.row['runs'] if x in run.get('scores', ())] for of in rows]
+    across = [[run['scores'][x] for run in line.row['runs'] if x in run.get('scores', ())] for line in rows]
     return study_scatter(points, [mean(scores) if scores else None for scores in across], title, labels[x])
 
 
 def _ends(rows: Sequence[Line], place: int) -> tuple[float, float]:
     """The ends of a column's scale: its numbers, with a tenth of their range beside them."""
-    numbers = [number for of in rows for number in of.cells[place].numbers] or [0.0]
+    numbers = [number for line in rows for number in line.cells[place].numbers] or [0.0]
     room = 0.1 * (max(numbers) - min(numbers)) or 1.0
     return min(numbers) - room, max(numbers) + room
 
 
 def reach(effects: Sequence[Mapping], margin: float) -> tuple[float, float]:
     """The ends of the scale of effects: their intervals and seeds, and the margin of equivalence about zero."""
-    ends = [of[end] for of in effects for end in ('low', 'high') if of[end] is not None]
-    ends += [seed for of in effects if of['low'] is not None for seed in of.get('spread', ())]
+    known = [effect for effect in effects if effect['low'] is not None]
+    ends = [end for effect in known for end in (effect['low'], effect['high'], *effect.get('spread', ()))]
     return min([*ends, -margin]), max([*ends, margin])
 
 
@@ -117,7 +117,7 @@ def verdict_words(of: Mapping) -> str:
 
 
 def _cost(study: Mapping) -> dict[str, Any]:
-    """What each row has cost; the comparisons at equal cost, by score; and those that have none."""
+    """Return the cost of each row, the comparisons at equal cost by score, and those that have none."""
     rows, equal = (study.get('cost', {}).get(part, {}) for part in ('rows', 'equal'))
     if not any(of['images'] for of in rows.values()):
         return {}
@@ -126,7 +126,7 @@ def _cost(study: Mapping) -> dict[str, Any]:
         rows=rows,
         first=next(filter(None, flops), None),
         same=all(flops) and max(flops) <= 1.01 * min(flops),
-        equal={key: found for key, of in equal.items() if (found := [pair for pair in of if 'estimate' in pair])},
+        equal={key: pairs for key, of in equal.items() if (pairs := [pair for pair in of if 'estimate' in pair])},
         without={(of['row'], of['on']): of for family in equal.values() for of in family if 'estimate' not in of},
     )
 

@@ -45,8 +45,8 @@ class Column:
 
     def numbers(self, row: Mapping) -> tuple[float, ...]:
         """A row's finite score of each finished run, the number that was printed for it, or the difference."""
-        found = (run.get('scores', {}).get(self.key) for run in row['runs'] if run['state'] == 'done')
-        scores = tuple(value for value in found if value is not None and isfinite(value))
+        values = (run.get('scores', {}).get(self.key) for run in row['runs'] if run['state'] == 'done')
+        scores = tuple(value for value in values if value is not None and isfinite(value))
         if self.kind == 'measured':
             return scores
         printed = row.get('published', {}).get(self.key)
@@ -77,23 +77,23 @@ class Line:
 
 def columns(study: Mapping) -> list[Column]:
     """Each measured metric, the published one of the same key beside it, and then what was published besides."""
-    published, found = {metric['key']: metric for metric in study['published_metrics']}, []
+    published, kinds = {metric['key']: metric for metric in study['published_metrics']}, []
     for metric in study['metrics']:
-        found.append(('measured', metric))
+        kinds.append(('measured', metric))
         if metric['key'] in published:
-            found += [('published', published.pop(metric['key'])), ('gap', metric)]
-    found += [('published', metric) for metric in published.values()]
-    return [Column(kind, of['key'], LABELS.get(of['label'], of['label']), of.get('unit', '')) for kind, of in found]
+            kinds += [('published', published.pop(metric['key'])), ('gap', metric)]
+    kinds += [('published', metric) for metric in published.values()]
+    return [Column(kind, of['key'], LABELS.get(of['label'], of['label']), of.get('unit', '')) for kind, of in kinds]
 
 
 def table_lines(study: Mapping) -> list[Line]:
-    rows, found = {row['name']: row for row in study['rows']}, columns(study)
+    rows, heads = {row['name']: row for row in study['rows']}, columns(study)
     comparisons = [of for family in study['comparisons'].values() for of in family]
     differ = {(of['row'], of['metric']) for of in comparisons if of['verdict'] == 'differs' and of.get('share') is None}
     lines = []
     for row in study['rows']:
-        certain = [column.kind == 'published' or (row['name'], column.key) in differ for column in found]
-        cells = tuple(_cell(study, row, rows.get(row['on']), *of) for of in zip(found, certain))
+        certain = [column.kind == 'published' or (row['name'], column.key) in differ for column in heads]
+        cells = tuple(_cell(study, row, rows.get(row['on']), *of) for of in zip(heads, certain))
         lines.append(Line(row, cells, tuple(problems(study, row))))
     return lines
 
@@ -131,22 +131,22 @@ def effects_of_factors(study: Mapping) -> dict[str, list[dict]]:
 
 
 def problems(study: Mapping, row: Mapping) -> list[str]:
-    """What the row's means lack and why, a sentence for all seeds that it holds of: a mean over the others would hide it."""
+    """List missing and failed runs, one sentence per cause: a mean over the other seeds would hide them."""
     present = {run['seed'] for run in row['runs']}
     asked = () if study.get('sequential') else study['seeds']  # rows that are decided got no more seeds
-    found = [(seed, STATES['missing']) for seed in asked if seed not in present]
+    lacking = [(seed, STATES['missing']) for seed in asked if seed not in present]
     for run in row['runs']:
         if run['state'] != 'done':
             error = ' '.join((run.get('error') or '').split())
-            found.append((run['seed'], STATES[run['state']] + (f': {error}' if error else '')))
+            lacking.append((run['seed'], STATES[run['state']] + (f': {error}' if error else '')))
             continue
         for metric in study['metrics']:
             value = run['scores'].get(metric['key'])
             if value is None or not isfinite(value):
                 what = 'was not measured' if value is None else f'is {value}'
-                found.append((run['seed'], f'{metric["label"]} {what}'))
+                lacking.append((run['seed'], f'{metric["label"]} {what}'))
     by_sentence: dict[str, list[str]] = {}
-    for seed, sentence in found:
+    for seed, sentence in lacking:
         by_sentence.setdefault(sentence, []).append(str(seed))
     return [f'seed{"s" * (len(of) > 1)} {", ".join(of)}: {sentence}' for sentence, of in by_sentence.items()]
 
@@ -163,8 +163,8 @@ def latex(study: Mapping) -> str:
 
 def _table(template: str, study: Mapping, escape: Callable[[str], str]) -> str:
     """The columns' heads and the cells of each row; beside a number stands its difference, unless it is one itself."""
-    found, lines, kinds, start = columns(study), table_lines(study), [], 3
-    for kind, of in groupby(found, key=lambda column: column.kind):
+    heads, lines, kinds, start = columns(study), table_lines(study), [], 3
+    for kind, of in groupby(heads, key=lambda column: column.kind):
         width = len(list(of)) * (1 if kind == 'gap' else 2)
         kinds.append(dict(name=WORDS[kind], width=width, first=start, last=start + width - 1))
         start += width
@@ -175,17 +175,17 @@ def _table(template: str, study: Mapping, escape: Callable[[str], str]) -> str:
         title=study['title'],
         legend=LEGEND,
         words=WORDS,
-        columns=found,
+        columns=heads,
         kinds=kinds,
         width=start - 3,
-        lines=[(line, _texts(line, found)) for line in lines],
+        lines=[(line, _texts(line, heads)) for line in lines],
         notes=[(line.row['name'], problem) for line in lines for problem in line.problems],
     )
 
 
-def _texts(line: Line, found: Sequence[Column]) -> list[str]:
+def _texts(line: Line, heads: Sequence[Column]) -> list[str]:
     texts = []
-    for column, cell in zip(found, line.cells):
+    for column, cell in zip(heads, line.cells):
         n = f' (n = {cell.n})' if cell.n else ''
         texts += [f'{cell.value} {cell.spread}'.strip() + n, *([cell.change] * (column.kind != 'gap'))]
     return texts

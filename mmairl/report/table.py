@@ -55,7 +55,7 @@ def html_table(
     words: bool = False,
     heat: bool = False,
 ) -> Markup:
-    """The same for a page; the first `bars` columns are percentages that a bar shows as well, `words` wrap, and cells of
+    """A table for a page; the first `bars` columns are percentages that a bar shows as well, `words` wrap, and cells of
     0 to 1 are shaded by `heat`."""
     return fill('table.html', columns=columns, rows=rows, best=best, bars=bars, words=words, heat=heat)
 

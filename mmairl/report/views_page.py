@@ -20,7 +20,7 @@ LONGEST = 400  # pixels of an original on the page
 
 
 class Drawn(NamedTuple):
-    """What a transform drew for one image of this size."""
+    """The values that a transform drew for an image of this size."""
 
     height: int
     width: int
@@ -70,7 +70,7 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
 
 
 def channels_in_words(dataset: ViewDataset) -> str:
-    """Which channels the page shows, and how bright, where the images are no photographs."""
+    """Name the channels that the page shows, and how bright, where the images are no photographs."""
     if not dataset.as_stored:
         return ''
     which = f'Channels 1 to 3 of {dataset.channels} are shown as red, green and blue'

@@ -386,7 +386,7 @@ def test_one_click_copies_a_table_or_a_chart(page_of, open_page):
 
 
 def dot(page, image: int, map: int = 2) -> tuple[float, float]:
-    """Where an image lies on the screen, by the page's own data."""
+    """The place of an image on the screen, by the page's own data."""
     places = json.loads(page.locator('#data').text_content())['maps'][map]['places']
     x, y = np.frombuffer(base64.b64decode(places), '<u2')[2 * image : 2 * image + 2] / 65535
     box = page.locator('canvas[role=application]:visible').bounding_box()

@@ -1,4 +1,4 @@
-"""What pages share: views as they are shown, nearest neighbours, and tables."""
+"""Parts of several pages: views as they are shown, nearest neighbours, and tables."""
 
 import re
 
