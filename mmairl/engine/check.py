@@ -150,6 +150,8 @@ def _check_part(path: str, entry: dict, box: Registry | None) -> None:
     for key, value in entry.items():
         if key not in known and key not in BESIDE and (strict or closest(key, known)):
             raise UserError(f"{path} has no key '{key}'{closest(key, (*known, *BESIDE), 0.6)}")
+        if key.endswith('channels') and isinstance(value, int) and value < 1:
+            raise UserError(f'{path}.{key}={value} is not a whole number of 1 or more; set one')
         wanted = known[key].annotation if key in known else None
         if isinstance(value, str) and wanted in (int, float, bool):
             raise UserError(f'{path}.{key}={value!r} is text; set {"True or False" if wanted is bool else "a number"}')

@@ -40,6 +40,7 @@ WRONG = {
         {'recipes': dict(linaer='a')},
         "recipes has no key 'linaer'; did you mean 'linear'",
     ),
+    'no channels': ({'model.backbone.base_channels': 0}, 'base_channels=0 is not a whole number of 1 or more'),
     'half an epoch': ({'train_cfg.max_epochs': 1.5}, 'max_epochs=1.5 is not a whole number of 1 or more'),
     'nothing to train': ({'optim_wrapper': None}, 'sets optim_wrapper=None, so there is nothing to train'),
 }
