@@ -1,4 +1,4 @@
-"""What a study's runs have left, as one record: the form that the page and the tables are made from."""
+"""The record of a study, from the folders of its runs: the form that the page and the tables are made from."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
@@ -104,7 +104,7 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
 
 
 def assumptions(configs: dict[str, Config], tasks: Sequence[str] = ()) -> dict[str, list[str]]:
-    """What the papers do not say and the configs of the rows, and of their tasks, assume; each with the rows that do."""
+    """List what the configs of rows and tasks assume because the papers do not say it, each with its rows."""
     found: dict[str, list[str]] = {}
     for name, cfg in configs.items():
         of_tasks = [recipe(cfg, task).get('assumptions') or {} for task in tasks]

@@ -1,4 +1,4 @@
-"""What a config says about each factor of the papers, and what two configs differ in."""
+"""The factors of the papers in a config, and the differences of two configs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +94,7 @@ def _step(step: dict) -> str:
 
 
 def hidden_factors(cfg: Config) -> dict[str, str]:
-    """What papers seldom print and libraries do differently (projects/parity), as a run of this config does it here."""
+    """Return the factors that papers seldom print and libraries differ in (projects/parity), for a run of this config here."""
     model, momentum, code = cfg.model, cfg.default_hooks.get('momentum'), code_identity()
     directions = teacher = 'none'
     if model.type == 'Siamese':

@@ -63,7 +63,7 @@ def after(results: Results) -> list[dict[str, Any]]:
 
 
 def hidden(results: Results) -> list[dict[str, Any]]:
-    """What the runs recorded of the factors that papers seldom print, each with whether all rows have the same."""
+    """List the factors that papers seldom print, as the runs recorded them, each with whether all rows have the same."""
     recorded = {row: [run.get('hidden', {}) for run in runs] for row, runs in results.items()}
     names = dict.fromkeys(name for runs in recorded.values() for run in runs for name in run)
     return [_equal(name, name, recorded) for name in names]

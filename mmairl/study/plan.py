@@ -1,4 +1,4 @@
-"""What a study will cost: runs, hours and disk, known before the first of them starts."""
+"""The cost of a study, in runs, hours and disk, before its first run starts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ BYTES = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run; tasks after pre-training are not in it."""
+    """The cost of one run, without the tasks after pre-training."""
 
     epochs: float  # of the scale's images, whatever part of them the row sees
     hours: float  # on one device, at the scale's rate
@@ -67,7 +67,7 @@ def epochs(cfg: Config) -> float:
 
 
 def flops_per_image(cfg: Config) -> int | None:
-    """Of a step, forward and backward, all views and the teacher: convolutions and matrix products, two for a multiply-add.
+    """Count the FLOPs of a step per image, with all views, the teacher and the backward pass; a multiply-add is two.
 
     None where the config does not say how large the views are, or the network cannot run without numbers.
     """

@@ -42,7 +42,7 @@ def _numbers(row: Any, columns: list[str]) -> dict[str, float]:
 
 
 def row(name: str) -> dict[str, float]:
-    """What a paper prints of one network, by column: a row of AIRL's Tab. 1 or 2, or TABLE/ROW of any table.
+    """Return a paper's numbers of one network, by column: a row of AIRL's Tab. 1 or 2, or TABLE/ROW of any table.
 
     >>> row('mocov2plus_sgd')['voc07_ap50'], row('byol.table4b_depth/byol')['nyuv2_rms']
     (77.1, 0.541)

@@ -17,7 +17,7 @@ USUAL_BATCH = 1024  # of the papers' configs, but for BYOL's own, MSBReg's and t
 
 
 class Widths(Declared, frozen=True):
-    """Of the backbone's features, and of the hidden and the last layers of projector and predictor."""
+    """The widths of the backbone's features, and of the hidden and the last layers of projector and predictor."""
 
     features: int
     hidden: int

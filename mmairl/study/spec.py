@@ -159,7 +159,7 @@ class Look(Declared, frozen=True):
 
 
 class Study(Declared, frozen=True):
-    """What is asked, of which rows, over which seeds, by which tasks."""
+    """A study: a question, its rows, seeds and tasks."""
 
     title: str
     rows: tuple[Row, ...] = ()

@@ -1,4 +1,4 @@
-"""What a run starts from, so that a study knows whether a seed means the same in two of its rows; and how long it trains."""
+"""The start of a run, by which a study knows whether a seed means the same in two of its rows, and how long it trains."""
 
 import time
 from pathlib import Path

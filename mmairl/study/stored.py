@@ -27,7 +27,7 @@ class Asked(Struct, omit_defaults=True):
 
 
 class Looked(Struct):
-    """What the next record takes from study.json: how many runs were finished at each look that was taken."""
+    """The part of study.json that the next record takes over: how many runs were finished at each look that was taken."""
 
     looks: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Which factor did it: main effects, interactions, and each factor's share of the whole gain, whatever the order of steps.
+"""Effects of factors: main effects, interactions, and each factor's share of the whole gain, whatever the order of steps.
 
 A linear model over all runs of a design with two levels a factor (`designs.py`), the levels as -1 and 1. A main effect is the
 mean change from a factor's first level to its second over all rows. An interaction is half the difference between the effects
@@ -56,7 +56,7 @@ class Fit:
     confounded: frozenset[Effect]  # the terms that these runs cannot tell
 
     def variances(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of a run of each row, and their degrees of freedom; scores are (..., runs). NaN for a row of one run."""
+        """Return each row's variance of a run, and the degrees of freedom; scores are (..., runs). NaN for a row of one run."""
         own = np.diag(self.residual) @ self.rows
         own = np.where(own > 1e-9, own, math.nan)
         return (scores @ self.residual) ** 2 @ self.rows / own, own
@@ -100,7 +100,7 @@ def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[Effect, float
 
 
 def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str, Any]:
-    """What the runs of a design say of its factors by one score, from the study's record as `collect` makes it."""
+    """Estimate the effects of a design's factors on one score, from the study's record as `collect` makes it."""
     design = Design(**{key: study['design'][key] for key in ('factors', 'rows', 'interactions')})
     rows, limits = [row for row in study['rows'] if row['name'] in design.rows], limits_by_row(study, metric)
     by_row = {row['name']: scores_by_seed(row, metric) for row in rows}

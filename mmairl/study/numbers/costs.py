@@ -1,4 +1,4 @@
-"""What each row of a study has cost, and what two rows score at equal cost where one was measured along its run."""
+"""Costs of the rows of a study, and scores of two rows at equal cost where one was measured along its run."""
 
 from collections.abc import Mapping, Sequence
 from statistics import mean
@@ -12,7 +12,7 @@ EQUAL = 0.01  # costs that differ by less, relative to the larger, are the same
 
 
 def costs(study: Mapping) -> dict[str, dict[str, float | None]]:
-    """Of each row's run, on the mean of those that are finished: images seen, FLOPs and device-seconds; None is not known."""
+    """Return the mean cost of each row's finished runs: images seen, FLOPs and device-seconds; None is not known."""
     rows, found = {row['name']: row for row in study['rows']}, {}
     for row in study['rows']:
         images, flops = _mean(row, 'images_seen'), row.get('flops_per_image')

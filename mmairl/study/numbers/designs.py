@@ -53,7 +53,7 @@ class Design:
 
     @property
     def words(self) -> str:
-        """What the plan and the page say of it."""
+        """Return the words of the plan and the page for the design."""
         found, possible = len(self.rows), 2 ** len(self.factors)
         if self.resolution is None:
             return f'all {possible} combinations of {len(self.factors)} factors'
@@ -68,7 +68,7 @@ class Design:
 
     @property
     def confusion(self) -> str:
-        """Which main effects and pairwise interactions the rows cannot tell apart, as one sentence."""
+        """Name the main effects and pairwise interactions that the rows cannot tell apart, in one sentence."""
         kept = self.distinct
         groups = [f'{title(effect)} from {", ".join(others)}' for effect in kept if (others := self.aliases(effect))]
         if not groups:

@@ -27,7 +27,7 @@ USUAL = 12  # seeds a row, where no budget is given
 
 
 class Plan(Declared):
-    """What is fixed before the first look, and kept beside the study: another plan for the same runs would be another look."""
+    """The numbers of seeds, fixed before the first look and kept beside the study: another plan would be another look."""
 
     first: Annotated[int, Meta(ge=2)]  # seeds of the first look
     most: Annotated[int, Meta(ge=2)]  # seeds a row, of the last
@@ -109,7 +109,7 @@ def compare_by_looks(study: Mapping[str, Any], metric: str, margin: float, plan:
 
 
 def told(found: Sequence[Comparison], plan: Plan, seeds: int) -> list[str]:
-    """What each look that was taken has decided."""
+    """Say the decisions of each look that was taken."""
     lines = []
     for count in (count for count, _ in plan.looks if count <= seeds):
         decided = [f'{of.row} {of.verdict}' for of in found if of.verdict in DECISIONS and of.seeds == count]

@@ -1,4 +1,4 @@
-"""Where the noise of a score comes from, apart: pre-training's seed, the seed of a classifier that is trained, test images.
+"""The sources of a score's noise, apart: pre-training's seed, the seed of a classifier that is trained, test images.
 
 What other test images would change needs no resampling: the bootstrap's standard error of a mean over images is in the end
 the images' standard deviation over the root of their number. Of a protocol that does not say which images it recognises, the
@@ -65,7 +65,7 @@ def spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
 
 
 def recognised(row: Mapping, metric: str, out: Path) -> np.ndarray | None:
-    """Of each test image the share of the row's finished runs that recognise it; None where one does not say so."""
+    """Return for each test image the share of the row's finished runs that recognise it; None where a run does not say so."""
     found, scores = [], scores_by_seed(row, metric)
     for run in (run for run in row['runs'] if run['seed'] in scores):
         path = result_file(out / run['folder'], metric, run.get('identities', {}).get(metric, {}))

@@ -1,4 +1,4 @@
-"""What tuning is worth: how good the best of n trials is, which row is ahead at which budget, and how much a user may miss.
+"""The worth of tuning: how good the best of n trials is, which row is ahead at which budget, and how much a user may miss.
 
 A search is the unit: it is repeated with other points and other seeds, so that the spread over searches holds the luck of both.
 Scores are those of the criterion, by which trials were chosen, so the best looks better than it is.
