@@ -6,7 +6,7 @@ from pathlib import Path
 from mmengine.logging import print_log
 
 from mmairl.analysis.normrescale import PER, STATISTICS, WHOLE_NUMBERS, Row, left_alone, normrescale
-from mmairl.errors import UserError, one_sentence_errors
+from mmairl.errors import UserError, one_sentence_errors, printable
 from mmairl.files import output, write_checkpoint
 from mmairl.flags import above_zero
 from mmairl.report.figures import norm_lines, save_figure
@@ -56,7 +56,7 @@ def main() -> None:
     print_table(('before', 'anchor', 'ratio'), [cells(row) for row in rows], 'norms', head='tensor')
     draw(args, source, weights, anchor, rows)
     if skipped:
-        print_log(skipped, level=30)
+        print_log(printable(skipped), level=30)
     if not looks_lars_trained(source.weights):
         print_log(f'{args.lars} does not look LARS-trained: {growth_of(source.weights)}', level=30)
     print(f'{args.out} holds {len(weights)} tensors, {sum(not row.why for row in rows)} of them rescaled')

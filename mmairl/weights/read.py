@@ -13,7 +13,7 @@ import torch
 from mmengine.logging import print_log
 from torch import Tensor
 
-from mmairl.errors import UserError
+from mmairl.errors import UserError, printable
 from mmairl.weights.formats import BACKBONE, ENVELOPES, NESTED, WRAPPERS, names_of, recognise, rename
 from mmairl.weights.load import load_checkpoint, not_finite, wrong_kind
 from mmairl.weights.pickles import ORIGIN
@@ -89,7 +89,7 @@ def read_backbone(path: str | Path, part: str = 'student') -> Backbone:
         said = (
             f'{len(broken)} tensors of {path} hold NaN or infinity, as {broken[0]}: the run that made them has diverged'
         )
-        print_log(said, logger='current', level=logging.WARNING)
+        print_log(printable(said), logger='current', level=logging.WARNING)
     dropped = [key for key in tensors if key not in renamed]
     return Backbone(with_counters(weights), str(path), form.name, part, renamed, dropped, origin, settings)
 

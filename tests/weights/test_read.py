@@ -198,9 +198,11 @@ def test_weights_that_are_not_finite_are_read_with_a_warning(states, tmp_path, m
     said: list[str] = []
     monkeypatch.setattr('mmairl.weights.read.print_log', lambda text, **_: said.append(text))
     for value, heard in ((torch.nan, 1), (torch.inf, 1), (1.0, 0)):
-        torch.save({**states[0], 'bn1.bias': torch.full((4,), value)}, tmp_path / 'a.pth')
-        read_backbone(tmp_path / 'a.pth')
-        assert len(said) == heard and all('hold NaN or infinity, as bn1.bias' in text for text in said)
+        torch.save({**states[0], 'bn1.bias': torch.full((4,), value)}, tmp_path / 'a\nforged.pth')
+        read_backbone(tmp_path / 'a\nforged.pth')
+        assert len(said) == heard and all(
+            'hold NaN or infinity, as bn1.bias' in text and '\n' not in text for text in said
+        )
         said.clear()
 
 
