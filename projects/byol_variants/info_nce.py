@@ -45,5 +45,5 @@ class InfoNCEHead(nn.Module):
         # autocast would make the products half precision; the sums then run on float32 all the same
         near, far = ((query @ gather_with_gradient(keys).T).to(query.dtype) / self.alpha for keys in (same, other))
         own = torch.arange(len(query), device=query.device)
-        near = near.index_put((own, own + get_rank() * len(query)), near.new_tensor(float('-inf')))
+        near = near.index_put((own, own + get_rank() * len(query)), near.new_full((), float('-inf')))
         return attraction + self.beta * 2 * self.alpha * torch.cat([near, far], dim=1).logsumexp(dim=1).mean()

@@ -33,4 +33,6 @@ class OptimalLinearHead(RegressionHead):
         all_reduce(products)
         square, mixed = products
         ridge = self.ridge * square.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
-        return torch.linalg.solve(square + ridge * torch.eye(len(square)).to(square), mixed).float()
+        return torch.linalg.solve_ex(
+            square + ridge * torch.eye(len(square), out=torch.empty_like(square)), mixed
+        ).result.float()

@@ -123,5 +123,6 @@ class UniformityTerm(nn.Module):
         return torch.stack([self.of_view(gather_with_gradient(view)) for view in queries]).mean()
 
     def of_view(self, q: Tensor) -> Tensor:
-        cosines = (q @ q.T).to(q.dtype)[~torch.eye(len(q), dtype=torch.bool, device=q.device)]
-        return (4 * cosines - 4).logsumexp(0) - math.log(len(cosines))  # |q_i - q_j|^2 = 2 - 2 cos
+        own = torch.eye(len(q), dtype=torch.bool, device=q.device)
+        distances = (4 - 4 * (q @ q.T).to(q.dtype)).masked_fill(own, math.inf)  # |q_i - q_j|^2 = 2 - 2 cos
+        return (-distances).logsumexp((0, 1)) - math.log(len(q) * (len(q) - 1))

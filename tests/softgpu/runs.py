@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import nullcontext, suppress
+from importlib import import_module
 from pathlib import Path
 
 DEVICE, OUT, WORK = sys.argv[1], sys.argv[2], Path(sys.argv[3])
@@ -16,6 +17,7 @@ import toy  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.dist import all_reduce, get_rank  # noqa: E402
 from mmengine.hooks import Hook  # noqa: E402
+from torch.cuda._sanitizer import CUDASanitizerErrors, enable_cuda_sanitizer  # noqa: E402
 from torch.utils.data import Subset  # noqa: E402
 
 from mmairl.engine import launch  # noqa: E402
@@ -25,6 +27,7 @@ from mmairl.engine.launch import strategy_named  # noqa: E402
 from mmairl.evaluation.features import Extraction, extract  # noqa: E402
 from mmairl.evaluation.knn import knn_accuracy  # noqa: E402
 from mmairl.evaluation.logreg import logistic_regression  # noqa: E402
+from mmairl.models.heads import unit  # noqa: E402
 from mmairl.models.processes import own_parts  # noqa: E402
 from mmairl.registry import DATASETS, HOOKS, MODELS  # noqa: E402
 from mmairl.stopping import stop_processes  # noqa: E402
@@ -50,7 +53,27 @@ HOOKS_TO_CHOOSE = [
     dict(type='OnlineKNNHook', interval=1, k=5, **KNN),
     dict(type='PreciseBNHook', batches=2),
 ]
+HEADS = {
+    'contrastive': dict(type='ContrastiveHead'),
+    'regression': dict(type='RegressionHead'),
+    'info_nce': dict(type='InfoNCEHead'),
+    'optimal_linear': dict(type='OptimalLinearHead', ridge=0.1),
+    'vicreg': dict(type='VICRegHead'),
+    'dino': dict(type='DINOHead', prototypes=6),
+    'barlow': dict(type='BarlowTwinsHead'),
+    'mocov3': dict(type='BatchContrastiveHead'),
+    'swav': dict(type='SwAVHead', channels=6, prototypes=5),
+    'lejepa': dict(type='LeJEPAHead', slices=8),
+    'msbreg': dict(
+        type='RegularisedHead',
+        base=dict(type='CentroidHead'),
+        terms=[dict(type=f'{name}Term') for name in ('SingularValue', 'Brownian', 'Uniformity')],
+    ),
+}
 ONE = {
+    'mocov1': ('mocov1_r50_200e.py', {}),
+    'smocov2plus': ('smocov2plus_r50_200e.py', {'fast': dict(fused=True)}),
+    'zero1': ('mocov2plus_r50_200e.py', {**ON_DEVICE, 'strategy': strategy_named('zero1')}),
     'mocov2plus': (
         'mocov2plus_r50_200e.py',
         {'custom_hooks': HOOKS_TO_CHOOSE, 'optim_wrapper.clip_grad': dict(max_norm=0.5)},
@@ -87,7 +110,7 @@ class RefuseWaits(Hook):
         reads = wrapper.loss_scaler.is_enabled() and not wrapper.optimizer.defaults.get('fused')  # torch's scaler does
         between = step > 2 and step % EVERY and step < runner.max_iters and not reads
         say_on_wait('error' if between else 'default')
-        self.copies = [*getattr(self, 'copies', []), softgpu.copies() if 'SOFTGPU' in os.environ else {}]
+        self.copies = [*getattr(self, 'copies', []), softgpu.work() if 'SOFTGPU' in os.environ else {}]
 
 
 @HOOKS.register_module()
@@ -116,13 +139,30 @@ class Overflow(Hook):
         return all(same for name, same in zip(names, kept) if not name.startswith('teacher.'))
 
 
+PLANTED = dict(
+    wait=lambda loss: loss.item(),
+    host_scalar=lambda loss: loss + torch.tensor(2.0, device=DEVICE),
+    copy=lambda loss: torch.ones(3).to(DEVICE, non_blocking=True),
+    storm=lambda loss: [loss + number for number in range(500)],
+    stream=lambda loss: on_another_stream(loss),
+)
+
+
+def on_another_stream(loss: torch.Tensor) -> None:
+    with torch.cuda.stream(torch.cuda.Stream()):
+        loss.mul_(2)
+
+
 @HOOKS.register_module()
-class Wait(Hook):
-    """Waits for the device in the third step, which the tests are to find."""
+class Plant(Hook):
+    """Does in each step from the third on what no step should do, and what the tests are to find."""
+
+    def __init__(self, kind: str) -> None:
+        self.plant = PLANTED[kind]
 
     def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
-        if runner.iter == 2:
-            outputs['loss'].item()
+        if runner.iter >= 2:
+            self.plant(outputs['loss'])
 
 
 def config(name: str, work: str, options: dict, steps: int = 6) -> Config:
@@ -156,22 +196,42 @@ def outcome(cfg: Config, launcher: str = LAUNCHER) -> dict:
     return dict(
         losses=losses.cpu(),
         weights={name: weights[name].detach().cpu() for name in tensors if get_rank() == 0},
-        copies={kind: after[kind] - before[kind] for kind in after},
+        work={kind: after[kind] - before[kind] for kind in after},
         scaler=runner.optim_wrapper.loss_scaler.state_dict(),
         knn=[float(values.current()) for name, values in runner.message_hub.log_scalars.items() if 'knn' in name],
         skipped=overflow and overflow.skipped([name for name, _ in model.named_parameters()]),
     )
 
 
-def planted() -> str:
-    """What is said of a wait between two log lines."""
+def planted(kind: str) -> dict:
+    """What is said of a defect between two log lines, and what a step asks of the device."""
     try:
-        launch.train(config('mocov2plus_r50_200e.py', 'planted', {'custom_hooks': [dict(type='Wait')]}))
-    except RuntimeError as error:
-        return str(error)
-    finally:
+        return outcome(
+            config('mocov2plus_r50_200e.py', kind, {**ON_DEVICE, 'custom_hooks': [dict(type='Plant', kind=kind)]})
+        )
+    except (RuntimeError, CUDASanitizerErrors) as error:
+        return dict(said=f'{type(error).__name__}: {error}')
+
+
+def heads() -> dict:
+    """The loss and the gradients of each head, in a second step that must not wait."""
+    more = [f'more_methods.{name}' for name in ('barlow', 'dino', 'lejepa', 'mocov3', 'swav', 'vicreg')]
+    for name in ('byol_variants.info_nce', 'byol_variants.optimal_linear', 'msbreg.msbreg', *more):
+        import_module(f'projects.{name}')
+    found = {}
+    for name, settings in HEADS.items():
+        torch.manual_seed(0)
+        head = MODELS.build(settings).to(DEVICE)
+        rows = torch.randn(5, 8, 6).to(DEVICE).requires_grad_()
+        for mode in ('default', 'error'):
+            say_on_wait(mode)
+            torch.manual_seed(1)
+            *views, negatives = rows.unbind()
+            loss = head(dict(enumerate(views[:2])), dict(enumerate(views[2:])), unit(negatives))['loss']
+            (gradient,) = torch.autograd.grad(loss, rows)
         say_on_wait('default')
-    return ''
+        found[name] = dict(loss=loss.detach().cpu(), gradient=gradient.cpu())
+    return found
 
 
 def resumed() -> dict:
@@ -202,6 +262,8 @@ def evaluated() -> dict:
 
 
 def main() -> None:
+    if 'SOFTGPU' in os.environ:
+        enable_cuda_sanitizer()  # it knows which streams have waited for each other
     torch.backends.cudnn.allow_tf32 = False  # the CPU's numbers are float32's
     launch.register()
     trust_mmengine_checkpoints()
@@ -218,9 +280,9 @@ def main() -> None:
         case: outcome(config(name, case, options), ddp.get(case, LAUNCHER)) for case, (name, options) in cases.items()
     }
     if alone:
-        found.update(evaluated=evaluated(), resumed=resumed())
+        found.update(evaluated=evaluated(), resumed=resumed(), heads=heads())
     if alone and DEVICE == 'cuda':
-        found['planted'] = planted()
+        found['planted'] = {kind: planted(kind) for kind in PLANTED}
     if get_rank() == 0:
         torch.save(found, OUT)
     stop_processes()

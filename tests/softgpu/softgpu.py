@@ -36,11 +36,21 @@ PLAIN = {
 # Operations that would reach into cuBLAS, cuDNN or cuSOLVER: the CPU's alone runs.
 LIBRARIES = {
     *('convolution', 'convolution_backward', 'mm', 'addmm', 'addmm_', '_addmm_activation', 'bmm', 'baddbmm', 'mv'),
-    *('dot', '_linalg_svd', '_linalg_eigh', 'linalg_eigh', 'linalg_qr', 'linalg_inv_ex', 'special_entr'),
+    *(
+        'dot',
+        '_linalg_solve_ex',
+        '_linalg_svd',
+        '_linalg_eigh',
+        'linalg_eigh',
+        'linalg_qr',
+        'linalg_inv_ex',
+        'special_entr',
+    ),
 }
 SIZED = {'equal', 'nonzero', 'masked_select', '_unique2', 'unique_dim', 'unique_consecutive', 'bincount'}
 MASKED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
 ON_CUDA_ONLY: dict[str, Callable] = {}  # what the CPU has no operation for
+launches = 0  # operations on the device so far
 
 
 class Numbers(TorchDispatchMode):
@@ -56,6 +66,8 @@ class Numbers(TorchDispatchMode):
         given = tree_leaves((args, kwargs))
         if not any(map(on_cuda, given)) or func.namespace not in ('aten', 'fsdp') or kind in PLAIN or is_view(func):
             return func(*args, **kwargs)
+        global launches
+        launches += 1
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         if has(func.name(), 'CompositeImplicitAutograd') and not has(func.name(), 'CUDA'):
             with self:  # in inference mode operations come here whole
@@ -75,9 +87,9 @@ class Numbers(TorchDispatchMode):
         return fill(found, func(*tree_map(host, args), **tree_map(host, kwargs)))
 
 
-def copies() -> dict[str, int]:
-    """How many copies the runtime was asked for so far, by the kinds of memory."""
-    return {
+def work() -> dict[str, int]:
+    """How many operations, and copies by the kinds of memory, the runtime was asked for so far."""
+    return dict(launches=launches) | {
         f'{source} to {to}': RUNTIME.softgpu_copies(number, other)
         for number, source in enumerate(MEMORY)
         for other, to in enumerate(MEMORY)
@@ -132,6 +144,9 @@ def fill(found: Any, right: Any) -> Any:
     results, structure = tree_flatten(found)
     filled = []
     for one, number in zip(results, tree_leaves(right)):
+        if number is None:  # a gradient that nobody wants, for which the device has made memory
+            filled.append(None)
+            continue
         if isinstance(one, Tensor) and one.shape == number.shape and one.dtype == number.dtype:
             there = alias(one) if one.device.type == 'cuda' else one
             if there.data_ptr() != number.data_ptr():

@@ -79,8 +79,15 @@ def assert_same_run(there: dict, here: dict, half: bool) -> None:
 
 
 # ZeRO's runs are those of whole networks on the CPU.
-TWINS = dict(zero2='mocov2plus', zero2_lars='byol_lars', zero3='views_on_device', zero2_float16='float16')
-ONE = ['mocov2plus', 'byol_lars', 'bfloat16', 'views_on_device', 'float16', 'zero3', 'zero2_float16']
+TWINS = dict(
+    zero1='views_on_device',
+    zero2='mocov2plus',
+    zero2_lars='byol_lars',
+    zero3='views_on_device',
+    zero2_float16='float16',
+)
+ONE = ['mocov1', 'mocov2plus', 'smocov2plus', 'byol_lars', 'bfloat16', 'views_on_device', 'float16']
+ONE += ['zero1', 'zero3', 'zero2_float16']
 
 
 @pytest.mark.parametrize('case', ONE)
@@ -106,7 +113,7 @@ def test_a_step_whose_gradients_overflow_in_float16_is_skipped_and_the_scale_fal
 @pytest.mark.skipif(REAL, reason='only the software GPU counts copies')
 def test_a_step_copies_what_it_must(one):
     """Two views and twice their labels, which the probe wants, from pinned memory where the loader has pinned them."""
-    pinned, pageable = one[0]['views_on_device']['copies'], one[0]['mocov2plus']['copies']
+    pinned, pageable = (one[0][case]['work'] for case in ('views_on_device', 'mocov2plus'))
     assert pinned['pageable to device'] == 0 < pinned['pinned to device']
     assert pageable['pageable to device'] == 4
     assert pageable['device to device'] <= 4, 'no layer has copies of its own'
@@ -124,5 +131,28 @@ def test_evaluation_on_the_device_is_that_on_the_cpu(one):
     assert there == here
 
 
-def test_a_planted_wait_is_found(one):
-    assert 'called a synchronizing CUDA operation' in one[0]['planted']
+@pytest.mark.parametrize('kind', ['wait', 'host_scalar', 'copy', 'storm', 'stream'])
+def test_a_planted_defect_is_found(one, kind):
+    """A wait, a number that is put on the device, a copy from pageable memory, many small kernels, a race of streams."""
+    planted, clean = one[0]['planted'][kind], one[0]['views_on_device']['work']
+    if kind in ('wait', 'host_scalar'):
+        assert 'called a synchronizing CUDA operation' in planted['said']
+    elif REAL:
+        pytest.skip('only the software GPU counts and follows streams')
+    elif kind == 'stream':
+        assert planted['said'].startswith('CUDASanitizerErrors')
+    else:
+        counted, least = ('launches', 500) if kind == 'storm' else ('pageable to device', 1)
+        assert planted['work'][counted] >= clean[counted] + least
+
+
+@pytest.mark.skipif(REAL, reason='only the software GPU counts operations')
+def test_a_step_launches_few_operations(one):
+    launches = {case: one[0][case]['work']['launches'] for case in ONE}
+    assert max(launches.values()) < 600, launches
+
+
+def test_each_head_is_that_of_the_cpu_and_does_not_wait(one):
+    there, here = (found['heads'] for found in one)
+    for name, value in here.items():
+        torch.testing.assert_close(there[name], value, rtol=1e-4, atol=1e-5, msg=name)
