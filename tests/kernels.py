@@ -1,4 +1,4 @@
-"""What a device is asked to do, without one: the kernels and the bytes of operations on fake tensors or on meta."""
+"""Count what a device is asked to do, without one: the kernels and the bytes of operations on fake tensors or on meta."""
 
 from collections import Counter
 from collections.abc import Callable

@@ -56,12 +56,12 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
     >>> norms([torch.ones(4), torch.full((9,), 2.0)])
     tensor([2., 6.])
     """
-    found = torch.stack(torch._foreach_norm(own_parts(tensors)))
+    own = torch.stack(torch._foreach_norm(own_parts(tensors)))
     if not hasattr(tensors[0], 'device_mesh'):
-        return found
-    squares = found.square().to(tensors[0].device_mesh.device_type)
+        return own
+    squares = own.square().to(tensors[0].device_mesh.device_type)
     dist.all_reduce(squares)
-    return squares.sqrt().to(found.device)
+    return squares.sqrt().to(own.device)
 
 
 def network_of(runner: object) -> nn.Module:

@@ -132,7 +132,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         self.dropped = self._gradients.on_host is not None and not self._gradients.read()
         self._gradients.on_host = None
         groups = self.optimizer.param_groups
-        gradients = [one.grad for group in groups for one in group['params'] if one.grad is not None]
+        gradients = [weight.grad for group in groups for weight in group['params'] if weight.grad is not None]
         if not gradients or not self.finite:
             return
         total = norms(gradients).sum()  # of whole tensors, where they are sharded
@@ -149,7 +149,8 @@ class AutocastOptimWrapper(AmpOptimWrapper):
 
     def _clip_grad(self) -> None:
         """mmengine's, but the norm stays on the device until it is logged: reading it here would wait in each step."""
-        params = [one for group in self.optimizer.param_groups for one in group['params'] if one.grad is not None]
+        groups = self.optimizer.param_groups
+        params = [weight for group in groups for weight in group['params'] if weight.grad is not None]
         self.gradient_norm = self.clip_func(params, **self.clip_grad_kwargs) if params else None
 
     def load_state_dict(self, state_dict: dict) -> None:

@@ -1,4 +1,4 @@
-"""What can be seen of a GPU without one: what a step moves and launches, and that batches are copied ahead."""
+"""A step on a GPU, seen without one: it moves and launches little, and batches are copied ahead."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

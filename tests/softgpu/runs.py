@@ -204,7 +204,7 @@ def outcome(cfg: Config, launcher: str = LAUNCHER) -> dict:
 
 
 def planted(kind: str) -> dict:
-    """What is said of a defect between two log lines, and what a step asks of the device."""
+    """A run with a defect: the error that it ends with, or what its steps ask of the device."""
     try:
         return outcome(
             config('mocov2plus_r50_200e.py', kind, {**ON_DEVICE, 'custom_hooks': [dict(type='Plant', kind=kind)]})

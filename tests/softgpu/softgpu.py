@@ -107,7 +107,7 @@ def is_view(func) -> bool:
 
 
 def wait() -> None:
-    """What torch says where it waits for a number that decides a shape."""
+    """Say what torch says where it waits for a number that decides a shape."""
     mode = torch.cuda.get_sync_debug_mode()
     if mode == 2:
         raise RuntimeError('called a synchronizing CUDA operation')

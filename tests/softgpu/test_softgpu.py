@@ -27,7 +27,10 @@ pytestmark = [
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory) -> Callable[[str, int], dict]:
-    """What runs.py finds on a device with so many processes. The libraries are built once for these sources and this torch."""
+    """Start runs.py on a device with so many processes, and read what it found.
+
+    The libraries are built once for these sources and this torch.
+    """
     sources = b''.join((HERE / name).read_bytes() for name in ('build.py', 'cudart.c', 'nccl.c'))
     name = hashlib.sha256(sources + torch.__version__.encode()).hexdigest()[:16]
     cache = machine.cache() / 'softgpu' / name
