@@ -151,15 +151,18 @@ def write_config(cfg: Config, path: str | Path) -> None:
     suffix = Path(path).suffix
     if suffix not in ('.yaml', '.yml', '.json'):
         raise UserError(f'a config is written to NAME.yaml or NAME.json, not to {path}; give such a name')
+    write_text(path, config_text(cfg, suffix))
+
+
+def config_text(cfg: Config, suffix: str = '.yaml') -> str:
+    """Return a config as the YAML or JSON that `write_config` writes."""
     refuse_secrets(cfg)
     try:
         if suffix == '.json':
-            text = json.dumps(cfg.to_dict(), indent=2)
-        else:
-            text = yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False)
+            return json.dumps(cfg.to_dict(), indent=2)
+        return yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False)
     except (TypeError, yaml.YAMLError) as error:
         raise UserError(f'the config holds a value that is not plain data ({error}); it stays a Python file') from error
-    write_text(path, text)
 
 
 def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:

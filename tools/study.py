@@ -32,14 +32,14 @@ from mmairl.report.study_tables import latex, markdown
 from mmairl.report.table import print_table
 from mmairl.study.collect import collect
 from mmairl.study.conduct import complete, look_into, until_decided
-from mmairl.study.guard import compare, require_fair
+from mmairl.study.guard import at_scale, compare, require_fair
 from mmairl.study.measure import data_of, is_local
 from mmairl.study.numbers.attribution import more_runs
 from mmairl.study.numbers.looks import USUAL, begin
 from mmairl.study.numbers.statistics import Comparison, plan_seeds
 from mmairl.study.plan import Cost, cost
 from mmairl.study.runs import Run, lay_out, plan_runs
-from mmairl.study.scale import read_scale, resolve
+from mmairl.study.scale import read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.trials import trial_counts
@@ -100,14 +100,16 @@ def main() -> None:
     require_known(tasks)
     if args.dry_run:
         print('this loads the configs that the study names; configs are programs')
-    configs = {row.name: resolve(row, scale) for row in study.rows}
+    study, configs, left_out = at_scale(study, scale, tasks)
+    for sentence in left_out:
+        say(sentence)
     require_fair(compare(study, configs))
     if args.print_commands:
         for line in plain_commands(lay_out(study, configs, seeds, tasks, out), args.per_run):
             print(line)
         return
     if args.status:
-        show_status([run for run, *_ in plan_runs(study, configs, seeds, tasks, out)])
+        show_status(plan_runs(study, configs, seeds, tasks, out))
         return
     show_plan(study, configs, scale, len(seeds), jobs_of(args) * max(1, args.per_run))
     if args.dry_run:
@@ -123,7 +125,7 @@ def main() -> None:
         finish = (lambda runs: None) if args.collect else lambda runs: complete(runs, jobs, devices, say)
         runs = until_decided(study, configs, scale, tasks, out, plan, finish, say)
     else:
-        runs = lay_out(study, configs, seeds, tasks, out)
+        runs = (plan_runs if args.collect else lay_out)(study, configs, seeds, tasks, out)
     if args.slurm or args.cluster:
         cluster = read_cluster(args.cluster) if args.cluster else Cluster()
         wanted = dict(partition=args.slurm or cluster.partition, gres='none' if args.gpus == 0 else cluster.gres)
@@ -131,7 +133,7 @@ def main() -> None:
         return
     if not args.collect and not args.until_decided:
         complete(runs, jobs, devices, say)
-    record = collect(study, configs, scale, runs, out)
+    record = collect(study, configs, scale, runs, out, left_out)
     write_text(out / 'table.md', markdown(record))
     write_text(out / 'table.tex', latex(record))
     print(markdown(record))
@@ -170,9 +172,12 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
     for name in ('row', 'changes', 'runs', 'epochs', 'device hours', 'GB'):
         table.add_column(name, justify='left' if name in ('row', 'changes') else 'right')
     found = {name: cost(cfg, scale) for name, cfg in configs.items()}
-    found |= {row.name: Cost(0, 0, found[row.name].gigabytes) for row in study.rows if row.others}  # nothing is trained
+    found |= {
+        row.name: Cost(0, 0, found[row.name].gigabytes) for row in study.rows if not row.trains
+    }  # nothing is trained
     trials = trial_counts(study, configs) if study.search else {}
     runs = {row.name: seeds * (trials.get(row.name, 0) + 1 + bool(study.search)) for row in study.rows}
+    runs |= {row.name: 1 for row in study.rows if row.untrained}
     for row in study.rows:
         of, number = found[row.name], runs[row.name]
         table.add_row(

@@ -66,7 +66,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
 def progress(study: Mapping) -> tuple[int, int]:
     """How many runs are finished, of how many."""
     seeds = 0 if study.get('sequential') else len(study['seeds'])  # rows that are decided got no more of them
-    asked = sum(max(len(row['runs']), seeds) for row in study['rows'])
+    asked = sum(max(len(row['runs']), 1 if row.get('untrained') else seeds) for row in study['rows'])
     finished = sum(run['state'] == 'done' for row in study['rows'] for run in row['runs'])
     return finished, asked
 

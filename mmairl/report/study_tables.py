@@ -133,7 +133,8 @@ def effects_of_factors(study: Mapping) -> dict[str, list[dict]]:
 def problems(study: Mapping, row: Mapping) -> list[str]:
     """List missing and failed runs, one sentence per cause: a mean over the other seeds would hide them."""
     present = {run['seed'] for run in row['runs']}
-    asked = () if study.get('sequential') else study['seeds']  # rows that are decided got no more seeds
+    one_run = study.get('sequential') or row.get('untrained')
+    asked = () if one_run else study['seeds']  # rows that are decided got no more seeds
     lacking = [(seed, STATES['missing']) for seed in asked if seed not in present]
     for run in row['runs']:
         if run['state'] != 'done':
@@ -142,6 +143,8 @@ def problems(study: Mapping, row: Mapping) -> list[str]:
             continue
         for metric in study['metrics']:
             value = run['scores'].get(metric['key'])
+            if value is None and row.get('untrained'):
+                continue  # not every task is for a null row
             if value is None or not isfinite(value):
                 what = 'was not measured' if value is None else f'is {value}'
                 lacking.append((run['seed'], f'{metric["label"]} {what}'))
@@ -179,7 +182,10 @@ def _table(template: str, study: Mapping, escape: Callable[[str], str]) -> str:
         kinds=kinds,
         width=start - 3,
         lines=[(line, _texts(line, heads)) for line in lines],
-        notes=[(line.row['name'], problem) for line in lines for problem in line.problems],
+        notes=[
+            *study.get('rows_left_out', ()),
+            *(f'Row {line.row["name"]}, {problem}' for line in lines for problem in line.problems),
+        ],
     )
 
 

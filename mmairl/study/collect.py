@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from mmairl.files import read_json, write_json
 from mmairl.study.guard import after, compare, hidden
-from mmairl.study.measure import outdated, recipe
+from mmairl.study.measure import recipe
 from mmairl.study.numbers import looks
 from mmairl.study.numbers.attribution import attribute
 from mmairl.study.numbers.costs import at_equal_cost, costs
@@ -28,8 +28,15 @@ from mmairl.study.stored import Asked, Choice
 from mmairl.study.trials import search_record
 
 
-def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequence[Run], out: Path) -> dict[str, Any]:
-    """The record of everything that is there, written to study.json."""
+def collect(
+    study: Study,
+    configs: dict[str, Config],
+    scale: Scale,
+    runs: Sequence[Run],
+    out: Path,
+    rows_left_out: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Write the record of everything that is there to study.json, and return it."""
     compared = compare(study, configs)
     changed = {entry['row']: entry['found'] for entry in compared}
     numbers = {row.name: study.printed(row) for row in study.rows}
@@ -41,6 +48,7 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
 
     compared_runs = by_row('compared')
     finished = {name: [run for run in found if run['state'] == 'done'] for name, found in compared_runs.items()}
+    trained = {row.name: finished[row.name] for row in study.rows if not row.untrained and finished[row.name]}
     labels = {key: run['labels'].get(key, key) for of in finished.values() for run in of for key in run['scores']}
     asked = [task.partition('#')[0] for run in runs if run.part == 'compared' for task in run.tasks]
     primary = study.primary.get(scale.name) or next(iter(asked), '')
@@ -66,15 +74,16 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
                 group=row.group,
                 x=row.x,
                 of=row.others.get('of'),
-                untrained=getattr(row, 'untrained', None),
                 along=row.along is not None,
-                flops_per_image=flops_per_image(configs[row.name]) if finished[row.name] else None,
+                untrained=row.untrained,
+                flops_per_image=flops_per_image(configs[row.name]) if row.name in trained else None,
                 published={_measured_as(key, study, scale): value for key, value in numbers[row.name].items()},
                 runs=compared_runs[row.name],
             )
             for row in study.rows
         ],
-        fairness=dict(before=compared, after=after(finished), hidden=hidden(finished)),
+        rows_left_out=list(rows_left_out),
+        fairness=dict(before=compared, after=after(trained), hidden=hidden(trained)),
         reading=study.reading.get(scale.name, ''),
         assumptions=assumptions(configs, sorted({task for run in runs for task in run.tasks})),
     )
@@ -96,7 +105,8 @@ def collect(study: Study, configs: dict[str, Config], scale: Scale, runs: Sequen
         record['sequential'] = dict(words=plan.words, looks=looks.told(families[scores[0]], plan, len(record['seeds'])))
     if study.design:
         record['design'] = dict(asdict(study.design), words=study.design.words)
-        record['attribution'] = {key: attribute(record, key, study.equivalence) for key in scores}
+        designed = dict(record, rows=[row for row in record['rows'] if not row['untrained']])
+        record['attribution'] = {key: attribute(designed, key, study.equivalence) for key in scores}
     record['noise'] = {key: noise(record, key, out) for key in scores}
     record['cost'] = dict(rows=costs(record), equal={key: at_equal_cost(record, key) for key in scores})
     write_json(out / 'study.json', record)
@@ -119,7 +129,7 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
     found: dict[str, Any] = dict(seed=run.seed, folder=str(run.folder.relative_to(out)))
     if result := run.result:
         found.update(dict(scores={}, labels={}), **to_builtins(result), state='done')
-        if differs := outdated(run.folder, result):
+        if differs := run.outdated:
             found.update(state='replaced', error=differs)
         for name, value in found.pop('further', {}).items():
             if name in printed:

@@ -11,7 +11,6 @@ from mmairl.evaluation.protocol import default_device
 from mmairl.report import analysis_pages
 from mmairl.study.collect import collect
 from mmairl.study.derived import last_checkpoint
-from mmairl.study.measure import outdated
 from mmairl.study.numbers.looks import Plan, open_rows
 from mmairl.study.numbers.statistics import Comparison
 from mmairl.study.runs import Run, execute, lay_out
@@ -25,7 +24,7 @@ def complete(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[str], 
     done = sum(run.done for run in runs)
     say(f'{done} of {len(runs)} runs are finished')
     for run in runs:
-        if run.result and (differs := outdated(run.folder, run.result)):
+        if differs := run.outdated:
             say(f'{run.name} is measured anew, since this has changed: {differs}')
 
     def report(run: Run, what: str) -> None:

@@ -1,11 +1,12 @@
 """The factors of the papers in a config, and the differences of two configs."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from mmengine.config import Config
 
-from mmairl.configs import load_config
+from mmairl.configs import load_config, walk
 from mmairl.data.images import decoder
 from mmairl.data.shards.index import index_of, shards_at
 from mmairl.evaluation.identity import code_identity
@@ -29,6 +30,12 @@ BUILT_ON = {
 }
 
 
+def same_run(cfg: Config) -> str:
+    """Return a text that is equal for configs that train and are measured alike."""
+    beside = {key: cfg.get(key) for key in ('evaluation', 'recipes', 'randomness', 'custom_hooks')}
+    return json.dumps({**_runs(cfg), **beside}, sort_keys=True, default=str)
+
+
 def changed(one: Config, two: Config) -> list[str]:
     """The keys, as dotted paths, under which two resolved configs differ in what runs; variables of the files do not."""
     return sorted(_differences(_runs(one), _runs(two), ''))
@@ -46,6 +53,10 @@ def _runs(cfg: Config) -> dict:
     )
     found = cfg.to_dict()
     hooks = {name: hook for name, hook in found['default_hooks'].items() if name not in ('checkpoint', 'logger')}
+    for keys, value in list(walk(found)):
+        if keys[-1:] == ('views',) and isinstance(value, list | tuple):  # what never acts is not there
+            for view in value:
+                view[:] = [step for step in view if step.get('p') != 0]
     return {**{key: found[key] for key in used}, 'default_hooks': hooks, 'fast': found.get('fast')}
 
 

@@ -4,14 +4,55 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mmengine.config import Config
+from msgspec.structs import replace
 
 from mmairl.errors import UserError
-from mmairl.study.factors import changed
+from mmairl.study.factors import changed, same_run
+from mmairl.study.measure import measures
+from mmairl.study.scale import Scale, resolve
 from mmairl.study.search import searched_keys
-from mmairl.study.spec import Study
+from mmairl.study.spec import Row, Study
 
 # Where a scale, or a config, has the views made on the device, they stand in another place.
 VIEWS, VIEWS_ON_DEVICE = 'train_dataloader.dataset.views', 'model.data_preprocessor.views'
+FLOOR = dict(pixels='raw pixels', random='random initialisation')
+
+
+def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, dict[str, Config], list[str]]:
+    """Return the study as it runs at a scale, with the scale's null rows, its configs, and what is left out.
+
+    A row that the scale makes equal to another would tell noise as a factor's effect: it is left out, with a sentence.
+    """
+    configs = {row.name: resolve(row, scale) for row in study.rows}
+    first: dict[Any, str] = {}
+    equal: dict[str, str] = {}
+    for row in study.rows:
+        row = _renamed(row, equal)
+        key = row.rescaled or row.along or row.untrained or same_run(configs[row.name])
+        if (same := first.setdefault(key, row.name)) != row.name:
+            equal[row.name] = same
+    said = [f"'{name}' is left out: at {scale.name} it would run as '{same}' does" for name, same in equal.items()]
+    rows = tuple(_renamed(row, equal) for row in study.rows if row.name not in equal)
+    if equal and (study.design or not sum(row.trains for row in rows) > 1):
+        raise UserError(
+            f'{study.name or study.title} has nothing to compare at this scale: {said[0]}; take another scale'
+        )
+    for kind in scale.floor:
+        if not any(row.untrained == kind for row in rows) and any(measures(kind, task) for task in tasks):
+            rows += (Row(FLOOR[kind], rows[0].config, rows[0].options, factor='no training', untrained=kind),)
+            configs[FLOOR[kind]] = configs[rows[0].name]
+    looks = tuple(replace(look, rows=tuple(equal.get(name, name) for name in look.rows)) for look in study.look)
+    return replace(study, rows=rows, look=looks), {row.name: configs[row.name] for row in rows}, said
+
+
+def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
+    """Return the row, which builds on rows that are left out no more."""
+    made = {
+        way: replace(of, **{key: equal.get(name, name) for key, name in row.others.items()})
+        for way in ('rescaled', 'along')
+        if (of := getattr(row, way))
+    }
+    return replace(row, against=equal.get(row.against, row.against), **made)
 
 
 def compare(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:

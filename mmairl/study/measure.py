@@ -21,7 +21,7 @@ from mmairl.configs import load_config
 from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError
 from mmairl.evaluation.features import on_main_process
-from mmairl.evaluation.identity import data_identity, difference, identity_of, key_of, versions
+from mmairl.evaluation.identity import UNKNOWN, difference, identity_of, key_of, versions
 from mmairl.evaluation.protocol import (
     BY_TRAINING,
     ON_FEATURES,
@@ -33,15 +33,15 @@ from mmairl.evaluation.protocol import (
 )
 from mmairl.evaluation.recipes import recipe_of
 from mmairl.files import read_json, write_json
+from mmairl.study.derived import known_data, last_checkpoint, origin
 from mmairl.study.factors import hidden_factors
 from mmairl.study.stored import Asked, Measured, Result, Trained
 from mmairl.transfer.tasks import TASKS
-from mmairl.weights.read import Backbone, read_backbone
+from mmairl.weights.read import read_backbone
 
 FEATURES = 'features'  # of the protocols that share them, until all are measured
 SIZES = ('type', 'depth', 'stem_channels', 'base_channels')  # what a network has on every data set
 CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
-KNOWN_DATA: dict[str, dict[str, Any]] = {}
 PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy')
 
 
@@ -49,6 +49,11 @@ def is_local(task: str) -> bool:
     """Whether a task is a protocol of tools/evaluate.py; the others are tools/transfer.py's."""
     found = re.fullmatch(r'(\w+)(@[^#]+)?(#\d+)?', task)
     return bool(found) and (found[1] in BY_TRAINING or (found[1] in ON_FEATURES and not found[3]))
+
+
+def measures(untrained: str | None, task: str) -> bool:
+    """Whether a task is for a row: null rows have tasks of tools/evaluate.py alone, and raw pixels those on features."""
+    return not untrained or (is_local(task) if untrained == 'random' else task.partition('@')[0] in ON_FEATURES)
 
 
 def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
@@ -71,8 +76,8 @@ def data_of(task: str) -> Config | None:
     return copy.deepcopy(_loaded(f'mmairl::evaluation/{elsewhere}.py')) if elsewhere else None
 
 
-def settings_of(task: str, folder: Path, checkpoint: Path) -> tuple[Config, str, Backbone, Settings]:
-    """Return what `identity_of` and `evaluate` take for a task.
+def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, str, Settings]:
+    """Return the config, the protocol and the settings of a task.
 
     PROTOCOL@CONFIG measures on one of configs/evaluation, TASK#SEED trains its classifier once more from another seed.
     """
@@ -86,21 +91,24 @@ def settings_of(task: str, folder: Path, checkpoint: Path) -> tuple[Config, str,
         cfg = elsewhere
         cfg.merge_from_dict({'model.backbone': network, 'model.in_channels': width})
     seed = int(seed) if seed else None
-    trials = read_json(folder / 'asked.json', Asked).tuned.get(task, ()) or None
+    trials = asked.tuned.get(task, ()) or None
     settings = settings_for(protocol, device=default_device(), workers=default_workers(), seed=seed, trials=trials)
-    return cfg, protocol, read_backbone(str(checkpoint)), settings
+    return cfg, protocol, settings
 
 
-def measure(task: str, folder: Path, checkpoint: Path, launcher: str) -> Measured:
+def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
     """Measure a task, or read its result where there is one of the same identity."""
-    cfg, protocol, backbone, settings = settings_of(task, folder, checkpoint)
-    identity = on_main_process(lambda: identity_of(cfg, protocol, backbone, settings))
+    cfg, protocol, settings = settings_of(task, folder, asked)
+    subject = asked.untrained or last_checkpoint(folder)
+    weights = asked.untrained or read_backbone(str(subject))
+    made = {} if asked.untrained else read_json(folder / 'trained.json', Trained).made
+    identity = on_main_process(lambda: identity_of(cfg, protocol, weights, settings, made))
     done = result_file(folder, task, identity)
     if done.is_file():
         return read_json(done, Measured)
     place = dict(cache=folder / FEATURES) if protocol in ON_FEATURES else dict(work_dir=done.with_suffix(''))
     settings = replace(settings, **place, launcher=launcher)
-    result = evaluate(cfg, protocol, checkpoint, settings=settings)
+    result = evaluate(cfg, protocol, subject, settings=settings, asked=made)
     tuned = {key: result.details[key] for key in ('chosen', 'held_out') if key in result.details}
     measured = Measured(result.scores, result.identity, result.details.get('right'), tuned, result.left_out)
     if is_main_process():
@@ -112,13 +120,16 @@ def result_file(folder: Path, task: str, identity: Mapping[str, Any]) -> Path:
     return folder / f'{task}_{key_of(identity)}.json'
 
 
-def result_of(
-    cfg: Config, folder: Path, checkpoint: Path, trained: Trained, measured: Mapping[str, Measured]
-) -> Result:
+def result_of(cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Measured]) -> Result:
     """Return all that the page says of a run; a task's first score is its own, and others stand beside it."""
+    weights: dict[str, Any] = {}
+    if not asked.untrained:
+        checkpoint, trained = last_checkpoint(folder), read_json(folder / 'trained.json', Trained)
+        weights = dict(asdict(trained), checkpoint=checkpoint.name, sha256=sha256(checkpoint), file=_file(checkpoint))
+        weights |= dict(curves=curves(folder), hidden=hidden_factors(cfg))
     first = {task: next(iter(of.scores.items())) for task, of in measured.items()}
     return Result(
-        **asdict(trained),
+        **weights,
         scores={task: score for task, (_, score) in first.items()},
         labels={task: f'{name} {task.partition("@")[2]}'.strip() for task, (name, _) in first.items()},
         further={
@@ -130,42 +141,36 @@ def result_of(
         identities={task: of.identity for task, of in measured.items()},
         left_out={task: of.left_out for task, of in measured.items() if of.left_out},
         tuned={task: of.tuned for task, of in measured.items() if of.tuned},
-        checkpoint=checkpoint.name,
-        sha256=sha256(checkpoint),
-        file=_file(checkpoint),
         git=git_state(),
         versions=versions(PACKAGES),
         hardware=hardware(),
         evaluation=json.dumps(cfg.get('evaluation', {}).to_dict(), sort_keys=True, default=str),
-        curves=curves(folder),
-        hidden=hidden_factors(cfg),
     )
 
 
-def outdated(folder: Path, result: Result) -> str:
+def outdated(folder: Path, result: Result, asked: Asked) -> str:
     """Say what a finished run's scores depend on and is another now; '' where nothing is, or what they depend on is gone.
 
     Versions of code do not count here: the page says which each run was measured by.
     """
     checkpoint = folder / result.checkpoint
-    if not checkpoint.is_file():
-        return ''
-    if result.file != _file(checkpoint) and sha256(checkpoint) != result.sha256:
-        return 'checkpoint'
+    if differs := difference(result.made, origin(asked, folder)):
+        return f'weights: {differs}'
+    if not asked.untrained:
+        if not checkpoint.is_file():
+            return ''
+        if result.file != _file(checkpoint) and sha256(checkpoint) != result.sha256:
+            return 'checkpoint'
+    try:
+        weights = asked.untrained or read_backbone(str(checkpoint))
+    except UserError as error:
+        return f'checkpoint ({UNKNOWN}{error})'
     for task in filter(is_local, result.scores):
-        there = result.identities.get(task, {})
-        here = identity_of(*settings_of(task, folder, checkpoint), data=known_data)
-        if differs := difference(there, here, but=['code']):
+        cfg, protocol, settings = settings_of(task, folder, asked)
+        here = identity_of(cfg, protocol, weights, settings, result.made, known_data)
+        if differs := difference(result.identities.get(task, {}), here, but=['code']):
             return f'{task}: {differs}'
     return ''
-
-
-def known_data(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a data set, which is looked at once in a process: the runs of a study share theirs."""
-    key = json.dumps(described, default=str)
-    if key not in KNOWN_DATA:
-        KNOWN_DATA[key] = data_identity(described)
-    return KNOWN_DATA[key]
 
 
 def sha256(path: Path) -> str:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import zip_longest
 from pathlib import Path
@@ -18,13 +18,13 @@ from filelock import FileLock, Timeout
 from mmengine.config import Config
 from msgspec.structs import replace
 
-from mmairl.configs import write_config
+from mmairl.configs import config_text
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import held_out
 from mmairl.files import appending, read_json, write_json, write_text
 from mmairl.machine import cores
 from mmairl.stopping import AGAIN, SIGNALS, start, stop
-from mmairl.study.measure import BY_TRAINING, is_local, outdated, recipe
+from mmairl.study.measure import BY_TRAINING, is_local, measures, outdated, recipe
 from mmairl.study.search import FIRST, Search, Tune, trial_options
 from mmairl.study.spec import Row, Study
 from mmairl.study.stored import Asked, Chosen, Result
@@ -46,6 +46,8 @@ class Run:
     tasks: tuple[str, ...]
     needs: tuple[Path, ...] = ()  # folders of the runs whose weights, or whose choice, it takes
     part: str = 'compared'  # or, in a search: 'published', 'trial'
+    asked: Asked = field(default_factory=lambda: Asked(0))
+    config: str = ''  # as YAML
 
     @property
     def name(self) -> str:
@@ -71,10 +73,22 @@ class Run:
     @property
     def done(self) -> bool:
         result = self.result
-        return result is not None and set(self.tasks) <= result.labels.keys() and not outdated(self.folder, result)
+        return result is not None and set(self.tasks) <= result.labels.keys() and not self.outdated
 
+    @property
+    def outdated(self) -> str:
+        """What its scores depend on and is another now; '' where nothing is, and of a run without scores."""
+        if self.result and self.begun_otherwise:
+            return 'the config'
+        return outdated(self.folder, self.result, self.asked) if self.result else ''
 
-Planned = tuple[Run, Config, Asked]
+    @property
+    def begun_otherwise(self) -> bool:
+        """Whether its folder is that of another config, or of a row that trains where this one does not."""
+        config, asked = self.folder / 'asked' / 'config.yaml', self.folder / 'asked.json'
+        return (self.config and config.is_file() and config.read_text() != self.config) or (
+            asked.is_file() and read_json(asked, Asked).trains != self.asked.trains
+        )
 
 
 def status(run: Run) -> tuple[str, str]:
@@ -96,41 +110,33 @@ def status(run: Run) -> tuple[str, str]:
         return 'failed', failed.read_text().strip()
     if run.result is not None:
         lacking = ', '.join(sorted(set(run.tasks) - run.result.labels.keys()))
-        return 'not measured', lacking or 'what its scores depend on has changed'
+        return 'not measured', lacking or run.outdated
     return ('stopped', said) if said else ('waiting' if run.needs and not run.ready else 'not begun', '')
-
-
-def lay_out(
-    study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
-) -> list[Run]:
-    """Return every run of a study, and write into its folder its resolved config, as data, and what is asked of it.
-
-    The config lies in a folder of its own, since mmengine writes the one that it runs into the work dir under the same name.
-    """
-    runs = []
-    for run, cfg, asked in plan_runs(study, configs, seeds, tasks, out):
-        new, config = run.folder / 'asked' / '.config.yaml', run.folder / 'asked' / 'config.yaml'
-        new.parent.mkdir(parents=True, exist_ok=True)
-        write_config(cfg, new)
-        if config.is_file() and config.read_text() != new.read_text():
-            raise UserError(
-                f'{run.folder} was begun with another config; give --out another folder, or remove this one to begin it anew'
-            )
-        os.replace(new, config)
-        write_json(run.folder / 'asked.json', asked)
-        runs.append(run)
-    return runs
 
 
 def plan_runs(
     study: Study, configs: dict[str, Config], seeds: Sequence[int], tasks: Sequence[str], out: Path
-) -> Iterator[Planned]:
-    """Yield every run, its config, and what is asked of it; seeds outermost, to see rows early."""
+) -> list[Run]:
+    """Return the runs, seeds outermost, to see rows early."""
     if study.search:
-        yield from _plan_search(study, configs, seeds, tuple(tasks), out)
-        return
-    for seed in seeds:
-        yield from _of_seed(study, configs, seed, tuple(tasks), out / 'runs')
+        return list(_plan_search(study, configs, seeds, tuple(tasks), out))
+    return [run for seed in seeds for run in _of_seed(study, configs, seed, tuple(tasks), out / 'runs')]
+
+
+def lay_out(*planned: Any) -> list[Run]:
+    """Lay the config of each run that is planned, as data, and what is asked of it into its folder.
+
+    The config lies in a folder of its own, since mmengine writes the one that it runs into the work dir under the same name.
+    """
+    runs = plan_runs(*planned)
+    for run in runs:
+        if run.begun_otherwise:
+            raise UserError(
+                f'{run.folder} was begun with another config; give --out another folder, or remove this one to begin it anew'
+            )
+        write_text(run.folder / 'asked' / 'config.yaml', run.config)
+        write_json(run.folder / 'asked.json', run.asked)
+    return runs
 
 
 def _of_seed(
@@ -140,23 +146,27 @@ def _of_seed(
     tasks: tuple[str, ...],
     out: Path,
     part: str = 'compared',
-    trials: Mapping[str, Sequence[Planned]] | None = None,
-) -> Iterator[Planned]:
+    trials: Mapping[str, Sequence[Run]] | None = None,
+) -> Iterator[Run]:
     """Yield the runs of all rows from one seed, by the best of each row's `trials` where there are any."""
     folders = {row.name: out / row.slug / f'seed_{seed}' for row in study.rows}
     for row in study.rows:
+        if row.untrained and (seed != min(study.seeds) or part != 'compared'):
+            continue  # one run of it is enough
         needs = {key: folders[name] for key, name in row.others.items()}
         absolute = {key: str(path.absolute()) for key, path in needs.items()}
-        asked = {way: replace(value, **absolute) for way in ('rescaled', 'along') if (value := getattr(row, way))}
-        if tried := [run.folder for run, *_ in (trials or {}).get(row.name, ())]:
+        asked: dict[str, Any] = dict(untrained=row.untrained)
+        asked |= {way: replace(of, **absolute) for way in ('rescaled', 'along') if (of := getattr(row, way))}
+        if tried := [run.folder for run in (trials or {}).get(row.name, ())]:
             asked['chosen'] = Chosen(tuple(str(folder.absolute()) for folder in tried), study.search.criterion)
         asked['tuned'] = {
             task: _of_recipe(tune, row, configs[row.name], task, seed)
             for task, tune in study.tune.items()
             if task in tasks
         }
-        run = Run(row, seed, folders[row.name], tasks, (*needs.values(), *tried), part)
-        yield run, configs[row.name], Asked(seed, tasks, **asked)
+        own = tuple(task for task in tasks if measures(row.untrained, task))
+        asked, needed = Asked(seed, own, **asked), (*needs.values(), *tried)
+        yield Run(row, seed, folders[row.name], own, needed, part, asked, config_text(configs[row.name]))
 
 
 def _of_recipe(tune: Tune, row: Row, cfg: Config, task: str, number: int) -> tuple[dict[str, Any], ...]:
@@ -170,13 +180,13 @@ def _of_recipe(tune: Tune, row: Row, cfg: Config, task: str, number: int) -> tup
 
 def _plan_search(
     study: Study, configs: dict[str, Config], searches: Sequence[int], tasks: tuple[str, ...], out: Path
-) -> Iterator[Planned]:
+) -> Iterator[Run]:
     """Yield the rows as published, the trials of each search, and its winners, which are compared.
 
     A winner's seed is its search's number, so that a study which was begun without a search keeps its runs as published.
     """
     counts = trial_counts(study, configs)
-    searched = [row for row in study.rows if not row.others]
+    searched = [row for row in study.rows if row.trains]
     for number in searches:
         yield from _of_seed(study, configs, number, tasks, out / 'runs', 'published')
         trials = {
@@ -188,7 +198,7 @@ def _plan_search(
         yield from _of_seed(study, configs, number, tasks, out / 'tuned', 'compared', trials)
 
 
-def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out: Path) -> Iterator[Planned]:
+def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out: Path) -> Iterator[Run]:
     """Yield the trials of a row in one search, measured on images that are held out of the training labels."""
     for trial, options in enumerate(trial_options(search, row, cfg, number, count)):
         changed = copy.deepcopy(cfg)
@@ -197,8 +207,8 @@ def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out:
         others = {key: value for key, value in cfg.evaluation.items() if key != 'val'}
         changed.evaluation = dict(others, train=fit, test=held)
         folder = out / 'trials' / row.slug / f'search_{number}' / str(trial)
-        run = Run(row, FIRST + number, folder, (search.criterion,), (), 'trial')
-        yield run, changed, Asked(run.seed, run.tasks, trial=options)
+        asked = Asked(FIRST + number, (search.criterion,), trial=options)
+        yield Run(row, asked.seed, folder, asked.tasks, (), 'trial', asked, config_text(changed))
 
 
 def commands(run: Run, devices: int) -> list[list[str]]:
@@ -218,10 +228,15 @@ def execute(runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run,
     A run that was stopped is left as it is: the next call goes on with it.
     """
     waiting, active = [run for run in runs if not run.done], []
+
+    def ready() -> list[Run]:
+        changing = {run.folder for run in [*waiting, *(work.run for work in active)]}
+        return [run for run in waiting if run.ready and not changing & set(run.needs)]
+
     shares = _shares(jobs, devices, needed=min(jobs, len(waiting)))
     try:
         while waiting or active:
-            for run in [run for run in waiting if run.ready][: len(shares)]:
+            for run in ready()[: len(shares)]:
                 waiting.remove(run)
                 active.append(Work(run, commands(run, devices), shares.pop(0)))
                 report(run, 'running')
@@ -230,7 +245,7 @@ def execute(runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run,
                     active.remove(work)
                     shares.append(work.share)
                     report(work.run, work.ended(code))
-            if not active and not any(run.ready for run in waiting):
+            if not active and not ready():
                 break  # what is left needs a run that has failed
             time.sleep(0.2)
     finally:

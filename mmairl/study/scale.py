@@ -11,7 +11,7 @@ from mmairl.configs import home, load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import innermost
 from mmairl.files import Declared, read_yaml
-from mmairl.study.spec import Row, Seeds
+from mmairl.study.spec import Row, Seeds, Untrained
 
 USUAL_BATCH = 1024  # of the papers' configs, but for BYOL's own, MSBReg's and the supervised ones
 
@@ -46,6 +46,7 @@ class Scale(Declared, frozen=True):
     lr: dict[str, float] = {}  # by optimizer: times the config's
     tasks: tuple[str, ...] = ()  # in place of the study's
     seeds: Seeds | None = None
+    floor: tuple[Untrained, ...] = ()  # null rows of each study
     name: str = ''  # default: the file's
 
 
@@ -64,12 +65,13 @@ def resolve(row: Row, scale: Scale) -> Config:
     """Return the row's config at this scale, as it will run."""
     path = next((path for path in (home() / 'configs' / row.config, home() / row.config) if path.is_file()), row.config)
     cfg = load_config(str(path), row.options)
+    own = cfg.model.backbone.get('base_channels', 64)
     for key, value in copy.deepcopy(scale.replace).items():
         cfg[key] = value
     cfg.merge_from_dict(copy.deepcopy(scale.merge))
     cfg.model.backbone.update(copy.deepcopy(scale.backbones.get(cfg.model.backbone.type, {})))
     _change_data(cfg, scale)
-    _narrow(cfg, scale)
+    _narrow(cfg, scale, wider=own // 64 if own == cfg.model.backbone.get('base_channels') else 1)
     _shorten(cfg, scale)
     return cfg
 
@@ -95,8 +97,8 @@ def _change_data(cfg: Config, scale: Scale) -> None:
         images.views = views
 
 
-def _narrow(cfg: Config, scale: Scale) -> None:
-    """The head's widths and the queue's length, where the config has them."""
+def _narrow(cfg: Config, scale: Scale, wider: int) -> None:
+    """Set the head's widths and the queue's length, where the config has them; a backbone can have `wider` features."""
     if scale.widths and cfg.model.get('in_channels'):  # a classifier's
         cfg.model.in_channels = scale.widths.features
     if scale.queue and cfg.model.get('queue'):
@@ -105,7 +107,8 @@ def _narrow(cfg: Config, scale: Scale) -> None:
         cfg.model.head.channels = scale.widths.out
     for part, enters in (('projector', 'features'), ('predictor', 'out')):
         if scale.widths and cfg.model.get(part):
-            cfg.model[part].update(in_channels=getattr(scale.widths, enters), out_channels=scale.widths.out)
+            width = getattr(scale.widths, enters) * (wider if enters == 'features' else 1)
+            cfg.model[part].update(in_channels=width, out_channels=scale.widths.out)
             if cfg.model[part].get('hidden_channels'):
                 cfg.model[part].hidden_channels = scale.widths.hidden
 

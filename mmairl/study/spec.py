@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from mmairl.study.numbers.designs import Design, fraction_rows, title
 from mmairl.study.numbers.statistics import MARGIN
 from mmairl.study.search import OWN, Dimension, Search, Tune
 
+Untrained = Literal['pixels', 'random']  # no network, or one as it is initialised
 Seeds = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...], Meta(min_length=1)]
 
 
@@ -53,13 +54,22 @@ class Row(Declared, frozen=True):
     x: float | None = None
     rescaled: Rescaled | None = None
     along: Along | None = None
+    untrained: Untrained | None = None  # a null row: what the tasks score without training
     search: Annotated[dict[str, Dimension], Meta(max_length=OWN)] = {}  # dimensions of its own, beside the study's
+
+    def __post_init__(self) -> None:
+        if sum(way is not None for way in (self.rescaled, self.along, self.untrained)) > 1:
+            raise UserError('give one of rescaled, along and untrained')
 
     @property
     def others(self) -> dict[str, str]:
         """The rows whose weights it takes, by what they are to it: `of`, `anchor`."""
         made = self.rescaled or self.along
         return {key: name for key in ('of', 'anchor') if (name := getattr(made, key, None))}
+
+    @property
+    def trains(self) -> bool:
+        return not (self.others or self.untrained)
 
     @property
     def slug(self) -> str:
@@ -224,8 +234,10 @@ def read_study(path: str | Path) -> Study:
     if not path.is_file():
         raise UserError(f'there is no study at {path}; see configs/studies/ for those that come with mmairl')
     study = read_yaml(path, Study)
-    rows = list(study.rows or study.cross.rows())
-    rows[1:] = [replace(row, against=row.against or above.name) for above, row in pairwise(rows)]
+    rows, above = [], None
+    for row in study.rows or study.cross.rows():
+        rows.append(row if row.untrained else replace(row, against=row.against or above))
+        above = above if row.untrained else row.name
     seeds = tuple(range(study.search.searches)) if study.search else study.seeds
     return replace(study, rows=tuple(rows), seeds=seeds, name=study.name or path.stem)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mmairl.study.spec import Along, Rescaled
+from mmairl.study.spec import Along, Rescaled, Untrained
 
 
 class Chosen(Struct):
@@ -14,16 +14,21 @@ class Chosen(Struct):
     criterion: str
 
 
-class Asked(Struct, omit_defaults=True):
+class Asked(Struct, omit_defaults=True, frozen=True):
     """asked.json, beside the config in asked/config.yaml. In `rescaled` and `along` the rows are the folders of their runs."""
 
     seed: int
     tasks: tuple[str, ...] = ()
     rescaled: Rescaled | None = None
     along: Along | None = None
+    untrained: Untrained | None = None
     trial: dict[str, Any] | None = None  # of a search: the config keys that it changes, which the config has already
     chosen: Chosen | None = None
     tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # by task: the trials of its recipe
+
+    @property
+    def trains(self) -> bool:
+        return not (self.rescaled or self.along or self.untrained)
 
 
 class Looked(Struct):
@@ -56,6 +61,7 @@ class Trained(Struct):
     steps: int
     images_seen: int
     start: Start | None = None
+    made: dict[str, Any] = {}  # `derived.origin`: how, and of which weights, without training
 
 
 class Result(Struct, omit_defaults=True, kw_only=True):
@@ -71,6 +77,7 @@ class Result(Struct, omit_defaults=True, kw_only=True):
     steps: int | None = None
     images_seen: int | None = None
     start: Start | None = None
+    made: dict[str, Any] = {}
     sha256: str = ''
     file: tuple[int, ...] = ()  # size and time of change of the checkpoint
     git: str = ''

@@ -22,23 +22,30 @@ EDGE = 0.1  # of a range, at each end
 
 def trial_counts(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
     """Return how many trials the budget gives each row that trains, by the FLOPs of its training."""
-    return trials_for(study.search.budget, flops({row.name: configs[row.name] for row in study.rows if not row.others}))
+    return trials_for(study.search.budget, flops({row.name: configs[row.name] for row in study.rows if row.trains}))
 
 
 def scores_of(folders: Mapping[Any, Path] | tuple[Path, ...], criterion: str) -> list[float]:
     """Return the criterion of each trial; one that diverged is below all others."""
-    results = [read_json(Path(folder) / 'result.json', Result) for folder in folders]
-    return [-math.inf if result.diverged else result.scores[criterion] for result in results]
+    results = {Path(folder): read_json(Path(folder) / 'result.json', Result) for folder in folders}
+    if lacking := [folder for folder, result in results.items() if not (result.diverged or criterion in result.scores)]:
+        raise UserError(f'{lacking[0]} is not measured by {criterion} yet; run the study again')
+    return [-math.inf if result.diverged else result.scores[criterion] for result in results.values()]
+
+
+def best_trial(chosen: Chosen) -> Choice:
+    """Return the best trial and the keys that it changed; the first of equals is nearest to the published."""
+    scores = scores_of(tuple(map(Path, chosen.trials)), chosen.criterion)
+    if (best := max(scores)) == -math.inf:
+        folder = Path(chosen.trials[0]).parent
+        raise UserError(f'all {len(scores)} trials in {folder} have diverged; give its dimensions other ranges')
+    trial = chosen.trials[scores.index(best)]
+    return Choice(trial, read_json(Path(trial) / 'asked.json', Asked).trial, best)
 
 
 def take_best(folder: Path, chosen: Chosen) -> dict[str, Any]:
-    """Return the keys that the best trial changed, and note the choice; the first of equals is nearest to the published."""
-    scores = scores_of(tuple(map(Path, chosen.trials)), chosen.criterion)
-    if (best := max(scores)) == -math.inf:
-        raise UserError(f'all {len(scores)} trials of {folder} have diverged; give its dimensions other ranges')
-    trial = chosen.trials[scores.index(best)]
-    choice = Choice(trial, read_json(Path(trial) / 'asked.json', Asked).trial, best)
-    noted = folder / 'chosen.json'
+    """Return the keys that the best trial changed, and note the choice."""
+    choice, noted = best_trial(chosen), folder / 'chosen.json'
     if noted.is_file() and read_json(noted, Choice).options != choice.options:
         raise UserError(f'{folder} was begun with another choice among its trials; remove it to begin it anew')
     if is_main_process():
@@ -51,7 +58,7 @@ def search_record(
 ) -> dict[str, Any]:
     """Return what the page says of the searches; `trials` are the runs of each row, as the page has runs."""
     search, counts = study.search, trial_counts(study, configs)
-    rows = {row.name: _tried(search, row, configs[row.name], trials[row.name]) for row in study.rows if not row.others}
+    rows = {row.name: _tried(search, row, configs[row.name], trials[row.name]) for row in study.rows if row.trains}
     whole = {name: _whole(of, seeds, counts[name]) for name, of in rows.items()}
     budgets = range(1, int(search.budget) + 1)
     spent = {name: [trials_for(budget, flops(configs))[name] - 1 for budget in budgets] for name in counts}

@@ -17,7 +17,7 @@ from mmairl.engine.launch import register, train
 from mmairl.errors import Diverged, one_sentence_errors
 from mmairl.files import read_json, write_json
 from mmairl.stopping import AGAIN, stop_processes
-from mmairl.study.derived import last_checkpoint, rescale, take_earlier
+from mmairl.study.derived import derive, origin
 from mmairl.study.measure import FEATURES, is_local, measure, result_of
 from mmairl.study.start import RecordStart
 from mmairl.study.stored import Asked, Result, Start, Trained
@@ -62,11 +62,13 @@ def run(folder: Path, launcher: str = 'none') -> None:
     if asked.chosen:
         cfg.merge_from_dict(take_best(folder, asked.chosen))
     try:
-        if not trained.is_file():
-            make_weights(cfg, asked, folder, launcher)
+        if asked.rescaled or asked.along:
+            if launcher == 'none' or rank_told() == '0':  # the others wait where they meet
+                derive(cfg, asked, folder)
+        elif not (asked.untrained or trained.is_file()):
+            train_row(cfg, asked, folder, launcher)
         start_processes(launcher)
-        checkpoint = last_checkpoint(folder)
-        measured = {task: measure(task, folder, checkpoint, launcher) for task in asked.tasks if is_local(task)}
+        measured = {task: measure(task, folder, asked, launcher) for task in asked.tasks if is_local(task)}
     except Diverged as error:
         if asked.trial is None:
             raise
@@ -75,16 +77,12 @@ def run(folder: Path, launcher: str = 'none') -> None:
             write_json(folder / 'result.json', Result(labels=labels, diverged=str(error)))
         return
     if is_main_process():
-        write_json(folder / 'result.json', result_of(cfg, folder, checkpoint, read_json(trained, Trained), measured))
+        write_json(folder / 'result.json', result_of(cfg, folder, asked, measured))
         shutil.rmtree(folder / FEATURES, ignore_errors=True)
 
 
-def make_weights(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
-    """Train, or take weights from other runs; those the first process makes, and the others wait where they meet."""
-    if asked.rescaled or asked.along:
-        if launcher == 'none' or rank_told() == '0':
-            rescale(cfg, folder, asked.rescaled) if asked.rescaled else take_earlier(folder, asked.along)
-        return
+def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
+    """Train the row from its seed, and leave how long it took and what it started from."""
     cfg.work_dir, cfg.randomness.seed, cfg.resume = str(folder), asked.seed, True
     cfg.custom_hooks = [
         *cfg.get('custom_hooks', []),
@@ -99,6 +97,7 @@ def make_weights(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None
             steps=runner.max_iters // runner.optim_wrapper.accumulated,
             images_seen=runner.max_iters * runner.train_dataloader.batch_size * get_world_size(),
             start=read_json(folder / 'start.json', Start),
+            made=origin(asked, folder),
         )
         write_json(folder / 'trained.json', trained)
 

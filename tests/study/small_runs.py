@@ -34,7 +34,8 @@ def toy_scale(images: int, **changes: Any) -> dict[str, Any]:
     """The demo's scale with the narrowest network, on so many images."""
     scale = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
     data = dict(type='Shapes', split='train', count=images, size=24)
-    scale['merge'] |= {'model.backbone.stem_channels': 8, 'model.backbone.base_channels': 8}
+    for kind in ('mmpretrain.ResNet', 'ResNet'):
+        scale['backbones'][kind].update(stem_channels=8, base_channels=8)
     scale['views']['RandomResizedCrop']['size'] = 16
     scale['replace'] = dict(evaluation=dict(train=data, test={**data, 'split': 'val'}))
     widths = dict(features=64, hidden=32, out=16)

@@ -17,6 +17,7 @@ from study.small_runs import rows_of, toy_scale
 from test_docs import check_command, commands, module
 
 from mmairl.configs import load_config
+from mmairl.errors import UserError
 from mmairl.optim.schedule import WarmUpLR
 from mmairl.registry import MODELS
 from mmairl.report.figures import with_fits
@@ -24,7 +25,7 @@ from mmairl.report.study_tables import columns, table_lines
 from mmairl.study import conduct, worker
 from mmairl.study import scale as scales
 from mmairl.study.collect import assumptions
-from mmairl.study.guard import compare, require_fair
+from mmairl.study.guard import at_scale, compare, require_fair
 from mmairl.study.measure import is_local
 from mmairl.study.spec import Study, read_study
 from mmairl.transfer.tasks import TASKS
@@ -32,6 +33,29 @@ from projects.papers.reproduce import coverage, pages
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted((ROOT / 'configs' / 'studies').glob('*.yaml'))
+
+
+def left_out(scale: str, same: str, *names: str) -> list[str]:
+    return [f"'{name}' is left out: at {scale} it would run as '{same}' does" for name in names]
+
+
+WIDTHS = [f'projections of {width}' for width in (16, 32, 64, 128, 512)]
+LEFT_OUT = {
+    **{('byol_sweeps', scale): left_out(scale, 'BYOL', *WIDTHS) for scale in ('demo', 'cifar')},
+    **{
+        ('msbreg_stl10', scale): left_out(scale, 'BYOL (LN)', 'BYOL (LN), batch 1024')
+        for scale in ('demo', 'cifar', 'in100')
+    },
+    ('byol_wide', 'cifar'): left_out('cifar', 'ResNet-50 (2x)', 'ResNet-200 (2x)'),
+    ('byol_augmentation', 'cifar'): [
+        line for name in ('BYOL', 'SimCLR') for line in left_out('cifar', f'{name}, crop and blur', f'{name}, crop')
+    ],
+    ('augmentation', 'cifar'): [
+        line
+        for name in ('MoCo v2+', 'S-MoCo v2+', 'BYOL')
+        for line in left_out('cifar', f'{name}, no solarize', f'{name}, no blur')
+    ],
+}
 ITEMS = [(paper['paper'], of) for paper in coverage() for of in paper['items']]
 read = cache(load_config)
 TREE = dict(entity=('n00021939', 'other'), n00021939=('round', 'frame', 'triangle', 'plus', 'star'))
@@ -54,12 +78,24 @@ def quick(monkeypatch):
 def test_every_study_plans_at_every_scale_and_names_tasks_that_are_there(quick, path):
     study = read_study(path)
     for name in ('in1k', 'demo', 'cifar', 'in100'):
-        compared = compare(study, {row.name: scales.resolve(row, scales.read_scale(name)) for row in study.rows})
+        scale = scales.read_scale(name)
+        try:
+            here, configs, left_out = at_scale(study, scale, scale.tasks)
+        except UserError as error:
+            assert (path.stem, name) == ('byol_wide', 'demo') and 'has nothing to compare at this scale' in str(error)
+            continue
+        assert left_out == LEFT_OUT.get((path.stem, name), [])
+        compared = compare(here, configs)
         require_fair(compared)
         changes = {entry['row']: entry['found'] for entry in compared}
-        assert len(changes) == len(study.rows) - 1, 'each row but the first is compared with one'
-        still = [row.name for row in study.rows[1:] if not (row.others or changes[row.name])]
-        assert name != 'in1k' or not still, f'rows that change nothing: {still}'
+        rows = [row for row in here.rows if not row.untrained]
+        assert len(changes) == len(rows) - 1, 'each row but the first is compared with one'
+        assert all(row.others or changes[row.name] for row in rows[1:]), 'a row that changes nothing'
+        assert [row.untrained for row in here.rows[len(rows) :]] == [
+            kind for kind in scale.floor if kind == 'random' or name != 'in1k'
+        ]
+        if name == 'cifar' and path.stem == 'byol_wide':  # the projector takes the features that there are
+            MODELS.build(configs['ResNet-50 (4x)'].model)([torch.zeros(2, 3, 32, 32)] * 2, None, mode='loss')
     for task in [*study.tasks['in1k'], *(task.partition(' ')[0] for task in study.measured.values())]:
         assert is_local(task) or task in TASKS, task
         assert not task.partition('@')[2] or (ROOT / f'configs/evaluation/{task.partition("@")[2]}.py').is_file(), task
@@ -174,6 +210,8 @@ def first_rows(path: Path, folder: Path) -> Path:
 @pytest.mark.parametrize('path', STUDIES, ids=lambda path: path.stem)
 def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch):
     """On drawn images each; tasks of the platforms, which have tests of their own, are left out."""
+    if path.stem == 'byol_wide':
+        pytest.skip('its rows differ in width, which the small scale sets')
     tasks = list({task.partition('@')[0]: None for task in read_study(path).tasks['in1k'] if is_local(task)})
     taxonomy = tmp_path / 'data' / 'imagenet' / 'wordnet.is_a.txt'  # of the drawn classes: 12, 10 or 2
     taxonomy.parent.mkdir(parents=True)

@@ -14,7 +14,7 @@ from mmairl.engine.launch import register
 from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.recipes import points
 from mmairl.files import read_json, write_json
-from mmairl.study import measure, worker
+from mmairl.study import derived, measure, worker
 from mmairl.study.collect import collect
 from mmairl.study.guard import compare, require_fair
 from mmairl.study.plan import flops
@@ -152,17 +152,15 @@ def test_the_best_trial_is_trained_anew_from_a_fresh_seed_and_one_that_diverges_
         if asked.trial is not None and folder.name == '0' and 'two' in str(folder):
             raise Diverged('3 steps had a loss that is not finite')
 
-    monkeypatch.setattr(worker, 'make_weights', train)
-    monkeypatch.setattr(worker, 'last_checkpoint', lambda folder: folder / 'x.pth')
+    monkeypatch.setattr(worker, 'train_row', train)
     scores = {'0': 50.0, '1': 60.0}
     monkeypatch.setattr(worker, 'measure', lambda task, folder, *_: scores.get(folder.name, 70.0))
     monkeypatch.setattr(
-        worker, 'read_json', lambda path, kind: read_json(path, kind) if path.name != 'trained.json' else None
-    )
-    monkeypatch.setattr(
         worker,
         'result_of',
-        lambda cfg, folder, checkpoint, trained, measured: Result(scores=measured, labels={'knn': 'knn'}),
+        lambda cfg, folder, asked, measured: Result(
+            scores=measured, labels={'knn': 'knn'}, made=derived.origin(asked, folder)
+        ),
     )
     for run in runs:
         assert run.ready
@@ -209,9 +207,9 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
     runs = lay_out(study, resolved(study, 'demo'), (0, 1), ('knn', 'finetune'), tmp_path / 'out')
     asked = [read_json(run.folder / 'asked.json', Asked).tuned['finetune'] for run in runs]
     assert asked[0] == asked[1] != asked[2] and asked[0][0] == {} and len(asked[0]) == 3
-    _, _, backbone, settings = settings_of_untrained(runs[0].folder)
+    _, _, settings = measure.settings_of('finetune', runs[0].folder, runs[0].asked)
     assert settings.trials == asked[0]
-    recipe = settings.recipe_for(load_config(str(runs[0].folder / 'asked/config.yaml')), 'finetune', backbone)
+    recipe = settings.recipe_for(load_config(str(runs[0].folder / 'asked/config.yaml')), 'finetune', 'random')
     rates = [point.optim_wrapper.optimizer.lr for _, point in points(recipe)]
     own = recipe.optim_wrapper.optimizer.lr
     assert rates[0] == own and rates[1:] == [options[RATE['key']] for options in asked[0][1:]]
@@ -221,9 +219,3 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
     ):
         wrong = read_study(written(tmp_path, tune=dict(knn=tune)))
         lay_out(wrong, resolved(wrong, 'demo'), (0,), ('knn',), tmp_path / 'other')
-
-
-def settings_of_untrained(folder):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, 'read_backbone', lambda path: 'random')
-        return measure.settings_of('finetune', folder, folder / 'none.pth')

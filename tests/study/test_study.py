@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,14 @@ from waiting import wait_for
 from mmairl.configs import load_config, write_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError
-from mmairl.study import measure, worker
+from mmairl.files import read_json
+from mmairl.study import derived, measure, worker
 from mmairl.study.collect import describe
-from mmairl.study.derived import rescale, take_earlier
+from mmairl.study.derived import derive
 from mmairl.study.runs import execute, lay_out
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Along, Rescaled, Row, Study, read_study
+from mmairl.study.stored import Asked
 from mmairl.weights.read import read_backbone
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +114,10 @@ def out(tmp_path_factory) -> Path:
 
 def test_every_number_leads_back_to_its_run(out):
     record = json.loads((out / 'study.json').read_text())
-    for row in record['rows']:
+    *trained, pixels, random = record['rows']
+    assert [row['untrained'] for row in record['rows']] == [None] * 5 + ['pixels', 'random']
+    assert [len(row['runs']) == 1 and row['runs'][0]['scores'].keys() for row in (pixels, random)] == [{'knn'}] * 2
+    for row in trained:
         for one in row['runs']:
             folder = out / one['folder']
             assert one['state'] == 'done' and one['images_seen'] == {'end': 4, 'half-way': 2}.get(row['name'], 3) * 64
@@ -119,8 +125,8 @@ def test_every_number_leads_back_to_its_run(out):
             assert one['scores'] == {'knn': next(iter(measured['scores'].values()))}
             assert (folder / one['checkpoint']).is_file() and len(one['sha256']) == 64
             assert 'model:' in one['config_text']
-    assert len({run['sha256'] for row in record['rows'] for run in row['runs']}) == 5
-    assert [row['changed'] != [] for row in record['rows']] == [False, True, False, True, False]
+    assert len({run['sha256'] for row in trained for run in row['runs']}) == 5
+    assert [row['changed'] != [] for row in trained] == [False, True, False, True, False]
     starts = [row['runs'][0]['start'] for row in record['rows'][:3]]  # what is rescaled has the start of its source
     assert starts[0] == starts[1] == starts[2] and all(starts[0].values())
     assert any('projector' in said for said in record['assumptions'])
@@ -146,7 +152,7 @@ def test_a_rescaled_network_has_fresh_statistics(out):
     """The old ones belong to activations of another length, with which all images would have the same features."""
     source = out / 'runs/lars/seed_0'
     before = read_backbone(str(source / Path((source / 'last_checkpoint').read_text().strip()).name)).weights
-    weights = read_backbone(str(out / 'runs/rescaled/seed_0/rescaled.pth')).weights
+    weights = read_backbone(str(out / 'runs/rescaled/seed_0/derived.pth')).weights
     for key in ('layer1.0.bn1.running_mean', 'layer1.0.bn1.running_var'):
         assert not torch.equal(weights[key], before[key])
     assert torch.isfinite(weights['bn1.running_var']).all()
@@ -155,12 +161,9 @@ def test_a_rescaled_network_has_fresh_statistics(out):
 def test_a_network_is_not_rescaled_from_a_run_that_is_not_finished(tmp_path):
     (tmp_path / 'source').mkdir()
     source = str(tmp_path / 'source')
-    for make, *made in (
-        (rescale, Config(), tmp_path, Rescaled(source, constant=0.1)),
-        (take_earlier, tmp_path, Along(source, '1/2')),
-    ):
+    for asked in (Asked(0, rescaled=Rescaled(source, constant=0.1)), Asked(0, along=Along(source, '1/2'))):
         with pytest.raises(UserError, match='source, which is not finished; finish that run first'):
-            make(*made)
+            derive(Config(), asked, tmp_path)
 
 
 def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path, monkeypatch, capsys):
@@ -173,20 +176,18 @@ def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path,
     assert left.value.code == 75 and f'another process is working on {tmp_path}' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('key, of', [('rescaled', dict(of='a', constant=1)), ('along', dict(of='a', part='1/2'))])
-def test_weights_that_are_made_of_other_runs_are_made_by_the_first_process(tmp_path, monkeypatch, key, of):
+def test_weights_that_are_made_of_other_runs_are_made_by_the_first_process(tmp_path, monkeypatch):
     (tmp_path / 'asked').mkdir()
     (tmp_path / 'asked/config.yaml').write_text('randomness: {seed: 0}')
-    (tmp_path / 'asked.json').write_text(json.dumps({'seed': 0, key: of}))
+    (tmp_path / 'asked.json').write_text(json.dumps({'seed': 0, 'along': dict(of='a', part='1/2')}))
     made = []
-    monkeypatch.setattr(worker, 'rescale', lambda *_: made.append('rescaled'))
-    monkeypatch.setattr(worker, 'take_earlier', lambda *_: made.append('along'))
+    monkeypatch.setattr(worker, 'derive', lambda *_: made.append('derived'))
     monkeypatch.setattr(worker, 'start_processes', lambda launcher: made.append(f'met by {launcher}'))
     for rank in '01':
         monkeypatch.setenv('RANK', rank)
         with pytest.raises(FileNotFoundError, match='last_checkpoint'):
             worker.run(tmp_path, 'pytorch')
-    assert made == [key, 'met by pytorch', 'met by pytorch']
+    assert made == ['derived', 'met by pytorch', 'met by pytorch']
 
 
 def test_a_further_score_stands_beside_what_was_published_of_it(tmp_path):
@@ -211,15 +212,15 @@ def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp
     asked = load_config(str(folder / 'asked/config.yaml'))
     asked.evaluation = dict(train=data, test=data)
     write_config(asked, folder / 'asked/config.yaml')
-    run = run_in(folder)
+    run = replace(run_in(folder), asked=read_json(folder / 'asked.json', Asked))
     assert not run.done and 'knn: data.t' in describe(run, tmp_path)['error']
 
     def checkpoint() -> None:
-        shutil.copy(out / 'runs/rescaled/seed_0/rescaled.pth', folder / run.result.checkpoint)
+        shutil.copy(out / 'runs/rescaled/seed_0/derived.pth', folder / run.result.checkpoint)
 
     def image() -> None:
         Image.new('RGB', (24, 24)).save(images / 'a/0.png')
-        measure.KNOWN_DATA.clear()  # as in another process
+        derived.KNOWN_DATA.clear()  # as in another process
 
     worker.run(folder)
     for change in (checkpoint, image):

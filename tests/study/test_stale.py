@@ -1,0 +1,164 @@
+"""A number belongs to what the study says now: each field of study, row and scale is edited, and tells no old number."""
+
+import copy
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from study.small_runs import toy_scale
+
+from mmairl.configs import load_config
+from mmairl.engine.launch import register
+from mmairl.errors import UserError
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.files import write_json
+from mmairl.study import scale as scales
+from mmairl.study import worker
+from mmairl.study.guard import at_scale
+from mmairl.study.runs import Run, lay_out, plan_runs
+from mmairl.study.scale import Scale, read_scale
+from mmairl.study.spec import Row, Study, read_study
+from mmairl.study.stored import Trained
+from mmairl.weights.read import Backbone, read_backbone
+from mmairl.weights.write import write_backbone
+
+CONFIG = 'mocov2plus_r50_200e.py'
+STUDY = dict(
+    title='t',
+    seeds=[0],
+    rows=[
+        dict(name='base', config=CONFIG),
+        dict(name='half', config=CONFIG, along=dict(of='base', part='1/2')),
+        dict(name='small', config=CONFIG, rescaled=dict(of='base', constant=0.1)),
+        dict(name='again', config=CONFIG, rescaled=dict(of='small', anchor='half')),
+        dict(name='null', config='byol_r50_200e.py', untrained='random'),
+    ],
+)
+SCALE = toy_scale(64, epochs=0.015, tasks=['knn'], floor=[])
+RATE = dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])
+# How each field is edited; those of rows in the row that is named.
+STUDY_EDITS = dict(
+    title='another', seeds=[1], tasks={'toy': ['logreg']}, question='why?', paper=dict(where='Tab. 1'),
+    figure=dict(kind='lines'), reading={'toy': 'so'}, measured={}, look=[dict(instrument='norms', rows=['base'])],
+    primary={'toy': 'knn'}, equivalence=2,
+    rows=[STUDY['rows'][1], dict(name='base', config='byol_r50_200e.py')],
+    cross=dict(config=CONFIG, factors=[dict(name='a', declares=['model'], levels={'x': {}, 'y': {'model.symmetric': False}})]),
+    search=dict(budget=2, dimensions=dict(rate=RATE)), name='other',
+    tune=dict(linear=dict(trials=2, dimensions=dict(rate=RATE))),
+)  # fmt: skip
+ROW_EDITS = dict(
+    name=('null', 'nothing'), config=('base', 'mocov2_r50_200e.py'), options=('base', {'model.head.temperature': 0.3}),
+    against=('half', 'small'), factor=('half', 'less'), declares=('half', ['model']), published=('base', 'mocov2plus_sgd'),
+    group=('base', 'g'), x=('base', 3), rescaled=('small', dict(of='base', constant=5)),
+    along=('half', dict(of='base', part='1/1')), untrained=('null', 'pixels'), search=('base', dict(rate=RATE)),
+)  # fmt: skip
+SCALE_EDITS = dict(
+    text='other', rate=9, rate_source='other', images=63, merge={**SCALE['merge'], 'model.head.temperature': 0.3},
+    replace={**SCALE['replace'], 'total_batch_size': 8}, data={**SCALE['data'], 'count': 63}, views={}, views_on_device=False,
+    backbones={},     widths=dict(features=64, hidden=16, out=16), queue=32, batch=8, epochs=0.02, warm_up=2, teacher=5,
+    lr=dict(SGD=1),    tasks=['logreg'], seeds=[3], floor=['pixels'], name='other',
+)  # fmt: skip
+SAME = {
+    'words on the page': {'title', 'question', 'paper', 'reading', 'factor', 'text'},
+    'the page': {'figure', 'published', 'group', 'x', 'measured'},
+    'verdicts and fairness, which are made from the scores anew': {'equivalence', 'primary', 'against', 'declares'},
+    'the plan': {'rate', 'rate_source', 'images'},
+    'a page of its own': {'look'},
+    'rows beside': {'floor'},
+    'the folder, which is given here': {'name of study', 'name of scale'},
+    'a task that is not asked': {'tune'},
+}  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def planned(tmp_path_factory) -> Callable[[dict, dict], list[Run]]:
+    """The runs of a study at a scale in a folder where those of STUDY are finished; their training is made up."""
+    folder, read = tmp_path_factory.mktemp('stale'), cache(load_config)
+    register()
+
+    def plan(study: dict = STUDY, scale: dict = SCALE, act: Callable[..., list[Run]] = plan_runs) -> list[Run]:
+        for name, content in (('toy', scale), ('study', study)):
+            (folder / f'{name}.yaml').write_text(yaml.safe_dump(content))
+        asked, size = read_study(folder / 'study.yaml'), read_scale(str(folder / 'toy.yaml'))
+        tasks = asked.tasks.get(size.name) or size.tasks
+        here, configs, _ = at_scale(asked, size, tasks)
+        return act(here, configs, size.seeds or here.seeds, tasks, folder / 'out')
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scales, 'load_config', lambda path, options: changed(copy.deepcopy(read(path)), options))
+        base, *others = plan(act=lay_out)
+        leave_weights(base.folder, seed=0)
+        for run in (base, *others):
+            worker.run(run.folder)
+        assert all(run.done for run in plan())
+        yield plan
+
+
+def changed(cfg: Any, options: dict) -> Any:
+    cfg.merge_from_dict(options)
+    return cfg
+
+
+def leave_weights(folder: Path, seed: int) -> None:
+    """Checkpoints of a whole run and of its half, as a run leaves them."""
+    network = load_backbone(load_config(str(folder / 'asked/config.yaml')), seed=seed)
+    for step, grown in ((8, 1.0), (4, 0.5)):
+        weights = {name: value * grown for name, value in network.state_dict().items()}
+        write_backbone(Backbone(weights, 'torchvision', 'x', ''), folder / f'iter_{step}.pth', 'mmairl')
+    (folder / 'last_checkpoint').write_text('iter_8.pth')
+    write_json(folder / 'trained.json', Trained(seconds=1.0, device_seconds=1.0, steps=8, images_seen=64))
+
+
+def edits():
+    for field, value in STUDY_EDITS.items():
+        wanted = dict(cross=dict(rows=[]), primary=dict(tasks={'toy': ['knn']})).get(field, {})
+        yield f'{field} of study', {**STUDY, **wanted, field: value}, SCALE
+    for field, (name, value) in ROW_EDITS.items():
+        rows = [{**row, field: value} if row['name'] == name else row for row in STUDY['rows']]
+        search = dict(search=dict(budget=2, dimensions=dict(t=dict(RATE, key='model.head.temperature'))))
+        yield f'{field} of row', {**STUDY, 'rows': rows, **(search if field == 'search' else {})}, SCALE
+    for field, value in SCALE_EDITS.items():
+        yield f'{field} of scale', STUDY, {**SCALE, field: value}
+
+
+def test_each_field_is_edited():
+    for kind, made in ((Study, STUDY_EDITS), (Row, ROW_EDITS), (Scale, SCALE_EDITS)):
+        assert made.keys() == set(kind.__struct_fields__)
+
+
+@pytest.mark.parametrize('edit', edits(), ids=lambda edit: edit[0])
+def test_an_edit_gives_a_new_number_or_the_same_for_a_reason(planned, edit):
+    field, study, scale = edit
+    before = {run.folder: run.tasks for run in planned()}
+    runs = {run.folder: run for run in planned(study, scale)}
+    same = all(folder in runs and runs[folder].done and runs[folder].tasks == of for folder, of in before.items())
+    assert same == any({field, field.partition(' of ')[0]} & fields for fields in SAME.values())
+
+
+def test_weights_that_are_replaced_are_noticed_in_all_rows_that_are_made_from_them(planned):
+    base, *others = planned()
+    leave_weights(base.folder, seed=1)
+    assert [run.done for run in planned()] == [False, False, False, False, True]
+    assert base.outdated == 'checkpoint' and 'of (' in others[0].outdated
+    before = read_backbone(str(others[2].folder / 'derived.pth')).weights
+    for run in (base, *others):
+        worker.run(run.folder)
+    assert all(run.done for run in planned())
+    after = read_backbone(str(others[2].folder / 'derived.pth')).weights
+    assert not torch.equal(before['conv1.weight'], after['conv1.weight'])
+    (base.folder / 'iter_8.pth').rename(base.folder / 'gone')
+    assert all(run.done for run in planned()), 'weights that are gone count as unchanged'
+    (base.folder / 'iter_8.pth').write_bytes(b'damaged')
+    assert 'unknown: ' in others[1].outdated and not base.done
+    (base.folder / 'gone').rename(base.folder / 'iter_8.pth')
+
+
+def test_a_row_that_did_not_train_and_now_does_is_refused(planned):
+    changed = {**STUDY, 'rows': [{**row, 'untrained': None} for row in STUDY['rows']]}
+    assert [run.outdated for run in planned(changed)] == [''] * 4 + ['the config']
+    with pytest.raises(UserError, match='null.* was begun with another config'):
+        planned(changed, act=lay_out)
