@@ -133,6 +133,7 @@ def effects_of_factors(study: Mapping) -> dict[str, list[dict]]:
 def problems(study: Mapping, row: Mapping) -> list[str]:
     """List missing and failed runs, one sentence per cause: a mean over the other seeds would hide them."""
     present = {run['seed'] for run in row['runs']}
+    labels = {metric['key']: metric['label'] for metric in study['metrics']}
     one_run = study.get('sequential') or row.get('untrained')
     asked = () if one_run else study['seeds']  # rows that are decided got no more seeds
     lacking = [(seed, STATES['missing']) for seed in asked if seed not in present]
@@ -141,6 +142,10 @@ def problems(study: Mapping, row: Mapping) -> list[str]:
             error = ' '.join((run.get('error') or '').split())
             lacking.append((run['seed'], STATES[run['state']] + (f': {error}' if error else '')))
             continue
+        for task, counts in run.get('left_out', {}).items():
+            lacking += [
+                (run['seed'], f'{labels.get(task, task)} leaves out {count} {what}') for what, count in counts.items()
+            ]
         for metric in study['metrics']:
             value = run['scores'].get(metric['key'])
             if value is None and row.get('untrained'):

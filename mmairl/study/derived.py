@@ -56,7 +56,7 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
 
 def _weights_in(folder: Path, part: str | None) -> Any:
     """Return the identity of the weights that a run has left, or had saved after a part of it."""
-    if not (folder / 'asked.json').is_file():
+    if not all((folder / name).is_file() for name in ('asked.json', 'last_checkpoint')):
         return ABSENT
     try:
         asked = read_json(folder / 'asked.json', Asked)

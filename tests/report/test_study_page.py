@@ -188,15 +188,19 @@ def test_missing_failed_and_diverged_runs_are_said_and_not_averaged(page):
     found['rows'][2]['runs'] = found['rows'][2]['runs'][:1]
     found['rows'][3]['runs'][0].update(state='waiting')
     found['rows'][3]['runs'][1].update(state='running', error='training 12% (0:00:03 ago)')
+    found['rows'][2]['runs'][0]['left_out'] = {'linear': {'unreadable test images': 24}}
+    found['rows_left_out'] = ["'e' is left out: at demo it would run as 'd' does"]
     whole = page(found)
     assert 'runs finished, 1 waiting, 1 running, 1 failed<' in whole
     text = text_of(body_of(whole))
     for sentence in (
         'seed 1: has not run', 'seed 2: failed: the loss became nan at step 310', 'seed 0: k-NN is nan',
         'seed 2: linear was not measured', 'seeds 1, 2: has not run', 'seed 1: is running: training 12% (0:00:03 ago)',
-        'seed 0: waits for a run whose weights it takes',
+        'seed 0: waits for a run whose weights it takes', 'seed 0: linear leaves out 24 unreadable test images',
     ):  # fmt: skip
         assert sentence in text, sentence
+    assert "'e' is left out: at demo it would run as 'd' does." in text_of(whole)
+    assert "- 'e' is left out" in markdown(found) and 'leaves out 24 unreadable' in markdown(found)
     cells = [line.cells[0] for line in table_lines(found)]
     assert [cell.n for cell in cells] == [2, 2, 1, 0] and cells[2].spread == '' and 'nan' not in cells[0].value
 

@@ -22,9 +22,10 @@ from mmairl.optim.schedule import WarmUpLR
 from mmairl.registry import MODELS
 from mmairl.report.figures import with_fits
 from mmairl.report.study_tables import columns, table_lines
-from mmairl.study import conduct, worker
+from mmairl.study import conduct, published, worker
 from mmairl.study import scale as scales
 from mmairl.study.collect import assumptions
+from mmairl.study.factors import same_run
 from mmairl.study.guard import at_scale, compare, require_fair
 from mmairl.study.measure import is_local
 from mmairl.study.spec import Study, read_study
@@ -100,6 +101,32 @@ def test_every_study_plans_at_every_scale_and_names_tasks_that_are_there(quick, 
         assert is_local(task) or task in TASKS, task
         assert not task.partition('@')[2] or (ROOT / f'configs/evaluation/{task.partition("@")[2]}.py').is_file(), task
     assert set(study.measured) <= {key for row in study.rows for key in study.printed(row)}
+
+
+def test_a_published_number_belongs_to_one_network_and_a_network_has_one_number_unless_a_note_says_more(quick):
+    """Over all studies at full size; a column has another name in each paper."""
+    networks, numbers = {}, {}
+    printed = [(study, row) for study in map(read_study, STUDIES) for row in study.rows if row.published is not None]
+    for study, row in printed:
+        network = same_run(scales.resolve(row, scales.read_scale('in1k'))), row.rescaled, row.along
+        for name in row.published if isinstance(row.published, list) else [row.published]:
+            name = str(name) if '/' in str(name) else f'{study.paper.table}/{name}'
+            assert networks.setdefault(name, network) == network, (
+                f'{name} stands beside another network in {study.name}'
+            )
+            table, _, key = name.rpartition('/')
+            for column, value in published.row(name if table else key).items():
+                first, there = numbers.setdefault((network, column), (value, name))
+                keys = {key, f'{column} of {key}', there.rpartition('/')[2], f'{column} of {there.rpartition("/")[2]}'}
+                assert value == first or keys & {*notes(name), *notes(there)}, f'{name} has {value}, {there} {first}'
+
+
+def notes(name: str) -> dict[str, str]:
+    table, said = published.tables(), {}
+    for part in name.rpartition('/')[0].split('.'):
+        table = table[part]
+        said |= table.get('notes', {}) if isinstance(table, dict) else {}
+    return said
 
 
 def test_every_item_of_the_papers_has_a_study_a_command_or_a_reason():

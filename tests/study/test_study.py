@@ -185,7 +185,7 @@ def test_weights_that_are_made_of_other_runs_are_made_by_the_first_process(tmp_p
     monkeypatch.setattr(worker, 'start_processes', lambda launcher: made.append(f'met by {launcher}'))
     for rank in '01':
         monkeypatch.setenv('RANK', rank)
-        with pytest.raises(FileNotFoundError, match='last_checkpoint'):
+        with pytest.raises(UserError, match='last_checkpoint'):
             worker.run(tmp_path, 'pytorch')
     assert made == ['derived', 'met by pytorch', 'met by pytorch']
 
