@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import UnionType
@@ -129,14 +130,15 @@ def read_json(path: str | Path, kind: type[Kind] = Any) -> Kind:
 
 def read_yaml(path: str | Path, kind: type[Kind] = Any, loader: type = WithoutMerges) -> Kind:
     """Return what a YAML file holds, as `kind`; by yaml.BaseLoader all values are text, which counts as the number in it."""
+    return typed(_parsed(path, partial(parse_yaml, loader=loader), 'YAML'), kind, path, loader is not yaml.BaseLoader)
 
-    def parse(text: str) -> Any:
-        content = yaml.load(text, loader)
-        if next(islice(json.JSONEncoder(default=str).iterencode(content), LARGEST, None), None):
-            raise OverflowError
-        return content
 
-    return typed(_parsed(path, parse, 'YAML'), kind, path, loader is not yaml.BaseLoader)
+def parse_yaml(text: str, loader: type = WithoutMerges) -> Any:
+    """Return the values of a text in YAML, which may be a stranger's; an OverflowError where they are too many."""
+    content = yaml.load(text, loader)
+    if next(islice(json.JSONEncoder(default=str).iterencode(content), LARGEST, None), None):
+        raise OverflowError
+    return content
 
 
 def read_text(path: str | Path) -> str:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from matplotlib.ticker import EngFormatter
 
 from mmairl.configs import flat
+from mmairl.files import parse_yaml
 from mmairl.report.charts import chart
 from mmairl.report.compare_page import differences
 from mmairl.report.figures import study_lines, study_scatter
@@ -155,6 +156,6 @@ def _row(study: Mapping, line: Line) -> dict[str, Any]:
 def _settings(run: Mapping) -> dict[str, str]:
     """A run's config by dotted keys, as far as its text is one."""
     try:
-        return {key: str(value) for key, value in flat(yaml.safe_load(run['config_text'])).items()}
-    except yaml.YAMLError:
+        return {key: str(value) for key, value in flat(parse_yaml(run['config_text'])).items()}
+    except (ValueError, yaml.YAMLError, RecursionError, OverflowError):
         return {}

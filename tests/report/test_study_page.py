@@ -245,7 +245,7 @@ def test_a_page_that_is_mailed_has_each_row_beside_the_one_that_it_builds_on(pag
     found = ladder()
     for place, rate in enumerate((0.5, 0.25)):
         found['rows'][place]['runs'][0]['config_text'] = (
-            f'model: {{type: A}}\noptim:\n  lr: {rate}\nwork_dir: {place}\n'
+            f'model: {{type: A}}\noptim:\n  lr: {rate}\n  betas: !!python/tuple [0.9, 0.99]\nwork_dir: {place}\n'
         )
     text = page(found)
     charts = [json.loads(html.unescape(of)) for of in re.findall(r'data-chart="([^"]+)"', text)]
