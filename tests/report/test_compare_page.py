@@ -73,6 +73,11 @@ def test_a_config_is_read_as_mmengine_writes_it_and_never_run(tmp_path):
 
 
 def test_only_what_differs_is_listed_and_how_each_ended(runs, tmp_path):
+    for start, source in enumerate((None, 'run/iter_4.pth')):  # a later start has the checkpoint that it went on from
+        with open(runs[0] / f'2026010{start}_000000/vis_data/config.py', 'a') as file:
+            file.write(f'load_from = {source!r}\n')
+    with open(runs[1] / '20260100_000000/vis_data/config.py', 'a') as file:
+        file.write('load_from = None\n')
     page = write_compare_page(runs, tmp_path / 'page.html')
     sound(page.read_text())
     assert table(page, 0) == [
