@@ -8,16 +8,8 @@ from mmairl.report.search_section import search_section
 
 
 def trial(search: int, number: int, rate: float, score: float | None, diverged: str = '') -> dict:
-    values = dict(rate=rate, norm='a')
-    return dict(
-        search=search,
-        trial=number,
-        folder=f'trials/{search}/{number}',
-        state='done',
-        values=values,
-        score=score,
-        diverged=diverged,
-    )
+    own = dict(search=search, trial=number, folder=f'trials/{search}/{number}', state='done')
+    return dict(own, values=dict(rate=rate, norm='a'), score=score, diverged=diverged)
 
 
 def row(name: str, on: str | None, *scores: float) -> dict:

@@ -325,21 +325,11 @@ def test_tables_are_booktabs_and_lists_that_no_name_breaks():
     assert '\n- Row + b, seed 0: k-NN is nan' in markdown(tiny(**{'a': (1.0,), '+ b': (math.nan,)}))
 
 
-def effect(
-    name: str, verdict: str, estimate: float | None, half: float | None = None, aliases: tuple[str, ...] = ()
-) -> dict:
-    ends = (None, None) if half is None else (estimate - half, estimate + half)
+def effect(name: str, verdict: str, estimate: float | None, half: float | None = None, aliases=()) -> dict:
+    low, high = (None, None) if half is None else (estimate - half, estimate + half)
     factors = tuple(name.split(' × '))
-    return dict(
-        name=name,
-        factors=factors,
-        asked=len(factors) == 1,
-        verdict=verdict,
-        estimate=estimate,
-        low=ends[0],
-        high=ends[1],
-        aliases=aliases,
-    )
+    own = dict(name=name, factors=factors, asked=len(factors) == 1, aliases=aliases)
+    return dict(own, verdict=verdict, estimate=estimate, low=low, high=high)
 
 
 def crossed() -> dict:
