@@ -1,1 +1,1 @@
-"""What a representation is like: norms and NormRescale, CKA, geometry, invariance; reads checkpoints, never trains."""
+"""Instruments for representations: norms and NormRescale, CKA, geometry, invariance; they read checkpoints and never train."""

@@ -68,7 +68,9 @@ def _features(networks: Sequence[nn.Module], batches: Iterable[Tensor]) -> Itera
             if not last:
                 raise UserError(f'{type(network).__name__} has no stages that CKA knows; compare ResNets or ViTs')
             for name, module in last.items():
-                hook = module.register_forward_hook(lambda *of, kept=features, name=name: kept.update({name: of[-1]}))
+                hook = module.register_forward_hook(
+                    lambda *called, kept=features, name=name: kept.update({name: called[-1]})
+                )
                 stack.callback(hook.remove)
         for images in batches:
             for network, features in zip(networks, watched):
@@ -80,9 +82,9 @@ def _features(networks: Sequence[nn.Module], batches: Iterable[Tensor]) -> Itera
 def stage_cka(a: nn.Module, b: nn.Module, batches: Iterable[Tensor]) -> tuple[Tensor, list[str], list[str]]:
     """CKA of each stage of `a` with each of `b` on the same images, and the stages' names."""
     similarity = MinibatchCKA()
-    for of_a, of_b in _features([a, b], batches):
-        similarity.update(list(of_a.values()), list(of_b.values()))
-    return similarity.value(), list(of_a), list(of_b)
+    for from_a, from_b in _features([a, b], batches):
+        similarity.update(list(from_a.values()), list(from_b.values()))
+    return similarity.value(), list(from_a), list(from_b)
 
 
 @torch.inference_mode()

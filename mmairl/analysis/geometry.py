@@ -1,4 +1,4 @@
-"""How embeddings lie on the sphere: alignment, uniformity, spectrum, and what leaves them where they are."""
+"""How embeddings lie on the sphere: alignment, uniformity, spectrum, and which changes of an image leave it where it is."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -71,8 +71,10 @@ class Images:
 
     def network(self, checkpoint: str, part: str) -> nn.Module:
         """The backbone of a checkpoint on the device: a ResNet of whatever size, or else the config's."""
-        found, cfg = read_backbone(checkpoint, part), self.cfg
-        if 'layer1.0.conv1.weight' in found.weights:
+        backbone, cfg = read_backbone(checkpoint, part), self.cfg
+        if 'layer1.0.conv1.weight' in backbone.weights:
             channels = cfg.model.backbone.get('in_channels', 3)
-            cfg = Config(dict(model=dict(backbone={**resnet_of(found.weights, checkpoint), 'in_channels': channels})))
-        return load_backbone(cfg, found).to(self.device, memory_format=torch.channels_last)
+            cfg = Config(
+                dict(model=dict(backbone={**resnet_of(backbone.weights, checkpoint), 'in_channels': channels}))
+            )
+        return load_backbone(cfg, backbone).to(self.device, memory_format=torch.channels_last)

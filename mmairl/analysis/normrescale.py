@@ -19,7 +19,7 @@ WHOLE_NUMBERS = 'it holds whole numbers'  # such as Swin's table of positions
 
 @dataclass(frozen=True)
 class Row:
-    """What was done to one tensor; `why` says what kept it as it was."""
+    """The change of one tensor; `why` says what kept it as it was."""
 
     name: str
     norm: float
@@ -100,7 +100,7 @@ def left_alone(rows: list[Row]) -> str:
     for row in rows:
         if row.why:
             reasons.setdefault(row.why, []).append(row.name)
-    said = [f'{why}: {of[0]}' + (f' and {len(of) - 1} more' if of[1:] else '') for why, of in reasons.items()]
+    said = [f'{why}: {keys[0]}' + (f' and {len(keys) - 1} more' if keys[1:] else '') for why, keys in reasons.items()]
     skipped = sum(map(len, reasons.values()))
     return f'{skipped} of {len(rows)} tensors were left as they were ({"; ".join(said)})' if skipped else ''
 

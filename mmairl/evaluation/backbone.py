@@ -40,11 +40,11 @@ def load_backbone(
             finally:
                 logging.disable(logging.NOTSET)
     if checkpoint is not None:
-        found = checkpoint if isinstance(checkpoint, Backbone) else read_backbone(checkpoint, part)
-        weights = fitted(found.weights, backbone.state_dict(), found.path)
-        require_same_keys(weights, backbone.state_dict(), found.path)
+        source = checkpoint if isinstance(checkpoint, Backbone) else read_backbone(checkpoint, part)
+        weights = fitted(source.weights, backbone.state_dict(), source.path)
+        require_same_keys(weights, backbone.state_dict(), source.path)
         backbone.load_state_dict(weights)
-        origin = f'{found}, all {len(found.weights)} keys matched'
+        origin = f'{source}, all {len(source.weights)} keys matched'
     print_log(f'backbone under test: {origin}', logger='current')
     backbone.requires_grad_(False)
     backbone.eval()

@@ -67,7 +67,7 @@ class TrainingSettings:
         return recipe
 
     def identity(self, cfg: Config, protocol: str, subject: Backbone | str) -> dict[str, Any]:
-        """What decides a score beside the weights and the data."""
+        """Return all settings that decide a score, beside the weights and the data."""
         recipe, sweeps = self.recipe_for(cfg, protocol, subject), self.sweeps(cfg, protocol)
         chosen = dict(
             recipe=config_identity({key: recipe[key] for key in OF_RECIPE if key in recipe}),

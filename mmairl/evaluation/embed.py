@@ -59,10 +59,10 @@ def embed(
     >>> features.shape  # doctest: +SKIP
     (5000, 512)
     """
-    cfg, found, normal, views, channels = network_of(checkpoint, part, size, config)
+    cfg, backbone, normal, views, channels = network_of(checkpoint, part, size, config)
     dataset = dataset_of(images, views, channels)
     how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
-    columns = zip(*how.batches(load_backbone(cfg, found), dataset))
+    columns = zip(*how.batches(load_backbone(cfg, backbone), dataset))
     x, _, readable = (torch.cat(column) for column in columns)
     names = [dataset.name(index) for index in range(len(dataset))]
     if left_out := [name for name, fine in zip(names, readable) if not fine]:
@@ -76,18 +76,18 @@ def network_of(
 ) -> tuple[Config, Backbone, dict, Views, int | None]:
     """A config that has the network, its weights, and of its images the statistics, the one view and the `channels`."""
     register()
-    found = read_backbone(checkpoint, part)
-    trained = input_of(found.settings)
+    backbone = read_backbone(checkpoint, part)
+    trained = input_of(backbone.settings)
     normal, channels = dict(mean=trained.mean, std=trained.std), trained.channels
     if config is None:
-        cfg = Config(dict(model=dict(backbone=resnet_of(found.weights, str(checkpoint)))))
+        cfg = Config(dict(model=dict(backbone=resnet_of(backbone.weights, str(checkpoint)))))
         channels = channels or cfg.model.backbone.get('in_channels')
     else:
         cfg = load_config(config)
         normal = {key: cfg.model.data_preprocessor[key] for key in normal}
     size = size or trained.size
     view = [dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]
-    return cfg, found, normal, [view], channels
+    return cfg, backbone, normal, [view], channels
 
 
 def dataset_of(images: Images, views: Views, channels: int | None = None) -> ViewDataset:
@@ -99,8 +99,8 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
         images = [images]
     if not (given := list(images)):
         raise UserError('there are no images to embed: the list is empty')
-    if all(isinstance(one, (str, Path)) and (Path(one).is_dir() or str(one).endswith(SUFFIXES)) for one in given):
-        return Mixture({str(one): dataset_of(one, None, channels) for one in given}, views=views)
+    if all(isinstance(item, (str, Path)) and (Path(item).is_dir() or str(item).endswith(SUFFIXES)) for item in given):
+        return Mixture({str(item): dataset_of(item, None, channels) for item in given}, views=views)
     return Given(given, views, channels)
 
 

@@ -79,13 +79,17 @@ class Readable(Dataset):
 
 @dataclass(frozen=True)
 class Extraction:
-    """How images become features: the statistics they are normalised by, and what the work is done on."""
+    """How images become features: the statistics they are normalised by, and what the work is done on.
+
+    In bfloat16 the backbone's products and convolutions are; sums, batch norm's statistics and the pooling are in float32.
+    """
 
     mean: Sequence[float]
     std: Sequence[float]
     batch_size: int = 256
     device: str | torch.device = 'cpu'
     workers: int = 0
+    precision: str = 'float32'
 
     @torch.no_grad()
     def batches(
@@ -100,7 +104,7 @@ class Extraction:
             backbone.to(self.device, memory_format=torch.channels_last).eval()
         at = first
         for images, y, readable in self.images(dataset):
-            x = (images.flatten(1) if backbone is None else pooled(backbone(images))).float().cpu()
+            x = (images.flatten(1) if backbone is None else self.pooled(backbone, images)).float().cpu()
             if (broken := ~x.isfinite().all(dim=1)).any():
                 raise Diverged(
                     f'image {at + int(broken.nonzero()[0])} has NaN or infinite features; the pre-training has diverged, '
@@ -110,8 +114,14 @@ class Extraction:
             at += len(x)
             yield x, y, readable
 
+    def pooled(self, backbone: nn.Module, images: Tensor) -> Tensor:
+        """One vector an image, averaged over space in float32."""
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self.precision == 'bfloat16'):
+            features = backbone(images)
+        return pooled((features[-1] if isinstance(features, (tuple, list)) else features).float())
+
     def images(self, dataset: Dataset, label: str = 'features') -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """What a network is given, batch by batch, with the labels and whether they are readable."""
+        """Normalised images on the device, batch by batch, with the labels and whether they are readable."""
         pinned = torch.device(self.device).type == 'cuda'
         loader = DataLoader(Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned)
         for batch in progress(delivered(safe(loader)), label, len(loader)):
@@ -197,7 +207,7 @@ def _fill(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extract
 
 
 def on_main_process(compute: Callable[[], Answer]) -> Answer:
-    """What one process computes, told to all of them, or its error as theirs; they wait for a day at most."""
+    """Run on the first process and broadcast its result or its error; the others wait for a day at most."""
     if not (dist.is_available() and dist.is_initialized()):
         return compute()
     group = dist.new_group(backend='gloo', timeout=timedelta(days=1))

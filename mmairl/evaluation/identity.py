@@ -1,4 +1,4 @@
-"""What a number depends on: `identity_of` says it, `difference` compares it, `key_of` makes a name of it.
+"""The identity of a number is all that it depends on: made by `identity_of`, compared by `difference`, named by `key_of`.
 
 An identity is a nested dictionary of plain values, which is stored beside the result. Two results with equal identities are the
 same measurement; a result with another identity is never returned and never mixed. Nothing is in it that does not change
@@ -27,7 +27,7 @@ from torch.utils.data import Dataset
 import mmairl
 from mmairl.configs import flat, walk
 from mmairl.errors import UserError
-from mmairl.evaluation.sets import PARTS, described_sets, innermost, with_views
+from mmairl.evaluation.sets import PARTS, described_sets, innermost, precision_of, with_views
 from mmairl.files import read_json, write_json
 from mmairl.registry import DATASETS
 from mmairl.weights.read import Backbone
@@ -80,7 +80,7 @@ def identity_of(
         protocol=dict(name=protocol, **settings.identity(cfg, protocol, subject)),
         weights=subject if isinstance(subject, str) else weights_identity(subject.weights),
         network='none' if subject == 'pixels' else config_identity(network),
-        input=dict(mean=list(normal.mean), std=list(normal.std)),
+        input=dict(mean=list(normal.mean), std=list(normal.std), precision=precision_of(cfg)),
         # Not as the protocol joins them: so two protocols on the same images say the same.
         data={part: (data or data_identity)(cfg.evaluation[part]) for part in PARTS if part in cfg.evaluation},
         views={name: config_identity(innermost(described).get('views')) for name, described in sets.items()},
@@ -136,7 +136,7 @@ def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) 
         dataset = dataset.dataset
     digest.update(_bytes(rows))
     if hasattr(dataset, 'sets'):
-        digest.update(json.dumps([data_identity({}, one)['content'] for one in dataset.sets.values()]).encode())
+        digest.update(json.dumps([data_identity({}, part)['content'] for part in dataset.sets.values()]).encode())
     elif hasattr(dataset, 'contents'):  # its images lie in shards
         shards, stamps = dataset.contents.shards, dataset.contents.stamps
         if '://' in shards[0]:  # far away
@@ -198,19 +198,19 @@ def config_identity(value: Any, key: str = '') -> Any:
 
 def code_identity() -> dict[str, str]:
     """The versions of what turns files into numbers, the image decoder and its back end included."""
-    found = {'mmairl': f'{mmairl.__version__}, revision {REVISION}', **versions(PACKAGES)}
+    code = {'mmairl': f'{mmairl.__version__}, revision {REVISION}', **versions(PACKAGES)}
     turbo = pillow.check_feature('libjpeg_turbo')
-    found['jpeg'] = f'libjpeg-turbo {pillow.version("libjpeg_turbo")}' if turbo else f'libjpeg {pillow.version("jpg")}'
-    return found
+    code['jpeg'] = f'libjpeg-turbo {pillow.version("libjpeg_turbo")}' if turbo else f'libjpeg {pillow.version("jpg")}'
+    return code
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Of those packages that are installed."""
-    found = {}
+    """The versions of those packages that are installed."""
+    installed = {}
     for package in packages:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            installed[package] = version(package)
+    return installed
 
 
 def key_of(identity: Mapping[str, Any]) -> str:
@@ -251,9 +251,9 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
                 'remove this one'
             )
         return
-    if found := [name for name in results if (folder / name).exists()]:
+    if left := [name for name in results if (folder / name).exists()]:
         raise UserError(
-            f'{folder} holds {found[0]} and no {NAME}, so what it measured is not known; name another folder '
+            f'{folder} holds {left[0]} and no {NAME}, so what it measured is not known; name another folder '
             '(--work-dir), or remove this one'
         )
     write_json(path, identity)
@@ -268,10 +268,10 @@ def _bytes(values: Tensor | np.ndarray) -> bytes | memoryview:
 def _stat(path: str | Path) -> tuple[int, int]:
     """Size and time of change; -1 and 0 of what is not there."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return -1, 0
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def _add_file(digest: Any, path: str | Path) -> None:

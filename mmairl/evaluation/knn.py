@@ -23,17 +23,17 @@ def nearest(query: Tensor, bank: Tensor, k: int, device: str | torch.device = 'c
     """
     queries = [F.normalize(block.to(device)) for block in query.split(QUERY_BLOCK)]
     empty = torch.empty(len(query), 0, device=device, dtype=query.dtype)
-    found = list(zip(empty.split(QUERY_BLOCK), empty.long().split(QUERY_BLOCK)))
+    nearest_yet = list(zip(empty.split(QUERY_BLOCK), empty.long().split(QUERY_BLOCK)))
     for start in range(0, len(bank), BANK_BLOCK):
         rows = F.normalize(bank[start : start + BANK_BLOCK].to(device)).T
-        for number, (block, (best, places)) in enumerate(zip(queries, found)):
+        for number, (block, (best, places)) in enumerate(zip(queries, nearest_yet)):
             similarity = block @ rows
             top, position = similarity.topk(min(k, similarity.shape[1]))
             # What falls out of a block's best k can never come back.
             candidates, positions = torch.cat([best, top], dim=1), torch.cat([places, position + start], dim=1)
             best, keep = candidates.topk(min(k, candidates.shape[1]))
-            found[number] = best, positions.gather(1, keep)
-    similarity, position = (torch.cat(parts).cpu() for parts in zip(*found))
+            nearest_yet[number] = best, positions.gather(1, keep)
+    similarity, position = (torch.cat(parts).cpu() for parts in zip(*nearest_yet))
     return similarity, position
 
 
@@ -60,8 +60,8 @@ def knn_accuracy(
     >>> knn_accuracy(here, here, ks=[1])
     {1: 100.0}
     """
-    found = knn_right(train, test, ks, temperature, device)
-    return {k: 100 * int(right.sum()) / len(right) for k, right in found.items()}
+    rights = knn_right(train, test, ks, temperature, device)
+    return {k: 100 * int(right.sum()) / len(right) for k, right in rights.items()}
 
 
 def knn_right(
@@ -71,7 +71,7 @@ def knn_right(
     temperature: float = TEMPERATURE,
     device: str | torch.device = 'cpu',
 ) -> dict[int, Tensor]:
-    """Which images of `test` are recognised, for each k; the neighbours are searched once for the largest.
+    """Mark the images of `test` that are recognised, for each k; the neighbours are searched once for the largest.
 
     Each process searches for its share of the test images.
     """

@@ -68,18 +68,18 @@ def logistic_regression(
     tied: dict[float, Tensor] = {}  # the best strengths so far, and their weights
     for strength in sorted(strengths, reverse=True):
         start = sum(factor * weight for factor, weight in zip(PARABOLA[len(path)], path)) if path else None
-        found = objective.minimise(strength, start)
-        path = [found.inner, *path[:2]]
-        gradient[strength] = found.gradient
-        if not found.solved:
+        fit = objective.minimise(strength, start)
+        path = [fit.inner, *path[:2]]
+        gradient[strength] = fit.gradient
+        if not fit.solved:
             print_log(f'logistic regression at strength {strength:.1e} is not solved and left out', level=WARNING)
             continue
-        score = next(iter(scores_of(metric, scores(x_val, found.weight).cpu(), val.y).values()))
+        score = next(iter(scores_of(metric, scores(x_val, fit.weight).cpu(), val.y).values()))
         if score > max(held_out.values(), default=-1.0):
             tied.clear()
         held_out[strength] = score
         if score == max(held_out.values()):
-            tied[strength] = found.inner
+            tied[strength] = fit.inner
     # Small validation sets leave ties: the middle one is neither at the edge of vanishing nor of overfitting.
     best = list(tied)[len(tied) // 2]
     x, y = torch.cat([train.x, val.x]), torch.cat([train.y, val.y]).to(device)
@@ -88,9 +88,9 @@ def logistic_regression(
     del objective, x_val  # the device holds one training set
     both = Objective(prepare(x).to(device), y, classes, axes if axes is not None and len(axes) == len(axes.T) else None)
     same = both.axes is axes and both.known.equal(known)
-    found = both.minimise(best, tied[best] if same else None)
-    gradient[0.0] = found.gradient
-    tested = scores(prepare(test.x).to(device), found.weight).cpu()
+    fit = both.minimise(best, tied[best] if same else None)
+    gradient[0.0] = fit.gradient
+    tested = scores(prepare(test.x).to(device), fit.weight).cpu()
     right = tested.argmax(1) == test.y if test.y.ndim == 1 else None
     return LogisticRegression(scores_of(metric, tested, test.y), best, held_out, gradient, right)
 
@@ -104,7 +104,7 @@ def _standardiser(x: Tensor) -> Callable[[Tensor], Tensor]:
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where a fit has ended: (classes, D + 1) with the bias in the last column, and the same in the objective's axes."""
+    """The weights of a fit: (classes, D + 1) with the bias in the last column, and the same in the objective's axes."""
 
     weight: Tensor
     inner: Tensor

@@ -1,4 +1,4 @@
-"""What classification is scored by, from class scores and labels, at once or batch by batch in a runner."""
+"""Metrics of classification, from class scores and labels, at once or batch by batch in a runner."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -25,17 +25,17 @@ def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def packed(right: Tensor) -> dict[str, Any]:
-    """Which images are recognised, a bit an image, as it stands in a JSON file."""
+    """Pack which images are recognised into a bit an image, for a JSON file."""
     return dict(images=len(right), bits=base64.b64encode(np.packbits(right.cpu().numpy())).decode())
 
 
-def unpacked(found: Mapping[str, Any]) -> np.ndarray:
+def unpacked(bitmap: Mapping[str, Any]) -> np.ndarray:
     """
     >>> unpacked(packed(torch.tensor([True, False, True])))
     array([ True, False,  True])
     """
-    bits = np.frombuffer(base64.b64decode(found['bits']), np.uint8)
-    return np.unpackbits(bits, count=found['images']).astype(bool)
+    bits = np.frombuffer(base64.b64decode(bitmap['bits']), np.uint8)
+    return np.unpackbits(bits, count=bitmap['images']).astype(bool)
 
 
 def best_five(scores: Tensor) -> Tensor:
@@ -145,10 +145,10 @@ class HeadAccuracy(BaseMetric):
             self.results += list(zip(scores, labels, counts))
 
     def compute_metrics(self, results: list[tuple[Tensor, Tensor, Tensor]]) -> dict[str, float]:
-        found, labels, readable = (torch.stack(column) for column in zip(*results))
-        found, labels, scored = found[readable], labels[readable], {}
-        for head in range(found.shape[1]):
-            best, suffix = found[:, head], f'@{head}' if found.shape[1] > 1 else ''
+        ranked, labels, readable = (torch.stack(column) for column in zip(*results))
+        ranked, labels, scored = ranked[readable], labels[readable], {}
+        for head in range(ranked.shape[1]):
+            best, suffix = ranked[:, head], f'@{head}' if ranked.shape[1] > 1 else ''
             if labels.ndim == 2:
                 scores = multi_label_scores(best, labels)
             else:

@@ -21,7 +21,7 @@ from mmairl.evaluation.identity import features_key
 from mmairl.evaluation.knn import TEMPERATURE, knn_right
 from mmairl.evaluation.logreg import STRENGTHS, logistic_regression
 from mmairl.evaluation.metrics import packed, unpacked
-from mmairl.evaluation.sets import left_out
+from mmairl.evaluation.sets import left_out, precision_of
 from mmairl.weights.read import Backbone
 
 PROTOCOLS = ('knn', 'logreg', 'svm')
@@ -47,7 +47,7 @@ class FeatureSettings:
         return list(self.ks or cfg.evaluation.get('ks', KS))
 
     def identity(self, cfg: Config, protocol: str, subject: Backbone | str) -> dict[str, Any]:
-        """What decides a score beside the features."""
+        """Return all settings that decide a score, beside the features."""
         if protocol == 'knn':
             return dict(ks=self.neighbours(cfg), temperature=self.temperature)
         if protocol == 'logreg':
@@ -93,7 +93,8 @@ def measure(
 def extraction(cfg: Config, device: str = 'cpu', workers: int = 0) -> Extraction:
     """How this config's images become features: normalised as in its training."""
     normal = cfg.model.data_preprocessor
-    return Extraction(normal.mean, normal.std, cfg.evaluation.get('batch_size', 256), device, workers)
+    size = cfg.evaluation.get('batch_size', 256)
+    return Extraction(normal.mean, normal.std, size, device, workers, precision_of(cfg))
 
 
 def by_set(score: str, right: np.ndarray, mixture: Dataset, unreadable: Sequence[int]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from mmengine import Config, ConfigDict
 from mmairl.configs import home, load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Readable
-from mmairl.evaluation.sets import with_views
+from mmairl.evaluation.sets import precision_of, with_views
 from mmairl.registry import DATASETS
 
 DEFAULT = dict(linear='linear_sgd_100e', finetune='finetune_20k')
@@ -53,6 +53,8 @@ def compose(
     on_gpu = torch.cuda.is_available()
     if on_gpu:  # whose convolutions want this layout
         made.setdefault('fast', dict(channels_last=True))
+    if (precision := precision_of(cfg)) != 'float32' and recipe.model.get('frozen'):
+        made.fast = {**made.get('fast', {}), 'precision': precision}
     loader = dict(num_workers=workers, persistent_workers=workers > 0, pin_memory=on_gpu)
     loader['collate_fn'] = dict(type='default_collate')
     made.train_dataloader = dict(

@@ -14,6 +14,7 @@ from mmairl.evaluation.features import require_labelled_images
 from mmairl.registry import DATASETS
 
 PARTS = dict(train='training', val='validation', test='test')  # and the words for them
+PRECISIONS = ('float32', 'bfloat16')
 CHOOSE_NOTHING = ('knn', 'svm')  # k-NN at all, the SVM outside of its training images
 
 
@@ -29,6 +30,14 @@ def described_sets(cfg: Config, protocol: str = 'knn') -> dict[str, dict]:
     if protocol in data.get('views', {}):
         named = {name: with_views(described, [data.views[protocol]]) for name, described in named.items()}
     return named
+
+
+def precision_of(cfg: Config) -> str:
+    """The precision that frozen backbones compute in, as `evaluation.precision` says."""
+    precision = cfg.evaluation.get('precision', 'float32')
+    if precision not in PRECISIONS:
+        raise UserError(f"evaluation.precision='{precision}' is not known; say {' or '.join(PRECISIONS)}")
+    return precision
 
 
 def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict, Dataset]]:

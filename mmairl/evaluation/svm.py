@@ -94,8 +94,8 @@ def low_shot(
         for label in shown
         for rows in draw(y[:, label], shots, others, (seed, sample, label))
     ]
-    found = _in_parallel(_ap_from, tasks, 'low-shot SVM', jobs)
-    maps = np.array(found).reshape(samples, len(shown), len(shots)).mean(axis=1)
+    scored = _in_parallel(_ap_from, tasks, 'low-shot SVM', jobs)
+    maps = np.array(scored).reshape(samples, len(shown), len(shots)).mean(axis=1)
     return {
         'mean': dict(zip(shots, maps.mean(axis=0).tolist())),
         'std': dict(zip(shots, maps.std(axis=0).tolist())),
@@ -160,7 +160,7 @@ def _ap(decisions: Tensor, labels: Tensor) -> float:
 
 def _possible(shots: Sequence[int], labels: Tensor) -> list[int]:
     """The numbers of positives that every class can supply."""
-    least, scarce = (found.item() for found in (labels == 1).sum(dim=0).min(dim=0))
+    least, scarce = (value.item() for value in (labels == 1).sum(dim=0).min(dim=0))
     possible = [shot for shot in shots if 1 <= shot <= least]
     left_out = [shot for shot in shots if shot not in possible]
     why = f'class {scarce} has {least} positive training images'

@@ -103,7 +103,7 @@ def rename(key: str, names: Names, to_ours: bool = False) -> str:
     for pair in names:
         old, new = reversed(pair) if to_ours else pair
         pattern = ('' if old.startswith('.') else '^') + re.escape(old).replace(r'\#', r'(\d+)')
-        key = re.sub(pattern, lambda found, new=new: new.replace('#', '{}').format(*found.groups()), key)
+        key = re.sub(pattern, lambda match, new=new: new.replace('#', '{}').format(*match.groups()), key)
     return key
 
 
@@ -133,7 +133,7 @@ def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> di
     >>> resnet_of(torchvision.models.resnet18().state_dict())
     {'type': 'ResNet', 'depth': 18, 'stem_channels': 64, 'base_channels': 64}
     """
-    blocks = {tuple(map(int, found.groups())) for key in weights if (found := re.match(r'layer(\d)\.(\d+)\.', key))}
+    blocks = {tuple(map(int, match.groups())) for key in weights if (match := re.match(r'layer(\d)\.(\d+)\.', key))}
     stages = tuple(sum(stage == number for stage, _ in blocks) for number in (1, 2, 3, 4))
     depth = DEPTHS.get((stages, 'layer1.0.conv3.weight' in weights))
     if depth is None or 'conv1.weight' not in weights:

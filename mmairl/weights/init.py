@@ -30,8 +30,8 @@ class PretrainedBackbone:
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
         """The backbone's weights, and a few words on what they are."""
-        found = read_backbone(self.checkpoint, self.part)
-        return found.weights, str(found)
+        backbone = read_backbone(self.checkpoint, self.part)
+        return backbone.weights, str(backbone)
 
     def __call__(self, module: nn.Module) -> None:
         whole, origin = self.weights()

@@ -166,7 +166,7 @@ def test_what_is_left_out_is_counted_in_the_result_and_stands_in_the_tables(
     monkeypatch.setattr(Noise, 'raw', some)
     recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1
     recipe.dump(str(tmp_path / 'recipe.py'))
-    cfg.evaluation.train.count = 2
+    cfg.evaluation.train.count, cfg.evaluation.precision = 2, 'bfloat16'
     settings = settings_for(protocol, ks=(1,), recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'a')
     result = evaluate(cfg, protocol, 'random', settings=settings)
     absent = {'knn': {'classes without a test image': 1}, 'linear': {}}[protocol]

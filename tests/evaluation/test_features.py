@@ -1,6 +1,7 @@
 """Features as they are computed, and in one file: read again, whole or not there, filled once by any number of processes."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -15,7 +16,9 @@ from torch import nn
 from mmairl.data.folders import ImageFolder
 from mmairl.errors import UserError
 from mmairl.evaluation import features
+from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction, extract, read_rows, stored
+from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.registry import DATASETS
 from projects.faults.disk import TmpFs
 
@@ -48,6 +51,20 @@ def test_features_are_the_last_map_averaged_over_space_in_order_or_the_pixels():
     np.testing.assert_allclose(found.x, normalised(dataset).mean(axis=(2, 3)), atol=1e-5)
     assert found.x.dtype == torch.float32 and torch.equal(found.y, dataset.labels)
     np.testing.assert_allclose(extract(None, dataset, HOW).x, normalised(dataset).reshape(45, -1), atol=1e-5)
+
+
+def test_features_in_bfloat16_are_float32_to_two_digits_and_scores_hold(cfg, tmp_path):
+    backbone, dataset = load_backbone(cfg, seed=1), Noise()
+    whole, fast = (extract(backbone, dataset, replace(HOW, precision=name)).x for name in ('float32', 'bfloat16'))
+    assert fast.dtype == torch.float32 and not torch.equal(whole, fast)
+    assert ((whole - fast).norm(dim=1) < 0.02 * whole.norm(dim=1)).all()
+    scores = []
+    for cfg.evaluation.precision in ('float32', 'bfloat16'):
+        scores.append(evaluate(cfg, 'knn', 'random', settings=settings_for('knn', ks=(3,), cache=tmp_path)).scores)
+    assert scores[0] == scores[1] and len(list(tmp_path.glob('*.npy'))) == 4, 'features of a precision are its own'
+    cfg.evaluation.precision = 'int8'
+    with pytest.raises(UserError, match="precision='int8' is not known; say float32 or bfloat16"):
+        evaluate(cfg, 'knn', 'random', settings=settings_for('knn'))
 
 
 def test_unlabelled_data_and_nan_features_are_one_sentence(tmp_path):

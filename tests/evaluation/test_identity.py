@@ -209,6 +209,7 @@ def test_each_setting_is_in_the_identity_of_the_protocols_whose_number_it_change
 CHANGES = {
     'evaluation.ks': [5],
     'evaluation.views': dict(knn=[dict(type='Resize', size=20)]),
+    'evaluation.precision': 'bfloat16',
     'evaluation.train.count': 44,
     'evaluation.test.count': 29,
     'model.data_preprocessor.mean': (0.5, 0.5, 0.5),
