@@ -179,6 +179,13 @@ def test_what_is_left_out_is_counted_in_the_result_and_stands_in_the_tables(
         assert 'left out' in text and '10 unreadable test images' in text
 
 
+@pytest.mark.parametrize('told, sweeps', [(None, True), (False, False), (True, True)])
+def test_the_config_asks_for_a_sweep_of_linear_evaluation_unless_the_command_says_other(cfg, told, sweeps):
+    cfg.evaluation.sweep = True
+    assert settings_for('linear', sweep=told).sweeps(cfg, 'linear') == sweeps
+    assert not settings_for('finetune').sweeps(cfg, 'finetune')
+
+
 def test_a_grid_is_searched_run_by_run_with_its_decay_divided_by_the_rate(cfg, recipe, tmp_path):
     recipe.grid = dict(lr=[1e-7, 2.0], weight_decay=[0.0, 1e-3], divide_decay_by_lr=True)
     names, made = zip(*points(recipe))
