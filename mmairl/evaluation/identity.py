@@ -76,11 +76,13 @@ def identity_of(
     """
     network = {key: value for key, value in cfg.model.backbone.items() if key != 'init_cfg'}
     normal, sets = cfg.model.data_preprocessor, described_sets(cfg, protocol)
+    # Left out where it is the usual one, so that results of before there was a choice are still the same measurement.
+    precision = {} if precision_of(cfg) == 'float32' else dict(precision=precision_of(cfg))
     return dict(
         protocol=dict(name=protocol, **settings.identity(cfg, protocol, subject)),
         weights=subject if isinstance(subject, str) else weights_identity(subject.weights),
         network='none' if subject == 'pixels' else config_identity(network),
-        input=dict(mean=list(normal.mean), std=list(normal.std), precision=precision_of(cfg)),
+        input=dict(mean=list(normal.mean), std=list(normal.std), **precision),
         # Not as the protocol joins them: so two protocols on the same images say the same.
         data={part: (data or data_identity)(cfg.evaluation[part]) for part in PARTS if part in cfg.evaluation},
         views={name: config_identity(innermost(described).get('views')) for name, described in sets.items()},

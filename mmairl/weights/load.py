@@ -175,10 +175,10 @@ def wrong_kind(value: object, whole: bool) -> str:
     """Name the kind of a value that is no weight; '' of floats of two bytes or more and, where they may be, `whole` numbers.
 
     >>> wrong_kind(torch.zeros(2, dtype=torch.int8), whole=True), wrong_kind('text', whole=True)
-    ('int8', 'str')
+    ('int8', 'text')
     """
     if not isinstance(value, Tensor):
-        return str(getattr(value, 'dtype', type(value).__name__))
+        return 'text' if isinstance(value, str) else str(getattr(value, 'dtype', type(value).__name__))
     fits = (value.is_floating_point() and value.element_size() > 1) or (
         whole and value.dtype in (torch.int32, torch.int64)
     )

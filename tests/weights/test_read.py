@@ -176,7 +176,7 @@ KINDS = {
     'complex64': lambda w: w.to(torch.complex64),
     'bool': lambda w: w > 0,
     'float8_e4m3fn': lambda w: w.to(torch.float8_e4m3fn),
-    'str': lambda w: 'text',
+    'text': lambda w: 'text',
     'NoneType': lambda w: None,
     '>f4': lambda w: w.numpy().astype('>f4'),
 }
