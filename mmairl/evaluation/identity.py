@@ -227,8 +227,8 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any], but: Collectio
     'weights (3f2a there, 9b1c here)'
     """
     old, new = (
-        flat(json.loads(json.dumps({name: value for name, value in one.items() if name not in but})))
-        for one in (there, here)
+        flat(json.loads(json.dumps({name: value for name, value in side.items() if name not in but})))
+        for side in (there, here)
     )
     absent = tuple(name.removesuffix('content') for name in [*old, *new] if ABSENT in (old.get(name), new.get(name)))
 

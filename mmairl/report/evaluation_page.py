@@ -90,7 +90,7 @@ def results(records: Sequence[Record]) -> list[tuple[str, str, list[Result]]]:
         images, own = record.parts('input', 'data'), record.parts('protocol')
         rows = tables.setdefault(record.data, {}).setdefault(key_of(images), (images, {}))[1]
         first = [settings.setdefault((id(rows), record.network, score), own) for score in record.scores]
-        differs = next(filter(None, (difference(one, own) for one in first)), '')
+        differs = next(filter(None, (difference(other, own) for other in first)), '')
         key = (*record.network, differs)
         before = rows.get(key, Result(names[record.network] + (f', other {differs}' if differs else ''), {}, 0.0))
         rows[key] = replace(
