@@ -30,34 +30,32 @@ class Mixture(ViewDataset):
         views: Views | None = None,
     ) -> None:
         super().__init__(views)
-        self.sets = {
-            name: DATASETS.build(images) if isinstance(images, dict) else images for name, images in sets.items()
-        }
-        inner = {name: inner_most(images) for name, images in self.sets.items()}
+        self.sets = {name: DATASETS.build(part) if isinstance(part, dict) else part for name, part in sets.items()}
+        inner = {name: inner_most(part) for name, part in self.sets.items()}
         refuse_unfit(inner)
-        sizes = [len(images) for images in self.sets.values()]
+        sizes = [len(part) for part in self.sets.values()]
         self.bounds = np.cumsum([0, *sizes])  # of each set, in the images of all
         self.per_epoch = weighed(dict(zip(self.sets, sizes)), weights) if weights else None
         first = next(iter(inner.values()))
         self.channels, self.as_stored, self.depth = first.channels, first.as_stored, first.depth
-        lows, highs = zip(*(images.reach for images in inner.values()))
+        lows, highs = zip(*(part.reach for part in inner.values()))
         self.reach = min(lows), max(highs)
-        unreadable = [getattr(images, 'max_unreadable', 0) * size for images, size in zip(inner.values(), sizes)]
+        unreadable = [getattr(part, 'max_unreadable', 0) * size for part, size in zip(inner.values(), sizes)]
         self.max_unreadable = sum(unreadable) / len(self)
-        self.classes = list(dict.fromkeys(name for images in self.sets.values() for name in images.classes))
+        self.classes = list(dict.fromkeys(name for part in self.sets.values() for name in part.classes))
         number = {name: at for at, name in enumerate(self.classes)}
         # Of each set, its classes as places among those of all. A label of -1 is the last, too.
-        self.places = {name: torch.tensor([*map(number.get, images.classes), -1]) for name, images in self.sets.items()}
+        self.places = {name: torch.tensor([*map(number.get, part.classes), -1]) for name, part in self.sets.items()}
 
     @property
     def labels(self) -> Tensor:
         if not self.classes:
             return torch.tensor(-1).expand(len(self))  # one number, however many images
-        return torch.cat([self.joined(name, images.labels) for name, images in self.sets.items()])
+        return torch.cat([self.joined(name, part.labels) for name, part in self.sets.items()])
 
     def label(self, index: int) -> Tensor:
-        name, images, at = self.place(index)
-        return self.joined(name, images.label(at)[None])[0]
+        name, part, at = self.place(index)
+        return self.joined(name, part.label(at)[None])[0]
 
     def joined(self, name: str, labels: Tensor) -> Tensor:
         """Labels of a set as places among the classes of all; unknown where an image has several."""
@@ -75,11 +73,7 @@ class Mixture(ViewDataset):
     def shard_bounds(self) -> list[np.ndarray] | None:
         """The first image of each shard and the end, for each set; None where some set is not of shards."""
         inside = self.sets.values()
-        return (
-            [images.contents.units for images in inside]
-            if all(hasattr(images, 'contents') for images in inside)
-            else None
-        )
+        return [part.contents.units for part in inside] if all(hasattr(part, 'contents') for part in inside) else None
 
     def place(self, index: int) -> tuple[str, ViewDataset, int]:
         """The image's set, by name and itself, and the image's place there."""
@@ -88,17 +82,17 @@ class Mixture(ViewDataset):
         return name, self.sets[name], index - int(self.bounds[number])
 
     def raw(self, index: int) -> Tensor:
-        _, images, at = self.place(index)
-        return images.raw(at)
+        _, part, at = self.place(index)
+        return part.raw(at)
 
     def name(self, index: int) -> str:
-        _, images, at = self.place(index)
-        return images.name(at)
+        _, part, at = self.place(index)
+        return part.name(at)
 
     def member(self, index: int) -> str:
         """The name of its set, and its own in there."""
-        name, images, at = self.place(index)
-        return f'{name}/{images.member(at) if hasattr(images, "member") else images.name(at)}'
+        name, part, at = self.place(index)
+        return f'{name}/{part.member(at) if hasattr(part, "member") else part.name(at)}'
 
 
 def weighed(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarray:
@@ -119,14 +113,12 @@ def weighed(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarra
 
 def refuse_unfit(sets: Mapping[str, ViewDataset]) -> None:
     """Refuse sets whose images do not fit into one batch, and sets with views or weights that would not be used."""
-    kinds = {
-        name: f'{images.channels} channels of {in_words(images.depth or torch.uint8)}' for name, images in sets.items()
-    }
-    for name, images in sets.items():
+    kinds = {name: f'{part.channels} channels of {in_words(part.depth or torch.uint8)}' for name, part in sets.items()}
+    for name, part in sets.items():
         first = next(iter(kinds))
-        if isinstance(images, Mixture):
+        if isinstance(part, Mixture):
             raise UserError(f"the set '{name}' of the Mixture is a Mixture itself; name its sets in one")
-        if any(images.views):
+        if any(part.views):
             raise UserError(
                 f"the set '{name}' of the Mixture has views of its own; give the Mixture the views, for all sets"
             )
