@@ -34,9 +34,9 @@ from mmairl.study.collect import collect
 from mmairl.study.conduct import complete, look_into, until_decided
 from mmairl.study.guard import at_scale, compare, require_fair
 from mmairl.study.measure import data_of, is_local
-from mmairl.study.numbers.attribution import more_runs
 from mmairl.study.numbers.looks import USUAL, begin
-from mmairl.study.numbers.statistics import Comparison, plan_seeds
+from mmairl.study.numbers.power import more_runs, plan_seeds
+from mmairl.study.numbers.statistics import Comparison
 from mmairl.study.plan import Cost, cost
 from mmairl.study.runs import Run, lay_out, plan_runs
 from mmairl.study.scale import read_scale

@@ -28,12 +28,9 @@ import numpy as np
 from mmairl.study.numbers.designs import Design, Effect, title
 from mmairl.study.numbers.statistics import (
     COLLAPSED,
-    MOST,
-    POWER,
-    TIED,
     Numbers,
-    chance,
     interval,
+    known_error,
     limits_by_row,
     same_start,
     scores_by_seed,
@@ -69,8 +66,7 @@ class Fit:
         estimate = scores @ by_run
         variances, freedom = self.variances(scores)
         parts = variances * (by_run**2 @ self.rows)
-        error = np.sqrt(parts.sum(-1))
-        error = np.where(error > TIED, error, math.nan)
+        error = known_error(parts.sum(-1))
         most = (self.rows.sum(0).min() - 1) * math.log2(self.rows.shape[1]) / 2
         return estimate, error, np.minimum(most, error**4 / (parts**2 / freedom).sum(-1))
 
@@ -112,8 +108,7 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
     found = {effect: model.estimate(scores, {effect: 2.0}) for effect in design.distinct}
     parts = {name: model.estimate(scores, sums) for name, sums in shares(design.factors, model.terms).items()}
     gain = model.estimate(scores, {term: 2.0 for term in model.terms if len(term) % 2})
-    spread = math.sqrt(np.nanmean(model.variances(scores)[0])) if model.freedom else 0.0
-    known = spread > TIED
+    spread = float(known_error(np.nanmean(model.variances(scores)[0]))) if model.freedom else math.nan
     return dict(
         margin=margin,
         runs=len(finished),
@@ -125,9 +120,7 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
         shares=[dict(factor=name, **_ends(of)) for name, of in parts.items()],
         gain=dict(factor='all factors', **_ends(gain)),  # the sum of the shares
         exact=len(model.terms) == 2 ** len(design.factors) - 1,  # else shares are of main effects and pairs alone
-        missing=_missing(study, by_row),
-        spread=spread if known else None,  # of runs, without the seeds' where they are blocks
-        wanted=more_runs(margin, spread, len(runs), design, blocks) if known else None,
+        spread=None if math.isnan(spread) else spread,  # of runs, without the seeds' where they are blocks
     )
 
 
@@ -174,22 +167,3 @@ def _ends(found: Numbers | None) -> dict[str, float | None]:
         estimate, error, freedom = map(float, found)
         ends |= dict(estimate=estimate) if math.isnan(error) else interval(estimate, error, freedom)
     return ends
-
-
-def _missing(study: Mapping, scores: Mapping[str, Mapping]) -> list[str]:
-    lacking = {name: [str(seed) for seed in study['seeds'] if seed not in of] for name, of in scores.items()}
-    return [f'{name}: seed{"s" * (len(of) > 1)} {", ".join(of)}' for name, of in lacking.items() if of]
-
-
-def more_runs(effect: float, spread: float, runs: int, design: Design, blocks: bool) -> int | None:
-    """How many more runs, the same number in each row, find a main effect or interaction of that size four times in five.
-
-    None for more than MOST seeds. The spread is an estimate from the present runs, so this is no promise.
-    """
-    rows = len(design.rows)
-    for seeds in range(2, MOST + 1):
-        alike = (rows - blocks) * (seeds - 1) ** 2 / (seeds + 1)  # what Satterthwaite's has for rows of one spread
-        freedom = min(alike, (seeds - 1) * math.log2(rows) / 2)
-        if chance(effect, 2 * spread / math.sqrt(rows * seeds), freedom, len(design.asked)) >= POWER:
-            return max(0, rows * seeds - runs)
-    return None

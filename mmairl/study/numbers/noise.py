@@ -1,8 +1,7 @@
 """The sources of a score's noise, apart: pre-training's seed, the seed of a classifier that is trained, test images.
 
 What other test images would change needs no resampling: the bootstrap's standard error of a mean over images is in the end
-the images' standard deviation over the root of their number. Of a protocol that does not say which images it recognises, the
-binomial formula bounds that from above.
+the images' standard deviation over the root of their number.
 """
 
 import math
@@ -20,15 +19,12 @@ from mmairl.study.measure import result_file
 from mmairl.study.numbers.statistics import scores_by_seed
 from mmairl.study.stored import Measured
 
-SHARES = ('top-1', 'top-5')  # scores that are a share of the images
-
 
 def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
     """For each row the standard deviation that each source gives to a run's score or, of the images, the standard error.
 
     With a comparison also the standard error of its effect by seeds and by images. None is not known.
     """
-    label = next(of['label'] for of in study['metrics'] if of['key'] == metric)
     known = {row['name']: recognised(row, metric, out) for row in study['rows']}
     errors = {of['row']: (of['on'], of['error']) for of in study['comparisons'].get(metric, ())}
     found = []
@@ -41,8 +37,7 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
                 row=row['name'],
                 seeds=seeds,
                 probes=0.0 if metric.partition('@')[0] in ON_FEATURES else probes,
-                images=by_images(own) if own is not None else binomial(row, metric, label),
-                bound=own is None,
+                images=by_images(own) if own is not None else None,
                 effect_seeds=error,
                 effect_images=by_images(own - known[on]) if both else None,
             )
@@ -78,14 +73,3 @@ def recognised(row: Mapping, metric: str, out: Path) -> np.ndarray | None:
 
 def by_images(values: np.ndarray) -> float:
     return 100 * float(values.std(ddof=1)) / math.sqrt(len(values))
-
-
-def binomial(row: Mapping, metric: str, label: str) -> float | None:
-    """The most that the images can add to a mean over runs; None of a score that is no share of them."""
-    scores, task = scores_by_seed(row, metric), metric.partition(' ')[0]
-    data = (run.get('identities', {}).get(task, {}).get('data', {}) for run in row['runs'])
-    images = next((of['test']['images'] for of in data if 'test' in of), None)
-    if not scores or not images or not (label.startswith('k-NN') or any(name in label for name in SHARES)):
-        return None
-    share = mean(scores.values()) / 100
-    return 100 * math.sqrt(share * (1 - share) / images)

@@ -21,10 +21,8 @@ from scipy import stats
 from scipy.optimize import brentq
 
 LEVEL = 0.05  # of the family: the chance of at least one false 'differs' among the comparisons of one score
-POWER = 0.8
 MARGIN = 1.0  # points: rows that are closer than this count as equivalent, unless the study declares another
 TIED = 1e-9  # points: runs whose spread is less are equal but for rounding
-MOST = 1000  # seeds, beyond which --power says "more"
 DECISIONS = DIFFERS, EQUIVALENT = 'differs', 'equivalent'
 UNDECIDED = 'undecided'
 COLLAPSED = 'runs collapsed: no verdict by the mean'
@@ -56,13 +54,13 @@ class Comparison:
 def paired(one: np.ndarray, two: np.ndarray) -> Numbers:
     """Mean difference, standard error and degrees of freedom; the last axis are seeds, the same in both, NaN where missing."""
     count, mean, square = _moments(one - two)
-    return mean, _error(square), count - 1.0
+    return mean, known_error(square), count - 1.0
 
 
 def unpaired(one: np.ndarray, two: np.ndarray) -> Numbers:
     """The same of two independent sets of seeds with spreads of their own."""
     (n, mean, square), (m, other, another) = _moments(one), _moments(two)
-    return mean - other, _error(square + another), np.minimum(n, m) - 1.0
+    return mean - other, known_error(square + another), np.minimum(n, m) - 1.0
 
 
 def _moments(values: np.ndarray) -> Numbers:
@@ -73,7 +71,7 @@ def _moments(values: np.ndarray) -> Numbers:
         return count, mean, np.nansum((values - mean[..., None]) ** 2, -1) / (count - 1) / count
 
 
-def _error(square: np.ndarray) -> np.ndarray:
+def known_error(square: np.ndarray) -> np.ndarray:
     """A standard error; NaN where the runs are equal but for rounding."""
     return np.where(square > TIED**2, np.sqrt(square), math.nan)
 
@@ -245,49 +243,3 @@ def same_start(row: Mapping, base: Mapping, seed: int) -> bool:
     if not one or not two or None in (one['order'], two['order']) or one['order'] != two['order']:
         return False
     return one['weights'] == two['weights'] or one['shapes'] != two['shapes']
-
-
-def power(effect: float, deviation: float, seeds: int, comparisons: int) -> float:
-    """The chance that `seeds` runs a row find an effect by Holm's first step, the strictest.
-
-    `deviation` is that of the differences seed by seed where seeds are blocks, and else the root of the sum of both variances.
-    """
-    return chance(effect, deviation / math.sqrt(seeds), seeds - 1, comparisons)
-
-
-def chance(effect: float, error: float, freedom: float, comparisons: int) -> float:
-    """That a t-test with this standard error finds an effect, at the level of Holm's first step."""
-    limit, shift = stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom), abs(effect) / error
-    wrong_side = stats.nct.cdf(-limit, freedom, shift)  # scipy has NaN for some that are next to nothing
-    return float(stats.nct.sf(limit, freedom, shift) + np.nan_to_num(wrong_side))
-
-
-def seeds_for(effect: float, deviation: float, comparisons: int) -> int | None:
-    """The fewest seeds a row that find the effect four times in five; None for more than MOST."""
-    counts = range(2, MOST + 1)
-    return next((n for n in counts if power(effect, deviation, n, comparisons) >= POWER), None)
-
-
-def visible_effect(deviation: float, seeds: int, comparisons: int) -> float:
-    """The effect that so many seeds find four times in five."""
-    high = deviation
-    while power(high, deviation, seeds, comparisons) < POWER:
-        high *= 2
-    return float(brentq(lambda effect: power(effect, deviation, seeds, comparisons) - POWER, 0, high))
-
-
-def plan_seeds(comparisons: Sequence[Comparison], effect: float) -> list[tuple[str, str, str, str, str]]:
-    """For each comparison: row, spread, seeds, what they can see, and how many `effect` wants, as text.
-
-    The spread is itself an estimate from few seeds, so these are no promises.
-    """
-    lines = []
-    for of in comparisons:
-        if of.error is None:
-            lines.append((of.row, '–', str(of.seeds), '–', '–'))
-            continue
-        spread = of.error * math.sqrt(of.freedom + 1)
-        wanted = seeds_for(effect, spread, len(comparisons))
-        seen = visible_effect(spread, int(of.freedom) + 1, len(comparisons))
-        lines.append((of.row, f'{spread:.2f}', str(of.seeds), f'{seen:.1f}', str(wanted or f'more than {MOST}')))
-    return lines

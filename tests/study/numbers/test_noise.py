@@ -64,15 +64,13 @@ def test_images_are_read_from_the_results_and_bounded_where_those_do_not_tell(tm
             identities = dict(knn=identity, svm=identity)
             runs.append(dict(seed=seed, state='done', folder=folder, scores=scores, identities=identities))
         rows.append(dict(name=name, runs=runs))
-    metrics = [dict(key='knn', label='k-NN, k = 20'), dict(key='svm', label='SVM, mAP')]
-    study = dict(rows=rows, metrics=metrics, comparisons=dict(knn=[dict(row='b', on='a', error=3.0)]))
+    study = dict(rows=rows, comparisons=dict(knn=[dict(row='b', on='a', error=3.0)]))
     one, two = noise(study, 'knn', tmp_path)
     a, b = (np.mean(of, axis=0) for of in right.values())
-    assert one['images'] == pytest.approx(100 * a.std(ddof=1) / 8**0.5) and one['probes'] == 0 and not one['bound']
+    assert one['images'] == pytest.approx(100 * a.std(ddof=1) / 8**0.5) and one['probes'] == 0
     assert two['effect_images'] == pytest.approx(100 * (b - a).std(ddof=1) / 8**0.5) and two['effect_seeds'] == 3.0
     assert one['seeds'] == pytest.approx(np.std([62.5, 50.0], ddof=1)) and two['seeds'] == 0
     # A score that the images do not add up to, and a result that does not have them.
     rows[0]['runs'][0]['scores']['knn'] = 60.0
-    bound = noise(study, 'knn', tmp_path)[0]
-    assert bound['bound'] and bound['images'] == pytest.approx(100 * (0.55 * 0.45 / 8) ** 0.5)
-    assert noise(study, 'svm', tmp_path)[0]['images'] is None  # an average precision is no share of the images
+    assert noise(study, 'knn', tmp_path)[0]['images'] is None
+    assert noise(study, 'svm', tmp_path)[0]['images'] is None

@@ -7,17 +7,14 @@ import pytest
 from scipy import stats
 from study.small_runs import START, recorded
 
+from mmairl.study.numbers.power import plan_seeds, power
 from mmairl.study.numbers.statistics import (
     compare,
     holm,
     improvement,
     paired,
-    plan_seeds,
-    power,
-    seeds_for,
     unpaired,
     verdicts,
-    visible_effect,
 )
 
 STUDIES, ROWS = 4000, 7  # the Monte Carlo error of a share of 5 % is 0.34 points, of 95 % as well
@@ -73,14 +70,6 @@ def test_the_tests_are_those_of_the_textbook():
         assert estimate / error == pytest.approx(theirs.statistic) and freedom == 4
     # Holm (1979) by hand: 0.01 x 4, then 0.02 x 3, 0.03 x 2 and 0.04 x 1, each no smaller than the one before
     assert holm(np.array([0.03, 0.01, 0.04, 0.02])) == pytest.approx([0.06, 0.04, 0.06, 0.06])
-
-
-def test_the_seeds_that_are_planned_are_the_fewest_with_the_power():
-    wanted = seeds_for(2.0, 1.5, 6)
-    assert power(2.0, 1.5, wanted, 6) >= 0.8 > power(2.0, 1.5, wanted - 1, 6)
-    assert power(visible_effect(1.5, 5, 6), 1.5, 5, 6) == pytest.approx(0.8, abs=1e-6)
-    assert seeds_for(0.001, 10.0, 6) is None
-    assert seeds_for(5.0, 1.0, 6) == 4  # with three, scipy has NaN for the chance to find it on the wrong side
 
 
 def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START)) -> dict:
