@@ -86,11 +86,11 @@ def _still(curves: Sequence[Mapping], log: str, dots: bool) -> Markup:
     drawn = Markup()
     for number, line in enumerate(lines):
         places = ((WIDTH * _share(x, xs, 'x' in log), HEIGHT * (1 - _share(y, ys, 'y' in log))) for x, y in line)
-        steps = [f'{x:.0f} {y:.0f}' for x, y in places]
-        path = (
-            f'M{"h0M".join(steps)}h0' if dots or len(steps) == 1 else f'M{"L".join(steps)}'
-        )  # of no length: a round mark
-        colour, width = COLOURS[number % len(COLOURS)], 5 if path.endswith('h0') else 2
+        steps, colour = [f'{x:.0f} {y:.0f}' for x, y in places], COLOURS[number % len(COLOURS)]
+        if dots or len(steps) == 1:  # lines of no length, whose round ends are marks
+            width, path = 5, ''.join(f'M{step}h0' for step in steps)
+        else:
+            width, path = 2, ''.join(f'{"L" if place else "M"}{step}' for place, step in enumerate(steps))
         drawn += Markup('<path stroke="{}" stroke-width="{}" d="{}"/>').format(colour, width, path)
     said = f'{ys[0]:g} to {ys[-1]:g}, at {next(iter(few[0]["x"]))} {xs[0]:g} to {xs[-1]:g}'
     box = Markup('<div class="still"><svg viewBox="-2 -2 {} {}" aria-hidden="true">{}</svg>{}</div>')

@@ -80,9 +80,10 @@ def add_maps(
     for title, of in features.items():
         chosen = np.random.default_rng(seed).permutation(len(of.x))[:MAPPED]
         points, labels = plane(of.x[chosen], seed, method), of.y[chosen].numpy()
-        by_class = {str(name): points[labels == label] for label, name in enumerate(classes)}
-        sorted_ones = {name: dots[dots[:, 0].argsort()].T for name, dots in by_class.items()}
-        maps.append(chart({name: (x, y) for name, (x, y) in sorted_ones.items()}, title, dots=True, ticks=['']))
+        along = points[:, 0].argsort()
+        points, labels = points[along], labels[along]
+        series = {str(name): tuple(points[labels == label].T) for label, name in enumerate(classes)}
+        maps.append(chart(series, title, dots=True, ticks=['']))
     page.add(
         'Which images does it find alike?',
         'Every dot is an image and its colour is its class; images that the features find alike lie near each other. '

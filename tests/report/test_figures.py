@@ -1,10 +1,12 @@
 """Rows of a chart are told apart by everybody: by colour as the colour-blind see it, or by shape."""
 
+import re
 from itertools import combinations
 
 import numpy as np
 from matplotlib.colors import to_rgb
 
+from mmairl.report.charts import chart
 from mmairl.report.figures import MARKERS, lines, save_figure, short
 from mmairl.report.page import COLOURS
 
@@ -43,3 +45,9 @@ def test_the_same_figure_gives_the_same_files(tmp_path):
 
 def test_a_long_name_stays_on_one_line():
     assert short('a\nb' + 'c' * 100, 10) == 'a bcccccc…' and short('name') == 'name'
+
+
+def test_a_line_without_a_number_is_drawn_nowhere_and_one_with_a_single_number_is_a_mark():
+    paths = re.findall(' d="(.*?)"', chart({'a': ([], []), 'b': ([1], [2.0]), 'c': ([1, 3], [2.0, 4.0])}, 't', 'x'))
+    assert paths == ['', 'M0 150h0', 'M0 150L460 0']
+    assert re.findall(' d="(.*?)"', chart({'c': ([1, 3], [2.0, 4.0])}, 't', 'x', dots=True)) == ['M0 150h0M460 0h0']
