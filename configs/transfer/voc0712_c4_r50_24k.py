@@ -21,3 +21,4 @@ default_hooks = dict(
 val_evaluator = dict(_delete_=True, type='mmairl.VOCDetectionMetric')
 test_evaluator = val_evaluator
 visualizer = {{_base_.scalars_and_images}}
+assumptions = dict(difficult="'difficult' objects of VOC are not trained on, as in mmdet; in detectron2 they are")

@@ -47,3 +47,7 @@ param_scheduler = [dict(type='MultiStepLR', by_epoch=False, begin=0, end=30000, 
 train_cfg = dict(max_iters=30000, val_interval=30000)
 default_hooks = {{_base_.saved}}
 visualizer = {{_base_.scalars_and_images}}
+assumptions = dict(
+    rate="VOC2012 is fine-tuned at the middle one of BYOL's five rates",
+    size='scales of 0.5 to 2 on VOC2012 are of a short side of 513; BYOL does not say of which size',
+)

@@ -12,8 +12,10 @@ from mmengine.config import Config
 from mmairl.data.views import channels_of
 from mmairl.evaluation.sets import innermost
 from mmairl.registry import MODELS
-from mmairl.study.scale import Scale
+from mmairl.study.scale import Scale, resolve
+from mmairl.study.spec import Row
 
+MEASURED = 'mocov2plus_r50_200e.py'  # the config that a scale's rate is of
 PLUS_PASSES = 8  # a MoCo v2+ step: two student passes of forward and backward (3 each) and two of the teacher
 BYTES = 4
 
@@ -23,14 +25,16 @@ class Cost:
     """The cost of one run, without the tasks after pre-training."""
 
     epochs: float  # of the scale's images, whatever part of them the row sees
-    hours: float  # on one device, at the scale's rate
+    hours: float  # on one device, at the scale's rate times the FLOPs of the config that it is of
     gigabytes: float  # of checkpoints that are kept
 
 
 def cost(cfg: Config, scale: Scale) -> Cost:
     kept = cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1)
     epochs = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size / scale.images
-    hours = epochs * scale.images / (scale.rate * PLUS_PASSES / passes(cfg)) / 3600
+    own, usual = flops_per_image(cfg), flops_per_image(resolve(Row('', MEASURED), scale))
+    share = own / usual if own and usual else passes(cfg) / PLUS_PASSES
+    hours = epochs * scale.images * share / scale.rate / 3600
     return Cost(epochs, hours, checkpoint_bytes(json.dumps(cfg.model.to_dict())) * max(1, kept) / 1e9)
 
 

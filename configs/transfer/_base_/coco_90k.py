@@ -20,3 +20,4 @@ coco_hooks = dict(
     checkpoint=dict(type='mmairl.ExactCheckpointHook', by_epoch=False, interval=5000, max_keep_ckpts=2),
 )
 coco_log = dict(by_epoch=False)
+assumptions = dict(warm_up="the warm-up on COCO takes 1000 iterations, detectron2's; the papers do not say it")

@@ -41,3 +41,4 @@ scalars_and_images = dict(
     type='SegLocalVisualizer',
     vis_backends=[dict(type='LocalVisBackend'), dict(type='TensorboardVisBackend')],
 )
+assumptions = dict(precise="batch norm's statistics are measured anew before a test of segmentation or depth")

@@ -13,7 +13,9 @@ from mmairl.engine import launch
 from mmairl.engine.launch import register
 from mmairl.evaluation.identity import key_of
 from mmairl.study.numbers.costs import at_equal_cost, costs
-from mmairl.study.plan import flops_per_image
+from mmairl.study.plan import cost, flops_per_image
+from mmairl.study.scale import read_scale, resolve
+from mmairl.study.spec import Row
 from mmairl.study.start import RecordStart
 
 
@@ -99,3 +101,12 @@ def test_a_run_records_the_order_of_the_images_that_it_starts_from(tmp_path, toy
     sampler = launch.train(cfg).train_dataloader.sampler
     order = torch.randperm(16, generator=torch.Generator().manual_seed(seed_of(sampler.seed, 0))).tolist()
     assert json.loads((tmp_path / 'start.json').read_text())['order'] == key_of({'images': order})
+
+
+def test_planned_hours_follow_the_flops_of_the_network():
+    scale, rows = read_scale('in1k'), ['architectures/byol_r18_100e.py', 'architectures/byol_r101_100e.py']
+    small, large = (resolve(Row('', row), scale) for row in rows)
+    ratio = flops_per_image(large) / flops_per_image(small)
+    assert cost(large, scale).hours / cost(small, scale).hours == pytest.approx(ratio) and 3 < ratio < 5
+    plus = cost(resolve(Row('', 'mocov2plus_r50_200e.py'), scale), scale)
+    assert plus.hours == pytest.approx(200 * scale.images / scale.rate / 3600)
