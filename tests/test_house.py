@@ -92,3 +92,12 @@ def test_the_package_knows_no_tool_and_no_project():
         strings = [node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)]
         started = [one for one in strings if isinstance(one, str) and one.startswith('tools/') and ' ' not in one]
         assert not started, f'{name} names {started[0]}'
+
+
+def test_a_docstring_says_what_its_code_does():
+    """`What ...` and `Of ...` name a thing and no deed; they were hard to read."""
+    for name, file in modules().items():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                opening = (ast.get_docstring(node) or '').split(' ')[0]
+                assert opening not in ('What', 'Of', 'Where', 'Which', 'Those'), f'{name}: {ast.get_docstring(node)}'

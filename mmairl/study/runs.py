@@ -77,7 +77,7 @@ class Run:
 
     @property
     def outdated(self) -> str:
-        """What its scores depend on and is another now; '' where nothing is, and of a run without scores."""
+        """Name what the run's scores depend on and has changed; '' where nothing has, and for a run without scores."""
         if self.result and self.begun_otherwise:
             return 'the config'
         return outdated(self.folder, self.result, self.asked) if self.result else ''
