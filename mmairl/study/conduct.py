@@ -7,7 +7,7 @@ from mmengine.config import Config
 from msgspec.structs import replace
 
 from mmairl.analysis.images import Images
-from mmairl.evaluation.protocol import default_device
+from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.report import analysis_pages
 from mmairl.study.collect import collect
 from mmairl.study.derived import last_checkpoint
@@ -82,7 +82,7 @@ def look_into(study: Study, configs: dict[str, Config], runs: Sequence[Run], out
             networks = {name: read_backbone(path) for name, path in paths.items()}
             pages.append(analysis_pages.norms_page(networks, 3, folder))
             continue
-        images = Images(configs[look.rows[0]], 5000, 64, 0, default_device())
+        images = Images(configs[look.rows[0]], 5000, 64, default_workers(), default_device())
         if look.instrument == 'cka':
             pages.append(analysis_pages.cka_page(subjects, images, 'pooled', False, False, folder))
         else:
