@@ -61,7 +61,7 @@ def collect(
         seeds=sorted({run.seed for run in runs if run.part == 'compared'}),
         primary=primary,
         metrics=[dict(key=key, label=labels[key], unit='%') for key in sorted(labels, key=lambda key: key != primary)],
-        looks=looks.taken(out / 'study.json', sum(map(len, finished.values()))),
+        looks=looks.taken(out / 'study.json', sum(map(len, trained.values()))),
         published_metrics=[dict(key=task, label=key) for key, task in printed.items()],
         figure=to_builtins(study.figure),
         rows=[
@@ -105,8 +105,7 @@ def collect(
         record['sequential'] = dict(words=plan.words, looks=looks.told(families[scores[0]], plan, len(record['seeds'])))
     if study.design:
         record['design'] = dict(asdict(study.design), words=study.design.words)
-        designed = dict(record, rows=[row for row in record['rows'] if not row['untrained']])
-        record['attribution'] = {key: attribute(designed, key, study.equivalence) for key in scores}
+        record['attribution'] = {key: attribute(record, key, study.equivalence) for key in scores}
     record['noise'] = {key: noise(record, key, out) for key in scores}
     record['cost'] = dict(rows=costs(record), equal={key: at_equal_cost(record, key) for key in scores})
     write_json(out / 'study.json', record)

@@ -55,7 +55,7 @@ def begin(out: Path, study: Study, seeds: Sequence[int], budget: int | None) -> 
         raise UserError(
             '--until-decided is for rows one on another; of a crossed study --power says how many runs its effects want'
         )
-    path, rows = out / 'sequential.json', len(study.rows)
+    path, rows = out / 'sequential.json', sum(not row.untrained for row in study.rows)
     plan = Plan(len(seeds), budget // rows if budget else max(USUAL, len(seeds)))
     if not 2 <= plan.first <= plan.most:
         raise UserError(
