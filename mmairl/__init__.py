@@ -28,6 +28,7 @@ __version__ = '0.1.0'
 CALLED = {
     'pretrain': 'mmairl.own.pretrain',
     'embed': 'mmairl.evaluation.embed',
+    'compare': 'mmairl.study.judge',
     'map_images': 'mmairl.report.map_page',
 }
 

@@ -32,6 +32,7 @@ from mmairl.report.study_tables import latex, markdown
 from mmairl.report.table import print_table
 from mmairl.study.collect import collect
 from mmairl.study.conduct import complete, look_into, until_decided
+from mmairl.study.given import form
 from mmairl.study.guard import at_scale, compare, require_fair
 from mmairl.study.measure import data_of, is_local
 from mmairl.study.numbers.looks import USUAL, begin
@@ -113,6 +114,9 @@ def main() -> None:
         return
     show_plan(study, configs, scale, len(seeds), jobs_of(args) * max(1, args.per_run))
     if args.dry_run:
+        for row in study.rows:
+            if row.weights and row.against in configs:
+                print(f'\n{form(row, configs[row.against])}')
         return
     if args.power:
         show_power(study, out / 'study.json', args.effect or study.equivalence)
@@ -171,13 +175,11 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
     table = Table(title=f'{study.title}: {scale.text}', title_justify='left')
     for name in ('row', 'changes', 'runs', 'epochs', 'device hours', 'GB'):
         table.add_column(name, justify='left' if name in ('row', 'changes') else 'right')
-    found = {name: cost(cfg, scale) for name, cfg in configs.items()}
-    found |= {
-        row.name: Cost(0, 0, found[row.name].gigabytes) for row in study.rows if not row.trains
-    }  # nothing is trained
+    found = {row.name: Cost(0, 0, 0) if row.weights else cost(configs[row.name], scale) for row in study.rows}
+    found |= {row.name: Cost(0, 0, found[row.name].gigabytes) for row in study.rows if not row.trains}
     trials = trial_counts(study, configs) if study.search else {}
     runs = {row.name: seeds * (trials.get(row.name, 0) + 1 + bool(study.search)) for row in study.rows}
-    runs |= {row.name: 1 for row in study.rows if row.untrained}
+    runs |= {row.name: len(row.weights) or 1 for row in study.rows if row.untrained or row.weights}
     for row in study.rows:
         of, number = found[row.name], runs[row.name]
         table.add_row(

@@ -1,6 +1,6 @@
 """The record of a study, from the folders of its runs: the form that the page and the tables are made from."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -12,6 +12,7 @@ from mmengine.config import Config
 from msgspec import to_builtins
 
 from mmairl.files import read_json, write_json
+from mmairl.study.given import SAME
 from mmairl.study.guard import after, compare, hidden
 from mmairl.study.measure import recipe
 from mmairl.study.numbers import looks
@@ -76,13 +77,13 @@ def collect(
                 of=row.others.get('of'),
                 along=row.along is not None,
                 untrained=row.untrained,
-                flops_per_image=flops_per_image(configs[row.name]) if row.name in trained else None,
+                flops_per_image=flops_per_image(configs[row.name]) if row.name in trained and not row.weights else None,
                 published={_measured_as(key, study, scale): value for key, value in numbers[row.name].items()},
                 runs=compared_runs[row.name],
             )
             for row in study.rows
         ],
-        rows_left_out=list(rows_left_out),
+        rows_left_out=[*rows_left_out, *networks(compared)],
         fairness=dict(before=compared, after=after(trained), hidden=hidden(trained)),
         reading=study.reading.get(scale.name, ''),
         assumptions=assumptions(configs, sorted({task for run in runs for task in run.tasks})),
@@ -110,6 +111,16 @@ def collect(
     record['cost'] = dict(rows=costs(record), equal={key: at_equal_cost(record, key) for key in scores})
     write_json(out / 'study.json', record)
     return record
+
+
+def networks(compared: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a sentence for each comparison with networks from elsewhere of which not every factor is stated."""
+    for entry in compared:
+        if unknown := entry.get('unknown'):
+            yield (
+                f"'{entry['row']}' less '{entry['on']}' is {SAME}: not stated are {', '.join(unknown[:6])}"
+                f'{f" and {len(unknown) - 6} more" if len(unknown) > 6 else ""}'
+            )
 
 
 def assumptions(configs: dict[str, Config], tasks: Sequence[str] = ()) -> dict[str, list[str]]:

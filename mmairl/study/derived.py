@@ -1,4 +1,4 @@
-"""Weights that are made from other runs', without training: NormRescaled, or as a run had saved them earlier.
+"""Weights without training: made from other runs', NormRescaled or as a run had saved them earlier, or from elsewhere.
 
 `origin` is the identity of how they are made. Weights of another origin are made anew, and their scores with them.
 """
@@ -44,6 +44,13 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
             return dict(chosen=config_identity(best_trial(asked.chosen).options))
         except UserError as error:
             return dict(chosen=f'{UNKNOWN}{error}')
+    if asked.given:
+        path = Path(asked.given)
+        try:
+            stat = path.stat()
+            return dict(given=_digest(path, stat.st_size, stat.st_mtime_ns))
+        except FileNotFoundError:
+            return dict(given=ABSENT)
     made = asked.rescaled or asked.along
     if made is None:
         return {}
@@ -91,7 +98,10 @@ def derive(cfg: Config, asked: Asked, folder: Path) -> None:
     made, trained = origin(asked, folder), folder / 'trained.json'
     if trained.is_file() and not difference(read_json(trained, Trained).made, made):
         return
-    backbone, spent = rescale(cfg, asked.rescaled) if asked.rescaled else take_earlier(asked.along)
+    if asked.given:
+        backbone, spent = take_given(cfg, asked.given), Trained(seconds=0.0, device_seconds=0.0)
+    else:
+        backbone, spent = rescale(cfg, asked.rescaled) if asked.rescaled else take_earlier(asked.along)
     path = folder / 'derived.pth'
     write_backbone(backbone, path, 'mmairl')
     write_text(folder / 'last_checkpoint', path.name)
@@ -126,6 +136,14 @@ def take_earlier(made: Along) -> tuple[Backbone, Trained]:
         raise UserError(f'{source} kept no {saved.name}; its config wants max_keep_ckpts=-1 and an interval for it')
     seen = {key: round(getattr(trained, key) * part) for key in ('steps', 'images_seen')}
     return read_backbone(str(saved)), replace(trained, **seen, seconds=0.0, device_seconds=0.0)
+
+
+def take_given(cfg: Config, path: str) -> Backbone:
+    """Return the weights of a checkpoint from elsewhere, which must fill the row's network."""
+    backbone = read_backbone(path)
+    network = load_backbone(cfg, backbone)
+    backbone.weights.update(network.state_dict())
+    return backbone
 
 
 def saved_after(folder: Path, part: str) -> Path:

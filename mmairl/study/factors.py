@@ -74,6 +74,7 @@ def factors_of(cfg: Config) -> dict[str, str]:
     hidden_norm = (model.projector.get('norm_cfg') or {}).get('type')
     optimizer = cfg.optim_wrapper.optimizer
     widths = [width for width in (model.projector.hidden_channels, model.projector.out_channels) if width]
+    views = cfg.train_dataloader.dataset.get('views') or model.data_preprocessor.get('views') or ()
     loss = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}.get(model.head.type, model.head.type)
     return {
         'batch norm': ('ShuffleBN' if model.shuffle_bn else model.backbone.norm_cfg.type)
@@ -84,9 +85,7 @@ def factors_of(cfg: Config) -> dict[str, str]:
         'momentum': f'{momentum.base} -> 1, cosine' if momentum.schedule == 'cosine' else f'constant {momentum.base}',
         'loss': f'{loss}, {"both directions" if model.symmetric else "one direction"}',
         'negatives': f'queue {model.queue.length}' if model.get('queue') else 'none',
-        'augmentation': ' / '.join(
-            dict.fromkeys(', '.join(map(_step, view)) for view in cfg.train_dataloader.dataset.views)
-        ),
+        'augmentation': ' / '.join(dict.fromkeys(', '.join(map(_step, view)) for view in views)),
         'optimizer': f'{optimizer.type}, lr {optimizer.lr}, decay {optimizer.weight_decay}',
     }
 

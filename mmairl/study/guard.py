@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from mmairl.errors import UserError
 from mmairl.study.factors import changed, same_run
+from mmairl.study.given import compare_stated, require_distinct
 from mmairl.study.measure import measures
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.search import searched_keys
@@ -24,11 +25,12 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, d
     A row that the scale makes equal to another would tell noise as a factor's effect: it is left out, with a sentence.
     """
     configs = {row.name: resolve(row, scale) for row in study.rows}
+    require_distinct(study.rows)
     first: dict[Any, str] = {}
     equal: dict[str, str] = {}
     for row in study.rows:
         row = _renamed(row, equal)
-        key = row.rescaled or row.along or row.untrained or same_run(configs[row.name])
+        key = row.rescaled or row.along or row.untrained or (row.weights and row.name) or same_run(configs[row.name])
         if (same := first.setdefault(key, row.name)) != row.name:
             equal[row.name] = same
     said = [f"'{name}' is left out: at {scale.name} it would run as '{same}' does" for name, same in equal.items()]
@@ -60,6 +62,10 @@ def compare(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
     found, searched = [], searched_keys(study.search, study.rows, configs)
     for row in study.rows:
         if row.against is None:
+            continue
+        base = next(other for other in study.rows if other.name == row.against)
+        if row.weights or base.weights:
+            found.append(compare_stated(row, base, configs))
             continue
         differing = changed(configs[row.against], configs[row.name])
         declared = tuple(f'{prefix}.' for prefix in row.declares)

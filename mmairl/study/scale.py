@@ -65,6 +65,8 @@ def resolve(row: Row, scale: Scale) -> Config:
     """Return the row's config at this scale, as it will run."""
     path = next((path for path in (home() / 'configs' / row.config, home() / row.config) if path.is_file()), row.config)
     cfg = load_config(str(path), row.options)
+    if row.weights and 'train_dataloader' not in cfg:  # of the evaluation alone: its network and its data are these
+        return cfg
     own = cfg.model.backbone.get('base_channels', 64)
     for key, value in copy.deepcopy(scale.replace).items():
         cfg[key] = value

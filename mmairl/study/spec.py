@@ -55,11 +55,17 @@ class Row(Declared, frozen=True):
     rescaled: Rescaled | None = None
     along: Along | None = None
     untrained: Untrained | None = None  # a null row: what the tasks score without training
+    weights: dict[
+        Annotated[int, Meta(ge=0)], str
+    ] = {}  # no training here: checkpoints of networks from elsewhere, by seed
+    trained: str = ''  # a YAML of the factors of these, as their author states them
     search: Annotated[dict[str, Dimension], Meta(max_length=OWN)] = {}  # dimensions of its own, beside the study's
 
     def __post_init__(self) -> None:
-        if sum(way is not None for way in (self.rescaled, self.along, self.untrained)) > 1:
-            raise UserError('give one of rescaled, along and untrained')
+        if sum(bool(way) for way in (self.rescaled, self.along, self.untrained, self.weights)) > 1:
+            raise UserError('give one of rescaled, along, untrained and weights')
+        if self.trained and not self.weights:
+            raise UserError('`trained` states the factors of `weights` from elsewhere, and there are none; give both')
 
     @property
     def others(self) -> dict[str, str]:
@@ -69,7 +75,7 @@ class Row(Declared, frozen=True):
 
     @property
     def trains(self) -> bool:
-        return not (self.others or self.untrained)
+        return not (self.others or self.untrained or self.weights)
 
     @property
     def slug(self) -> str:

@@ -22,6 +22,8 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     rescaled: Rescaled | None = None
     along: Along | None = None
     untrained: Untrained | None = None
+    given: str = ''  # the checkpoint of a network that was trained elsewhere
+    stated: dict[str, str] = {}  # its factors, as its author states them
     trial: dict[str, Any] | None = None  # of a search: the config keys that it changes, which the config has already
     chosen: Chosen | None = None
     tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # by task: the trials of its recipe
@@ -58,8 +60,8 @@ class Trained(Struct):
 
     seconds: float
     device_seconds: float
-    steps: int
-    images_seen: int
+    steps: int | None = None
+    images_seen: int | None = None
     start: Start | None = None
     made: dict[str, Any] = {}  # `derived.origin`: how, and of which weights, without training
 

@@ -62,7 +62,7 @@ def run(folder: Path, launcher: str = 'none') -> None:
     if asked.chosen:
         cfg.merge_from_dict(take_best(folder, asked.chosen))
     try:
-        if asked.rescaled or asked.along:
+        if asked.rescaled or asked.along or asked.given:
             if launcher == 'none' or rank_told() == '0':  # the others wait where they meet
                 derive(cfg, asked, folder)
         elif not (asked.untrained or trained.is_file()):

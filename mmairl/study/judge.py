@@ -1,0 +1,129 @@
+"""Checkpoints from anywhere, judged in a line of Python as the rows of a study are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from mmengine.config import Config
+
+from mmairl.configs import load_config, write_config
+from mmairl.engine.launch import register
+from mmairl.errors import UserError, cleared_frames
+from mmairl.machine import cores
+from mmairl.report.study_page import write_study_page
+from mmairl.report.study_tables import columns, markdown, table_lines
+from mmairl.study.collect import collect
+from mmairl.study.conduct import complete
+from mmairl.study.guard import at_scale
+from mmairl.study.runs import lay_out
+from mmairl.study.scale import Scale
+from mmairl.study.spec import Row, Study
+from mmairl.weights.formats import resnet_of
+from mmairl.weights.read import read_backbone
+
+AS_IT_IS = Scale(text='as given', rate=1, rate_source='nothing is trained', images=1)
+PARTS = (('train', ('train',)), ('test', ('test', 'val')))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The record of a comparison, as in study.json, and its page; a notebook shows the table."""
+
+    record: dict[str, Any]
+    page: Path
+
+    def __str__(self) -> str:
+        return markdown(self.record)
+
+    def _repr_html_(self) -> str:
+        heads = Markup().join(Markup('<th>{}</th>').format(column.label) for column in columns(self.record))
+        body = Markup().join(
+            Markup('<tr><th>{}</th>{}</tr>').format(
+                line.row['name'],
+                Markup().join(Markup('<td>{} {}</td>').format(cell.value, cell.change) for cell in line.cells),
+            )
+            for line in table_lines(self.record)
+        )
+        return Markup('<table><tr><th></th>{}</tr>{}</table>').format(heads, body)
+
+
+@cleared_frames()
+def compare(
+    networks: Mapping[str, Sequence[str | Path]],
+    data: str | Path,
+    tasks: Sequence[str] = ('knn', 'logreg'),
+    out: str | Path = 'work_dirs/judged',
+    *,
+    config: str | Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    jobs: int | None = None,
+    say: Callable[[str], None] = print,
+) -> Judged:
+    """Measure networks by the same tasks and say which is ahead, with intervals and verdicts; what is finished is kept.
+
+    Args:
+        networks: by name, the checkpoints of one recipe from several seeds; each is compared with the first.
+        data: a folder with train/CLASS and test/CLASS (or val/CLASS), or a config with `evaluation`.
+        tasks: protocols of tools/evaluate.py.
+        out: where features, results, study.json and page.html go.
+        config: the config of networks that are no ResNets.
+        options: config keys as `--cfg-options` has them.
+        jobs: how many are measured beside each other; by default one a core.
+
+    >>> mmairl.compare({'a': ['a0.pth', 'a1.pth'], 'b': ['b0.ckpt', 'b1.ckpt']}, data='images/')  # doctest: +SKIP
+    """
+    register()
+    rows, first = [], next(iter(networks), None)
+    if len(networks) < 2:
+        raise UserError(f'there is nothing to compare in {list(networks)}; give two networks or more')
+    out = Path(out)
+    for name, paths in networks.items():
+        if not paths or isinstance(paths, (str, Path)):
+            raise UserError(f"'{name}' wants a list of checkpoints, one for each seed, not {paths!r}")
+        weights = {number: str(path) for number, path in enumerate(paths)}
+        file = out / 'configs' / f'{Row(name, "").slug}.yaml'
+        write_config(config_of(weights[0], data, config, options), file)
+        against = None if name == first else first
+        rows.append(
+            Row(
+                name,
+                str(file),
+                against=against,
+                factor=f'{name} in place of {first}' if against else '',
+                weights=weights,
+            )
+        )
+    study = Study(
+        title=f'{", ".join(networks)}',
+        question='Which network is ahead, by the same tasks on the same images?',
+        rows=tuple(rows),
+    )
+    study, configs, left_out = at_scale(study, AS_IT_IS, tasks)
+    runs = lay_out(study, configs, study.seeds, tasks, out)
+    complete(runs, jobs or cores(), 1, say)
+    record = collect(study, configs, AS_IT_IS, runs, out, left_out)
+    return Judged(record, write_study_page(record, out / 'page.html'))
+
+
+def config_of(
+    checkpoint: str, data: str | Path, config: str | Path | None, options: Mapping[str, Any] | None
+) -> Config:
+    """Return the network of a checkpoint beside the images that it is measured on."""
+    folder = Path(data).is_dir()
+    cfg = load_config('mmairl::evaluation/folder_r50.py' if folder else data, dict(options or {}))
+    if folder:
+        for part, names in PARTS:
+            roots = [root for name in names if (root := Path(data) / name).is_dir()]
+            if not roots:
+                raise UserError(
+                    f'{Path(data).absolute()} has no folder {" or ".join(names)} of classes; make it, or give a config'
+                )
+            cfg.evaluation[part].root = str(roots[0].absolute())
+    if config is not None:
+        cfg.model = load_config(config).model
+    else:
+        backbone = resnet_of(read_backbone(checkpoint).weights, checkpoint)
+        cfg.model.backbone.update(backbone, type=f'mmpretrain.{backbone["type"]}')
+    return cfg

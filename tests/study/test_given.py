@@ -1,0 +1,97 @@
+"""Networks that were trained elsewhere: measured as ours are, their factors as stated, and what is unknown said."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+from torchvision.models import resnet18
+
+import mmairl
+from mmairl.configs import load_config
+from mmairl.errors import UserError
+from mmairl.study.given import compare_stated, factors, facts_of, form, require_distinct
+from mmairl.study.spec import Row
+
+OURS = Row('ours', 'byol_r50_200e.py')
+
+
+def lightning(path: Path, seed: int) -> Path:
+    """A checkpoint with the keys that Lightning writes."""
+    torch.manual_seed(seed)
+    weights = {f'backbone.{key}': value for key, value in resnet18().state_dict().items() if not key.startswith('fc.')}
+    groups = [dict(lr=0.01, initial_lr=0.03, momentum=0.9, weight_decay=1e-4, params=[0])]
+    beside = {'pytorch-lightning_version': '2.5.0', 'epoch': 99, 'global_step': 700, 'hyper_parameters': dict(tau=0.99)}
+    torch.save(dict(beside, state_dict=weights, optimizer_states=[dict(state={}, param_groups=groups)]), path)
+    return path
+
+
+def row(folder: Path, stated: dict | None = None, **options) -> Row:
+    if stated is not None:
+        (folder / 'stated.yaml').write_text(yaml.safe_dump(stated))
+        options['trained'] = str(folder / 'stated.yaml')
+    return Row('theirs', 'byol_r50_200e.py', against='ours', weights={0: str(folder / 'a.ckpt')}, **options)
+
+
+@pytest.fixture(scope='module')
+def ours():
+    return {'ours': load_config('mmairl::byol_r50_200e.py')}
+
+
+def test_the_form_has_what_the_checkpoint_says_and_what_ours_has(tmp_path, ours):
+    facts = facts_of(str(lightning(tmp_path / 'a.ckpt', 0)))
+    assert facts == {
+        'epochs': '100',
+        'steps': '700',
+        'Lightning': '2.5.0',
+        'momentum': '0.9',
+        'weight_decay': '0.0001',
+        'rate': '0.03',
+        'tau': '0.99',
+    }
+    printed = form(row(tmp_path), ours['ours'])
+    assert yaml.safe_load(printed).keys() == factors(ours['ours']).keys()
+    assert 'epochs: 100  # 200' in printed and 'negatives:  # none' in printed
+
+
+def test_stated_factors_are_compared_and_the_rest_is_unknown(tmp_path, ours):
+    own = factors(ours['ours'])
+    whole = compare_stated(row(tmp_path, own), OURS, ours)
+    assert whole['found'] == whole['unknown'] == whole['undeclared'] == []
+    part = compare_stated(row(tmp_path, {'loss': 'InfoNCE', 'epochs': 200}, declares=('epochs',)), OURS, ours)
+    assert part['found'] == part['undeclared'] == ['loss'] and set(part['unknown']) == own.keys() - {'loss', 'epochs'}
+    with pytest.raises(UserError, match="'lose'.* did you mean|no factor"):
+        compare_stated(row(tmp_path, {'lose': 'InfoNCE'}), OURS, ours)
+
+
+def test_files_that_are_not_there_or_given_twice_are_refused(tmp_path):
+    lightning(tmp_path / 'a.ckpt', 0)
+    (tmp_path / 'b.ckpt').write_bytes((tmp_path / 'a.ckpt').read_bytes())
+    with pytest.raises(UserError, match='same file'):
+        require_distinct([Row('x', '', weights={0: str(tmp_path / 'a.ckpt'), 1: str(tmp_path / 'b.ckpt')})])
+    with pytest.raises(UserError, match='no checkpoint at'):
+        require_distinct([Row('x', '', weights={0: str(tmp_path / 'c.ckpt')})])
+
+
+def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
+    for part, count in (('train', 6), ('val', 4)):
+        for colour in ('red', 'blue'):
+            folder = tmp_path / 'images' / part / colour
+            folder.mkdir(parents=True)
+            for index in range(count):
+                Image.new('RGB', (40, 40), colour).save(folder / f'{index}.png')
+    paths = [lightning(tmp_path / f'{seed}.ckpt', seed) for seed in range(4)]
+    said = []
+    how = dict(data=tmp_path / 'images', tasks=['knn'], out=tmp_path / 'out', jobs=1, say=said.append)
+    judged = mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
+    assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not of one factor' in str(judged)
+    (compared,) = judged.record['comparisons'].values()
+    assert not compared[0]['blocks'] and compared[0]['seeds'] == 2
+    assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
+    assert said[-1] == '4 of 4 runs are finished'
+    lightning(paths[3], 9)
+    mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
+    assert any('b, seed 1 is measured anew' in line for line in said)
+    with pytest.raises(UserError, match='two networks or more'):
+        mmairl.compare({'a': paths}, **how)
