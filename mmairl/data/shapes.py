@@ -1,4 +1,4 @@
-"""Shapes, a data set that is drawn here, so that it needs no download.
+"""Two data sets that need no download: Shapes, drawn by this file, and scikit-learn's handwritten digits.
 
 An image of Shapes shows many copies of ONE kind of shape, each with its own place, angle, size and colour, on a background
 of changing colour. The kind is the only thing that two crops of an image share, so a network that must tell which crops
@@ -199,3 +199,30 @@ KINDS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = dict(
     heart=heart,
     arrow=arrow,
 )
+
+
+@DATASETS.register_module()
+class Digits(ViewDataset):
+    """1 797 digits of 8 x 8 pixels, enlarged to `size`; the seed decides which fifth is 'val', class by class."""
+
+    held_out = 0.2
+
+    def __init__(self, split: str = 'train', size: int = 32, seed: int = 0, views: Views | None = None) -> None:
+        super().__init__(views)
+        # scikit-learn takes a second to import, which users of other data need not pay.
+        from sklearn.datasets import load_digits
+        from sklearn.model_selection import train_test_split
+
+        digits = load_digits()
+        parts = train_test_split(
+            range(len(digits.target)), test_size=self.held_out, random_state=seed, stratify=digits.target
+        )
+        rows = dict(zip(('train', 'val'), parts))[split]
+        self.classes = [str(name) for name in digits.target_names]
+        self.labels = torch.as_tensor(digits.target[rows], dtype=torch.int64)
+        images = torch.as_tensor(digits.images[rows], dtype=torch.float32)[:, None] / 16
+        large = torch.nn.functional.interpolate(images, size=(size, size), mode='bilinear', antialias=True)
+        self.images = (large * 255).round().to(torch.uint8)
+
+    def raw(self, index: int) -> Tensor:
+        return self.images[index].expand(3, -1, -1).clone()

@@ -1,4 +1,4 @@
-"""Shapes: the same numbers every time, and labels that raw pixels do not give away."""
+"""Shapes and Digits: the same numbers every time, and labels that raw pixels do not give away."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmairl.data import shapes
-from mmairl.data.shapes import Shapes
+from mmairl.data.shapes import Digits, Shapes
 from mmairl.errors import UserError
 
 
@@ -50,3 +50,11 @@ def test_raw_pixels_do_not_give_the_kind_away():
     votes = train.labels[(q @ x.T).topk(20).indices].mode(dim=1).values
     chance = 1 / len(train.classes)
     assert (votes == test.labels).float().mean() < 2 * chance
+
+
+def test_digits_are_scikit_learns_and_split_class_by_class():
+    train, val = Digits('train', size=16), Digits('val', size=16)
+    assert len(train) + len(val) == 1797
+    assert (val.labels.bincount() / train.labels.bincount()).std() < 0.02
+    assert train.raw(0).shape == (3, 16, 16) and train.raw(0).dtype == torch.uint8
+    assert not torch.equal(Digits('val', size=16, seed=1).labels, val.labels)

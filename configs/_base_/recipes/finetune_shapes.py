@@ -1,4 +1,4 @@
-# Fine-tuning that ends within minutes on a laptop, for Shapes: SGD's usual recipe with decay on everything.
+# Fine-tuning that ends within minutes on a laptop, for Shapes and Digits: SGD's usual recipe with decay on everything.
 _base_ = 'finetune_20k.py'
 total_batch_size = 128
 optim_wrapper = dict(optimizer=dict(lr=0.03, nesterov=False))
