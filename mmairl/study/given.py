@@ -10,10 +10,12 @@ from mmairl.configs import home
 from mmairl.errors import UserError, closest
 from mmairl.files import read_yaml
 from mmairl.study.factors import factors_of, hidden_factors
+from mmairl.study.measure import sha256
 from mmairl.study.spec import Row
 from mmairl.weights.load import load_checkpoint
 
 STATED = dict[str, str | int | float | bool | None]
+SURE = ('epochs', 'batch', 'optimizer')  # what a checkpoint says under a name that means the same here
 SAME = 'of these networks, not of one factor'
 
 
@@ -59,31 +61,35 @@ def compare_stated(row: Row, base: Row, configs: dict[str, Config]) -> dict[str,
 
 
 def require_distinct(rows: Sequence[Row]) -> None:
-    """Refuse checkpoints that are not there, and one that is given twice: its run would count as two."""
-    from mmairl.study.measure import sha256  # reads the tasks' configs
-
+    """Refuse a checkpoint that is given twice: its run would count as two."""
     seen: dict[str, str] = {}
     for row in rows:
         for seed, path in row.weights.items():
             name = f"'{row.name}', seed {seed}"
-            if not Path(path).is_file():
-                raise UserError(f'{name}: there is no checkpoint at {Path(path).absolute()}; correct its path')
-            if (other := seen.setdefault(sha256(Path(path)), name)) != name:
+            if Path(path).is_file() and (other := seen.setdefault(sha256(Path(path)), name)) != name:
                 raise UserError(f'{name} and {other} are the same file; give each network once')
+
+
+def whole_path(row: Row, seed: int) -> str:
+    """Return the absolute path of a checkpoint, which must be there."""
+    path = Path(row.weights[seed]).absolute()
+    if not path.is_file():
+        raise UserError(f"'{row.name}', seed {seed}: there is no checkpoint at {path}; correct its path, or make it")
+    return str(path)
 
 
 def form(row: Row, base: Config) -> str:
     """Return a YAML to fill in for a row's networks: what their checkpoint says itself, and what a config of ours has there."""
-    known = facts_of(next(iter(row.weights.values())))
+    known = facts_of(whole_path(row, min(row.weights)))
     lines = [
         f'# {row.name}: state what you know, and leave the rest empty. Behind each name: what the row beside it has.'
     ]
     lines += (
         [f'# The checkpoint says: {", ".join(f"{name} {value}" for name, value in known.items())}'] if known else []
     )
-    stated = stated_factors(row)
+    stated = {**{name: known[name] for name in SURE if name in known}, **stated_factors(row)}
     for name, ours in factors(base).items():
-        lines.append(f'{name}: {stated.get(name, known.get(name, ""))}  # {ours}'.replace(':   #', ':  #'))
+        lines.append(f'{name}: {stated[name]}  # {ours}' if name in stated else f'{name}:  # {ours}')
     return '\n'.join(lines)
 
 
@@ -98,9 +104,10 @@ def facts_of(path: str) -> dict[str, str]:
     states = loaded.get('optimizer_states') or [loaded.get('optimizer')]
     groups = states[0].get('param_groups') if isinstance(states, list) and isinstance(states[0], dict) else None
     if isinstance(groups, list) and groups and isinstance(groups[0], dict):
-        group = groups[0]
-        facts |= {name: group.get(name) for name in ('momentum', 'betas', 'weight_decay')}
-        facts['rate'] = group.get('initial_lr', group.get('lr'))
+        said = dict(groups[0], lr=groups[0].get('initial_lr', groups[0].get('lr')), decay=groups[0].get('weight_decay'))
+        facts['optimizer'] = ', '.join(
+            f'{name} {said[name]}' for name in ('lr', 'decay', 'momentum', 'betas') if name in said
+        )
     given = loaded.get('hyper_parameters')
     facts |= (
         {name: value for name, value in given.items() if isinstance(value, (str, int, float))}

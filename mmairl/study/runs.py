@@ -24,7 +24,7 @@ from mmairl.evaluation.sets import held_out
 from mmairl.files import appending, read_json, write_json, write_text
 from mmairl.machine import cores
 from mmairl.stopping import AGAIN, SIGNALS, start, stop
-from mmairl.study.given import stated_factors
+from mmairl.study.given import stated_factors, whole_path
 from mmairl.study.measure import BY_TRAINING, is_local, measures, outdated, recipe
 from mmairl.study.search import FIRST, Search, Tune, trial_options
 from mmairl.study.spec import Row, Study
@@ -154,8 +154,8 @@ def _of_seed(
     for row in study.rows:
         if (row.untrained or row.weights) and (seed != min(study.seeds) or part != 'compared'):
             continue  # one run of it is enough, and seeds from elsewhere are their own
-        for number, path in row.weights.items():
-            folder, given = out / row.slug / f'seed_{number}', str(Path(path).absolute())
+        for number in row.weights:
+            folder, given = out / row.slug / f'seed_{number}', whole_path(row, number)
             asked = Asked(number, tasks, given=given, stated=stated_factors(row))
             yield Run(row, number, folder, tasks, (), part, asked, config_text(configs[row.name]))
         if row.weights:
