@@ -23,7 +23,13 @@ def stated_factors(row: Row) -> dict[str, str]:
     """Return what the author of a row's networks states of them; what is left empty is not stated."""
     path = next((path for path in (Path(row.trained), home() / row.trained) if path.is_file()), row.trained)
     stated = read_yaml(path, STATED) if row.trained else {}
-    return {name: str(value) for name, value in stated.items() if value is not None}
+    words = {True: 'yes', False: 'no'}  # what YAML makes of these
+    said = {
+        name: words[value] if isinstance(value, bool) else str(value)
+        for name, value in stated.items()
+        if value is not None
+    }
+    return said
 
 
 def factors(cfg: Config) -> dict[str, str]:
