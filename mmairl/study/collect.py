@@ -146,6 +146,8 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
                 task, _, score = name.partition(' ')
                 found['scores'][name], found['labels'][name] = value, f'{score} {task.partition("@")[2]}'.strip()
         fold_probes(found)
+        if run.asked.given:
+            found['hidden'] = run.asked.stated
     else:
         state, said = status(run)
         found.update(state='missing' if state == 'not begun' else state, error=said.removeprefix('error: '))

@@ -126,7 +126,7 @@ def result_of(cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Me
     if not asked.untrained:
         checkpoint, trained = last_checkpoint(folder), read_json(folder / 'trained.json', Trained)
         weights = dict(asdict(trained), checkpoint=checkpoint.name, sha256=sha256(checkpoint), file=_file(checkpoint))
-        weights |= dict(curves=curves(folder), hidden=asked.stated if asked.given else hidden_factors(cfg))
+        weights |= dict(curves=curves(folder), hidden={} if asked.given else hidden_factors(cfg))
     first = {task: next(iter(of.scores.items())) for task, of in measured.items()}
     return Result(
         **weights,

@@ -11,8 +11,13 @@ from torchvision.models import resnet18
 import mmairl
 from mmairl.configs import load_config
 from mmairl.errors import UserError
+from mmairl.files import write_json
+from mmairl.study.collect import describe
 from mmairl.study.given import compare_stated, factors, facts_of, form, require_distinct, whole_path
-from mmairl.study.spec import Row
+from mmairl.study.guard import compare, require_fair
+from mmairl.study.runs import plan_runs
+from mmairl.study.spec import Row, Study
+from mmairl.study.stored import Result
 
 OURS = Row('ours', 'byol_r50_200e.py')
 
@@ -88,3 +93,18 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     assert any('b, seed 1 is measured anew' in line for line in said)
     with pytest.raises(UserError, match='two networks or more'):
         mmairl.compare({'a': paths}, **how)
+
+
+def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_not_declared(tmp_path, ours):
+    lightning(tmp_path / 'a.ckpt', 0)
+    theirs = row(tmp_path, {'library': 'x', 'student predictor': True}, declares=('library',))
+    (run,) = plan_runs(Study(title='t', rows=(OURS, theirs)), {**ours, 'theirs': ours['ours']}, [0], ['knn'], tmp_path)[
+        1:
+    ]
+    write_json(
+        run.folder / 'result.json', Result(labels={'knn': 'k-NN'}, scores={'knn': 1.0}, hidden={'library': 'old'})
+    )
+    assert describe(run, tmp_path)['hidden'] == {'library': 'x', 'student predictor': 'yes'}
+    study = Study(title='t', rows=(OURS, row(tmp_path, {'library': 'x'})))
+    with pytest.raises(UserError, match="'theirs' differs from 'ours' in library"):
+        require_fair(compare(study, {**ours, 'theirs': ours['ours']}))
