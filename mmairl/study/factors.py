@@ -32,7 +32,7 @@ BUILT_ON = {
 
 def same_run(cfg: Config) -> str:
     """Return a text that is equal for configs that train and are measured alike."""
-    beside = {key: cfg.get(key) for key in ('evaluation', 'recipes', 'randomness', 'custom_hooks')}
+    beside = {key: cfg.get(key) for key in ('evaluation', 'recipes', 'randomness')}
     return json.dumps({**_runs(cfg), **beside}, sort_keys=True, default=str)
 
 
@@ -57,7 +57,11 @@ def _runs(cfg: Config) -> dict:
         if keys[-1:] == ('views',) and isinstance(value, list | tuple):  # what never acts is not there
             for view in value:
                 view[:] = [step for step in view if step.get('p') != 0]
-    return {**{key: found[key] for key in used}, 'default_hooks': hooks, 'fast': found.get('fast')}
+    return {
+        **{key: found[key] for key in used},
+        'default_hooks': hooks,
+        **{key: found.get(key) for key in ('custom_hooks', 'fast')},
+    }
 
 
 def _differences(one: object, two: object, path: str) -> Iterator[str]:

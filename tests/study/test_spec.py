@@ -90,6 +90,7 @@ def test_published_numbers_are_the_papers():
             dict(options={'total_batch_size': 512, 'model.head.temperature': 0.1}),
             'model.head.temperature, total_batch_size',
         ),
+        (dict(options={'custom_hooks': [{'type': 'EMAHook'}]}), 'custom_hooks'),
         (dict(declares=[]), 'optim_wrapper'),  # declaring nothing is declaring that nothing differs
         (dict(declares=[], against=None), 'optim_wrapper'),
         (dict(declares=['optim']), 'optim_wrapper'),  # a prefix declares whole keys only
