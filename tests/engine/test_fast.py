@@ -104,8 +104,8 @@ def test_student_and_teacher_run_their_products_compiled(toy_config, backbone, w
 
 def test_a_network_that_falls_back_to_eager_is_found(toy_config, monkeypatch):
     monkeypatch.setattr('mmairl.engine.fast.FORMS', 1)
-    monkeypatch.setattr(torch._dynamo.config, 'recompile_limit', 1)
-    assert left_eager(toy_config().model, dict(RESNET, depth=18), 512) > 2
+    with torch._dynamo.config.patch(recompile_limit=1):  # monkeypatch would leave torch without the setting
+        assert left_eager(toy_config().model, dict(RESNET, depth=18), 512) > 2
 
 
 def left_eager(cfg: dict, backbone: dict, width: int) -> int:
