@@ -1,5 +1,6 @@
 """A study as its YAML says it: rows of configs, each with the factor that it changes, seeds, tasks, and what was published."""
 
+import hashlib
 import re
 from collections.abc import Iterator
 from fractions import Fraction
@@ -17,6 +18,7 @@ from mmairl.study.numbers.designs import Design, fraction_rows, title
 from mmairl.study.numbers.statistics import MARGIN
 from mmairl.study.search import OWN, Dimension, Search, Tune
 
+LONGEST = 150  # bytes of a folder's name, which others are added to
 Untrained = Literal['pixels', 'random']  # no network, or one as it is initialised
 Seeds = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...], Meta(min_length=1)]
 
@@ -80,7 +82,9 @@ class Row(Declared, frozen=True):
     @property
     def slug(self) -> str:
         """The row's name as a folder's."""
-        return re.sub(r'[^a-z0-9]+', '_', self.name.lower().replace('+', ' plus ')).strip('_')
+        words = re.sub(r'[\W_]+', '_', self.name.lower().replace('+', ' plus ')).strip('_')
+        long = len(words.encode()) > LONGEST
+        return f'{words[:20]}_{hashlib.sha256(words.encode()).hexdigest()[:12]}' if long else words
 
 
 class Factor(Declared, frozen=True):

@@ -203,3 +203,11 @@ def test_published_top_1_stands_beside_linear_evaluation(tmp_path):
     record = collect(study, configs, read_scale('in1k'), [], tmp_path)
     assert record['published_metrics'] == [dict(key='linear', label='top1')]
     assert all(set(row['published']) == {'linear'} for row in record['rows'])
+
+
+def test_rows_of_any_letters_and_length_have_folders_of_their_own():
+    names = ['MoCo v2+, SGD', '学習率', '温度', 'a' * 300, 'a' * 301]
+    slugs = [Row(name, '').slug for name in names]
+    assert (
+        slugs[0] == 'moco_v2_plus_sgd' and len(set(slugs)) == 5 and all(0 < len(slug.encode()) <= 150 for slug in slugs)
+    )
