@@ -1,4 +1,4 @@
-"""What commands say: no secret of a URL is said or kept."""
+"""Errors of commands: no secret of a URL is said or kept."""
 
 import logging
 from pathlib import Path

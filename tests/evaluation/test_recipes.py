@@ -1,4 +1,4 @@
-"""Which recipe an evaluation trains by, and what becomes of it with a network and data."""
+"""The recipe that an evaluation trains by, and how it is joined with a network and data."""
 
 import itertools
 from pathlib import Path

@@ -138,7 +138,7 @@ def test_missing_runs_are_said_and_not_imputed():
 
 
 def test_an_effect_that_a_missing_row_confounds_is_refused_and_others_stand():
-    """Of 2 x 2 with a pure interaction no main effect is told; in 2 x 2 x 2 pairs and main effects still are."""
+    """In 2 x 2 with a pure interaction no main effect is told; in 2 x 2 x 2 pairs and main effects still are."""
     pure = [[10.0 * a * b + seed for seed in (0, 1)] for a, b in full_rows(2)]
     found = attribute(study(full_rows(2), [*pure[:3], [None, None]]), 'knn', 1.0)
     assert {of['verdict'] for of in found['effects']} == {'not estimable without (1, 1)'}
