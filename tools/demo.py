@@ -2,13 +2,16 @@
 
 import argparse
 import secrets
+import sys
+from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.errors import one_sentence_errors
 from mmairl.evaluation.protocol import default_device
 from mmairl.flags import ConfigOptions, seed
-from mmairl.report.demo_page import run_demo
+from projects.demo.page import run_demo
 
 
 def parse_args() -> argparse.Namespace:
