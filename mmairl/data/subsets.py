@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmairl.data.splits import HELD_OUT, Groups, groups_of, names_of, split_by_class
 from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
 
 ARTIFACT = 'n00021939'  # WordNet's node
-HELD_OUT = 0.2
 BLOCK = 2**20  # images whose labels are sorted at once
 
 
@@ -61,35 +61,17 @@ class ImageSubset(ViewDataset):
 
 @DATASETS.register_module()
 class Part(ImageSubset):
-    """The images of a data set to fit on, or with `held` those that are held out; for one seed, both make up the whole."""
+    """The images of a data set to fit on, or with `held` those that are held out; for one seed, both make up the whole.
 
-    def __init__(self, dataset: dict, held: bool, seed: int = 0, fraction: float = HELD_OUT) -> None:
-        super().__init__(dataset)
-        self.indices = split_by_class(self.dataset.labels, seed, fraction)[held].sort().values
-
-
-def split_by_class(y: Tensor, seed: int = 0, fraction: float = HELD_OUT) -> tuple[Tensor, Tensor]:
-    """Positions to fit on and positions held out: a fraction of every class, and at least one image of each.
-
-    Where an image has several labels the fraction is of all images.
+    With `groups` (`data.splits.groups_of`) each group is on one side.
     """
-    generator = torch.Generator().manual_seed(seed)
-    if y.ndim == 2:
-        order = torch.randperm(len(y), generator=generator)
-        return order[int(fraction * len(y)) :], order[: int(fraction * len(y))]
-    fit_part, held_part = [], []
-    for label in y.unique():
-        members = (y == label).nonzero().flatten()
-        if len(members) < 2:
-            raise UserError(
-                f'class {int(label)} has one training image and some must be held out for validation; add images of it, '
-                'leave the class out, or name validation data as evaluation.val'
-            )
-        members = members[torch.randperm(len(members), generator=generator)]
-        held = max(1, int(fraction * len(members)))
-        held_part.append(members[:held])
-        fit_part.append(members[held:])
-    return torch.cat(fit_part), torch.cat(held_part)
+
+    def __init__(
+        self, dataset: dict, held: bool, seed: int = 0, fraction: float = HELD_OUT, groups: Groups | None = None
+    ) -> None:
+        super().__init__(dataset)
+        own = groups and groups_of(names_of(self.dataset), groups)
+        self.indices = split_by_class(self.dataset.labels, seed, fraction, own)[held].sort().values
 
 
 @DATASETS.register_module()

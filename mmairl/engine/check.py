@@ -50,7 +50,7 @@ SECTIONS = {
     'env_cfg.mp_cfg': ('mp_start_method', 'opencv_num_threads'),
     'auto_scale_lr': ('base_batch_size', 'enable'),
     'randomness': tuple(inspect.signature(set_random_seed).parameters),
-    'evaluation': ('train', 'val', 'test', 'batch_size', 'held_out', 'views', 'sweep', 'ks', 'precision'),
+    'evaluation': ('train', 'val', 'test', 'batch_size', 'held_out', 'views', 'sweep', 'ks', 'precision', 'groups'),
     'recipes': ('linear', 'finetune'),
     'fast': ('precision', 'channels_last', 'checkpointing', 'compile', 'fused'),
     'strategy': ('type', 'zero_optimization', 'bf16'),

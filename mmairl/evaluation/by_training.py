@@ -15,7 +15,7 @@ from mmengine.dist import barrier, is_main_process
 from mmengine.logging import print_log
 from torch.utils.data import Dataset
 
-from mmairl.data.subsets import HELD_OUT
+from mmairl.data.splits import HELD_OUT
 from mmairl.engine.launch import train
 from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.features import on_main_process

@@ -41,12 +41,14 @@ SECONDS = 30  # between two lines of progress in a log
 class Features:
     """One row per image, on the CPU: `x` float32 (N, D), and `y` its class int64 (N), or (N, classes) of 1, 0 and -1.
 
-    `unreadable` are the positions in the data set of the images that could not be read: they have no row.
+    `unreadable` are the positions in the data set of the images that could not be read: they have no row. Images of one of the
+    `groups`, which name each row's, stay together where rows are held out.
     """
 
     x: Tensor
     y: Tensor
     unreadable: tuple[int, ...] = ()
+    groups: np.ndarray | None = None
 
 
 @DATASETS.register_module()

@@ -77,9 +77,10 @@ def identity_of(
     network = {key: value for key, value in cfg.model.backbone.items() if key != 'init_cfg'}
     normal, sets = cfg.model.data_preprocessor, described_sets(cfg, protocol)
     # Left out where it is the usual one, so that results of before there was a choice are still the same measurement.
+    groups = dict(groups=config_identity(cfg.evaluation.groups)) if 'groups' in cfg.evaluation else {}
     precision = {} if precision_of(cfg) == 'float32' else dict(precision=precision_of(cfg))
     return dict(
-        protocol=dict(name=protocol, **settings.identity(cfg, protocol, subject)),
+        protocol=dict(name=protocol, **settings.identity(cfg, protocol, subject), **groups),
         weights=subject if isinstance(subject, str) else weights_identity(subject.weights),
         network='none' if subject == 'pixels' else config_identity(network),
         input=dict(mean=list(normal.mean), std=list(normal.std), **precision),
@@ -292,4 +293,4 @@ def _add_file(digest: Any, path: str | Path) -> None:
 
 def _is_location(key: str, value: Any) -> bool:
     """Whether a value of a config names a file or folder that is there, and not a split or a class."""
-    return isinstance(value, (str, Path)) and (key == 'root' or os.sep in str(value)) and os.path.exists(value)
+    return isinstance(value, (str, Path)) and (key in ('root', 'csv') or os.sep in str(value)) and os.path.exists(value)

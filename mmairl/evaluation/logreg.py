@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from mmengine.logging import print_log
 from torch import Tensor
 
-from mmairl.data.subsets import split_by_class
+from mmairl.data.splits import split_by_class
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.metrics import scores_of
 
@@ -58,7 +58,7 @@ def logistic_regression(
 ) -> LogisticRegression:
     """Choose the strength on `val`, or a fifth of the training set, fit again on both, look at the test set once."""
     if val is None:
-        fit_part, held_part = split_by_class(train.y, seed)
+        fit_part, held_part = split_by_class(train.y, seed, groups=train.groups)
         train, val = (Features(train.x[part], train.y[part]) for part in (fit_part, held_part))
     classes = train.y.shape[1] if train.y.ndim == 2 else int(max(train.y.max(), val.y.max())) + 1
     prepare = _standardiser(train.x) if standardise else Tensor.float

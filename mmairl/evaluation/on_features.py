@@ -21,7 +21,7 @@ from mmairl.evaluation.identity import features_key
 from mmairl.evaluation.knn import TEMPERATURE, knn_right
 from mmairl.evaluation.logreg import STRENGTHS, logistic_regression
 from mmairl.evaluation.metrics import packed, unpacked
-from mmairl.evaluation.sets import left_out, precision_of
+from mmairl.evaluation.sets import left_out, own_groups, precision_of
 from mmairl.weights.read import Backbone
 
 PROTOCOLS = ('knn', 'logreg', 'svm')
@@ -67,6 +67,8 @@ def measure(
             path = Path(root) / f'{features_key(identity, name, described)}.npy'
             features[name] = stored(path, backbone, dataset, how)
         train, test, val = (features.get(name) for name in ('train', 'test', 'val'))
+        if (groups := own_groups(cfg, sets['train'][1])) is not None:
+            train = dataclasses.replace(train, groups=np.delete(groups, list(train.unreadable)))
         if protocol == 'knn':
             rights = knn_right(train, test, settings.neighbours(cfg), settings.temperature, settings.device)
             scores = {f'k-NN, k = {k}': 100 * int(right.sum()) / len(right) for k, right in rights.items()}

@@ -7,7 +7,7 @@ from mmengine import Config
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mmairl.data.subsets import HELD_OUT
+from mmairl.data.splits import HELD_OUT, groups_of, names_of, refuse_shared
 from mmairl.data.views import require_channels
 from mmairl.errors import UserError
 from mmairl.evaluation.features import require_labelled_images
@@ -54,7 +54,15 @@ def evaluation_sets(cfg: Config, protocol: str = 'knn') -> dict[str, tuple[dict,
                 f'the {name} images have {len(own)} classes and the training images {len(classes["train"])}, and '
                 f'{odd[0] if odd else "their order"!r} is not the same in both; give folders with the same classes'
             )
+    if 'groups' in cfg.evaluation:
+        refuse_shared({PARTS[part]: own_groups(cfg, dataset) for part, (_, dataset) in built.items()})
     return built
+
+
+def own_groups(cfg: Config, dataset: Dataset) -> list[str] | None:
+    """The groups of a data set's images, where the config says such."""
+    groups = cfg.evaluation.get('groups')
+    return None if groups is None else groups_of(names_of(dataset), groups)
 
 
 def left_out(part: str, dataset: Dataset, labels: Tensor, unreadable: int = 0) -> dict[str, int]:
@@ -70,6 +78,8 @@ def held_out(data: Mapping) -> tuple[dict, dict]:
     if 'val' in data:
         return data['train'], data['val']
     part = dict(type='Part', dataset=data['train'], fraction=data.get('held_out', HELD_OUT))
+    if 'groups' in data:
+        part['groups'] = data['groups']
     return {**part, 'held': False}, {**part, 'held': True}
 
 

@@ -13,7 +13,7 @@ import torch
 from joblib import Parallel, delayed
 from mmengine.logging import print_log
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold, StratifiedKFold
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
@@ -57,7 +57,9 @@ def svm(train: Features, test: Features, costs: Sequence[float] = COSTS, seed: i
                     f'with one in each; add images or leave the class out.'
                 )
     x, x_test = unit(train.x), unit(test.x)
-    fitted = _in_parallel(_fit_class, [(x, column.numpy(), sorted(costs), seed) for column in y.T], 'SVM', jobs)
+    fitted = _in_parallel(
+        _fit_class, [(x, column.numpy(), sorted(costs), seed, train.groups) for column in y.T], 'SVM', jobs
+    )
     if unfinished := [label for label, (model, _) in enumerate(fitted) if model.n_iter_ >= ITERATIONS]:
         print_log(f'the SVMs of classes {unfinished} stopped at {ITERATIONS} iterations', logger='current')
     decisions = torch.tensor(np.stack([model.decision_function(x_test) for model, _ in fitted], axis=1))
@@ -133,13 +135,17 @@ def _in_parallel(compute: Callable, tasks: Sequence[tuple], label: str, jobs: in
     return list(progress(done, label, len(tasks)))
 
 
-def _fit_class(x: np.ndarray, labels: np.ndarray, costs: Sequence[float], seed: int) -> tuple[LinearSVC, float]:
+def _fit_class(
+    x: np.ndarray, labels: np.ndarray, costs: Sequence[float], seed: int, groups: np.ndarray | None
+) -> tuple[LinearSVC, float]:
     """The SVM of one class, and the cost it was given by cross-validation."""
     x, y = x[labels != -1], np.where(labels[labels != -1] == 1, 1, -1)
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    folds = (StratifiedKFold if groups is None else StratifiedGroupKFold)(FOLDS, shuffle=True, random_state=seed)
+    groups = groups if groups is None else groups[labels != -1]
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', ConvergenceWarning)  # the largest costs reach the limit, as published
-        grid = GridSearchCV(classifier(1.0, seed), {'C': costs}, scoring='average_precision', cv=folds).fit(x, y)
+        grid = GridSearchCV(classifier(1.0, seed), {'C': costs}, scoring='average_precision', cv=folds)
+        grid.fit(x, y, groups=groups)
     return grid.best_estimator_, grid.best_params_['C']
 
 

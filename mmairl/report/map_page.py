@@ -1,7 +1,6 @@
 """A map of images: what networks find alike, beside pixels and random weights, and which images stand out."""
 
 import base64
-import csv
 import io
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +22,8 @@ from torch.utils.data import Dataset
 
 from mmairl.data.folders import FileDataset
 from mmairl.data.mixture import Mixture
-from mmairl.errors import Diverged, UserError, cleared_frames, closest
+from mmairl.data.splits import read_column
+from mmairl.errors import Diverged, UserError, cleared_frames
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import Images, dataset_of, network_of
 from mmairl.evaluation.features import Extraction
@@ -225,14 +225,7 @@ def _kinds(values: Sequence[str]) -> tuple[list[str], Tensor]:
 
 def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list[str], Tensor]:
     """The images' values in a column of a CSV, as kinds; many numbers become fifths of equal size."""
-    if not Path(path).is_file():
-        raise UserError(f'there is no file {path}; give a CSV whose first column names the images')
-    with open(path, newline='', encoding='utf-8-sig') as file:
-        head, *rows = list(csv.reader(file)) or [[]]
-    if column not in head[1:]:
-        known = ', '.join(head[1:]) or 'none'
-        raise UserError(f"{path} has no column '{column}' beside the first; it has {known}{closest(column, head[1:])}")
-    given = {row[0]: row[head.index(column)] for row in rows if len(row) > head.index(column)}
+    given = read_column(path, column)
     values = [given.get(name, given.get(Path(name).name, '')) for name in names]
     if not any(values):
         raise UserError(f'the first column of {path} names none of the images; it should say {names[0]}, for example')

@@ -1,5 +1,6 @@
 import json
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,24 @@ def test_checkpoints_of_other_projects_and_released_models_are_measured_by_the_s
         tool('knn', config_file, subject, '--k', 3, '--out', out)
         found.append(json.loads(out.read_text())['scores'])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize('protocol', ['logreg', 'svm'])
+def test_groups_of_the_config_hold_in_what_a_protocol_holds_out(cfg, protocol, monkeypatch):
+    def evaluated(groups: dict):
+        cfg.evaluation.update(groups)
+        return evaluate(cfg, protocol, 'pixels', settings=settings_for(protocol))
+
+    plain, grouped = evaluated({}), evaluated(dict(groups=dict(function=f'{__name__}.of_five')))
+    assert plain.identity['protocol'] != grouped.identity['protocol'] and plain.details != grouped.details
+    cfg.evaluation.groups = 'image'
+    with pytest.raises(UserError, match='1 groups have images among both the training and the test images'):
+        evaluate(cfg, protocol, 'pixels', settings=settings_for(protocol))
+
+
+CALLS = count()
+
+
+def of_five(name: str) -> str:
+    """Groups of fifteen images that no other part has."""
+    return str(next(CALLS) // 15)

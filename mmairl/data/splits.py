@@ -1,0 +1,137 @@
+"""Honest splits: groups of images that stay on one side, such as a patient, a flight or a plate."""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from pkgutil import resolve_name
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from mmairl.errors import UserError, closest, printable
+
+HELD_OUT = 0.2
+Groups = str | Mapping[str, str] | Callable[[str], str]
+
+
+def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
+    """Return a column of a CSV, or the second, by what stands in the first, which names the images."""
+    try:
+        with open(path, newline='', encoding='utf-8-sig') as file:
+            head, *rows = list(csv.reader(file)) or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f'the table {path} cannot be read ({error}); give a CSV in UTF-8') from error
+    column = column if column is not None else (head[1:] or ['value'])[0]
+    if column not in head[1:]:
+        known = ', '.join(head[1:]) or 'none'
+        raise UserError(f"{path} has no column '{column}' beside the first; it has {known}{closest(column, head[1:])}")
+    values: dict[str, str] = {}
+    for row in rows:
+        if len(row) > (at := head.index(column)) and values.setdefault(row[0], row[at]) != row[at]:
+            raise UserError(
+                f"{path} says '{values[row[0]]}' and '{row[at]}' of {printable(row[0])}; keep one line of it"
+            )
+    return values
+
+
+def names_of(dataset: Dataset) -> list[str]:
+    """Return the images' names: below the root of a folder, or as messages name them."""
+    if hasattr(dataset, 'indices'):
+        inner = names_of(dataset.dataset)
+        return [inner[index] for index in dataset.indices.tolist()]
+    return list(map(getattr(dataset, 'member', dataset.name), range(len(dataset))))
+
+
+def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
+    """Return each image's group, by its name.
+
+    `groups` is a regular expression, whose first bracket, or else whole match, is the group; a CSV whose first column names
+    the images, as dict(csv=FILE, column=NAME); or a function, in a config as dict(function='module.function').
+
+    >>> groups_of(['p07/a.png', 'p07/b.png', 'p08/a.png'], r'(p\\d+)/')
+    ['p07', 'p07', 'p08']
+    """
+    if isinstance(groups, str):
+        found = [re.search(groups, name) for name in names]
+        made = [match and (match[1] if match.re.groups else match[0]) for match in found]
+    elif callable(groups):
+        made = list(map(groups, names))
+    elif 'function' in groups:
+        return groups_of(names, resolve_name(groups['function']))
+    else:
+        given = read_column(groups['csv'], groups.get('column'))
+        made = [given.get(name, given.get(Path(name).name)) for name in names]
+    if without := [name for name, group in zip(names, made) if group in (None, '')]:
+        raise UserError(
+            f'{len(without)} of the {len(names)} images have no group by groups={groups}, first {printable(without[0])}; '
+            'name the group of every image'
+        )
+    return list(map(str, made))
+
+
+def refuse_shared(groups: Mapping[str, Sequence[str]]) -> None:
+    """Refuse parts, each with the groups of its images, of which two have images of one group."""
+    for (one, first), (other, second) in combinations(groups.items(), 2):
+        if shared := sorted(set(first) & set(second)):
+            few, many = Counter(second)[shared[0]], Counter(first)[shared[0]]
+            raise UserError(
+                f'{len(shared)} groups have images among both the {one} and the {other} images, first '
+                f"'{printable(shared[0])}' with {many} and {few}; move each group to one side"
+            )
+
+
+def split_by_class(
+    y: Tensor, seed: int = 0, fraction: float = HELD_OUT, groups: Sequence[str] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return positions to fit on and positions held out: a fraction of every class, and at least one image of each.
+
+    Where an image has several labels the fraction is of all images. With `groups`, a group is held out whole or not at all.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if groups is not None:
+        return _split_by_group(y, fraction, groups, generator)
+    if y.ndim == 2:
+        order = torch.randperm(len(y), generator=generator)
+        return order[int(fraction * len(y)) :], order[: int(fraction * len(y))]
+    fit_part, held_part = [], []
+    for label in y.unique():
+        members = (y == label).nonzero().flatten()
+        if len(members) < 2:
+            raise UserError(
+                f'class {int(label)} has one training image and some must be held out for validation; add images of it, '
+                'leave the class out, or name validation data as evaluation.val'
+            )
+        members = members[torch.randperm(len(members), generator=generator)]
+        held = max(1, int(fraction * len(members)))
+        held_part.append(members[:held])
+        fit_part.append(members[held:])
+    return torch.cat(fit_part), torch.cat(held_part)
+
+
+def _split_by_group(
+    y: Tensor, fraction: float, groups: Sequence[str], generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Hold out groups in a random order, each if the classes come closer to the fraction by it."""
+    place = {name: number for number, name in enumerate(sorted(set(groups)))}
+    number = torch.tensor([place[name] for name in groups])
+    of_class = (y == 1).double() if y.ndim == 2 else (y[:, None] == y.unique()).double()
+    counts = torch.zeros(len(place), of_class.shape[1], dtype=torch.float64).index_add_(0, number, of_class)
+    missing, held = fraction * counts.sum(0), torch.zeros(len(place), dtype=torch.bool)
+    weight = 1 / missing.clamp_min(1)
+    for group in torch.randperm(len(place), generator=generator).tolist():
+        if (weight * (missing.square() - (missing - counts[group]).square())).sum() > 0:
+            held[group], missing = True, missing - counts[group]
+    for label in range(counts.shape[1] if y.ndim == 1 else 0):
+        of_label = counts[:, label] > 0
+        if not (of_label & held).any():  # the smallest group will do
+            held[torch.where(of_label, counts.sum(1), torch.inf).argmin()] = True
+        if not (of_label & ~held).any():
+            raise UserError(
+                f'class {y.unique()[label].item()} has training images of {int(of_label.sum())} groups, which cannot be '
+                'on both sides of a split; add groups of it, leave the class out, or name validation data as evaluation.val'
+            )
+    return (~held[number]).nonzero().flatten(), held[number].nonzero().flatten()

@@ -1,0 +1,78 @@
+"""Groups stay on one side of every split."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmairl.data.splits import groups_of, names_of, read_column, refuse_shared, split_by_class
+from mmairl.data.subsets import Part
+from mmairl.errors import UserError
+
+
+def patient_of(name: str) -> str:
+    return name[:2]
+
+
+def test_a_group_is_on_one_side_and_classes_keep_their_fractions():
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 4, (2000,), generator=generator)
+    groups = np.array([f'p{number}' for number in torch.randint(0, 60, (2000,), generator=generator).tolist()])
+    for seed in range(5):
+        fit, held = split_by_class(y, seed, groups=groups)
+        assert sorted([*fit.tolist(), *held.tolist()]) == list(range(2000))
+        assert not set(groups[fit]) & set(groups[held])
+        assert all(0.15 < (y[held] == label).sum() / (y == label).sum() < 0.25 for label in range(4))
+        assert torch.equal(held, split_by_class(y, seed, groups=groups)[1])
+    several = torch.nn.functional.one_hot(y)
+    fit, held = split_by_class(several, groups=groups)
+    assert not set(groups[fit]) & set(groups[held]) and 0.15 < len(held) / 2000 < 0.25
+
+
+def test_each_class_has_groups_on_both_sides_or_a_sentence_says_why():
+    y, groups = torch.tensor([0, 0, 0, 0, 1, 1]), ['a', 'a', 'a', 'b', 'a', 'b']  # a fifth is less than either group
+    fit, held = split_by_class(y, groups=groups)
+    assert held.tolist() == [3, 5] and fit.tolist() == [0, 1, 2, 4]
+    with pytest.raises(UserError, match='class 1 has training images of 1 groups'):
+        split_by_class(y, groups=['a', 'a', 'b', 'b', 'c', 'c'])
+
+
+def test_groups_come_from_names_a_table_or_a_function(tmp_path):
+    names, table = ['p1/a.png', 'p2/b.png'], tmp_path / 'a.csv'
+    table.write_text('file,patient\na.png,one\np2/b.png,two\n')
+    assert groups_of(names, r'p\d') == groups_of(names, r'(p\d)/') == groups_of(names, patient_of) == ['p1', 'p2']
+    assert groups_of(names, dict(function=f'{__name__}.patient_of')) == ['p1', 'p2']
+    assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two'] == list(read_column(table).values())
+    for groups in (r'p1', dict(csv=table, column='patient')):
+        with pytest.raises(UserError, match='of the 2 images have no group .*, first p'):
+            groups_of(['p1/a.png', 'p3/c.png'], groups)
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        (b'file,patient\na.png,1\na.png,2\n', "says '1' and '2' of a.png"),
+        ('file,patient\na.png,J\xfcrgen\n'.encode('latin1'), 'cannot be read .* CSV in UTF-8'),
+        (b'file,patients\na.png,1\n', "no column 'patient' .*did you mean 'patients'"),
+        (None, 'cannot be read'),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_one_sentence(tmp_path, text, said):
+    if text is not None:
+        (tmp_path / 'a.csv').write_bytes(text)
+    with pytest.raises(UserError, match=said):
+        read_column(tmp_path / 'a.csv', 'patient')
+
+
+def test_the_held_out_part_of_a_folder_has_other_groups_and_shared_ones_are_refused(tmp_path):
+    for number in range(24):
+        folder = tmp_path / 'ab'[number % 2]
+        folder.mkdir(exist_ok=True)
+        Image.new('RGB', (8, 8), (number, 0, 0)).save(folder / f'p{number // 4}_{number}.png')
+    how = dict(dataset=dict(type='ImageFolder', root=str(tmp_path)), groups=r'(p\d)_')
+    fit, held = (names_of(Part(held=held, **how)) for held in (False, True))
+    parts = {'training': groups_of(fit, how['groups']), 'test': groups_of(held, how['groups'])}
+    assert len(fit) + len(held) == 24 and fit[0].startswith('a/p')
+    refuse_shared(parts)
+    with pytest.raises(UserError, match="1 groups have .* the training and the test images, first 'p.' with 4 and 1"):
+        refuse_shared({**parts, 'test': [*parts['test'], parts['training'][0]]})
