@@ -1,6 +1,6 @@
 """Rows of networks that were trained elsewhere: their factors as their author states them, beside those of our configs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,46 +24,30 @@ def stated_factors(row: Row) -> dict[str, str]:
     path = next((path for path in (Path(row.trained), home() / row.trained) if path.is_file()), row.trained)
     stated = read_yaml(path, STATED) if row.trained else {}
     words = {True: 'yes', False: 'no'}  # what YAML makes of these
-    said = {
-        name: words[value] if isinstance(value, bool) else str(value)
-        for name, value in stated.items()
-        if value is not None
-    }
-    return said
+    known = {name: value for name, value in stated.items() if value is not None}
+    return {name: words[value] if isinstance(value, bool) else str(value) for name, value in known.items()}
 
 
 def factors(cfg: Config) -> dict[str, str]:
     """Return all that a config of ours says of its training, by the names in which a network from elsewhere is stated."""
     own = factors_of(cfg) if cfg.model.type == 'Siamese' else {}
-    length = {
-        key.removeprefix('max_'): str(cfg.train_cfg[key]) for key in ('max_epochs', 'max_iters') if key in cfg.train_cfg
-    }
+    length = {name: str(cfg.train_cfg[f'max_{name}']) for name in ('epochs', 'iters') if f'max_{name}' in cfg.train_cfg}
     return {'library': 'mmairl', **own, **hidden_factors(cfg), 'batch': str(cfg.total_batch_size), **length}
 
 
-def compare_stated(row: Row, base: Row, configs: dict[str, Config]) -> dict[str, Any]:
-    """Compare two rows, one or both from elsewhere, by what is stated: factors that differ, and those that are not known."""
-    sides = [stated_factors(side) if side.weights else factors(configs[side.name]) for side in (row, base)]
-    names = dict.fromkeys(name for side in reversed(sides) for name in side)
-    for side, stated in zip((row, base), sides):
-        known = sides[0] if side is base else sides[1]
-        ours = not (row.weights and base.weights)
-        if side.weights and ours and (strange := [name for name in stated if name not in known]):
+def compare_stated(row: Row, base: Row, configs: Mapping[str, Config]) -> tuple[list[str], list[str]]:
+    """Return the factors in which two rows, one or both from elsewhere, differ as stated, and those not known of both."""
+    own, other = (stated_factors(side) if side.weights else factors(configs[side.name]) for side in (row, base))
+    if not (row.weights and base.weights):
+        stated, known, path = (own, other, row.trained) if row.weights else (other, own, base.trained)
+        if strange := next((name for name in stated if name not in known), ''):
             raise UserError(
-                f"{side.trained} states '{strange[0]}', which is no factor{closest(strange[0], known, 0.6)}; "
-                f'there are {", ".join(known)}'
+                f"{path} states '{strange}', which is no factor{closest(strange, known, 0.6)}; there are {', '.join(known)}"
             )
-    differing = [name for name in names if len({side[name] for side in sides if name in side}) > 1]
-    return dict(
-        row=row.name,
-        on=base.name,
-        declared=list(row.declares),
-        found=differing,
-        searched=[],
-        unknown=[name for name in names if any(name not in side for side in sides)]
-        or ([] if names else ['every factor']),
-        undeclared=[name for name in differing if name not in row.declares],
-    )
+    names = dict.fromkeys([*other, *own])
+    unknown = [name for name in names if name not in own or name not in other]
+    differing = [name for name in names if name not in unknown and own[name] != other[name]]
+    return differing, unknown if names else ['every factor']
 
 
 def require_distinct(rows: Sequence[Row]) -> None:
@@ -87,12 +71,11 @@ def whole_path(row: Row, seed: int) -> str:
 def form(row: Row, base: Config) -> str:
     """Return a YAML to fill in for a row's networks: what their checkpoint says itself, and what a config of ours has there."""
     known = facts_of(whole_path(row, min(row.weights)))
+    says = ', '.join(f'{name} {value}' for name, value in known.items()) or 'nothing'
     lines = [
-        f'# {row.name}: state what you know, and leave the rest empty. Behind each name: what the row beside it has.'
+        f'# {row.name}: state what you know, and leave the rest empty. Behind each name: what the row beside it has.',
+        f'# The checkpoint says: {says}',
     ]
-    lines += (
-        [f'# The checkpoint says: {", ".join(f"{name} {value}" for name, value in known.items())}'] if known else []
-    )
     stated = {**{name: known[name] for name in SURE if name in known}, **stated_factors(row)}
     for name, ours in factors(base).items():
         lines.append(f'{name}: {stated[name]}  # {ours}' if name in stated else f'{name}:  # {ours}')
@@ -114,10 +97,6 @@ def facts_of(path: str) -> dict[str, str]:
         facts['optimizer'] = ', '.join(
             f'{name} {said[name]}' for name in ('lr', 'decay', 'momentum', 'betas') if name in said
         )
-    given = loaded.get('hyper_parameters')
-    facts |= (
-        {name: value for name, value in given.items() if isinstance(value, (str, int, float))}
-        if isinstance(given, dict)
-        else {}
-    )
+    if isinstance(given := loaded.get('hyper_parameters'), dict):
+        facts |= {name: value for name, value in given.items() if isinstance(value, (str, int, float))}
     return {str(name): str(value) for name, value in facts.items() if value is not None}

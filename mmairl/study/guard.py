@@ -58,29 +58,27 @@ def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
 
 
 def compare(study: Study, configs: dict[str, Config]) -> list[dict[str, Any]]:
-    """Compare each row with the one that it builds on: keys that are declared, that differ, that are searched, and the rest."""
-    found, searched = [], searched_keys(study.search, study.rows, configs)
-    for row in study.rows:
-        if row.against is None:
-            continue
-        base = next(other for other in study.rows if other.name == row.against)
+    """Compare each row with the one that it builds on: keys that are declared, that differ, that are searched, and the rest.
+
+    Networks from elsewhere have factors, as stated, in place of keys; those not known of both rows are `unknown`.
+    """
+    found, rows = [], {row.name: row for row in study.rows}
+    searched = searched_keys(study.search, study.rows, configs)
+    for row in (row for row in study.rows if row.against):
+        base = rows[row.against]
         if row.weights or base.weights:
-            found.append(compare_stated(row, base, configs))
-            continue
-        differing = changed(configs[row.against], configs[row.name])
-        declared = tuple(f'{prefix}.' for prefix in row.declares)
-        undeclared = [key for key in differing if not f'{key}.'.replace(VIEWS_ON_DEVICE, VIEWS).startswith(declared)]
-        both = searched[row.name] & searched[row.against]
-        found.append(
-            dict(
-                row=row.name,
-                on=row.against,
-                declared=list(row.declares),
-                found=differing,
-                searched=sorted(both),
-                undeclared=[key for key in undeclared if key not in both],
-            )
-        )
+            differing, unknown = compare_stated(row, base, configs)
+        else:
+            differing, unknown = changed(configs[base.name], configs[row.name]), []
+        both = searched[row.name] & searched[base.name]
+        prefixes = tuple(f'{prefix}.' for prefix in row.declares)
+        undeclared = [
+            key
+            for key in differing
+            if key not in both and not f'{key}.'.replace(VIEWS_ON_DEVICE, VIEWS).startswith(prefixes)
+        ]
+        keys = dict(declared=list(row.declares), found=differing, searched=sorted(both), undeclared=undeclared)
+        found.append(dict(row=row.name, on=base.name, **keys, unknown=unknown))
     return found
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from mmengine.config import Config
 
 from mmairl.configs import load_config, write_config
@@ -14,6 +13,7 @@ from mmairl.errors import UserError, cleared_frames
 from mmairl.machine import cores
 from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import columns, markdown, table_lines
+from mmairl.report.table import html_table
 from mmairl.study.collect import collect
 from mmairl.study.conduct import complete
 from mmairl.study.guard import at_scale
@@ -38,15 +38,11 @@ class Judged:
         return markdown(self.record)
 
     def _repr_html_(self) -> str:
-        heads = Markup().join(Markup('<th>{}</th>').format(column.label) for column in columns(self.record))
-        body = Markup().join(
-            Markup('<tr><th>{}</th>{}</tr>').format(
-                line.row['name'],
-                Markup().join(Markup('<td>{} {}</td>').format(cell.value, cell.change) for cell in line.cells),
-            )
+        rows = [
+            (line.row['name'], [f'{cell.value} {cell.change}' for cell in line.cells])
             for line in table_lines(self.record)
-        )
-        return Markup('<table><tr><th></th>{}</tr>{}</table>').format(heads, body)
+        ]
+        return html_table([column.label for column in columns(self.record)], rows)
 
 
 @cleared_frames()
@@ -75,31 +71,19 @@ def compare(
     >>> mmairl.compare({'a': ['a0.pth', 'a1.pth'], 'b': ['b0.ckpt', 'b1.ckpt']}, data='images/')  # doctest: +SKIP
     """
     register()
-    rows, first = [], next(iter(networks), None)
+    rows, out = [], Path(out)
     if len(networks) < 2:
         raise UserError(f'there is nothing to compare in {list(networks)}; give two networks or more')
-    out = Path(out)
     for name, paths in networks.items():
         if not paths or isinstance(paths, (str, Path)):
             raise UserError(f"'{name}' wants a list of checkpoints, one for each seed, not {paths!r}")
         weights = {number: str(path) for number, path in enumerate(paths)}
         file = out / 'configs' / f'{Row(name, "").slug}.yaml'
         write_config(config_of(weights[0], data, config, options), file)
-        against = None if name == first else first
-        rows.append(
-            Row(
-                name,
-                str(file),
-                against=against,
-                factor=f'{name} in place of {first}' if against else '',
-                weights=weights,
-            )
-        )
-    study = Study(
-        title=f'{", ".join(networks)}',
-        question='Which network is ahead, by the same tasks on the same images?',
-        rows=tuple(rows),
-    )
+        beside = dict(against=rows[0].name, factor=f'{name} in place of {rows[0].name}') if rows else {}
+        rows.append(Row(name, str(file), weights=weights, **beside))
+    question = 'Which network is ahead, by the same tasks on the same images?'
+    study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
     study, configs, left_out = at_scale(study, AS_IT_IS, tasks)
     runs = lay_out(study, configs, study.seeds, tasks, out)
     complete(runs, jobs or cores(), 1, say)
