@@ -1,8 +1,9 @@
-"""Look into representations: tools/analyze.py {norms,cka,geometry} CKPT... [--config CONFIG] [--out DIR].
+"""Look into representations: tools/analyze.py {norms,cka,geometry,measures} CKPT... [--config CONFIG] [--out DIR].
 
 norms     weight norms of each checkpoint (Fig. 3a), from the files alone
 cka       two checkpoints stage by stage (Fig. 3b), one checkpoint's student and teacher, or many as a heat map
 geometry  alignment, uniformity, rank, spectrum, a map, neighbours, and what each network has learned to ignore
+measures  all that may choose among networks before there are labels: RankMe, LiDAR, CLID, ..., on training images
 
 CONFIG names the images, as for tools/evaluate.py, and the network where it is no ResNet. A checkpoint is of any known project,
 or a released model such as torchvision:resnet50. Everything is saved as PNG, SVG and CSV, and as a page.
@@ -15,6 +16,7 @@ import mmairl  # noqa: F401  before torch, whose threads it sets up
 
 # isort: split
 from mmairl.analysis.images import Images
+from mmairl.analysis.measures import IMAGES
 from mmairl.configs import load_config
 from mmairl.engine.check import check_parts
 from mmairl.engine.launch import register
@@ -27,9 +29,9 @@ from mmairl.weights.read import read_backbone
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('instrument', choices=['norms', 'cka', 'geometry'])
+    parser.add_argument('instrument', choices=['norms', 'cka', 'geometry', 'measures'])
     parser.add_argument('checkpoints', nargs='+')
-    parser.add_argument('--config', help='cka, geometry: the images to look at, and their statistics')
+    parser.add_argument('--config', help='the images to look at, and their statistics')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/analysis'))
     parser.add_argument('--kernel', type=positive, default=3, help='norms: of convolutions of this size')
@@ -37,13 +39,11 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--full', action='store_true', help='cka of two: also over all images at once, biased, as published'
     )
-    parser.add_argument(
-        '--recalibrate', action='store_true', help="cka, geometry: BN statistics anew, as NormRescale's output needs"
-    )
+    parser.add_argument('--recalibrate', action='store_true', help="BN statistics anew, as NormRescale's output needs")
     parser.add_argument(
         '--map', choices=['tsne', 'umap', 'none'], default='tsne', help='geometry: the map of the features'
     )
-    parser.add_argument('--images', type=positive, default=5000, help='cka, geometry: at most this many test images')
+    parser.add_argument('--images', type=positive, help='at most this many (default: 5000; measures: 25600)')
     parser.add_argument('--batch-size', type=positive, default=64)
     parser.add_argument('--workers', type=count, default=0)
     parser.add_argument('--device', type=device, default=default_device())
@@ -65,7 +65,11 @@ def main() -> None:
     register()
     cfg = load_config(args.config, args.cfg_options)
     check_parts(cfg, ('model', 'evaluation'))
-    images = Images(cfg, args.images, args.batch_size, args.workers, args.device)
+    how = dict(batch_size=args.batch_size, workers=args.workers, device=args.device)
+    if args.instrument == 'measures':
+        print(analysis_pages.measures_page(subjects, cfg, args.images or IMAGES, how, args.recalibrate, args.out))
+        return
+    images = Images(cfg, args.images or 5000, **how)
     if args.instrument == 'cka':
         if len(subjects) == 1:
             subjects = {part: (args.checkpoints[0], part) for part in ('student', 'teacher')}

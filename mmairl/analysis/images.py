@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from mmairl.data.views import normalised, to_unit
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.sets import with_views
 from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS, MODELS
 from mmairl.weights.formats import resnet_of
@@ -17,14 +18,21 @@ from mmairl.weights.read import read_backbone
 
 
 class Images:
-    """At most `count` test images of a config, evenly over the set, as normalised batches; each iteration is one pass."""
+    """At most `count` test images of a config, as normalised batches; each iteration is one pass.
 
-    def __init__(self, cfg: Config, count: int, batch_size: int = 64, workers: int = 0, device: str = 'cpu') -> None:
+    They are drawn at random, the same each time, so that the first of them are of all classes too. With `part` they are
+    training images of its evaluation.
+    """
+
+    def __init__(
+        self, cfg: Config, count: int, batch_size: int = 64, workers: int = 0, device: str = 'cpu', part: str = 'test'
+    ) -> None:
         if not cfg.get('evaluation'):
             raise UserError(f'{cfg.filename} names no images to look at; add evaluation = dict(train=..., test=...)')
         self.cfg, self.batch_size, self.workers, self.device = cfg, batch_size, workers, device
-        self.dataset: Dataset = DATASETS.build(cfg.evaluation.test)
-        chosen = torch.linspace(0, len(self.dataset) - 1, min(count, len(self.dataset))).long().unique()
+        self.described = cfg.evaluation[part]
+        self.dataset: Dataset = DATASETS.build(self.described)
+        chosen = torch.randperm(len(self.dataset), generator=torch.Generator().manual_seed(0))[:count]
         self.subset = Subset(self.dataset, chosen.tolist())
         self.normal = cfg.model.data_preprocessor
 
@@ -58,7 +66,7 @@ class Images:
         """Two augmented views of each image as the config's training makes them, normalised."""
         preprocessor = MODELS.build(self.cfg.model.data_preprocessor).to(self.device)
         views = self.cfg.train_dataloader.dataset.get('views')  # none where the preprocessor makes them
-        dataset = DATASETS.build({**self.cfg.evaluation.test, **({} if views is None else {'views': views})})
+        dataset = DATASETS.build(self.described if views is None else with_views(self.described, views))
         loader = DataLoader(Subset(dataset, self.subset.indices), self.batch_size, num_workers=self.workers)
         for batch in loader:
             first, second, *_ = preprocessor(batch, training=True)['inputs']

@@ -177,7 +177,11 @@ def rankme(x: Tensor) -> float:
     >>> round(rankme(torch.eye(8)), 3)
     8.0
     """
-    values = singular_values(x)
+    return effective(singular_values(x))
+
+
+def effective(values: Tensor) -> float:
+    """exp of the entropy of the values' shares: how many of them there are in effect; 1 of values that are all 0."""
     share = values / values.sum().clamp_min(torch.finfo(torch.float64).tiny)
     return torch.exp(-(share * (share + 1e-12).log()).sum()).item()
 

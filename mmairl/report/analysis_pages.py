@@ -1,16 +1,20 @@
 """The output of tools/analyze.py: pictures as PNG and SVG, numbers as CSV, and a page that shows them."""
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from mmengine.config import Config
 from torch import Tensor, nn
 
 from mmairl.analysis.cka import full_cka, network_cka, stage_cka
 from mmairl.analysis.geometry import STRENGTHS, alignment, invariance, spectrum, uniformity
 from mmairl.analysis.images import Images
+from mmairl.analysis.measures import MEASURES, measures, training_loss, with_clid
 from mmairl.engine.health import rankme, spread
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, progress
@@ -20,6 +24,7 @@ from mmairl.report.figures import heat_map, lines, norm_curves, norm_lines, save
 from mmairl.report.page import Page
 from mmairl.report.sections import add_maps, add_neighbours
 from mmairl.report.table import html_table, print_table, save_table
+from mmairl.weights.load import load_checkpoint
 from mmairl.weights.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
 from mmairl.weights.read import Backbone
 
@@ -152,6 +157,38 @@ def _add_geometry(
     save_figure(lines(series, title, *axes, log='xy'), out / 'spectrum')
     figure = chart(series, f'{title}, {axes[1]}', axes[0], log='xy', wide=True)
     page.add('Spectrum', 'A steep fall means that few directions carry all there is.', figure)
+
+
+def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str, Any], anew: bool, out: Path) -> Path:
+    """Every measure that needs no label, over any number of networks."""
+    images, found = Images(cfg, count, part='train', **how), {}
+    for name, network in _networks(subjects, images, anew).items():
+        path = Path(subjects[name][0])
+        steps = load_checkpoint(path).get('meta', {}).get('iter', math.inf) if path.is_file() else math.inf
+        found[name] = measures(network, cfg, training_loss(path.parent, steps), count, **how)
+    found = with_clid(found)
+    names = [name for name in MEASURES if name in next(iter(found.values()))]
+    values = torch.tensor([[of[name] for name in names] for of in found.values()], dtype=torch.float64)
+    save_table(('network', *names), list(zip(found, *values.T.tolist())), out / 'measures')
+    better = {math.inf: 'higher', -math.inf: 'lower'}
+    rows = [
+        (name, [better.get(of.best, f'near {of.best:g}'), f'{of.images}', *(f'{value:.4g}' for value in column)])
+        for name, column in zip(names, values.T.tolist())
+        if (of := MEASURES[name])
+    ]
+    columns = ('better', 'images', *found)
+    print_table(columns, rows, f'{len(images)} training images, labels unseen')
+    page = Page('Measures without labels', f'Of the features of {len(images)} training images, labels unseen.')
+    page.add(
+        'All measures',
+        'Images: from how many on a measure says more about the network than about their number. CLID is relative to the other '
+        'networks here. Which can be trusted to choose by, and where, is in docs/measures.md.',
+        html_table(columns, rows),
+    )
+    axis = dict(x='network', ticks=list(found), dots=True)
+    drawn = [(name, column) for name, column in zip(names, values.T.tolist()) if all(map(math.isfinite, column))]
+    page.add('One by one', '', [chart({name: (range(len(y)), y)}, name, **axis) for name, y in drawn])
+    return page.write(out / 'measures.html')
 
 
 def add_invariance(page: Page, kept: Mapping[str, Mapping[str, list[float]]]) -> None:

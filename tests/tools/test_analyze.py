@@ -79,6 +79,18 @@ def test_geometry_draws_everything_on_a_page(folder, tmp_path, run_tool):
     )
 
 
+def test_measures_of_networks_stand_in_a_table_and_look_at_no_label(folder, tmp_path, run_tool, capsys):
+    few = [*FEW[:-1], 'evaluation.train.count=60', 'evaluation.test=None']
+    run_tool(TOOL, 'measures', folder / 'a.pth', folder / 'b.pth', '--out', tmp_path, *few)
+    assert '60 training images, labels unseen' in capsys.readouterr().out
+    header, a, b = numbers(tmp_path, 'measures')
+    values = dict(zip(header[1:], map(float, a[1:])))
+    assert {'RankMe', 'LiDAR', 'CLID', 'invariance to hue'} < values.keys() and 1 < values['RankMe'] < 60
+    assert values['CLID'] == pytest.approx(-float(b[header.index('CLID')]))
+    page = (tmp_path / 'measures.html').read_text()
+    assert 'CLID is relative' in page and page.count('data-chart=') == len(header) - 2  # there is no log of a loss
+
+
 def test_what_is_missing_is_one_sentence(folder, run_tool, capsys):
     a, b = folder / 'a.pth', folder / 'b.pth'
     study = DEMO.parents[1] / 'studies/ladder.yaml'

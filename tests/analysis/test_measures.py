@@ -1,0 +1,126 @@
+"""Each measure in float64 against a loop of its definition or its closed form, and over networks whose quality is known."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mmairl.analysis import measures as m
+from mmairl.engine.health import rankme
+from mmairl.models.heads import unit
+
+
+def cloud(count: int, width: int, seed: int = 0) -> torch.Tensor:
+    """Points whose directions have different deviations."""
+    x = torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return x * torch.linspace(2, 0.1, width, dtype=torch.float64) + 0.3
+
+
+def test_spectra_come_of_batches():
+    x, scatter = cloud(300, 20), m.Scatter()
+    for batch in x.split(77):
+        scatter.update(batch)
+    values = np.linalg.svd(x.numpy(), compute_uv=False)
+    share = values / values.sum()
+    assert scatter.rankme() == pytest.approx(math.exp(-sum(p * math.log(p) for p in share)), rel=1e-9)
+    assert scatter.rankme() == pytest.approx(rankme(x), rel=1e-9)
+    wanted = np.linalg.eigvalsh(np.cov(x.numpy().T, bias=True))[::-1]
+    np.testing.assert_allclose(scatter.eigenvalues().numpy(), wanted, rtol=1e-9)
+
+
+def test_alpha_is_the_slope_of_the_logarithms():
+    eigenvalues = torch.arange(1, 61, dtype=torch.float64) ** -1.7
+    assert m.decay(eigenvalues) == pytest.approx(1.7, rel=1e-12)
+    eigenvalues = torch.linspace(3, 0.2, 40, dtype=torch.float64)
+    slope, _ = np.polyfit(np.log(np.arange(5, 41)), np.log(eigenvalues[4:].numpy()), 1)
+    assert m.decay(eigenvalues) == pytest.approx(-slope, rel=1e-9)
+    assert m.decay(torch.tensor([1.0] * 7 + [0.0] * 20)) == math.inf
+
+
+def test_lidar_is_the_rank_of_what_tells_images_apart():
+    n, q, d, delta = 12, 5, 6, 1e-4
+    views = [cloud(n, d) + 0.2 * cloud(n, d, seed + 1) for seed in range(q)]
+    lidar = m.Lidar()
+    for view in views:
+        lidar.update(view)
+    means = [sum(view[i] for view in views) / q for i in range(n)]
+    whole = sum(means) / n
+    between = sum(torch.outer(mean - whole, mean - whole) for mean in means) / n
+    within = sum(torch.outer(view[i] - means[i], view[i] - means[i]) for view in views for i in range(n)) / (n * q)
+    values, vectors = np.linalg.eigh((within + delta * torch.eye(d)).numpy())
+    root = vectors @ np.diag(values**-0.5) @ vectors.T
+    found = np.linalg.eigvalsh(root @ between.numpy() @ root)
+    share = found / found.sum()
+    assert lidar.value(delta) == pytest.approx(math.exp(-sum(p * math.log(p) for p in share)), rel=1e-8)
+
+
+def test_learnability_asks_the_images_before(monkeypatch):
+    monkeypatch.setattr(m, 'BLOCK', 7)
+    x, labels = cloud(40, 3), torch.arange(40) % 3
+    x += labels[:, None]
+    right = 0
+    for i in range(1, 40):
+        nearest = min(range(i), key=lambda j: float((x[i] - x[j]).norm()))
+        right += int(labels[nearest] == labels[i])
+    assert m.learnability(x, labels) == pytest.approx(100 * right / 39)
+
+
+def test_two_nn_is_the_slope_through_zero_and_finds_a_planted_dimension(monkeypatch):
+    monkeypatch.setattr(m, 'BLOCK', 30)
+    x = cloud(100, 4)
+    ratios = []
+    for i in range(100):
+        one, two = sorted(float((x[i] - x[j]).norm()) for j in range(100) if j != i)[:2]
+        ratios.append(math.log(two / one))
+    kept = sorted(ratios)[:90]
+    lines = [-math.log(1 - (i + 1) / 100) for i in range(90)]
+    wanted = sum(a * b for a, b in zip(kept, lines)) / sum(a * a for a in kept)
+    assert m.two_nn(x) == pytest.approx(wanted, rel=1e-9)
+    flat = torch.rand(2000, 3, generator=torch.Generator().manual_seed(0)) @ torch.linalg.qr(torch.randn(9, 9))[0][:3]
+    assert m.two_nn(flat) == pytest.approx(3, rel=0.1)
+    assert m.two_nn(torch.ones(50, 4)) == 0
+    assert m.two_nn(torch.cat([x, x])) == 0  # every image twice
+
+
+def test_gaussianity_is_the_closed_form_of_epps_and_pulley():
+    x = torch.rand(60, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z = ((x - x.mean()) / x.std(correction=0)).flatten().tolist()
+    n = len(z)
+    pairs = sum(math.exp(-((a - b) ** 2) / 2) for a in z for b in z) / n**2
+    wanted = pairs - math.sqrt(2) / n * sum(math.exp(-(a**2) / 4) for a in z) + 1 / math.sqrt(3)
+    assert m.epps_pulley(x, slices=3) == pytest.approx(wanted, rel=1e-6)
+    normal = torch.randn(4000, 8, generator=torch.Generator().manual_seed(0))
+    assert m.epps_pulley(normal) < 0.001 < m.epps_pulley(normal * torch.tensor([3.0] + [0.3] * 7))
+
+
+def test_neighbours_vote_for_the_cluster_without_the_image_itself(monkeypatch):
+    monkeypatch.setattr(m, 'NEIGHBOURS', 3)
+    x, view, labels = cloud(30, 4), cloud(30, 4) + 0.4 * cloud(30, 4, 1), torch.arange(30) % 2
+    right = 0
+    for i in range(30):
+        alike = {j: float(unit(view[i : i + 1]) @ unit(x[j : j + 1]).T) for j in range(30) if j != i}
+        votes = [0.0, 0.0]
+        for j in sorted(alike, key=alike.get)[-3:]:
+            votes[labels[j]] += math.exp(alike[j] / 0.07)
+        right += int((votes[1] > votes[0]) == bool(labels[i]))
+    assert m.knn_on_clusters(x, view, labels) == pytest.approx(100 * right / 30)
+
+
+def test_goodness_and_clid_are_relative():
+    assert m.MEASURES['alpha-ReQ'].goodness(1.2) == m.MEASURES['alpha-ReQ'].goodness(0.8) == pytest.approx(-0.2)
+    assert m.MEASURES['uniformity'].goodness(-3.0) == 3 and m.MEASURES['RankMe'].goodness(math.nan) == -math.inf
+    networks = {
+        name: {'cluster learnability': cl, 'intrinsic dimension': d} for name, cl, d in (('a', 80, 3), ('b', 90, 5))
+    }
+    assert [of['CLID'] for of in m.with_clid(networks).values()] == pytest.approx([-2, 2])
+
+
+def test_the_loss_is_that_of_the_last_tenth_up_to_the_step(tmp_path):
+    (tmp_path / 'a/vis_data').mkdir(parents=True)
+    lines = [json.dumps(dict(step=step, loss=100.0 - step)) for step in range(1, 101)]
+    (tmp_path / 'a/vis_data/scalars.json').write_text('\n'.join(lines))
+    assert m.training_loss(tmp_path) == pytest.approx(np.mean(range(10)))
+    assert m.training_loss(tmp_path, until=50) == pytest.approx(np.mean(range(50, 55)))
+    assert math.isnan(m.training_loss(tmp_path / 'a'))
