@@ -8,7 +8,7 @@ import argparse
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import mmairl  # noqa: F401  before torch, which takes seconds
@@ -40,9 +40,10 @@ from mmairl.study.numbers.power import more_runs, plan_seeds
 from mmairl.study.numbers.statistics import Comparison
 from mmairl.study.plan import Cost, cost
 from mmairl.study.runs import Run, lay_out, plan_runs
-from mmairl.study.scale import read_scale
+from mmairl.study.scale import Scale, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, catalogue, read_study
+from mmairl.study.task_hours import task_hours
 from mmairl.study.trials import trial_counts
 from mmairl.transfer.tasks import TASKS
 
@@ -112,7 +113,7 @@ def main() -> None:
     if args.status:
         show_status(plan_runs(study, configs, seeds, tasks, out))
         return
-    show_plan(study, configs, scale, len(seeds), jobs_of(args) * max(1, args.per_run))
+    show_plan(study, configs, scale, tasks, len(seeds), jobs_of(args) * max(1, args.per_run))
     if args.dry_run:
         for row in study.rows:
             if row.weights and row.against in configs:
@@ -171,7 +172,7 @@ def jobs_of(args: argparse.Namespace) -> int:
     return args.jobs or max(1, (gpus or cores()) // args.per_run)
 
 
-def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> None:
+def show_plan(study: Study, configs: dict, scale: Scale, tasks: Sequence[str], seeds: int, devices: int) -> None:
     table = Table(title=f'{study.title}: {scale.text}', title_justify='left')
     for name in ('row', 'changes', 'runs', 'epochs', 'device hours', 'GB'):
         table.add_column(name, justify='left' if name in ('row', 'changes') else 'right')
@@ -206,6 +207,18 @@ def show_plan(study: Study, configs: dict, scale, seeds: int, devices: int) -> N
         f'at {scale.rate:g} images a second and device ({scale.rate_source})',
         highlight=False,
     )
+    show_task_hours(study, configs, scale, tasks, runs)
+
+
+def show_task_hours(study: Study, configs: dict, scale: Scale, tasks: Sequence[str], runs: Mapping[str, int]) -> None:
+    hours, unknown = Counter(), set()
+    for row in study.rows:
+        for task, each in task_hours(configs[row.name], tasks, scale).items():
+            hours[task] += (each or 0) * runs[row.name] * (row.untrained != 'pixels')
+            unknown |= {task} if each is None else set()
+    counted = ', '.join(f'{task} {spent:.1f} h' for task, spent in hours.items() if task not in unknown)
+    rest = f'; not known before their data are there: {", ".join(sorted(unknown))}' if unknown else ''
+    say(f'tasks take on top, by the FLOPs of their images: {counted or "not known"}{rest}')
 
 
 def show_status(runs: list[Run]) -> None:

@@ -82,11 +82,11 @@ def flops_per_image(cfg: Config) -> int | None:
     if not sizes or not all(sizes):
         return None
     batch = cfg.get('total_batch_size') or cfg.train_dataloader.batch_size
-    return _flops(json.dumps(cfg.model.to_dict()), tuple(size for (size,) in sizes), batch)
+    return counted_flops(json.dumps(cfg.model.to_dict()), tuple(size for (size,) in sizes), batch)
 
 
 @cache
-def _flops(model_config: str, sizes: Sequence[int], batch: int) -> int | None:
+def counted_flops(model_config: str, sizes: Sequence[int], batch: int) -> int | None:
     """Counted on tensors that have a shape and no numbers, so that nothing is computed; most rows share a network."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
@@ -95,7 +95,9 @@ def _flops(model_config: str, sizes: Sequence[int], batch: int) -> int | None:
         channels, label = channels_of(model.backbone) or 3, torch.zeros(batch, dtype=torch.int64)
         views = [torch.empty(batch, channels, size, size) for size in sizes]
         try:
-            model(views, dict(label=label), mode='loss')['loss'].backward()
+            loss = model(views, dict(label=label), mode='loss')['loss']
+            if loss.requires_grad:
+                loss.backward()
         except RuntimeError:  # torch's, of a step that looks at a number
             return None
     return counter.get_total_flops() // batch
