@@ -13,7 +13,6 @@ from mmairl.study.plan import MEASURED, counted_flops, flops_per_image
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row
 
-
 BATCH = 64  # to count with; virtual replicas of batch norm want some images each
 
 
