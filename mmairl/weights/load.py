@@ -150,25 +150,21 @@ def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -
 
 def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: str | Path) -> None:
     """Refuse a checkpoint unless it and the network name the same tensors, with the same shapes and kinds of numbers."""
-    # Counters, which are whole numbers here, are floats in some files.
-    kinds = {key: wrong_kind(there[key], not here[key].is_floating_point()) for key in here if key in there}
-    shapes = [
-        f'{key} is {tuple(there[key].shape)} there and {tuple(here[key].shape)} in the config'
-        for key, kind in kinds.items()
-        if not kind and here[key].shape != there[key].shape
-    ]
-    kinds = [f'{key} is {kind} there' for key, kind in kinds.items() if kind]
-    missing = [f'it lacks {key}' for key in here if key not in there]
-    unexpected = [f'it has {key} beyond the config' for key in there if key not in here]
-    faults = [
-        faulty[0] + (f' (and {len(faulty) - 1} more such)' if faulty[1:] else '')
-        for faulty in (shapes, kinds, missing, unexpected)
-        if faulty
-    ]
-    if faults:
-        raise UserError(
-            f'checkpoint {path} holds another architecture: {"; ".join(faults)}; give the config it was trained with'
-        )
+
+    def fault(key: str) -> str:
+        if key not in there:
+            return f'it lacks {key}'
+        if key not in here:
+            return f'it has {key} beyond the config'
+        # Counters, which are whole numbers here, are floats in some files.
+        if kind := wrong_kind(there[key], not here[key].is_floating_point()):
+            return f'{key} is {kind} there'
+        shapes = tuple(there[key].shape), tuple(here[key].shape)
+        return '' if shapes[0] == shapes[1] else f'{key} is {shapes[0]} there and {shapes[1]} in the config'
+
+    if faults := list(filter(None, map(fault, {**here, **there}))):
+        said = '; '.join(faults[:3]) + (f' (and {len(faults) - 3} more)' if faults[3:] else '')
+        raise UserError(f'checkpoint {path} holds another architecture: {said}; give the config it was trained with')
 
 
 def wrong_kind(value: object, whole: bool) -> str:

@@ -130,11 +130,6 @@ ALLOWED: dict[str, type] = {
     '__builtin__.getattr': Statistic,
 }
 FOR_TORCH = [(stand_in, name) for name, stand_in in ALLOWED.items()]
-# Codes that make objects by other ways than a name of the list, or memory by a number in the file.
-NEVER = (
-    pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX, pickle.PERSID, pickle.BINPERSID, pickle.EXT1, pickle.EXT2, pickle.EXT4,
-    pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER,
-)  # fmt: skip
 
 
 # pickle.Unpickler, the public class in C, keeps its memo in a list as long as an index in the file says, and sets
@@ -154,8 +149,7 @@ class PlainUnpickler(pickle._Unpickler):
         elif type(target) is not OrderedDict:
             raise Refused(f'it holds attributes for a {type(target).__name__}')
 
-    dispatch = {code: do for code, do in pickle._Unpickler.dispatch.items() if bytes([code]) not in NEVER}
-    dispatch[pickle.BUILD[0]] = load_build
+    dispatch = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: load_build}
 
 
 def refuse_endless_tuples(file: IO[bytes]) -> None:

@@ -178,15 +178,13 @@ REFUSED = {
     "2 of the 3 names in .* no class of Numbered, first 'n1'; .*'c0'": lambda root: named(root, 'n1\nc2\nn5\n'),
     'names.txt is empty; write one name a line': lambda root: named(root, '\n \n# only this\n'),
     'list of images at .*list.txt cannot be read .* text file in UTF-8': lambda root: listed(root, b'\x89PNG\r\n'),
-    'picks files by name and Numbered has none': lambda root: ListedSubset(numbered(3, 3), root / 'list.txt'),
     '4 of the 5 names in .* are absent, in several folders or doubled, first gone.png;': (
         lambda root: listed(root, 'gone.png\nn01_20.png\nn02_3.png\nn02/n02_3.png\nn01_1.png\n')
     ),
-    "groups='artefact' is not known": lambda root: relabelled(root, 'artefact'),
-    'no level of 3 groups, the next below has 2': lambda root: relabelled(root, 3),
+    'no level of 3 groups, the nearest has 2': lambda root: relabelled(root, 3),
     'class zebra is not in the taxonomy': lambda root: relabelled(root, 3, names=[*LEAVES, 'zebra']),
     'in a circle': lambda root: relabelled(root, 3, 'a b\nb a', ['a']),
-    '2 roots and cannot give 1': lambda root: relabelled(root, 1, 'x a\ny b', ['a', 'b']),
+    'no level of 1 groups, the nearest has 2': lambda root: relabelled(root, 1, 'x a\ny b', ['a', 'b']),
     "is not 'parent child': 'one two three'": lambda root: relabelled(root, 3, 'one two three'),
 }
 
