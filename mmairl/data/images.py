@@ -1,6 +1,5 @@
 """Image files decoded to the pixels that a viewer would show; one at fault raises an UnreadableImage with the reason."""
 
-import ctypes
 import functools
 import logging
 import warnings
@@ -9,7 +8,6 @@ from contextlib import contextmanager, suppress
 from enum import IntEnum
 from importlib.metadata import version
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import PIL
@@ -29,7 +27,6 @@ BYTES_PER_PIXEL = 16  # the most that Pillow reads: four channels of 32 bits
 # What is found under the names of images. Others in Pillow's list run programs (EPS) or take any file for theirs (TGA).
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000', 'DIB', 'ICO')
 KINDS = {'JPEG': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}  # extensions that are not the format's name
-CUSTOMARY_WHITES = (1, 255, 65535)  # of images whose format does not say where white is
 NPY = b'\x93NUMPY'
 ORIENTATION = 0x0112  # of EXIF
 TIFF = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
@@ -166,17 +163,9 @@ def file_kind(data: bytes) -> str:
 
 @functools.cache
 def formats() -> tuple[str, ...]:
-    """The formats of FORMATS that this Pillow is built with.
-
-    Pillow's log and what libtiff prints are turned off: they do not name the file, and an exception follows anyway.
-    """
+    """The formats of FORMATS that this Pillow is built with."""
     Image.init()
-    logging.getLogger('PIL').setLevel(logging.CRITICAL)
-    maps = Path('/proc/self/maps')
-    lines = maps.read_text(errors='surrogateescape').splitlines() if maps.exists() else []
-    for library in {line.split(maxsplit=5)[-1] for line in lines if 'libtiff' in line}:
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(library).TIFFSetErrorHandler(None)
+    logging.getLogger('PIL').setLevel(logging.CRITICAL)  # it does not name the file, and an exception follows
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
@@ -186,8 +175,12 @@ def as_rgb(image: Image.Image) -> Image.Image:
     Without that, the hidden colour below would show, mostly black. Colour profiles are not applied, as in the data
     loaders that published numbers come from.
     """
-    if image.mode == 'F' or image.mode.startswith('I'):
-        return Image.fromarray(eight_bits(image)).convert('RGB')
+    # Pillow may widen 16-bit PNG and PGM to its 32-bit mode, and cuts 16 bits to 8 by clipping.
+    if image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM')):
+        grey = np.rint(np.asarray(image, dtype=np.float32) * (255 / 65535)).astype(np.uint8)
+        return Image.fromarray(grey).convert('RGB')
+    if image.mode in ('I', 'F'):  # whose white nobody knows
+        raise UnreadableImage(Reason.NOT_RGB)
     if image.mode == 'CMYK' and image.format == 'JPEG' and 'adobe' not in image.info:
         # Adobe's JPEGs store 255 for no ink and have a marker; Pillow treats every file as Adobe's.
         image = ImageChops.invert(image)
@@ -195,25 +188,3 @@ def as_rgb(image: Image.Image) -> Image.Image:
         return image.convert('RGB')
     image = image.convert('RGBA')
     return Image.alpha_composite(Image.new('RGBA', image.size, 'white'), image).convert('RGB')
-
-
-def eight_bits(image: Image.Image) -> np.ndarray:
-    """Greys of more than 8 bits as round(255 (v - black) / (white - black)), where Pillow's own conversion clips.
-
-    Where the format does not say what white is, it is the least customary white that is not below any value, and black
-    is 0; black and white are the extremes of the image where none fits.
-    """
-    values = np.asarray(image, dtype=np.float32).copy()
-    finite = values[np.isfinite(values)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0, 1)
-    # Pillow may widen 16-bit PNG and PGM to its 32-bit mode.
-    if image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM')):
-        black, white = 0, 65535
-    elif low >= 0 and high <= CUSTOMARY_WHITES[-1]:
-        black, white = 0, next(white for white in CUSTOMARY_WHITES if high <= white)
-    else:
-        black, white = low, high if high > low else low + 1
-    values -= black
-    values *= 255 / (white - black)
-    np.nan_to_num(values, copy=False, nan=0)
-    return np.rint(values.clip(0, 255, out=values), out=values).astype(np.uint8)

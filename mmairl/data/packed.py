@@ -110,10 +110,9 @@ def add(archive: tarfile.TarFile, path: str, data: bytes) -> None:
 def key_of(name: str, taken: set[str]) -> str:
     """The name without its extension, as WebDataset has it: no dot in the last part, and no name twice in a shard."""
     folder, slash, base = name.rpartition('/')
-    stem, _, _ = base.rpartition('.')
-    for end in (stem or base, base):
-        if (key := folder + slash + end.replace('.', '_')) not in taken:
-            break
+    key = folder + slash + (base.rpartition('.')[0] or base).replace('.', '_')
+    if key in taken:
+        key = folder + slash + base.replace('.', '_')
     while key in taken:
         key += '_'
     taken.add(key)
@@ -129,13 +128,9 @@ def written(out: Path, size: int | None, about: dict) -> tuple[int, int, int]:
     number, done = 0, dict(done=0, left_out=0)
     while (shard := shard_at(out, size, number)).exists():
         said = said_by(shard) if size else {}
-        if said.get(HEAD) != about or done['done'] == about['images']:
-            raise UserError(f'{shard} exists already and is not of this packing; remove it, or give another name')
+        if said.get(HEAD) != about or said[TAIL]['done'] == about['images']:
+            raise UserError(f'{shard} exists already, of a whole packing or another; remove it, or give another name')
         number, done = number + 1, said[TAIL]
-    if number and done['done'] == about['images']:
-        raise UserError(
-            f'{shard_at(out, size, 0)} and the shards after it exist already and are whole; give another name'
-        )
     return number, done['done'], done['left_out']
 
 

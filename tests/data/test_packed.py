@@ -86,10 +86,10 @@ def test_the_same_bytes_come_from_any_number_of_workers_and_of_a_packing_that_wa
         assert 0 < kept < len(shards)
         make(folder, f'k{workers}.tar', workers=workers, size=5000)
         assert {path.name[2:]: path.read_bytes() for path in folder.parent.glob(f'k{workers}-*.tar')} == shards
-    with pytest.raises(UserError, match='whole-000000.tar and the shards after it exist already and are whole'):
+    with pytest.raises(UserError, match=r'whole-\d+.tar exists already, of a whole packing'):
         make(folder, 'whole.tar', size=5000)
     (folder / 'ant/2.png').write_bytes((folder / 'bee/4.png').read_bytes())
-    with pytest.raises(UserError, match='k0-000000.tar exists already and is not of this packing'):
+    with pytest.raises(UserError, match='k0-000000.tar exists already, of a whole packing or another'):
         make(folder, 'k0.tar', size=5000)
 
 

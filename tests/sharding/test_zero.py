@@ -14,7 +14,6 @@ from mmairl.engine import launch
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
 from mmairl.errors import UserError
 from mmairl.hooks import ExactCheckpointHook
-from mmairl.registry import MODELS
 from projects.faults.compare import differing
 
 
@@ -111,15 +110,9 @@ def test_a_checkpoint_of_two_processes_is_taken_up_by_one_in_any_stage_and_in_no
             dist.destroy_process_group()
 
 
-@pytest.mark.parametrize('strategy', ['DDP', 'ZeRO-3'])
-def test_stage_3_holds_its_share_of_what_lasts(two, strategy):
-    """Weights, teacher and AdamW's two moments; under DDP the gradients last as well."""
-    held, model = two[0]['memory'][strategy], MODELS.build(script.memory_config().model)
-    trained = sum(param.nbytes for param in model.parameters() if param.requires_grad)
-    teacher = sum(param.nbytes for param in model.parameters() if not param.requires_grad)
-    lasting = 4 * trained + teacher if strategy == 'DDP' else (3 * trained + teacher) / 2
-    assert held['kept'] == pytest.approx(lasting + sum(buffer.nbytes for buffer in model.buffers()), rel=0.02)
-    assert two[0]['memory']['ZeRO-3']['peak'] < 0.6 * two[0]['memory']['DDP']['peak']
+def test_a_process_holds_its_share_and_stage_3_gives_blocks_back_behind_the_forward_pass(two):
+    (of_two, whole_at_2), (of_three, whole_at_3) = two[0]['held']
+    assert of_two == of_three == pytest.approx(0.5, abs=0.05) and whole_at_2 > 0 == whole_at_3
 
 
 def test_a_config_takes_a_strategy_by_one_line(tmp_path):

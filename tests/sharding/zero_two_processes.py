@@ -2,10 +2,7 @@
 
 import contextlib
 import copy
-import gc
 import sys
-import weakref
-from unittest import mock
 
 import resuming
 import torch
@@ -13,18 +10,16 @@ import torch.distributed as dist
 import toy
 from mmengine.config import Config
 from mmengine.dist import get_rank
-from mmengine.hooks import Hook
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
+from mmairl.models.processes import own_parts
+from mmairl.models.stages import blocks
 from mmairl.optim.autocast import AutocastOptimWrapper
-from mmairl.registry import HOOKS
 from mmairl.stopping import stop_processes
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
@@ -126,88 +121,16 @@ def resumed(work_dir: str) -> None:
     launch.train(again, 'pytorch')
 
 
-BATCH = 4  # images a process
-
-
-def memory_config(work_dir: str = '') -> Config:
-    """BYOL with a ViT of 5.5 million parameters, trained by AdamW."""
-    cfg = toy.config('byol_r50_200e.py', work_dir, steps=2, batch=2 * BATCH)
-    cfg.model.backbone = dict(
-        type='mmpretrain.VisionTransformer', arch='deit-tiny', img_size=32, patch_size=16, out_type='cls_token'
-    )
-    cfg.model.projector.in_channels = 192
-    cfg.optim_wrapper.optimizer = dict(type='AdamW', lr=1e-4)
-    cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
-    return cfg
-
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all tensors made under it that still live: `now`, and at the fullest moment, `peak`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self.known: weakref.WeakSet = weakref.WeakSet()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
-            if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
-                continue
-            if hasattr(tensor, 'device_mesh'):
-                tensor = tensor.to_local()  # a DTensor has no memory but its part's
-            if (storage := tensor.untyped_storage()) not in self.known:
-                self.known.add(storage)
-                self._change(storage.nbytes())
-                weakref.finalize(storage, self._change, -storage.nbytes())
-        return made
-
-    def _change(self, size: int) -> None:
-        self.now += size
-        self.peak = max(self.peak, self.now)
-
-
-@HOOKS.register_module(force=True)
-class Ledger(Hook):
-    """Notes what lives after the second step, and at its fullest moment."""
-
-    priority = 'LOWEST'
-    live: LiveBytes
-
-    def before_train_iter(self, runner, batch_idx, data_batch=None) -> None:
-        gc.collect()
-        self.live.peak = self.live.now
-
-    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
-        self.peak = self.live.peak
-        gc.collect()
-        self.kept = self.live.now
-
-
-def count_resized(live: LiveBytes) -> contextlib.AbstractContextManager:
-    """Have storages counted that change their size: so `fully_shard` gives memory back and takes it again."""
-    plain = torch.UntypedStorage.resize_
-
-    def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
-        if storage in live.known:
-            more = size - storage.nbytes()
-            live._change(more)
-            weakref.finalize(storage, live._change, -more)
-        return plain(storage, size)
-
-    return mock.patch.object(torch.UntypedStorage, 'resize_', resize)
-
-
-def memory(work_dir: str, strategy: str | None) -> dict[str, int]:
-    """What a strategy really holds, tensor by tensor."""
-    cfg = memory_config(f'{work_dir}/memory_{strategy}')
-    if strategy:
-        cfg.strategy = launch.strategy_named(strategy)
-    cfg.custom_hooks = [dict(type='Ledger')]
-    with LiveBytes() as Ledger.live, count_resized(Ledger.live):
-        runner = launch.train(cfg, 'pytorch')
-        ledger = next(hook for hook in runner.hooks if isinstance(hook, Ledger))
-    return dict(kept=ledger.kept, peak=ledger.peak)
+def held(work_dir: str, strategy: str) -> tuple[float, int]:
+    """The part of all weights that a process holds, and how many of the blocks' are whole behind the forward pass."""
+    cfg = config('byol', f'{work_dir}/held_{strategy}', strategy)
+    launch.share_batch(cfg, 2)
+    runner = launch.build(cfg)
+    weights = list(runner.model.parameters())
+    part = sum(own.numel() for own in own_parts(weights)) / sum(weight.numel() for weight in weights)
+    runner.model(**runner.model.data_preprocessor(next(iter(runner.train_dataloader)), training=True), mode='loss')
+    inner = [weight for block in blocks(runner.model.backbone) for weight in block.parameters()]
+    return part, sum(not isinstance(weight, DTensor) for weight in inner)
 
 
 if __name__ == '__main__':
@@ -219,7 +142,7 @@ if __name__ == '__main__':
     found = {f'{case}/{strategy}': equal(work_dir, case, strategy) for case, strategy in pairs}
     found['bf16'] = outcome(launch.train(config('byol', f'{work_dir}/bf16', BF16), 'pytorch'))
     found['overflow'] = overflow()
-    found['memory'] = {'DDP': memory(work_dir, None), 'ZeRO-3': memory(work_dir, 'zero3')}
+    found['held'] = [held(work_dir, strategy) for strategy in ('zero2', 'zero3')]
     resumed(work_dir)
     if get_rank() == 0:
         torch.save(found, out)

