@@ -49,6 +49,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         '--channels', type=positive, help='--suggest: of each image, read as it is stored (TIFF, PNG, NPY)'
     )
+    parser.add_argument('--weights', help='--suggest: a checkpoint of any known project to start from')
     parser.add_argument(
         '--log', nargs='+', default=[], metavar='LOGGER', help='wandb, mlflow, tensorboard: where curves go as well'
     )
@@ -104,7 +105,7 @@ def main() -> None:
         from mmairl.own.suggest import suggest  # which no training run needs
 
         register()
-        print(suggest(args.method, args.images, args.gpus, args.channels))
+        print(suggest(args.method, args.images, args.gpus, args.channels, args.weights))
         return
     cfg = load_config(args.config, args.cfg_options)
     apply(args, cfg)

@@ -24,7 +24,7 @@ from mmairl.errors import UserError, cleared_frames, printable
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.weights.formats import resnet_of
+from mmairl.weights.formats import backbone_of
 from mmairl.weights.read import Backbone, input_of, read_backbone
 
 Images = str | Path | Sequence[str | Path | Image.Image | np.ndarray]
@@ -45,12 +45,12 @@ def embed(
     """The pooled features of images, a row each, and the images' names; one that cannot be read is said and has no row.
 
     Args:
-        checkpoint: of a ResNet, from a run of ours or of any project that `tools/evaluate.py` reads.
+        checkpoint: of a ResNet or a ViT, from a run of ours or of any project that `tools/evaluate.py` reads.
         images: a folder, an archive of tools/pack.py, a list of these, a file, or a list of files, of Pillow's images or of
             arrays H x W x C.
         part: 'student' or 'teacher'.
         size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
-        config: the config of a network that is no ResNet.
+        config: the config of a network of another kind, or of a ViT whose heads have not 64 dimensions.
         batch: images at a time.
         workers: processes that load images.
         device: by default the GPU, where there is one.
@@ -80,7 +80,7 @@ def network_of(
     trained = input_of(backbone.settings)
     normal, channels = dict(mean=trained.mean, std=trained.std), trained.channels
     if config is None:
-        cfg = Config(dict(model=dict(backbone=resnet_of(backbone.weights, str(checkpoint)))))
+        cfg = Config(dict(model=dict(backbone=backbone_of(backbone.weights, str(checkpoint)))))
         channels = channels or cfg.model.backbone.get('in_channels')
     else:
         cfg = load_config(config)

@@ -30,12 +30,13 @@ def pretrain(
     batch: int | None = None,
     workers: int | None = None,
     channels: int | None = None,
+    weights: str | Path | None = None,
     seed: int | None = None,
     resume: bool = False,
     log: str | Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Pre-train a ResNet-18 on all images below a folder, and return the last checkpoint.
+    """Pre-train a ResNet-18, or the network of `weights`, on all images below a folder, and return the last checkpoint.
 
     It runs as `tools/train.py` does, in this process and on one device, and what goes wrong is a `UserError`. `out` also gets
     the config, by which `tools/train.py` goes on or starts anew. In a notebook it shows a progress bar and warnings;
@@ -52,6 +53,8 @@ def pretrain(
         workers: processes that load images; by default one a core, 16 at most.
         channels: of images that are to be read as they are stored (TIFF, PNG, NPY of 8 or 16 bits or floats). Mean and std are
             measured, and where it is not 3, the views lose what only RGB has: grey, saturation and hue.
+        weights: a checkpoint of any known project, or 'torchvision:resnet50', that student and teacher start from, with its
+            network and a tenth of the learning rate: a full one first undoes what the weights know.
         seed: a CPU run with one repeats bit for bit.
         resume: go on from the newest checkpoint in `out`.
         log: 'wandb', 'mlflow' or both in a list: where curves go as well.
@@ -65,7 +68,7 @@ def pretrain(
     dataset = UnlabelledFolder(data, channels=channels)
     # No worker is left behind in a notebook.
     chosen = {'train_dataloader.persistent_workers': False, 'randomness.seed': seed, **(options or {})}
-    how = dict(epochs=epochs, size=size, batch=batch, workers=workers, channels=channels)
+    how = dict(epochs=epochs, size=size, batch=batch, workers=workers, channels=channels, weights=weights)
     cfg = config_for(method, len(dataset), data, chosen, **how)
     if channels is not None:
         measured = statistics(dataset, cfg.train_dataloader.num_workers, MEASURED)

@@ -11,8 +11,12 @@ from mmengine.config import Config
 from mmairl.configs import home, load_config
 from mmairl.errors import UserError, closest
 from mmairl.machine import cores
+from mmairl.weights.formats import backbone_of
+from mmairl.weights.load import is_released
+from mmairl.weights.read import read_backbone
 
 FEWEST, LARGE = 64, 1_000_000  # images
+LOWER = 10  # the rate's divisor where a run goes on from weights
 # The configs of the paper's frameworks, and of other methods, whose names begin with the method's.
 PAPERS = ('configs/*_r50_200e.py',)
 OTHERS = ('projects/more_methods/configs/*_r50_*e.py', 'projects/byol_variants/configs/simclr_r50_300e.py')
@@ -46,42 +50,36 @@ def choices(
     batch: int | None = None,
     workers: int | None = None,
     channels: int | None = None,
+    weights: str | Path | None = None,
 ) -> list[Choice]:
-    """Return what differs from the framework's full-size config, for so many images on so many GPUs."""
+    """Return what differs from the framework's full-size config, for so many images on so many GPUs.
+
+    With `weights`, a checkpoint of any known project, student and teacher start from its backbone.
+    """
     base = load_config(full_size(method))
     if images < FEWEST:
         raise UserError(
             f'{images} images are too few to learn from; give at least {FEWEST}, or start from published weights'
         )
-    large, (optimizer, momentum) = images >= LARGE, (base.optim_wrapper.optimizer, base.default_hooks.momentum)
+    large, momentum = images >= LARGE, base.default_hooks.momentum
     batch = batch or max(1, (min(LARGEST_BATCH, SHARE * gpus) if large else batch_for(images)) // gpus) * gpus
     epochs = epochs or (200 if large else 400 if images >= 100_000 else 800)
-    steps, rate = images // batch * epochs, optimizer.lr / base.total_batch_size
+    steps = images // batch * epochs
     start = min(momentum.base, round(1 - 50 / max(steps, 500), 4))
     workers = max(1, min(MOST_WORKERS, cores() // gpus)) if workers is None else workers
     schedule = {'train_cfg.max_epochs': epochs, 'default_hooks.checkpoint.interval': max(1, epochs // 10)}
     if len(base.param_scheduler) > 1:
         warm_up = min(base.param_scheduler[0].end, max(1, epochs // 10))
         schedule |= {'param_scheduler.0.end': warm_up, 'param_scheduler.1.begin': warm_up}
-    network = {'model.backbone.depth': 18, 'model.projector.in_channels': 512}
-    if base.model.projector.hidden_channels == base.model.projector.in_channels:  # as wide as the features, in MoCo v2
-        network['model.projector.hidden_channels'] = 512
+    network, rate = begun_from(weights, base, batch) if weights else begun_anew(base, batch)
     made = [
-        Choice(
-            network,
-            'customary',
-            'a small network. For a ResNet-50, set depth=50 and in_channels=2048.',
-        ),
+        network,
         Choice(
             {'total_batch_size': batch},
             'known' if batch in (SHARE, LARGEST_BATCH) else 'customary',
             "256 is MoCo's and 1024 the benchmark's; smaller ones give a small set 16 steps an epoch or more.",
         ),
-        Choice(
-            {'optim_wrapper.optimizer.lr': rate * batch, 'auto_scale_lr.base_batch_size': batch},
-            'known',
-            f'{optimizer.type} at {rate * 256:g} per 256 images, in proportion to the batch (the benchmark).',
-        ),
+        rate,
         Choice(
             {'default_hooks.momentum.base': start},
             'known' if start == momentum.base else 'customary',
@@ -140,12 +138,59 @@ def choices(
     ]
 
 
-def suggest(method: str, images: int, gpus: int = 1, channels: int | None = None) -> str:
+def begun_anew(base: Config, batch: int) -> tuple[Choice, Choice]:
+    """Return the network and the learning rate of a run from random weights."""
+    optimizer, projector = base.optim_wrapper.optimizer, base.model.projector
+    rate = optimizer.lr / base.total_batch_size
+    network = {'model.backbone.depth': 18, 'model.projector.in_channels': 512}
+    if projector.hidden_channels == projector.in_channels:  # as wide as the features, in MoCo v2
+        network['model.projector.hidden_channels'] = 512
+    return (
+        Choice(network, 'customary', 'a small network. For a ResNet-50, set depth=50 and in_channels=2048.'),
+        Choice(
+            {'optim_wrapper.optimizer.lr': rate * batch, 'auto_scale_lr.base_batch_size': batch},
+            'known',
+            f'{optimizer.type} at {rate * 256:g} per 256 images, in proportion to the batch (the benchmark).',
+        ),
+    )
+
+
+def begun_from(weights: str | Path, base: Config, batch: int) -> tuple[Choice, Choice]:
+    """Return the network that a checkpoint holds, begun from it, and a lower learning rate."""
+    read, optimizer = read_backbone(weights), base.optim_wrapper.optimizer
+    backbone, rate = backbone_of(read.weights, read.path), optimizer.lr / base.total_batch_size / LOWER
+    file = str(weights) if is_released(weights) else str(Path(weights).absolute())
+    backbone['init_cfg'] = dict(type='PretrainedBackbone', checkpoint=file)
+    optimize = {'optim_wrapper.optimizer.lr': rate * batch}
+    if backbone.pop('type') == 'ResNet':
+        width = backbone['base_channels'] * (8 if backbone['depth'] < 50 else 32)
+        network = {f'model.backbone.{key}': value for key, value in backbone.items()}
+    else:
+        width = backbone['arch']['embed_dims']
+        network = {'model.backbone': dict(_delete_=True, type='VisionTransformer', **backbone)}
+        if optimizer.type != 'AdamW':  # those of configs/vit
+            rate, optimizer = 1.5e-4 / 256 / LOWER, Config(dict(type='AdamW'))
+            adam = dict(_delete_=True, type='AdamW', lr=rate * batch, weight_decay=0.1)
+            optimize = {'optim_wrapper.optimizer': adam}
+    return (
+        Choice({**network, 'model.projector.in_channels': width}, 'known', f'the network of {Path(file).name}.'),
+        Choice(
+            {**optimize, 'auto_scale_lr.base_batch_size': batch},
+            'customary',
+            f'{optimizer.type} at {rate * 256:g} per 256 images, a tenth of what a random start has: a full rate first undoes '
+            'what the weights know. If the k-NN score of the health page falls, give less.',
+        ),
+    )
+
+
+def suggest(
+    method: str, images: int, gpus: int = 1, channels: int | None = None, weights: str | Path | None = None
+) -> str:
     """Return the text of a config that trains the framework on so many unlabelled images, with the reasons.
 
-    With `channels` the images are read as they are stored.
+    With `channels` the images are read as they are stored, with `weights` the network starts from them.
     """
-    made = choices(method, images, 'data/images', gpus=gpus, channels=channels)
+    made = choices(method, images, 'data/images', gpus=gpus, channels=channels, weights=weights)
     values = _nested(made, load_config(full_size(method), _settings(made)).to_dict())
     title = f'{method} on {images:,} images without labels, for {gpus} GPU{"s" * (gpus > 1)}, as mmairl suggests.'
     blocks = [f"# {title}\n_base_ = '{full_size(method)}'"]

@@ -7,7 +7,7 @@ from mmairl.evaluation.identity import weights_identity
 from mmairl.files import write_text
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.page import fill
-from mmairl.weights.formats import resnet_of
+from mmairl.weights.formats import backbone_of
 from mmairl.weights.load import is_released
 from mmairl.weights.read import Backbone, input_of
 
@@ -34,7 +34,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
     if path is None:
         raise UserError(f'{names[1]} is not the card of {weights.name}; move it, or give the weights another name')
     try:
-        network = resnet_of(backbone.weights, backbone.path)
+        network = backbone_of(backbone.weights, backbone.path)
     except UserError:  # of another kind
         network = {}
     trained = input_of(backbone.settings)

@@ -20,7 +20,7 @@ from mmairl.study.guard import at_scale
 from mmairl.study.runs import lay_out
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
-from mmairl.weights.formats import resnet_of
+from mmairl.weights.formats import backbone_of
 from mmairl.weights.read import read_backbone
 
 AS_IT_IS = Scale(text='as given', rate=1, rate_source='nothing is trained', images=1)
@@ -108,6 +108,6 @@ def config_of(
     if config is not None:
         cfg.model = load_config(config).model
     else:
-        backbone = resnet_of(read_backbone(checkpoint).weights, checkpoint)
-        cfg.model.backbone.update(backbone, type=f'mmpretrain.{backbone["type"]}')
+        backbone = backbone_of(read_backbone(checkpoint).weights, checkpoint)
+        cfg.model.backbone = {**(cfg.model.backbone if 'depth' in backbone else {}), **backbone}
     return cfg

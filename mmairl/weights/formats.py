@@ -4,10 +4,12 @@ Where student and teacher are, and how the tensors are named, is a project's for
 ResNets and mmpretrain's for ViTs.
 """
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from mmairl.errors import UserError
@@ -57,7 +59,7 @@ FORMATS = (
     Format('VISSL', 'trunk.base_model._feature_blocks.'),
     Format('VISSL', '_feature_blocks.'),
     Format('SimSiam', 'encoder.'),
-    Format('plain (torchvision, timm, detectron2)', ''),
+    Format('plain (torchvision, timm, Hugging Face, detectron2)', ''),
 )
 
 
@@ -88,14 +90,35 @@ DETECTRON2: Names = (
 TIMM: Names = (
     ('ln1.', 'norm.'),
     ('layers.#.ln#.', 'blocks.#.norm#.'),
+    ('layers.#.attn.gamma1.weight', 'blocks.#.ls1.gamma'),
+    ('layers.#.ffn.gamma2.weight', 'blocks.#.ls2.gamma'),
+    ('layers.#.ffn.w#.', 'blocks.#.mlp.w#.'),
     ('layers.#.ffn.layers.0.0.', 'blocks.#.mlp.fc1.'),
     ('layers.#.ffn.layers.1.', 'blocks.#.mlp.fc2.'),
     ('layers.', 'blocks.'),
     ('patch_embed.projection.', 'patch_embed.proj.'),
 )
+# timm's names and Hugging Face's, of its ViT (DINO), Dinov2 and Dinov2WithRegisters, where qkv are three tensors.
+HUGGING_FACE: Names = (
+    ('cls_token', 'embeddings.cls_token'),
+    ('reg_token', 'embeddings.register_tokens'),
+    ('pos_embed', 'embeddings.position_embeddings'),
+    ('patch_embed.proj.', 'embeddings.patch_embeddings.projection.'),
+    ('norm.', 'layernorm.'),
+    ('blocks.', 'encoder.layer.'),
+    ('.norm1.', '.layernorm_before.'),
+    ('.norm2.', '.layernorm_after.'),
+    ('.attn.qkv.', '.attention.attention.query.'),
+    ('.attn.proj.', '.attention.output.dense.'),
+    ('.ls#.gamma', '.layer_scale#.lambda1'),
+    ('.mlp.w12.', '.mlp.weights_in.'),
+    ('.mlp.w3.', '.mlp.weights_out.'),
+    ('.mlp.fc1.', '.intermediate.dense.'),
+    ('.mlp.fc2.', '.output.dense.'),
+)
 # The first name of every tensor of a ResNet or ViT, in any layout; what begins otherwise is a head.
 BACKBONE = re.compile(
-    r'(conv1|bn1|layer[1-4]|stem|res[2-5]|cls_token|pos_embed|patch_embed|blocks|norm|layers|ln1|pre_norm)(\.|$)'
+    r'(conv1|bn1|layer[1-4]|stem|res[2-5]|cls_token|pos_embed|reg_token|register_tokens|patch_embed|blocks|norm|layers|ln1|pre_norm)(\.|$)'
 )
 
 
@@ -115,6 +138,36 @@ def names_of(keys: Iterable[str]) -> Names:
     return TIMM if any(key.startswith('blocks.') for key in keys) else ()
 
 
+def of_hugging_face(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a ViT of Hugging Face's by timm's names, with qkv in one; those of any other file as they are."""
+    table = next((key for key in tensors if key.endswith('embeddings.cls_token')), None)
+    if table is None:
+        return dict(tensors)
+    bare = {key.removeprefix(table.removesuffix('embeddings.cls_token')): value for key, value in tensors.items()}
+    for key in [key for key in bare if '.attention.attention.query.' in key]:
+        bare[key] = torch.cat([bare[key], *(bare.pop(key.replace('query', name)) for name in ('key', 'value'))])
+    return {rename(key, HUGGING_FACE, to_ours=True): value for key, value in bare.items()}
+
+
+def with_registers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a ViT's weights with its register tokens behind the class token, and a position, of zeros, for each of them.
+
+    So the network of models/vit.py has them. The class token gets a position of zeros where the file has none.
+    """
+    weights = dict(weights)
+    registers = [weights.pop(key) for key in ('reg_token', 'register_tokens') if key in weights]
+    places = weights.get('pos_embed')
+    if places is None or 'cls_token' not in weights or weights['cls_token'].shape[1] > 1:
+        return weights
+    weights['cls_token'] = torch.cat([weights['cls_token'], *registers], dim=1)
+    own = (
+        0 if math.isqrt(places.shape[1]) ** 2 == places.shape[1] else 1
+    )  # of the class token, beside the square of patches
+    zeros = places.new_zeros(1, weights['cls_token'].shape[1] - own, places.shape[2])
+    weights['pos_embed'] = torch.cat([places[:, :own], zeros, places[:, own:]], dim=1)
+    return weights
+
+
 # Blocks per stage, and whether a block is a bottleneck, to the depth.
 DEPTHS = {
     ((2, 2, 2, 2), False): 18,
@@ -124,6 +177,38 @@ DEPTHS = {
     ((3, 8, 36, 3), True): 152,
     ((3, 24, 36, 3), True): 200,
 }
+
+
+def backbone_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> dict:
+    """The `backbone=` of a config that these weights fit: a ResNet, or a ViT with a class token."""
+    return vit_of(weights, path) if 'cls_token' in weights else resnet_of(weights, path)
+
+
+def vit_of(weights: Mapping[str, Tensor], path: str) -> dict:
+    """A ViT's `backbone=`. Heads have 64 dimensions, as all of DINO's, DINOv2's and DeiT's: weights do not tell."""
+    if 'pos_embed' not in weights:
+        raise UserError(
+            f"{path} holds a ViT without a table of positions, such as DINOv3's, which turns queries and keys by place; "
+            "mmpretrain's VisionTransformer cannot, so give weights of DINO, DINOv2 or DeiT, or --config with its backbone"
+        )
+    width, channels, patch, _ = weights['patch_embed.projection.weight'].shape
+    tokens, gated = weights['cls_token'].shape[1], 'layers.0.ffn.w3.weight' in weights
+    inner = (
+        weights['layers.0.ffn.w3.weight'].shape[1] * 3 // 2 if gated else len(weights['layers.0.ffn.layers.0.0.bias'])
+    )
+    layers = 1 + max(int(key.split('.')[1]) for key in weights if key.startswith('layers.'))
+    arch = dict(embed_dims=width, num_layers=layers, num_heads=max(1, width // 64), feedforward_channels=inner)
+    return dict(
+        type='VisionTransformer',
+        arch=arch,
+        registers=tokens - 1,
+        img_size=math.isqrt(weights['pos_embed'].shape[1] - tokens) * patch,
+        patch_size=patch,
+        in_channels=channels,
+        qkv_bias='layers.0.attn.qkv.bias' in weights,
+        layer_scale_init_value=float('layers.0.attn.gamma1.weight' in weights),
+        layer_cfgs=dict(ffn_type='swiglu_fused' if gated else 'origin'),
+    )
 
 
 def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> dict:

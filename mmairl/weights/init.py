@@ -37,9 +37,10 @@ class PretrainedBackbone:
         whole, origin = self.weights()
         weights = weights_for(module, whole, self.prefix, self.checkpoint)
         module.load_state_dict(weights)
-        if hasattr(module, 'zero_init_residual'):
-            # mmpretrain's ResNet would zero the last norms after any other initializer
-            module.zero_init_residual = False
+        # After any initializer but mmengine's own, networks begin some weights anew: a ViT its positions and MLPs.
+        module.init_cfg = dict(type='Pretrained', checkpoint=str(self.checkpoint))
+        for part in module.modules():
+            part._is_init = True
         print_log(f'{self.prefix or "backbone"}: {origin}, all {len(weights)} keys matched', logger='current')
         will_learn = any(parameter.requires_grad for parameter in module.parameters())
         if will_learn and (warning := warning_before_fine_tuning(weights, origin)):

@@ -14,7 +14,17 @@ from mmengine.logging import print_log
 from torch import Tensor
 
 from mmairl.errors import UserError, printable
-from mmairl.weights.formats import BACKBONE, ENVELOPES, NESTED, WRAPPERS, names_of, recognise, rename
+from mmairl.weights.formats import (
+    BACKBONE,
+    ENVELOPES,
+    NESTED,
+    WRAPPERS,
+    names_of,
+    of_hugging_face,
+    recognise,
+    rename,
+    with_registers,
+)
 from mmairl.weights.load import load_checkpoint, not_finite, wrong_kind
 from mmairl.weights.pickles import ORIGIN
 
@@ -67,11 +77,12 @@ def read_backbone(path: str | Path, part: str = 'student') -> Backbone:
     if part not in ('student', 'teacher'):
         raise UserError(f"part '{part}' is not in a checkpoint; say student or teacher")
     tensors, origin, settings = read_tensors(path)
+    tensors = of_hugging_face(tensors)
     form = recognise(tensors)
     if form is None:
         raise UserError(
             f'{path} holds no {part} backbone that mmairl knows: its keys look like {list(tensors)[:3]}; give a ResNet '
-            'or ViT by the names of mmairl, MoCo, mmpretrain, torchvision, timm, VISSL or detectron2'
+            'or ViT by the names of mmairl, MoCo, mmpretrain, torchvision, timm, Hugging Face, VISSL or detectron2'
         )
     prefix = form.student if part == 'student' else form.teacher
     if prefix is None or not any(key.startswith(prefix) for key in tensors):
@@ -84,7 +95,7 @@ def read_backbone(path: str | Path, part: str = 'student') -> Backbone:
             raise UserError(f'{path}: the weights {prefix}{key} are {kind}; give a file whose weights are floats')
     names = names_of(kept)
     renamed = {prefix + key: rename(key, names, to_ours=True) for key in kept}
-    weights = {renamed[prefix + key]: value for key, value in kept.items()}
+    weights = with_registers({renamed[prefix + key]: value for key, value in kept.items()})
     if broken := not_finite(weights):
         said = (
             f'{len(broken)} tensors of {path} hold NaN or infinity, as {broken[0]}: the run that made them has diverged'

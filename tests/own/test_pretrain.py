@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 
@@ -14,8 +15,8 @@ import mmairl
 from mmairl.configs import load_config
 from mmairl.engine.checkpoint import settings
 from mmairl.errors import UserError
-from mmairl.own.suggest import config_for
-from mmairl.weights.read import load_checkpoint
+from mmairl.own.suggest import config_for, suggest
+from mmairl.weights.read import load_checkpoint, read_backbone
 
 NARROW = {
     'model.backbone.stem_channels': 8,
@@ -103,3 +104,31 @@ def test_to_import_the_package_imports_neither_of_the_two():
     assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout == '[]\n'
     with pytest.raises(AttributeError, match="no attribute 'pretain'"):
         mmairl.pretain  # noqa: B018
+
+
+def test_student_and_teacher_go_on_from_a_resnet_or_a_vit_at_a_tenth_of_the_rate(images, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = {**NARROW, 'model.projector.hidden_channels': 32}
+    how = dict(size=32, batch=32, workers=0, seed=4)
+    first = mmairl.pretrain('byol', images, 'a', 1, options=options, **how)
+    kept = {key: value for key, value in options.items() if 'in_channels' not in key and 'backbone' not in key}
+    vit = timm.create_model('vit_small_patch16_224', img_size=32, embed_dim=64, depth=4, num_heads=1)
+    torch.save(vit.state_dict(), 'vit.pth')
+    for file, out in ((first, 'b'), ('vit.pth', 'c')):
+        before = read_backbone(file)
+        frozen = {**kept, 'optim_wrapper.optimizer.weight_decay': 0.0, 'optim_wrapper.optimizer.lr': 0.0}
+        last = mmairl.pretrain('byol', images, out, 1, weights=file, options=frozen, **how)
+        for part in ('student', 'teacher'):
+            after = read_backbone(last, part).weights
+            learned = {
+                key: value for key, value in before.weights.items() if 'running_' not in key and 'num_' not in key
+            }
+            assert all(
+                torch.allclose(value, after[key], atol=1e-4) for key, value in learned.items()
+            )  # warm-up has a rate
+    lower, full = (config_for('byol', 72, images, kept, weights=file) for file in (first, None))
+    assert lower.optim_wrapper.optimizer.lr == pytest.approx(full.optim_wrapper.optimizer.lr / 10)
+    text = suggest('byol_lars', 5000, weights='vit.pth')
+    assert "type='AdamW'" in text and 'a tenth of what a random start has' in text
+    Path('mine.py').write_text(text)
+    assert load_config('mine.py').model.backbone.init_cfg.checkpoint == str(tmp_path / 'vit.pth')
