@@ -14,8 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from types import UnionType
-from typing import IO, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import IO, Any, TypeVar
 
 import msgspec
 import torch
@@ -24,15 +23,15 @@ import yaml
 from mmairl.errors import UserError, chain, closest
 
 Kind = TypeVar('Kind')
-# The words of msgspec's messages, in the singular and in the plural.
+# The words of msgspec's messages.
 KINDS = {
-    'int': ('a whole number', 'whole numbers'),
-    'float': ('a number', 'numbers'),
-    'str': ('text', 'texts'),
-    'bool': ('true or false', 'truth values'),
-    'null': ('nothing', 'nothing'),
-    'array': ('a list', 'lists'),
-    'object': ('keys and values', 'keys and values'),
+    'int': 'a whole number',
+    'float': 'a number',
+    'str': 'text',
+    'bool': 'true or false',
+    'null': 'nothing',
+    'array': 'a list',
+    'object': 'keys and values',
 }
 
 TUPLE = 'tag:yaml.org,2002:python/tuple'
@@ -168,72 +167,19 @@ def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True)
 
     >>> typed({'a': [1, 'b']}, dict[str, tuple[int, ...]], 'FILE')
     Traceback (most recent call last):
-    mmairl.errors.UserError: FILE: a[1]: expected a whole number, and is text
+    mmairl.errors.UserError: FILE: [...][1]: expected a whole number, got text
     """
     try:
         return msgspec.convert(content, kind, strict=strict)
     except msgspec.ValidationError as error:
-        raise UserError(f'{path}: {_complaint(content, kind, strict)}') from error
-
-
-def _complaint(content: Any, kind: Any, strict: bool, place: str = '') -> str:
-    """Return the innermost place that is not of its type, and what is wrong there; '' where nothing is."""
-    for name, value, inner in _parts(content, kind):
-        if said := _complaint(value, inner, strict, f'{place}{name}'.lstrip('.')):
-            return said
-    try:
-        msgspec.convert(content, kind, strict=strict)
-    except msgspec.ValidationError as error:
-        said, _, at = str(error).partition(' - at ')
-    else:
-        return ''
-    names = list(content) if isinstance(content, dict) else []
-    known = [name for arm in _arms(kind) if _is_struct(arm) for name in get_type_hints(arm)]
-    wanted, _, given = said.partition(', got ')
-    if said.startswith('Object contains unknown field'):
-        key = next(name for name in names if name not in known)
-        said = f"has '{key}', which nothing reads{closest(str(key), known)}; known are {', '.join(known)}"
-    elif said.startswith('Object missing required field'):
-        said = f'lacks {said.split("`")[1]}'
-    elif said.startswith('Expected'):
-        wanted = re.sub('`(.*?)`', lambda name: _words(kind) if name[1] == 'array' else _known(name[1]), wanted)
-        said = f'e{wanted[1:]}{" as each key" * at.startswith("`key`")}' + (given and f', and is {_known(given[1:-1])}')
-    return f'{place}: {said}' if place else said
-
-
-def _parts(content: Any, kind: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what a value is made of: its name or number, the value, and the type that is declared for it."""
-    for arm in _arms(kind):
-        if isinstance(content, dict) and _is_struct(arm):
-            types = get_type_hints(arm, include_extras=True)
-            yield from ((f'.{key}', value, types[key]) for key, value in content.items() if key in types)
-        elif isinstance(content, dict) and get_origin(arm) is dict:
-            yield from ((f'.{key}', value, get_args(arm)[1]) for key, value in content.items())
-        elif isinstance(content, (list, tuple)) and get_origin(arm) in (list, tuple):
-            yield from ((f'[{number}]', value, get_args(arm)[0]) for number, value in enumerate(content))
-
-
-def _arms(kind: Any) -> tuple[Any, ...]:
-    """Return the types that a type allows."""
-    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    return get_args(kind) if isinstance(kind, UnionType) else (kind,)
-
-
-def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _known(names: str) -> str:
-    """The words for a message's names of types, such as str | null."""
-    return ' or '.join(KINDS.get(name, (name,))[0] for name in names.split(' | '))
-
-
-def _words(kind: Any, number: int = 0) -> str:
-    """The words for a list of this type."""
-    kind = _arms(kind)[0]
-    if get_origin(kind) in (list, tuple):
-        return f'{KINDS["array"][number]} of {_words(get_args(kind)[0], 1)}'
-    return KINDS.get(getattr(kind, '__name__', ''), KINDS['object'])[number]
+        said, _, place = str(error).replace('`key` in ', 'a key of ').partition(' - at ')
+        unknown = said.partition('unknown field `')[2].rstrip('`')
+        near = closest(unknown, {name for kind in Declared.__subclasses__() for name in kind.__struct_fields__})
+        said = re.sub(
+            '`(.*?)`', lambda names: ' or '.join(KINDS.get(name, f'`{name}`') for name in names[1].split(' | ')), said
+        )
+        place = re.sub(r'\$\.?|`', '', place)
+        raise UserError(f'{path}: {place and place + ": "}{said[0].lower()}{said[1:]}{near}') from error
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -13,7 +13,17 @@ import resuming
 import torch
 
 from mmairl.errors import UserError
-from mmairl.files import BackgroundWriter, appending, output, read_json, read_yaml, replacing, write_json, write_text
+from mmairl.files import (
+    BackgroundWriter,
+    Declared,
+    appending,
+    output,
+    read_json,
+    read_yaml,
+    replacing,
+    write_json,
+    write_text,
+)
 
 
 def test_the_caller_does_not_wait_for_the_disk_the_next_write_does_and_an_error_is_raised_once():
@@ -122,14 +132,14 @@ def test_an_older_checkpoint_goes_only_when_the_newer_one_is_there(tmp_path, mon
     assert not list(tmp_path.glob('.*.tmp'))
 
 
-class Part(msgspec.Struct, forbid_unknown_fields=True):
+class Part(Declared):
     name: str
     sizes: tuple[int, ...] = ()
     by_name: dict[str, list[float]] = {}
     either: str | list[str] | None = None
 
 
-class Whole(msgspec.Struct, forbid_unknown_fields=True):
+class Whole(Declared):
     parts: list[Part] = []
     part: Part | None = None
     share: Annotated[float, msgspec.Meta(gt=0)] = 1.0
@@ -138,14 +148,14 @@ class Whole(msgspec.Struct, forbid_unknown_fields=True):
 @pytest.mark.parametrize('content, sentence', [
     ('[', 'is not a whole JSON file: Expecting value'),
     ('[' * 10**5, 'is not a whole JSON file: maximum recursion'),
-    ('[]', ': expected keys and values, and is a list'),
-    ('{"parts": [{"name": "a"}, {"sizes": "c"}]}', 'parts[1].sizes: expected a list of whole numbers, and is text'),
-    ('{"parts": [{"name": "a", "sizes": [1, 2.5]}]}', ': parts[0].sizes[1]: expected a whole number, and is a number'),
-    ('{"part": {"name": "a", "by_name": {"x": [1], "y": [1, null]}}}', 'part.by_name.y[1]: expected a number, and is nothing'),
-    ('{"part": {"name": true}}', ': part.name: expected text, and is true or false'),
-    ('{"part": {"name": "a", "either": 3}}', ': part.either: expected text or a list or nothing, and is a whole number'),
-    ('{"part": {"name": "a", "size": []}}', ": part: has 'size', which nothing reads; did you mean 'sizes'?; known are name"),
-    ('{"part": {}}', ': part: lacks name'),
+    ('[]', ': expected keys and values, got a list'),
+    ('{"parts": [{"name": "a"}, {"sizes": "c"}]}', 'parts[1].sizes: expected a list, got text'),
+    ('{"parts": [{"name": "a", "sizes": [1, 2.5]}]}', ': parts[0].sizes[1]: expected a whole number, got a number'),
+    ('{"part": {"name": "a", "by_name": {"x": [1], "y": [1, null]}}}', 'part.by_name[...][1]: expected a number, got nothing'),
+    ('{"part": {"name": true}}', ': part.name: expected text, got true or false'),
+    ('{"part": {"name": "a", "either": 3}}', ': part.either: expected text or a list or nothing, got a whole number'),
+    ('{"part": {"name": "a", "size": []}}', ": part: object contains unknown field `size`; did you mean 'sizes'?"),
+    ('{"part": {}}', ": part: object missing required field `name`"),
     ('{"share": 0}', ': share: expected a number > 0.0'),
 ])  # fmt: skip
 def test_content_of_another_type_is_one_sentence_with_its_place(tmp_path, content, sentence):
@@ -163,5 +173,5 @@ def test_yaml_that_stands_for_more_than_fits_into_memory_and_keys_that_are_no_te
         with pytest.raises(UserError, match=sentence):
             read_yaml(path)
     path.write_text('part: {name: a, by_name: {3: []}}')
-    with pytest.raises(UserError, match='part.by_name: expected text as each key, and is a whole number'):
+    with pytest.raises(UserError, match='a key of part.by_name: expected text, got a whole number'):
         read_yaml(path, Whole)

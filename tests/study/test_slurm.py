@@ -88,11 +88,11 @@ def test_where_there_is_no_slurm_that_is_one_sentence(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('text, sentence', [
-    ('acount: x', "has 'acount', which nothing reads; did you mean 'account'?; known are partition, account, time"),
-    ('cpus: many', 'cpus: expected a whole number, and is text'),
+    ('acount: x', "unknown field `acount`; did you mean 'account'"),
+    ('cpus: many', 'cpus: expected a whole number, got text'),
     ('cpus: 0', 'cpus: expected a whole number >= 1'),
-    ('time: [1, 2]', 'time: expected text, and is a list'),
-    ('environment: module load cuda', 'environment: expected a list of texts, and is text'),
+    ('time: [1, 2]', 'time: expected text, got a list'),
+    ('environment: module load cuda', 'environment: expected a list, got text'),
 ])  # fmt: skip
 def test_a_mistake_in_a_profile_is_one_sentence(tmp_path, text, sentence):
     (path := tmp_path / 'site.yaml').write_text(text)

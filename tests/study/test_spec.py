@@ -143,9 +143,9 @@ def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmen
 @pytest.mark.parametrize(
     'changes, sentence',
     [
-        (dict(seedz=[1]), "has 'seedz', which nothing reads; did you mean 'seeds'"),
+        (dict(seedz=[1]), "unknown field `seedz`; did you mean 'seeds'"),
         (dict(rows=[]), r'a study wants rows \(or cross\)'),
-        (dict(rows=[dict(name='a')]), r'rows\[0\]: lacks config'),
+        (dict(rows=[dict(name='a')]), r'rows\[0\]: object missing required field `config`'),
         (dict(rows=[dict(name='a', config='x'), dict(name='A', config='x')]), 'have the same name'),
         (dict(rows=[dict(name='a', config='x', against='b')]), "builds on 'b', which is no row"),
         (dict(rows=[dict(name='a', config='x', published='z')]), "has no row 'z'"),
@@ -160,7 +160,10 @@ def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmen
             dict(cross=cross(interactions=[['a', 'c']])),
             r"the interaction \['a', 'c'\] is not of two of its factors: a, b",
         ),
-        (dict(cross=cross(fractions='1/2')), "cross: has 'fractions', which nothing reads; did you mean 'fraction'"),
+        (
+            dict(cross=cross(fractions='1/2')),
+            "cross: object contains unknown field `fractions`; did you mean 'fraction'",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_study_is_one_sentence(tmp_path, changes, sentence):
@@ -185,10 +188,13 @@ def test_a_value_of_any_type_at_any_key_is_taken_or_refused_in_a_sentence(tmp_pa
     'text, sentence',
     [
         ('{', 'is not a whole YAML file: while parsing'),
-        ('- images: 3', 'expected keys and values, and is a list'),
-        ('image: 3', "has 'image', which nothing reads; did you mean 'images'"),
-        ('images: 3', 'lacks text'),
-        ('{text: a, rate: 1, rate_source: b, images: 3, widths: {out: 4}}', 'widths: lacks features'),
+        ('- images: 3', 'expected keys and values, got a list'),
+        ('image: 3', "unknown field `image`; did you mean 'images'"),
+        ('images: 3', 'missing required field `text`'),
+        (
+            '{text: a, rate: 1, rate_source: b, images: 3, widths: {out: 4}}',
+            'widths: object missing required field `features`',
+        ),
     ],
 )
 def test_a_mistake_in_a_scale_is_one_sentence(tmp_path, text, sentence):
