@@ -27,11 +27,10 @@ from mmengine.runner.checkpoint import load_state_dict
 from mmengine.utils import apply_to
 
 import mmairl
-from mmairl.configs import flat, read_plain_yaml, walk
+from mmairl.configs import flat, read_plain_yaml
 from mmairl.errors import UserError
 from mmairl.files import output, write_checkpoint, write_text
 from mmairl.models.processes import network_of
-from mmairl.registry import is_ours
 from mmairl.weights.load import DamagedCheckpoint, Device, fetched, load_checkpoint
 from mmairl.weights.pickles import PlainPickles
 
@@ -215,16 +214,9 @@ class Checkpointed:
             run=self.start.run,
             mmairl_version=mmairl.__version__,
             mmengine_version=mmengine.__version__,
-            types=types(self.cfg),
         )
         metainfo = getattr(self.train_dataloader.dataset, 'metainfo', None)
         return origin if metainfo is None else {**origin, 'dataset_meta': metainfo}
-
-
-def types(cfg: Config) -> dict[str, bool]:
-    """Return the types that a config names, and whether each is ours: another version may have no class of that name."""
-    named = {value for keys, value in walk(cfg.to_dict()) if keys[-1:] == ('type',) and isinstance(value, str)}
-    return {name: is_ours(name) for name in sorted(named)}
 
 
 def settings(cfg: Config) -> dict[str, str]:

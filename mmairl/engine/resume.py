@@ -16,7 +16,6 @@ from mmengine.runner import Runner
 
 import mmairl
 from mmairl.errors import UserError
-from mmairl.registry import is_ours
 
 PROGRESS = ('last_step', '_global_step', '_last_value', 'verbose', 'best', 'num_bad_epochs', 'cooldown_counter')
 # How a step is computed, not which.
@@ -43,7 +42,6 @@ def take_up(runner: Runner, checkpoint: dict[str, Any], path: str, today: dict[s
     """Put a runner, which has the weights, where the checkpoint was made; `today` are its config's settings."""
     with resuming(path):
         meta, loop, schedules = checkpoint['meta'], runner.train_loop, runner.param_schedulers or []
-        changes = version_changes(meta)
         require_same_optimizer(checkpoint, runner.optim_wrapper.optimizer.param_groups, today)
         if 'message_hub' in checkpoint:
             info = checkpoint['message_hub']['runtime_info']
@@ -53,7 +51,9 @@ def take_up(runner: Runner, checkpoint: dict[str, Any], path: str, today: dict[s
         if meta.get('seed') is not None and meta['seed'] != runner._randomness_cfg.get('seed'):
             runner._randomness_cfg.update(seed=meta['seed'])
             runner.set_randomness(**runner._randomness_cfg)
-        changes += take_up_optimizer(runner.optim_wrapper, schedules, checkpoint, len(runner.train_dataloader))
+        changes = take_up_optimizer(runner.optim_wrapper, schedules, checkpoint, len(runner.train_dataloader))
+    if (before := meta.get('mmairl_version', 'before versions were kept')) != mmairl.__version__:
+        changes.insert(0, ('mmairl', before, mmairl.__version__, 'applied'))
     changes += config_changes(meta.get('settings'), today)
     if changes:
         runner.logger.warning(table(changes))
@@ -107,19 +107,6 @@ def _step_to(schedules: Sequence[_ParamScheduler], meta: dict[str, Any], epoch_l
             for schedule in schedules:
                 if ends or not schedule.by_epoch:
                     schedule.step()
-
-
-def version_changes(meta: dict[str, Any]) -> list[Change]:
-    """Refuse a checkpoint by whose version a name of the config was ours that is the platform's today, or the reverse."""
-    before = meta.get('mmairl_version', 'before versions were kept')
-    for name, ours in meta.get('types', {}).items():
-        if ours != is_ours(name):
-            owners = ['mmairl' if own else 'another package' for own in (ours, is_ours(name))]
-            raise UserError(
-                f"the config's {name} was of {owners[0]} when the checkpoint was made (mmairl {before}) and is of {owners[1]} "
-                f'now (mmairl {mmairl.__version__}): {AGAIN}'
-            )
-    return [] if before == mmairl.__version__ else [('mmairl', before, mmairl.__version__, 'applied')]
 
 
 def require_same_optimizer(checkpoint: dict[str, Any], groups: Groups, today: dict[str, str]) -> None:
