@@ -65,29 +65,22 @@ def take_up_optimizer(
     checkpoint: dict[str, Any],
     epoch_length: int,
 ) -> list[Change]:
-    """Load the optimizer's state and its schedules; what today's config sets otherwise is applied, and returned."""
-    saved, states = checkpoint['optimizer']['param_groups'], checkpoint.get('param_schedulers') or []
+    """Load the optimizer's state and its schedules; hyperparameters that today's config sets otherwise hold."""
+    states, groups = checkpoint.get('param_schedulers') or [], optim_wrapper.optimizer.param_groups
     kept = [_settings(schedule.state_dict()) for schedule in schedules] == [_settings(state) for state in states]
-    before = saved[0].get('lr')
     if not kept:
         _step_to(schedules, checkpoint['meta'], epoch_length)
-    today = [dict(group) for group in optim_wrapper.optimizer.param_groups]
+    today = [dict(group) for group in groups]
     optim_wrapper.load_state_dict(checkpoint['optimizer'])
-    groups = optim_wrapper.optimizer.param_groups  # other dictionaries than before
-    changes: dict[str, Change] = {}
-    scheduled = {schedule.param_name for schedule in schedules}
-    for group, wanted in zip(groups, today):
-        for key, value in wanted.items():
-            if key in FORM or (kept and key in scheduled) or group.get(key) == value:
-                continue
-            changes[key] = (f'optimizer: {key}', group.get(key), value, 'applied')
-            group[key] = value
+    not_ours = {*FORM, *(schedule.param_name for schedule in schedules if kept)}
+    for group, wanted in zip(optim_wrapper.optimizer.param_groups, today):
+        group.update({key: value for key, value in wanted.items() if key not in not_ours})
     if kept:
         for schedule, state in zip(schedules, states):
             schedule.load_state_dict(state)
-    else:
-        changes['lr'] = ('schedules: lr at this point', before, groups[0].get('lr'), 'made anew for the whole run')
-    return list(changes.values())
+        return []
+    before = checkpoint['optimizer']['param_groups'][0].get('lr')
+    return [('schedules: lr at this point', before, today[0].get('lr'), 'made anew for the whole run')]
 
 
 def _settings(state: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from mmairl.data.views import inner_most, require_channels
 from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.hooks.momentum import MomentumHook, QueueHook
-from mmairl.models.batchnorm import SplitBN, SyncBN, norms_of
+from mmairl.models.batchnorm import SyncBN, norms_of
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 from mmairl.weights.load import require_same_keys
@@ -34,11 +34,6 @@ class PreflightHook(Hook):
         if norms and batch * (processes if joined else 1) == 1:
             raise UserError(
                 'a batch of one has no batch statistics, and the network has batch norm; raise total_batch_size'
-            )
-        if getattr(model, 'shuffle_bn', False):
-            replicas = max([layer.replicas // processes for layer in norms if isinstance(layer, SplitBN)] + [1])
-            runner.logger.info(
-                f'ShuffleBN: the key batch is permuted across {processes} processes of {replicas} virtual replicas each'
             )
         hooks = {type(hook) for hook in runner.hooks}
         if getattr(model, 'teacher', None) is not None and not any(issubclass(hook, MomentumHook) for hook in hooks):
