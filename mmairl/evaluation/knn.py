@@ -47,23 +47,6 @@ def vote(similarity: Tensor, labels: Tensor, classes: int, temperature: float = 
     return scores.scatter_add_(1, labels, (nearness / temperature).exp())
 
 
-def knn_accuracy(
-    train: Features,
-    test: Features,
-    ks: Sequence[int] = (20, 200),
-    temperature: float = TEMPERATURE,
-    device: str | torch.device = 'cpu',
-) -> dict[int, float]:
-    """Top-1 accuracy in percent on `test` for each k.
-
-    >>> here = Features(torch.eye(3), torch.tensor([0, 1, 2]))
-    >>> knn_accuracy(here, here, ks=[1])
-    {1: 100.0}
-    """
-    rights = knn_right(train, test, ks, temperature, device)
-    return {k: 100 * int(right.sum()) / len(right) for k, right in rights.items()}
-
-
 def knn_right(
     train: Features,
     test: Features,
@@ -74,6 +57,10 @@ def knn_right(
     """Mark the images of `test` that are recognised, for each k; the neighbours are searched once for the largest.
 
     Each process searches for its share of the test images.
+
+    >>> here = Features(torch.eye(3), torch.tensor([0, 1, 2]))
+    >>> knn_right(here, here, ks=[1])
+    {1: tensor([True, True, True])}
     """
     if max(ks) > len(train.x):
         print_log(f'there are {len(train.x)} training images: all of them vote for a larger k', logger='current')

@@ -1,7 +1,7 @@
 """Metrics of classification, from class scores and labels, at once or batch by batch in a runner."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ def single_label_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> d
 
 
 def multi_label_scores(scores: Tensor, labels: Tensor) -> dict[str, float]:
-    return {'mAP (11 points)': 100 * mean_ap(scores, labels, 11), 'mAP': 100 * mean_ap(scores, labels)}
+    return {'mAP (11 points)': 100 * mean_ap(scores, labels, ap11), 'mAP': 100 * mean_ap(scores, labels)}
 
 
 def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
@@ -102,13 +102,12 @@ def ap11(scores: Tensor, y: Tensor) -> float:
     return float(sum(reached)) / 11
 
 
-def mean_ap(scores: Tensor, labels: Tensor, points: int | None = None) -> float:
-    """Mean over the classes of the average precision, or with `points=11` of VOC2007's.
+def mean_ap(scores: Tensor, labels: Tensor, measure: Callable[[Tensor, Tensor], float] = average_precision) -> float:
+    """Mean over the classes of the average precision, or of `ap11`.
 
     An image with label -1 for a class (VOC's 'difficult') does not count there; a class without a positive has no
     average precision and is left out.
     """
-    measure = {None: average_precision, 11: ap11}[points]
     shown = (labels == 1).any(dim=0).nonzero().squeeze(1).tolist()
     if not shown:
         raise UserError(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Features, progress
-from mmairl.evaluation.metrics import average_precision, mean_ap, require_labels, scores_of
+from mmairl.evaluation.metrics import ap11, average_precision, mean_ap, require_labels, scores_of
 
 # The published grid: powers of ten from 1e-7 to 100 and of two from 2^-19 to 2^-4. Of equal costs the smallest is taken.
 COSTS = tuple(sorted([10.0**power for power in range(-7, 3)] + [2.0**power for power in range(-19, -3)]))
@@ -66,7 +66,7 @@ def svm(train: Features, test: Features, costs: Sequence[float] = COSTS, seed: i
     ap = {label: _ap(decisions[:, label], y_test[:, label]) for label in _shown(y_test)}
     return SVMResult(
         map=float(np.mean(list(ap.values()))),
-        map11=100 * mean_ap(decisions, y_test, 11),
+        map11=100 * mean_ap(decisions, y_test, ap11),
         per_class=ap,
         cost={label: cost for label, (_, cost) in enumerate(fitted)},
         accuracy=scores_of('top-1', decisions, test.y)['top-1'] if test.y.ndim == 1 else None,

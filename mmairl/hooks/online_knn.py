@@ -10,7 +10,7 @@ from mmengine.runner import Runner
 from mmairl.data.views import require_channels
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction, Features, stored
-from mmairl.evaluation.knn import knn_accuracy
+from mmairl.evaluation.knn import knn_right
 from mmairl.models.processes import network_of
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATASETS, HOOKS
@@ -46,7 +46,8 @@ class OnlineKNNHook(Hook):
         with same_randomness():
             train, test = self._features(runner)
         k = min(self.k, len(train.y))
-        accuracy = knn_accuracy(train, test, [k], device=next(runner.model.parameters()).device)[k]
+        right = knn_right(train, test, [k], device=next(runner.model.parameters()).device)[k]
+        accuracy = 100 * int(right.sum()) / len(right)
         if is_main_process():
             runner.visualizer.add_scalars({'knn_accuracy': accuracy}, step=runner.iter + 1)
             runner.message_hub.update_scalar('train/knn_accuracy', accuracy)

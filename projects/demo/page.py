@@ -20,7 +20,7 @@ from mmairl.engine.launch import train
 from mmairl.engine.scalars import read_scalars
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features, extract
-from mmairl.evaluation.knn import knn_accuracy
+from mmairl.evaluation.knn import knn_right
 from mmairl.evaluation.logreg import QUICK, logistic_regression
 from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.protocol import Result
@@ -82,7 +82,8 @@ def measure_subjects(
         if backbone is None:
             features = tuple(Features(halved(part.x), part.y) for part in features)
         linear = logistic_regression(*features, strengths=QUICK, device=device, standardise=True)
-        scores = {SCORE: knn_accuracy(*features, [K], device=device)[K], 'logistic regression': linear.scores['top-1']}
+        right = knn_right(*features, [K], device=device)[K]
+        scores = {SCORE: 100 * int(right.sum()) / len(right), 'logistic regression': linear.scores['top-1']}
         name = {'pixels': 'raw pixels, half size', 'random': 'random initialisation'}.get(subject, 'trained student')
         results.append(Result(name, scores, time.perf_counter() - start))
         kept[name] = features

@@ -8,11 +8,11 @@ from mmairl.evaluation import knn
 
 def test_accuracy_equals_scikit_learns(digits):
     x, x_test = (part.x.double().numpy() for part in digits)
-    for k, found in knn.knn_accuracy(*digits, [1, 20, 200]).items():
+    for k, right in knn.knn_right(*digits, [1, 20, 200]).items():
         # scikit-learn measures 1 - cosine; the votes are exp(cosine / temperature).
         reference = KNeighborsClassifier(k, metric='cosine', weights=lambda distance: np.exp((1 - distance) / 0.07))
         expected = 100 * reference.fit(x, digits[0].y).score(x_test, digits[1].y)
-        assert found == pytest.approx(expected, abs=1e-4)
+        assert 100 * right.double().mean().item() == pytest.approx(expected, abs=1e-4)
 
 
 def test_blocks_give_what_the_whole_similarity_matrix_gives(digits, monkeypatch):
@@ -37,5 +37,6 @@ def test_a_near_neighbour_outvotes_two_far_ones_and_votes_overflow_at_no_tempera
 def test_more_neighbours_than_images_are_all_images(digits, monkeypatch):
     said = []
     monkeypatch.setattr(knn, 'print_log', lambda text, **_: said.append(text))
-    assert knn.knn_accuracy(*digits, ks=[20, 5000]) == knn.knn_accuracy(*digits, ks=[20, 1200])
+    found, wanted = (knn.knn_right(*digits, ks=[20, k]) for k in (5000, 1200))
+    assert list(found) == list(wanted) == [20, 1200] and all(found[k].equal(wanted[k]) for k in found)
     assert said == ['there are 1200 training images: all of them vote for a larger k']

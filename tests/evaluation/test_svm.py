@@ -12,7 +12,7 @@ from sklearn.svm import LinearSVC
 from mmairl.errors import UserError
 from mmairl.evaluation import svm as module
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.metrics import mean_ap
+from mmairl.evaluation.metrics import ap11, mean_ap
 from mmairl.evaluation.svm import COSTS, classifier, draw, low_shot, svm
 
 GRID = (0.01, 1.0, 0.1)
@@ -67,7 +67,7 @@ def test_difficult_images_are_left_out_and_all_scores_equal_scikit_learns(kinds)
     assert result.per_class == pytest.approx({label: ap for label, (ap, _, _) in enumerate(expected)}, abs=1e-9)
     assert result.map == pytest.approx(np.mean([ap for ap, _, _ in expected]), abs=1e-9)
     decisions = torch.tensor(np.stack([values for _, _, values in expected], axis=1))
-    assert result.map11 == pytest.approx(100 * mean_ap(decisions, test.y, points=11), abs=1e-9)
+    assert result.map11 == pytest.approx(100 * mean_ap(decisions, test.y, ap11), abs=1e-9)
     assert result.accuracy is None
 
     counted = svm(Features(train.x, train.y.clamp(min=0)), test, GRID)

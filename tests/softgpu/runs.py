@@ -25,7 +25,7 @@ from mmairl.engine.checkpoint import trust_mmengine_checkpoints  # noqa: E402
 from mmairl.engine.distributed import start_processes  # noqa: E402
 from mmairl.engine.launch import strategy_named  # noqa: E402
 from mmairl.evaluation.features import Extraction, extract  # noqa: E402
-from mmairl.evaluation.knn import knn_accuracy  # noqa: E402
+from mmairl.evaluation.knn import knn_right  # noqa: E402
 from mmairl.evaluation.logreg import logistic_regression  # noqa: E402
 from mmairl.models.heads import unit  # noqa: E402
 from mmairl.models.processes import own_parts  # noqa: E402
@@ -257,7 +257,7 @@ def evaluated() -> dict:
     settings = Extraction((0.0,) * 3, (1.0,) * 3, device=DEVICE)
     train, test = (extract(network, Subset(part, range(len(part))), settings) for part in data)
     fitted = logistic_regression(train, test, strengths=[1e-2, 1.0], device=DEVICE)
-    knn = knn_accuracy(train, test, [5], device=DEVICE)[5]
+    knn = 100 * knn_right(train, test, [5], device=DEVICE)[5].double().mean().item()
     return dict(features=train.x.cpu(), knn=knn, logreg=fitted.scores, strength=fitted.strength)
 
 
