@@ -96,17 +96,9 @@ class CPUKernels:
         return mean, torch.rsqrt(var + eps)
 
     @staticmethod
-    def batch_norm_gather_stats_with_counts(
-        _: Tensor,
-        means: Tensor,
-        invstds: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        momentum: float,
-        eps: float,
-        counts: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    def batch_norm_gather_stats_with_counts(_, means: Tensor, invstds: Tensor, *settings) -> tuple[Tensor, Tensor]:
         """Join the processes' variances, each about its own mean, and move the running statistics."""
+        running_mean, running_var, momentum, eps, counts = settings
         shares, total = counts.unsqueeze(1), counts.sum()
         mean = (shares * means).sum(dim=0) / total
         var = (shares * (invstds**-2 - eps + (means - mean).square())).sum(dim=0) / total
@@ -133,17 +125,9 @@ class CPUKernels:
         return to_bias, to_weight / invstd, to_weight, to_bias
 
     @staticmethod
-    def batch_norm_backward_elemt(
-        grad: Tensor,
-        x: Tensor,
-        mean: Tensor,
-        invstd: Tensor,
-        weight: Tensor | None,
-        sum_dy: Tensor,
-        sum_dy_xmu: Tensor,
-        counts: Tensor,
-    ) -> Tensor:
+    def batch_norm_backward_elemt(grad: Tensor, x: Tensor, mean: Tensor, invstd: Tensor, weight, *sums) -> Tensor:
         """dx = w s (dy - sum dy / n - (x - m) s^2 sum (dy (x - m)) / n), with s = 1 / deviation and the sums over all rows."""
+        sum_dy, sum_dy_xmu, counts = sums
         scale, total = invstd if weight is None else invstd * weight, counts.sum()
         slope, offset = -scale * invstd.square() * sum_dy_xmu / total, -scale * sum_dy / total
         rest, *_ = torch.native_batch_norm(wide(x), slope, offset, mean, torch.ones_like(mean), False, 0.0, 0.0)

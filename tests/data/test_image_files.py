@@ -57,9 +57,17 @@ def test_sixteen_bit_greys_are_scaled_not_clipped():
     assert high_byte_first[:2] == b'MM' and np.array_equal(pixels(high_byte_first), wanted)
 
 
-def test_a_grey_image_whose_white_nobody_knows_is_to_be_read_as_it_is_stored():
-    for values in (np.float32([[0, 0.5]]), np.int32([[0, 257]])):
-        assert reason(encoded(Image.fromarray(values), 'TIFF')) is Reason.NOT_RGB
+def test_a_tiff_of_other_numbers_or_channels_is_to_be_read_as_it_is_stored():
+    tiffs = [encoded(Image.fromarray(values), 'TIFF') for values in (np.float32([[0, 0.5]]), np.int32([[0, 257]]))]
+    tifffile = pytest.importorskip('tifffile', reason='tifffile is not installed (pip install tifffile)')
+    tifffile.imwrite(
+        file := io.BytesIO(), np.zeros((6, 9, 5), np.uint16), photometric='minisblack', planarconfig='contig'
+    )
+    for tiff in (*tiffs, file.getvalue()):
+        with pytest.raises(
+            UnreadableImage, match='a TIFF of other channels than RGB .then set channels of the data set'
+        ):
+            decode_bytes(tiff)
 
 
 def test_inks_are_inverted_where_adobe_has_inverted_them():

@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from mmairl.data.folders import ImageFolder, UnlabelledFolder
-from mmairl.data.images import Reason, UnreadableImage, decode_bytes
+from mmairl.data.images import Reason, UnreadableImage
 from mmairl.data.packed import pack
 from mmairl.data.shards.dataset import Shards
 from mmairl.data.statistics import statistics
@@ -112,14 +112,6 @@ def test_what_is_no_such_image_is_the_files_own_fault(monkeypatch):
     monkeypatch.setitem(sys.modules, 'tifffile', None)
     with pytest.raises(UserError, match='pip install tifffile'):
         decode_stored(b'II*\0', 100)
-
-
-def test_a_tiff_that_is_not_rgb_says_so_where_rgb_is_wanted():
-    tifffile = pytest.importorskip('tifffile', reason='tifffile is not installed (pip install tifffile)')
-    file = io.BytesIO()
-    tifffile.imwrite(file, noise(6, 9, 5), photometric='minisblack', planarconfig='contig')
-    with pytest.raises(UnreadableImage, match='a TIFF of other channels than RGB .then set channels of the data set'):
-        decode_bytes(file.getvalue())
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
-"""Each batched operation against torchvision's, image by image at the same parameters, and the distributions drawn from."""
+"""Each batched operation against torchvision's, image by image at the same parameters, and what a seed draws."""
 
-import math
 from pathlib import Path
 
 import pytest
@@ -97,29 +96,10 @@ def test_a_worker_crops_as_torchvision_does_whatever_the_layout_of_the_image():
         assert torch.equal(crop.single(as_decoded, params), expected)
 
 
-def test_boxes_have_the_asked_area_and_aspect_and_stay_inside():
-    params = build(type='RandomResizedCrop', size=24, scale=(0.2, 0.6)).draw(4000, 100, 100)
-    area, ratio = params['height'] * params['width'] / 1e4, params['width'] / params['height']
-    assert area.min() > 0.19 and area.max() < 0.61 and ratio.min() > 0.73 and ratio.max() < 1.37
-    assert area.mean() == pytest.approx(0.4, abs=0.01), 'uniform in area'
-    assert ratio.log().mean() == pytest.approx(0, abs=0.01), 'log-uniform in aspect'
-    for start, length in (('top', 'height'), ('left', 'width')):
-        assert (params[start] >= 0).all() and (params[start] + params[length] <= 100).all()
-    # an image too long for any box is cropped in the middle
+def test_an_image_too_long_for_any_box_is_cropped_in_the_middle():
     crop = build(type='RandomResizedCrop', size=8, scale=(0.9, 1.0))
     assert box(crop.draw(5, 10, 100), 4) == [0, (100 - 13) // 2, 10, 13]
     assert box(crop.draw(5, 100, 10), 4) == [(100 - 13) // 2, 0, 13, 10]
-
-
-def test_jitter_draws_uniform_factors_in_every_order():
-    params = build(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.3, saturation=0.2, hue=0.1).draw(9600, 1, 1)
-    assert params['on'].float().mean() == pytest.approx(0.8, abs=0.02)
-    for column, (low, high) in enumerate([(0.6, 1.4), (0.7, 1.3), (0.8, 1.2), (-0.1, 0.1)]):
-        values = (params['amounts'][:, column] - low) / (high - low)
-        assert values.min() >= 0 and values.max() <= 1 and values.mean() == pytest.approx(0.5, abs=0.02)
-        assert values.std() == pytest.approx(1 / math.sqrt(12), abs=0.01)
-    orders = (params['order'] * torch.tensor([64, 16, 4, 1])).sum(1).unique(return_counts=True)[1]
-    assert len(orders) == 24 and orders.min() > 300 and orders.max() < 500
 
 
 def test_the_kernel_is_the_papers_tenth_of_the_image():

@@ -3,7 +3,6 @@
 Names in a tar archive are data: they are never opened as paths.
 """
 
-import hashlib
 import io
 import os
 import re
@@ -85,16 +84,6 @@ class Rows:
     classes: list[str]
     about: dict
     groups: Sequence[int] = ()  # sizes of the parts that can only be read whole; () where each image can be read alone
-
-    def digest(self, file: Path) -> str:
-        """The same for two copies of a shard."""
-        digest = hashlib.sha256(b'\0'.join(self.names))
-        for array in (self.starts, self.sizes, self.labels):
-            digest.update(array.tobytes())
-        with file.open('rb') as opened:
-            opened.seek(int(self.starts[0]))
-            digest.update(opened.read(2**16))
-        return digest.hexdigest()
 
 
 def rows_of(file: Path, name: str) -> Rows:

@@ -134,9 +134,8 @@ def search(place: tuple[Path, str, far.Stamp], cache: NodeCache | None) -> None:
     part, shard, stamp = place
     with on_disk(shard, stamp, cache) as file:
         rows = rows_of(file, printable(shard))
-        digest = rows.digest(file)
     name_ends = np.cumsum([len(name) for name in rows.names])
-    about = dict(kind=rows.kind, classes=rows.classes, about=rows.about, digest=digest)
+    about = dict(kind=rows.kind, classes=rows.classes, about=rows.about)
     about.update(count=len(rows.starts), highest=int(rows.labels.max()), letters=int(name_ends[-1]))
     about['units'] = list(rows.groups or [len(rows.starts)])
     with replacing(part) as beside, beside.open('wb') as written:
@@ -149,16 +148,14 @@ def search(place: tuple[Path, str, far.Stamp], cache: NodeCache | None) -> None:
 
 
 def refuse_unlike(shards: Sequence[str], about: list[dict]) -> None:
-    """Shards that are not labelled alike, or that are one shard twice."""
-    first, digests = about[0], {}
+    """Shards that are not labelled alike."""
+    first = about[0]
     for shard, told in zip(shards, about):
         if told['kind'] != first['kind'] or (told['kind'] == 'classes' and told['classes'] != first['classes']):
             raise UserError(
                 f'the labels of {printable(shard)} ({told["kind"]}) are not those of {printable(shards[0])} ({first["kind"]})'
                 ', or have other classes; give shards of one data set'
             )
-        if (twin := digests.setdefault(told['digest'], shard)) is not shard:
-            raise UserError(f'the shards {printable(twin)} and {printable(shard)} hold the same images; leave one out')
 
 
 def stamps_of(shards: Sequence[str]) -> tuple[list[far.Stamp], list[str]]:
@@ -179,8 +176,8 @@ def shards_at(root: str | Path | Sequence[str]) -> list[str]:
     """The shards that a config names: a file, a folder of them, a pattern, a list file (.txt), or a list of all these."""
     places = root if isinstance(root, (list, tuple)) else [root]
     shards = [shard for place in places for name in braces(os.fspath(place)) for shard in files_at(name)]
-    if not shards:
-        raise UserError('the list of shards is empty; name one or more')
+    if not shards or len(set(shards)) < len(shards):
+        raise UserError('the list of shards is empty, or names one twice; name one or more, each once')
     return shards
 
 

@@ -12,10 +12,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import resuming
 import torch
 from data.archives import archive, png
-from test_same_run import config
 from torch.utils.data import DataLoader
 
 from mmairl.data.shards import cache, far
@@ -284,20 +282,3 @@ def test_a_bug_stays_a_bug_and_is_not_tried_again(clock):
     with pytest.raises(AttributeError, match='no attribute'):
         far.asked('memory://a', lambda system, path: system.nonsense)
     assert clock.slept == []
-
-
-@pytest.mark.slow
-def test_a_run_from_the_server_that_is_left_and_gone_on_with_is_that_of_local_shards(storage, tmp_path):
-    client, _ = storage
-    pixels = np.random.default_rng(1).integers(0, 256, (37, 40, 32, 3), dtype=np.uint8)
-    for at in range(0, 37, 10):
-        content = shard(pixels[at : at + 10], at)
-        (tmp_path / f'run-{at:02}.tar').write_bytes(content)
-        client.put_object(Bucket='images', Key=f'run-{at:02}.tar', Body=content)
-    whole = resuming.run(config(tmp_path / 'whole', dict(type='Shards', root=f'{tmp_path}/run-*.tar')))
-    for name, more in dict(direct={}, cached=dict(cache=str(tmp_path / 'node'))).items():
-        shards = dict(type='Shards', root='s3://images/run-*.tar', **more)
-        resuming.run(config(tmp_path / name, shards, leave_at=3))
-        resuming.assert_the_same_run(whole, resuming.run(config(tmp_path / name, shards, resume=True)))
-        left = b''.join(file.read_bytes() for file in (tmp_path / name).rglob('*') if file.is_file())
-        assert b's3://images/run-' in left and b'verysecret' not in left and b'AKIAPUBLIC' not in left

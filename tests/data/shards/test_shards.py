@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import shutil
 import tarfile
 from itertools import islice
 from pathlib import Path
@@ -293,11 +292,10 @@ def test_bad_shards_are_one_sentence(tmp_path):
     for said, root in {
         'the shard .*gone.tar cannot be read .No such file': [str(good), str(tmp_path / 'gone.tar')],
         'the list of shards at .*gone.txt cannot be read': tmp_path / 'gone.txt',
-        'the list of shards is empty': [],
         'x.0..99999999..tar names more than 1000000 shards': tmp_path / 'x{0..99999999}.tar',
         'pipe.tar is no regular file': tmp_path / 'pipe.tar',
         'list.txt names no shard; give a file': tmp_path / 'list.txt',
-        'the shards .*a.tar and .*copy.tar hold the same images': [str(good), shutil.copy(good, tmp_path / 'copy.tar')],
+        'the list of shards is empty, or names one twice': [str(good)] * 2,
         'labels of .*unlike.tar .none. are not those of .*a.tar .numbers.': [str(good), str(unlike)],
         'no_end.tar is cut short: its end mark': tmp_path / 'no_end.tar',
         'cut.tar is cut short in its member k.png; copy': tmp_path / 'cut.tar',
