@@ -72,6 +72,22 @@ def test_a_task_of_slurm_takes_its_gpu_or_the_only_one_that_it_sees(monkeypatch,
     assert os.environ['LOCAL_RANK'] == str(gpus - 1), 'mmengine takes it for the number of the GPU'
 
 
+def test_each_step_of_slurm_meets_at_a_port_of_its_own(monkeypatch, joined):
+    """Steps of one job, and jobs, may share a machine."""
+    ports = set()
+    for name, value in dict(zip(VARIABLES['slurm'], '0008n'), MASTER_ADDR='node1').items():
+        monkeypatch.setenv(name, value)
+    for job, step in (('1', '0'), ('1', '1'), ('2', '0')):
+        monkeypatch.setenv('SLURM_JOB_ID', job)
+        monkeypatch.setenv('SLURM_STEP_ID', step)
+        for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_PORT'):
+            monkeypatch.setenv(name, '')  # so that what is set meanwhile is taken back
+        monkeypatch.delenv('MASTER_PORT')
+        start_processes('slurm')
+        ports.add(os.environ['MASTER_PORT'])
+    assert len(ports) == 3
+
+
 def test_a_torch_without_nccl_is_one_sentence(monkeypatch, joined):
     monkeypatch.setattr(dist, 'is_nccl_available', lambda: False)
     for name in VARIABLES['pytorch']:
