@@ -37,11 +37,6 @@ class ExactCheckpointHook(CheckpointHook):
         if self.args:  # mmengine keeps keys that it does not know for its own way to save
             raise UserError(f'default_hooks.checkpoint has no key {", ".join(self.args)}; correct or remove it')
         trust_mmengine_checkpoints()  # for mmengine's own runner, whose reader refuses what it has written itself
-        if not re.fullmatch(r'[^/\\{}]*\{\}[^/\\{}]*\.pth', self.filename_tmpl):
-            raise UserError(
-                f"default_hooks.checkpoint.filename_tmpl='{self.filename_tmpl}' is not a plain file name with one {{}} for the "
-                "step; set one such as 'epoch_{}.pth'"
-            )
         self.writer = BackgroundWriter()
         self.due: int | None = None
         self.saved: str | None = None  # the last checkpoint of finite weights

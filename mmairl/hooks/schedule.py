@@ -10,6 +10,8 @@ from mmairl.errors import UserError
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 
+CURVES = dict(linear=lambda way: way, cosine=lambda way: (1 - math.cos(math.pi * way)) / 2, step=lambda way: 0)
+
 
 def value_at(share: float, start: float, end: float, until: float = 1.0, curve: str = 'linear') -> float:
     """The value at a share of the run: from `start` to `end` by a line, a cosine or a step, and `end` from `until` on.
@@ -17,10 +19,8 @@ def value_at(share: float, start: float, end: float, until: float = 1.0, curve: 
     >>> value_at(0.05, 0.04, 0.08, until=0.1), value_at(0.05, 1, 0, until=0.1, curve='step')
     (0.06, 1)
     """
-    way = min(1.0, share / until)
-    if way == 1 or curve == 'step':
-        return end if way == 1 else start
-    return start + (end - start) * (way if curve == 'linear' else (1 - math.cos(math.pi * way)) / 2)
+    way, along = min(1.0, share / until), CURVES[curve]
+    return end if way == 1 else start + (end - start) * along(way)
 
 
 @HOOKS.register_module()
@@ -33,15 +33,8 @@ class ScheduleHook(Hook):
     """
 
     def __init__(self, values: dict[str, dict]) -> None:
-        for place, schedule in values.items():
-            try:
-                value_at(0.0, **schedule)
-            except (TypeError, ZeroDivisionError) as error:
-                raise UserError(
-                    f"ScheduleHook wants start, end and a positive `until` for '{place}', not {schedule}"
-                ) from error
-            if schedule.get('curve', 'linear') not in ('linear', 'cosine', 'step'):
-                raise UserError(f"the curve of '{place}' is '{schedule['curve']}'; say linear, cosine or step")
+        for schedule in values.values():
+            value_at(0.0, **schedule)
         self.values = values
 
     def before_train(self, runner: Runner) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from mmairl.engine import launch
 from mmairl.errors import UserError
-from mmairl.hooks.schedule import ScheduleHook, value_at
+from mmairl.hooks.schedule import value_at
+from mmairl.registry import HOOKS
 
 
 @pytest.mark.parametrize(
@@ -35,5 +36,5 @@ def test_a_place_that_is_not_there_and_a_schedule_that_is_none_are_one_sentence(
         with pytest.raises(UserError, match='the network has no such number'):
             launch.train(cfg)
     for wrong in (dict(start=0), dict(start=0, end=1, until=0), dict(start=0, end=1, curve='zigzag')):
-        with pytest.raises(UserError, match='head.temperature'):
-            ScheduleHook({'head.temperature': wrong})
+        with pytest.raises(UserError, match='ScheduleHook cannot be built .*(missing|division|zigzag)'):
+            HOOKS.build(dict(type='ScheduleHook', values={'head.temperature': wrong}))
