@@ -1,6 +1,7 @@
 """The suites of comparisons: each makes its cases when it is asked for, at full or (`quick`) at test size."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from mmairl.models.classifier import Classifier
 from mmairl.optim.head_sgd import HeadSGD
 from mmairl.weights.norms import weight_norms
 from projects.benchmark.augment import augment
+from projects.benchmark.crops import crops
 from projects.benchmark.loader import loader, many_files
 from projects.benchmark.loss import loss
 from projects.benchmark.optim import optim
@@ -109,5 +111,6 @@ SUITES: dict[str, Callable[[str, bool], Iterator[Case]]] = dict(
     loader=loader,
     many_files=many_files,
     saving=saving,
-    step=step,
+    step=lambda device, quick: chain(step(device, quick), crops(device, quick)),
+    crops=crops,  # these alone
 )

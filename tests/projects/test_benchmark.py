@@ -12,14 +12,14 @@ import torch
 
 from mmairl.engine.launch import register
 from mmairl.errors import UserError
-from projects.benchmark import augment, gpu, scaling, step, timing
+from projects.benchmark import augment, crops, gpu, scaling, step, timing
 from projects.benchmark.limits import Limits
 from projects.benchmark.suites import SUITES
 from projects.benchmark.timing import Case, compare
 from projects.benchmark.wheels import wheels
 
 ROOT = Path(__file__).parents[2]
-SLOW = ('step', 'saving', 'linear', 'analysis', 'loader', 'many_files')
+SLOW = ('step', 'crops', 'saving', 'linear', 'analysis', 'loader', 'many_files')
 
 
 @pytest.mark.parametrize('name', [pytest.param(s, marks=[pytest.mark.slow] if s in SLOW else []) for s in SUITES])
@@ -75,6 +75,7 @@ def test_lightly_takes_the_same_step_from_the_same_weights():
     pytest.importorskip('lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly')
     assert list(step.peers()) == ["mmpretrain's BYOL", "lightly's BYOL"]
     step.check_one_step()
+    crops.check_one_step()
 
 
 def test_a_stage_of_the_visit_to_a_gpu_that_fails_or_is_cut_off_loses_no_other(tmp_path, monkeypatch):
