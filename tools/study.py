@@ -34,6 +34,7 @@ from mmairl.study.collect import collect
 from mmairl.study.conduct import complete, look_into, until_decided
 from mmairl.study.given import form
 from mmairl.study.guard import at_scale, compare, require_fair
+from mmairl.study.label_free import measured_networks, regret_record
 from mmairl.study.measure import data_of, is_local
 from mmairl.study.numbers.looks import USUAL, begin
 from mmairl.study.numbers.power import more_runs, plan_seeds
@@ -80,6 +81,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--until-decided', action='store_true', help='add seeds until every comparison is decided')
     parser.add_argument(
         '--most', type=positive, metavar='RUNS', help=f'--until-decided: at most so many (default: {USUAL} of each row)'
+    )
+    parser.add_argument(
+        '--measures', action='store_true', help='what choosing its networks without labels would cost: docs/measures.md'
     )
     parser.add_argument('--collect', action='store_true', help='write the page of what is there, and leave')
     return parser.parse_args()
@@ -138,7 +142,10 @@ def main() -> None:
         return
     if not args.collect and not args.until_decided:
         complete(runs, jobs, devices, say)
-    record = collect(study, configs, scale, runs, out, left_out)
+    further = {}
+    if args.measures:
+        further['measures'] = regret_record(study, configs, *measured_networks(study, configs, runs, tasks, say))
+    record = collect(study, configs, scale, runs, out, left_out, **further)
     write_text(out / 'table.md', markdown(record))
     write_text(out / 'table.tex', latex(record))
     print(markdown(record))

@@ -22,6 +22,8 @@ class PairwiseHead(nn.Module):
     With two views and a symmetric network that is both directions; with one query it is one direction.
     """
 
+    rewards = ('alignment',)  # the measures without labels that its loss improves by itself
+
     def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
         pairs = [self.pair(q[i], k[j], negatives) for i, j in product(q, k) if i != j]
         terms = {name: torch.stack([pair[name] for pair in pairs]) for name in pairs[0]}
@@ -38,6 +40,8 @@ class ContrastiveHead(PairwiseHead):
 
     Also reports the instance accuracy: how often the positive is nearer than every negative.
     """
+
+    rewards = ('alignment', 'uniformity')
 
     def __init__(self, temperature: float = 0.2) -> None:
         super().__init__()

@@ -55,6 +55,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         charts=charts,
         factors=factors,
         searches=search_section(study) if study.get('search') else None,
+        regret=_regret(study.get('measures')),
         cost=_cost(study),
         duration=duration,
         signed=signed,
@@ -129,6 +130,18 @@ def _cost(study: Mapping) -> dict[str, Any]:
         same=all(flops) and max(flops) <= 1.01 * min(flops),
         equal={key: pairs for key, of in equal.items() if (pairs := [pair for pair in of if 'estimate' in pair])},
         without={(of['row'], of['on']): of for family in equal.values() for of in family if 'estimate' not in of},
+    )
+
+
+def _regret(record: Mapping | None) -> dict[str, Any]:
+    """Return the matrix of measures by situations, and which measures the losses of a situation's rows reward."""
+    if not record or not record['situations']:
+        return {}
+    every = sorted(set().union(*record['rewarded'].values()))
+    return dict(
+        record,
+        names=list(dict.fromkeys(name for cells in record['situations'].values() for name in cells)),
+        by_loss={situation: record['rewarded'].get(situation, every) for situation in record['situations']},
     )
 
 

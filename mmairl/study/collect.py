@@ -36,8 +36,9 @@ def collect(
     runs: Sequence[Run],
     out: Path,
     rows_left_out: Sequence[str] = (),
+    **further: Any,
 ) -> dict[str, Any]:
-    """Write the record of everything that is there to study.json, and return it."""
+    """Write the record of everything that is there to study.json, with what else is given, and return it."""
     compared = compare(study, configs)
     changed = {entry['row']: entry['found'] for entry in compared}
     numbers = {row.name: study.printed(row) for row in study.rows}
@@ -87,6 +88,7 @@ def collect(
         fairness=dict(before=compared, after=after(trained), hidden=hidden(trained)),
         reading=study.reading.get(scale.name, ''),
         assumptions=assumptions(configs, sorted({task for run in runs for task in run.tasks})),
+        **further,
     )
     scores = [metric['key'] for metric in record['metrics']]
     if study.search:

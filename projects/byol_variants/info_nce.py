@@ -22,6 +22,8 @@ class InfoNCEHead(nn.Module):
     that is BYOL's loss less 4, and 4 alpha times NT-Xent's mean over the 2B rows.
     """
 
+    rewards = ('alignment', 'uniformity')
+
     def __init__(self, alpha: float = 0.1, beta: float = 1.0) -> None:
         super().__init__()
         if alpha <= 0 or not 0 <= beta <= 1:

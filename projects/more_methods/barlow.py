@@ -16,6 +16,8 @@ class BarlowTwinsHead(PairwiseHead):
     `scale` multiplies the loss; the release has 0.024 there, which LARS hides.
     """
 
+    rewards = ('alignment', 'RankMe')
+
     def __init__(self, weight: float = 0.0051, scale: float = 1.0) -> None:
         super().__init__()
         self.weight, self.scale = weight, scale

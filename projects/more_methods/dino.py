@@ -37,6 +37,8 @@ class DINOHead(PairwiseHead):
     temperature of the keys keeps them from being uniform. A centre_momentum of 1 is no centring.
     """
 
+    rewards = ('alignment', 'k-NN on clusters')
+
     def __init__(
         self, prototypes: int, temperature: float = 0.1, key_temperature: float = 0.04, centre_momentum: float = 0.9
     ) -> None:

@@ -33,6 +33,8 @@ class LeJEPAHead(nn.Module):
     slices anew, the same in all processes.
     """
 
+    rewards = ('alignment', 'Epps-Pulley', 'RankMe')
+
     def __init__(self, weight: float = 0.05, slices: int = 1024, points: int = 17, reach: float = 3.0) -> None:
         super().__init__()
         self.weight, self.slices = weight, slices

@@ -14,6 +14,8 @@ from mmairl.registry import MODELS
 class BatchContrastiveHead(PairwiseHead):
     """2 t times the cross entropy of a query's cosines, over t, with the other view's keys of all processes."""
 
+    rewards = ('alignment', 'uniformity')
+
     def __init__(self, temperature: float = 0.2) -> None:
         super().__init__()
         self.temperature = temperature

@@ -32,6 +32,8 @@ class SwAVHead(PairwiseHead):
     The release's queue for batches of 256 or less is left out.
     """
 
+    rewards = ('alignment', 'k-NN on clusters')
+
     def __init__(
         self, channels: int, prototypes: int, temperature: float = 0.1, epsilon: float = 0.05, iterations: int = 3
     ) -> None:

@@ -17,6 +17,8 @@ class VICRegHead(PairwiseHead):
     c the sum of the squared covariances of different dimensions, over their number. The release halves v; the paper does not.
     """
 
+    rewards = ('alignment', 'RankMe')
+
     def __init__(self, invariance: float = 25.0, variance: float = 25.0, covariance: float = 1.0) -> None:
         super().__init__()
         self.weights = dict(invariance=invariance, variance=variance, covariance=covariance)

@@ -20,6 +20,8 @@ class CentroidHead(nn.Module):
     alternative `centroid='mean'` compares the two networks' normalised means over all views: 2 (2 - 2 q . z).
     """
 
+    rewards = ('alignment',)
+
     def __init__(self, centroid: str = 'leave_one_out') -> None:
         super().__init__()
         if centroid not in ('leave_one_out', 'mean'):
@@ -67,7 +69,7 @@ class SingularValueTerm(nn.Module):
     Z / sqrt(N) this is sum (s^2 - 1)^2, so that no decomposition is needed.
     """
 
-    name = 'singular'
+    name, rewards = 'singular', ('RankMe',)
 
     def __init__(self, weight: float = 0.004) -> None:
         super().__init__()
@@ -94,7 +96,7 @@ class BrownianTerm(nn.Module):
         per: one direction per 'image', shared by its views, per 'view' of each image, or per 'batch'.
     """
 
-    name = 'brownian'
+    name, rewards = 'brownian', ('uniformity',)
 
     def __init__(self, weight: float = 0.5, per: str = 'image') -> None:
         super().__init__()
@@ -113,7 +115,7 @@ class BrownianTerm(nn.Module):
 class UniformityTerm(nn.Module):
     """Wang and Isola's uniformity: ln of the mean of exp(-2 |q_i - q_j|^2) over a view's pairs, averaged over the views."""
 
-    name = 'uniformity'
+    name, rewards = 'uniformity', ('uniformity',)
 
     def __init__(self, weight: float = 1.0) -> None:
         super().__init__()

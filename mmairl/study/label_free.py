@@ -1,0 +1,165 @@
+"""A study's networks by the measures that need no label, and what choosing by them would cost.
+
+Regret wants the test score of networks that a study does not test: the trials of its searches. They are tested here alone,
+when the choice among them is made and noted, into files of their own that no choice reads.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mmengine.config import Config
+from msgspec import Struct
+
+from mmairl.analysis.images import Images
+from mmairl.analysis.measures import MEASURES, Measure, measures, training_loss, with_clid
+from mmairl.configs import load_config, walk
+from mmairl.evaluation.protocol import ON_FEATURES, default_device, default_workers, evaluate, settings_for
+from mmairl.files import read_json, write_json
+from mmairl.registry import MODELS
+from mmairl.study.derived import last_checkpoint
+from mmairl.study.numbers.regret import judge
+from mmairl.study.runs import Run
+from mmairl.study.search import FIRST
+from mmairl.study.spec import Study
+from mmairl.study.stored import Trained
+from mmairl.study.trials import take_best
+
+FILE = 'measures.json'
+AT_RANDOM, HELD_OUT = 'a pick at random', 'held-out labels'  # beside the measures, what no and what labels would cost
+SETTINGS, METHODS, EPOCHS = 'settings of a method', 'methods', 'epochs of a run'
+
+
+class Unlabelled(Struct):
+    """measures.json: of the weights with this digest, the measures, where they have a value, and the score on test images."""
+
+    sha256: str
+    task: str
+    score: float
+    values: dict[str, float | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network of a study that can be chosen; one along a run is of the row that it is along, after so many steps."""
+
+    row: str
+    part: str  # trial, published, compared
+    seed: int  # of a trial, the number of its search
+    trial: int | None
+    along: int | None
+    score: float
+    values: Mapping[str, float | None]
+
+
+def measured_networks(
+    study: Study, configs: Mapping[str, Config], runs: Sequence[Run], tasks: Sequence[str], say: Callable[[str], None]
+) -> tuple[str, list[Network]]:
+    """Measure the networks of a study's runs that have ended, and return the task that tests them and all of them."""
+    task = next((task for task in tasks if task in ON_FEATURES), 'knn')
+    chosen = set(_choose(runs))
+    usual = [run for run in runs if (run.row.trains or run.row.along) and run.result and run.result.checkpoint]
+    ready = [run for run in usual if run.part != 'trial' or run.folder in chosen]
+    if len(ready) < len(usual):
+        say(
+            f'{len(usual) - len(ready)} trials wait for the others of their search, before which no test image is looked at'
+        )
+    found = []
+    for place, run in enumerate(ready):
+        say(f'[{place + 1}/{len(ready)}] measures of {run.name}')
+        found.append(_network(run, configs[run.row.name], task))
+    return task, found
+
+
+def _choose(runs: Sequence[Run]) -> Iterator[Path]:
+    """Make and note the choice of every search whose trials have all ended, and yield their folders."""
+    for run in runs:
+        if run.asked.chosen and all((folder / 'result.json').is_file() for folder in run.needs):
+            take_best(run.folder, run.asked.chosen)
+            yield from run.needs
+
+
+def _network(run: Run, row: Config, task: str) -> Network:
+    path, result = run.folder / FILE, run.result
+    known = read_json(path, Unlabelled) if path.is_file() else None
+    if known is None or (known.sha256, known.task) != (result.sha256, task):
+        cfg, checkpoint = load_config(str(run.folder / 'asked' / 'config.yaml')), last_checkpoint(run.folder)
+        cfg.evaluation, how = row.evaluation, dict(device=default_device(), workers=default_workers())
+        score = result.scores.get(task) if run.part != 'trial' else None
+        if score is None:
+            score = next(iter(evaluate(cfg, task, checkpoint, settings=settings_for(task, **how)).scores.values()))
+        values = measures(Images(cfg, 1).network(str(checkpoint), 'student').to(how['device']), cfg, _loss(run), **how)
+        kept = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        write_json(path, known := Unlabelled(result.sha256, task, score, kept))
+    same = dict(part=run.part, score=known.score)
+    if run.part == 'trial':
+        values = {HELD_OUT: result.scores.get(task), **known.values}
+        return Network(
+            run.row.name, seed=run.seed - FIRST, trial=int(run.folder.name), along=None, values=values, **same
+        )
+    row, steps = (run.row.along.of, result.steps) if run.row.along else (run.row.name, None)
+    return Network(row, seed=run.seed, trial=None, along=steps, values=known.values, **same)
+
+
+def _loss(run: Run) -> float:
+    if run.asked.along:
+        return training_loss(Path(run.asked.along.of), read_json(run.folder / 'trained.json', Trained).steps)
+    return training_loss(run.folder)
+
+
+def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]:
+    """Return the choices of each situation: the settings of each row, of any row, between rows, and when to stop."""
+    networks, found = list(networks), defaultdict(lambda: defaultdict(list))
+    kept_along = {(of.row, of.seed) for of in networks if of.along}
+    for of in networks:
+        if of.trial is not None:
+            found[of.row][of.seed].append(of)
+            found[SETTINGS][of.row, of.seed].append(of)
+        if of.part == 'compared' and (of.row, of.seed) in kept_along:
+            found[EPOCHS][of.row, of.seed].append(of)
+        if of.along is None:
+            found[METHODS][of.part, of.seed, of.trial].append(of)
+    real = {name: [of for of in choices.values() if len(of) > 1] for name, choices in found.items()}
+    return {name: choices for name, choices in real.items() if choices}
+
+
+def regret_record(
+    study: Study, configs: Mapping[str, Config], task: str, networks: Sequence[Network]
+) -> dict[str, Any]:
+    """Return what the page and study.json say of the measures: each network's, and each situation's regret and words."""
+    names, situations = (AT_RANDOM, HELD_OUT, *MEASURES), {}
+    for situation, choices in choices_among(networks).items():
+        seen = {name: list(_seen(name, choices)) for name in names if situation != METHODS or _is_across(name)}
+        situations[situation] = judge({name: kept for name, kept in seen.items() if kept}, study.equivalence)
+    return dict(
+        task=task,
+        margin=study.equivalence,
+        networks=[asdict(of) for of in networks],
+        rewarded={name: sorted(set(_rewarded(cfg))) for name, cfg in configs.items()},
+        situations=situations,
+    )
+
+
+def _rewarded(cfg: Config) -> Iterator[str]:
+    """Yield the measures that a row's own loss improves, as its head and the terms of it say."""
+    for keys, value in walk(cfg.model.get('head', {})):
+        if keys[-1:] == ('type',):
+            yield from getattr(MODELS.get(value), 'rewards', ())
+
+
+def _is_across(name: str) -> bool:
+    return name not in MEASURES or MEASURES[name].across
+
+
+def _seen(measure: str, choices: Iterable[Sequence[Network]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield scores and goodness of the choices in which a measure has a value."""
+    known = MEASURES.get(measure, Measure(measure, math.inf, 0, ''))
+    for choice in choices:
+        numbers = {of: {k: math.nan if v is None else v for k, v in of.values.items()} for of in choice}
+        values = [{AT_RANDOM: 0.0, **of}.get(measure, math.nan) for of in with_clid(numbers).values()]
+        if any(map(math.isfinite, values)):
+            yield np.array([of.score for of in choice]), np.array(list(map(known.goodness, values)))
