@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 from mmengine.config import Config
 
-from mmairl.configs import load_config, walk
+from mmairl.configs import walk
 from mmairl.data.images import decoder
 from mmairl.data.shards.index import index_of, shards_at
 from mmairl.evaluation.identity import code_identity
@@ -14,19 +14,18 @@ from mmairl.evaluation.sets import innermost
 from mmairl.models.heads import PairwiseHead
 from mmairl.registry import MODELS
 
-# Every framework of the paper and the one that it changes a factor of.
-BUILT_ON = {
-    'mocov2': None,
-    'mocov2_syncbn': 'mocov2',
-    'mocov2_syncbn_predictor': 'mocov2_syncbn',
-    'mocov2_syncbn_predictor_momentum': 'mocov2_syncbn_predictor',
-    'mocov2plus': 'mocov2_syncbn_predictor_momentum',
-    'mocov2plus_complexaug': 'mocov2plus',
-    'smocov2plus': 'mocov2plus',
-    'byol': 'mocov2plus_complexaug',
-    'byol_asymmetric': 'byol',
-    'mocov2plus_lars': 'mocov2plus',
-    'byol_lars': 'byol',
+# The parts of a config that decide what a training computes.
+RUNS = (
+    'model', 'train_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'default_hooks', 'total_batch_size',
+    'custom_hooks', 'fast',
+)  # fmt: skip
+STEPS = {
+    'RandomResizedCrop': 'crop',
+    'RandomFlip': 'flip',
+    'ColorJitter': 'jitter',
+    'RandomGrayscale': 'grey',
+    'GaussianBlur': 'blur',
+    'Solarize': 'solarize',
 }
 
 
@@ -41,27 +40,15 @@ def changed(one: Config, two: Config) -> list[str]:
     return sorted(_differences(_runs(one), _runs(two), ''))
 
 
-def _runs(cfg: Config) -> dict:
-    used = (
-        'model',
-        'train_dataloader',
-        'optim_wrapper',
-        'param_scheduler',
-        'train_cfg',
-        'default_hooks',
-        'total_batch_size',
-    )
-    found = cfg.to_dict()
-    hooks = {name: hook for name, hook in found['default_hooks'].items() if name not in ('checkpoint', 'logger')}
+def _runs(cfg: Config) -> dict[str, Any]:
+    found = {key: value for key, value in cfg.to_dict().items() if key in RUNS}
+    for hook in ('checkpoint', 'logger'):
+        found['default_hooks'].pop(hook, None)
     for keys, value in list(walk(found)):
         if keys[-1:] == ('views',) and isinstance(value, list | tuple):  # what never acts is not there
             for view in value:
                 view[:] = [step for step in view if step.get('p') != 0]
-    return {
-        **{key: found[key] for key in used},
-        'default_hooks': hooks,
-        **{key: found.get(key) for key in ('custom_hooks', 'fast')},
-    }
+    return found
 
 
 def _differences(one: object, two: object, path: str) -> Iterator[str]:
@@ -96,14 +83,7 @@ def factors_of(cfg: Config) -> dict[str, str]:
 
 def _step(step: dict) -> str:
     """An operation of a view with the probability at which it acts."""
-    name = {
-        'RandomResizedCrop': 'crop',
-        'RandomFlip': 'flip',
-        'ColorJitter': 'jitter',
-        'RandomGrayscale': 'grey',
-        'GaussianBlur': 'blur',
-        'Solarize': 'solarize',
-    }.get(step['type'], step['type'])
+    name = STEPS.get(step['type'], step['type'])
     return f'{name} {step["scale"][0]}' if name == 'crop' else f'{name} {step.get("p", 0.5)}'
 
 
@@ -143,17 +123,3 @@ def images_of(described: dict) -> str:
     if not about.get('short_side'):
         return 'as they are'
     return f'packed with a short side of {about["short_side"]} pixels as JPEGs of quality {about["quality"]}'
-
-
-def markdown(configs: Path) -> str:
-    """The table framework x factor from the resolved configs; bold is what changes from the row it builds on."""
-    rows = {name: factors_of(load_config(configs / f'{name}_r50_200e.py')) for name in BUILT_ON}
-    names = list(next(iter(rows.values())))
-    lines = [f'| framework | {" | ".join(names)} |', '|---' * (len(names) + 1) + '|']
-    for name, base in BUILT_ON.items():
-        cells = [
-            f'**{rows[name][key]}**' if base and rows[name][key] != rows[base][key] else rows[name][key]
-            for key in names
-        ]
-        lines.append(f'| `{name}` | {" | ".join(cells)} |')
-    return '\n'.join(lines) + '\n'

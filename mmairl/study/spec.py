@@ -107,10 +107,9 @@ class Cross(Declared, frozen=True):
         more = [factor.name for factor in self.factors if len(factor.levels) != 2]
         if more and (self.fraction is not None or self.interactions):
             raise UserError(f"the factor '{more[0]}' has not two levels, which `fraction` and `interactions` want")
-        names = [factor.name for factor in self.factors]
         for pair in self.interactions:
-            if len(set(pair)) != 2 or not set(pair) <= set(names):
-                raise UserError(f'the interaction {list(pair)} is not of two of its factors: {", ".join(names)}')
+            if len(set(pair)) != 2 or not set(pair) <= set(self.names):
+                raise UserError(f'the interaction {list(pair)} is not of two of its factors: {", ".join(self.names)}')
         if self.design and (confused := self.design.indistinct):
             one, other = map(title, confused)
             raise UserError(
@@ -118,17 +117,19 @@ class Cross(Declared, frozen=True):
             )
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(factor.name for factor in self.factors)
+
+    @property
     def combinations(self) -> list[tuple[int, ...]]:
         """The levels of each row, by their numbers."""
-        count = len(self.factors)
         if self.fraction is None:
             return list(product(*(range(len(factor.levels)) for factor in self.factors)))
-        fractions = {str(Fraction(1, 2**halvings)): halvings for halvings in range(1, count)}
-        known = {**fractions, **{str(0.5**halvings): halvings for halvings in fractions.values()}}
+        count = len(self.factors)
+        known = {str(form): half for half in range(1, count) for form in (Fraction(1, 2**half), 0.5**half)}
         if str(self.fraction) not in known:
-            raise UserError(f"the `fraction` is '{self.fraction}'; give one of {', '.join(fractions)}")
-        names = [factor.name for factor in self.factors]
-        effects = [(place,) for place in range(count)] + [tuple(map(names.index, pair)) for pair in self.interactions]
+            raise UserError(f"the `fraction` is '{self.fraction}'; give one of {', '.join([*known][::2])}")
+        effects = [(place,) for place in range(count)] + [tuple(map(self.names.index, of)) for of in self.interactions]
         return fraction_rows(count, known[str(self.fraction)], effects)
 
     @property
@@ -136,10 +137,9 @@ class Cross(Declared, frozen=True):
         """The design, where each factor has two levels."""
         if any(len(factor.levels) != 2 for factor in self.factors):
             return None
-        names = [factor.name for factor in self.factors]
-        pairs = tuple(tuple(sorted(pair, key=names.index)) for pair in self.interactions)
+        pairs = tuple(tuple(sorted(pair, key=self.names.index)) for pair in self.interactions)
         places = {row.name: levels for row, levels in zip(self.rows(), self.combinations)}
-        return Design(tuple(names), places, pairs)
+        return Design(self.names, places, pairs)
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows; the first, of all first levels, is what the rest build on."""
