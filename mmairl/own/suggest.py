@@ -132,10 +132,8 @@ def choices(
     if channels not in (None, 3):
         dataset['views'] = [without_rgb(view) for view in views]
         reason = 'a folder of images at any depth. The views have no grey, saturation and hue, which only RGB has.'
-    return [
-        *made,
-        Choice({f'train_dataloader.dataset.{key}': value for key, value in dataset.items()}, 'customary', reason),
-    ]
+    of_data = {f'train_dataloader.dataset.{key}': value for key, value in dataset.items()}
+    return [*made, Choice(of_data, 'customary', reason)]
 
 
 def begun_anew(base: Config, batch: int) -> tuple[Choice, Choice]:
@@ -222,20 +220,14 @@ def _nested(made: Sequence[Choice], whole: dict[str, Any]) -> dict[str, Any]:
 
 def full_size(method: str) -> str:
     """Return the name of a method's config, at full size."""
-    papers, others = (
-        {
-            path.name.partition('_r50_')[0]: path.relative_to(home())
-            for pattern in patterns
-            for path in home().glob(pattern)
-        }
-        for patterns in (PAPERS, OTHERS)
-    )
+    paths = [[path for of in patterns for path in home().glob(of)] for patterns in (PAPERS, OTHERS)]
+    papers, others = ({path.name.partition('_r50_')[0]: path for path in of} for of in paths)
     if method not in papers | others:
         raise UserError(
             f"there is no method '{method}'{closest(method, papers | others, 0.6)}; say one of {', '.join(sorted(papers))}, or "
             f'of other papers {", ".join(sorted(others))}'
         )
-    return f'mmairl::{(papers | others)[method].as_posix().removeprefix("configs/")}'
+    return f'mmairl::{(papers | others)[method].relative_to(home()).as_posix().removeprefix("configs/")}'
 
 
 def without_rgb(view: Sequence[dict]) -> list[dict]:

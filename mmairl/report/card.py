@@ -28,10 +28,8 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
     """
     weights = Path(weights)
     names = (weights.with_name('README.md'), weights.with_name(f'{weights.name}.md'))
-    path = next(
-        (path for path in names if not path.exists() or OWN.format(weights.name) in path.read_text('utf-8')), None
-    )
-    if path is None:
+    free = [path for path in names if not path.exists() or OWN.format(weights.name) in path.read_text('utf-8')]
+    if not free:
         raise UserError(f'{names[1]} is not the card of {weights.name}; move it, or give the weights another name')
     try:
         network = backbone_of(backbone.weights, backbone.path)
@@ -56,12 +54,9 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
         recipe=beginning(backbone.settings, RECIPE),
         measured=[(name, value, record.data) for record in measured for name, value in record.scores.items()],
     )
-    return write_text(path, text)
+    return write_text(free[0], text)
 
 
 def beginning(settings: dict[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    return {
-        key: Path(value).name if key.endswith('root') else value
-        for key, value in settings.items()
-        if key.startswith(names)
-    }
+    own = {key: value for key, value in settings.items() if key.startswith(names)}
+    return {key: Path(value).name if key.endswith('root') else value for key, value in own.items()}

@@ -11,12 +11,11 @@ from mmairl.report.page import COLOURS
 
 Numbers = Sequence[float]
 # x, y, and where there is one the interval of each y: its lows and its highs
-Curve = (
-    tuple[Numbers | Mapping[str, Numbers], Numbers] | tuple[Numbers | Mapping[str, Numbers], Numbers, Numbers, Numbers]
-)
+Along = Numbers | Mapping[str, Numbers]
+Curve = tuple[Along, Numbers] | tuple[Along, Numbers, Numbers, Numbers]
 POINTS = 1000  # of a curve on a page
 STILL = 60  # of one in the small picture that stands there until the script draws
-STILL_SIZE = WIDTH, HEIGHT = 460, 150
+WIDTH, HEIGHT = 460, 150
 
 
 def chart(
@@ -64,10 +63,8 @@ def _thinned(name: str, x: Mapping[str, Numbers], ys: Sequence[Numbers], most: i
     if len(kept) > most:
         values, stretches = np.array(ys[0]), np.array_split(np.arange(len(kept)), most // 2)
         kept = sorted({part[pick(values[part])] for part in stretches for pick in (np.argmin, np.argmax)})
-    thin = [_plain(y[i] for i in kept) for y in ys]
-    return dict(
-        zip(('y', 'low', 'high'), thin), name=name, x={unit: _plain(of[i] for i in kept) for unit, of in x.items()}
-    )
+    along = {unit: _plain(of[i] for i in kept) for unit, of in x.items()}
+    return dict(zip(('y', 'low', 'high'), [_plain(y[i] for i in kept) for y in ys]), name=name, x=along)
 
 
 def _plain(values: Sequence[float]) -> list[float | None]:

@@ -117,8 +117,7 @@ def differences(configs: Mapping[str, Mapping[str, str]]) -> tuple[list[str], li
 def _add_ends(page: Page, runs: Sequence[Run]) -> None:
     """Add a table of what came out at the end of each run, with its seed and where it was interrupted."""
     scores = list(dict.fromkeys(name for run in runs for name in run.scores))
-    logged = [name for name in ENDS if any(name in run.curves for run in runs)]
-    rows = []
+    logged, rows = [name for name in ENDS if any(name in run.curves for run in runs)], []
     for run in runs:
         steps = max(curve[0][-1] for curve in run.curves.values() if curve[0])
         curves = {name: percent(name, run.curves[name])[1] for name in logged if name in run.curves}

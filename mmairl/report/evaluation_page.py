@@ -26,6 +26,9 @@ class LowShot(msgspec.Struct):
     mean: dict[str, float]
     std: dict[str, float]
 
+    def text(self, count: str) -> str:
+        return f'{self.mean[count]:.1f} ± {self.std.get(count, 0):.1f}' if count in self.mean else '–'
+
 
 class Details(msgspec.Struct):
     """The details of a result that are shown."""
@@ -71,13 +74,10 @@ class Record(msgspec.Struct):
 def records_in(*folders: str | Path) -> list[Record]:
     """Return what tools/evaluate.py has left in the folders, oldest first; other JSON files are passed over."""
     paths = [path for folder in folders for path in Path(folder).glob('*.json') if path.is_file()]
-    contents = [(read_json(path), path) for path in sorted(paths, key=lambda path: path.stat().st_mtime)]
+    contents = {path: read_json(path) for path in sorted(paths, key=lambda path: path.stat().st_mtime)}
     keys = {'protocol', 'config', 'subject', 'scores'}
-    return [
-        typed(content, Record, path)
-        for content, path in contents
-        if isinstance(content, dict) and keys <= content.keys()
-    ]
+    found = {path: of for path, of in contents.items() if isinstance(of, dict) and keys <= of.keys()}
+    return [typed(content, Record, path) for path, content in found.items()]
 
 
 def results(records: Sequence[Record]) -> list[tuple[str, str, list[Result]]]:
@@ -132,12 +132,8 @@ def write_evaluation_page(
     for name, text, rows in tables:
         page.add(name, text, results_table(rows))
     for name in dict.fromkeys(name for name, _, _ in tables):
-        few = {
-            record.subject: record.details.low_shot
-            for record in records
-            if record.data == name and record.details.low_shot
-        }
-        if few:
+        few = {record.subject: record.details.low_shot for record in records if record.data == name}
+        if few := {subject: shots for subject, shots in few.items() if shots}:
             text = 'Mean average precision by a linear SVM, with its standard deviation over samples of the images.'
             page.add(f'{name}: few labelled images', text, low_shot(few))
     for x, y in plots:
@@ -155,7 +151,5 @@ def low_shot(few: Mapping[str, LowShot]) -> Markup:
     series = {name: ([*map(int, shots.mean)], [*shots.mean.values()]) for name, shots in few.items()}
     drawn = chart(series, 'mAP, %', 'positive images a class', log='x', wide=True)
     counts = list(dict.fromkeys(count for shots in few.values() for count in shots.mean))
-    texts = {
-        name: {n: f'{shots.mean[n]:.1f} ± {shots.std.get(n, 0):.1f}' for n in shots.mean} for name, shots in few.items()
-    }
-    return drawn + html_table(counts, [(name, [cells.get(n, '–') for n in counts]) for name, cells in texts.items()])
+    rows = [(name, [shots.text(count) for count in counts]) for name, shots in few.items()]
+    return drawn + html_table(counts, rows)

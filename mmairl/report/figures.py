@@ -61,18 +61,14 @@ def short(name: str, room: int = 40) -> str:
     return name if len(name) <= room else f'{name[: room - 1]}…'
 
 
-def _label(name: str) -> str:
-    return f'\u200b{short(name)}'  # matplotlib leaves a label that begins with an underscore out of the legend
-
-
-def _shape(number: int) -> str:
-    """Two rows that share a shape differ in colour for everybody; the next dozen has other shapes for the same colours."""
-    return MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
-
-
 def _look(number: int, name: str) -> dict[str, Any]:
-    """The colour, shape and label of the series of this number."""
-    return {'color': COLOURS[number % len(COLOURS)], 'marker': _shape(number), 'label': _label(name)}
+    """The colour, shape and label of the series of this number.
+
+    Two that share a shape differ in colour for everybody; the next dozen has other shapes for the same colours.
+    """
+    shape = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
+    label = f'\u200b{short(name)}'  # matplotlib leaves a label that begins with an underscore out of the legend
+    return {'color': COLOURS[number % len(COLOURS)], 'marker': shape, 'label': label}
 
 
 def _legend_below(axes: Axes, place: float = -0.2, **more: float) -> None:
@@ -169,9 +165,8 @@ def against(points: Mapping[str, tuple[float, float]], x: str, y: str) -> Markup
     return chart(with_fits(points, {'': [*points]}), title, f'{x}, %', wide=True)
 
 
-Point = tuple[
-    Mapping[str, Any], Sequence[float], tuple[float, float] | None
-]  # a row, its values, their mean's interval
+# A row, its values, and the interval of their mean.
+Point = tuple[Mapping[str, Any], Sequence[float], tuple[float, float] | None]
 
 
 def study_lines(points: Sequence[Point], title: str, x: str) -> Markup:
@@ -188,11 +183,9 @@ def study_lines(points: Sequence[Point], title: str, x: str) -> Markup:
 
 def study_scatter(points: Sequence[Point], across: Sequence[float | None], title: str, x: str) -> Markup:
     """Rows by two of their scores, with a regression line a group."""
-    both = {
-        row['name']: (at, mean(values)) for (row, values, _), at in zip(points, across) if values and at is not None
-    }
-    groups: dict[str, list[str]] = {}
-    for row, _, _ in points:
-        if row['name'] in both:
+    both, groups = {}, {}
+    for (row, values, _), at in zip(points, across):
+        if values and at is not None:
+            both[row['name']] = (at, mean(values))
             groups.setdefault(row['group'] or '', []).append(row['name'])
     return chart(with_fits(both, groups), title, x)

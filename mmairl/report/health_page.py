@@ -51,11 +51,8 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
     page = Page(f'Health of {Path(work_dir).resolve().name}', lead)
     page.add('Now', '', fill('vitals.html', vitals=vitals))
     for heading, (text, names) in SECTIONS.items():
-        figures = [
-            chart({'': curve}, q.label, 'iteration', log=_scale(q, curve), normal=(q.low, q.high))
-            for q, curve in known.items()
-            if q.name in names
-        ]
+        own = {q: curve for q, curve in known.items() if q.name in names}
+        figures = [_of_range(q, curve) for q, curve in own.items()]
         if heading == 'Weights and gradients':
             figures += _by_stage(curves)
         if figures:
@@ -101,8 +98,9 @@ def normal_range(quantity: Quantity) -> str:
     return f'{low:g} or more' if isfinite(low) else f'{high:g} or less' if isfinite(high) else ''
 
 
-def _scale(quantity: Quantity, curve: Curve) -> str:
-    return 'y' if quantity.name in LOGARITHMIC and min(curve[1]) > 0 else ''
+def _of_range(q: Quantity, curve: Curve) -> str:
+    log = 'y' if q.name in LOGARITHMIC and min(curve[1]) > 0 else ''
+    return chart({'': curve}, q.label, 'iteration', log=log, normal=(q.low, q.high))
 
 
 def _by_stage(curves: Mapping[str, Curve]) -> list[str]:

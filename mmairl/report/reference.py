@@ -39,10 +39,8 @@ def add_reference(page: Page, own: Mapping[str, Curve]) -> None:
         figures = []
         for name, label in LABELS.items():
             curves = {row: run['curves'][name] for row, run in kept['rows'].items() if name in run['curves']}
-            now = (
-                own.get(name, ([], []))[1][-1:] if name != 'loss' else []
-            )  # a loss belongs to its head and its negatives
-            figures.append(chart(curves, label, 'iteration', level=next(iter(now), None)))
+            values = own.get(name, ([], []))[1] if name != 'loss' else []  # which belongs to its head and its negatives
+            figures.append(chart(curves, label, 'iteration', level=values[-1] if values else None))
         ends = ', '.join(f'{row} {of["knn"]:.1f} %' for row, of in kept['rows'].items())
         page.add(f'Beside other runs: {scale}', TEXT.format(scale=kept['text'], ends=ends), figures, CAPTION)
 
@@ -51,13 +49,11 @@ def keep(study: str | Path, out: Path = KEPT) -> None:
     """Put the curves of the finished runs of a study's first seed into the file, in place of those of the same scale."""
     record = read_json(Path(study) / 'study.json')
     rows = {}
-    for row in record['rows']:
-        run = row['runs'][0]
+    for name, run in ((row['name'], row['runs'][0]) for row in record['rows']):
         if run['state'] == 'done':
             curves = read_scalars(Path(study) / run['folder'])
-            rows[row['name']] = dict(
-                knn=run['scores']['knn'], curves={name: thinned(curves[name]) for name in LABELS if name in curves}
-            )
+            kept = {quantity: thinned(curves[quantity]) for quantity in LABELS if quantity in curves}
+            rows[name] = dict(knn=run['scores']['knn'], curves=kept)
     if not rows:
         raise UserError(f'no run of {study} is finished; let tools/study.py end first')
     scale = record['scale']

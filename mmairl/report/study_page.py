@@ -147,28 +147,23 @@ def _regret(record: Mapping | None) -> dict[str, Any]:
 
 def _row(study: Mapping, line: Line) -> dict[str, Any]:
     """A row of the table and of the list of runs, beside the row that it builds on: curves, a line a seed, and settings."""
-    runs, base = line.row['runs'], next((row for row in study['rows'] if row['name'] == line.row['on']), None)
-    named = {f'seed {run["seed"]}': run for run in runs} | {
-        f'base, seed {run["seed"]}': run for run in (base['runs'] if base else ())
-    }
+    runs, base = line.row['runs'], next((row['runs'] for row in study['rows'] if row['name'] == line.row['on']), [])
+    named = {f'seed {run["seed"]}': run.get('curves', {}) for run in runs}
+    named |= {f'base, seed {run["seed"]}': run.get('curves', {}) for run in base}
     figures = []
     for name in dict.fromkeys(name for run in runs for name in run.get('curves') or ()):
-        series = {
-            key: percent(name, run['curves'][name]) for key, run in named.items() if name in run.get('curves', ())
-        }
+        series = {key: percent(name, curves[name]) for key, curves in named.items() if name in curves}
         figures.append(chart(series, CURVES.get(name, name.replace('_', ' ')), 'step', points=POINTS))
-    configs = [
-        next((_settings(run) for run in of['runs'] if run.get('config_text')), {}) for of in (base, line.row) if of
-    ]
-    columns, differ = differences(dict(zip(('base', 'this row'), configs))) if len(configs) == 2 else ((), ())
+    columns, differ = differences({'base': _settings(base), 'this row': _settings(runs)}) if base else ((), ())
     scores = [{key: value for key, value in run.get('scores', {}).items() if isfinite(value)} for run in runs]
     beside = html_table(columns, differ, words=True) if differ else ''
     return dict(line=line, beside=beside, figures=figures, runs=list(zip(runs, scores)))
 
 
-def _settings(run: Mapping) -> dict[str, str]:
-    """A run's config by dotted keys, as far as its text is one."""
+def _settings(runs: Sequence[Mapping]) -> dict[str, str]:
+    """The config of a row by dotted keys, from the first run that has its text, as far as that is one."""
+    text = next((run['config_text'] for run in runs if run.get('config_text')), '')
     try:
-        return {key: str(value) for key, value in flat(parse_yaml(run['config_text'])).items()}
+        return {key: str(value) for key, value in flat(parse_yaml(text) or {}).items()}
     except (ValueError, yaml.YAMLError, RecursionError, OverflowError):
         return {}

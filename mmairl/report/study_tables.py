@@ -1,6 +1,6 @@
 """A study's table, once as data and written as Markdown and LaTeX; the page draws the same cells."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import isfinite
@@ -22,8 +22,6 @@ LABELS = {
     'coco_fpn_mask': 'COCO FPN mask AP', 'cityscapes_miou': 'Cityscapes mIoU', 'top1': 'ImageNet top-1',
     'top5': 'ImageNet top-5',
 }  # fmt: skip
-
-
 STATES = {
     'missing': 'has not run',
     'waiting': 'waits for a run whose weights it takes',
@@ -143,9 +141,8 @@ def problems(study: Mapping, row: Mapping) -> list[str]:
             lacking.append((run['seed'], STATES[run['state']] + (f': {error}' if error else '')))
             continue
         for task, counts in run.get('left_out', {}).items():
-            lacking += [
-                (run['seed'], f'{labels.get(task, task)} leaves out {count} {what}') for what, count in counts.items()
-            ]
+            label = labels.get(task, task)
+            lacking += [(run['seed'], f'{label} leaves out {count} {what}') for what, count in counts.items()]
         for metric in study['metrics']:
             value = run['scores'].get(metric['key'])
             if value is None and row.get('untrained'):
@@ -161,16 +158,19 @@ def problems(study: Mapping, row: Mapping) -> list[str]:
 
 def markdown(study: Mapping) -> str:
     """The table for a README: a column of differences beside each column of numbers."""
-    return _table('table.md', study, _markdown)
+    return _table('table.md', study, MARKDOWN)
 
 
 def latex(study: Mapping) -> str:
     """The table for a paper, which loads booktabs and graphicx (the table is as wide as the text)."""
-    return _table('table.tex', study, _latex)
+    return _table('table.tex', study, LATEX)
 
 
-def _table(template: str, study: Mapping, escape: Callable[[str], str]) -> str:
-    """The columns' heads and the cells of each row; beside a number stands its difference, unless it is one itself."""
+def _table(template: str, study: Mapping, signs: Mapping[str, str]) -> str:
+    """The columns' heads and the cells of each row; beside a number stands its difference, unless it is one itself.
+
+    Text is on one line, and `signs` stand for its characters that would be markup.
+    """
     heads, lines, kinds, start = columns(study), table_lines(study), [], 3
     for kind, of in groupby(heads, key=lambda column: column.kind):
         width = len(list(of)) * (1 if kind == 'gap' else 2)
@@ -178,7 +178,7 @@ def _table(template: str, study: Mapping, escape: Callable[[str], str]) -> str:
         start += width
     return fill(
         template,
-        escape=escape,
+        escape=lambda text: ' '.join(str(text).split()).translate(str.maketrans(dict(signs))),
         number=latex_number,
         title=study['title'],
         legend=LEGEND,
@@ -200,16 +200,6 @@ def _texts(line: Line, heads: Sequence[Column]) -> list[str]:
         n = f' (n = {cell.n})' if cell.n else ''
         texts += [f'{cell.value} {cell.spread}'.strip() + n, *([cell.change] * (column.kind != 'gap'))]
     return texts
-
-
-def _markdown(text: str) -> str:
-    """Plain text in a cell: neither markup nor a new column nor a new line."""
-    return ''.join(MARKDOWN.get(c, c) for c in ' '.join(str(text).split()))
-
-
-def _latex(text: str) -> str:
-    """Plain text for LaTeX."""
-    return ''.join(LATEX.get(c, c) for c in ' '.join(str(text).split()))
 
 
 def latex_number(text: str) -> str:

@@ -118,11 +118,9 @@ def collect(
 def networks(compared: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a sentence for each comparison with networks from elsewhere of which not every factor is stated."""
     for entry in compared:
-        if unknown := entry.get('unknown'):
-            yield (
-                f"'{entry['row']}' less '{entry['on']}' is {SAME}: not stated are {', '.join(unknown[:6])}"
-                f'{f" and {len(unknown) - 6} more" if len(unknown) > 6 else ""}'
-            )
+        if unknown := entry['unknown']:
+            more = f' and {len(unknown) - 6} more' if len(unknown) > 6 else ''
+            yield f"'{entry['row']}' less '{entry['on']}' is {SAME}: not stated are {', '.join(unknown[:6])}{more}"
 
 
 def assumptions(configs: dict[str, Config], tasks: Sequence[str] = ()) -> dict[str, list[str]]:

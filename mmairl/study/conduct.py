@@ -73,13 +73,10 @@ def look_into(study: Study, configs: dict[str, Config], runs: Sequence[Run], out
         first = {run.row.name: run for run in runs if run.row.name in look.rows and run.seed == runs[0].seed}
         if not all(run.done for run in first.values()):
             continue
-        paths = {name: str(last_checkpoint(first[name].folder)) for name in look.rows}
-        subjects, folder = (
-            {name: (path, 'student') for name, path in paths.items()},
-            out / f'{look.instrument}_{number}',
-        )
+        subjects = {name: (str(last_checkpoint(first[name].folder)), 'student') for name in look.rows}
+        folder = out / f'{look.instrument}_{number}'
         if look.instrument == 'norms':
-            networks = {name: read_backbone(path) for name, path in paths.items()}
+            networks = {name: read_backbone(*subject) for name, subject in subjects.items()}
             pages.append(analysis_pages.norms_page(networks, 3, folder))
             continue
         images = Images(configs[look.rows[0]], 5000, 64, default_workers(), default_device())

@@ -93,9 +93,8 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
     directions = teacher = 'none'
     if model.type == 'Siamese':
         summed = issubclass(MODELS.get(model.head.type), PairwiseHead)
-        directions = (
-            'one' if not model.get('symmetric', True) else 'summed' if summed else f'by the rule of {model.head.type}'
-        )
+        both = 'summed' if summed else f'by the rule of {model.head.type}'
+        directions = both if model.get('symmetric', True) else 'one'
     if momentum and directions != 'none' and model.get('target', 'teacher') == 'teacher':
         teacher = f'each optimizer step k = 1..K, {momentum.get("schedule", "cosine")}'
     precision = (cfg.get('fast') or {}).get('precision') or cfg.optim_wrapper.get('dtype')

@@ -94,9 +94,8 @@ def facts_of(path: str) -> dict[str, str]:
     groups = states[0].get('param_groups') if isinstance(states, list) and isinstance(states[0], dict) else None
     if isinstance(groups, list) and groups and isinstance(groups[0], dict):
         said = dict(groups[0], lr=groups[0].get('initial_lr', groups[0].get('lr')), decay=groups[0].get('weight_decay'))
-        facts['optimizer'] = ', '.join(
-            f'{name} {said[name]}' for name in ('lr', 'decay', 'momentum', 'betas') if name in said
-        )
+        known = [name for name in ('lr', 'decay', 'momentum', 'betas') if name in said]
+        facts['optimizer'] = ', '.join(f'{name} {said[name]}' for name in known)
     if isinstance(given := loaded.get('hyper_parameters'), dict):
         facts |= {name: value for name, value in given.items() if isinstance(value, (str, int, float))}
     return {str(name): str(value) for name, value in facts.items() if value is not None}

@@ -38,10 +38,8 @@ class Judged:
         return markdown(self.record)
 
     def _repr_html_(self) -> str:
-        rows = [
-            (line.row['name'], [f'{cell.value} {cell.change}' for cell in line.cells])
-            for line in table_lines(self.record)
-        ]
+        lines = table_lines(self.record)
+        rows = [(line.row['name'], [f'{cell.value} {cell.change}' for cell in line.cells]) for line in lines]
         return html_table([column.label for column in columns(self.record)], rows)
 
 

@@ -166,11 +166,8 @@ def _of_seed(
         asked |= {way: replace(of, **absolute) for way in ('rescaled', 'along') if (of := getattr(row, way))}
         if tried := [run.folder for run in (trials or {}).get(row.name, ())]:
             asked['chosen'] = Chosen(tuple(str(folder.absolute()) for folder in tried), study.search.criterion)
-        asked['tuned'] = {
-            task: _of_recipe(tune, row, configs[row.name], task, seed)
-            for task, tune in study.tune.items()
-            if task in tasks
-        }
+        tuned = {task: tune for task, tune in study.tune.items() if task in tasks}
+        asked['tuned'] = {task: _of_recipe(of, row, configs[row.name], task, seed) for task, of in tuned.items()}
         own = tuple(task for task in tasks if measures(row.untrained, task))
         asked, needed = Asked(seed, own, **asked), (*needs.values(), *tried)
         yield Run(row, seed, folders[row.name], own, needed, part, asked, config_text(configs[row.name]))

@@ -19,16 +19,8 @@ from mmairl.study.runs import LAST_WORDS, Run, commands, status
 JOB = Template(Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True)
 PORTION = 1000  # runs in an array, by Slurm's own MaxArraySize; halved where a site takes fewer
 ENDED = (
-    'BOOT_FAIL',
-    'CANCELLED',
-    'COMPLETED',
-    'DEADLINE',
-    'FAILED',
-    'NODE_FAIL',
-    'OUT_OF_MEMORY',
-    'PREEMPTED',
-    'TIMEOUT',
-)
+    'BOOT_FAIL', 'CANCELLED', 'COMPLETED', 'DEADLINE', 'FAILED', 'NODE_FAIL', 'OUT_OF_MEMORY', 'PREEMPTED', 'TIMEOUT',
+)  # fmt: skip
 Queue = dict[Run, tuple[str, str]]  # the state of a run's job, and Slurm's reason for it
 
 
@@ -42,9 +34,7 @@ class Cluster(Declared, frozen=True):
     constraint: str = ''
     mem: str = ''
     cpus: Annotated[int, Meta(ge=1)] = 8  # for each GPU, or each CPU process
-    per_node: Annotated[int, Meta(ge=0)] = (
-        0  # GPUs, or CPU processes, that a run takes of a node at most; 0: all on one
-    )
+    per_node: Annotated[int, Meta(ge=0)] = 0  # the most that a run takes of a node; 0: all on one
     gres: str = 'gpu'  # such as gpu:a100; none for nodes without
     environment: tuple[str, ...] = ()  # lines of bash before the run, such as `module load cuda`
 

@@ -20,7 +20,8 @@ from mmairl.study.search import OWN, Dimension, Search, Tune
 
 LONGEST = 150  # bytes of a folder's name, which others are added to
 Untrained = Literal['pixels', 'random']  # no network, or one as it is initialised
-Seeds = Annotated[tuple[Annotated[int, Meta(ge=0, lt=2**32)], ...], Meta(min_length=1)]
+Seed = Annotated[int, Meta(ge=0, lt=2**32)]
+Seeds = Annotated[tuple[Seed, ...], Meta(min_length=1)]
 
 
 class Rescaled(Declared, frozen=True):
@@ -57,9 +58,7 @@ class Row(Declared, frozen=True):
     rescaled: Rescaled | None = None
     along: Along | None = None
     untrained: Untrained | None = None  # a null row: what the tasks score without training
-    weights: dict[
-        Annotated[int, Meta(ge=0)], str
-    ] = {}  # no training here: checkpoints of networks from elsewhere, by seed
+    weights: dict[Seed, str] = {}  # no training here: checkpoints of networks from elsewhere, by seed
     trained: str = ''  # a YAML of the factors of these, as their author states them
     search: Annotated[dict[str, Dimension], Meta(max_length=OWN)] = {}  # dimensions of its own, beside the study's
 

@@ -55,18 +55,18 @@ class Start(Struct):
     order: str | None = None
 
 
-class Trained(Struct):
+class Trained(Struct, kw_only=True):
     """trained.json, which is there when training has ended."""
 
-    seconds: float
-    device_seconds: float
+    seconds: float | None = None
+    device_seconds: float | None = None
     steps: int | None = None
     images_seen: int | None = None
     start: Start | None = None
     made: dict[str, Any] = {}  # `derived.origin`: how, and of which weights, without training
 
 
-class Result(Struct, omit_defaults=True, kw_only=True):
+class Result(Trained, omit_defaults=True, kw_only=True):
     """result.json: all that the page says of a run."""
 
     checkpoint: str = ''
@@ -74,12 +74,6 @@ class Result(Struct, omit_defaults=True, kw_only=True):
     labels: dict[str, str] = {}
     further: dict[str, float] = {}  # other scores of the tasks
     identities: dict[str, dict[str, Any]] = {}  # by task, of `evaluation.identity`
-    seconds: float | None = None
-    device_seconds: float | None = None
-    steps: int | None = None
-    images_seen: int | None = None
-    start: Start | None = None
-    made: dict[str, Any] = {}
     sha256: str = ''
     file: tuple[int, ...] = ()  # size and time of change of the checkpoint
     git: str = ''

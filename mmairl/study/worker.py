@@ -84,10 +84,8 @@ def run(folder: Path, launcher: str = 'none') -> None:
 def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
     """Train the row from its seed, and leave how long it took and what it started from."""
     cfg.work_dir, cfg.randomness.seed, cfg.resume = str(folder), asked.seed, True
-    cfg.custom_hooks = [
-        *cfg.get('custom_hooks', []),
-        dict(type=RecordStart.__name__, path=str(folder / 'start.json')),
-    ]
+    hook = dict(type=RecordStart.__name__, path=str(folder / 'start.json'))
+    cfg.custom_hooks = [*cfg.get('custom_hooks', []), hook]
     runner = train(cfg, launcher)
     seconds = next(hook.seconds for hook in runner.hooks if isinstance(hook, RecordStart))
     if is_main_process():

@@ -53,17 +53,13 @@ def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
 
 def _scores_at(study: Mapping, row: Mapping, metric: str, cost: float, spent: Mapping) -> list[float]:
     """The score of each seed of a row at this cost, on the line between its checkpoints on both sides of it."""
-    taken = [
-        of for of in study['rows'] if of.get('along') and of.get('of') == row['name'] and spent[of['name']]['flops']
-    ]
-    points = sorted(
-        ((spent[of['name']]['flops'], scores_by_seed(of, metric)) for of in [row, *taken]), key=lambda p: p[0]
-    )
-    seeds = set.intersection(*(set(scores) for _, scores in points))
-    at = [where for where, _ in points]
+    taken = [of for of in study['rows'] if of.get('along') and of.get('of') == row['name']]
+    by_cost = {spent[of['name']]['flops']: scores_by_seed(of, metric) for of in [row, *taken]}
+    at = sorted(filter(None, by_cost))
     if not at[0] <= cost <= at[-1]:
         return []
-    return [float(np.interp(cost, at, [scores[seed] for _, scores in points])) for seed in sorted(seeds)]
+    seeds = sorted(set.intersection(*(set(by_cost[where]) for where in at)))
+    return [float(np.interp(cost, at, [by_cost[where][seed] for where in at])) for seed in seeds]
 
 
 def _difference(one: Sequence[float], two: Sequence[float]) -> dict[str, float | None]:

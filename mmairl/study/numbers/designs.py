@@ -23,8 +23,12 @@ class Design:
     interactions: tuple[tuple[str, str], ...] = ()  # that the study asks for, beside the main effects
 
     @property
+    def main(self) -> list[Effect]:
+        return [(factor,) for factor in self.factors]
+
+    @property
     def asked(self) -> list[Effect]:
-        return [*((factor,) for factor in self.factors), *map(tuple, self.interactions)]
+        return [*self.main, *map(tuple, self.interactions)]
 
     @property
     def pairs(self) -> list[Effect]:
@@ -43,13 +47,8 @@ class Design:
     @property
     def resolution(self) -> int | None:
         """The fewest factors whose product is the same in every row; None for a full factorial, where there are none."""
-        whole = (
-            len(effect)
-            for count in range(1, len(self.factors) + 1)
-            for effect in combinations(self.factors, count)
-            if self.alias(effect, ())
-        )
-        return next(whole, None)
+        counts = range(1, len(self.factors) + 1)
+        return next((n for n in counts if any(self.alias(of, ()) for of in combinations(self.factors, n))), None)
 
     @property
     def words(self) -> str:
@@ -61,9 +60,7 @@ class Design:
 
     def aliases(self, effect: Effect) -> list[str]:
         """The main effects and pairwise interactions that cannot be told from this one, each with its sign."""
-        others = [
-            other for other in [*((factor,) for factor in self.factors), *self.pairs] if set(other) != set(effect)
-        ]
+        others = [other for other in [*self.main, *self.pairs] if set(other) != set(effect)]
         return [f'{"" if sign > 0 else "−"}{title(other)}' for other in others if (sign := self.alias(effect, other))]
 
     @property

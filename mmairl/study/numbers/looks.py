@@ -44,9 +44,7 @@ class Plan(Declared):
     @property
     def words(self) -> str:
         looks = ', '.join(f'{count} (at {level:.2%})' for count, level in self.looks)
-        return (
-            f'seeds are added until all is decided; looks at so many seeds a row: {looks}, which together keep the 5 %'
-        )
+        return f'seeds are added until all is decided; looks at {looks} seeds a row, which together keep the 5 %'
 
 
 def begin(out: Path, study: Study, seeds: Sequence[int], budget: int | None) -> Plan:
@@ -93,10 +91,8 @@ def compare_by_looks(study: Mapping[str, Any], metric: str, margin: float, plan:
 
     At a look only those comparisons count of which both rows have all its seeds.
     """
-    found = [
-        replace(of, verdict=UNDECIDED if of.verdict in DECISIONS else of.verdict)
-        for of in compare(study, metric, margin)
-    ]
+    whole = compare(study, metric, margin)
+    found = [replace(of, verdict=UNDECIDED) if of.verdict in DECISIONS else of for of in whole]
     for count, level in plan.looks:
         seeds = sorted(study['seeds'])[:count]
         if len(seeds) < count:

@@ -49,9 +49,8 @@ def spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
     """Standard deviations by the pre-training's seed and by the classifier's: what the latter leaves in means is taken off."""
     scores = scores_by_seed(row, metric)
     between = stdev(scores.values()) if len(scores) > 1 else None
-    repeats = [
-        of for run in row['runs'] if run['seed'] in scores and len(of := run.get('probes', {}).get(metric, ())) > 1
-    ]
+    probes = [run.get('probes', {}).get(metric, ()) for run in row['runs'] if run['seed'] in scores]
+    repeats = [of for of in probes if len(of) > 1]
     if not repeats:
         return between, None
     within = mean(map(variance, repeats))
