@@ -1,7 +1,6 @@
 """Several machines by the tools' own scripts: two launches that meet against one, and what Slurm is asked for."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -9,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from waiting import wait_for
 
-from mmairl.engine.checkpoint import load_checkpoint, newest_checkpoint
+from mmairl.engine.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).parents[1]
 CONFIG = 'configs/demo/mocov2plus_shapes.py'
@@ -88,18 +86,3 @@ def test_a_job_of_slurm_and_two_machines_train_the_same_network(tmp_path, slurm)
     one, two = (load_checkpoint(tmp_path / name / 'epoch_1.pth')['state_dict'] for name in ('slurm', 'machines'))
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, atol=1e-6, rtol=0, msg=lambda text, key=key: f'{key}: {text}')
-
-
-def test_two_cpu_processes_train_the_demo_config_and_a_signal_to_their_launcher_has_them_save_themselves(tmp_path):
-    log = tmp_path / 'log'
-    environment = {'PYTHONUNBUFFERED': '1', 'MASTER_ADDR': '127.0.0.1'}
-    words = ('--cfg-options', *SMALL, 'train_cfg.max_epochs=200', 'default_hooks.logger.interval=1')
-    run = start(log, 'tools/dist_train.sh', CONFIG, 2, '--work-dir', tmp_path / 'run', *words, **environment)
-    wait_for(lambda: 'loss:' in log.read_text() or run.poll() is not None, 300)
-    run.send_signal(signal.SIGUSR1)
-    assert run.wait(timeout=300) == 75, log.read_text()[-4000:]
-    assert log.read_text().count('stopped by SIGUSR1 after') == 1
-    assert 'total batch 16 = 8 images x 2 processes' in log.read_text()
-    path, saved = newest_checkpoint(tmp_path / 'run')
-    assert path.name.startswith('iter_') and not any(key.startswith('module.') for key in saved['state_dict'])
-    assert list(tmp_path.rglob('events.out.tfevents*')), 'TensorBoard is on by default'

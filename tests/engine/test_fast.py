@@ -237,14 +237,3 @@ def test_float32_products_are_exact_unless_asked_and_only_while_a_run_trains(pre
 def test_a_wrong_line_is_one_sentence(fast, sentence):
     with pytest.raises(UserError, match=sentence):
         make_fast(nn.Linear(1, 1), fast)
-
-
-@pytest.mark.parametrize('kind', ['gpu', 'cpu'])
-def test_the_example_configs_differ_from_the_recipe_in_fast_and_where_views_are_made(kind):
-    plain = Config.fromfile(CONFIGS / 'mocov2plus_r50_200e.py')
-    fast = Config.fromfile(CONFIGS / 'fast' / f'mocov2plus_r50_200e_{kind}.py')
-    make_fast(nn.Linear(1, 1), {**fast.fast, 'channels_last': False, 'compile': False})  # its keys are known
-    assert fast.optim_wrapper == plain.optim_wrapper and fast.param_scheduler == plain.param_scheduler
-    assert fast.total_batch_size == plain.total_batch_size
-    steps = fast.train_dataloader.dataset.views[0] + fast.model.data_preprocessor.get('views', [[]])[0]
-    assert steps == plain.train_dataloader.dataset.views[0]

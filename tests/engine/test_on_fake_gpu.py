@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from mmairl.engine import runner
 from mmairl.engine.fast import lay_out
 from mmairl.models import batchnorm
 from mmairl.models.heads import unit
@@ -22,8 +20,6 @@ from mmairl.optim.autocast import FiniteFlag
 from mmairl.optim.lars import LARS
 from mmairl.registry import MODELS
 from projects.benchmark.step import Size, siamese
-
-BATCHES = [dict(inputs=name, data_samples=number) for number, name in enumerate('abc')]
 
 
 def fused_kernels(seen: Kernels) -> dict:
@@ -101,18 +97,3 @@ def test_optimizer_and_teacher_launch_no_kernel_for_each_weight(toy_config):
             optimizer.step()
             model.teacher.follow(model, 0.99)
     assert seen.launches.total() <= 24
-
-
-def test_the_next_batch_is_copied_before_a_step_and_the_step_waits_for_its_own_alone(monkeypatch):
-    said = []
-    ours = Mock(**{'record_event.side_effect': lambda: f'copy of {said[-1]}'})
-    now = Mock(**{'wait_event.side_effect': lambda event: said.append(f'wait for the {event}')})
-    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
-    monkeypatch.setattr(torch.cuda, 'Stream', lambda: ours)
-    monkeypatch.setattr(torch.cuda, 'stream', lambda stream: nullcontext() if stream is ours else None)
-    monkeypatch.setattr(torch.cuda, 'current_stream', lambda: now)
-    monkeypatch.setattr(runner, 'to_device', lambda inputs: said.append(inputs) or inputs)
-    taken = [said.append(f'step {batch["inputs"]}') or batch for batch in runner.sent_ahead(iter(BATCHES))]
-    assert taken == BATCHES
-    steps = [f'wait for the copy of {name}, step {name}' for name in 'abc']
-    assert ', '.join(said) == f'a, b, {steps[0]}, c, {steps[1]}, {steps[2]}'

@@ -102,13 +102,6 @@ def test_every_world_size_goes_on_with_the_rest_of_the_same_order(before, after)
     assert sorted(seen + rest) == sorted(order) and sorted(index for index, _ in order) == list(range(60))
 
 
-def test_the_seeds_of_images_are_all_different():
-    seeds = [seed for epoch in range(40) for _, seed in images_of(1, 0, epoch)[0]]
-    assert len(set(seeds)) == len(seeds)
-    ones = sum(bin(seed).count('1') for seed in seeds) / len(seeds) / 32
-    assert abs(ones - 0.5) < 5 / (2 * (32 * len(seeds)) ** 0.5)  # five standard deviations of fair bits
-
-
 class Counting(Dataset):
     """Knows what was read of it."""
 

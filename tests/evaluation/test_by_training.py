@@ -130,17 +130,8 @@ def test_a_folder_is_one_evaluations_whatever_takes_the_name_of_its_checkpoint(
     refused(r'data.test.settings.count \(30 there, 33 here\)')
 
 
-def test_a_sweep_chooses_on_held_out_images_and_scores_the_readable_test_images_once(
-    cfg, recipe, tmp_path, monkeypatch
-):
-    raw, run_one, asked = Noise.raw, by_training.run, []
-
-    def some(self: Noise, index: int) -> torch.Tensor:
-        if len(self) == 30 and index in (4, 9):
-            raise UnreadableImage(Reason.EMPTY)
-        return raw(self, index)
-
-    monkeypatch.setattr(Noise, 'raw', some)
+def test_a_sweep_chooses_on_held_out_images_and_scores_the_test_images_once(cfg, recipe, tmp_path, monkeypatch):
+    run_one, asked = by_training.run, []
     monkeypatch.setattr(by_training, 'run', lambda made, launcher: asked.append(made) or run_one(made, launcher))
     recipe.sweep = dict(lr=[1e-6, 3.0], weight_decay=[0.0, 1e-4])
     scores, chosen = run(cfg, recipe, tmp_path / 'a', sweep=True)
@@ -149,7 +140,7 @@ def test_a_sweep_chooses_on_held_out_images_and_scores_the_readable_test_images_
     assert sweep.test_dataloader.dataset.dataset.type == 'Part' and sweep.test_dataloader.dataset.dataset.held
     assert final.test_dataloader.dataset.dataset.to_dict() == dict(type='Noise', count=30, seed=1)
     assert final.optim_wrapper.optimizer.lr == chosen['lr'] == 3.0
-    assert len(chosen['held_out']) == 4 and scores['top-1'] > 60 and scores['unreadable test images'] == 2
+    assert len(chosen['held_out']) == 4 and scores['top-1'] > 60
 
 
 @pytest.mark.parametrize('protocol', ['knn', 'linear'])

@@ -20,7 +20,6 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction, extract, read_rows, stored
 from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.registry import DATASETS
-from projects.faults.disk import TmpFs
 
 Noise = DATASETS.get('Noise')  # registered by this folder's conftest
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -140,16 +139,3 @@ def test_of_two_runs_the_second_waits_for_what_the_first_extracts(tmp_path, monk
             assert waits.wait(60)
             np.save(path, np.ones((45, 3), np.float32))
         assert torch.equal(second.result().x, torch.ones(45, 3))
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full_ends_a_run_in_a_sentence_and_not_by_a_signal(tmp_path):
-    try:
-        disk = TmpFs(tmp_path / 'disk')
-    except UserError:
-        pytest.skip('only root can mount a file system')
-    wide = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 200_000))  # 36 MB, of 24
-    with disk:
-        with pytest.raises(UserError, match='the disk is full'):
-            stored(disk.folder / 'f/key.npy', wide, Noise(), HOW)
-        assert in_store(disk.folder / 'f') == []

@@ -80,31 +80,6 @@ def nyuv2(runner, name):
 OF_TASK = dict(cityscapes=cityscapes, voc2012=voc2012, nyuv2=nyuv2)
 
 
-TWO_PROCESSES = """
-import sys
-from pathlib import Path
-import torch
-from mmairl.engine import launch
-from transfer.small_runs import small
-
-data, checkpoint, out = map(Path, sys.argv[1:])
-cfg = small('voc07_c4_r18_9k', data, checkpoint, out / 'run', steps=1)
-runner = launch.train(cfg, 'pytorch')
-torch.save(runner.model.module.state_dict(), out / f'{torch.distributed.get_rank()}.pth')
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_share_weights_and_statistics(data, pretrained, run_processes, tmp_path):
-    (tmp_path / 'two.py').write_text(TWO_PROCESSES)
-    run_processes(2, tmp_path / 'two.py', data, pretrained, tmp_path)
-    first, second = (torch.load(tmp_path / f'{rank}.pth', weights_only=True) for rank in range(2))
-    for key in first:
-        torch.testing.assert_close(first[key], second[key], rtol=1e-5, atol=1e-6, msg=key)
-
-
 @pytest.mark.parametrize(
     'name', [named(name, 'voc0712_c4_r50_24k', 'coco_mask_rcnn_fpn_r50_90k') for name in DETECTION]
 )
