@@ -1,6 +1,6 @@
 """Mean and deviation of each channel over the images of a data set: what `data_preprocessor.mean` and `std` are set to."""
 
-from functools import partial, reduce
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -22,29 +22,13 @@ class Statistics(NamedTuple):
     unreadable: int
 
 
-class Moments(NamedTuple):
-    """Pixels, and of each channel the mean and the sum of squared distances from it, in float64."""
-
-    pixels: int
-    mean: Tensor
-    squares: Tensor
-
-
-def moments(dataset: ViewDataset, index: int) -> Moments | None:
-    """The moments of an image, or None where it cannot be read."""
+def moments(dataset: ViewDataset, index: int) -> tuple[int, Tensor, Tensor] | None:
+    """The pixels of an image, and of each channel the mean and the variance; None where it cannot be read."""
     try:
         values = to_unit(dataset.raw(index)).double().flatten(1)
     except UnreadableImage:
         return None
-    mean = values.mean(1)
-    return Moments(values.shape[1], mean, (values - mean[:, None]).square().sum(1))
-
-
-def joined(first: Moments, other: Moments) -> Moments:
-    """The moments of both together (Chan et al. 1983), which loses no digits as a difference of sums does."""
-    pixels, away = first.pixels + other.pixels, other.mean - first.mean
-    squares = first.squares + other.squares + away**2 * (first.pixels * other.pixels / pixels)
-    return Moments(pixels, first.mean + away * (other.pixels / pixels), squares)
+    return values.shape[1], values.mean(1), values.var(1, correction=0)
 
 
 def statistics(dataset: ViewDataset, workers: int = 0, most: int | None = None) -> Statistics:
@@ -60,5 +44,8 @@ def statistics(dataset: ViewDataset, workers: int = 0, most: int | None = None) 
     measured = [image for image in track(loader, 'measuring', count) if image is not None]
     if not measured:
         raise UserError(f'none of the {count} images can be read, first {dataset.name(0)}; mend or remove them')
-    pixels, mean, squares = reduce(joined, measured)
-    return Statistics(mean.tolist(), (squares / pixels).sqrt().tolist(), len(measured), count - len(measured))
+    pixels, means, variances = zip(*measured)
+    share, means = torch.tensor(pixels).double()[:, None] / sum(pixels), torch.stack(means)
+    mean = (share * means).sum(0)
+    variance = (share * (torch.stack(variances) + (means - mean).square())).sum(0)
+    return Statistics(mean.tolist(), variance.sqrt().tolist(), len(measured), count - len(measured))

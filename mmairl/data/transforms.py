@@ -9,7 +9,7 @@ import torch
 import torchvision.transforms.v2.functional as F
 from torch import Tensor
 from torch.nn.functional import conv2d, interpolate, pad
-from torchvision.transforms.v2 import InterpolationMode
+from torchvision.transforms import v2
 
 from mmairl.data.views import to_unit
 from mmairl.registry import TRANSFORMS
@@ -196,7 +196,7 @@ class Resize:
 
     def __init__(self, size: int | tuple[int, int], interpolation: str = 'bilinear') -> None:
         self.size = [size] if isinstance(size, int) else list(size)
-        self.interpolation = InterpolationMode(interpolation)
+        self.interpolation = v2.InterpolationMode(interpolation)
 
     def __call__(self, image: Tensor) -> Tensor:
         return F.resize(image, self.size, self.interpolation, antialias=True)  # of floats, bicubic may overshoot
@@ -206,14 +206,8 @@ class Resize:
 
 
 @TRANSFORMS.register_module()
-class CenterCrop:
+class CenterCrop(v2.CenterCrop):
     """Cut the `size` square in the middle."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __call__(self, image: Tensor) -> Tensor:
-        return F.center_crop(image, [self.size, self.size])
 
     def batch(self, images: Tensor) -> Tensor:
         return self(images)

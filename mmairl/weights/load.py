@@ -127,12 +127,11 @@ def released_file(name: str) -> Path:
     """The supervised model's file where torch keeps such files, fetched the first time."""
     import torchvision
 
-    model, released = name.partition(':')[2], {}
-    if model in torchvision.models.list_models(torchvision.models):
-        released = torchvision.models.get_model_weights(model).__members__
-    if 'IMAGENET1K_V1' not in released:
-        raise UserError(f"'{name}' is not a released model; say torchvision:NAME, such as torchvision:resnet50")
-    url = released['IMAGENET1K_V1'].url
+    try:
+        url = torchvision.models.get_model_weights(name.partition(':')[2])['IMAGENET1K_V1'].url
+    except (ValueError, KeyError) as error:
+        said = f"'{name}' is not a released model; say torchvision:NAME, such as torchvision:resnet50"
+        raise UserError(said) from error
     return fetched(url, Path(url).name, hash_prefix=Path(url).stem.rpartition('-')[2])
 
 
