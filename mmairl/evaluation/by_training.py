@@ -20,7 +20,7 @@ from mmairl.engine.launch import train
 from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import claim, config_identity
-from mmairl.evaluation.recipes import compose, points, recipe_of
+from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.evaluation.sets import held_out, left_out, refit
 from mmairl.files import read_json, write_json
 from mmairl.weights.norms import looks_lars_trained
@@ -32,7 +32,7 @@ SEED = 0  # where neither the settings nor the recipe say one: an evaluation mad
 # Of a recipe, what decides which classifier is trained; the rest says where the run lives and what it prints.
 OF_RECIPE = (
     *('model', 'train_view', 'total_batch_size', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'custom_hooks'),
-    *('grid', 'trials', 'randomness', 'fast'),
+    *('trials', 'randomness', 'fast'),
 )
 Scores = dict[str, float]
 Measure = Callable[..., Scores]  # of a recipe, training and test data, and the run's folder
@@ -45,7 +45,7 @@ class TrainingSettings:
     recipe: str | None = None
     sweep: bool | None = None  # in place of the config's `evaluation.sweep`, which is for linear evaluation
     seed: int | None = None  # in place of the recipe's, or SEED
-    trials: tuple[dict[str, Any], ...] = ()  # options of the recipe, among which held-out images choose
+    trials: tuple[dict[str, Any], ...] = ()  # in place of the recipe's: its options, among which held-out images choose
     workers: int = 0
     work_dir: Path = Path('work_dirs/evaluation')
     launcher: str = 'none'
@@ -73,7 +73,7 @@ class TrainingSettings:
             recipe=config_identity({key: recipe[key] for key in OF_RECIPE if key in recipe}),
             sweep=config_identity(recipe.sweep) if sweeps else False,
         )
-        if (sweeps or recipe.get('grid') or self.trials) and 'val' not in cfg.evaluation:
+        if (sweeps or recipe.get('trials')) and 'val' not in cfg.evaluation:
             chosen['held_out'] = cfg.evaluation.get('held_out', HELD_OUT)
         return chosen
 
@@ -128,7 +128,7 @@ def train_and_test(
     data = cfg.evaluation
     if sweep:
         return _sweep(measure, recipe, data)
-    if recipe.get('grid') or recipe.get('trials'):
+    if recipe.get('trials'):
         return _search(measure, recipe, data)
     return measure(recipe, refit(data), data.test), {}
 
@@ -179,15 +179,17 @@ def _sweep(measure: Measure, recipe: Config, data: dict) -> tuple[Scores, dict]:
 
 
 def _search(measure: Measure, recipe: Config, data: dict) -> tuple[Scores, dict]:
-    """Run the recipe for every point on held-out images, and once more on all with the best; one that diverges is the worst."""
+    """Run the recipe's trials on held-out images, and the best once more on all; one that diverges is the worst."""
     tried: dict[str, float] = {}
-    made = dict(points(recipe))
-    for name, point in made.items():
+    made = {f'trial_{number}': copy.deepcopy(recipe) for number in range(len(recipe.trials))}
+    for (name, trial), options in zip(made.items(), recipe.trials):
+        trial.merge_from_dict(dict(options))
         try:
-            tried[name] = next(iter(measure(point, *held_out(data), name).values()))
+            tried[name] = next(iter(measure(trial, *held_out(data), name).values()))
         except Diverged as error:
             tried[name] = 0.0
             print_log(f'{name} has diverged: {error}', logger='current')
         print_log(f'{name}: {tried[name]:.2f} on held-out images', logger='current')
     best = max(tried, key=tried.get)
-    return measure(made[best], refit(data), data.test, 'test'), dict(chosen=best, held_out=tried)
+    details = dict(chosen=best, options=dict(recipe.trials[list(made).index(best)]), held_out=tried)
+    return measure(made[best], refit(data), data.test, 'test'), details

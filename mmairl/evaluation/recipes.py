@@ -4,8 +4,6 @@ Twenty data sets and ten recipes are thirty files and not two hundred.
 """
 
 import copy
-import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -93,26 +91,3 @@ def _network(cfg: Config, recipe: Config, start: dict | None) -> dict:
     return ConfigDict(
         backbone=ConfigDict(_delete_=True, **backbone), in_channels=width, data_preprocessor=ConfigDict(preprocessor)
     )
-
-
-def points(recipe: Config) -> Iterator[tuple[str, Config]]:
-    """Yield a name and the recipe for each of its `trials`, which are options, or for each point of its `grid`."""
-    if recipe.get('trials'):
-        for number, options in enumerate(recipe.trials):
-            made = copy.deepcopy(recipe)
-            made.merge_from_dict(dict(options))
-            yield f'trial_{number}', made
-        return
-    grid = dict(recipe.grid)
-    divide = grid.pop('divide_decay_by_lr', False)
-    for values in itertools.product(*grid.values()):
-        point, made = dict(zip(grid, values)), copy.deepcopy(recipe)
-        if 'lr' in point:
-            made.optim_wrapper.optimizer.lr = point['lr']
-        if 'weight_decay' in point:
-            made.optim_wrapper.optimizer.weight_decay = point['weight_decay'] / (point['lr'] if divide else 1)
-        if 'epochs' in point:
-            made.train_cfg.max_epochs = point['epochs']
-            for scheduler in made.param_scheduler:
-                scheduler.end = point['epochs']
-        yield '_'.join(f'{key}{value:.3g}' for key, value in point.items()), made

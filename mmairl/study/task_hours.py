@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from mmengine.config import Config
 
 from mmairl.evaluation.protocol import ON_FEATURES
-from mmairl.evaluation.recipes import points
 from mmairl.evaluation.sets import innermost
 from mmairl.study.measure import data_of, is_local, recipe
 from mmairl.study.plan import MEASURED, counted_flops, flops_per_image
@@ -41,8 +40,8 @@ def _task_flops(cfg: Config, task: str, scale: Scale) -> float | None:
         images = trains.train_cfg.max_iters * trains.total_batch_size
     elif trains:
         images = images and images * trains.train_cfg.max_epochs
-    if images and trains.get('grid'):
-        images *= len(list(points(trains))) + 1  # each point, and the best of them for the test
+    if images and trains.get('trials'):
+        images *= len(trains.trials) + 1  # each of them, and the best of them for the test
     network = dict(
         type='Classifier',
         backbone=cfg.model.backbone.to_dict(),

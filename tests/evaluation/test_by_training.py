@@ -15,7 +15,7 @@ from mmairl.errors import Diverged, UserError
 from mmairl.evaluation import by_training
 from mmairl.evaluation.by_training import TrainingSettings, train_and_test
 from mmairl.evaluation.protocol import evaluate, settings_for
-from mmairl.evaluation.recipes import compose, points
+from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.registry import DATASETS
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import print_results
@@ -177,15 +177,13 @@ def test_the_config_asks_for_a_sweep_of_linear_evaluation_unless_the_command_say
     assert not settings_for('finetune').sweeps(cfg, 'finetune')
 
 
-def test_a_grid_is_searched_run_by_run_with_its_decay_divided_by_the_rate(cfg, recipe, tmp_path):
-    recipe.grid = dict(lr=[1e-7, 2.0], weight_decay=[0.0, 1e-3], divide_decay_by_lr=True)
-    names, made = zip(*points(recipe))
-    assert names == ('lr1e-07_weight_decay0', 'lr1e-07_weight_decay0.001', 'lr2_weight_decay0', 'lr2_weight_decay0.001')
-    assert made[3].optim_wrapper.optimizer.weight_decay == pytest.approx(5e-4)
-    recipe.grid = dict(lr=[1e-7, 2.0])
-    _, chosen = run(cfg, recipe, tmp_path / 'a')
-    assert chosen['chosen'] == 'lr2' and set(chosen['held_out']) == {'lr1e-07', 'lr2'}
-    assert {path.name for path in (tmp_path / 'a').iterdir()} == {'lr1e-07', 'lr2', 'test'}
+def test_byols_grid_divides_the_decay_by_the_rate_and_trains_longer_by_one_schedule(cfg, recipe, tmp_path):
+    decays, epochs = (recipe_of(cfg, 'finetune', name) for name in ('finetune_20k', 'semi_byol'))
+    assert len(decays.trials) == 56 and len(epochs.trials) == 10
+    decays.merge_from_dict(dict(decays.trials[15]))
+    assert decays.optim_wrapper.optimizer.weight_decay == pytest.approx(10**-3 / 10**-3.5)
+    epochs.merge_from_dict(dict(epochs.trials[1]))
+    assert epochs.train_cfg.max_epochs == epochs.param_scheduler[0].end == 50
 
 
 def test_trials_choose_on_held_out_images_and_one_that_diverges_is_the_worst(cfg, recipe, monkeypatch, tmp_path):

@@ -13,8 +13,8 @@ train_cfg = dict(by_epoch=False, max_iters=20000)
 default_hooks = dict(checkpoint=dict(by_epoch=False, interval=2000, max_keep_ckpts=1))
 custom_hooks = [dict(type='EpochBatchNormHook')]
 assumptions = dict(finetune_rate='the rate of fine-tuning follows a cosine; BYOL names no schedule')
-grid = dict(
-    lr=[1e-4, 10**-3.5, 1e-3, 10**-2.5, 1e-2, 10**-1.5, 1e-1],
-    weight_decay=[0.0, 1e-6, 10**-5.5, 1e-5, 10**-4.5, 1e-4, 10**-3.5, 1e-3],
-    divide_decay_by_lr=True,
-)
+trials = [
+    {'optim_wrapper.optimizer': dict(lr=rate, weight_decay=decay / rate)}
+    for rate in (1e-4, 10**-3.5, 1e-3, 10**-2.5, 1e-2, 10**-1.5, 1e-1)
+    for decay in (0.0, 1e-6, 10**-5.5, 1e-5, 10**-4.5, 1e-4, 10**-3.5, 1e-3)
+]

@@ -7,7 +7,7 @@ param_scheduler = [dict(type='MultiStepLR', milestones=[160, 180], gamma=0.1, by
 train_cfg = dict(_delete_=True, by_epoch=True, max_epochs=200)
 default_hooks = dict(checkpoint=dict(by_epoch=True, interval=20))
 custom_hooks = []
-grid = None
+trials = None
 assumptions = dict(
     finetune_rate=None,
     long_tail="long-tailed sets are fine-tuned by Cao et al.'s recipe at a tenth of its rate; the paper prints none",

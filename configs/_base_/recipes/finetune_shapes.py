@@ -9,5 +9,5 @@ train_cfg = dict(_delete_=True, by_epoch=True, max_epochs=5)
 default_hooks = dict(checkpoint=dict(by_epoch=True, interval=5))
 # In so few steps running statistics still remember those of pre-training; they are measured anew before the test.
 custom_hooks = [dict(type='PreciseBNHook', batches=20)]
-grid = None
+trials = None
 assumptions = dict(finetune_rate=None)

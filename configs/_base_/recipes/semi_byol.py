@@ -1,5 +1,9 @@
 # Semi-supervised learning by BYOL's protocol: the whole network; rate and number of epochs from a grid on held-out images.
 _base_ = 'semi_10pct.py'
 optim_wrapper = dict(optimizer=dict(lr=0.1), paramwise_cfg=None)
-grid = dict(lr=[0.005, 0.01, 0.02, 0.05, 0.1], epochs=[30, 50])
+trials = [
+    {'optim_wrapper.optimizer.lr': rate, 'train_cfg.max_epochs': epochs, 'param_scheduler.0.end': epochs}
+    for rate in (0.005, 0.01, 0.02, 0.05, 0.1)
+    for epochs in (30, 50)
+]
 assumptions = dict(semi='the rate with few labels follows a cosine; BYOL names no schedule')
