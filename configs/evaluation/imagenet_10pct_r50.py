@@ -10,3 +10,6 @@ evaluation = dict(
     )
 )
 recipes = dict(finetune='semi_10pct')
+assumptions = dict(
+    held_out='where labels are few, one labelled image of each class is held out to choose by; BYOL chooses on 10 009 others'
+)
