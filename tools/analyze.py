@@ -35,6 +35,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/analysis'))
     parser.add_argument('--kernel', type=positive, default=3, help='norms: of convolutions of this size')
+    parser.add_argument('--lines', action='store_true', help='cka: the first beside each other one, stage by stage')
     parser.add_argument('--stage', default='pooled', help='cka of many checkpoints: the stage that is compared')
     parser.add_argument(
         '--full', action='store_true', help='cka of two: also over all images at once, biased, as published'
@@ -73,6 +74,9 @@ def main() -> None:
     if args.instrument == 'cka':
         if len(subjects) == 1:
             subjects = {part: (args.checkpoints[0], part) for part in ('student', 'teacher')}
+        if args.lines:
+            print(analysis_pages.cka_lines_page(subjects, images, args.recalibrate, args.out))
+            return
         print(analysis_pages.cka_page(subjects, images, args.stage, args.full, args.recalibrate, args.out))
     else:
         print(analysis_pages.geometry_page(subjects, images, args.map, args.recalibrate, args.out, args.seed))

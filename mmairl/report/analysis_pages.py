@@ -1,7 +1,7 @@
 """The output of tools/analyze.py: pictures as PNG and SVG, numbers as CSV, and a page that shows them."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,16 +85,31 @@ def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: b
     if not two:
         print_table(names, [(of, [f'{v:.3f}' for v in row]) for of, row in zip(names, values.tolist())])
         return page.write(out / 'cka.html')
-    equal = values.diagonal().tolist()
-    series = {' and '.join(names): (range(len(equal)), equal)}
-    save_figure(lines(series, 'equal stages', y='CKA', ticks=rows), out / 'cka_stages')
-    page.add('Equal stages', 'As in Fig. 3b of the paper.', chart(series, 'CKA', 'stage', ticks=rows, wide=True))
-    print_table(('CKA',), [(name, (f'{value:.4f}',)) for name, value in zip(rows, equal)])
+    _equal_stages(page, {' and '.join(names): values.diagonal().tolist()}, rows, out)
     if full:
         number = full_cka(*networks.values(), _watched(images, 'CKA over all images'))
         page.add('Pooled features, all images at once', f'The biased estimate, as papers report it: {number:.4f}.')
         print(f'pooled features, all images at once, biased: {number:.4f}')
     return page.write(out / 'cka.html')
+
+
+def cka_lines_page(subjects: Subjects, images: Images, anew: bool, out: Path) -> Path:
+    """The first network beside each other one, at equal stages: a line each, as Fig. 3b of the paper."""
+    (first, network), *others = _networks(subjects, images, anew).items()
+    page, found = Page('CKA', f'How alike what networks say of the same {len(images)} images is, stage by stage.'), {}
+    for name, other in others:
+        values, stages, _ = stage_cka(network, other, _watched(images, 'CKA'))
+        found[f'{first} and {name}'] = values.diagonal().tolist()
+    save_table(('', *stages), [(name, *line) for name, line in found.items()], out / 'cka')
+    _equal_stages(page, found, stages, out)
+    return page.write(out / 'cka.html')
+
+
+def _equal_stages(page: Page, found: Mapping[str, list[float]], stages: Sequence[str], out: Path) -> None:
+    series = {name: (range(len(line)), line) for name, line in found.items()}
+    save_figure(lines(series, 'equal stages', y='CKA', ticks=stages), out / 'cka_stages')
+    page.add('Equal stages', 'As in Fig. 3b of the paper.', chart(series, 'CKA', 'stage', ticks=stages, wide=True))
+    print_table(stages, [(name, [f'{value:.4f}' for value in line]) for name, line in found.items()])
 
 
 def geometry_page(subjects: Subjects, images: Images, method: str, anew: bool, out: Path, seed: int) -> Path:

@@ -80,7 +80,9 @@ def look_into(study: Study, configs: dict[str, Config], runs: Sequence[Run], out
             pages.append(analysis_pages.norms_page(networks, 3, folder))
             continue
         images = Images(configs[look.rows[0]], 5000, 64, default_workers(), default_device())
-        if look.instrument == 'cka':
+        if look.instrument == 'cka' and len(look.rows) > 2:
+            pages.append(analysis_pages.cka_lines_page(subjects, images, False, folder))
+        elif look.instrument == 'cka':
             pages.append(analysis_pages.cka_page(subjects, images, 'pooled', False, False, folder))
         else:
             pages.append(analysis_pages.geometry_page(subjects, images, 'tsne', False, folder, 0))

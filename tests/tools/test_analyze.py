@@ -62,6 +62,11 @@ def test_cka_of_one_checkpoint_is_of_student_and_teacher_and_of_many_a_matrix(fo
     header, *rows = numbers(tmp_path, 'cka')
     assert header[1:] == ['a', 'b', 'again'] and float(rows[0][3]) == pytest.approx(1) and float(rows[0][2]) < 1
 
+    run_tool(TOOL, 'cka', *(folder / f'{name}.pth' for name in ('a', 'b', 'again')), '--lines', '--out', tmp_path, *FEW)
+    header, (name, *other), (_, *same) = numbers(tmp_path, 'cka')
+    assert header[1:] == ['layer1', 'layer2', 'layer3', 'layer4', 'pooled'] and name == 'a and b'
+    assert [float(value) for value in same] == pytest.approx([1] * 5, abs=1e-4) and float(other[-1]) < 0.999
+
 
 def test_geometry_draws_everything_on_a_page(folder, tmp_path, run_tool):
     run_tool(TOOL, 'geometry', folder / 'a.pth', '--out', tmp_path, *FEW)
