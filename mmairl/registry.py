@@ -29,13 +29,6 @@ def files_of(package: str) -> dict[str, str]:
     return modules
 
 
-def class_of(package: str, name: str) -> Any:
-    """A registered class of a package, which a package's `__getattr__` gives to `from PACKAGE import CLASS`."""
-    if name not in files_of(package):
-        raise AttributeError(f'module {package!r} has no attribute {name!r}')
-    return getattr(import_module(files_of(package)[name]), name)
-
-
 class Registry(parent.Registry):
     """A registry of ours; `_locations` are its packages, which mmengine imports and which import nothing by themselves."""
 

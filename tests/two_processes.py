@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
-from mmairl.hooks import OnlineProbeHook
+from mmairl.hooks.probe import OnlineProbeHook
 from mmairl.models.batchnorm import SyncBN, each_view, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
 from mmairl.stopping import stop_processes

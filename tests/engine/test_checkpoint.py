@@ -13,7 +13,7 @@ from mmairl.configs import load_config
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import Start, choose_start, load_checkpoint, newest_checkpoint, run_in
 from mmairl.errors import UserError
-from mmairl.hooks import ExactCheckpointHook
+from mmairl.hooks.checkpoint import ExactCheckpointHook
 
 FILES = Path(__file__).parents[1] / 'files'
 

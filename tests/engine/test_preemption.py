@@ -16,7 +16,7 @@ import resuming
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import one_sentence_errors
-from mmairl.hooks import PreemptionHook
+from mmairl.hooks.preemption import PreemptionHook
 from mmairl.stopping import AGAIN, SIGNALS, Listener, Stopped
 
 TOOLS = Path(__file__).parents[2] / 'tools'

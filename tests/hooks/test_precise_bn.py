@@ -8,7 +8,8 @@ from mmengine.model import BaseDataPreprocessor, BaseModel
 from mmengine.optim import OptimWrapper
 from torch import nn
 
-from mmairl.hooks import EpochBatchNormHook, PreciseBNHook, batchnorm
+from mmairl.hooks import batchnorm
+from mmairl.hooks.batchnorm import EpochBatchNormHook, PreciseBNHook
 from mmairl.models.batchnorm import SyncBN
 
 

@@ -8,8 +8,8 @@ import toy  # noqa: F401  it registers the small backbone
 from torch import nn
 
 from mmairl.errors import UserError
-from mmairl.models import Classifier
-from mmairl.optim import HeadSGD
+from mmairl.models.classifier import Classifier
+from mmairl.optim.head_sgd import HeadSGD
 
 
 def model(heads: int = 1, frozen: bool = True) -> Classifier:

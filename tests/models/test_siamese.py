@@ -7,7 +7,7 @@ import torch
 import torchvision
 
 from mmairl.errors import UserError
-from mmairl.models import Siamese
+from mmairl.models.siamese import Siamese
 from mmairl.registry import MODELS
 
 

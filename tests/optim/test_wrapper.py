@@ -10,8 +10,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mmairl.errors import UserError
-from mmairl.hooks import AsyncRuntimeInfoHook
-from mmairl.optim import LARS, AutocastOptimWrapper
+from mmairl.hooks.log import AsyncRuntimeInfoHook
+from mmairl.optim.autocast import AutocastOptimWrapper
+from mmairl.optim.lars import LARS
 
 
 def network() -> nn.Module:

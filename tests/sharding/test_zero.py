@@ -13,7 +13,7 @@ from mmairl.configs import load_config
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
 from mmairl.errors import UserError
-from mmairl.hooks import ExactCheckpointHook
+from mmairl.hooks.checkpoint import ExactCheckpointHook
 from projects.faults.compare import differing
 
 
