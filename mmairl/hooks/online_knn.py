@@ -18,7 +18,7 @@ from mmairl.registry import DATASETS, HOOKS
 
 @HOOKS.register_module()
 class OnlineKNNHook(Hook):
-    """Measures k-NN on `train` and `test` (the config's `evaluation` unless given) after every `interval` epochs.
+    """Measures k-NN on the config's `evaluation` after every `interval` epochs.
 
     Each process extracts its share of the features with a copy of the backbone and searches for its share. They share the
     features through a file in the work dir, which is removed afterwards. Training is the same to the last bit with it and
@@ -27,15 +27,15 @@ class OnlineKNNHook(Hook):
 
     priority = 'LOW'
 
-    def __init__(self, interval: int = 10, k: int = 20, train: dict | None = None, test: dict | None = None) -> None:
-        self.interval, self.k, self.train, self.test = interval, k, train, test
+    def __init__(self, interval: int = 10, k: int = 20) -> None:
+        self.interval, self.k = interval, k
 
     def before_train(self, runner: Runner) -> None:
         settings = runner.cfg.get('evaluation') or {}
-        train, test = self.train or settings.get('train'), self.test or settings.get('test')
-        if not train or not test:
-            raise UserError('the online k-NN has no data; set evaluation = dict(train=..., test=...) or its own two')
-        self.data, model = dict(train=DATASETS.build(train), test=DATASETS.build(test)), network_of(runner)
+        if not settings.get('train') or not settings.get('test'):
+            raise UserError('the online k-NN has no data; set evaluation = dict(train=..., test=...)')
+        self.data = {name: DATASETS.build(settings[name]) for name in ('train', 'test')}
+        model = network_of(runner)
         for dataset in self.data.values():
             require_channels(dataset, model.data_preprocessor.mean, model.backbone)
 
