@@ -84,7 +84,11 @@ def pack(
                 name = dataset.member(index)
                 if fault:
                     left_out += 1
-                    refuse_too_many(dataset, left_out, index, name, fault)
+                    if left_out > unreadable_allowed(len(dataset), dataset.max_unreadable):
+                        raise UserError(
+                            f'{left_out} of the first {index + 1} images in {dataset.root} cannot be read, {printable(name)} '
+                            f'{fault}; mend or remove them, or raise --max-unreadable'
+                        )
                 else:
                     if taken and size and archive.offset + len(data) + OVERHEAD > size:
                         break
@@ -150,11 +154,3 @@ def digest(dataset: FileDataset | Shards) -> str:
     for index in range(len(dataset)):
         names.update(dataset.member(index).encode(errors='surrogateescape') + b'\0')
     return names.hexdigest()[:16]
-
-
-def refuse_too_many(dataset: FileDataset | Shards, left_out: int, index: int, name: str, reason: str) -> None:
-    if left_out > unreadable_allowed(len(dataset), dataset.max_unreadable):
-        raise UserError(
-            f'{left_out} of the first {index + 1} images in {dataset.root} cannot be read, {printable(name)} {reason}; mend '
-            'or remove them, or raise --max-unreadable'
-        )

@@ -69,16 +69,12 @@ class ViewDataset(Dataset):
 
     def alike(self, image: Tensor, index: int) -> Tensor:
         """The image; a UserError where its channels or its depth are not those of the set."""
-        name = printable(self.name(index))
-        if len(image) != self.channels:
+        depth = self.depth or image.dtype
+        if (len(image), image.dtype) != (self.channels, depth):
             raise UserError(
-                f'{name} has {len(image)} channels (an array is height x width x channels) and the data set '
-                f'channels={self.channels}; set channels to that of all images, or move it out of the set'
-            )
-        if self.depth not in (None, image.dtype):
-            raise UserError(
-                f'{name} holds {in_words(image.dtype)} and the first image of the set {in_words(self.depth)}, of which the '
-                'largest number stands for 1; convert one of them, or move it out of the set'
+                f'{printable(self.name(index))} has {len(image)} channels of {in_words(image.dtype)} (an array is height x '
+                f'width x channels), and the data set channels={self.channels} of {in_words(depth)}; set channels to that of '
+                'all images, convert it, or move it out of the set'
             )
         return image
 

@@ -1,14 +1,15 @@
 """The one allow-list for pickles in .pth and .pkl files: they give tensors, numeric arrays and plain values, nothing else.
 
 A pickle asks for functions by name and calls them with what it likes. Even `np.ndarray` and `np.dtype` let it turn any
-address into an object. So each name that a checkpoint needs leads to a small class of ours here, which builds numeric
-arrays from bytes. `plain` then copies what came out and refuses whatever is not known to be plain.
+address into an object. So each name that a checkpoint needs leads to a small class or function of ours here, which
+builds numeric arrays from bytes. `plain` then copies what came out and refuses whatever is not known to be plain.
 """
 
 import pickle
 import pickletools
 import re
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from types import NoneType
 from typing import IO, Any
 
@@ -76,21 +77,17 @@ class Array(StandIn):
         self.value = ArrayType.read(kind, content).reshape(shape, order='F' if fortran else 'C')
 
 
-class Scalar(StandIn):
+def scalar(kind: ArrayType, content: bytes | str) -> np.generic:
     """Stands for the function that makes a NumPy number."""
-
-    def __new__(cls, kind: ArrayType, content: bytes | str) -> np.generic:
-        (value,) = ArrayType.read(kind, content)
-        return value
+    (value,) = ArrayType.read(kind, content)
+    return value
 
 
-class Bytes(StandIn):
+def encoded(text: str = '', encoding: str = 'latin1') -> bytes:
     """Stands for `_codecs.encode` and `bytes`, by which protocol 2 writes the bytes of an array."""
-
-    def __new__(cls, text: str = '', encoding: str = 'latin1') -> bytes:
-        if encoding != 'latin1':
-            raise Refused('it holds text to be encoded')
-        return text.encode('latin1')
+    if encoding != 'latin1':
+        raise Refused('it holds text to be encoded')
+    return text.encode('latin1')
 
 
 class History(StandIn):
@@ -106,28 +103,26 @@ class History(StandIn):
         self.length = state['max_length']
 
 
-class Statistic(StandIn):
+def statistic(owner: type, name: str) -> None:
     """Stands for the `getattr` by which a HistoryBuffer names its four statistics; a new buffer has them anyway."""
-
-    def __new__(cls, owner: type, name: str) -> None:
-        if owner is not History or name not in ('min', 'max', 'current', 'mean'):
-            raise Refused(f'it holds a request for {name!r} of an object')
+    if owner is not History or name not in ('min', 'max', 'current', 'mean'):
+        raise Refused(f'it holds a request for {name!r} of an object')
 
 
-ALLOWED: dict[str, type] = {
+ALLOWED: dict[str, Callable] = {
     'collections.OrderedDict': OrderedDict,
     'numpy.ndarray': Array,
     'numpy.dtype': ArrayType,
     'numpy.core.multiarray._reconstruct': Array,
     'numpy._core.multiarray._reconstruct': Array,
-    'numpy.core.multiarray.scalar': Scalar,
-    'numpy._core.multiarray.scalar': Scalar,
-    '_codecs.encode': Bytes,
-    'builtins.bytes': Bytes,
-    '__builtin__.bytes': Bytes,
+    'numpy.core.multiarray.scalar': scalar,
+    'numpy._core.multiarray.scalar': scalar,
+    '_codecs.encode': encoded,
+    'builtins.bytes': encoded,
+    '__builtin__.bytes': encoded,
     'mmengine.logging.history_buffer.HistoryBuffer': History,
-    'builtins.getattr': Statistic,
-    '__builtin__.getattr': Statistic,
+    'builtins.getattr': statistic,
+    '__builtin__.getattr': statistic,
 }
 FOR_TORCH = [(stand_in, name) for name, stand_in in ALLOWED.items()]
 
@@ -137,7 +132,7 @@ FOR_TORCH = [(stand_in, name) for name, stand_in in ALLOWED.items()]
 class PlainUnpickler(pickle._Unpickler):
     """An unpickler of the names above and no other."""
 
-    def find_class(self, module: str, name: str) -> type:
+    def find_class(self, module: str, name: str) -> Callable:
         if f'{module}.{name}' not in ALLOWED:
             raise pickle.UnpicklingError(f'asks to run {module}.{name}')
         return ALLOWED[f'{module}.{name}']

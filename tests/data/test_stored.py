@@ -147,9 +147,12 @@ def test_a_folder_is_read_as_it_is_stored_and_packed_to_the_bit(folder):
 
 def test_a_mix_of_channels_or_depths_names_the_file(folder):
     for odd, said in (
-        (noise(8, 8, 3), r'b/9.npy has 3 channels .* and the data set channels=5; set channels'),
-        (noise(8, 8, 5, kind=np.uint8), r'b/9.npy holds 8 bits and the first image of the set 16 bits, .*; convert'),
-        (noise(8, 8, 5, kind=np.float32), r'b/9.npy holds floats and the first image of the set 16 bits'),
+        (noise(8, 8, 3), r'b/9.npy has 3 channels .* and the data set channels=5 of 16 bits; set channels'),
+        (noise(8, 8, 5, kind=np.uint8), r'b/9.npy has 5 channels of 8 bits .* and the data set channels=5 of 16 bits'),
+        (
+            noise(8, 8, 5, kind=np.float32),
+            r'b/9.npy has 5 channels of floats .* and the data set channels=5 of 16 bits',
+        ),
     ):
         (folder / 'b/9.npy').write_bytes(npy(odd))
         dataset = ImageFolder(folder, channels=5)

@@ -50,16 +50,6 @@ class About(msgspec.Struct, omit_defaults=True):
     quality: int = 0
 
 
-class Info(msgspec.Struct):
-    """The note of `datasets` about its columns."""
-
-    features: dict[str, Any] = {}
-
-
-class Noted(msgspec.Struct):
-    info: Info = msgspec.field(default_factory=Info)
-
-
 def told(text: bytes, kind: type[Kind], where: str) -> Kind:
     """JSON as a declared type."""
     try:
@@ -343,9 +333,8 @@ def parquet_image(file: io.FileIO, name: str, group: int, row: int) -> bytes:
 def columns(schema: Any, name: str) -> tuple[str, str | None, list[str]]:
     """The column of images, that of labels, and their names: as `datasets` notes them, or else by their types."""
     types = arrow(name).types
-    noted = told(
-        (schema.metadata or {}).get(b'huggingface', b'{}'), Noted, f'the note in the shard {name}'
-    ).info.features
+    note = (schema.metadata or {}).get(b'huggingface', b'{}')  # of `datasets`, about its columns
+    noted = told(note, dict[str, Any], f'the note in the shard {name}').get('info', {}).get('features', {})
     kinds = {column: feature.get('_type') for column, feature in noted.items() if isinstance(feature, dict)}
     held = [field for field in schema if is_image(field.type, types)]
     images = [field.name for field in held if kinds.get(field.name, 'Image') == 'Image']
