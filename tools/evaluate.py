@@ -60,6 +60,11 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--seed', type=seed, help='of a classifier that is trained, of folds and held-out images (0)')
     parser.add_argument('--standardise', action='store_true', help='logreg: features of mean 0 and deviation 1')
     parser.add_argument('--low-shot', action='store_true', help='svm: with few positive images a class, too')
+    parser.add_argument(
+        '--near-duplicates',
+        action='store_true',
+        help='knn, logreg, svm: count test images that a training image is nearly the same as; score without them, too',
+    )
     parser.add_argument('--work-dir', type=Path, help='linear, finetune: where the run lives, and is resumed from')
     parser.add_argument('--cache', type=Path, default=Path('work_dirs/features'), help='where features are kept')
     parser.add_argument('--no-cache', action='store_const', const=None, dest='cache', help='keep no features')

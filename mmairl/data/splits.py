@@ -1,20 +1,27 @@
-"""Honest splits: groups of images that stay on one side, such as a patient, a flight or a plate."""
+"""Honest splits: groups of images that stay on one side, such as a patient or a flight, and images that look alike on both."""
 
 import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from pkgutil import resolve_name
 
 import torch
+import torch.nn.functional as F
+from rich.progress import track
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
+from mmairl.data.images import UnreadableImage
+from mmairl.data.views import to_unit
 from mmairl.errors import UserError, closest, printable
 
 HELD_OUT = 0.2
+BITS, ALIKE = 4, 0.1  # of a hash, and of the deviation of all thumbnails: the most that two may differ by
+BLOCK, FAR = 128, 1e6  # thumbnails that are compared with all others at once; a grey that no image has
 Groups = str | Mapping[str, str] | Callable[[str], str]
 
 
@@ -135,3 +142,40 @@ def _split_by_group(
                 'on both sides of a split; add groups of it, leave the class out, or name validation data as evaluation.val'
             )
     return (~held[number]).nonzero().flatten(), held[number].nonzero().flatten()
+
+
+def look_alikes(train: Dataset, test: Dataset, workers: int = 0) -> dict[int, int]:
+    """Return the places of test images that look like a training image, each with that one's: no network is asked.
+
+    Their difference hashes differ in BITS of 64 at most, and their grey thumbnails of 16 x 16 by less than ALIKE on average.
+    """
+    bank, query = (_looks(dataset, workers) for dataset in (train, test))
+    limit, found = ALIKE * bank[bank.isfinite()].std(), {}
+    bank, query = bank.nan_to_num(FAR), query.nan_to_num(-FAR)
+    hashes = _hashes(bank)
+    for first, block in zip(range(0, len(query), BLOCK), query.split(BLOCK)):
+        place = torch.cdist(block.flatten(1), bank.flatten(1)).argmin(1)
+        close = (bank[place] - block).abs().mean((1, 2)) < limit
+        close &= (hashes[place] != _hashes(block)).sum(1) <= BITS
+        found |= {first + at: int(place[at]) for at in close.nonzero().flatten().tolist()}
+    return found
+
+
+def _looks(dataset: Dataset, workers: int) -> Tensor:
+    loader = DataLoader(range(len(dataset)), batch_size=None, num_workers=workers, collate_fn=partial(_look, dataset))
+    return torch.stack(list(track(loader, 'looking for duplicates', len(dataset))))
+
+
+def _look(dataset: Dataset, index: int) -> Tensor:
+    """An image as a grey thumbnail; NaN where it cannot be read."""
+    try:
+        grey = to_unit(dataset.raw(index)).mean(0)
+    except UnreadableImage:
+        return torch.full((16, 16), torch.nan)
+    return F.interpolate(grey[None, None], (16, 16), mode='bilinear', antialias=True)[0, 0]
+
+
+def _hashes(looks: Tensor) -> Tensor:
+    """Of 8 x 9 greys each, whether one is brighter than the next."""
+    small = F.interpolate(looks[:, None], (8, 9), mode='bilinear', antialias=True)[:, 0]
+    return (small[:, :, 1:] > small[:, :, :-1]).flatten(1)

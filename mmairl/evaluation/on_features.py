@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from mmairl.errors import printable
 from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.duplicates import near_duplicates
 from mmairl.evaluation.features import Extraction, Features, on_main_process, stored
 from mmairl.evaluation.identity import features_key
 from mmairl.evaluation.knn import TEMPERATURE, knn_right
@@ -37,6 +38,7 @@ class FeatureSettings:
     temperature: float = TEMPERATURE
     standardise: bool = False
     low_shot: bool = False
+    near_duplicates: bool = False  # whether those of training images are looked for among the test images
     seed: int = 0  # of what logistic regression holds out, and of the SVM's folds and draws
     device: str = 'cpu'
     workers: int = 0
@@ -78,6 +80,12 @@ def measure(
             scores, details = on_main_process(lambda: SOLVERS[protocol](train, test, val, metric, settings))
         if details.get('right') and hasattr(sets['test'][1], 'sets'):
             scores |= by_set(next(iter(scores)), unpacked(details['right']), sets['test'][1], test.unreadable)
+        if settings.near_duplicates:
+            both = (sets['train'][1], sets['test'][1]), (train, test)
+            twins, found = on_main_process(lambda: near_duplicates(*both, settings.device, settings.workers))
+            details['near_duplicates'], first = found, next(iter(scores))
+            if details.get('right') and not twins.all():
+                scores[f'{first}, without near duplicates'] = 100 * unpacked(details['right'])[~twins].mean()
         sizes: dict[str, Any] = {
             'train_images': len(train.x),
             'test_images': len(test.x),

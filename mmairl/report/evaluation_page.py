@@ -14,7 +14,7 @@ from mmairl.evaluation.protocol import Result
 from mmairl.files import read_json, typed
 from mmairl.report.charts import chart
 from mmairl.report.figures import against
-from mmairl.report.page import Page
+from mmairl.report.page import Page, fill
 from mmairl.report.table import html_table, results_table
 
 NAME = 'evaluation.html'
@@ -30,10 +30,20 @@ class LowShot(msgspec.Struct):
         return f'{self.mean[count]:.1f} ± {self.std.get(count, 0):.1f}' if count in self.mean else '–'
 
 
+class NearDuplicates(msgspec.Struct):
+    """Test images that a training image is nearly the same as, and pairs of them: a picture and a name each."""
+
+    images: int
+    by_look: int
+    by_features: int
+    pairs: list[list[tuple[str, str]]]
+
+
 class Details(msgspec.Struct):
     """The details of a result that are shown."""
 
     low_shot: LowShot | None = None
+    near_duplicates: NearDuplicates | None = None
 
 
 class Record(msgspec.Struct):
@@ -136,6 +146,15 @@ def write_evaluation_page(
         if few := {subject: shots for subject, shots in few.items() if shots}:
             text = 'Mean average precision by a linear SVM, with its standard deviation over samples of the images.'
             page.add(f'{name}: few labelled images', text, low_shot(few))
+    for record in records:
+        if twins := record.details.near_duplicates:
+            page.add(
+                f'{record.data}: near duplicates by {record.subject}',
+                f'{twins.images} test images are nearly the same as a training image: {twins.by_look} by '
+                f'their looks (hashes and thumbnails that hardly differ), {twins.by_features} by features nearer than chance '
+                'makes them. Left the test image, right its twin, the least alike first.',
+                fill('pictures.html', pairs=twins.pairs, neighbours=()) if twins.pairs else '',
+            )
     for x, y in plots:
         scores: dict[str, dict[str, float]] = {}
         for row in (row for _, _, rows in tables for row in rows):

@@ -1,12 +1,17 @@
 """Groups stay on one side of every split."""
 
+from io import BytesIO
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from mmairl.data.splits import groups_of, names_of, read_column, refuse_shared, split_by_class
+from mmairl.data.images import Reason, UnreadableImage, decode_bytes
+from mmairl.data.shapes import Shapes
+from mmairl.data.splits import groups_of, look_alikes, names_of, read_column, refuse_shared, split_by_class
 from mmairl.data.subsets import Part
+from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
 
 
@@ -76,3 +81,28 @@ def test_the_held_out_part_of_a_folder_has_other_groups_and_shared_ones_are_refu
     refuse_shared(parts)
     with pytest.raises(UserError, match="1 groups have .* the training and the test images, first 'p.' with 4 and 1"):
         refuse_shared({**parts, 'test': [*parts['test'], parts['training'][0]]})
+
+
+def test_copies_look_alike_and_other_images_do_not():
+    train, test = Shapes(count=60, seed=1), Shapes(count=30, seed=2)
+    copies = Memory([train.raw(index) for index in range(10)] + [test.raw(index) for index in range(30)])
+    copies.images[3] = decode_bytes(as_jpeg(copies.images[3]))
+    assert look_alikes(train, copies) == {index: index for index in range(10)} and not look_alikes(train, test)
+    copies.images[0] = None  # cannot be read
+    assert look_alikes(train, copies) == {index: index for index in range(1, 10)}
+
+
+class Memory(ViewDataset):
+    def __init__(self, images: list) -> None:
+        super().__init__(None)
+        self.images, self.labels, self.classes = images, torch.arange(len(images)) % 2, ['a', 'b']
+
+    def raw(self, index: int) -> torch.Tensor:
+        if self.images[index] is None:
+            raise UnreadableImage(Reason.BROKEN)
+        return self.images[index]
+
+
+def as_jpeg(image: torch.Tensor) -> bytes:
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer := BytesIO(), 'JPEG', quality=70)
+    return buffer.getvalue()
