@@ -176,6 +176,6 @@ def _look(dataset: Dataset, index: int) -> Tensor:
 
 
 def _hashes(looks: Tensor) -> Tensor:
-    """Of 8 x 9 greys each, whether one is brighter than the next."""
+    """Tell of each of 8 x 9 greys whether it is darker than the next."""
     small = F.interpolate(looks[:, None], (8, 9), mode='bilinear', antialias=True)[:, 0]
     return (small[:, :, 1:] > small[:, :, :-1]).flatten(1)
