@@ -54,7 +54,8 @@ setup(
     packages=find_packages(include=['mmairl', 'mmairl.*']),
     package_data={
         'mmairl': ['*.sh'],
-        'mmairl.study': ['*.yaml', '*.sh'],
+        'mmairl.study': ['*.sh'],
+        'mmairl.own': ['*.jinja'],
         'mmairl.report': ['templates/*', 'uplot/*', '*.json'],
     },
     cmdclass={'build_py': BuildWithConfigs},
