@@ -9,33 +9,12 @@ from mmairl.engine.health import QUANTITIES, Quantity, sentence, state
 from mmairl.engine.scalars import Curve, read_scalars
 from mmairl.errors import UserError
 from mmairl.report.charts import chart
-from mmairl.report.page import Page, fill
-from mmairl.report.reference import add_reference
+from mmairl.report.page import write_page
+from mmairl.report.reference import references
 
 PREFIX = 'health_'
 # A shape and a word each, so that no state is told by its colour alone; the worst first.
 MARKS = {'bad': ('■', 'bad'), 'watch': ('▲', 'watch'), 'good': ('●', 'good'), 'open': ('○', 'no range')}
-SECTIONS = {
-    'Embeddings': (
-        'A collapsed network maps every image to one point: the spread falls to 0, the rank to 1 and all similarities to 1.',
-        (
-            'spread_query', 'spread_key', 'rank_features', 'rank_embeddings',
-            'positive', 'negative', 'hardest_negative', 'contrast',
-        ),
-    ),
-    'Teacher and queue': (
-        'The teacher should follow the student at a distance, and the queue should be young beside it.',
-        ('teacher_distance', 'queue_drift', 'queue_steps', 'queue_epochs', 'queue_filled'),
-    ),
-    'Weights and gradients': (
-        'Every stage should receive a gradient, and no step should replace more than a small share of the weights.',
-        ('loss', 'gradient_norm', 'update_ratio'),
-    ),
-    'Time and accuracy': (
-        'A loader that cannot keep up shows as time spent waiting; the probe and k-NN should rise.',
-        ('data_share', 'probe_accuracy', 'knn_accuracy'),
-    ),
-}  # fmt: skip
 BY_STAGE = {'gradient_norm': 'gradient norm', 'weight_norm': 'weight norm', 'update_ratio': 'update over weights'}
 LOGARITHMIC = {'teacher_distance', 'gradient_norm', 'update_ratio'}
 
@@ -48,18 +27,16 @@ def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
     curves = read_scalars(work_dir)
     known = measured(curves, work_dir)
     vitals, lead = state_of(known)
-    page = Page(f'Health of {Path(work_dir).resolve().name}', lead)
-    page.add('Now', '', fill('vitals.html', vitals=vitals))
-    for heading, (text, names) in SECTIONS.items():
-        own = {q: curve for q, curve in known.items() if q.name in names}
-        figures = [_of_range(q, curve) for q, curve in own.items()]
-        if heading == 'Weights and gradients':
-            figures += _by_stage(curves)
-        if figures:
-            page.add(heading, text, figures, 'Shaded: the normal range.')
-    if f'{PREFIX}spread_key' in curves:
-        add_reference(page, curves)
-    return page.write(out)
+    charts = {q.name: [_of_range(q, curve)] for q, curve in known.items()}
+    return write_page(
+        out,
+        'health.html',
+        title=f'Health of {Path(work_dir).resolve().name}',
+        lead=lead,
+        vitals=vitals,
+        charts={**charts, 'by stage': _by_stage(curves)},
+        references=references(curves) if f'{PREFIX}spread_key' in curves else (),
+    )
 
 
 Known = Mapping[Quantity, Curve]

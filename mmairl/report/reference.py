@@ -7,12 +7,12 @@
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mmairl.engine.scalars import Curve, read_scalars
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.files import read_json, write_json
 from mmairl.report.charts import chart
-from mmairl.report.page import Page
 
 KEPT = Path(__file__).with_name('reference.json')
 LABELS = {
@@ -24,17 +24,11 @@ LABELS = {
     'health_spread_query': 'spread of the queries',
 }
 POINTS = 60  # of a curve, at most
-TEXT = (
-    'Real runs of {scale}, one seed each. A contrastive loss starts at the logarithm of the number of keys that it chooses '
-    'from, once for each direction: 6.9 with 1 024 negatives, 11.1 with 65 536, twice that where the loss is symmetric. It '
-    "may fall little and the features be good all the same. BYOL's starts at 4 and falls to 0 in a collapse as well, so look "
-    'at the spread: where the keys stay near 0, all images are one. k-NN at the end: {ends}.'
-)
-CAPTION = 'Dotted: this run now. Its length, network and data may be others, so compare shapes rather than heights.'
 
 
-def add_reference(page: Page, own: Mapping[str, Curve]) -> None:
-    """A section for each scale that has been run; a dotted line shows where the present run stands."""
+def references(own: Mapping[str, Curve]) -> list[dict[str, Any]]:
+    """Return text and charts of each scale that has been run; a dotted line shows where the present run stands."""
+    found = []
     for scale, kept in read_json(KEPT).items():
         figures = []
         for name, label in LABELS.items():
@@ -42,7 +36,8 @@ def add_reference(page: Page, own: Mapping[str, Curve]) -> None:
             values = own.get(name, ([], []))[1] if name != 'loss' else []  # which belongs to its head and its negatives
             figures.append(chart(curves, label, 'iteration', level=values[-1] if values else None))
         ends = ', '.join(f'{row} {of["knn"]:.1f} %' for row, of in kept['rows'].items())
-        page.add(f'Beside other runs: {scale}', TEXT.format(scale=kept['text'], ends=ends), figures, CAPTION)
+        found.append(dict(scale=scale, text=kept['text'], ends=ends, figures=figures))
+    return found
 
 
 def keep(study: str | Path, out: Path = KEPT) -> None:

@@ -1,9 +1,9 @@
 """A page of images with the views that a config makes of them: what to look at before a run of three days."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import torchvision.transforms.v2.functional as F
 from mmengine import Config
@@ -12,22 +12,15 @@ from mmairl.data.transforms import Augmentation, Params, RandomResizedCrop
 from mmairl.data.views import Pipeline, ViewDataset, ViewPreprocessor, inner_most, require_channels, to_unit
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS, MODELS
-from mmairl.report.page import Page, fill
+from mmairl.report.page import write_page
 from mmairl.report.sections import REACH, augmented, black_and_white, in_bytes, picture, some
 
 SHOWN = 12
 LONGEST = 400  # pixels of an original on the page
 
 
-class Drawn(NamedTuple):
-    """The values that a transform drew for an image of this size."""
-
-    height: int
-    width: int
-    params: Params
-
-
-Heard = list[list[tuple[Callable, list[Drawn]]]]  # for each view, its transforms, each with a Drawn for every image
+# For each view its transforms, each with what it drew for every image: height, width and parameters.
+Heard = list[list[tuple[Callable, list[tuple[int, int, Params]]]]]
 
 
 def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
@@ -57,26 +50,15 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
             made.append(dict(picture=picture(batch[place], f'view {number + 1}'), steps=steps, box=box))
         shown.append(dict(name=Path(dataset.name(index)).name, image=picture(whole, 'image'), views=made))
     lead = f'{len(chosen)} of the {len(dataset):,} images of {Path(cfg.filename).name}, chosen by seed {seed}.'
-    page = Page('What the network will see', lead)
-    page.add(
-        'Images and their views',
-        'Left the image with the boxes that were cut out of it, then its views with what was drawn for each, in the order '
-        'in which it is done; what the draw left out is grey. Can you still tell what it is? And is what differs between '
-        'the views really of no importance to you?',
-        fill('views.html', shown=shown),
-        f'Exactly as training makes them, with the normalisation undone. {channels_in_words(inner_most(dataset))}',
+    return write_page(
+        out,
+        'views.html',
+        title='What the network will see',
+        lead=lead,
+        shown=shown,
+        images=inner_most(dataset),
+        reach=REACH,
     )
-    return page.write(out)
-
-
-def channels_in_words(dataset: ViewDataset) -> str:
-    """Name the channels that the page shows, and how bright, where the images are no photographs."""
-    if not dataset.as_stored:
-        return ''
-    which = f'Channels 1 to 3 of {dataset.channels} are shown as red, green and blue'
-    if dataset.channels < 3:
-        which = f'Channel 1 of {dataset.channels} is shown as grey'
-    return f'{which}, from {REACH} standard deviations below its mean to {REACH} above.'
 
 
 def listen(pipelines: Sequence[Pipeline]) -> Heard:
@@ -84,18 +66,14 @@ def listen(pipelines: Sequence[Pipeline]) -> Heard:
     heard: Heard = [[(step, []) for step in pipeline] for pipeline in pipelines]
     for step, drawn in chain(*heard):
         if isinstance(step, Augmentation):
-            step.draw = _keeping(step.draw, drawn)
+            step.draw = partial(_draw, step.draw, drawn)
     return heard
 
 
-def _keeping(draw: Callable[..., Params], drawn: list[Drawn]) -> Callable[..., Params]:
-    def kept(count: int, height: int, width: int) -> Params:
-        params = draw(count, height, width)
-        for i in range(count):
-            drawn.append(Drawn(height, width, {key: value[i : i + 1] for key, value in params.items()}))
-        return params
-
-    return kept
+def _draw(draw: Callable[..., Params], drawn: list[tuple], count: int, height: int, width: int) -> Params:
+    params = draw(count, height, width)
+    drawn += [(height, width, {key: value[i : i + 1] for key, value in params.items()}) for i in range(count)]
+    return params
 
 
 def of_view(heard: Sequence[Heard], view: int, place: int) -> tuple[list[tuple[str, bool]], dict[str, float] | None]:
@@ -103,7 +81,7 @@ def of_view(heard: Sequence[Heard], view: int, place: int) -> tuple[list[tuple[s
     steps = [step for part in heard if part for step in part[view if len(part) > 1 else 0]]
     told, box = [], None
     for number, (step, drawn) in enumerate(steps):
-        words = step.tell(drawn[place].params) if drawn else type(step).__name__
+        words = step.tell(drawn[place][2]) if drawn else type(step).__name__
         told.append((words or type(step).__name__, bool(words)))
         if number == 0 and drawn and isinstance(step, RandomResizedCrop):
             height, width, params = drawn[place]

@@ -8,7 +8,7 @@ import pytest
 from outline import sound
 
 from mmairl.engine.health import QUANTITIES
-from mmairl.report.health_page import SECTIONS, write_health_page
+from mmairl.report.health_page import write_health_page
 from mmairl.report.reference import KEPT, LABELS
 
 SCALES = json.loads(KEPT.read_text())
@@ -59,8 +59,10 @@ def test_tiles_show_the_present_state_in_a_word_and_a_shape_the_worst_first(work
     assert re.findall('<h2>([^<]+)</h2>', text)[-len(beside) :] == beside
 
 
-def test_every_quantity_has_its_section():
-    assert sorted(name for _, names in SECTIONS.values() for name in names) == sorted(of.name for of in QUANTITIES)
+def test_every_quantity_has_its_chart(tmp_path):
+    run = write_scalars(tmp_path / 'run', dict(step=1, **{f'health_{of.name}': 0.5 for of in QUANTITIES}))
+    text = write_health_page(run, tmp_path / 'page.html').read_text()
+    assert text.count('class="curves') == len(QUANTITIES) + REFERENCE
 
 
 def test_a_run_that_diverged_is_drawn_and_said(tmp_path):
