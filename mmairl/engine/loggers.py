@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module  # noqa: TID251  wandb and mlflow by fixed names
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,6 @@ class Service(BaseVisBackend):
 
     def __init__(self, save_dir: str, **start: Any) -> None:
         super().__init__(save_dir)
-        if find_spec(self.package) is None:
-            raise UserError(f"{self.package} is not installed; say: pip install {self.package} (or 'mmairl[log]')")
         self.start, self.name, self.failed = start, Path(save_dir).parents[1].name, False
         self.run: Any = None
 
@@ -64,7 +61,8 @@ class Service(BaseVisBackend):
         except Exception as error:  # each has its own kinds: no key, no server, a name that is taken
             said = ' '.join(str(error).split())[:200]
             raise UserError(
-                f'{self.package} does not start ({type(error).__name__}: {said}); mend that or leave it out'
+                f'{self.package} does not start ({type(error).__name__}: {said}); mend that, as by '
+                "pip install 'mmairl[log]', or leave it out"
             ) from error
 
     def add_scalar(self, name: str, value: float, step: int = 0, **_: Any) -> None:
