@@ -181,9 +181,11 @@ def _sweep(measure: Measure, recipe: Config, data: dict) -> tuple[Scores, dict]:
 def _search(measure: Measure, recipe: Config, data: dict) -> tuple[Scores, dict]:
     """Run the recipe's trials on held-out images, and the best once more on all; one that diverges is the worst."""
     tried: dict[str, float] = {}
-    made = {f'trial_{number}': copy.deepcopy(recipe) for number in range(len(recipe.trials))}
-    for (name, trial), options in zip(made.items(), recipe.trials):
-        trial.merge_from_dict(dict(options))
+    made: dict[str, Config] = {}
+    for number, options in enumerate(recipe.trials):
+        name, trial = f'trial_{number}', copy.deepcopy(recipe)
+        trial.merge_from_dict({**options, 'trials': None})
+        made[name] = trial
         try:
             tried[name] = next(iter(measure(trial, *held_out(data), name).values()))
         except Diverged as error:
