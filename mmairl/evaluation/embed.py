@@ -24,6 +24,7 @@ from mmairl.errors import UserError, cleared_frames, printable
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
+from mmairl.files import output, replacing
 from mmairl.weights.formats import backbone_of
 from mmairl.weights.read import Backbone, input_of, read_backbone
 
@@ -41,7 +42,9 @@ def embed(
     batch: int = 64,
     workers: int = 0,
     device: str | None = None,
-) -> tuple[np.ndarray, list[str]]:
+    patches: bool = False,
+    out: str | Path | None = None,
+) -> tuple[np.ndarray, list[str]] | tuple[np.ndarray, list[str], np.ndarray]:
     """The pooled features of images, a row each, and the images' names; one that cannot be read is said and has no row.
 
     Args:
@@ -54,21 +57,63 @@ def embed(
         batch: images at a time.
         workers: processes that load images.
         device: by default the GPU, where there is one.
+        patches: give the features of a ResNet's cells or a ViT's patches in place of pooled ones: (images, cells, C), mapped from
+            the file `out`, and third the cells' centres, (cells, 2), as y and x from 0 to 1 of the crop. An image that
+            cannot be read has a row of NaN, since rows are written as they come.
+        out: the .npy file of the patches.
 
     >>> features, names = mmairl.embed('runs/a/epoch_100.pth', 'images/')  # doctest: +SKIP
     >>> features.shape  # doctest: +SKIP
     (5000, 512)
+    >>> cells, names, places = mmairl.embed('vit.pth', 'images/', patches=True, out='cells.npy')  # doctest: +SKIP
+    >>> cells.shape, places[0]  # doctest: +SKIP
+    ((5000, 196, 384), array([0.036, 0.036]))
     """
     cfg, backbone, normal, views, channels = network_of(checkpoint, part, size, config)
     dataset = dataset_of(images, views, channels)
     how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
-    columns = zip(*how.batches(load_backbone(cfg, backbone), dataset))
-    x, _, readable = (torch.cat(column) for column in columns)
     names = [dataset.name(index) for index in range(len(dataset))]
+    if patches:
+        x, places, readable = write_patches(out, cfg, backbone, dataset, how)
+    else:
+        columns = zip(*how.batches(load_backbone(cfg, backbone), dataset))
+        x, _, readable = (torch.cat(column) for column in columns)
     if left_out := [name for name, fine in zip(names, readable) if not fine]:
-        said = f'{len(left_out)} images cannot be read and have no row, first {printable(left_out[0])}'
+        row = 'a row of NaN' if patches else 'no row'
+        said = f'{len(left_out)} images cannot be read and have {row}, first {printable(left_out[0])}'
         warnings.warn(said, stacklevel=3)
+    if patches:
+        return x, names, places
     return x[readable].numpy(), [name for name, fine in zip(names, readable) if fine]
+
+
+def write_patches(
+    out: str | Path | None, cfg: Config, weights: Backbone, dataset: ViewDataset, how: Extraction
+) -> tuple[np.ndarray, np.ndarray, Tensor]:
+    """Write the features of every cell of the backbone's last map, batch by batch; return them mapped, and the cells' centres.
+
+    Rows are written, not mapped: a full disk is then an error and not a signal.
+    """
+    if out is None:
+        raise UserError("patches are written to a file as they come; say where, as out='patches.npy'")
+    if 'VisionTransformer' in cfg.model.backbone.type:
+        cfg.model.backbone.out_type = 'featmap'
+    backbone, fine = load_backbone(cfg, weights).to(how.device), []
+    with replacing(output(out, weights.path)) as beside, beside.open('wb') as file:
+        for images, _, readable in how.images(dataset):
+            with torch.no_grad():
+                last = backbone(images)[-1]
+            if last.ndim != 4:
+                raise UserError(f'the {cfg.model.backbone.type} gives no map of features; set its out_type to one')
+            if not fine:
+                shape = (len(dataset), last.shape[2] * last.shape[3], last.shape[1])
+                np.lib.format.write_array_header_1_0(file, dict(descr='<f4', fortran_order=False, shape=shape))
+            x = last.flatten(2).transpose(1, 2).float().cpu().contiguous()
+            x[~readable] = torch.nan
+            file.write(x.numpy().tobytes())
+            fine.append(readable)
+    y, x = ((torch.arange(length) + 0.5) / length for length in last.shape[2:])
+    return np.load(out, mmap_mode='r'), torch.cartesian_prod(y, x).numpy(), torch.cat(fine)
 
 
 def network_of(

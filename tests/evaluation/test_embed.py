@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import timm
 import torch
 import torchvision
 from PIL import Image
@@ -88,3 +89,39 @@ def test_what_cannot_be_read_has_no_row_and_what_is_not_there_is_one_sentence(ne
             mmairl.embed(checkpoint, images)
     with pytest.raises(UserError, match='there is no checkpoint at'):
         mmairl.embed(tmp_path / 'none.pth', tmp_path)
+
+
+def test_cells_of_a_resnet_have_the_pooled_features_for_their_mean_and_lie_in_rows(network, pixels, tmp_path):
+    torch.save(network.state_dict(), tmp_path / 'resnet18.pth')
+    for name, one in zip('acd', pixels):
+        Image.fromarray(one).save(tmp_path / f'{name}.png')
+    (tmp_path / 'b.png').write_bytes(b'no picture')
+    with pytest.warns(UserWarning, match='1 images cannot be read and have a row of NaN, first .*b.png'):
+        cells, names, places = mmairl.embed(
+            tmp_path / 'resnet18.pth', tmp_path, size=CROP, batch=3, patches=True, out=tmp_path / 'cells.npy'
+        )
+    assert isinstance(cells, np.memmap) and cells.shape == (4, 4, 512) and cells.dtype == np.float32
+    assert [name[-5] for name in names] == [*'abcd'] and np.isnan(cells[1]).all()
+    np.testing.assert_allclose(cells[[0, 2, 3]].mean(1), expected(network, pixels[:3], *IMAGENET), rtol=1e-4, atol=1e-5)
+    assert places.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]  # y, then x
+    with pytest.raises(UserError, match='say where, as out='):
+        mmairl.embed(tmp_path / 'resnet18.pth', tmp_path, patches=True)
+
+
+def test_patches_of_a_vit_are_those_of_timm_without_class_and_register_tokens(pixels, tmp_path):
+    how = dict(img_size=CROP, embed_dim=128, depth=2, num_heads=2)
+    vit = timm.create_model('vit_small_patch14_reg4_dinov2', **how).eval()
+    torch.save(vit.state_dict(), tmp_path / 'vit.pth')
+    pictures = [Image.fromarray(one) for one in pixels]
+    patches, _, places = mmairl.embed(
+        tmp_path / 'vit.pth', pictures, size=CROP, patches=True, out=tmp_path / 'patches.npy'
+    )
+    edge = (SIDE - CROP) // 2
+    images = torch.from_numpy(pixels[:, edge:-edge, edge:-edge]).permute(0, 3, 1, 2) / 255
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in IMAGENET)
+    with torch.no_grad():
+        tokens = vit.forward_features((images - mean) / std).numpy()
+    np.testing.assert_allclose(patches, tokens[:, 5:], atol=1e-4)
+    assert len(places) == 16
+    pooled, _ = mmairl.embed(tmp_path / 'vit.pth', pictures, size=CROP)
+    np.testing.assert_allclose(pooled, tokens[:, 0], atol=1e-4)
