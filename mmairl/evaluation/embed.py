@@ -57,8 +57,8 @@ def embed(
         batch: images at a time.
         workers: processes that load images.
         device: by default the GPU, where there is one.
-        patches: give the features of a ResNet's cells or a ViT's patches in place of pooled ones: (images, cells, C), mapped from
-            the file `out`, and third the cells' centres, (cells, 2), as y and x from 0 to 1 of the crop. An image that
+        patches: give the features of a ResNet's cells or a ViT's patches in place of pooled ones: (images, cells, C), mapped
+            from the file `out`, and third the cells' centres, (cells, 2), as y and x from 0 to 1 of the crop. An image that
             cannot be read has a row of NaN, since rows are written as they come.
         out: the .npy file of the patches.
 
