@@ -54,7 +54,7 @@ setup(
     packages=find_packages(include=['mmairl', 'mmairl.*']),
     package_data={
         'mmairl': ['*.sh'],
-        'mmairl.study': ['*.sh'],
+        'mmairl.study': ['*.sh', '*.json'],
         'mmairl.own': ['*.jinja'],
         'mmairl.report': ['templates/*', 'uplot/*', '*.json'],
     },

@@ -201,6 +201,8 @@ def measures(
         rows.append(embed(batch).cpu())
         scatter.update(rows[-1])
     x = torch.cat(rows)[:KEPT]
+    if not x.isfinite().all():
+        return dict.fromkeys(MEASURES, math.nan)
     with same_randomness():
         torch.manual_seed(0)
         for _ in range(VIEWS // 2):
@@ -209,7 +211,13 @@ def measures(
             lidar.update(first)
             lidar.update(second)
     changed = invariance(embed, torch.cat(list(few.raw()))[:CHANGED], (0.5, 1.0))
-    found = {
+    kept = {f'invariance to {name}': mean(left) for name, left in changed.items()}
+    return {**of_features(x, scatter, lidar, first, second), **kept, 'training loss': loss}
+
+
+def of_features(x: Tensor, scatter: Scatter, lidar: Lidar, first: Tensor, second: Tensor) -> dict[str, float]:
+    """Return the measures of features as they are: of images, what they and their views add up to, and two views of some."""
+    return {
         'RankMe': scatter.rankme(),
         'LiDAR': lidar.value(),
         'alpha-ReQ': decay(scatter.eigenvalues()),
@@ -219,10 +227,7 @@ def measures(
         'uniformity': uniformity(x),
         'alignment': alignment(first, second),
         'k-NN on clusters': knn_on_clusters(first, second, clusters(first)),
-        **{f'invariance to {name}': sum(kept) / len(kept) for name, kept in changed.items()},
-        'training loss': loss,
     }
-    return found
 
 
 def training_loss(work_dir: Path, until: float = math.inf) -> float:

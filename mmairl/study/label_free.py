@@ -13,34 +13,20 @@ from typing import Any
 
 import numpy as np
 from mmengine.config import Config
-from msgspec import Struct
 
-from mmairl.analysis.images import Images
-from mmairl.analysis.measures import MEASURES, Measure, measures, training_loss, with_clid
+from mmairl.analysis.measures import MEASURES, Measure, with_clid
 from mmairl.configs import load_config, walk
 from mmairl.evaluation.protocol import ON_FEATURES, default_device, default_workers, evaluate, settings_for
-from mmairl.files import read_json, write_json
+from mmairl.files import write_json
 from mmairl.registry import MODELS
-from mmairl.study.derived import last_checkpoint
-from mmairl.study.numbers.regret import judge
+from mmairl.study.numbers.regret import EPOCHS, METHODS, SETTINGS, judge
 from mmairl.study.runs import Run
 from mmairl.study.search import FIRST
 from mmairl.study.spec import Study
-from mmairl.study.stored import Trained
 from mmairl.study.trials import take_best
+from mmairl.study.unlabelled import FILE, unlabelled
 
-FILE = 'measures.json'
 AT_RANDOM, HELD_OUT = 'a pick at random', 'held-out labels'  # beside the measures, what no and what labels would cost
-SETTINGS, METHODS, EPOCHS = 'settings of a method', 'methods', 'epochs of a run'
-
-
-class Unlabelled(Struct):
-    """measures.json: of the weights with this digest, the measures, where they have a value, and the score on test images."""
-
-    sha256: str
-    task: str
-    score: float
-    values: dict[str, float | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,31 +70,24 @@ def _choose(runs: Sequence[Run]) -> Iterator[Path]:
 
 
 def _network(run: Run, row: Config, task: str) -> Network:
-    path, result = run.folder / FILE, run.result
-    known = read_json(path, Unlabelled) if path.is_file() else None
-    if known is None or (known.sha256, known.task) != (result.sha256, task):
-        cfg, checkpoint = load_config(str(run.folder / 'asked' / 'config.yaml')), last_checkpoint(run.folder)
-        cfg.evaluation, how = row.evaluation, dict(device=default_device(), workers=default_workers())
-        score = result.scores.get(task) if run.part != 'trial' else None
-        if score is None:
-            score = next(iter(evaluate(cfg, task, checkpoint, settings=settings_for(task, **how)).scores.values()))
-        values = measures(Images(cfg, 1).network(str(checkpoint), 'student').to(how['device']), cfg, _loss(run), **how)
-        kept = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        write_json(path, known := Unlabelled(result.sha256, task, score, kept))
-    same = dict(part=run.part, score=known.score)
+    known, scores = unlabelled(run.folder), run.result.scores
+    if run.part != 'trial' and task in scores:
+        known.scores[task] = scores[task]
+    elif task not in known.scores:
+        cfg = load_config(str(run.folder / 'asked' / 'config.yaml'))
+        cfg.evaluation = row.evaluation
+        settings = settings_for(task, device=default_device(), workers=default_workers())
+        tested = evaluate(cfg, task, run.folder / run.result.checkpoint, settings=settings)
+        known.scores[task] = next(iter(tested.scores.values()))
+        write_json(run.folder / FILE, known)
+    same = dict(part=run.part, score=known.scores[task])
     if run.part == 'trial':
-        values = {HELD_OUT: result.scores.get(task), **known.values}
+        values = {HELD_OUT: scores.get(task), **known.values}
         return Network(
             run.row.name, seed=run.seed - FIRST, trial=int(run.folder.name), along=None, values=values, **same
         )
-    row, steps = (run.row.along.of, result.steps) if run.row.along else (run.row.name, None)
+    row, steps = (run.row.along.of, run.result.steps) if run.row.along else (run.row.name, None)
     return Network(row, seed=run.seed, trial=None, along=steps, values=known.values, **same)
-
-
-def _loss(run: Run) -> float:
-    if run.asked.along:
-        return training_loss(Path(run.asked.along.of), read_json(run.folder / 'trained.json', Trained).steps)
-    return training_loss(run.folder)
 
 
 def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]:

@@ -25,7 +25,7 @@ from mmairl.files import appending, read_json, write_json, write_text
 from mmairl.machine import cores
 from mmairl.stopping import AGAIN, SIGNALS, start, stop
 from mmairl.study.given import stated_factors, whole_path
-from mmairl.study.measure import BY_TRAINING, is_local, measures, outdated, recipe
+from mmairl.study.measure import BY_TRAINING, ON_FEATURES, is_local, measures, outdated, recipe
 from mmairl.study.search import FIRST, Search, Tune, trial_options
 from mmairl.study.spec import Row, Study
 from mmairl.study.stored import Asked, Chosen, Result
@@ -211,7 +211,8 @@ def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out:
         others = {key: value for key, value in cfg.evaluation.items() if key != 'val'}
         changed.evaluation = dict(others, train=fit, test=held)
         folder = out / 'trials' / row.slug / f'search_{number}' / str(trial)
-        asked = Asked(FIRST + number, (search.criterion,), trial=options)
+        tasks = (search.criterion,) if search.criterion in ON_FEATURES else ()
+        asked = Asked(FIRST + number, tasks, trial=options)
         yield Run(row, asked.seed, folder, asked.tasks, (), 'trial', asked, config_text(changed))
 
 

@@ -17,6 +17,7 @@ from scipy.stats import qmc
 from mmairl.errors import UserError
 from mmairl.evaluation.protocol import ON_FEATURES
 from mmairl.files import Declared
+from mmairl.study.numbers.regret import LABEL_FREE, SETTINGS, trusted
 
 OWN = 2  # dimensions that a row may add to those of all
 FIRST = 1000  # the seed of the first search's trials; its winner has seed 0, far from those
@@ -100,14 +101,16 @@ class Search(Declared, frozen=True):
     budget: Annotated[float, Meta(ge=1)]  # training FLOPs of a search, in runs of the study's cheapest row
     dimensions: Dimensions
     searches: Annotated[int, Meta(ge=1)] = 3
-    criterion: str = 'knn'  # a protocol, on images that are held out of the training labels
+    criterion: str = 'knn'  # a protocol, on images that are held out of the training labels; or label_free [STUDY.JSON]
 
     def __post_init__(self) -> None:
         require_distinct(self.dimensions)
-        if self.criterion not in ON_FEATURES:
+        if self.criterion.split(' ')[0] == LABEL_FREE:
+            trusted(SETTINGS, self.criterion)  # is there
+        elif self.criterion not in ON_FEATURES:
             raise UserError(
                 f"there is no criterion '{self.criterion}'; say one of {', '.join(ON_FEATURES)}, which is then measured on "
-                'images that are held out of the training labels'
+                f'images that are held out of the training labels, or {LABEL_FREE}'
             )
 
 

@@ -10,12 +10,14 @@ from mmengine.dist import is_main_process
 
 from mmairl.errors import UserError
 from mmairl.files import read_json, write_json
+from mmairl.study.numbers.regret import LABEL_FREE
 from mmairl.study.numbers.statistics import LEVEL
 from mmairl.study.numbers.tuning import ahead_from, best_of, curve, forgiving
 from mmairl.study.plan import flops
 from mmairl.study.search import FIRST, Search, dimensions_of, own_value, trials_for
 from mmairl.study.spec import Row, Study
 from mmairl.study.stored import Asked, Choice, Chosen, Result
+from mmairl.study.unlabelled import goodness_of_runs
 
 EDGE = 0.1  # of a range, at each end
 
@@ -27,6 +29,8 @@ def trial_counts(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
 
 def scores_of(folders: Mapping[Any, Path] | tuple[Path, ...], criterion: str) -> list[float]:
     """Return the criterion of each trial; one that diverged is below all others."""
+    if criterion.startswith(LABEL_FREE):
+        return goodness_of_runs(list(map(Path, folders)), criterion)
     results = {Path(folder): read_json(Path(folder) / 'result.json', Result) for folder in folders}
     if lacking := [folder for folder, result in results.items() if not (result.diverged or criterion in result.scores)]:
         raise UserError(f'{lacking[0]} is not measured by {criterion} yet; run the study again')
@@ -105,7 +109,12 @@ def _tried(search: Search, row: Row, cfg: Config, runs: Sequence[Mapping[str, An
 def _whole(tried: Sequence[Mapping[str, Any]], seeds: Sequence[int], count: int) -> list[list[float]]:
     """Return the scores of each search of which all trials have ended; one that diverged has 0."""
     searches = [
-        [trial for trial in tried if trial['search'] == number and trial['state'] == 'done'] for number in seeds
+        [
+            of
+            for of in tried
+            if of['search'] == number and of['state'] == 'done' and (of['diverged'] or of['score'] is not None)
+        ]
+        for number in seeds
     ]
     return [[trial['score'] or 0.0 for trial in ended] for ended in searches if len(ended) == count]
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -124,3 +125,61 @@ def test_the_loss_is_that_of_the_last_tenth_up_to_the_step(tmp_path):
     assert m.training_loss(tmp_path) == pytest.approx(np.mean(range(10)))
     assert m.training_loss(tmp_path, until=50) == pytest.approx(np.mean(range(50, 55)))
     assert math.isnan(m.training_loss(tmp_path / 'a'))
+
+
+IMAGES, CLASSES, WIDTH = 600, 6, 24
+
+
+def draw(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def constructed_networks() -> dict[str, Callable[[int], torch.Tensor]]:
+    """Networks by the features that they have of a view: random to trained, collapsed, one dimension dead, rich but useless.
+
+    A random one has three directions that the views change; training gives way to the image's kind and to the image itself.
+    """
+    kind, own = draw(0, CLASSES, WIDTH)[torch.arange(IMAGES) % CLASSES], draw(1, IMAGES, WIDTH)
+
+    def trained(part: float, alive: torch.Tensor | float = 1.0) -> Callable[[int], torch.Tensor]:
+        lasting, few = draw(3, IMAGES, 3), draw(2, 3, WIDTH)
+        return lambda view: (
+            alive
+            * (
+                part * (kind + 0.7 * own)
+                + (1 - part) * (lasting + draw(10 + view, IMAGES, 3)) @ few
+                + 0.3 * draw(30 + view, IMAGES, WIDTH)
+            )
+        )
+
+    return {
+        **{f'trained to {part:g}': trained(part) for part in (0, 0.3, 0.6, 1)},
+        'collapsed': lambda view: 1 + 1e-4 * draw(10 + view, IMAGES, WIDTH),
+        'one dead': trained(1, (torch.arange(WIDTH) > 0).double()),
+        'useless': lambda view: own + 0.1 * draw(10 + view, IMAGES, WIDTH),
+    }
+
+
+def test_over_constructed_networks_what_each_measure_gets_right_is_as_the_docs_say():
+    measured = {}
+    for name, network in constructed_networks().items():
+        scatter, lidar = m.Scatter(), m.Lidar()
+        scatter.update(network(0))
+        for view in range(1, 11):
+            lidar.update(network(view))
+        measured[name] = m.of_features(network(0).float(), scatter, lidar, network(1).float(), network(2).float())
+    right = {'random to trained': set(), 'not the collapsed one': set(), 'not the useless one': set()}
+    networks = m.with_clid(measured)
+    for measure in networks['collapsed']:
+        of = {name: m.MEASURES[measure].goodness(values[measure]) for name, values in networks.items()}
+        steps = [of[f'trained to {part:g}'] for part in (0, 0.3, 0.6, 1)]
+        right['random to trained'] |= {measure} if steps == sorted(set(steps)) else set()
+        right['not the collapsed one'] |= {measure} if of['collapsed'] < steps[-1] else set()
+        right['not the useless one'] |= {measure} if of['useless'] < steps[-1] else set()
+        assert abs(of['one dead'] - steps[-1]) <= 0.4 * abs(steps[-1]), measure  # nearly as good, to each
+    trusted = {'CLID', 'k-NN on clusters'}
+    assert right == {
+        'random to trained': {*trusted, 'RankMe', 'intrinsic dimension', 'Epps-Pulley', 'alignment'},
+        'not the collapsed one': {*trusted, 'RankMe', 'uniformity', 'cluster learnability', 'alpha-ReQ'},
+        'not the useless one': {*trusted, 'cluster learnability', 'alpha-ReQ'},
+    }

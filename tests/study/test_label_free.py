@@ -1,35 +1,29 @@
 """Choosing without labels: networks of a study are measured, tested after the choice alone, and regret stands on the page."""
 
 import json
+import math
 
 import pytest
 import torch
 import yaml
+from study.numbers.test_regret import evidence
 from study.small_runs import toy_scale
 from study.test_search import SEARCH
 from study.test_spec import written
 
+from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.files import read_json, write_json, write_text
 from mmairl.report.study_page import write_study_page
 from mmairl.study.collect import collect
-from mmairl.study.label_free import (
-    AT_RANDOM,
-    EPOCHS,
-    HELD_OUT,
-    METHODS,
-    SETTINGS,
-    Network,
-    Unlabelled,
-    choices_among,
-    measured_networks,
-    regret_record,
-)
-from mmairl.study.numbers.regret import UNDECIDED
-from mmairl.study.runs import lay_out
+from mmairl.study.label_free import AT_RANDOM, HELD_OUT, Network, choices_among, measured_networks, regret_record
+from mmairl.study.numbers.regret import EPOCHS, METHODS, SETTINGS, TRUSTED, UNDECIDED
+from mmairl.study.runs import lay_out, plan_runs
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import read_study
 from mmairl.study.stored import Result
+from mmairl.study.trials import scores_of
+from mmairl.study.unlabelled import Unlabelled
 
 
 def network(row, seed=0, trial=None, along=None, part='compared', score=50.0, **values) -> Network:
@@ -60,12 +54,18 @@ def searched(tmp_path_factory):
             dict(state_dict={f'backbone.{key}': value for key, value in weights.items()}), run.folder / 'epoch_1.pth'
         )
         write_text(run.folder / 'last_checkpoint', 'epoch_1.pth')
-        end(run, scores={'knn': 50.0 + number}, labels={'knn': 'k-NN'}, checkpoint='epoch_1.pth', sha256=str(number))
+        end(
+            run.folder,
+            scores={'knn': 50.0 + number},
+            labels={'knn': 'k-NN'},
+            checkpoint='epoch_1.pth',
+            sha256=str(number),
+        )
     return study, configs, scale, runs, folder / 'out'
 
 
-def end(run, **result) -> None:
-    write_json(run.folder / 'result.json', Result(**result))
+def end(folder, **result) -> None:
+    write_json(folder / 'result.json', Result(**result))
 
 
 def test_trials_are_tested_when_their_choice_is_noted_and_no_choice_reads_it(searched):
@@ -82,7 +82,7 @@ def test_trials_are_tested_when_their_choice_is_noted_and_no_choice_reads_it(sea
         0 <= of.score <= 100 for of in found
     )
     path = trials[0].folder / 'measures.json'
-    write_json(path, Unlabelled('0', 'knn', 99.0, {**read_json(path, Unlabelled).values, 'RankMe': None}))
+    write_json(path, Unlabelled('0', {**read_json(path, Unlabelled).values, 'RankMe': None}, {'knn': 99.0}))
     _, found = measured_networks(study, configs, runs, ('knn',), said.append)  # what is measured is not measured again
     assert sorted(of.score for of in found)[-1] == 99.0
     record = regret_record(study, configs, task, found)
@@ -95,3 +95,18 @@ def test_trials_are_tested_when_their_choice_is_noted_and_no_choice_reads_it(sea
     page = write_study_page(collect(study, configs, scale, runs, out, measures=record), out / 'page.html').read_text()
     assert 'Choosing without labels' in page and 'alignment</th>' in page and '†' in page
     assert json.loads((out / 'study.json').read_text())['measures']['task'] == 'knn'
+
+
+def test_a_criterion_without_labels_chooses_and_asks_no_trial_for_a_score(searched, tmp_path):
+    _, _, scale, runs, _ = searched
+    criterion = f'label_free {evidence(tmp_path, SETTINGS, RankMe=TRUSTED)}'
+    tried = read_study(written(tmp_path, search={**SEARCH, 'budget': 2, 'searches': 1, 'criterion': criterion}))
+    configs = {row.name: resolve(row, scale) for row in tried.rows}
+    laid = plan_runs(tried, configs, tried.seeds, ('knn',), tmp_path)
+    assert [run.tasks for run in laid if run.part == 'trial'] == [()] * 4
+    folders = [run.folder for run in runs if run.part == 'trial' and run.row.name == 'one']
+    ranks = {folder: read_json(folder / 'measures.json', Unlabelled).values['RankMe'] or -1 for folder in folders}
+    end(folders[0], diverged='NaN')
+    assert scores_of(folders, criterion)[0] == -math.inf and scores_of(folders, criterion)[1] == ranks[folders[1]]
+    with pytest.raises(UserError, match='no measure is trusted'):
+        read_study(written(tmp_path, search={**SEARCH, 'criterion': 'label_free'}))

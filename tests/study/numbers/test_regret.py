@@ -1,9 +1,25 @@
 """Regret by hand, and how often a measure that knows nothing is trusted."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from mmairl.study.numbers.regret import TRUSTED, USELESS, best_trusted, judge, regrets, resampled, words
+from mmairl.errors import UserError
+from mmairl.files import write_json
+from mmairl.study.numbers.regret import (
+    COMES_WITH_US,
+    EPOCHS,
+    SETTINGS,
+    TRUSTED,
+    UNDECIDED,
+    USELESS,
+    judge,
+    regrets,
+    resampled,
+    trusted,
+    words,
+)
 
 
 def test_regret_is_the_best_less_the_picked_and_ties_share():
@@ -32,11 +48,36 @@ def test_a_measure_that_knows_is_trusted_and_one_that_errs_is_not():
     cells = judge(
         dict(noise, knows=[(s, s + rng.normal(0, 0.1, 6)) for s in scores], errs=[(s, -s) for s in scores]), 1.0
     )
-    assert best_trusted(cells) == 'knows' and cells['errs']['word'] == USELESS
+    assert cells['knows']['word'] == TRUSTED and cells['errs']['word'] == USELESS
     assert cells['knows']['correlation'] > 0.9 and cells['errs']['correlation'] == pytest.approx(-1)
     assert cells['errs']['low'] < cells['errs']['regret'] <= cells['errs']['high'] + 3
-    assert best_trusted(judge({'knows': [(s, s) for s in scores[:3]]}, 1.0)) is None  # three choices show nothing
+    assert (
+        judge({'knows': [(s, s) for s in scores[:3]]}, 1.0)['knows']['word'] == UNDECIDED
+    )  # three choices show nothing
     rare = [(s, np.where(s == s.min(), 99, s) if number < 2 else s) for number, s in enumerate(scores)]
     assert (
         judge({'rare': rare}, 1.0)['rare']['word'] != TRUSTED
     )  # mostly right, and far off in between: the mean says so
+
+
+def evidence(folder: Path, situation: str, **words: str) -> Path:
+    """A study.json whose measures have these words, each with more regret than the one before."""
+    cells = {
+        name: dict(word=word, regret=number / 10, low=0, high=1, within=14, choices=15)
+        for number, (name, word) in enumerate(words.items())
+    }
+    record = dict(
+        measures=dict(margin=1, situations={situation: {'held-out labels': dict(word=TRUSTED, regret=0), **cells}})
+    )
+    return write_json(folder / 'evidence.json', record) or folder / 'evidence.json'
+
+
+def test_the_trusted_measure_with_the_least_regret_chooses_and_none_is_one_sentence(tmp_path):
+    path = evidence(tmp_path, SETTINGS, LiDAR=UNDECIDED, RankMe=TRUSTED, CLID=TRUSTED)
+    measure, said = trusted(SETTINGS, f'label_free {path}')
+    assert measure == 'RankMe' and 'regret was 0.1 points (0.0 to 1.0), 14 of 15 choices within 1' in said
+    with pytest.raises(UserError, match=f'no measure is trusted to choose among {EPOCHS}'):
+        trusted(EPOCHS, f'label_free {path}')
+    with pytest.raises(UserError, match='no measure is trusted'):
+        trusted(SETTINGS)
+    assert COMES_WITH_US.is_file()

@@ -1,0 +1,63 @@
+"""The measures without labels of a run's network, and the one that is trusted to choose by, if any."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mmengine.config import Config
+from msgspec import Struct
+
+from mmairl.analysis.images import Images
+from mmairl.analysis.measures import MEASURES, measures, training_loss, with_clid
+from mmairl.configs import load_config
+from mmairl.evaluation.protocol import default_device, default_workers
+from mmairl.files import read_json, write_json
+from mmairl.study.numbers.regret import SETTINGS, trusted
+from mmairl.study.stored import Asked, Result, Trained
+
+FILE = 'measures.json'
+
+
+class Unlabelled(Struct):
+    """measures.json: of the weights with this digest, the measures that have a value; scores on test images, for regret."""
+
+    sha256: str
+    values: dict[str, float | None]
+    scores: dict[str, float] = {}
+
+
+def measure_checkpoint(checkpoint: Path, cfg: Config, loss: float) -> dict[str, float]:
+    """Return the measures of a run's checkpoint, on the training images of its config's evaluation."""
+    how = dict(device=default_device(), workers=default_workers(), batch_size=256)
+    return measures(Images(cfg, 1, part='train', **how).network(str(checkpoint), 'student'), cfg, loss, **how)
+
+
+def unlabelled(folder: Path) -> Unlabelled:
+    """Measure a run's network, or read what is there of the same weights."""
+    result, path = read_json(folder / 'result.json', Result), folder / FILE
+    known = read_json(path, Unlabelled) if path.is_file() else None
+    if known is None or known.sha256 != result.sha256:
+        along = read_json(folder / 'asked.json', Asked).along
+        until = read_json(folder / 'trained.json', Trained).steps if along else math.inf
+        loss = training_loss(Path(along.of) if along else folder, until)
+        found = measure_checkpoint(folder / result.checkpoint, load_config(str(folder / 'asked' / 'config.yaml')), loss)
+        known = Unlabelled(
+            result.sha256, {name: value if math.isfinite(value) else None for name, value in found.items()}
+        )
+        write_json(path, known)
+    return known
+
+
+def goodness_of(measure: str, networks: Mapping[Path, Mapping[str, float]]) -> list[float]:
+    """Return how good a measure holds each of these networks to be."""
+    return [MEASURES[measure].goodness(of.get(measure, math.nan)) for of in with_clid(networks).values()]
+
+
+def goodness_of_runs(folders: Sequence[Path], criterion: str) -> list[float]:
+    """Return the same of runs, by the measure that is trusted for the settings of a method; one that diverged is the worst."""
+    networks = {}
+    for folder in folders:
+        diverged = read_json(folder / 'result.json', Result).diverged
+        values = {} if diverged else unlabelled(folder).values
+        networks[folder] = {name: math.nan if (value := values.get(name)) is None else value for name in MEASURES}
+    return goodness_of(trusted(SETTINGS, criterion)[0], networks)
