@@ -8,7 +8,6 @@ import torch
 import yaml
 from study.numbers.test_regret import evidence
 from study.small_runs import toy_scale
-from study.test_search import SEARCH
 from study.test_spec import written
 
 from mmairl.errors import UserError
@@ -24,6 +23,8 @@ from mmairl.study.spec import read_study
 from mmairl.study.stored import Result
 from mmairl.study.trials import scores_of
 from mmairl.study.unlabelled import Unlabelled
+
+SEARCH = dict(budget=2, searches=1, dimensions=dict(rate=dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])))
 
 
 def network(row, seed=0, trial=None, along=None, part='compared', score=50.0, **values) -> Network:
@@ -44,7 +45,7 @@ def searched(tmp_path_factory):
     """Two rows of two trials, which are untrained networks with a made up score on held-out images."""
     folder = tmp_path_factory.mktemp('label_free')
     (folder / 'toy.yaml').write_text(yaml.safe_dump(toy_scale(48, epochs=0.005, tasks=['knn'], floor=[])))
-    study, scale = read_study(written(folder, search={**SEARCH, 'budget': 2, 'searches': 1})), folder / 'toy.yaml'
+    study, scale = read_study(written(folder, search=SEARCH)), folder / 'toy.yaml'
     scale = read_scale(str(scale))
     configs = {row.name: resolve(row, scale) for row in study.rows}
     runs = lay_out(study, configs, study.seeds, ('knn',), folder / 'out')
@@ -100,7 +101,7 @@ def test_trials_are_tested_when_their_choice_is_noted_and_no_choice_reads_it(sea
 def test_a_criterion_without_labels_chooses_and_asks_no_trial_for_a_score(searched, tmp_path):
     _, _, scale, runs, _ = searched
     criterion = f'label_free {evidence(tmp_path, SETTINGS, RankMe=TRUSTED)}'
-    tried = read_study(written(tmp_path, search={**SEARCH, 'budget': 2, 'searches': 1, 'criterion': criterion}))
+    tried = read_study(written(tmp_path, search={**SEARCH, 'criterion': criterion}))
     configs = {row.name: resolve(row, scale) for row in tried.rows}
     laid = plan_runs(tried, configs, tried.seeds, ('knn',), tmp_path)
     assert [run.tasks for run in laid if run.part == 'trial'] == [()] * 4
