@@ -1,5 +1,6 @@
 """Trains toy configs for test_processes.py, which runs it in two processes and calls it in one; rank 0 saves what came out."""
 
+import copy
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -21,14 +22,16 @@ from mmairl.models.processes import gather, network_of
 from mmairl.stopping import stop_processes
 
 KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
+KNN['_delete_'] = True
 PROJECTS = '../projects'
 # ShuffleBN's parts differ with the number of processes, by design: MoCo v2 is not among them.
 CASES = {
     'mocov2plus': {
         'custom_hooks': [
             dict(type='OnlineProbeHook', classes=4, lr=0.5),
-            dict(type='OnlineKNNHook', interval=1, **KNN),
+            dict(type='OnlineKNNHook', interval=1),
         ],
+        'evaluation': KNN,
         'default_hooks.health.interval': 1,
     },
     'byol_lars': {},
@@ -109,7 +112,7 @@ def check_groups() -> None:
 
 
 def train(case: str, work_dir: str, launcher: str) -> dict:
-    options = {'name': f'{case}_r50_200e.py', **CASES[case]}
+    options = copy.deepcopy({'name': f'{case}_r50_200e.py', **CASES[case]})
     cfg = toy.config(work_dir=work_dir, steps=3, batch=16, queue=32, dtype='float64', width=8, **options)
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)  # what is compared is returned
     if 'terms' in cfg.model.head:  # random directions are a process's own

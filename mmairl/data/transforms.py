@@ -191,15 +191,11 @@ class RandomFlip(Augmentation):
 
 
 @TRANSFORMS.register_module()
-class Resize:
+class Resize(v2.Resize):
     """Bring the shorter side to `size`, or the two sides to a height and a width, antialiased."""
 
     def __init__(self, size: int | tuple[int, int], interpolation: str = 'bilinear') -> None:
-        self.size = [size] if isinstance(size, int) else list(size)
-        self.interpolation = v2.InterpolationMode(interpolation)
-
-    def __call__(self, image: Tensor) -> Tensor:
-        return F.resize(image, self.size, self.interpolation, antialias=True)  # of floats, bicubic may overshoot
+        super().__init__(size, v2.InterpolationMode(interpolation))
 
     def batch(self, images: Tensor) -> Tensor:
         return self(images).clamp_(0, 1)  # bicubic overshoots

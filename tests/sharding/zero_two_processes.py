@@ -24,6 +24,7 @@ from mmairl.stopping import stop_processes
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
 DATA = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
+DATA['_delete_'] = True
 CASES = {
     'mocov2plus_lars': {'custom_hooks': [PROBE], 'default_hooks.health.interval': 1},
     'byol': {},
@@ -38,7 +39,8 @@ CASES = {
     },
     'msbreg': {'model.head.terms': [dict(type='SingularValueTerm')]},
     'poisoned': {
-        'custom_hooks': [dict(type='Spoil', iterations=[3], rank=1), dict(type='OnlineKNNHook', interval=1, **DATA)],
+        'custom_hooks': [dict(type='Spoil', iterations=[3], rank=1), dict(type='OnlineKNNHook', interval=1)],
+        'evaluation': DATA,
         'model.data_preprocessor': dict(type='ViewPreprocessor', mean=(0.0,) * 3, std=(1.0,) * 3, _delete_=True),
     },
     'autocast': {'optim_wrapper.dtype': 'bfloat16'},
@@ -68,7 +70,7 @@ def config(case: str, work_dir: str, strategy: str | dict | None = None, steps: 
     cfg.model.backbone = dict(type='Small')
     cfg.model.projector.in_channels = 22
     cfg.default_hooks.checkpoint.interval = steps
-    options = {**CASES[case], **options}
+    options = copy.deepcopy({**CASES[case], **options})  # mmengine takes `_delete_` out of them
     cfg.total_batch_size *= options.get('optim_wrapper.accumulative_counts', 1)
     if strategy:
         cfg.strategy = launch.strategy_named(strategy) if isinstance(strategy, str) else strategy

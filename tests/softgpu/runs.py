@@ -1,5 +1,6 @@
 """Runs of mmairl on the software GPU or, to compare with, on the CPU: python runs.py {cuda,cpu} OUT WORK_DIR."""
 
+import copy
 import os
 import sys
 from contextlib import nullcontext, suppress
@@ -48,9 +49,10 @@ ON_DEVICE = {
 }
 FLOAT16 = {'fast': dict(precision='float16', fused=True), 'custom_hooks': [dict(type='Overflow')]}
 KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
+KNN['_delete_'] = True
 HOOKS_TO_CHOOSE = [
     dict(type='OnlineProbeHook', classes=4, lr=0.5),
-    dict(type='OnlineKNNHook', interval=1, k=5, **KNN),
+    dict(type='OnlineKNNHook', interval=1, k=5),
     dict(type='PreciseBNHook', batches=2),
 ]
 HEADS = {
@@ -76,7 +78,7 @@ ONE = {
     'zero1': ('mocov2plus_r50_200e.py', {**ON_DEVICE, 'strategy': strategy_named('zero1')}),
     'mocov2plus': (
         'mocov2plus_r50_200e.py',
-        {'custom_hooks': HOOKS_TO_CHOOSE, 'optim_wrapper.clip_grad': dict(max_norm=0.5)},
+        {'custom_hooks': HOOKS_TO_CHOOSE, 'evaluation': KNN, 'optim_wrapper.clip_grad': dict(max_norm=0.5)},
     ),
     'byol_lars': ('byol_lars_r50_200e.py', {'optim_wrapper.accumulative_counts': 2}),
     'bfloat16': ('byol_r50_200e.py', dict(fast=FAST)),
@@ -173,7 +175,7 @@ def config(name: str, work: str, options: dict, steps: int = 6) -> Config:
     cfg.default_hooks.logger.interval = cfg.default_hooks.health.interval = EVERY
     cfg.default_hooks.progress = dict(type='ProgressHook', interval=EVERY)
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
-    options = {**options, 'custom_hooks': [dict(type='RefuseWaits'), *options.get('custom_hooks', [])]}
+    options = {**copy.deepcopy(options), 'custom_hooks': [dict(type='RefuseWaits'), *options.get('custom_hooks', [])]}
     cfg.merge_from_dict(options)
     return cfg
 

@@ -249,10 +249,8 @@ SAMPLES = {
     'image a in .*b.tar has two members of one name': {'a.png': FILES[0], './a.png': FILES[1]},
     'image a in .*b.tar is there twice': sample('a', 0) | sample('b', 1) | {'a.jpg': FILES[2]},
     'b.json in the shard .*b.tar: Expected .*, got `bool`': {'b.png': b'', 'b.json': b'{"label": true}'},
-    'b.json in the shard .*b.tar: .*': {'b.png': b'', 'b.json': b'{"label": %d}' % 2**70},
     'c.json in the shard .*b.tar: .*recursion': {'c.png': b'', 'c.json': b'{"x":' + b'[' * 10**5},
     'b.tar has the label 1000000000, and labels are numbers of its 1000000 classes': sample('a', 0, b'%d' % 10**9),
-    'b.tar has the label -2, and': sample('a', 0, b'-2'),
     'b.tar has the label 3, and labels are numbers of its 2 classes': (
         {'__mmairl__/about.json': b'{"classes": ["x", "y"]}'} | sample('a', 0, b'3')
     ),
@@ -262,11 +260,6 @@ SAMPLES = {
     },
     "image b in .*b.tar is labelled 'cat' and the first one 1, not": sample('a', 0, b'1') | sample('b', 1, b'cat'),
     'image b in .*b.tar is labelled None and the first one 1': sample('a', 0, b'1') | sample('b', 1),
-    'a.json in the shard .*b.tar: Input data was truncated': {'a.png': b'', 'a.json': b'{"label'},
-    '__mmairl__/about.json in the shard .*b.tar: Input data was truncated': {
-        '__mmairl__/about.json': b'{',
-        'a.png': FILES[0],
-    },
     'b.tar holds no image': {'notes': b'x'},
 }
 
