@@ -1,4 +1,7 @@
-"""Give a LARS-trained backbone the norms of an anchor: tools/normrescale.py LARS_CKPT OUT --anchor CKPT (Eq. 3)."""
+"""Give a LARS-trained backbone the norms of an anchor: tools/normrescale.py LARS_CKPT OUT --anchor CKPT (Eq. 3).
+
+tools/normrescale.py CKPT --advise [--anchor CKPT] says whether it is long, which rate its norms predict, and what to do.
+"""
 
 import argparse
 from pathlib import Path
@@ -12,16 +15,22 @@ from mmairl.flags import above_zero
 from mmairl.report.figures import norm_lines, save_figure
 from mmairl.report.table import print_table, save_table
 from mmairl.weights.load import load_checkpoint
-from mmairl.weights.norms import looks_lars_trained, typical_growth, weight_norms
+from mmairl.weights.norms import looks_lars_trained, predicted_times, typical_growth, weight_norms
 from mmairl.weights.pickles import ORIGIN
 from mmairl.weights.read import Backbone, read_backbone
+
+ADVICE = {
+    True: 'what to do: rescale it (--anchor, or --constant) and keep your recipe, or search the rate; the predicted one fits '
+    'the convolutions alone (docs/normrescale.md says how far off it was)',
+    False: "what to do: keep your recipe's rate; NormRescale has nothing to repair",
+}
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('lars', metavar='LARS_CKPT', help='the checkpoint to rescale, of any known project')
-    parser.add_argument('out', help='the checkpoint to write; the table and the figure go beside it')
-    norms = parser.add_mutually_exclusive_group(required=True)
+    parser.add_argument('out', nargs='?', help='the checkpoint to write; the table and the figure go beside it')
+    norms = parser.add_mutually_exclusive_group()
     norms.add_argument('--anchor', metavar='CKPT', help='take the norms of this one, or of torchvision:NAME')
     norms.add_argument('--constant', type=above_zero, help="no anchor: multiply by this; the paper's is 0.1")
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
@@ -33,6 +42,9 @@ def parse_args() -> argparse.Namespace:
         default='keep',
         help="rescale: BN's running statistics too, as the release did",
     )
+    parser.add_argument('--exact', action='store_true', help='rescale what batch norm frees, and keep the function')
+    parser.add_argument('--advise', action='store_true', help='write nothing; say what to do before fine-tuning')
+    parser.add_argument('--rate', type=above_zero, default=0.01, help="--advise: the fine-tuning recipe's")
     parser.add_argument('--strict', action='store_true', help='refuse when a tensor cannot be rescaled')
     return parser.parse_args()
 
@@ -40,13 +52,18 @@ def parse_args() -> argparse.Namespace:
 @one_sentence_errors
 def main() -> None:
     args = parse_args()
+    if args.advise:
+        advise(args)
+        return
+    if not args.out or not (args.anchor or args.constant):
+        raise UserError('give a checkpoint to write, and --anchor or --constant; --advise alone writes nothing')
     output(args.out, args.lars, args.anchor)
     source = read_backbone(args.lars, args.part)
     if 'normrescale' in source.origin and args.constant:
         raise UserError(f'{args.lars} was rescaled before ({source.origin["normrescale"]}); scale the original instead')
     anchor = read_backbone(args.anchor, args.anchor_part) if args.constant is None else None
     names = anchor.weights if anchor else None
-    weights, rows = normrescale(source.weights, names, args.constant, args.per, args.statistics)
+    weights, rows = normrescale(source.weights, names, args.constant, args.per, args.statistics, args.exact)
     if all(row.why for row in rows):
         raise UserError(f'no tensor of {args.lars} could be rescaled by {anchor}: {left_alone(rows)}')
     skipped = left_alone(rows)
@@ -62,6 +79,28 @@ def main() -> None:
     print(f'{args.out} holds {len(weights)} tensors, {sum(not row.why for row in rows)} of them rescaled')
 
 
+def advise(args: argparse.Namespace) -> None:
+    """Print the norms, whether the network is long, the rate that they predict, and what to do."""
+    weights = read_backbone(args.lars, args.part).weights
+    if (grown := typical_growth(weights)) is None:
+        raise UserError(f'{args.lars} has no 3x3 convolutions, whose norms the advice is by; search the rate')
+    rows = [(of.name, [f'{of.norm:.4f}', f'{of.growth:.2f}']) for of in weight_norms(weights, kernel=3)]
+    print_table(('norm', 'times its start'), rows, f'3x3 convolutions of {args.lars}', head='tensor')
+    long = looks_lars_trained(weights)
+    print(f'the typical one is {grown:.2f} times as long as at its start: the network is {"" if long else "not "}long')
+    if args.anchor:
+        times = predicted_times(weights, read_backbone(args.anchor, args.anchor_part).weights)
+        if 'gains' in times:
+            print(
+                f'if {args.rate:g} suits {args.anchor}, its gains predict {args.rate * times["gains"]:.2g} for this one'
+            )
+    else:
+        print(
+            'for a predicted rate give --anchor, a network that your recipe suits, and --rate, the rate of that recipe'
+        )
+    print(ADVICE[long])
+
+
 def growth_of(weights: dict) -> str:
     ratio = typical_growth(weights)
     return 'it has no 3x3 convolutions' if ratio is None else f'its 3x3 convolutions are at {ratio:.2f} of their start'
@@ -70,7 +109,7 @@ def growth_of(weights: dict) -> str:
 def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str) -> None:
     """A training checkpoint of ours keeps all it holds beside the student; of any other, the backbone is written."""
     record = dict(file=Path(source.path).name, format=source.source, part=source.part)
-    record['normrescale'] = f'{anchor}, per {args.per}, statistics {args.statistics}'
+    record['normrescale'] = f'{anchor}, per {args.per}, statistics {args.statistics}' + ', exact' * args.exact
     state = {f'backbone.{key}': value for key, value in weights.items()}
     loaded = load_checkpoint(args.lars)
     if source.source.startswith('mmairl') and args.part == 'student':

@@ -1,5 +1,10 @@
-"""NormRescale (Eq. 3): each weight of a LARS-trained network keeps its direction and takes an anchor's norm."""
+"""NormRescale (Eq. 3): each weight of a LARS-trained network keeps its direction and takes an anchor's norm.
 
+The paper's form rescales gains and biases as well, so that the network computes something else until it is trained. The
+exact form rescales what batch norm makes free of scale, and moves statistics and gains so that the function stays.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,6 +20,7 @@ from mmairl.weights.read import read_backbone
 STATISTICS = ('keep', 'rescale')
 PER = ('tensor', 'channel')
 WHOLE_NUMBERS = 'it holds whole numbers'  # such as Swin's table of positions
+EPSILON = 1e-5  # of batch norm, in torch and in what trains by it
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,13 @@ def normrescale(
     constant: float | None = None,
     per: str = 'tensor',
     statistics: str = 'keep',
+    exact: bool = False,
 ) -> tuple[dict[str, Tensor], list[Row]]:
     """Rescale every learnable tensor to the norm of the anchor's, or, without an anchor, by a constant factor.
 
     `per='channel'` matches the norm of each output channel. `statistics='rescale'` treats a BN layer's running mean
-    and variance as weights too, as the paper's release did; counters are never touched.
+    and variance as weights too, as the paper's release did; counters are never touched. With `exact` the network
+    computes what it did: kernels before a batch norm are rescaled, and its gains as far as another one follows.
 
     >>> new, rows = normrescale({'w': torch.tensor([3.0, 4.0])}, {'w': torch.tensor([0.0, 1.0])})
     >>> new['w'], rows[0].ratio
@@ -51,6 +59,8 @@ def normrescale(
         raise UserError('NormRescale takes its norms from an anchor or scales by a constant: give one of the two')
     if per not in PER or statistics not in STATISTICS:
         raise UserError(f"per='{per}', statistics='{statistics}' are not NormRescale's; say {PER} and {STATISTICS}")
+    if exact:
+        return _keeping_function(weights, anchor, constant, per)
     new, rows = {}, []
     for key, weight in weights.items():
         new[key] = weight
@@ -59,16 +69,64 @@ def normrescale(
         if not weight.is_floating_point():
             rows.append(Row(key, 0.0, None, WHOLE_NUMBERS))
             continue
-        norm, by_channel = weight.double().norm().item(), per == 'channel' and weight.ndim > 1
-        if anchor is None:
-            new[key] = (weight.double() * constant).to(weight.dtype)
-            rows.append(Row(key, norm, norm * constant, '' if norm else 'its norm is zero'))
-            continue
-        why = _why_not(weight, anchor.get(key))
-        rows.append(Row(key, norm, anchor[key].double().norm().item() if key in anchor else None, why))
-        if not why:
-            new[key] = _rescaled(weight, anchor[key], by_channel)
+        row, factor = _change(key, weight, (anchor or {}).get(key), constant, per)
+        rows.append(row)
+        new[key] = _times(weight, factor)
     return new, rows
+
+
+def _keeping_function(
+    weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor] | None, constant: float | None, per: str
+) -> tuple[dict[str, Tensor], list[Row]]:
+    """Rescale each kernel that batch norm follows, and each gain with its bias of which only such a kernel hears.
+
+    A batch norm whose input is c times as large has c and c^2 times the statistics; its gain makes up for epsilon.
+    """
+    new, rows, entering, anchor = dict(weights), [], {}, anchor or {}
+    for key, weight in weights.items():
+        if not (names := _batch_norm_after(key, weights)):
+            continue
+        gain, bias, mean, variance = names
+        row, factor = _change(key, weight, anchor.get(key), constant, per)
+        rows.append(row)
+        new[key] = _times(weight, factor)
+        grown = torch.as_tensor(factor, dtype=torch.float64).flatten() * entering.get(key, 1.0)
+        new[mean], new[variance] = _times(weights[mean], grown), _times(weights[variance], grown**2)
+        was = weights[variance].double()
+        kept = (grown**2 * was + EPSILON).sqrt() / (grown * (was + EPSILON).sqrt())
+        new[gain] = _times(weights[gain], kept)
+        if (following := _next_kernel(key)) in weights:
+            both, other = (
+                torch.cat([of[gain], of[bias]]) if {gain, bias} <= of.keys() else None for of in (weights, anchor)
+            )
+            row, entering[following] = _change(f'{gain} and {bias}', both, other, constant, per)
+            rows.append(row)
+            new[gain], new[bias] = (_times(of[key], entering[following]) for of, key in ((new, gain), (weights, bias)))
+    return new, rows
+
+
+def _change(
+    name: str, weight: Tensor, other: Tensor | None, constant: float | None, per: str
+) -> tuple[Row, Tensor | float]:
+    """Return what becomes of a tensor, and the factor that makes it so."""
+    norm = weight.double().norm().item()
+    if constant is not None:
+        return Row(name, norm, norm * constant, '' if norm else 'its norm is zero'), constant
+    why = _why_not(weight, other)
+    row = Row(name, norm, None if other is None else other.double().norm().item(), why)
+    return row, 1.0 if why else _factor(weight, other, per)
+
+
+def _batch_norm_after(kernel: str, weights: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Return gain, bias, mean and variance of the batch norm that a ResNet has after a kernel; nothing after another."""
+    norm = re.sub(r'conv(\d+)\.weight$', r'bn\1', re.sub(r'downsample\.0\.weight$', 'downsample.1', kernel))
+    names = tuple(f'{norm}.{name}' for name in ('weight', 'bias', 'running_mean', 'running_var'))
+    return names if norm != kernel and all(name in weights for name in names) else ()
+
+
+def _next_kernel(kernel: str) -> str:
+    """Return the name of the kernel that alone hears of this one's batch norm, within a block of a ResNet."""
+    return re.sub(r'(?<=\.conv)\d+', lambda number: str(int(number[0]) + 1), kernel) if '.conv' in kernel else ''
 
 
 def _why_not(weight: Tensor, anchor: Tensor | None) -> str:
@@ -83,15 +141,19 @@ def _why_not(weight: Tensor, anchor: Tensor | None) -> str:
     return '' if anchor.any() else 'the anchor’s norm is zero'
 
 
-def _rescaled(weight: Tensor, anchor: Tensor, by_channel: bool) -> Tensor:
-    """w |a| / |w| in double precision, rounded once; a channel that is zero in either stays as it is."""
+def _factor(weight: Tensor, anchor: Tensor, per: str) -> Tensor:
+    """|a| / |w| in double precision, of the tensor or of each output channel; one that is zero in either stays as it is."""
     w, a = weight.double(), anchor.double()
-    if not by_channel:
-        return (w * (a.norm() / w.norm())).to(weight.dtype)
+    if per == 'tensor' or w.ndim < 2:
+        return a.norm() / w.norm()
     axes = tuple(range(1, w.ndim))
     of_w, of_a = (torch.linalg.vector_norm(x, dim=axes, keepdim=True) for x in (w, a))
-    factor = torch.where((of_w > 0) & (of_a > 0), of_a / of_w.clamp_min(torch.finfo(torch.float64).tiny), 1.0)
-    return (w * factor).to(weight.dtype)
+    return torch.where((of_w > 0) & (of_a > 0), of_a / of_w.clamp_min(torch.finfo(torch.float64).tiny), 1.0)
+
+
+def _times(weight: Tensor, factor: Tensor | float) -> Tensor:
+    """Multiply in double precision, rounded once."""
+    return (weight.double() * factor).to(weight.dtype)
 
 
 def left_alone(rows: list[Row]) -> str:
@@ -122,14 +184,20 @@ class NormRescaled(PretrainedBackbone):
         anchor_part: str = 'student',
         per: str = 'tensor',
         prefix: str = '',
+        exact: bool = False,
     ) -> None:
         super().__init__(checkpoint, part, prefix)
-        self.anchor, self.anchor_part, self.constant, self.per = anchor, anchor_part, constant, per
+        self.anchor, self.anchor_part, self.constant, self.how = (
+            anchor,
+            anchor_part,
+            constant,
+            dict(per=per, exact=exact),
+        )
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
         weights, origin = super().weights()
         anchor = read_backbone(self.anchor, self.anchor_part).weights if self.anchor else None
-        rescaled, rows = normrescale(weights, anchor, self.constant, self.per)
+        rescaled, rows = normrescale(weights, anchor, self.constant, **self.how)
         # A zero norm stays zero, as in a bias that was never moved; what does not fit is another network.
         if skipped := left_alone([row for row in rows if row.norm and row.anchor != 0]):
             raise UserError(

@@ -181,17 +181,21 @@ def _sweep(measure: Measure, recipe: Config, data: dict) -> tuple[Scores, dict]:
 def _search(measure: Measure, recipe: Config, data: dict) -> tuple[Scores, dict]:
     """Run the recipe's trials on held-out images, and the best once more on all; one that diverges is the worst."""
     tried: dict[str, float] = {}
+    halves: dict[str, list[float]] = {}
     made: dict[str, Config] = {}
     for number, options in enumerate(recipe.trials):
         name, trial = f'trial_{number}', copy.deepcopy(recipe)
         trial.merge_from_dict({**options, 'trials': None})
         made[name] = trial
         try:
-            tried[name] = next(iter(measure(trial, *held_out(data), name).values()))
+            trial.halves = True  # one chooses where the other reports
+            scores = measure(trial, *held_out(data), name)
+            tried[name], halves[name] = next(iter(scores.values())), [scores['half 0'], scores['half 1']]
         except Diverged as error:
-            tried[name] = 0.0
+            tried[name], halves[name] = 0.0, [0.0, 0.0]
             print_log(f'{name} has diverged: {error}', logger='current')
         print_log(f'{name}: {tried[name]:.2f} on held-out images', logger='current')
     best = max(tried, key=tried.get)
-    details = dict(chosen=best, options=dict(recipe.trials[list(made).index(best)]), held_out=tried)
+    made[best].halves = False
+    details = dict(chosen=best, options=dict(recipe.trials[list(made).index(best)]), held_out=tried, halves=halves)
     return measure(made[best], refit(data), data.test, 'test'), details

@@ -124,13 +124,14 @@ class HeadAccuracy(BaseMetric):
 
     `train_counts`, the training images of each class, adds the many-, medium- and few-shot classes' accuracies. With
     several heads each score's name ends in @ and the head's number. Images that could not be read are counted instead.
+    `halves` adds the first score of each half of every class, so that one can choose and the other report.
     """
 
     default_prefix = ''
 
-    def __init__(self, metric: str = 'top-1', train_counts: Sequence[int] | None = None) -> None:
+    def __init__(self, metric: str = 'top-1', train_counts: Sequence[int] | None = None, halves: bool = False) -> None:
         super().__init__()
-        self.metric, self.train_counts = metric, train_counts
+        self.metric, self.train_counts, self.halves = metric, train_counts, halves
 
     def process(self, data_batch: dict, data_samples: Sequence[dict]) -> None:
         readable = data_batch.get('data_samples', {}).get('readable')
@@ -148,15 +149,32 @@ class HeadAccuracy(BaseMetric):
         ranked, labels, scored = ranked[readable], labels[readable], {}
         for head in range(ranked.shape[1]):
             best, suffix = ranked[:, head], f'@{head}' if ranked.shape[1] > 1 else ''
-            if labels.ndim == 2:
-                scores = multi_label_scores(best, labels)
-            else:
-                scores = single_label_scores(self.metric, best, labels, self.classes)
+            scores = self.scores(best, labels)
+            for half in (0, 1) if self.halves else ():
+                part = half_of(labels) == half
+                scores[f'half {half}'] = next(iter(self.scores(best[part], labels[part]).values()))
             if self.train_counts is not None and self.metric == 'top-1':
                 shots = shot_report(best[:, 0], labels, torch.as_tensor(self.train_counts))
                 scores |= {f'{group}-shot': value for group, value in shots.items()}
             scored |= {f'{name}{suffix}': value for name, value in scores.items()}
         return scored | ({} if readable.all() else {'unreadable test images': float((~readable).sum())})
+
+    def scores(self, best: Tensor, labels: Tensor) -> dict[str, float]:
+        if labels.ndim == 2:
+            return multi_label_scores(best, labels)
+        return single_label_scores(self.metric, best, labels, self.classes)
+
+
+def half_of(labels: Tensor) -> Tensor:
+    """Return 0 or 1 for each image, in turn within its class.
+
+    >>> half_of(torch.tensor([1, 0, 1, 0])).tolist()
+    [0, 0, 1, 1]
+    """
+    order = labels.argsort(stable=True) if labels.ndim == 1 else torch.arange(len(labels))
+    half = torch.empty(len(labels), dtype=torch.long)
+    half[order] = torch.arange(len(labels)) % 2
+    return half
 
 
 def require_finite(scores: Tensor) -> None:

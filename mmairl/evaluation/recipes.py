@@ -69,6 +69,8 @@ def compose(
     made.test_evaluator = dict(
         type='HeadAccuracy', metric=labelled.metric, train_counts=counts.tolist() if long_tail else None
     )
+    if recipe.get('halves'):
+        made.test_evaluator.halves = True
     made.work_dir = str(work_dir)
     return made
 

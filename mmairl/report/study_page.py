@@ -18,7 +18,7 @@ from mmairl.report.charts import chart
 from mmairl.report.compare_page import differences
 from mmairl.report.figures import study_lines, study_scatter
 from mmairl.report.page import COLOURS, write_page
-from mmairl.report.search_section import search_section
+from mmairl.report.search_section import search_section, worth_section
 from mmairl.report.sections import CURVES, percent
 from mmairl.report.study_tables import LEGEND, WORDS, Column, Line, columns, effects_of_factors, signed, table_lines
 from mmairl.report.table import html_table
@@ -56,6 +56,8 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         factors=factors,
         searches=search_section(study) if study.get('search') else None,
         regret=_regret(study.get('measures')),
+        worths=worth_section(study),
+        trials=lambda count, most: f'more than {most}' if count is None else count,
         cost=_cost(study),
         duration=duration,
         signed=signed,

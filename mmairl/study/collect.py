@@ -27,6 +27,7 @@ from mmairl.study.scale import Scale
 from mmairl.study.spec import Study
 from mmairl.study.stored import Asked, Choice
 from mmairl.study.trials import search_record
+from mmairl.study.worth import worth_record
 
 
 def collect(
@@ -109,6 +110,7 @@ def collect(
     if study.design:
         record['design'] = dict(asdict(study.design), words=study.design.words)
         record['attribution'] = {key: attribute(record, key, study.equivalence) for key in scores}
+    record['worth'] = worth_record(study, configs, [run for run in runs if run.part == 'compared' and run.done])
     record['noise'] = {key: noise(record, key, out) for key in scores}
     record['cost'] = dict(rows=costs(record), equal={key: at_equal_cost(record, key) for key in scores})
     write_json(out / 'study.json', record)

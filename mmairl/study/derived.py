@@ -111,17 +111,20 @@ def derive(cfg: Config, asked: Asked, folder: Path) -> None:
 def rescale(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
     """Return the weights of another run, NormRescaled by a third's or by a constant.
 
-    Batch norm's statistics are measured anew, for the old ones belong to other activations and k-NN would be at chance.
+    Batch norm's statistics are measured anew, for the old ones belong to other activations and k-NN would be at chance;
+    the exact form has its own.
     """
     start = time.perf_counter()
     backbone = read_backbone(str(last_checkpoint(Path(made.of))))
     anchor = made.anchor and read_backbone(str(last_checkpoint(Path(made.anchor)))).weights
-    backbone.weights.update(normrescale(backbone.weights, anchor, made.constant)[0])
+    rescaled, _ = normrescale(backbone.weights, anchor, made.constant, made.per, exact=made.exact)
+    backbone.weights.update(rescaled)
     network = load_backbone(cfg, backbone)
     how = extraction(cfg, default_device(), default_workers())
     data = DATASETS.build(cfg.evaluation.train)
     some = Subset(data, range(0, len(data), max(1, len(data) // (STATISTICS * how.batch_size))))
-    refresh_statistics(network.to(how.device), (images for images, *_ in how.images(some, 'batch statistics')))
+    if not made.exact:
+        refresh_statistics(network.to(how.device), (images for images, *_ in how.images(some, 'batch statistics')))
     backbone.weights.update(network.cpu().state_dict())
     seconds = time.perf_counter() - start
     trained = read_json(Path(made.of) / 'trained.json', Trained)

@@ -109,7 +109,7 @@ def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
     place = dict(cache=folder / FEATURES) if protocol in ON_FEATURES else dict(work_dir=done.with_suffix(''))
     settings = replace(settings, **place, launcher=launcher)
     result = evaluate(cfg, protocol, subject, settings=settings, asked=made)
-    tuned = {key: result.details[key] for key in ('chosen', 'held_out') if key in result.details}
+    tuned = {key: result.details[key] for key in ('chosen', 'held_out', 'halves') if key in result.details}
     measured = Measured(result.scores, result.identity, result.details.get('right'), tuned, result.left_out)
     if is_main_process():
         write_json(done, measured)

@@ -50,6 +50,24 @@ def typical_growth(weights: Mapping[str, Tensor]) -> float | None:
     return statistics.median(ratios) if ratios else None
 
 
+def typical_gain(weights: Mapping[str, Tensor]) -> float | None:
+    """The median, over the batch norms, of the root mean square of a gain; a network without them has none."""
+    names = [key for key in weights if f'{key.removesuffix("weight")}running_mean' in weights and 'weight' in key]
+    gains = [weights[name].double().square().mean().sqrt().item() for name in names]
+    return statistics.median(gains) if gains else None
+
+
+def predicted_times(weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return how many times the rate that suits the anchor should suit these, by the kernels' norms and by the gains'.
+
+    A kernel before batch norm has a gradient as 1 / |w|, and turns by rate / |w|^2 a step: a longer one wants more. The
+    features are as long as the gains, and the curvature of a classifier's loss is as their square: longer ones want less.
+    """
+    kernels, gains = ([measure(of) for of in (weights, anchor)] for measure in (typical_growth, typical_gain))
+    found = dict(kernels=(kernels[0] / kernels[1]) ** 2) if all(kernels) else {}
+    return found | (dict(gains=(gains[1] / gains[0]) ** 2) if all(gains) else {})
+
+
 def looks_lars_trained(weights: Mapping[str, Tensor]) -> bool:
     """Whether the typical 3x3 convolution has outgrown its start by LARS_GROWTH, as SGD with L2 never lets it."""
     ratio = typical_growth(weights)

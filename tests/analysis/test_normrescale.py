@@ -142,3 +142,47 @@ def test_as_an_init_cfg_the_backbone_starts_rescaled(tmp_path):
     torch.save({**anchor, 'conv1.weight': torch.ones(3, 3)}, tmp_path / 'anchor.pth')
     with pytest.raises(UserError, match='use an anchor of the same network'):
         initialize(backbone, init)
+
+
+@pytest.mark.parametrize('depth', [18, 50])
+def test_the_exact_form_takes_the_anchors_norms_and_keeps_the_function_which_the_plain_form_changes(depth):
+    networks = [MODELS.build({**SMALL, 'depth': depth}).double() for _ in range(3)]
+    for number, network in enumerate(networks[:2]):
+        generator = torch.Generator().manual_seed(number)
+        for value in filter(torch.is_floating_point, network.state_dict().values()):
+            value.copy_((3 - 2 * number) * torch.rand(value.shape, generator=generator))
+        network.eval()
+    source, anchor = (network.state_dict() for network in networks[:2])
+    images = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(0)).double()
+
+    def change(**how) -> float:
+        new, rows = normrescale(source, **how)
+        networks[2].load_state_dict(new)
+        networks[2].eval()
+        assert not left_alone(rows)
+        before, after = (network(images)[0] for network in (networks[0], networks[2]))
+        return ((after - before).norm() / before.norm()).item()
+
+    for how in (dict(anchor=anchor), dict(anchor=anchor, per='channel'), dict(constant=0.1)):
+        assert change(**how, exact=True) < 1e-6 and change(**how) > 0.1
+    new, _ = normrescale(source, anchor, exact=True)
+    for key in ('conv1.weight', 'layer2.0.downsample.0.weight', 'layer3.1.conv2.weight'):
+        assert new[key].norm().item() == pytest.approx(anchor[key].norm().item(), rel=1e-9)
+    assert (new['layer1.0.bn1.bias'] / source['layer1.0.bn1.bias']).std() < 1e-9 and torch.equal(
+        new['bn1.bias'], source['bn1.bias']
+    )  # what follows the stem is a sum of branches
+
+
+def test_advice_names_a_long_network_and_the_rate_that_its_norms_predict(tmp_path, run_tool, capsys):
+    torch.manual_seed(0)
+    network = MODELS.build(SMALL)
+    network.init_weights()
+    start = network.state_dict()
+    for name, times in (('start', 1.0), ('long', 3.0)):
+        scaled = {f'backbone.{key}': times * value if key.endswith('weight') else value for key, value in start.items()}
+        torch.save(dict(state_dict=scaled), tmp_path / f'{name}.pth')
+    run_tool('tools/normrescale.py', tmp_path / 'long.pth', '--advise', '--anchor', tmp_path / 'start.pth')
+    said = capsys.readouterr().out
+    assert 'the network is long' in said and 'predict 0.0011 for this one' in said and 'rescale it' in said
+    run_tool('tools/normrescale.py', tmp_path / 'start.pth', '--advise')
+    assert 'the network is not long' in capsys.readouterr().out

@@ -194,7 +194,8 @@ def test_trials_choose_on_held_out_images_and_one_that_diverges_is_the_worst(cfg
         seen.append((Path(cfg.work_dir).name, rate, data.type))
         if rate == 9.0:
             raise Diverged('the loss is not finite')
-        return {'top-1': 10 * rate}
+        halves = {'half 0': 8 * rate, 'half 1': 12 * rate} if cfg.test_evaluator.get('halves') else {}
+        return {'top-1': 10 * rate, **halves}
 
     monkeypatch.setattr(by_training, 'run', measured)
     scores, chosen = train_and_test(cfg, recipe, None, tmp_path, sweep=False, workers=0, launcher='none')
@@ -207,6 +208,8 @@ def test_trials_choose_on_held_out_images_and_one_that_diverges_is_the_worst(cfg
     ]
     assert scores == {'top-1': 50.0} and chosen['chosen'] == 'trial_2'
     assert chosen['held_out'] == {'trial_0': 10 * own, 'trial_1': 0.0, 'trial_2': 50.0}
+    assert chosen['halves'] == {'trial_0': [8 * own, 12 * own], 'trial_1': [0.0, 0.0], 'trial_2': [40.0, 60.0]}
+    assert set(scores) == {'top-1'}, 'the test set has no halves'
 
 
 def test_what_cannot_be_learnt_is_one_sentence(cfg, recipe, tmp_path, checkpoint):

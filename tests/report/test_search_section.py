@@ -4,7 +4,7 @@ import json
 import re
 from html import unescape
 
-from mmairl.report.search_section import search_section
+from mmairl.report.search_section import search_section, worth_section
 
 
 def trial(search: int, number: int, rate: float, score: float | None, diverged: str = '') -> dict:
@@ -55,3 +55,15 @@ def test_the_section_has_both_tracks_the_trials_and_who_is_ahead():
     assert section['ended'] == dict(one=4, two=0) and section['best']
     study['search']['ahead'][0]['budget'] = 3
     assert [of['budget'] for of in search_section(study)['ahead']] == [3] and not search_section(study)['unknown']
+
+
+def test_the_worth_of_rescaling_has_all_rows_in_one_picture():
+    study = dict(
+        worth=dict(finetune=dict(pairs=[dict(row='b')], lines=dict(a=[[0.01, 30.0], [0.1, 40.0]], b=[[0.01, 5]])))
+    )
+    section = worth_section(study)['finetune']
+    drawn = json.loads(unescape(re.search(r'data-chart="([^"]+)"', section['chart'])[1]))
+    assert {line['name']: (line['x']['rate'], line['y']) for line in drawn['series']} == dict(
+        a=([0.01, 0.1], [30, 40]), b=([0.01], [5])
+    )
+    assert section['pairs'] == [dict(row='b')] and drawn['log'] == 'x' and worth_section({}) == {}

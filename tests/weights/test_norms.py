@@ -5,7 +5,7 @@ import torch
 import torchvision
 
 from mmairl.weights import init
-from mmairl.weights.norms import growth, looks_lars_trained, typical_growth, weight_norms
+from mmairl.weights.norms import growth, looks_lars_trained, predicted_times, typical_gain, typical_growth, weight_norms
 
 
 def test_norms_are_of_learnable_tensors_in_order_and_by_kernel():
@@ -36,3 +36,12 @@ def test_fine_tuning_a_grown_backbone_warns_and_a_frozen_or_small_one_does_not(t
         assert any('looks LARS-trained' in text and 'normrescale.py' in text for text in said) == warned
         assert typical_growth(network.state_dict()) == pytest.approx(scale, abs=0.05)
     assert not looks_lars_trained({'w': torch.ones(3)}), 'it has no 3x3 convolutions'
+
+
+def test_longer_kernels_want_a_higher_rate_and_longer_gains_a_lower_one():
+    usual = torchvision.models.resnet18().state_dict()
+    long = {key: 3 * value if value.ndim == 4 else value for key, value in usual.items()}
+    gains = {key: 2 * value if value.ndim == 1 and key.endswith('weight') else value for key, value in usual.items()}
+    assert predicted_times(long, usual)['kernels'] == pytest.approx(9)
+    assert predicted_times(gains, usual)['gains'] == pytest.approx(1 / 4) and typical_gain(usual) == 1
+    assert predicted_times({'w': torch.ones(3)}, usual) == {}

@@ -1,26 +1,81 @@
 """The worth of tuning: how good the best of n trials is, which row is ahead at which budget, and how much a user may miss.
 
 A search is the unit: it is repeated with other points and other seeds, so that the spread over searches holds the luck of both.
-Scores are those of the criterion, by which trials were chosen, so the best looks better than it is.
+Scores are those of the criterion, by which trials were chosen, so the best looks better than it is; `worth` therefore chooses
+by one half of the images and reports by the other.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import comb
 
 import numpy as np
 
 from mmairl.study.numbers.statistics import interval, paired
 
+Halves = Sequence[Sequence[float]]  # by trial, the scores of two halves of the held-out images
 
-def best_of(published: float, others: Sequence[float]) -> np.ndarray:
-    """Return the expected best of 1, 2, ... trials: the published value first, then others drawn without replacement."""
-    ascending, count = np.sort(np.asarray(others, float)), len(others)
-    expected = [float(published)]
+
+def best_of(published: float, others: Sequence[float], reported: Sequence[float] | None = None) -> np.ndarray:
+    """Return the expected best of 1, 2, ... trials: the published value first, then others drawn without replacement.
+
+    With `reported`, the scores of all of them on other images, it is the expected one of these of the trial that is chosen.
+    """
+    scores, count = np.asarray([published, *others], float), len(others)
+    told = scores if reported is None else np.asarray(reported, float)
+    ascending = 1 + np.argsort(scores[1:], kind='stable')
+    chosen = np.where(scores[ascending] > scores[0], told[ascending], told[0])
+    expected = [float(told[0])]
     for drawn in range(1, count + 1):
         # The k-th smallest is the best of those drawn if the rest of them are among the k below it.
         ways = np.array([comb(below, drawn - 1) for below in range(count)]) / comb(count, drawn)
-        expected.append(float(np.maximum(ascending, published) @ ways))
+        expected.append(float(chosen @ ways))
     return np.array(expected)
+
+
+@dataclass(frozen=True)
+class Worth:
+    """After how many tuned trials one network is as good as another untuned; None is more than were tried."""
+
+    trials: int | None
+    low: int | None  # the ends of the 95 % interval
+    high: int | None
+    most: int  # trials that were tried, beside the recipe's own
+    curve: tuple[float, ...]  # the tuned network after 0, 1, ... trials
+    target: float  # the other network, untuned
+
+
+def worth(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]], draws: int = 2000) -> Worth:
+    """Return how many trials beside the recipe's own `tuned` wants to be as good as `untuned` at the recipe's.
+
+    Both have an entry for each seed, in which the halves of held-out images have a score: of each trial, the recipe's
+    own first, and of the one run. One half chooses and the other reports, both ways. The interval resamples the seeds
+    and, within each, the order in which a search comes to the trials.
+    """
+    trials, target = np.array(tuned, float), np.array(untuned, float)  # (S, T, 2), (S, 2)
+    seeds, count = trials.shape[:2]
+    halves = ((0, 1), (1, 0))
+    mean = np.mean([best_of(of[0, a], of[1:, a], of[:, b]) for of in trials for a, b in halves], axis=0)
+    random, found = np.random.default_rng(0), []
+    for _ in range(draws):
+        drawn = random.integers(seeds, size=seeds)
+        orders = [np.append(0, 1 + random.permutation(count - 1)) for _ in drawn]
+        paths = [_path(trials[seed][order], a, b) for seed, order in zip(drawn, orders) for a, b in halves]
+        found.append(_first(np.mean(paths, axis=0) >= target[drawn].mean()))
+    low, high = np.quantile(found, [0.025, 0.975], method='closest_observation')
+    ends = (None if end == count else int(end) for end in (_first(mean >= target.mean()), low, high))
+    return Worth(*ends, count - 1, tuple(mean), float(target.mean()))
+
+
+def _path(trials: np.ndarray, choose: int, report: int) -> np.ndarray:
+    """Return what the best so far by one half scores on the other, as a search goes on."""
+    best = np.maximum.accumulate(trials[:, choose])
+    first = [int(np.argmax(trials[:, choose] == score)) for score in best]
+    return trials[first, report]
+
+
+def _first(reached: np.ndarray) -> int:
+    return int(np.argmax(reached)) if reached.any() else len(reached)
 
 
 def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:

@@ -1,11 +1,42 @@
-# MoCo v2+ on Shapes with SGD for twice the demo's time. The run has a hundredth of the paper's steps; for L2 to hold norms
-# below their start in so few, the decay is five times the paper's (at 36 times, the last stages die).
+# Supervised on six kinds of Shapes in 12 s of a core, measured on the six others with 100 labels each. A run has a
+# four-hundredth of the paper's steps, so that the decay is fifty times the usual one: L2 holds norms in so few.
 _base_ = '../../../configs/demo/mocov2plus_shapes.py'
-epochs = 60
-optim_wrapper = dict(optimizer=dict(lr=0.3, weight_decay=5e-4))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.01, by_epoch=True, begin=0, end=2, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0, by_epoch=True, begin=2, end=epochs, convert_to_iter_based=True),
+known = 'projects/normrescale/known.txt'
+new = 'projects/normrescale/new.txt'
+view = [
+    dict(type='RandomResizedCrop', size=32, scale=(0.3, 1.0)),
+    dict(type='RandomFlip', p=0.5),
 ]
-train_cfg = dict(max_epochs=epochs)
-default_hooks = dict(checkpoint=dict(interval=20, max_keep_ckpts=-1))
+model = dict(
+    _delete_=True,
+    type='Classifier',
+    backbone={{_base_.model.backbone}},
+    in_channels=128,
+    classes=6,
+    data_preprocessor=dict(
+        type='ViewPreprocessor', mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), views=[view], channels_last=True
+    ),
+)
+train_dataloader = dict(
+    dataset=dict(
+        _delete_=True, type='NamedClasses', names=known, dataset=dict(type='Shapes', split='train', count=6000, size=32)
+    )
+)
+evaluation = dict(
+    _delete_=True,
+    train=dict(type='NamedClasses', names=new, dataset=dict(type='Shapes', split='train', count=1200, size=32)),
+    val=dict(type='NamedClasses', names=new, dataset=dict(type='Shapes', split='train', count=2400, size=32, seed=1)),
+    test=dict(type='NamedClasses', names=new, dataset=dict(type='Shapes', split='val', count=2400, size=32)),
+    batch_size=400,
+)
+total_batch_size = 64
+optim_wrapper = dict(optimizer=dict(lr=0.1, weight_decay=5e-3))
+param_scheduler = [
+    dict(type='LinearLR', start_factor=0.01, end=1, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min=0.0, begin=1, convert_to_iter_based=True),
+]
+train_cfg = dict(by_epoch=True, max_epochs=12)
+default_hooks = dict(momentum=None, queue=None, checkpoint=dict(interval=12))
+recipes = dict(
+    linear='projects/normrescale/configs/linear_few.py', finetune='projects/normrescale/configs/finetune_few.py'
+)

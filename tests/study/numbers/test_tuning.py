@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mmairl.study.numbers.tuning import ahead_from, best_of, curve, forgiving
+from mmairl.study.numbers.tuning import ahead_from, best_of, curve, forgiving, worth
 
 
 def test_the_expected_best_is_the_mean_over_all_choices_of_trials():
@@ -35,3 +35,27 @@ def test_a_row_is_ahead_from_the_number_of_trials_after_which_it_stays_so():
 
 def test_the_forgiving_share_counts_trials_near_the_best():
     assert forgiving([80.0, 79.2, 70.0, 60.0], 1.0) == 0.5
+
+
+def test_trials_chosen_on_some_images_are_reported_on_others():
+    choose, report = [5.0, 3.0, 9.0, 4.0, 7.0], [50.0, 30.0, 20.0, 40.0, 70.0]
+    for drawn in range(5):
+        chosen = [max((0, *others), key=choose.__getitem__) for others in combinations(range(1, 5), drawn)]
+        by_hand = np.mean([report[trial] for trial in chosen])
+        assert best_of(choose[0], choose[1:], report)[drawn] == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize('target, trials', [(50, 0), (55, 1), (69, 5), (71, None)])
+def test_the_worth_is_the_number_of_trials_after_which_tuning_catches_up(target, trials):
+    tuned = [[[score] * 2 for score in (50, 40, 70, 60, 30, 20)]] * 3
+    found = worth(tuned, [[target] * 2] * 3)
+    assert found.trials == trials and found.most == 5 and found.target == target
+    assert found.low == {0: 0, 1: 1, 5: 2, None: None}[trials]  # searches that come to the best early
+    assert (found.high is None) == (trials is None)
+
+
+def test_luck_on_the_images_that_choose_is_no_worth():
+    random = np.random.default_rng(0)
+    lucky = 50 + random.normal(0, 5, (40, 9, 2))  # no trial is better than another
+    found = worth(lucky, np.full((40, 2), 53.0), draws=200)
+    assert found.trials is None and max(found.curve) < 52

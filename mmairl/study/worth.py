@@ -1,0 +1,89 @@
+"""The worth of NormRescale: how many tuned trials stand for it, and whether norms predict the rate that they find."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import geometric_mean, mean
+from typing import Any
+
+import numpy as np
+from mmengine.config import Config
+from torch import Tensor
+
+from mmairl.study.derived import last_checkpoint
+from mmairl.study.measure import recipe
+from mmairl.study.numbers.tuning import worth
+from mmairl.study.runs import Run
+from mmairl.study.search import own_value
+from mmairl.study.spec import Row, Study
+from mmairl.weights.norms import predicted_times
+from mmairl.weights.read import read_backbone
+
+RATE = 'optim_wrapper.optimizer.lr'
+
+
+def worth_record(study: Study, configs: Mapping[str, Config], runs: Sequence[Run]) -> dict[str, Any]:
+    """Return, for each tuned task, what rescaling is worth in trials of its recipe's rate, from the trials that are kept."""
+    found = {}
+    for task in study.tune:
+        kept: dict[str, dict[int, Tried]] = {}
+        for run in runs:
+            if halves := run.result.tuned.get(task, {}).get('halves'):
+                own = own_value(recipe(configs[run.row.name], task), RATE)
+                rates = [options.get(RATE, own) for options in run.asked.tuned[task]]
+                weights = read_backbone(str(last_checkpoint(run.folder))).weights
+                kept.setdefault(run.row.name, {})[run.seed] = Tried(rates, list(halves.values()), weights)
+        pairs = [_pair(row, kept) for row in study.rows if row.rescaled and {row.name, row.rescaled.of} <= kept.keys()]
+        lines = {name: sorted(point for tried in of.values() for point in tried.points) for name, of in kept.items()}
+        if lines:
+            found[task] = dict(pairs=[pair for pair in pairs if pair], lines=lines)
+    return found
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The trials of a task's rate on one network; the first is the recipe's own."""
+
+    rates: list[float]
+    halves: list[list[float]]  # the scores of the halves of the held-out images
+    weights: Mapping[str, Tensor]
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        return sorted((rate, mean(of)) for rate, of in zip(self.rates, self.halves))
+
+    @property
+    def best(self) -> float:
+        return max(self.points, key=lambda point: point[1])[0]
+
+
+def _pair(row: Row, kept: Mapping[str, Mapping[int, Tried]]) -> dict[str, Any]:
+    """Return how a rescaled row compares with the one as it is, and the rate that their norms predict for that one."""
+    of, new = (kept[name] for name in (row.rescaled.of, row.name))
+    if not (seeds := sorted(of.keys() & new.keys())):
+        return {}
+    found = worth([of[seed].halves for seed in seeds], [new[seed].halves[0] for seed in seeds])
+    best = geometric_mean([of[seed].best for seed in seeds])
+    pair = dict(
+        asdict(found), row=row.name, of=row.rescaled.of, seeds=len(seeds), rate=of[seeds[0]].rates[0], best=best
+    )
+    usual = kept.get(row.rescaled.anchor, {})
+    if not usual.keys() >= set(seeds):
+        return pair
+    times = [predicted_times(of[seed].weights, usual[seed].weights) for seed in seeds]
+    for way in times[0]:
+        rates = [of[seed].rates[0] * factors[way] for seed, factors in zip(seeds, times)]
+        there = _at(rates, [of[seed].points for seed in seeds])
+        pair[way] = dict(
+            times=geometric_mean(factors[way] for factors in times), rate=geometric_mean(rates), score=there
+        )
+    return pair
+
+
+def _at(rates: Sequence[float], curves: Sequence[Sequence[tuple[float, float]]]) -> float | None:
+    """Return the mean score at these rates, a rate a curve, on straight lines over log rate; None outside of one."""
+    if not all(curve[0][0] <= rate <= curve[-1][0] for rate, curve in zip(rates, curves)):
+        return None
+    return mean(
+        float(np.interp(math.log(rate), *zip(*((math.log(x), y) for x, y in of)))) for rate, of in zip(rates, curves)
+    )
