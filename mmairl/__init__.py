@@ -29,6 +29,7 @@ CALLED = {
     'pretrain': 'mmairl.own.pretrain',
     'embed': 'mmairl.evaluation.embed',
     'compare': 'mmairl.study.judge',
+    'worth': 'mmairl.own.worth',
     'map_images': 'mmairl.report.map_page',
 }
 

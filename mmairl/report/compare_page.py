@@ -88,7 +88,7 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     """Each folder's name, with as many of those above it as tell all of them apart."""
     for parts in range(1, 12):
         names = ['/'.join(folder.parts[-parts:]) for folder in folders]
-        if max(Counter(names).values()) == 1:
+        if max(Counter(names).values(), default=1) == 1:
             return names
     raise UserError(f'{folders[0]} is given twice; give different runs')
 

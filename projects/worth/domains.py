@@ -1,0 +1,95 @@
+"""Drawn domains whose knobs say what decides the class, so that it is known beforehand what pre-training could learn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from mmairl.data.shapes import KINDS, Scene, render
+
+SIDE = 32  # pixels
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What decides the class, and how many images and labels there are."""
+
+    name: str
+    by: str  # outline, texture or colour
+    classes: int = 6
+    images: int = 2400
+    labels: int = 40  # of each class, half of which are tested on
+    zoom: float = 1.0  # 2 shows a quarter of the scene, 0.5 copies half as large
+    noise: float = 0.0  # standard deviation of the pixels
+    wrong: float = 0.0  # share of the labels
+    released: bool = False  # whether weights that were trained on outlines are given
+
+
+DOMAINS = (
+    Domain('outlines', 'outline'),
+    Domain('large outlines', 'outline', zoom=2.0),
+    Domain('large outlines, twelve classes', 'outline', classes=12, zoom=2.0),
+    Domain('large outlines, two classes', 'outline', classes=2, labels=100, zoom=2.0),
+    Domain('large outlines, 160 images', 'outline', classes=4, images=160, zoom=2.0),
+    Domain('tiny outlines', 'outline', zoom=0.5),
+    Domain('textures', 'texture'),
+    Domain('textures, a fifth of the labels wrong', 'texture', wrong=0.2),
+    Domain('textures in noise', 'texture', noise=0.15),
+    Domain('colours', 'colour'),
+    Domain('colours in noise', 'colour', noise=0.15),
+    Domain('outlines, with weights from outlines', 'outline', released=True),
+    Domain('textures, with weights from outlines', 'texture', released=True),
+    Domain('colours, with weights from outlines', 'colour', released=True),
+)
+
+
+def draw(domain: Domain, labels: Sequence[int], seed: int) -> np.ndarray:
+    """Return an image of each class in `labels`, (N, 32, 32, 3) uint8."""
+    random = np.random.default_rng(seed)
+    labels = np.asarray(labels)
+    if domain.by == 'texture':
+        images = np.stack([texture(random, label) for label in labels])
+    else:
+        images = copies(random, labels, domain)
+    images = images + domain.noise * random.standard_normal(images.shape)
+    return (255 * images.clip(0, 1)).round().astype(np.uint8)
+
+
+def texture(random: np.random.Generator, label: int) -> np.ndarray:
+    """Waves in two directions, of a length and a strength that the class says; direction, place and colours are random."""
+    length = 3.0 * 1.7 ** (label // 2)
+    angle, places = random.uniform(0, np.pi), random.uniform(0, 2 * np.pi, 2)
+    y, x = np.mgrid[:SIDE, :SIDE] * 2 * np.pi / length
+    along = np.sin(x * np.cos(angle) + y * np.sin(angle) + places[0])
+    across = np.sin(y * np.cos(angle) - x * np.sin(angle) + places[1])
+    waves = along if label % 2 else along * across
+    return random.uniform(0.2, 0.8, 3) + random.uniform(0.2, 0.4) * waves[..., None]
+
+
+def copies(random: np.random.Generator, labels: np.ndarray, domain: Domain) -> np.ndarray:
+    """Scenes of Shapes; the class is the kind of the copies, or their colour on grey."""
+    size = round(SIDE * max(1.0, domain.zoom))
+    scenes = [Scene(random, size) for _ in labels]
+    kinds = labels % len(KINDS)
+    for scene, label in zip(scenes, labels):
+        scene.radius = scene.radius * min(1.0, domain.zoom)
+        if domain.by == 'colour':
+            hue = 2 * np.pi * (label + random.uniform(-0.3, 0.3)) / domain.classes
+            scene.background[:] = scene.background.mean(0)
+            scene.colour[:] = 0.5 + 0.5 * np.cos(hue - 2 * np.pi * np.arange(3) / 3)
+    if domain.by == 'colour':
+        kinds = random.integers(0, len(KINDS), len(labels))
+    images = render(scenes, kinds, size)
+    start = (size - SIDE) // 2
+    return images[:, :, start : start + SIDE, start : start + SIDE].transpose(0, 2, 3, 1) / 255
+
+
+def write_images(folder: Path, images: np.ndarray) -> list[str]:
+    """Write each image into the folder, and return the names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [f'{number:05}.png' for number in range(len(images))]
+    for name, image in zip(names, images):
+        Image.fromarray(image).save(folder / name, compress_level=0)
+    return names

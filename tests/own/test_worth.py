@@ -1,0 +1,179 @@
+"""Whether pre-training pays: the verdict where the truth is planted, bad labels, a second call, and the page."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import mmairl
+from mmairl.errors import UserError
+from mmairl.evaluation.features import Extraction
+from mmairl.own import few_labels
+from mmairl.own import worth as module
+
+NARROW = {
+    'model.backbone.stem_channels': 8,
+    'model.backbone.base_channels': 8,
+    'model.projector.in_channels': 64,
+    'model.projector.hidden_channels': 32,
+    'model.predictor.hidden_channels': 32,
+}
+QUICK = dict(size=16, batch=32, workers=0, epochs=1, options=NARROW)
+
+
+def verdict(seed: int, *spreads: float, labels: int = 160) -> few_labels.Verdict:
+    """The verdict on candidates whose four classes are so far apart; the first is the own pre-training."""
+    random, y = np.random.default_rng(seed), np.arange(labels) % 4
+    half = labels // 2
+    pool, test = np.arange(half), np.arange(half, labels)
+    points = few_labels.draw(y, pool, seed)
+    right = {}
+    for place, spread in enumerate(spreads):
+        x = spread * np.eye(8)[y] + random.normal(size=(labels, 8))
+        x = few_labels.prepared(x, pool)
+        right[f'candidate {place}'] = few_labels.recognised_by_draw(x, y, points, test)
+    return few_labels.judged(right, few_labels.class_weights(y[test]), ['candidate 0'], labels)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def two_points():
+    """The verdict looks at half of the labels and at all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(few_labels, 'LABELS', (1,))
+        yield
+
+
+@pytest.mark.parametrize(
+    'spreads, says, seldom', [((2, 2, 0), '', 'pays'), ((4, 2, 1), 'pays', 'keep'), ((1, 3), 'keep', 'pays')]
+)
+def test_the_verdict_finds_what_is_planted_and_errs_in_no_more_than_one_study_of_twenty(spreads, says, seldom):
+    words = Counter(verdict(seed, *spreads).word for seed in range(40))
+    assert words[seldom] <= 2
+    assert not says or words[says] >= 36, words
+
+
+def test_undecided_names_the_labels_that_tell():
+    found = [verdict(seed, 2.3, 2.0) for seed in range(30)]
+    wanted = np.median([one.more for one in found if one.word == 'undecided'])
+    more = Counter(verdict(seed, 2.3, 2.0, labels=4 * ((160 + int(wanted)) // 4)).word for seed in range(20))
+    assert more['pays'] + more['keep'] >= 10 > 20 * np.mean([one.word != 'undecided' for one in found]), (wanted, more)
+
+
+def test_the_classifier_is_the_one_that_scikit_learn_fits():
+    from sklearn.linear_model import Ridge
+
+    random = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    x = np.eye(3, 20)[y] + random.normal(size=(90, 20))
+    fit, test = np.arange(40), np.arange(60, 90)
+    errors = {}
+    for strength in few_labels.STRENGTHS:
+        left_out = [
+            Ridge(60 * strength).fit(np.delete(x[fit], i, 0), np.delete(np.eye(3)[y[fit]], i, 0)).predict(x[[i]])
+            for i in fit
+        ]
+        errors[strength] = np.square(np.concatenate(left_out) - np.eye(3)[y[fit]]).sum()
+    best = Ridge(60 * min(errors, key=errors.get)).fit(x[fit], np.eye(3)[y[fit]]).predict(x[test])
+    assert (few_labels.recognised(x, y, fit, test) == (best.argmax(1) == y[test])).all()
+
+
+def test_labels_saved_are_read_off_the_curves():
+    curves = np.array([[50.0, 60, 70, 80], [20, 40, 60, 70]])
+    labels = np.array([1.0, 2, 4, 8])
+    assert few_labels.saved(curves, curves[None], labels, 0, 1) == pytest.approx((4, 8, 8, 8))
+    assert few_labels.saved(curves + np.array([[30], [0]]), curves[None], labels, 0, 1)[:2] == (1, np.inf)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Ninety images, of which the brighter ones are of another class; the first forty have labels."""
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for number in range(90):
+        pixels = random.integers(0, 128, (16, 16, 3), np.uint8) + np.uint8(127 * (number % 2))
+        Image.fromarray(pixels).save(folder / f'{number:02}.png')
+    table(tmp_path, [f'{number:02}.png,{["dark", "bright"][number % 2]}' for number in range(40)])
+    return folder
+
+
+def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
+    path = folder / 'labels.csv'
+    path.write_text('\n'.join(['file,class', *lines]), encoding)
+    return path
+
+
+@pytest.mark.parametrize(
+    'lines, encoding, says',
+    [
+        (
+            ['00.png,a', '1.png,b'],
+            'utf-8',
+            "1 files that are not below .* first '1.png', where images are named like '00.png'",
+        ),
+        (['00.png,a', '00.png,b'], 'utf-8', "says 'a' and 'b' of 00.png; keep one line of it"),
+        (['00.png,a', './00.png,b', '01.png,a'], 'utf-8', "says 'a' and 'b' of 00.png; keep one line of it"),
+        (['00.png,a', '01.png,a', '02.png,b'], 'utf-8', "class 'b' has one labelled image"),
+        (['00.png,a', '01.png,a'], 'utf-8', 'there are 1 classes'),
+        (['00.png,Käfer', '01.png,b'], 'latin-1', 'cannot be read .* give a CSV in UTF-8'),
+        (['00.png,Käfer', '01.png,b'], 'utf-16', 'cannot be read .* give a CSV in UTF-8'),
+    ],
+)
+def test_bad_labels_are_a_sentence(images, tmp_path, lines, encoding, says):
+    with pytest.raises(UserError) as caught:
+        mmairl.worth(images, table(tmp_path, lines, encoding), tmp_path / 'out')
+    assert re.search(says, str(caught.value)) and not (tmp_path / 'out').exists()
+
+
+def test_images_that_are_all_alike_are_a_sentence(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'seconds_an_image', lambda cfg: 0.001)
+    for path in images.iterdir():
+        Image.new('RGB', (16, 16)).save(path)
+    with pytest.raises(UserError, match='the 40 labelled images below .* are all alike'):
+        mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
+
+
+def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer(images, tmp_path, monkeypatch):
+    (images / '03.png').write_bytes(b'no image')
+    labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
+    found = mmairl.worth(images, labels, out, **QUICK)
+    split = found.record['split']
+    assert (split['tested_on'] + split['learned_from'], split['pretrained_on']) == (39, 70)
+    assert found.record['candidates']['raw pixels']['accuracy'][-1] == 100
+    shown = re.search(r'<h1>(.*?)</h1><p class="lead">(.*?)</p>', found.page.read_text()).groups()
+    assert ' '.join(shown).replace('. ', ': ', 1).lower() == str(found).lower().replace('<', '&lt;')
+
+    def never(*args, **how):
+        raise AssertionError('this was computed before')
+
+    for place, name in ((module, 'pretrain'), (Extraction, 'batches'), (module, 'seconds_an_image')):
+        monkeypatch.setattr(place, name, never)
+    assert mmairl.worth(images, labels, out, **QUICK).record == found.record
+    with pytest.raises(UserError, match='differs in how.seed'):
+        mmairl.worth(images, labels, out, seed=1, **QUICK)
+
+
+def test_a_budget_chooses_the_largest_crops_that_leave_time_to_learn(images, tmp_path, monkeypatch):
+    for path in images.iterdir():
+        Image.open(path).resize((100, 120)).save(path)
+
+    def as_its_pixels(cfg) -> float:
+        """70 images of 64 x 64 take 4.1 s, and of 96 x 96 9.2 s."""
+        (size,) = {step['size'] for view in cfg.train_dataloader.dataset.views for step in view if 'size' in step}
+        return size**2 / 70 / 1000
+
+    monkeypatch.setattr(module, 'seconds_an_image', as_its_pixels)
+    plan = mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=10, workers=0, plan=True)
+    assert (plan.size, plan.epochs) == (64, int(0.8 * 600 / 4.096))
+    assert plan.seconds['own pre-training'] == pytest.approx(plan.epochs * 4.096, rel=0.2)
+    assert 'minutes in all' in str(plan)
+
+
+def test_a_group_is_on_one_side_and_its_test_images_teach_nothing(images, tmp_path):
+    task = module.read_task(images, tmp_path / 'labels.csv', None, r'^(\d)', 0)
+    pool, test = ({task.labelled[place][0] for place in places} for places in (task.pool, task.test))
+    assert not pool & test and pool | test == set('0123')
+    assert {name[0] for name in task.unlabelled} == set('012345678') - test
