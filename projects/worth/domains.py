@@ -21,24 +21,23 @@ class Domain:
     classes: int = 6
     images: int = 2400
     labels: int = 40  # of each class, half of which are tested on
-    zoom: float = 1.0  # 2 shows a quarter of the scene, 0.5 copies half as large
+    zoom: float = 1.0  # of the copies
     noise: float = 0.0  # standard deviation of the pixels
     wrong: float = 0.0  # share of the labels
     released: bool = False  # whether weights that were trained on outlines are given
 
 
 DOMAINS = (
-    Domain('outlines', 'outline'),
-    Domain('large outlines', 'outline', zoom=2.0),
-    Domain('large outlines, twelve classes', 'outline', classes=12, zoom=2.0),
-    Domain('large outlines, two classes', 'outline', classes=2, labels=100, zoom=2.0),
-    Domain('large outlines, 160 images', 'outline', classes=4, images=160, zoom=2.0),
-    Domain('tiny outlines', 'outline', zoom=0.5),
     Domain('textures', 'texture'),
-    Domain('textures, a fifth of the labels wrong', 'texture', wrong=0.2),
-    Domain('textures in noise', 'texture', noise=0.15),
     Domain('colours', 'colour'),
-    Domain('colours in noise', 'colour', noise=0.15),
+    Domain('textures, a fifth of the labels wrong', 'texture', wrong=0.2),
+    Domain('textures in noise', 'texture', noise=0.1),
+    Domain('textures, two classes', 'texture', classes=2, labels=100),
+    Domain('textures, eight classes', 'texture', classes=8),
+    Domain('textures, 400 images', 'texture', images=400),
+    Domain('colours in noise', 'colour', noise=0.1),
+    Domain('colours of tiny copies', 'colour', zoom=0.5),
+    Domain('outlines', 'outline'),
     Domain('outlines, with weights from outlines', 'outline', released=True),
     Domain('textures, with weights from outlines', 'texture', released=True),
     Domain('colours, with weights from outlines', 'colour', released=True),
@@ -70,20 +69,17 @@ def texture(random: np.random.Generator, label: int) -> np.ndarray:
 
 def copies(random: np.random.Generator, labels: np.ndarray, domain: Domain) -> np.ndarray:
     """Scenes of Shapes; the class is the kind of the copies, or their colour on grey."""
-    size = round(SIDE * max(1.0, domain.zoom))
-    scenes = [Scene(random, size) for _ in labels]
+    scenes = [Scene(random, SIDE) for _ in labels]
     kinds = labels % len(KINDS)
     for scene, label in zip(scenes, labels):
-        scene.radius = scene.radius * min(1.0, domain.zoom)
+        scene.radius = scene.radius * domain.zoom
         if domain.by == 'colour':
             hue = 2 * np.pi * (label + random.uniform(-0.3, 0.3)) / domain.classes
             scene.background[:] = scene.background.mean(0)
             scene.colour[:] = 0.5 + 0.5 * np.cos(hue - 2 * np.pi * np.arange(3) / 3)
     if domain.by == 'colour':
         kinds = random.integers(0, len(KINDS), len(labels))
-    images = render(scenes, kinds, size)
-    start = (size - SIDE) // 2
-    return images[:, :, start : start + SIDE, start : start + SIDE].transpose(0, 2, 3, 1) / 255
+    return render(scenes, kinds, SIDE).transpose(0, 2, 3, 1) / 255
 
 
 def write_images(folder: Path, images: np.ndarray) -> list[str]:

@@ -35,6 +35,7 @@ CROP, BATCH, STEPS = 24, 64, 225  # of the own pre-training
 FRESH, DRAWS = 1200, 20  # new images that are tested on; and draws of labels
 SUPERVISED = 900  # steps of the released network's training
 NORMAL = ('mean', 'std')
+NAME = 'truth.json'
 # A network small enough for a core, and the demo's views, without which so short a training learns colours alone.
 VIEW = [
     dict(type='RandomResizedCrop', size=CROP, scale=(0.2, 0.8)),
@@ -58,38 +59,26 @@ OPTIONS = {
 }
 
 
-def truth(domain: Domain, folder: Path, released: Path) -> dict:
-    """Return what `worth` said of a domain, for each seed, and what is true of it."""
-    if (folder / 'truth.json').is_file():
-        return read_json(folder / 'truth.json')
-    y = np.arange(domain.images) % domain.classes
+def truth(domain: Domain, seed: int, folder: Path, released: Path) -> None:
+    """Leave in the folder what `worth` says of a domain, and each candidate's true accuracy."""
+    out = folder / f'seed_{seed}'
+    if (out / NAME).is_file():
+        return
+    y, new = np.arange(domain.images) % domain.classes, np.arange(2 * FRESH) % domain.classes
     names = write_images(folder / 'images', drawn(domain, y, seed=0))
-    new = np.arange(2 * FRESH) % domain.classes
     paths = write_images(folder / 'new', drawn(domain, new, seed=1))
-    dataset = dataset_of([folder / 'new' / name for name in paths], central(CROP))
-    answers, scores = [], {}
-    for seed in SEEDS:
-        labels = with_faults(y[: domain.classes * domain.labels], domain, seed)
-        table = ['name,class', *(f'{name},class {label}' for name, label in zip(names, labels))]
-        (folder / f'labels_{seed}.csv').write_text('\n'.join(table))
-        how = dict(size=CROP, batch=BATCH, workers=0, seed=seed, epochs=max(1, round(STEPS * BATCH / domain.images)))
-        weights = [released] if domain.released else []
-        out = folder / f'seed_{seed}'
-        found = worth(folder / 'images', folder / f'labels_{seed}.csv', out, weights=weights, options=OPTIONS, **how)
-        answers.append(
-            {key: found.record[key] for key in ('word', 'own', 'best', 'gain', 'low', 'high', 'more', 'answer')}
-        )
-        for name in found.record['candidates']:
-            checkpoint = found.record['candidates'][name].get('checkpoint') or released
-            x = features(name, dataset, checkpoint, seed)
-            scores.setdefault(name, []).append(many_draws(x, new, domain, seed))
-    means = {name: float(np.mean(values)) for name, values in scores.items()}
-    gain = max(v for k, v in means.items() if k.startswith(OWN)) - max(
-        v for k, v in means.items() if not k.startswith(OWN)
-    )
-    record = dict(domain=domain.name, answers=answers, scores=scores, gain=gain)
-    write_json(folder / 'truth.json', record)
-    return record
+    given = with_faults(y[: domain.classes * domain.labels], domain, seed)
+    table = folder / f'labels_{seed}.csv'
+    table.write_text('\n'.join(['name,class', *(f'{name},class {label}' for name, label in zip(names, given))]))
+    how = dict(size=CROP, batch=BATCH, workers=0, seed=seed, epochs=max(1, round(STEPS * BATCH / domain.images)))
+    weights = [released] if domain.released else []
+    record = worth(folder / 'images', table, out, weights=weights, options=OPTIONS, **how).record
+    dataset, scores = dataset_of([folder / 'new' / name for name in paths], central(CROP)), {}
+    for name, candidate in record['candidates'].items():
+        x = features(name, dataset, candidate.get('checkpoint') or released, seed)
+        scores[name] = many_draws(x, new, domain, seed)
+    kept = {key: record[key] for key in ('word', 'own', 'best', 'gain', 'low', 'high', 'more', 'answer')}
+    write_json(out / NAME, dict(**kept, scores=scores))
 
 
 def with_faults(y: np.ndarray, domain: Domain, seed: int) -> np.ndarray:
@@ -153,20 +142,25 @@ def released_on_outlines(path: Path) -> Path:
     return path
 
 
-def report(records: list[dict]) -> None:
-    """Print the answers beside the truth, and how many were right."""
+def report(folder: Path) -> None:
+    """Print the answers that are there beside the truth, and how many were right."""
     rows, count = [], Counter()
-    for record in records:
-        for answer in record['answers']:
-            word, gain = answer['word'], record['gain']
-            fine = dict(pays=gain > 0, keep=gain < MARGIN, undecided=None)[word]
-            count['not decided' if fine is None else 'right' if fine else 'wrong'] += 1
+    for number, domain in enumerate(DOMAINS):
+        answers = [read_json(path) for path in sorted((folder / f'{number:02}').glob(f'seed_*/{NAME}'))]
+        if not answers:
+            continue
+        means = {name: np.mean([answer['scores'][name] for answer in answers]) for name in answers[0]['scores']}
+        own, rest = (max(v for k, v in means.items() if k.startswith(OWN) == mine) for mine in (True, False))
+        for answer in answers:
+            fine = dict(pays=own > rest, keep=own - rest < MARGIN).get(answer['word'])
+            mark = {True: 'right', False: 'wrong', None: 'not decided'}[fine]
+            count[mark] += 1
             said = f'{answer["gain"]:+.0f} [{answer["low"]:+.0f}, {answer["high"]:+.0f}]'
             more = f'{answer["more"]:,}' if answer['more'] else ''
-            mark = '' if fine is None else 'right' if fine else 'WRONG'
-            rows.append((record['domain'], [word, answer['own'], answer['best'], said, f'{gain:+.1f}', mark, more]))
-    print_table(['says', 'own', 'best of the rest', 'gain it saw', 'true gain', '', 'more labels'], rows, head='domain')
-    print(', '.join(f'{count[word]} {word}' for word in ('right', 'wrong', 'not decided')), f'of {count.total()}')
+            truths = [f'{own:.0f}', f'{rest:.0f}', mark]
+            rows.append((domain.name, [answer['word'], answer['own'], answer['best'], said, *truths, more]))
+    print_table(['says', 'own', 'best other', 'gain', 'true own', 'true other', '', 'more labels'], rows, head='domain')
+    print(', '.join(f'{count[mark]} {mark}' for mark in ('right', 'wrong', 'not decided')), f'of {count.total()}')
 
 
 @one_sentence_errors
@@ -178,7 +172,10 @@ def main() -> None:
     register()
     warnings.simplefilter('ignore')
     released = released_on_outlines(args.work_dir / 'released.pth')
-    report([truth(DOMAINS[n], args.work_dir / f'{n:02}', released) for n in args.only])
+    for seed in SEEDS:
+        for number in args.only:
+            truth(DOMAINS[number], seed, args.work_dir / f'{number:02}', released)
+    report(args.work_dir)
 
 
 if __name__ == '__main__':
