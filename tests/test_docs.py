@@ -282,6 +282,16 @@ def test_the_python_of_the_readme_runs(folder):
     assert found['features'].shape == (64, 512) and found['names'][63].endswith('63.png')
 
 
+def test_the_python_of_the_tutorial_runs_from_photos_to_a_decision(folder):
+    draw(folder / 'images', 80)
+    labels = [f'{number:02}.png,{number % 2}' for number in range(16)]
+    (folder / 'labels.csv').write_text('\n'.join(['file,class', *labels]))
+    script = shown_files('docs/worth.md')['does_it_pay.py']
+    (folder / 'does_it_pay.py').write_text(script.replace('minutes=60', 'epochs=1, size=32, workers=0, batch=32'))
+    found = runpy.run_path('does_it_pay.py')
+    assert found['features'].shape == (80, 512) and found['found'].page.is_file()
+
+
 def test_the_notebook_runs(folder):
     small = {'count=1200': 'count=96', 'epochs=2': 'epochs=1'}
     names: dict = {}

@@ -1,4 +1,4 @@
-"""What features are worth by the labels that they need: one classifier, learning curves, and a verdict between candidates.
+"""Features compared by the labels that they need: one classifier, learning curves, and a verdict between candidates.
 
 All candidates learn from the same draws of labels and are tested on the same images. `right` of a candidate is
 (points, draws, test images): the points are numbers of labels, of which the last two are half of the labels and all of them.

@@ -20,7 +20,7 @@ from mmengine.config import Config
 from torch import nn
 
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.splits import Groups, groups_of, names_of, read_column, split_by_class
+from mmairl.data.splits import Groups, groups_of, look_alikes, names_of, read_column, split_by_class
 from mmairl.data.views import ViewDataset, Views
 from mmairl.engine.launch import register, train
 from mmairl.errors import UserError, cleared_frames, printable
@@ -107,9 +107,11 @@ class Task:
     def paths(self, names: Sequence[str]) -> list[Path]:
         return [self.root / name for name in names]
 
-    def dataset(self, views: list, images: int | None = None) -> ViewDataset:
-        dataset = dataset_of(self.paths(self.labelled[:images]), views, self.channels)
-        dataset.labels = torch.from_numpy(self.y[:images])
+    def dataset(self, views: Views, places: Sequence[int] | None = None) -> ViewDataset:
+        """Return the labelled images, or those at some places."""
+        places = np.arange(len(self.labelled)) if places is None else places
+        dataset = dataset_of(self.paths([self.labelled[place] for place in places]), views, self.channels)
+        dataset.labels = torch.from_numpy(self.y[places])
         return dataset
 
 
@@ -197,10 +199,11 @@ def worth(
         else:
             x = features(task, out, how, *untrained(name, task, out, starts, how, chosen.size))
         if name == RAW:
-            task = only_readable(task, x)
+            task, alike = testable(task, x, workers or 0)
             points = draw(task.y, task.pool, seed)
         right[name] = recognised_by_draw(prepared(np.nan_to_num(x), task.pool), task.y, points, task.test)
     record = recorded(task, right, np.array([*points]), own, chosen, seed)
+    record['split']['look_alikes'] = alike
     write_json(out / 'worth.json', record)
     return Worth(record, write_worth_page(record, out / 'worth.html'))
 
@@ -265,12 +268,16 @@ def lay_out(task: Task, folder: Path) -> None:
             link.symlink_to(task.root / name)
 
 
-def only_readable(task: Task, x: np.ndarray) -> Task:
-    """Leave out the labelled images that cannot be read, whose features are not numbers."""
+def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, int]:
+    """Leave out labelled images that cannot be read, and count and leave out test images that look like one to learn from."""
     fine = ~np.isnan(x[:, 0])
     if (x[fine] == x[fine][0]).all():
         raise UserError(f'the {fine.sum()} labelled images below {task.root} are all alike; give others')
-    return replace(task, pool=task.pool[fine[task.pool]], test=task.test[fine[task.test]])
+    pool, test = task.pool[fine[task.pool]], task.test[fine[task.test]]
+    alike = look_alikes(*(task.dataset([[]], places) for places in (pool, test)), workers)
+    if len(alike) == len(test):
+        raise UserError(f'each test image below {task.root} looks like one to learn from; take copies out')
+    return replace(task, pool=pool, test=np.delete(test, [*alike])), len(alike)
 
 
 def planned(task: Task, out: Path, starts: Mapping[str, str], how: How, asked: dict[str, Any]) -> Plan:
@@ -279,7 +286,8 @@ def planned(task: Task, out: Path, starts: Mapping[str, str], how: How, asked: d
         return plan
     print('measuring the speed', file=sys.stderr, flush=True)
     trained = {OWN: None, **{f'{OWN} from {name}': path for name, path in starts.items()}}
-    few = Readable(task.dataset([[]], LOOKED_AT))
+    some = range(min(LOOKED_AT, len(task.labelled)))
+    few = Readable(task.dataset([[]], some))
     sides = [min(few[place]['inputs'][0].shape[1:]) for place in range(len(few))]
     side, minutes, size = min(SIZES[-1], int(np.median(sides))), asked['minutes'], 0
     sizes = [size for size in SIZES if size <= side] if minutes and not asked['size'] else [asked['size'] or side]
@@ -296,7 +304,7 @@ def planned(task: Task, out: Path, starts: Mapping[str, str], how: How, asked: d
     seconds: dict[str, float] = {}
     for name in (RAW, RANDOM, *starts):
         module, normal, views = untrained(name, task, out, starts, how, size)
-        began, few = time.perf_counter(), task.dataset(views, LOOKED_AT)
+        began, few = time.perf_counter(), task.dataset(views, some)
         list(extraction(normal, how).batches(module, few))
         seconds[name] = (time.perf_counter() - began) / len(few) * len(task.labelled)
     for name, pace in an_epoch.items():
@@ -458,8 +466,8 @@ def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
     curves = {name: (record['labels'], of['accuracy'], of['low'], of['high']) for name, of in found.items()}
     page.add(
         'How many of 100 new images are recognised?',
-        'A line that lies higher, or begins to rise further to the left, needs fewer labels. The bands show what else could '
-        'have come out: with other labels of the same number, and with other test images.',
+        'A line that lies higher needs fewer labels. The bands are 95 % intervals: how far other draws of as many labels and '
+        'other test images could move a line.',
         chart(curves, 'recognised, %', 'labels of each class', log='x', wide=True),
         f'Chance is {100 / split["classes"]:.0f} %. Each class counts the same.',
     )
@@ -483,7 +491,8 @@ def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
         f'Of {split["images"]:,} images, {split["learned_from"] + split["tested_on"]:,} have labels, of {split["classes"]} '
         f'classes. Half of each class, {split["tested_on"]:,}, were put aside to test on, and the own pre-training saw the '
         f'{split["pretrained_on"]:,} others alone. The labels to learn from were drawn {split["draws"]} times from the other '
-        'half, the same ones for every line, by the same classifier: ridge regression on the features.',
+        'half, the same ones for every line, by the same classifier: ridge regression on the features. '
+        f'Test images that look like one to learn from: {split["look_alikes"]}, left out.',
     )
     page.add(
         'When it says so',
