@@ -69,7 +69,7 @@ def test_the_classifier_is_the_one_that_scikit_learn_fits():
     random = np.random.default_rng(0)
     y = np.arange(90) % 3
     x = np.eye(3, 20)[y] + random.normal(size=(90, 20))
-    fit, test = np.arange(40), np.arange(60, 90)
+    fit, test = np.arange(60), np.arange(60, 90)
     errors = {}
     for strength in few_labels.STRENGTHS:
         left_out = [
