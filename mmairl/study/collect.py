@@ -29,6 +29,10 @@ from mmairl.study.stored import Asked, Choice
 from mmairl.study.trials import search_record
 from mmairl.study.worth import worth_record
 
+# What a record has as the study and its rows say it.
+COPIED = ('name', 'title', 'question', 'paper', 'figure')
+COPIED_OF_ROWS = ('name', 'config', 'factor', 'group', 'x', 'untrained')
+
 
 def collect(
     study: Study,
@@ -56,31 +60,22 @@ def collect(
     asked = [task.partition('#')[0] for run in runs if run.part == 'compared' for task in run.tasks]
     primary = study.primary.get(scale.name) or next(iter(asked), '')
     record = dict(
-        name=study.name,
-        title=study.title,
-        question=study.question,
-        paper=to_builtins(study.paper),
+        {key: to_builtins(getattr(study, key)) for key in COPIED},
         scale=dict(name=scale.name, text=scale.text),
         seeds=sorted({run.seed for run in runs if run.part == 'compared'}),
         primary=primary,
         metrics=[dict(key=key, label=labels[key], unit='%') for key in sorted(labels, key=lambda key: key != primary)],
         looks=looks.taken(out / 'study.json', sum(map(len, trained.values()))),
         published_metrics=[dict(key=task, label=key) for key, task in printed.items()],
-        figure=to_builtins(study.figure),
         rows=[
             dict(
-                name=row.name,
-                config=row.config,
+                {key: getattr(row, key) for key in COPIED_OF_ROWS},
                 on=row.against,
-                factor=row.factor,
                 changed=changed.get(row.name, []),
-                group=row.group,
-                x=row.x,
                 of=row.others.get('of'),
                 along=row.along is not None,
-                untrained=row.untrained,
                 flops_per_image=flops_per_image(configs[row.name]) if row.name in trained and not row.weights else None,
-                published={_measured_as(key, study, scale): value for key, value in numbers[row.name].items()},
+                published={printed[key]: value for key, value in numbers[row.name].items()},
                 runs=compared_runs[row.name],
             )
             for row in study.rows
@@ -91,30 +86,33 @@ def collect(
         assumptions=assumptions(configs, sorted({task for run in runs for task in run.tasks})),
         **further,
     )
-    scores = [metric['key'] for metric in record['metrics']]
     if study.search:
         published = by_row('published')
-        record['as_published'] = dict(record, rows=[dict(row, runs=published[row['name']]) for row in record['rows']])
+        record['as_published'] = dict(rows=[dict(row, runs=published[row['name']]) for row in record['rows']])
         record['search'] = search_record(study, configs, record['seeds'], by_row('trial'))
+    record['worth'] = worth_record(study, configs, [run for run in runs if run.part == 'compared' and run.done])
+    add_numbers(record, study, out)
+    write_json(out / 'study.json', record)
+    return record
+
+
+def add_numbers(record: dict[str, Any], study: Study, out: Path) -> None:
+    """Add what the scores say: intervals, verdicts, effects of factors, noise and costs."""
+    scores, margin, plan = [metric['key'] for metric in record['metrics']], study.equivalence, looks.read(out)
+    family = partial(looks.compare_by_looks, plan=plan) if plan else compare_scores
+    families = {key: family(record, key, margin) for key in scores}
     record['intervals'] = {key: mean_intervals(record, key) for key in scores}
-    plan = looks.read(out)
-    how = partial(looks.compare_by_looks, plan=plan) if plan else compare_scores
-    families = {key: how(record, key, study.equivalence) for key in scores}
-    record['comparisons'] = {key: list(map(asdict, family)) for key, family in families.items()}
-    if study.search:
-        track = record['as_published']
-        comparisons = {key: list(map(asdict, how(track, key, study.equivalence))) for key in scores}
-        record['as_published'] = dict(rows=track['rows'], comparisons=comparisons)
+    record['comparisons'] = {key: list(map(asdict, found)) for key, found in families.items()}
+    if track := record.get('as_published'):
+        before = {**record, **track}
+        track['comparisons'] = {key: list(map(asdict, family(before, key, margin))) for key in scores}
     if plan and scores:
         record['sequential'] = dict(words=plan.words, looks=looks.told(families[scores[0]], plan, len(record['seeds'])))
     if study.design:
         record['design'] = dict(asdict(study.design), words=study.design.words)
-        record['attribution'] = {key: attribute(record, key, study.equivalence) for key in scores}
-    record['worth'] = worth_record(study, configs, [run for run in runs if run.part == 'compared' and run.done])
+        record['attribution'] = {key: attribute(record, key, margin) for key in scores}
     record['noise'] = {key: noise(record, key, out) for key in scores}
     record['cost'] = dict(rows=costs(record), equal={key: at_equal_cost(record, key) for key in scores})
-    write_json(out / 'study.json', record)
-    return record
 
 
 def networks(compared: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -133,20 +133,17 @@ def own_value(cfg: Config, key: str) -> Any:
     return value
 
 
-def dimensions_of(search: Search, row: Any, cfg: Config) -> dict[str, Dimension]:
-    """Return the dimensions that a row is searched over: those of all whose key it has, and its own."""
-    require_distinct(dimensions := {**search.dimensions, **row.search})
-    for name, dimension in row.search.items():
-        if own_value(cfg, dimension.key) is None:
-            raise UserError(f"'{row.name}' is to be searched over {name}, and its config has no {dimension.key}")
-    return fitting(dimensions, row.name, cfg)
-
-
-def fitting(dimensions: Mapping[str, Dimension], name: str, cfg: Config) -> dict[str, Dimension]:
-    """Return the dimensions whose key a config has; `name` is what a message calls it."""
-    mine = {of: dimension for of, dimension in dimensions.items() if own_value(cfg, dimension.key) is not None}
-    for dimension in mine.values():
-        dimension.require_fits(name, own_value(cfg, dimension.key))
+def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dimension]:
+    """Return the dimensions that a row is searched over: those of all whose key it has, and in a search its own."""
+    own = row.search if isinstance(search, Search) else {}
+    require_distinct(dimensions := {**search.dimensions, **own})
+    values = {name: own_value(cfg, dimension.key) for name, dimension in dimensions.items()}
+    if lacking := [name for name in own if values[name] is None]:
+        key = dimensions[lacking[0]].key
+        raise UserError(f"'{row.name}' is to be searched over {lacking[0]}, and its config has no {key}")
+    mine = {name: dimension for name, dimension in dimensions.items() if values[name] is not None}
+    for name, dimension in mine.items():
+        dimension.require_fits(row.name, values[name])
     return mine
 
 
@@ -164,10 +161,8 @@ def places(dimensions: int, number: int, trials: int) -> list[list[float]]:
 
 def trial_options(search: Search | Tune, row: Any, cfg: Config, number: int, trials: int) -> list[dict[str, Any]]:
     """Return the config keys of each trial of a row in search `number`; the first has none, and is as published."""
-    if isinstance(search, Tune):
-        mine, names = fitting(search.dimensions, row.name, cfg), list(search.dimensions)
-    else:
-        mine, names = dimensions_of(search, row, cfg), [*search.dimensions, *row.search]
+    mine = dimensions_of(search, row, cfg)
+    names = dict.fromkeys([*search.dimensions, *mine])
     options: list[dict[str, Any]] = [{}]
     for point in places(len(search.dimensions), number, trials)[: trials - 1]:
         at = dict(zip(names, point))

@@ -162,8 +162,4 @@ def _effects(
 
 def _ends(found: Numbers | None) -> dict[str, float | None]:
     """The estimate with its 95 % interval; None is not known."""
-    ends: dict[str, float | None] = dict(estimate=None, low=None, high=None)
-    if found is not None:
-        estimate, error, freedom = map(float, found)
-        ends |= dict(estimate=estimate) if math.isnan(error) else interval(estimate, error, freedom)
-    return ends
+    return dict(estimate=None, low=None, high=None) if found is None else interval(*map(float, found))

@@ -1,6 +1,6 @@
 """Costs of the rows of a study, and scores of two rows at equal cost where one was measured along its run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
@@ -46,7 +46,8 @@ def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
         one, two = (_scores_at(study, of, metric, at, spent) for of in (row, base))
         entry = dict(row=row['name'], on=base['name'], ratio=cost / other, flops=at)
         if one and two:
-            entry.update(scores=[mean(one), mean(two)], **_difference(one, two))
+            differ = unpaired(np.array(one), np.array(two))
+            entry.update(scores=[mean(one), mean(two)], **interval(*map(float, differ)))
         found.append(entry)
     return found
 
@@ -60,13 +61,3 @@ def _scores_at(study: Mapping, row: Mapping, metric: str, cost: float, spent: Ma
         return []
     seeds = sorted(set.intersection(*(set(by_cost[where]) for where in at)))
     return [float(np.interp(cost, at, [by_cost[where][seed] for where in at])) for seed in seeds]
-
-
-def _difference(one: Sequence[float], two: Sequence[float]) -> dict[str, float | None]:
-    """With an interval, where both have two seeds and they spread."""
-    estimate = mean(one) - mean(two)
-    if min(len(one), len(two)) > 1:
-        _, error, freedom = map(float, unpaired(np.array(one), np.array(two)))
-        if error == error:
-            return interval(estimate, error, freedom)
-    return dict(estimate=estimate, low=None, high=None)

@@ -214,8 +214,10 @@ def improvement(one: Sequence[float], two: Sequence[float]) -> tuple[float, floa
     return share, float(low), float(brentq(beyond, share + 1e-9, 1)) if share < 1 else 1.0
 
 
-def interval(estimate: float, error: float, freedom: float, level: float = LEVEL) -> dict[str, float]:
-    """The estimate and the ends that Student's t puts around it."""
+def interval(estimate: float, error: float, freedom: float, level: float = LEVEL) -> dict[str, float | None]:
+    """The estimate and the ends that Student's t puts around it, which are None where the error is not known (NaN)."""
+    if math.isnan(error):
+        return dict(estimate=estimate, low=None, high=None)
     half = float(stats.t.ppf(1 - level / 2, freedom)) * error
     return dict(estimate=estimate, low=estimate - half, high=estimate + half)
 

@@ -98,10 +98,8 @@ def ahead_from(one: Sequence[np.ndarray], two: Sequence[np.ndarray], level: floa
         return None
     one, two = (np.array([search[:length] for search in searches]).T for searches in (one, two))
     estimate, error, freedom = paired(one, two)
-    low = [
-        interval(*map(float, of), level)['low'] if of[1] > 0 else float('nan') for of in zip(estimate, error, freedom)
-    ]
-    behind = [place for place, end in enumerate(low) if not end > 0]
+    low = [interval(*map(float, of), level)['low'] for of in zip(estimate, error, freedom)]
+    behind = [place for place, end in enumerate(low) if end is None or end <= 0]
     first = behind[-1] + 1 if behind else 0
     return None if first == length else first + 1
 
