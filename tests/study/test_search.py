@@ -12,7 +12,6 @@ from study.test_spec import resolved, written
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.errors import Diverged, UserError
-from mmairl.evaluation.recipes import points
 from mmairl.files import read_json, write_json
 from mmairl.study import derived, measure, worker
 from mmairl.study.collect import collect
@@ -210,10 +209,9 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
     _, _, settings = measure.settings_of('finetune', runs[0].folder, runs[0].asked)
     assert settings.trials == asked[0]
     recipe = settings.recipe_for(load_config(str(runs[0].folder / 'asked/config.yaml')), 'finetune', 'random')
-    rates = [point.optim_wrapper.optimizer.lr for _, point in points(recipe)]
-    own = recipe.optim_wrapper.optimizer.lr
-    assert rates[0] == own and rates[1:] == [options[RATE['key']] for options in asked[0][1:]]
-    assert all(own / 8 <= rate <= own * 8 for rate in rates)
+    own, options = recipe.optim_wrapper.optimizer.lr, [of[RATE['key']] for of in asked[0][1:]]
+    assert [dict(of) for of in recipe.trials] == [dict(of) for of in asked[0]]
+    assert all(own / 8 <= rate <= own * 8 for rate in options)
     with pytest.raises(
         UserError, match="`tune` is for linear and finetune, which train a classifier, and not for 'knn'"
     ):
