@@ -75,24 +75,19 @@ class ConfigOptions(DictAction):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        options = dict(getattr(namespace, self.dest) or {})
-        for entry in values:
-            key, equals, text = entry.partition('=')
-            if not key or not equals:
-                raise argparse.ArgumentError(self, f'{entry!r} is not of the form key=value')
-            try:
-                options[key] = self._value(text)
-            except (AssertionError, yaml.YAMLError, ValueError) as error:
-                said = without_secrets(f'{key}={text} cannot be read ({" ".join(str(error).split())})')
-                raise argparse.ArgumentError(self, said) from error
-        setattr(namespace, self.dest, options)
+        try:
+            super().__call__(parser, namespace, values, option)
+        except (AssertionError, yaml.YAMLError, ValueError) as error:
+            said = without_secrets(f'{" ".join(values)} is not of the form key=value ({" ".join(str(error).split())})')
+            raise argparse.ArgumentError(self, said) from error
 
-    def _value(self, text: str) -> Any:
-        text = text.strip()
+    @staticmethod
+    def _parse_iterable(val: str) -> Any:
+        text = val.strip()
         if text.startswith('{'):
             return yaml.load(text, Loader=PlainLoader)
         if len(text) > 1 and text[0] == text[-1] and text[0] in '"\'':
             return text[1:-1]
         if text[:1] in ('[', '(') or ',' in text:
-            return self._parse_iterable(text)  # lists and tuples, in which mmengine drops spaces
-        return self._parse_int_float_bool(text)
+            return DictAction._parse_iterable(text)  # lists and tuples, in which mmengine drops spaces
+        return DictAction._parse_int_float_bool(text)

@@ -167,15 +167,13 @@ def _ap(decisions: Tensor, labels: Tensor) -> float:
 def _possible(shots: Sequence[int], labels: Tensor) -> list[int]:
     """The numbers of positives that every class can supply."""
     least, scarce = (value.item() for value in (labels == 1).sum(dim=0).min(dim=0))
-    possible = [shot for shot in shots if 1 <= shot <= least]
-    left_out = [shot for shot in shots if shot not in possible]
+    possible = [shot for shot in shots if shot <= least]
     why = f'class {scarce} has {least} positive training images'
-    if not possible or not (labels == 0).any(dim=0).all():
+    if not possible:
         raise UserError(
-            f'low-shot SVMs with {list(shots)} positives are not possible, where {why}; '
-            'give every class positive and negative images, or leave it out.'
+            f'low-shot SVMs with {list(shots)} positives are not possible, where {why}; add some or leave it out'
         )
-    if left_out:
+    if left_out := [shot for shot in shots if shot not in possible]:
         print_log(f'low-shot SVMs with {left_out} positives are left out: {why}', logger='current')
     return possible
 
