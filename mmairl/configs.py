@@ -21,7 +21,7 @@ from mmengine.fileio import register_handler
 from mmengine.fileio.handlers import YamlHandler
 from mmengine.utils import import_modules_from_strings
 
-from mmairl.errors import UserError, closest, holds_secret
+from mmairl.errors import UserError, closest, explained, holds_secret
 from mmairl.files import NUMBER, TUPLE, PlainLoader, write_text
 
 PREFIX = 'mmairl::'
@@ -99,13 +99,8 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     for folder in (*Path(path).resolve().parents, home()):
         if (folder / 'projects').is_dir():
             _import_from(folder)
-    try:
+    with explained(f'the config {path} cannot be read', 'correct it'):  # a program can fail in any way
         cfg = Config.fromfile(path)  # noqa: TID251  the user's own program
-    except UserError:
-        raise
-    except Exception as error:  # a program can fail in any way
-        said = ' '.join(str(error).split())
-        raise UserError(f'the config {path} cannot be read ({type(error).__name__}: {said}); correct it') from error
     for key in options or {}:
         name = key.split('.')[0]
         if name in KNOWN:
@@ -115,12 +110,10 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
                 f"--cfg-options {key}: '{name}' is a variable that the config has used by now; override the keys set by it"
             )
         raise UserError(f"--cfg-options {key}: the config has no '{name}'{closest(name, KNOWN)}")
-    try:
+    with explained(f'--cfg-options do not fit the config {path}', 'correct them'):
         cfg.merge_from_dict(options or {})
         if any(key.startswith('custom_imports') for key in options or {}):
             import_modules_from_strings(**cfg.custom_imports)
-    except (KeyError, TypeError, AttributeError, IndexError, ImportError) as error:
-        raise UserError(f'--cfg-options do not fit the config {path}: {error}') from error
     for name in cfg:
         if name not in KNOWN and closest(name, KNOWN):
             raise UserError(f"the config {path} sets '{name}', which nothing reads{closest(name, KNOWN)}")
@@ -157,12 +150,11 @@ def write_config(cfg: Config, path: str | Path) -> None:
 def config_text(cfg: Config, suffix: str = '.yaml') -> str:
     """Return a config as the YAML or JSON that `write_config` writes."""
     refuse_secrets(cfg)
-    try:
+    kinds = (TypeError, yaml.YAMLError)
+    with explained('the config holds a value that is not plain data', 'it stays a Python file', kinds):
         if suffix == '.json':
             return json.dumps(cfg.to_dict(), indent=2)
         return yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False)
-    except (TypeError, yaml.YAMLError) as error:
-        raise UserError(f'the config holds a value that is not plain data ({error}); it stays a Python file') from error
 
 
 def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:

@@ -7,7 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from urllib.parse import unquote
 
 from mmengine.dist import is_main_process
@@ -57,19 +57,25 @@ class Diverged(UserError):
     """Training or its features are not finite any more; a trial of a search that ends so counts as the worst."""
 
 
+Kinds = tuple[type[Exception], ...]
+
+
 @contextmanager
-def building(what: str) -> Iterator[None]:
-    """Turn what a part says about the values that the config gives it into one sentence."""
+def explained(what: str, then: str, kinds: Kinds = (Exception,), but: Kinds = ()) -> Iterator[None]:
+    """Turn errors, of these kinds or of any, into one sentence: `what (the error); then`. A UserError is one already."""
     try:
         yield
-    except (UserError, OSError, ImportError):
+    except (UserError, *but):
         raise
-    except Exception as error:
+    except kinds as error:
         said = ' '.join(str(error).split())[:200]
-        raise UserError(
-            f'{what} cannot be built from what the config says ({type(error).__name__}: {said}); correct it there '
-            '(MMAIRL_TRACEBACK=1 shows where)'
-        ) from error
+        raise UserError(f'{what} ({type(error).__name__}: {said}); {then}') from error
+
+
+def building(what: str) -> AbstractContextManager[None]:
+    """Turn what a part says about the values that the config gives it into one sentence."""
+    said = f'{what} cannot be built from what the config says'
+    return explained(said, 'correct it there (MMAIRL_TRACEBACK=1 shows where)', but=(OSError, ImportError))
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:

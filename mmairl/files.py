@@ -20,7 +20,7 @@ import msgspec
 import torch
 import yaml
 
-from mmairl.errors import UserError, chain, closest
+from mmairl.errors import UserError, chain, closest, explained
 
 Kind = TypeVar('Kind')
 # The words of msgspec's messages.
@@ -136,7 +136,7 @@ def parse_yaml(text: str, loader: type = WithoutMerges) -> Any:
     """Return the values of a text in YAML, which may be a stranger's; an OverflowError where they are too many."""
     content = yaml.load(text, loader)
     if next(islice(json.JSONEncoder(default=str).iterencode(content), LARGEST, None), None):
-        raise OverflowError
+        raise OverflowError('it is too large')
     return content
 
 
@@ -145,21 +145,14 @@ def read_text(path: str | Path) -> str:
     path = Path(path)
     if not path.is_file():
         raise UserError(f'there is no file {path}; check the path')
-    try:
+    with explained(f'{path} cannot be read', 'check its permissions, or make it again', (OSError, UnicodeDecodeError)):
         return path.read_text(encoding='utf-8')
-    except UnicodeDecodeError as error:
-        raise UserError(f'{path} is not text ({error}); make it again') from error
-    except OSError as error:
-        raise UserError(f'{path} cannot be read: {error.strerror}; check its permissions') from error
 
 
 def _parsed(path: str | Path, parse: Callable[[str], Any], language: str) -> Any:
-    text = read_text(path)
-    try:
+    text, kinds = read_text(path), (ValueError, yaml.YAMLError, RecursionError, OverflowError)
+    with explained(f'{path} is not a whole {language} file', 'correct it, or make it again', kinds):
         return parse(text)
-    except (ValueError, yaml.YAMLError, RecursionError, OverflowError) as error:
-        said = ' '.join(str(error).split()) or 'it is too large'
-        raise UserError(f'{path} is not a whole {language} file: {said}; correct it, or make it again') from error
 
 
 def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True) -> Kind:

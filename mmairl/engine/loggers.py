@@ -16,7 +16,7 @@ from mmengine.logging import print_log
 from mmengine.visualization.vis_backend import BaseVisBackend
 
 from mmairl.engine.checkpoint import settings
-from mmairl.errors import UserError, closest
+from mmairl.errors import UserError, closest, explained
 from mmairl.registry import VISBACKENDS
 
 NAMES = {'wandb': 'WandbLogger', 'mlflow': 'MLflowLogger', 'tensorboard': 'TensorboardVisBackend'}
@@ -55,15 +55,10 @@ class Service(BaseVisBackend):
         return self.client
 
     def add_config(self, config: Config, **_: Any) -> None:
-        try:
+        said, then = f'{self.package} does not start', "mend that, as by pip install 'mmairl[log]', or leave it out"
+        with explained(said, then):  # each has its own errors: no key, no server, a name that is taken
             self._init_env()
             self.begin(config)
-        except Exception as error:  # each has its own kinds: no key, no server, a name that is taken
-            said = ' '.join(str(error).split())[:200]
-            raise UserError(
-                f'{self.package} does not start ({type(error).__name__}: {said}); mend that, as by '
-                "pip install 'mmairl[log]', or leave it out"
-            ) from error
 
     def add_scalar(self, name: str, value: float, step: int = 0, **_: Any) -> None:
         self.add_scalars({name: value}, step)

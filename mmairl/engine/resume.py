@@ -5,8 +5,8 @@ holds: hyperparameters are set anew, and a schedule that differs is made anew an
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from mmengine.runner import Runner
 
 import mmairl
-from mmairl.errors import UserError
+from mmairl.errors import UserError, explained
 
 PROGRESS = ('last_step', '_global_step', '_last_value', 'verbose', 'best', 'num_bad_epochs', 'cooldown_counter')
 # How a step is computed, not which.
@@ -25,16 +25,9 @@ AGAIN = 'take the config that it was made with, or start from its weights alone 
 Change = tuple[str, Any, Any, str]  # the key, the checkpoint's value, today's, and what is done
 
 
-@contextmanager
-def resuming(path: str | Path) -> Iterator[None]:
+def resuming(path: str | Path) -> AbstractContextManager[None]:
     """Turn errors by a checkpoint that lacks a part, or has it in another form than was saved, into one sentence."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError) as error:
-        said = ' '.join(str(error).split())[:200]
-        raise UserError(f'{path} cannot be resumed from ({type(error).__name__}: {said}); {AGAIN}') from error
+    return explained(f'{path} cannot be resumed from', AGAIN)
 
 
 def take_up(runner: Runner, checkpoint: dict[str, Any], path: str, today: dict[str, str]) -> None:

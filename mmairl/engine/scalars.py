@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mmairl.errors import UserError
+from mmairl.errors import UserError, explained
 from mmairl.files import read_text
 
 Curve = tuple[list[int], list[float]]
@@ -65,8 +65,8 @@ def config_of(work_dir: str | Path, start: int = -1) -> dict[str, Any]:
             return ast.unparse(node)
 
     configs = sorted(Path(work_dir).glob('*/vis_data/config.py'))
-    try:
-        lines = ast.parse(read_text(configs[start])).body if configs else []
-        return {ast.unparse(line.targets[0]): value(line.value) for line in lines if isinstance(line, ast.Assign)}
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UserError(f'{configs[start]} is no config that a run has written ({error}); remove it') from error
+    if not configs:
+        return {}
+    with explained(f'{configs[start]} is no config that a run has written', 'remove it'):
+        lines = [line for line in ast.parse(read_text(configs[start])).body if isinstance(line, ast.Assign)]
+        return {ast.unparse(line.targets[0]): value(line.value) for line in lines}

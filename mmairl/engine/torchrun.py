@@ -23,7 +23,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from torch.distributed.launcher import api
 from torch.distributed.run import main as torchrun
 
-from mmairl.errors import UserError, one_sentence_errors
+from mmairl.errors import explained, one_sentence_errors
 from mmairl.stopping import AGAIN, GRACE, Listener
 
 LOOPBACK = '127.0.0.1'
@@ -34,10 +34,9 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         wanted = os.environ.get('PORT') or '0'
-        try:
+        kinds = (OSError, ValueError, OverflowError)
+        with explained(f'PORT={wanted} cannot be listened on', 'set a free one, or none', kinds):
             listener = socket.create_server((LOOPBACK, int(wanted)))
-        except (OSError, ValueError, OverflowError) as error:
-            raise UserError(f'PORT={wanted} cannot be listened on ({error}); set a free one, or none') from error
         port = listener.getsockname()[1]
         super().__init__(LOOPBACK, port, rank=0, world_size=1, run_id=parameters.run_id, timeout=600)
         descriptor = listener.detach()

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from mmairl.data.images import UnreadableImage
 from mmairl.data.views import normalised, require_channels
 from mmairl.data.workers import delivered, safe
-from mmairl.errors import Diverged, UserError
+from mmairl.errors import Diverged, UserError, explained
 from mmairl.files import explained_disk_errors, replacing
 from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS
@@ -163,12 +163,10 @@ def stored(path: Path, backbone: nn.Module | None, dataset: Dataset, how: Extrac
 
 def read_rows(path: Path, images: int) -> Tensor:
     """The features in a file, which are plain numbers: NumPy refuses what would have to be unpickled."""
-    try:
+    with explained(f'the features in {path} cannot be read', 'remove the file to extract again'):
         x = np.load(path, mmap_mode='c', allow_pickle=False)
         if x.dtype != np.float32 or x.ndim != 2 or len(x) != images:
             raise ValueError(f'it holds {x.dtype} of shape {x.shape} for {images} images')
-    except (ValueError, TypeError, EOFError, OSError) as error:
-        raise UserError(f'the features in {path} cannot be read ({error}); remove the file to extract again') from error
     return torch.from_numpy(x)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmairl.configs import home
-from mmairl.errors import UserError
+from mmairl.errors import UserError, explained
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,6 @@ def require_platform(tasks: list[str]) -> None:
     for name in tasks:
         if TASKS[name].protocol is None:
             package = 'mmseg' if name in SEGMENTATION else 'mmdet'
-            try:
+            said = f'{name} needs {package}, which cannot be imported'
+            with explained(said, 'requirements/install.sh full installs it'):  # mmdet also asserts mmcv's version
                 __import__(package)
-            except (ImportError, AssertionError) as error:  # the latter of its check of mmcv's version
-                raise UserError(
-                    f'{name} needs {package}, which cannot be imported ({error}); requirements/install.sh full installs it'
-                ) from error
