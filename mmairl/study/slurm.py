@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Annotated
 
@@ -49,20 +50,16 @@ def read_cluster(path: Path) -> Cluster:
     return read_yaml(path, Cluster, yaml.BaseLoader)
 
 
-def in_order(runs: Sequence[Run]) -> Iterator[tuple[Run, list[Run]]]:
-    """Yield the runs that are not done, each after those whose weights it takes, with these."""
+def in_order(runs: Sequence[Run]) -> dict[Run, list[Run]]:
+    """Return the runs that are not done, each after those whose weights it takes, with these."""
     waiting = {run.folder: run for run in runs if not run.done}
-    known = dict(waiting)
-    while waiting:
-        ready = [run for run in waiting.values() if not waiting.keys() & set(run.needs)]
-        for run in ready:
-            del waiting[run.folder]
-            yield run, [known[folder] for folder in run.needs if folder in known]
+    needed = {run: [waiting[folder] for folder in run.needs if folder in waiting] for run in waiting.values()}
+    return {run: needed[run] for run in TopologicalSorter(needed).static_order()}
 
 
 def plain_commands(runs: Sequence[Run], devices: int) -> Iterator[str]:
     """Yield a line for each run that is not done: its name, the names of those that must have succeeded, its command."""
-    for run, before in in_order(runs):
+    for run, before in in_order(runs).items():
         steps = [f'cd {shlex.quote(os.getcwd())}', *map(shlex.join, commands(run, devices))]
         yield f'{run.slug}\t{",".join(other.slug for other in before) or "-"}\t{" && ".join(steps)}'
 
@@ -118,7 +115,7 @@ def submit(runs: Sequence[Run], devices: int, out: Path, cluster: Cluster, say: 
     if not shutil.which('sbatch'):
         raise UserError('there is no sbatch here; give this command where Slurm is, or take --print-commands')
     script = write_text(out / 'jobs' / 'job.sh', job_script(devices, out, cluster))
-    before = dict(in_order(runs))
+    before = in_order(runs)
     queued = {run for run, (state, _) in read_queue(runs).items() if state not in ENDED}
     left = [run for run in before if run not in queued]
     free = [run for run in left if not before[run]]

@@ -80,16 +80,6 @@ def ladder() -> dict:
     return study(rows, fairness=dict(before=before, after=after, hidden=hidden))
 
 
-def grouped() -> dict:
-    """Two frameworks by two optimizers."""
-    rows = []
-    for place, key in enumerate(('mocov2plus_sgd', 'mocov2plus_lars', 'byol_sgd', 'byol_lars')):
-        framework, group = key.split('_')
-        on = f'{framework}_sgd' if group == 'lars' else None
-        rows.append(scored(key, place, 70 - place, on, group=group, published=PUBLISHED[key]))
-    return study(rows, figure=dict(kind='grouped'))
-
-
 def drawn_as_lines() -> dict:
     """Two frameworks over the length of pre-training."""
     rows = [
@@ -110,9 +100,9 @@ def tiny(**values: tuple[float, ...]) -> dict:
 
 @pytest.fixture(scope='module')
 def pages(tmp_path_factory):
-    """Each of the three studies with its page."""
+    """Each of the two studies with its page."""
     folder = tmp_path_factory.mktemp('pages')
-    made = [make() for make in (ladder, grouped, drawn_as_lines)]
+    made = [make() for make in (ladder, drawn_as_lines)]
     return [(of, write_study_page(of, folder / f'{n}' / 'index.html').read_text()) for n, of in enumerate(made)]
 
 

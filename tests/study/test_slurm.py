@@ -87,20 +87,6 @@ def test_where_there_is_no_slurm_that_is_one_sentence(tmp_path, monkeypatch):
         slurm.submit([], 1, tmp_path, Cluster(), print)
 
 
-@pytest.mark.parametrize('text, sentence', [
-    ('acount: x', "unknown field `acount`; did you mean 'account'"),
-    ('cpus: many', 'cpus: expected a whole number, got text'),
-    ('cpus: 0', 'cpus: expected a whole number >= 1'),
-    ('time: [1, 2]', 'time: expected text, got a list'),
-    ('environment: module load cuda', 'environment: expected a list, got text'),
-])  # fmt: skip
-def test_a_mistake_in_a_profile_is_one_sentence(tmp_path, text, sentence):
-    (path := tmp_path / 'site.yaml').write_text(text)
-    with pytest.raises(UserError) as caught:
-        read_cluster(path)
-    assert sentence in str(caught.value) and str(path) in str(caught.value) and '\n' not in str(caught.value)
-
-
 def test_the_plain_commands_of_a_study_run_it_in_a_shell(tmp_path, monkeypatch):
     """As a loop over the lines would start them: each after those that it names."""
     monkeypatch.setattr(slurm, 'commands', lambda run, devices: [['touch', str(run.folder / name)] for name in 'ab'])

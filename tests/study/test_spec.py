@@ -184,26 +184,6 @@ def test_a_value_of_any_type_at_any_key_is_taken_or_refused_in_a_sentence(tmp_pa
     assert refused > 80
 
 
-@pytest.mark.parametrize(
-    'text, sentence',
-    [
-        ('{', r'is not a whole YAML file \(ParserError: while parsing'),
-        ('- images: 3', 'expected keys and values, got a list'),
-        ('image: 3', "unknown field `image`; did you mean 'images'"),
-        ('images: 3', 'missing required field `text`'),
-        (
-            '{text: a, rate: 1, rate_source: b, images: 3, widths: {out: 4}}',
-            'widths: object missing required field `features`',
-        ),
-    ],
-)
-def test_a_mistake_in_a_scale_is_one_sentence(tmp_path, text, sentence):
-    (path := tmp_path / 'own.yaml').write_text(text)
-    with pytest.raises(UserError, match=sentence) as caught:
-        read_scale(str(path))
-    assert str(path) in str(caught.value) and '\n' not in str(caught.value)
-
-
 def test_published_top_1_stands_beside_linear_evaluation(tmp_path):
     study, configs = at('byol_target', 'in1k')
     record = collect(study, configs, read_scale('in1k'), [], tmp_path)
