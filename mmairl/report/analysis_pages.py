@@ -42,23 +42,13 @@ def norms_page(networks: Mapping[str, Backbone], kernel: int, out: Path) -> Path
     title = f'norms of the {kernel}x{kernel} convolutions'
     save_figure(norm_lines(norms, title), out / 'norms')
     page = Page('Weight norms', 'How long the weight vectors of each network are.')
-    page.add(
-        'Layer by layer',
-        'Weights that nothing shrinks grow with every step. LARS without L2 leaves them about ten times as long as SGD '
-        'with it does, which fine-tuning by the recipe of SGD-trained networks then suffers from.',
-        chart(**norm_curves(norms), title=title, x='convolution', wide=True),
-    )
+    page.tell('norms', figure=chart(**norm_curves(norms), title=title, x='convolution', wide=True))
     columns, verdicts = ('growth', 'looks LARS-trained'), []
     for name, backbone in networks.items():
         growth = typical_growth(backbone.weights)
         looks = 'yes' if looks_lars_trained(backbone.weights) else 'no'
         verdicts.append((name, ('–' if growth is None else f'{growth:.2f}', looks)))
-    page.add(
-        'Do they look LARS-trained?',
-        f'Growth is the norm of the typical 3x3 convolution over its norm at the start; above {LARS_GROWTH} it is what LARS '
-        'without L2 on batch norm leaves, and NormRescale is the remedy before fine-tuning.',
-        html_table(columns, verdicts),
-    )
+    page.tell('growth', limit=LARS_GROWTH, figure=html_table(columns, verdicts))
     print_table(columns, verdicts)
     return page.write(out / 'norms.html')
 
@@ -155,12 +145,7 @@ def _add_geometry(
     rows = [(name, *row, features[name].shape[1], len(features[name])) for name, row in numbers.items()]
     save_table(('network', *columns, 'dimensions', 'images'), rows, out / 'geometry')
     shown = [(name, [f'{v:.3f}' if v == v else '–' for v in row]) for name, row in numbers.items()]
-    page.add(
-        'In four numbers',
-        'Alignment is how far apart two views of an image lie (0 is best); uniformity how evenly images fill the sphere '
-        '(lower is more even); RankMe how many dimensions are in use; spread is 1 for an even cloud and 0 after collapse.',
-        html_table(columns, shown),
-    )
+    page.tell('four_numbers', figure=html_table(columns, shown))
     print_table(columns, shown)
     spectra = {name: spectrum(x) for name, x in features.items()}
     longest = max(map(len, spectra.values()))
@@ -194,12 +179,7 @@ def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str,
     columns = ('better', 'images', *found)
     print_table(columns, rows, f'{len(images)} training images, labels unseen')
     page = Page('Measures without labels', f'Of the features of {len(images)} training images, labels unseen.')
-    page.add(
-        'All measures',
-        'Images: from how many on a measure says more about the network than about their number. CLID is relative to the other '
-        'networks here. Which can be trusted to choose by, and where, is in docs/measures.md.',
-        html_table(columns, rows),
-    )
+    page.tell('all_measures', figure=html_table(columns, rows))
     axis = dict(x='network', ticks=list(found), dots=True)
     drawn = [(name, column) for name, column in zip(names, values.T.tolist()) if all(map(math.isfinite, column))]
     page.add('One by one', '', [chart({name: (range(len(y)), y)}, name, **axis) for name, y in drawn])
@@ -210,12 +190,7 @@ def add_invariance(page: Page, kept: Mapping[str, Mapping[str, list[float]]]) ->
     """Add a chart for each change: how much likeness is left as it grows, one line a network."""
     changes = list(next(iter(kept.values())))
     curves = {change: {name: (STRENGTHS, left[change]) for name, left in kept.items()} for change in changes}
-    page.add(
-        'What has it learned to ignore?',
-        'Test images are changed in one way alone, from not at all to strongly. 1 means that the features do not notice; 0 '
-        'that the changed image looks no more like itself than like any other image.',
-        [chart(series, change, 'strength', normal=(0.0, 1.0)) for change, series in curves.items()],
-    )
+    page.tell('invariance', figure=[chart(of, change, 'strength', normal=(0.0, 1.0)) for change, of in curves.items()])
 
 
 def _networks(subjects: Subjects, images: Images, anew: bool) -> dict[str, nn.Module]:

@@ -76,14 +76,18 @@ class Page:
 
     def __init__(self, title: str, lead: str = '', wide: bool = False) -> None:
         self.title, self.lead, self.wide = title, lead, wide
-        self.sections: list[dict[str, str | Sequence[str]]] = []
+        self.sections: list[Markup] = []
 
     def add(self, heading: str, text: str = '', figure: str | Sequence[str] = '', caption: str = '') -> 'Page':
         """Append a section: a heading, a plain sentence or two, and a figure or table, or figures side by side, with a caption.
 
         Whatever is not Markup is text and is escaped.
         """
-        self.sections.append(dict(heading=heading, text=text, figure=figure, caption=caption))
+        return self.tell('section', heading=heading, text=text, figure=figure, caption=caption)
+
+    def tell(self, name: str, **values: object) -> 'Page':
+        """Append the section that templates/sections.html has under this name."""
+        self.sections.append(getattr(ENVIRONMENT.get_template('sections.html').module, name)(**values))
         return self
 
     def write(self, path: str | Path) -> Path:

@@ -84,13 +84,7 @@ def add_maps(
         points, labels = points[along], labels[along]
         series = {str(name): tuple(points[labels == label].T) for label, name in enumerate(classes)}
         maps.append(chart(series, title, dots=True, ticks=['']))
-    page.add(
-        'Which images does it find alike?',
-        'Every dot is an image and its colour is its class; images that the features find alike lie near each other. '
-        'Islands of one colour are classes that were discovered without a label.',
-        maps,
-        f'{METHODS[method]} of {min(MAPPED, len(of.x))} test images. Distances between islands mean little.',
-    )
+    page.tell('maps', method=METHODS[method], count=min(MAPPED, len(of.x)), figure=maps)
 
 
 def principal(x: Tensor, seed: int) -> np.ndarray:
@@ -135,9 +129,5 @@ def add_neighbours(
     for first, row in zip(firsts, positions[:, itself:].tolist()):
         label = int(query.y[first])
         shown.append((picture(test_picture(first), str(classes[label])), [neighbour(i, label) for i in row]))
-    page.add(
-        title,
-        f'For the first test image of {len(firsts)} classes (left, not hand-picked), the {NEIGHBOURS} other images '
-        'with the most similar features.',
-        fill('pictures.html', pairs=(), neighbours=shown),
-    )
+    drawn = fill('pictures.html', pairs=(), neighbours=shown)
+    page.tell('neighbours', heading=title, classes=len(firsts), count=NEIGHBOURS, figure=drawn)
