@@ -66,6 +66,7 @@ setup(
         'transfer': requirements('transfer'),
         'onnx': requirements('onnx'),
         'log': requirements('log'),
+        'own': requirements('own'),
         'tests': requirements('tests'),
         'docs': requirements('docs'),
     },

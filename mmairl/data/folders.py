@@ -12,7 +12,7 @@ from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
 
-EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.gif', '.tif', '.tiff', '.ppm', '.pgm')
+EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.gif', '.tif', '.tiff', '.ppm', '.pgm', '.dcm')
 
 
 class FileDataset(ViewDataset):

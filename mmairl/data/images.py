@@ -29,6 +29,7 @@ FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000
 KINDS = {'JPEG': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}  # extensions that are not the format's name
 NPY = b'\x93NUMPY'
 ORIENTATION = 0x0112  # of EXIF
+DICOM = b'DICM'  # behind 128 bytes of anything
 TIFF = (b'II*\0', b'MM\0*', b'II+\0', b'MM\0+')
 
 
@@ -53,6 +54,7 @@ class Reason(IntEnum):
     NOT_FINITE = 9, 'holds NaN or infinite values'
     NO_ARRAY = 10, 'is no array of height, width and channels in uint8, uint16 or floats'
     NOT_RGB = 11, 'is damaged, or a TIFF of other channels than RGB (then set channels of the data set)'
+    FRAMES = 13, 'is a DICOM file of several frames (save each frame as a file of its own)'
     PAGES = 12, 'is a TIFF of several pages (set channels of the data set to the number of pages, or keep one page)'
 
 
@@ -70,6 +72,12 @@ def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     >>> decode_bytes(Path('cat.jpg').read_bytes()).shape  # doctest: +SKIP
     torch.Size([3, 375, 500])
     """
+    if data[128:132] == DICOM:
+        from mmairl.data.dicom import dicom_pixels  # which photographs do not need
+
+        with faults_explained(data):
+            pixels = dicom_pixels(data, max_pixels)
+        return torch.from_numpy(np.stack([pixels] * 3) if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
     with faults_explained(data), opened(data, max_pixels) as image:
         if image.format == 'TIFF' and image.n_frames > 1:
             refuse_pages(image)
@@ -157,6 +165,8 @@ def file_kind(data: bytes) -> str:
     """The extension that fits the content of an image file: 'jpg', 'png', 'webp', ..."""
     if data.startswith((NPY, *TIFF)):  # of which Pillow knows some
         return 'npy' if data.startswith(NPY) else 'tif'
+    if data[128:132] == DICOM:
+        return 'dcm'
     with Image.open(BytesIO(data), formats=formats()) as image:
         return KINDS.get(image.format, image.format.lower())
 

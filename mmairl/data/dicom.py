@@ -1,0 +1,48 @@
+"""DICOM files by pydicom: shown through their window, or stored as the whole range of their bits."""
+
+from io import BytesIO
+
+import numpy as np
+
+from mmairl.data.images import Reason, UnreadableImage
+from mmairl.errors import UserError
+
+
+def dicom_pixels(data: bytes, max_pixels: int, stored: bool = False) -> np.ndarray:
+    """Return H x W, or H x W x 3 of a colour image: uint8 through the file's window, or uint16 of all values if `stored`.
+
+    The first window is taken, by the linear rule of the standard (PS3.3 C.11.2.1.2). Where there is none, the image's least and
+    largest value are black and white. Stored, the least number that its bits can hold is 0 and the largest 65535.
+    """
+    try:
+        from pydicom import dcmread
+        from pydicom.pixels import apply_modality_lut
+    except ImportError as error:
+        raise UserError("the package pydicom reads DICOM files; pip install pydicom, or 'mmairl[own]'") from error
+    file = dcmread(BytesIO(data))
+    if 'PixelData' not in file:
+        raise UnreadableImage(Reason.NO_IMAGE)
+    if int(file.get('NumberOfFrames') or 1) > 1:
+        raise UnreadableImage(Reason.FRAMES)
+    if file.Rows * file.Columns > max_pixels:
+        raise UnreadableImage(Reason.TOO_LARGE)
+    try:
+        pixels = file.pixel_array
+    except (RuntimeError, NotImplementedError) as error:  # pydicom's, where no package for the compression is installed
+        raise UserError(f'pydicom cannot decode a DICOM file ({" ".join(str(error).split())[:150]})') from error
+    if pixels.ndim == 3:
+        return pixels
+    if stored:
+        levels = 2 ** int(file.BitsStored)
+        values = (pixels + levels / 2 * int(file.PixelRepresentation)) / (levels - 1)
+    else:
+        values = apply_modality_lut(pixels, file).astype(np.float64)
+        if 'WindowCenter' in file:
+            centre, width = (float(np.atleast_1d(file[f'Window{name}'].value)[0]) for name in ('Center', 'Width'))
+            values = (values - (centre - 0.5)) / max(width - 1, 1e-6) + 0.5
+        else:
+            values = (values - values.min()) / max(np.ptp(values), 1e-6)
+    if file.PhotometricInterpretation == 'MONOCHROME1':  # its largest value is black
+        values = 1 - values
+    white, kind = (65535, np.uint16) if stored else (255, np.uint8)
+    return np.rint(white * values.clip(0, 1)).astype(kind)

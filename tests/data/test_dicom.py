@@ -1,0 +1,71 @@
+"""DICOM files, written by pydicom: through their window as pydicom applies it, and stored with all their values."""
+
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+
+from mmairl.data.folders import UnlabelledFolder
+from mmairl.data.images import Reason, UnreadableImage, decode_bytes
+from mmairl.data.stored import decode_stored
+
+pydicom = pytest.importorskip('pydicom')
+MAX = 10**6
+
+
+def written(pixels: np.ndarray, **more) -> bytes:
+    file = pydicom.Dataset()
+    file.file_meta = pydicom.dataset.FileMetaDataset()
+    file.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    file.file_meta.MediaStorageSOPClassUID = pydicom.uid.SecondaryCaptureImageStorage
+    file.file_meta.MediaStorageSOPInstanceUID = pydicom.uid.generate_uid()
+    file.Rows, file.Columns = pixels.shape[-2:]
+    file.SamplesPerPixel, file.PhotometricInterpretation = 1, 'MONOCHROME2'
+    file.BitsAllocated, file.BitsStored, file.HighBit = 16, 12, 11
+    file.PixelRepresentation = int(pixels.dtype.kind == 'i')
+    file.RescaleSlope, file.RescaleIntercept, file.PixelData = 1, -1024, pixels.tobytes()
+    for name, value in more.items():
+        setattr(file, name, value)
+    file.save_as(buffer := BytesIO(), enforce_file_format=True)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def scan() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 4096, (20, 30), np.uint16)
+
+
+def test_the_window_is_pydicoms_and_without_one_the_whole_range_is_shown(scan):
+    data = written(scan, WindowCenter=[40, 600], WindowWidth=[400, 1500])
+    file = pydicom.dcmread(BytesIO(data))
+    shown = pydicom.pixels.apply_voi_lut(pydicom.pixels.apply_modality_lut(scan, file), file)
+    expected = 255 * (shown - shown.min()) / np.ptp(shown)  # both ends of the window are reached
+    image = decode_bytes(data)
+    assert image.shape == (3, 20, 30) and image.dtype == torch.uint8 and (image[0] == image[2]).all()
+    np.testing.assert_allclose(image[0].numpy(), expected, atol=0.51)
+    whole = decode_bytes(written(scan))[0].numpy()
+    np.testing.assert_allclose(whole, 255 * ((scan - scan.min()) / np.ptp(scan)), atol=0.51)
+    inverted = decode_bytes(written(scan, PhotometricInterpretation='MONOCHROME1'))[0].numpy()
+    assert (inverted == 255 - whole).mean() > 0.99  # but for halves that round
+
+
+def test_stored_every_value_is_kept_signed_ones_too(scan):
+    for pixels, least in ((scan, 0), ((scan.astype(np.int32) - 2048).astype(np.int16), -2048)):
+        image = decode_stored(written(pixels), MAX)
+        assert image.dtype == torch.uint16 and image.shape == (1, 20, 30)
+        back = np.rint(image[0].numpy() / 65535 * 4095) + least
+        assert np.array_equal(back, pixels)
+
+
+def test_several_frames_are_one_sentence_and_others_of_the_folder_are_read(scan, tmp_path):
+    (tmp_path / 'a.dcm').write_bytes(written(scan))
+    (tmp_path / 'b.dcm').write_bytes(written(np.stack([scan, scan]), NumberOfFrames=2))
+    (tmp_path / 'c.dcm').write_bytes(written(scan)[:600])
+    dataset = UnlabelledFolder(tmp_path)
+    assert dataset[0]['inputs'][0].shape == (3, 20, 30)
+    with pytest.raises(UnreadableImage, match='b.dcm is a DICOM file of several frames .save each'):
+        dataset[1]
+    with pytest.raises(UnreadableImage) as caught:
+        dataset[2]
+    assert caught.value.reason in (Reason.BROKEN, Reason.NO_IMAGE, Reason.CUT_SHORT)
