@@ -3,9 +3,20 @@
 from io import BytesIO
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from mmairl.data.images import Reason, UnreadableImage
+from mmairl.data.images import Reason, UnreadableImage, faults_explained
 from mmairl.errors import UserError
+
+
+def decode_dicom(data: bytes, max_pixels: int, stored: bool = False) -> Tensor:
+    """A DICOM file as uint8 RGB through its window, or `stored` as uint16 of one channel, channels first."""
+    with faults_explained(data):
+        pixels = dicom_pixels(data, max_pixels, stored)
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None].repeat(1 if stored else 3, axis=2)
+    return torch.from_numpy(np.array(pixels.transpose(2, 0, 1), order='C'))
 
 
 def dicom_pixels(data: bytes, max_pixels: int, stored: bool = False) -> np.ndarray:

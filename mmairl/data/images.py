@@ -72,12 +72,6 @@ def decode_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Tensor:
     >>> decode_bytes(Path('cat.jpg').read_bytes()).shape  # doctest: +SKIP
     torch.Size([3, 375, 500])
     """
-    if data[128:132] == DICOM:
-        from mmairl.data.dicom import dicom_pixels  # which photographs do not need
-
-        with faults_explained(data):
-            pixels = dicom_pixels(data, max_pixels)
-        return torch.from_numpy(np.stack([pixels] * 3) if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
     with faults_explained(data), opened(data, max_pixels) as image:
         if image.format == 'TIFF' and image.n_frames > 1:
             refuse_pages(image)

@@ -12,10 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.dicom import dicom_pixels
 from mmairl.data.images import (
     BYTES_PER_PIXEL,
-    DICOM,
     NPY,
     TIFF,
     Reason,
@@ -34,8 +32,6 @@ MODES = ('L', 'LA', 'RGB', 'RGBA', 'I;16')  # of Pillow's, those whose values ar
 def decode_stored(data: bytes, max_pixels: int) -> Tensor:
     """A file as uint8, uint16 or float32, channels first. A TIFF's channels are its samples or its pages."""
     with faults_explained(data):
-        if data[128:132] == DICOM:
-            return channels_first(dicom_pixels(data, max_pixels, stored=True))
         read = from_npy if data.startswith(NPY) else from_tiff if data.startswith(TIFF) else from_picture
         return channels_first(read(data, max_pixels))
 

@@ -9,7 +9,7 @@ from mmengine.model import BaseDataPreprocessor
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmairl.data.images import MAX_PIXELS, Reason, UnreadableImage, decode_bytes
+from mmairl.data.images import DICOM, MAX_PIXELS, Reason, UnreadableImage, decode_bytes
 from mmairl.errors import UserError, printable
 from mmairl.registry import MODELS, TRANSFORMS
 
@@ -61,6 +61,11 @@ class ViewDataset(Dataset):
         """The image in a file; as it is stored, it must have the channels of the set and the depth of its first image."""
         if not data:
             raise UnreadableImage(Reason.EMPTY)
+        if data[128:132] == DICOM:
+            from mmairl.data.dicom import decode_dicom
+
+            image = decode_dicom(data, self.max_pixels, self.as_stored)
+            return self.alike(image, index) if self.as_stored else image
         if not self.as_stored:
             return decode_bytes(data, self.max_pixels)
         from mmairl.data.stored import decode_stored  # which photographs do not need

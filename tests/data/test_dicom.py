@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from mmairl.data.dicom import decode_dicom
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.images import Reason, UnreadableImage, decode_bytes
-from mmairl.data.stored import decode_stored
+from mmairl.data.images import Reason, UnreadableImage
 
 pydicom = pytest.importorskip('pydicom')
 MAX = 10**6
@@ -41,18 +41,18 @@ def test_the_window_is_pydicoms_and_without_one_the_whole_range_is_shown(scan):
     file = pydicom.dcmread(BytesIO(data))
     shown = pydicom.pixels.apply_voi_lut(pydicom.pixels.apply_modality_lut(scan, file), file)
     expected = 255 * (shown - shown.min()) / np.ptp(shown)  # both ends of the window are reached
-    image = decode_bytes(data)
+    image = decode_dicom(data, MAX)
     assert image.shape == (3, 20, 30) and image.dtype == torch.uint8 and (image[0] == image[2]).all()
     np.testing.assert_allclose(image[0].numpy(), expected, atol=0.51)
-    whole = decode_bytes(written(scan))[0].numpy()
+    whole = decode_dicom(written(scan), MAX)[0].numpy()
     np.testing.assert_allclose(whole, 255 * ((scan - scan.min()) / np.ptp(scan)), atol=0.51)
-    inverted = decode_bytes(written(scan, PhotometricInterpretation='MONOCHROME1'))[0].numpy()
+    inverted = decode_dicom(written(scan, PhotometricInterpretation='MONOCHROME1'), MAX)[0].numpy()
     assert (inverted == 255 - whole).mean() > 0.99  # but for halves that round
 
 
 def test_stored_every_value_is_kept_signed_ones_too(scan):
     for pixels, least in ((scan, 0), ((scan.astype(np.int32) - 2048).astype(np.int16), -2048)):
-        image = decode_stored(written(pixels), MAX)
+        image = decode_dicom(written(pixels), MAX, stored=True)
         assert image.dtype == torch.uint16 and image.shape == (1, 20, 30)
         back = np.rint(image[0].numpy() / 65535 * 4095) + least
         assert np.array_equal(back, pixels)
@@ -64,6 +64,7 @@ def test_several_frames_are_one_sentence_and_others_of_the_folder_are_read(scan,
     (tmp_path / 'c.dcm').write_bytes(written(scan)[:600])
     dataset = UnlabelledFolder(tmp_path)
     assert dataset[0]['inputs'][0].shape == (3, 20, 30)
+    assert UnlabelledFolder(tmp_path, channels=1).raw(0).dtype == torch.uint16
     with pytest.raises(UnreadableImage, match='b.dcm is a DICOM file of several frames .save each'):
         dataset[1]
     with pytest.raises(UnreadableImage) as caught:
