@@ -24,7 +24,7 @@ from mmairl.report.table import print_table
 from mmairl.study.derived import last_checkpoint
 from mmairl.weights.read import read_backbone
 
-CONFIG = Path(__file__).parent / 'configs' / 'lars_shapes.py'
+CONFIG = Path(__file__).parent / 'supervised' / 'lars_shapes.py'
 FORMS = {
     'plain': dict(),
     'plain, by channel': dict(per='channel'),

@@ -38,5 +38,5 @@ param_scheduler = [
 train_cfg = dict(by_epoch=True, max_epochs=12)
 default_hooks = dict(momentum=None, queue=None, checkpoint=dict(interval=12))
 recipes = dict(
-    linear='projects/normrescale/configs/linear_few.py', finetune='projects/normrescale/configs/finetune_few.py'
+    linear='projects/normrescale/supervised/linear_few.py', finetune='projects/normrescale/supervised/finetune_few.py'
 )
