@@ -1,6 +1,10 @@
 """Images in files: a user's own folders, with or without classes, and the base of all sets that are made of files."""
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +17,9 @@ from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
 
 EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.gif', '.tif', '.tiff', '.ppm', '.pgm', '.dcm')
+Identity = tuple[int, int]  # of a folder: its device and inode
+THREADS = 16  # list folders side by side on a disk that answers slowly
+WAIT = 1e-3  # seconds for a folder that such a disk takes
 
 
 class FileDataset(ViewDataset):
@@ -106,23 +113,31 @@ class UnlabelledFolder(ImageFolder):
         return files, [-1] * len(files), []
 
 
-def image_files(root: str | Path, below: str = '', kinds: tuple[str, ...] = EXTENSIONS) -> list[str]:
+def image_files(
+    root: str | Path, below: str = '', above: tuple[Identity, ...] = (), kinds: tuple[str, ...] = EXTENSIONS
+) -> list[str]:
     """The image files below root/below, relative to root: a folder's own in sorted order, then those of its sorted folders.
 
-    Hidden files and folders are left out; links to folders are followed.
+    Hidden files and folders are left out; links to folders are followed. `above` are the folders that hold this one.
     """
-
-    def refuse(error: OSError) -> None:
+    folder, prefix = os.path.join(root, below), os.path.join(below, '')
+    files, folders = [], []
+    began = time.perf_counter() - time.thread_time()
+    try:
+        status = os.stat(folder)
+        this = status.st_dev, status.st_ino  # the same for a folder and for every link to it
+        if this in above:
+            raise UserError(f'{printable(folder)} is a link to a folder that holds it; remove the link')
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name[0] != '.':
+                    (folders if entry.is_dir() else files).append(prefix + entry.name)
+    except OSError as error:
         raise UserError(
             f'{printable(error.filename)} cannot be listed ({error.strerror}); mend that, or move it out of {root}'
         ) from error
-
-    files = []
-    for folder, folders, names in os.walk(os.path.join(root, below), onerror=refuse, followlinks=True):
-        folders[:] = sorted(name for name in folders if name[0] != '.')
-        for path in (os.path.join(folder, name) for name in folders):
-            if os.path.islink(path) and Path(folder).resolve().is_relative_to(os.path.realpath(path)):
-                raise UserError(f'{printable(path)} is a link to a folder that holds it; remove the link')
-        prefix = os.path.join(os.path.relpath(folder, root), '').removeprefix('./')
-        files += [prefix + name for name in sorted(names) if name[0] != '.' and name.lower().endswith(kinds)]
-    return files
+    waited = time.perf_counter() - time.thread_time() - began
+    # The uppermost folders are listed side by side where the disk is waited for; threads only slow down a fast one.
+    with ThreadPoolExecutor(THREADS) if waited > WAIT and not above else nullcontext() as pool:
+        inner = (pool.map if pool else map)(lambda at: image_files(root, at, (*above, this), kinds), sorted(folders))
+        return [*sorted(file for file in files if file.lower().endswith(kinds)), *chain.from_iterable(inner)]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from mmairl.data import folders
 from mmairl.data.folders import ImageFolder, UnlabelledFolder, image_files
 from mmairl.data.images import UnreadableImage
 from mmairl.errors import UserError
@@ -26,9 +27,16 @@ def test_classes_are_the_sorted_folder_names_and_a_link_to_a_folder_that_holds_i
         (tmp_path / 'ant' / name).symlink_to(tmp_path)
     with pytest.raises(UserError, match='ant/one is a link to a folder that holds it; remove the link'):
         UnlabelledFolder(tmp_path)
+    for one, two in (('left', 'right'), ('right', 'left')):  # neither lies in the other
+        picture(tmp_path / 'pair' / one / 'a.png')
+        (tmp_path / 'pair' / one / 'other').symlink_to(tmp_path / 'pair' / two)
+    with pytest.raises(UserError, match='left/other/other is a link to a folder that holds it'):
+        UnlabelledFolder(tmp_path / 'pair')
 
 
-def test_files_are_found_in_an_order_that_does_not_depend_on_the_disk(tmp_path):
+@pytest.mark.parametrize('wait', [1e9, -1], ids=['one after the other', 'side by side'])
+def test_files_are_found_in_an_order_that_does_not_depend_on_the_disk(tmp_path, monkeypatch, wait):
+    monkeypatch.setattr(folders, 'WAIT', wait)
     for name in ('b/2.png', 'b/10.JPG', 'a/z/1.webp', 'a/0.png', 'top.gif', '.hidden/x.png', 'a/.x.png', 'a/notes.txt'):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
