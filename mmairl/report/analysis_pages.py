@@ -172,7 +172,7 @@ def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str,
     save_table(('network', *names), list(zip(found, *values.T.tolist())), out / 'measures')
     better = {math.inf: 'higher', -math.inf: 'lower'}
     rows = [
-        (name, [better.get(of.best, f'near {of.best:g}'), f'{of.images}', *(f'{value:.4g}' for value in column)])
+        (name, [better.get(of.best, f'near {of.best:g}'), of.images, *(f'{value:.4g}' for value in column)])
         for name, column in zip(names, values.T.tolist())
         if (of := MEASURES[name])
     ]

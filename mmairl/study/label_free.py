@@ -93,17 +93,18 @@ def _network(run: Run, row: Config, task: str) -> Network:
 def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]:
     """Return the choices of each situation: the settings of each row, of any row, between rows, and when to stop."""
     networks, found = list(networks), defaultdict(lambda: defaultdict(list))
-    kept_along = {(of.row, of.seed) for of in networks if of.along}
+    kept_along = {(of.row, of.part, of.seed) for of in networks if of.along}
     for of in networks:
         if of.trial is not None:
             found[of.row][of.seed].append(of)
             found[SETTINGS][of.row, of.seed].append(of)
-        if of.part == 'compared' and (of.row, of.seed) in kept_along:
-            found[EPOCHS][of.row, of.seed].append(of)
+        if of.trial is None and (of.row, of.part, of.seed) in kept_along:
+            found[EPOCHS][of.row, of.part, of.seed].append(of)
         if of.along is None:
             found[METHODS][of.part, of.seed, of.trial].append(of)
     real = {name: [of for of in choices.values() if len(of) > 1] for name, choices in found.items()}
-    return {name: choices for name, choices in real.items() if choices}
+    order = dict.fromkeys([SETTINGS, METHODS, EPOCHS, *real])
+    return {name: real[name] for name in order if real.get(name)}
 
 
 def regret_record(
@@ -136,7 +137,7 @@ def _is_across(name: str) -> bool:
 
 def _seen(measure: str, choices: Iterable[Sequence[Network]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield scores and goodness of the choices in which a measure has a value."""
-    known = MEASURES.get(measure, Measure(measure, math.inf, 0, ''))
+    known = MEASURES.get(measure, Measure(measure, math.inf, '', ''))
     for choice in choices:
         numbers = {of: {k: math.nan if v is None else v for k, v in of.values.items()} for of in choice}
         values = [{AT_RANDOM: 0.0, **of}.get(measure, math.nan) for of in with_clid(numbers).values()]
