@@ -46,10 +46,8 @@ from mmairl.own.few_labels import (
 )
 from mmairl.own.pretrain import pretrain
 from mmairl.own.suggest import config_for
-from mmairl.report.charts import chart
 from mmairl.report.compare_page import names_of as names_of_files
-from mmairl.report.page import Page
-from mmairl.report.table import html_table
+from mmairl.report.worth_page import write_worth_page
 from mmairl.weights.read import read_backbone
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)  # of crops, among which a budget chooses
@@ -62,6 +60,9 @@ STEPS, SLOW = (
     (2, 8),
     2.0,
 )  # steps by which that of a training is, the second number where one takes less than so many seconds
+Network = tuple[
+    nn.Module | None, Mapping[str, Any], Views
+]  # raw pixels have none; with its images' statistics and view
 RAW, RANDOM, OWN = 'raw pixels', 'random initialisation', 'own pre-training'
 
 
@@ -116,18 +117,115 @@ class Task:
 
 
 @dataclass(frozen=True)
-class How:
-    """How the own pre-training is done, as `pretrain` has it."""
+class Comparison:
+    """What is compared on a task: the given weights by name, and how the own pre-training is done."""
 
+    task: Task
+    out: Path
+    starts: Mapping[str, str]
     method: str
     seed: int
     batch: int | None
     workers: int | None
-    channels: int | None
     options: Mapping[str, Any]
 
+    def identity(self) -> dict[str, Any]:
+        """Return all that the answer depends on, but for the size and the epochs, by which the networks are named."""
+        task, weights = self.task, {name: read_backbone(path).weights for name, path in self.starts.items()}
+        return dict(
+            how=dict(method=self.method, seed=self.seed, batch=self.batch, options=config_identity(self.options)),
+            weights={name: weights_identity(own) for name, own in weights.items()},
+            images=files_identity(task.paths(task.names), task.root),
+            labels=key_of(
+                dict(names=task.labelled, y=task.y.tolist(), test=task.test.tolist(), channels=task.channels)
+            ),
+        )
+
+    def start(self, name: str) -> str | None:
+        """Return the weights that the own pre-training of this name goes on from."""
+        return self.starts.get(name.removeprefix(f'{OWN} from '))
+
     def shape(self, size: int, start: str | None) -> dict[str, Any]:
-        return dict(size=size, batch=self.batch, workers=self.workers, channels=self.channels, weights=start)
+        return dict(size=size, batch=self.batch, workers=self.workers, channels=self.task.channels, weights=start)
+
+    def config(self, size: int, start: str | None = None) -> Config:
+        """Return a config that `pretrain` trains by, for one epoch."""
+        options = {'train_dataloader.persistent_workers': False, **self.options, 'log_level': 'ERROR'}
+        images = len(self.task.unlabelled)
+        return config_for(self.method, images, self.out / 'images', options, epochs=1, **self.shape(size, start))
+
+    def trained(self, name: str, plan: Plan) -> tuple[Path, float]:
+        """Return the last checkpoint of the own pre-training and its seconds; train, or go on, where it is not there."""
+        folder = self.out / 'networks' / re.sub(r'\W+', '_', f'{name} {plan.size} {plan.epochs}')
+        last, note = folder / f'epoch_{plan.epochs}.pth', folder / 'seconds.json'
+        before, began = read_json(note, float) if note.is_file() else 0.0, time.monotonic()
+        if last.is_file():
+            return last, before
+        how = dict(seed=self.seed, resume=True, options={'log_level': 'ERROR', **self.options})
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter('ignore')  # there is no GPU, say, which the plan has told in minutes
+                shape = self.shape(plan.size, self.start(name))
+                pretrain(self.method, self.out / 'images', folder, plan.epochs, **shape, **how)
+        finally:
+            write_json(note, before + time.monotonic() - began)
+        return last, read_json(note, float)
+
+    def untrained(self, name: str, size: int) -> Network:
+        """Return a candidate that needs no training."""
+        if name in self.starts:
+            return network(self.starts[name])
+        if name == RAW:
+            channels = self.task.channels or 3
+            return None, dict(mean=[0.5] * channels, std=[0.25] * channels), central(PIXELS)
+        cfg = self.config(size)
+        normal = {key: cfg.model.data_preprocessor[key] for key in ('mean', 'std')}
+        return load_backbone(cfg, None, seed=self.seed), normal, central(size)
+
+    def extraction(self, normal: Mapping[str, Any]) -> Extraction:
+        return Extraction(**normal, batch_size=BATCH, device=default_device(), workers=self.workers or 0)
+
+    def features(self, module: nn.Module | None, normal: Mapping[str, Any], views: Views) -> np.ndarray:
+        """Return the features of all labelled images, NaN of those that cannot be read; kept under what they depend on."""
+        weights = 'pixels' if module is None else [weights_identity(module.state_dict()), repr(module)]
+        content = files_identity(self.task.paths(self.task.labelled), self.task.root)
+        key = key_of(dict(weights=weights, normal=normal, views=views, images=content, code=code_identity()))
+        path = self.out / 'features' / f'{key}.npy'
+        stored(path, module, self.task.dataset(views), self.extraction(normal))
+        return read_rows(path, len(self.task.labelled)).double().numpy()
+
+    def planned(self, size: int | None, epochs: int | None, minutes: float | None) -> Plan:
+        """Measure the speed of each stage, or read what was measured for the same wish; choose what is not given."""
+        asked, path, task = dict(size=size, epochs=epochs, minutes=minutes), self.out / 'plan.json', self.task
+        if path.is_file() and (plan := read_json(path, Plan)).asked == asked:
+            return plan
+        print('measuring the speed', file=sys.stderr, flush=True)
+        some, trained = (
+            range(min(LOOKED_AT, len(task.labelled))),
+            (OWN, *(f'{OWN} from {name}' for name in self.starts)),
+        )
+        few = Readable(task.dataset([[]], some))
+        side = min(SIZES[-1], int(np.median([min(few[place]['inputs'][0].shape[1:]) for place in some])))
+        sizes = [each for each in SIZES if each <= side] if minutes and not size else [size or side]
+        chosen, an_epoch, affordable = 0, {}, 0
+        for tried in sizes or [side]:  # from the fastest on
+            paces = {name: len(task.unlabelled) * pace(self.config(tried, self.start(name))) for name in trained}
+            times = int(SHARE * 60 * (minutes or 0) / sum(paces.values()))
+            if chosen and times < (epochs or ENOUGH):
+                break
+            chosen, an_epoch, affordable = tried, paces, times
+        epochs = epochs or (max(1, min(MOST, affordable)) if minutes else EPOCHS)
+        seconds: dict[str, float] = {}
+        for name in (RAW, RANDOM, *self.starts):
+            module, normal, views = self.untrained(name, chosen)
+            began = time.perf_counter()
+            list(self.extraction(normal).batches(module, task.dataset(views, some)))
+            seconds[name] = (time.perf_counter() - began) / len(some) * len(task.labelled) + pace_of_draws(task)
+        for name, each in an_epoch.items():
+            seconds[name] = seconds[name.removeprefix(f'{OWN} from ') if self.start(name) else RANDOM] + epochs * each
+        plan = Plan(asked, chosen, epochs, seconds)
+        write_json(path, plan)
+        return plan
 
 
 @cleared_frames()
@@ -177,33 +275,26 @@ def worth(
     """
     register()
     task, out = read_task(images, labels, channels, groups, seed), Path(out)
-    how = How(method, seed, batch, workers, channels, options or {})
     starts = dict(zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights)))
-    identity = dict(
-        how=config_identity(msgspec.to_builtins(how)),
-        weights={name: weights_identity(read_backbone(path).weights) for name, path in starts.items()},
-        images=files_identity([str(path) for path in task.paths(task.names)], task.root),
-        labels=key_of(dict(names=task.labelled, y=task.y.tolist(), test=task.test.tolist())),
-    )
-    claim(out, identity, ('worth.json',))
+    comparison = Comparison(task, out, starts, method, seed, batch, workers, options or {})
+    claim(out, comparison.identity(), ('worth.json',))
     lay_out(task, out / 'images')
-    chosen = planned(task, out, starts, how, dict(size=size, epochs=epochs, minutes=minutes))
+    chosen = comparison.planned(size, epochs, minutes)
     if plan:
         return chosen
     right: dict[str, np.ndarray] = {}
     own: dict[str, tuple[Path, float]] = {}
     for name in announced(chosen):
         if name.startswith(OWN):
-            own[name] = own_network(name, out, starts, how, chosen)
-            x = features(task, out, how, *network(own[name][0]))
-        else:
-            x = features(task, out, how, *untrained(name, task, out, starts, how, chosen.size))
+            own[name] = comparison.trained(name, chosen)
+        of = network(own[name][0]) if name in own else comparison.untrained(name, chosen.size)
+        x = comparison.features(*of)
         if name == RAW:
             task, alike = testable(task, x, workers or 0)
             points = draw(task.y, task.pool, seed)
         right[name] = recognised_by_draw(prepared(np.nan_to_num(x), task.pool), task.y, points, task.test)
-    record = recorded(task, right, np.array([*points]), own, chosen, seed)
-    record['split']['look_alikes'] = alike
+    record = recorded(task, right, np.array([*points]), own, seed)
+    record |= dict(margin=MARGIN, look_alikes=alike, plan=msgspec.to_builtins(chosen))
     write_json(out / 'worth.json', record)
     return Worth(record, write_worth_page(record, out / 'worth.html'))
 
@@ -280,41 +371,7 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, int]:
     return replace(task, pool=pool, test=np.delete(test, [*alike])), len(alike)
 
 
-def planned(task: Task, out: Path, starts: Mapping[str, str], how: How, asked: dict[str, Any]) -> Plan:
-    """Measure the speed of each stage, or read what was measured for the same wish; choose what is not given."""
-    if (out / 'plan.json').is_file() and (plan := read_json(out / 'plan.json', Plan)).asked == asked:
-        return plan
-    print('measuring the speed', file=sys.stderr, flush=True)
-    trained = {OWN: None, **{f'{OWN} from {name}': path for name, path in starts.items()}}
-    some = range(min(LOOKED_AT, len(task.labelled)))
-    few = Readable(task.dataset([[]], some))
-    sides = [min(few[place]['inputs'][0].shape[1:]) for place in range(len(few))]
-    side, minutes, size = min(SIZES[-1], int(np.median(sides))), asked['minutes'], 0
-    sizes = [size for size in SIZES if size <= side] if minutes and not asked['size'] else [asked['size'] or side]
-    for tried in sizes or [side]:  # from the fastest on
-        paces = {
-            name: len(task.unlabelled) * seconds_an_image(own_config(out, task, how, tried, 1, start))
-            for name, start in trained.items()
-        }
-        affordable = int(SHARE * 60 * (minutes or 0) / sum(paces.values()))
-        if size and affordable < (asked['epochs'] or ENOUGH):
-            break
-        size, an_epoch = tried, paces
-        epochs = asked['epochs'] or (max(1, min(MOST, affordable)) if minutes else EPOCHS)
-    seconds: dict[str, float] = {}
-    for name in (RAW, RANDOM, *starts):
-        module, normal, views = untrained(name, task, out, starts, how, size)
-        began, few = time.perf_counter(), task.dataset(views, some)
-        list(extraction(normal, how).batches(module, few))
-        seconds[name] = (time.perf_counter() - began) / len(few) * len(task.labelled)
-    for name, pace in an_epoch.items():
-        seconds[name] = seconds[name.removeprefix(f'{OWN} from ') if trained[name] else RANDOM] + epochs * pace
-    plan = Plan(asked, size, epochs, {name: value + seconds_of_draws(task) for name, value in seconds.items()})
-    write_json(out / 'plan.json', plan)
-    return plan
-
-
-def seconds_an_image(cfg: Config) -> float:
+def pace(cfg: Config) -> float:
     """Run two steps, and more where they are fast, and return the seconds that an image of them takes."""
     for steps in STEPS:
         cfg = Config(cfg.to_dict())
@@ -328,7 +385,7 @@ def seconds_an_image(cfg: Config) -> float:
     return step / cfg.total_batch_size
 
 
-def seconds_of_draws(task: Task) -> float:
+def pace_of_draws(task: Task) -> float:
     """Return what the classifiers of a candidate take, by the one with all labels."""
     x = np.random.default_rng(0).normal(size=(len(task.y), min(512, len(task.y))))
     began = time.perf_counter()
@@ -345,49 +402,8 @@ def announced(plan: Plan) -> Iterator[str]:
         yield name
 
 
-def own_config(out: Path, task: Task, how: How, size: int, epochs: int, start: str | None) -> Config:
-    """Return the config that `pretrain` trains by."""
-    options = {'train_dataloader.persistent_workers': False, **how.options, 'log_level': 'ERROR'}
-    images = len(task.unlabelled)
-    return config_for(how.method, images, out / 'images', options, epochs=epochs, **how.shape(size, start))
-
-
-def own_network(name: str, out: Path, starts: Mapping[str, str], how: How, plan: Plan) -> tuple[Path, float]:
-    """Return the last checkpoint of the own pre-training and its seconds; train, or go on, where it is not there."""
-    start = starts.get(name.removeprefix(f'{OWN} from '))
-    folder = out / 'networks' / re.sub(r'\W+', '_', f'{name} {plan.size} {plan.epochs}')
-    last, note = folder / f'epoch_{plan.epochs}.pth', folder / 'seconds.json'
-    before = read_json(note, float) if note.is_file() else 0.0
-    if last.is_file():
-        return last, before
-    began = time.monotonic()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # there is no GPU, say, which the plan has told in minutes
-            options = {'log_level': 'ERROR', **how.options}
-            where = how.method, out / 'images', folder, plan.epochs
-            pretrain(*where, **how.shape(plan.size, start), seed=how.seed, resume=True, options=options)
-    finally:
-        write_json(note, before + time.monotonic() - began)
-    return last, read_json(note, float)
-
-
-def untrained(
-    name: str, task: Task, out: Path, starts: Mapping[str, str], how: How, size: int
-) -> tuple[nn.Module | None, dict, Views]:
-    """Return a candidate that needs no training: its network, and the statistics and the view of its images."""
-    if name in starts:
-        return network(starts[name])
-    if name == RAW:
-        channels = how.channels or 3
-        return None, dict(mean=[0.5] * channels, std=[0.25] * channels), central(PIXELS)
-    cfg = own_config(out, task, how, size, 1, None)
-    normal = {key: cfg.model.data_preprocessor[key] for key in ('mean', 'std')}
-    return load_backbone(cfg, None, seed=how.seed), normal, central(size)
-
-
-def network(checkpoint: str | Path) -> tuple[nn.Module, dict, Views]:
-    """Return a checkpoint's network, and the statistics and the view of its images."""
+def network(checkpoint: str | Path) -> Network:
+    """Return a checkpoint's."""
     cfg, backbone, normal, views, _ = network_of(checkpoint, 'student', None, None)
     return load_backbone(cfg, backbone), normal, views
 
@@ -396,22 +412,8 @@ def central(size: int) -> Views:
     return [[dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]]
 
 
-def extraction(normal: Mapping[str, Any], how: How) -> Extraction:
-    return Extraction(**normal, batch_size=BATCH, device=default_device(), workers=how.workers or 0)
-
-
-def features(task: Task, out: Path, how: How, module: nn.Module | None, normal: dict, views: Views) -> np.ndarray:
-    """Return the features of all labelled images, NaN of those that cannot be read; kept under what they depend on."""
-    weights = 'pixels' if module is None else [weights_identity(module.state_dict()), repr(module)]
-    content = files_identity([str(path) for path in task.paths(task.labelled)], task.root)
-    key = key_of(dict(weights=weights, normal=normal, views=views, images=content, code=code_identity()))
-    path = out / 'features' / f'{key}.npy'
-    stored(path, module, task.dataset(views), extraction(normal, how))
-    return read_rows(path, len(task.labelled)).double().numpy()
-
-
 def recorded(
-    task: Task, right: Right, labels: np.ndarray, trained: Mapping[str, tuple[Path, float]], plan: Plan, seed: int
+    task: Task, right: Right, labels: np.ndarray, trained: Mapping[str, tuple[Path, float]], seed: int
 ) -> dict[str, Any]:
     """Return the answer and all that is on its page, as plain values."""
     weight, names = class_weights(task.y[task.test]), list(right)
@@ -444,7 +446,6 @@ def recorded(
             draws=DRAWS,
             seed=seed,
         ),
-        plan=msgspec.to_builtins(plan),
     )
 
 
@@ -457,59 +458,3 @@ def sentence(said: Verdict, own: float, best: float, labels: int) -> str:
     start = said.own.partition(' from ')[2]
     head = f'Pre-train your own{f", from {start}" * bool(start)}' if said.word == 'pays' else f'No, keep {said.best}'
     return f'{head}: {scores} ({between}).'
-
-
-def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
-    """Write the page: the answer, the learning curves, what labels and time cost, and how it was found."""
-    head, _, rest = record['answer'].partition(': ')
-    page, split, found = Page(f'{head}.', f'{rest[0].upper()}{rest[1:]}'), record['split'], record['candidates']
-    curves = {name: (record['labels'], of['accuracy'], of['low'], of['high']) for name, of in found.items()}
-    page.add(
-        'How many of 100 new images are recognised?',
-        'A line that lies higher needs fewer labels. The bands are 95 % intervals: how far other draws of as many labels and '
-        'other test images could move a line.',
-        chart(curves, 'recognised, %', 'labels of each class', log='x', wide=True),
-        f'Chance is {100 / split["classes"]:.0f} %. Each class counts the same.',
-    )
-    columns = [f'{labels:.0f} a class' for labels in record['labels']]
-    rows = [
-        (
-            name,
-            [
-                *(
-                    f'{of["accuracy"][place]:.0f} [{of["low"][place]:.0f}, {of["high"][place]:.0f}]'
-                    for place in range(len(columns))
-                ),
-                f'{of["seconds"] / 60:.1f}' if 'seconds' in of else '–',
-            ],
-        )
-        for name, of in found.items()
-    ]
-    page.add('What it saves and costs', saving(record), html_table([*columns, 'minutes of training'], rows))
-    page.add(
-        'What was split how',
-        f'Of {split["images"]:,} images, {split["learned_from"] + split["tested_on"]:,} have labels, of {split["classes"]} '
-        f'classes. Half of each class, {split["tested_on"]:,}, were put aside to test on, and the own pre-training saw the '
-        f'{split["pretrained_on"]:,} others alone. The labels to learn from were drawn {split["draws"]} times from the other '
-        'half, the same ones for every line, by the same classifier: ridge regression on the features. '
-        f'Test images that look like one to learn from: {split["look_alikes"]}, left out.',
-    )
-    page.add(
-        'When it says so',
-        'Own pre-training pays if it is better, with all labels, than everything that needs no training. It does not if it '
-        f'is surely less than {MARGIN:g} points better than one of these. If neither is sure, it is not decided. Either answer '
-        'is wrong in at most 5 of 100 such studies: one-sided t-tests that count other labels and other test images, with '
-        'Holm’s correction for several own pre-trainings, and Bonferroni’s for several to keep.',
-    )
-    return page.write(path)
-
-
-def saving(record: Mapping[str, Any]) -> str:
-    """Return in a sentence how many labels the leading own pre-training saves."""
-    few, (many, low, high) = record['saved']['labels'], record['saved']['instead_of']
-    own, best, most = record['own'], record['best'], record['labels'][-1]
-    ends = ' to '.join(f'{end:.0f}' if end else f'more than {most:.0f}' for end in (low, high))
-    with_few = f'With {few:.0f} label{"s" * (few > 1)} of each class, {own}'
-    if many is None:
-        return f'{with_few} is better than {best} with all {most:.0f}.'
-    return f'{with_few} recognises as many as {best} with {many:.0f} (95 % interval {ends}).'

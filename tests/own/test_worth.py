@@ -130,7 +130,7 @@ def test_bad_labels_are_a_sentence(images, tmp_path, lines, encoding, says):
 
 
 def test_images_that_are_all_alike_are_a_sentence(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, 'seconds_an_image', lambda cfg: 0.001)
+    monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
     for path in images.iterdir():
         Image.new('RGB', (16, 16)).save(path)
     with pytest.raises(UserError, match='the 40 labelled images below .* are all alike'):
@@ -144,8 +144,9 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
     broken.write_bytes(b'no image')
     shutil.copy(original, copy)
     found = mmairl.worth(images, labels, out, **QUICK)
-    split = found.record['split']
-    assert [split[part] for part in ('learned_from', 'tested_on', 'look_alikes', 'pretrained_on')] == [19, 19, 1, 70]
+    record, split = found.record, found.record['split']
+    parts = split['learned_from'], split['tested_on'], record['look_alikes'], split['pretrained_on']
+    assert parts == (19, 19, 1, 70)
     assert found.record['candidates']['raw pixels']['accuracy'][-1] == 100
     shown = re.search(r'<h1>(.*?)</h1><p class="lead">(.*?)</p>', found.page.read_text()).groups()
     assert ' '.join(shown).replace('. ', ': ', 1).lower() == str(found).lower().replace('<', '&lt;')
@@ -153,7 +154,7 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
     def never(*args, **how):
         raise AssertionError('this was computed before')
 
-    for place, name in ((module, 'pretrain'), (Extraction, 'batches'), (module, 'seconds_an_image')):
+    for place, name in ((module, 'pretrain'), (Extraction, 'batches'), (module, 'pace')):
         monkeypatch.setattr(place, name, never)
     assert mmairl.worth(images, labels, out, **QUICK).record == found.record
     with pytest.raises(UserError, match='differs in how.seed'):
@@ -169,7 +170,7 @@ def test_a_budget_chooses_the_largest_crops_that_leave_time_to_learn(images, tmp
         (size,) = {step['size'] for view in cfg.train_dataloader.dataset.views for step in view if 'size' in step}
         return size**2 / 70 / 1000
 
-    monkeypatch.setattr(module, 'seconds_an_image', as_its_pixels)
+    monkeypatch.setattr(module, 'pace', as_its_pixels)
     plan = mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=10, workers=0, plan=True)
     assert (plan.size, plan.epochs) == (64, int(0.8 * 600 / 4.096))
     assert plan.seconds['own pre-training'] == pytest.approx(plan.epochs * 4.096, rel=0.2)
