@@ -5,27 +5,24 @@ import re
 import sys
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 import numpy as np
-import torch
 from mmengine.config import Config
 from torch import nn
 
-from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.splits import Groups, groups_of, look_alikes, names_of, read_column, split_by_class
-from mmairl.data.views import ViewDataset, Views
+from mmairl.data.splits import Groups
+from mmairl.data.views import Views
 from mmairl.engine.launch import register, train
-from mmairl.errors import UserError, cleared_frames, printable
+from mmairl.errors import cleared_frames
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.embed import dataset_of, network_of
+from mmairl.evaluation.embed import network_of
 from mmairl.evaluation.features import Extraction, Readable, read_rows, stored
 from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, key_of, weights_identity
 from mmairl.evaluation.protocol import default_device
@@ -46,6 +43,7 @@ from mmairl.own.few_labels import (
 )
 from mmairl.own.pretrain import pretrain
 from mmairl.own.suggest import config_for
+from mmairl.own.task import Task, lay_out, read_task, testable
 from mmairl.report.compare_page import names_of as names_of_files
 from mmairl.report.worth_page import write_worth_page
 from mmairl.weights.read import read_backbone
@@ -53,16 +51,10 @@ from mmairl.weights.read import read_backbone
 SIZES = (32, 48, 64, 96, 128, 160, 224)  # of crops, among which a budget chooses
 EPOCHS, ENOUGH, MOST = 100, 100, 800  # by default; that a larger crop must leave time for; and at most
 SHARE = 0.8  # of the minutes that are given, for the trainings
-TEST = 0.5  # of the labels
 PIXELS = 32  # the side of the images whose raw pixels are features
 LOOKED_AT, BATCH = 32, 64  # images by which the speed of features is measured, and at a time
-STEPS, SLOW = (
-    (2, 8),
-    2.0,
-)  # steps by which that of a training is, the second number where one takes less than so many seconds
-Network = tuple[
-    nn.Module | None, Mapping[str, Any], Views
-]  # raw pixels have none; with its images' statistics and view
+STEPS, SLOW = (2, 8), 2.0  # by which the speed of training is measured; the second where a step takes less seconds
+Network = tuple[nn.Module | None, Mapping[str, Any], Views]  # None for raw pixels; statistics and the view of images
 RAW, RANDOM, OWN = 'raw pixels', 'random initialisation', 'own pre-training'
 
 
@@ -89,31 +81,6 @@ class Plan(msgspec.Struct):
         lines = [f'{seconds / 60:8.1f} minutes  {stage}' for stage, seconds in self.seconds.items()]
         total = f'{sum(self.seconds.values()) / 60:8.1f} minutes in all, by the speed that was measured here'
         return '\n'.join([*lines, total, f'own pre-training: crops of {self.size} pixels, {self.epochs} epochs'])
-
-
-@dataclass(frozen=True)
-class Task:
-    """The images by their names below the root, which of them have labels, and what is learned from and tested on."""
-
-    root: Path
-    names: list[str]
-    labelled: list[str]
-    y: np.ndarray
-    classes: list[str]
-    pool: np.ndarray  # positions in `labelled`
-    test: np.ndarray
-    unlabelled: list[str]  # for pre-training: all but the test images and those of their groups
-    channels: int | None
-
-    def paths(self, names: Sequence[str]) -> list[Path]:
-        return [self.root / name for name in names]
-
-    def dataset(self, views: Views, places: Sequence[int] | None = None) -> ViewDataset:
-        """Return the labelled images, or those at some places."""
-        places = np.arange(len(self.labelled)) if places is None else places
-        dataset = dataset_of(self.paths([self.labelled[place] for place in places]), views, self.channels)
-        dataset.labels = torch.from_numpy(self.y[places])
-        return dataset
 
 
 @dataclass(frozen=True)
@@ -299,84 +266,13 @@ def worth(
     return Worth(record, write_worth_page(record, out / 'worth.html'))
 
 
-def read_task(
-    images: str | Path, labels: str | Path | None, channels: int | None, groups: Groups | None, seed: int
-) -> Task:
-    """Return the images with their labels, split by class and where there are groups by these."""
-    if not Path(images).is_dir():
-        raise UserError(f'there is no folder of images at {Path(images).resolve()}; check the path')
-    names = names_of(UnlabelledFolder(images, channels=channels))
-    given = by_folder(names) if labels is None else by_table(names, labels, images)
-    count = Counter(given.values())
-    if few := [label for label, many in count.items() if many < 2]:
-        raise UserError(
-            f"class '{printable(few[0])}' has one labelled image, and one is needed to learn from and one to test on; "
-            'label another, or leave the class out'
-        )
-    if len(count) < 2:
-        where = 'in the folders below' if labels is None else f'in {labels} for'
-        raise UserError(f'there are {len(count)} classes {where} {images}; give labels of two classes or more')
-    labelled, classes = sorted(given), sorted(count)
-    y = np.array([classes.index(given[name]) for name in labelled])
-    own = groups and dict(zip(names, groups_of(names, groups)))
-    parts = split_by_class(torch.from_numpy(y), seed, TEST, own and [own[name] for name in labelled])
-    pool, test = (part.sort().values.numpy() for part in parts)
-    tested = {own[labelled[place]] if own else labelled[place] for place in test}
-    kept = [name for name in names if (own[name] if own else name) not in tested]
-    return Task(Path(images).resolve(), names, labelled, y, classes, pool, test, kept, channels)
-
-
-def by_folder(names: Sequence[str]) -> dict[str, str]:
-    """Return the uppermost folder of each image that lies in one."""
-    return {name: name.partition('/')[0] for name in names if '/' in name}
-
-
-def by_table(names: Sequence[str], labels: str | Path, images: str | Path) -> dict[str, str]:
-    """Return the label of each image that the table names, by its path below the folder or, where that is enough, its name."""
-    alone = Counter(Path(name).name for name in names)
-    known = {Path(name).name: name for name in names if alone[Path(name).name] == 1} | {name: name for name in names}
-    table = [(name.removeprefix('./'), label.strip()) for name, label in read_column(labels).items() if label.strip()]
-    if missing := [name for name, _ in table if name not in known]:
-        raise UserError(
-            f'{labels} has labels for {len(missing)} files that are not below {images}, first '
-            f"'{printable(missing[0])}', where images are named like '{printable(names[0])}'; correct the names"
-        )
-    given: dict[str, str] = {}
-    for name, label in table:
-        if given.setdefault(known[name], label) != label:
-            raise UserError(
-                f"{labels} says '{given[known[name]]}' and '{label}' of {printable(known[name])}; keep one line of it"
-            )
-    return given
-
-
-def lay_out(task: Task, folder: Path) -> None:
-    """Fill a folder with links to the images of the own pre-training."""
-    for name in task.unlabelled:
-        link = folder / name
-        if not link.is_symlink():
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(task.root / name)
-
-
-def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, int]:
-    """Leave out labelled images that cannot be read, and count and leave out test images that look like one to learn from."""
-    fine = ~np.isnan(x[:, 0])
-    if (x[fine] == x[fine][0]).all():
-        raise UserError(f'the {fine.sum()} labelled images below {task.root} are all alike; give others')
-    pool, test = task.pool[fine[task.pool]], task.test[fine[task.test]]
-    alike = look_alikes(*(task.dataset([[]], places) for places in (pool, test)), workers)
-    if len(alike) == len(test):
-        raise UserError(f'each test image below {task.root} looks like one to learn from; take copies out')
-    return replace(task, pool=pool, test=np.delete(test, [*alike])), len(alike)
-
-
 def pace(cfg: Config) -> float:
     """Run two steps, and more where they are fast, and return the seconds that an image of them takes."""
     for steps in STEPS:
         cfg = Config(cfg.to_dict())
         cfg.train_cfg, cfg.param_scheduler = dict(by_epoch=False, max_iters=steps), None
-        with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
+        with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter('ignore')
             cfg.work_dir = folder
             times = train(cfg).message_hub.log_scalars['train/time']
         step = float(times.mean(steps - 1))

@@ -14,6 +14,7 @@ from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction
 from mmairl.own import few_labels
 from mmairl.own import worth as module
+from mmairl.own.task import read_task
 
 NARROW = {
     'model.backbone.stem_channels': 8,
@@ -139,7 +140,7 @@ def test_images_that_are_all_alike_are_a_sentence(images, tmp_path, monkeypatch)
 
 def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer(images, tmp_path, monkeypatch):
     labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
-    task = module.read_task(images, labels, None, None, 0)
+    task = read_task(images, labels, None, None, 0)
     broken, original, copy = (images / task.labelled[place] for place in (*task.pool[:2], task.test[0]))
     broken.write_bytes(b'no image')
     shutil.copy(original, copy)
@@ -178,7 +179,7 @@ def test_a_budget_chooses_the_largest_crops_that_leave_time_to_learn(images, tmp
 
 
 def test_a_group_is_on_one_side_and_its_test_images_teach_nothing(images, tmp_path):
-    task = module.read_task(images, tmp_path / 'labels.csv', None, r'^(\d)', 0)
+    task = read_task(images, tmp_path / 'labels.csv', None, r'^(\d)', 0)
     pool, test = ({task.labelled[place][0] for place in places} for places in (task.pool, task.test))
     assert not pool & test and pool | test == set('0123')
     assert {name[0] for name in task.unlabelled} == set('012345678') - test

@@ -1,0 +1,114 @@
+"""The images of a comparison with few labels: read, checked, and split so that what is tested was not learned from."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mmairl.data.folders import UnlabelledFolder
+from mmairl.data.splits import Groups, groups_of, look_alikes, names_of, read_column, split_by_class
+from mmairl.data.views import ViewDataset, Views
+from mmairl.errors import UserError, printable
+from mmairl.evaluation.embed import dataset_of
+
+TEST = 0.5  # of the labels
+
+
+@dataclass(frozen=True)
+class Task:
+    """The images by their names below the root, which of them have labels, and what is learned from and tested on."""
+
+    root: Path
+    names: list[str]
+    labelled: list[str]
+    y: np.ndarray
+    classes: list[str]
+    pool: np.ndarray  # positions in `labelled`
+    test: np.ndarray
+    unlabelled: list[str]  # for pre-training: all but the test images and those of their groups
+    channels: int | None
+
+    def paths(self, names: Sequence[str]) -> list[Path]:
+        return [self.root / name for name in names]
+
+    def dataset(self, views: Views, places: Sequence[int] | None = None) -> ViewDataset:
+        """Return the labelled images, or those at some places."""
+        places = np.arange(len(self.labelled)) if places is None else places
+        dataset = dataset_of(self.paths([self.labelled[place] for place in places]), views, self.channels)
+        dataset.labels = torch.from_numpy(self.y[places])
+        return dataset
+
+
+def read_task(
+    images: str | Path, labels: str | Path | None, channels: int | None, groups: Groups | None, seed: int
+) -> Task:
+    """Return the images with their labels, split by class and where there are groups by these."""
+    if not Path(images).is_dir():
+        raise UserError(f'there is no folder of images at {Path(images).resolve()}; check the path')
+    names = names_of(UnlabelledFolder(images, channels=channels))
+    given = by_folder(names) if labels is None else by_table(names, labels, images)
+    count = Counter(given.values())
+    if few := [label for label, many in count.items() if many < 2]:
+        raise UserError(
+            f"class '{printable(few[0])}' has one labelled image, and one is needed to learn from and one to test on; "
+            'label another, or leave the class out'
+        )
+    if len(count) < 2:
+        where = 'in the folders below' if labels is None else f'in {labels} for'
+        raise UserError(f'there are {len(count)} classes {where} {images}; give labels of two classes or more')
+    labelled, classes = sorted(given), sorted(count)
+    y = np.array([classes.index(given[name]) for name in labelled])
+    own = groups and dict(zip(names, groups_of(names, groups)))
+    parts = split_by_class(torch.from_numpy(y), seed, TEST, own and [own[name] for name in labelled])
+    pool, test = (part.sort().values.numpy() for part in parts)
+    tested = {own[labelled[place]] if own else labelled[place] for place in test}
+    kept = [name for name in names if (own[name] if own else name) not in tested]
+    return Task(Path(images).resolve(), names, labelled, y, classes, pool, test, kept, channels)
+
+
+def by_folder(names: Sequence[str]) -> dict[str, str]:
+    """Return the uppermost folder of each image that lies in one."""
+    return {name: name.partition('/')[0] for name in names if '/' in name}
+
+
+def by_table(names: Sequence[str], labels: str | Path, images: str | Path) -> dict[str, str]:
+    """Return the label of each image that the table names, by its path below the folder or, where that is enough, its name."""
+    alone = Counter(Path(name).name for name in names)
+    known = {Path(name).name: name for name in names if alone[Path(name).name] == 1} | {name: name for name in names}
+    table = [(name.removeprefix('./'), label.strip()) for name, label in read_column(labels).items() if label.strip()]
+    if missing := [name for name, _ in table if name not in known]:
+        raise UserError(
+            f'{labels} has labels for {len(missing)} files that are not below {images}, first '
+            f"'{printable(missing[0])}', where images are named like '{printable(names[0])}'; correct the names"
+        )
+    given: dict[str, str] = {}
+    for name, label in table:
+        if given.setdefault(known[name], label) != label:
+            raise UserError(
+                f"{labels} says '{given[known[name]]}' and '{label}' of {printable(known[name])}; keep one line of it"
+            )
+    return given
+
+
+def lay_out(task: Task, folder: Path) -> None:
+    """Fill a folder with links to the images of the own pre-training."""
+    for name in task.unlabelled:
+        link = folder / name
+        if not link.is_symlink():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(task.root / name)
+
+
+def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, int]:
+    """Leave out labelled images that cannot be read, and count and leave out test images that look like one to learn from."""
+    fine = ~np.isnan(x[:, 0])
+    if (x[fine] == x[fine][0]).all():
+        raise UserError(f'the {fine.sum()} labelled images below {task.root} are all alike; give others')
+    pool, test = task.pool[fine[task.pool]], task.test[fine[task.test]]
+    alike = look_alikes(*(task.dataset([[]], places) for places in (pool, test)), workers)
+    if len(alike) == len(test):
+        raise UserError(f'each test image below {task.root} looks like one to learn from; take copies out')
+    return replace(task, pool=pool, test=np.delete(test, [*alike])), len(alike)
