@@ -85,7 +85,7 @@ class Plan(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared on a task: the given weights by name, and how the own pre-training is done."""
+    """The candidates of a task: the given weights by name, and how the own pre-training is done."""
 
     task: Task
     out: Path
