@@ -9,7 +9,7 @@ import torch
 from mmengine.utils import apply_to
 from torch.utils.data import DataLoader
 
-from mmairl.errors import UserError, chain
+from mmairl.errors import UserError, chain, explained
 
 
 def safe(loader: DataLoader) -> DataLoader:
@@ -27,13 +27,9 @@ def shared_batch(collate: Callable[[list], Any], items: list) -> Any:
     batch, and the run waits for it.
     """
     batch = collate(items)
-    try:
+    then = 'make that larger (docker run --shm-size=16g), or lower num_workers; a training run goes on with --resume'
+    with explained('a batch does not fit into shared memory, /dev/shm', then, (RuntimeError,)):
         return apply_to(batch, torch.is_tensor, torch.Tensor.share_memory_)
-    except RuntimeError as error:
-        raise UserError(
-            f'a batch does not fit into shared memory, /dev/shm ({error}); make that larger (docker run --shm-size=16g), or '
-            'lower num_workers; a training run goes on with --resume'
-        ) from error
 
 
 def require_handles(workers: int) -> None:

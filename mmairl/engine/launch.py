@@ -14,7 +14,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.dist import all_gather_object, broadcast_object_list, get_world_size, is_main_process
 from mmengine.registry import init_default_scope
 
-from mmairl.configs import home, load_config
+from mmairl.configs import home, load_config, walk
 from mmairl.engine.check import check_config
 from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.fast import float32_precision, set_fast_keys
@@ -177,12 +177,10 @@ class PreparedRunner:
 
 def places(dataset: dict) -> Iterator[str]:
     """Yield the paths of a data set and of those inside of it, by the keys that OpenMMLab and torchvision use."""
-    for key, value in dataset.items():
-        if key in ('root', 'data_root', 'ann_file') and value:
+    for keys, value in walk(dataset):
+        if value and keys and keys[-1] in ('root', 'data_root', 'ann_file'):
             for place in [value] if isinstance(value, (str, Path)) else value:
                 yield without_secrets(place) if '://' in str(place) else str(Path(place).absolute())
-        elif isinstance(value, dict):
-            yield from places(value)
 
 
 def build(cfg: Config, start: Start | None = None) -> Runner:

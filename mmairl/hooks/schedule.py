@@ -6,7 +6,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
 
-from mmairl.errors import UserError
+from mmairl.errors import explained
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 
@@ -41,11 +41,9 @@ class ScheduleHook(Hook):
         self.parts: dict[str, tuple[nn.Module, str]] = {}
         for place in self.values:
             part, _, name = place.rpartition('.')
-            try:
+            with explained(f"ScheduleHook cannot set '{place}'", 'name a number of the network', (AttributeError,)):
                 module = network_of(runner).get_submodule(part)
                 getattr(module, name)
-            except AttributeError:
-                raise UserError(f"ScheduleHook cannot set '{place}': the network has no such number") from None
             self.parts[place] = module, name
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:

@@ -10,7 +10,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from mmairl.errors import UserError
+from mmairl.errors import UserError, explained
 from mmairl.weights.pickles import FOR_TORCH, ORIGIN, PlainUnpickler, plain, refuse_endless_tuples
 
 LEGACY = 5  # pickles in a file of torch before 1.6
@@ -140,10 +140,8 @@ def fetched(url: str, name: str, folder: str | Path | None = None, **how: Any) -
     file = Path(folder or Path(torch.hub.get_dir()) / 'checkpoints') / name
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with explained(f'{url} could not be fetched', f'put its file at {file}', (OSError, RuntimeError)):
             torch.hub.download_url_to_file(url, str(file), **how)
-        except (OSError, RuntimeError) as error:
-            raise UserError(f'{url} could not be fetched ({error}); put its file at {file}') from error
     return file
 
 
