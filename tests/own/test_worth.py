@@ -15,6 +15,7 @@ from mmairl.evaluation.features import Extraction
 from mmairl.own import few_labels
 from mmairl.own import worth as module
 from mmairl.own.task import read_task
+from projects.worth.simulate import verdict
 
 NARROW = {
     'model.backbone.stem_channels': 8,
@@ -26,41 +27,20 @@ NARROW = {
 QUICK = dict(size=16, batch=32, workers=0, epochs=1, options=NARROW)
 
 
-def verdict(seed: int, *spreads: float, labels: int = 160) -> few_labels.Verdict:
-    """The verdict on candidates whose four classes are so far apart; the first is the own pre-training."""
-    random, y = np.random.default_rng(seed), np.arange(labels) % 4
-    half = labels // 2
-    pool, test = np.arange(half), np.arange(half, labels)
-    points = few_labels.draw(y, pool, seed)
-    right = {}
-    for place, spread in enumerate(spreads):
-        x = spread * np.eye(8)[y] + random.normal(size=(labels, 8))
-        x = few_labels.prepared(x, pool)
-        right[f'candidate {place}'] = few_labels.recognised_by_draw(x, y, points, test)
-    return few_labels.judged(right, few_labels.class_weights(y[test]), ['candidate 0'], labels)
+PLANTED = [((2,), (2, 0), '', 'pays'), ((4,), (2, 1), 'pays', 'keep'), ((1,), (3,), 'keep', 'pays')]
 
 
-@pytest.fixture(scope='module', autouse=True)
-def two_points():
-    """The verdict looks at half of the labels and at all."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(few_labels, 'LABELS', (1,))
-        yield
-
-
-@pytest.mark.parametrize(
-    'spreads, says, seldom', [((2, 2, 0), '', 'pays'), ((4, 2, 1), 'pays', 'keep'), ((1, 3), 'keep', 'pays')]
-)
-def test_the_verdict_finds_what_is_planted_and_errs_in_no_more_than_one_study_of_twenty(spreads, says, seldom):
-    words = Counter(verdict(seed, *spreads).word for seed in range(40))
+@pytest.mark.parametrize('own, rest, says, seldom', PLANTED)
+def test_the_verdict_finds_what_is_planted_and_errs_in_no_more_than_one_study_of_twenty(own, rest, says, seldom):
+    words = Counter(verdict(seed, own, rest).word for seed in range(40))
     assert words[seldom] <= 2
     assert not says or words[says] >= 36, words
 
 
 def test_undecided_names_the_labels_that_tell():
-    found = [verdict(seed, 2.3, 2.0) for seed in range(30)]
+    found = [verdict(seed, (2.3,), (2.0,)) for seed in range(30)]
     wanted = np.median([one.more for one in found if one.word == 'undecided'])
-    more = Counter(verdict(seed, 2.3, 2.0, labels=4 * ((160 + int(wanted)) // 4)).word for seed in range(20))
+    more = Counter(verdict(seed, (2.3,), (2.0,), labels=4 * ((160 + int(wanted)) // 4)).word for seed in range(20))
     assert more['pays'] + more['keep'] >= 10 > 20 * np.mean([one.word != 'undecided' for one in found]), (wanted, more)
 
 
