@@ -28,7 +28,8 @@ def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
     for name, of in found.items():
         scores = [f'{mean:.0f} [{low:.0f}, {high:.0f}]' for mean, low, high in zip(*(of[key] for key in CURVE))]
         rows.append((name, [*scores, f'{of["seconds"] / 60:.1f}' if 'seconds' in of else '–']))
-    page.add('What it saves and costs', saving(record), html_table(columns, rows))
+    place = f'The network of {record["own"]}: {found[record["own"]]["checkpoint"]}'
+    page.add('What it saves and costs', saving(record), html_table(columns, rows), place)
     page.add(
         'What was split how',
         f'Of {split["images"]:,} images, {split["learned_from"] + split["tested_on"]:,} have labels, of {split["classes"]} '
