@@ -39,7 +39,7 @@ class Network:
     trial: int | None
     along: int | None
     score: float
-    values: Mapping[str, float | None]
+    values: Mapping[str, float]  # NaN where it has none
 
 
 def measured_networks(
@@ -82,12 +82,12 @@ def _network(run: Run, row: Config, task: str) -> Network:
         write_json(run.folder / FILE, known)
     same = dict(part=run.part, score=known.scores[task])
     if run.part == 'trial':
-        values = {HELD_OUT: scores.get(task), **known.values}
+        values = {HELD_OUT: scores.get(task, math.nan), **known.numbers}
         return Network(
             run.row.name, seed=run.seed - FIRST, trial=int(run.folder.name), along=None, values=values, **same
         )
     row, steps = (run.row.along.of, run.result.steps) if run.row.along else (run.row.name, None)
-    return Network(row, seed=run.seed, trial=None, along=steps, values=known.values, **same)
+    return Network(row, seed=run.seed, trial=None, along=steps, values=known.numbers, **same)
 
 
 def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]:
@@ -139,7 +139,7 @@ def _seen(measure: str, choices: Iterable[Sequence[Network]]) -> Iterator[tuple[
     """Yield scores and goodness of the choices in which a measure has a value."""
     known = MEASURES.get(measure, Measure(measure, math.inf, '', ''))
     for choice in choices:
-        numbers = {of: {k: math.nan if v is None else v for k, v in of.values.items()} for of in choice}
-        values = [{AT_RANDOM: 0.0, **of}.get(measure, math.nan) for of in with_clid(numbers).values()]
+        beside = with_clid({of: of.values for of in choice}).values()
+        values = [{AT_RANDOM: 0.0, **of}.get(measure, math.nan) for of in beside]
         if any(map(math.isfinite, values)):
             yield np.array([of.score for of in choice]), np.array(list(map(known.goodness, values)))

@@ -8,7 +8,7 @@ from mmengine.config import Config
 from msgspec import Struct
 
 from mmairl.analysis.images import Images
-from mmairl.analysis.measures import MEASURES, measures, training_loss, with_clid
+from mmairl.analysis.measures import MEASURES, REVISION, measures, training_loss, with_clid
 from mmairl.configs import load_config
 from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.files import read_json, write_json
@@ -24,6 +24,11 @@ class Unlabelled(Struct):
     sha256: str
     values: dict[str, float | None]
     scores: dict[str, float] = {}
+    revision: int = REVISION
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        return {name: math.nan if value is None else value for name, value in self.values.items()}
 
 
 def measure_checkpoint(checkpoint: Path, cfg: Config, loss: float) -> dict[str, float]:
@@ -36,14 +41,12 @@ def unlabelled(folder: Path) -> Unlabelled:
     """Measure a run's network, or read what is there of the same weights."""
     result, path = read_json(folder / 'result.json', Result), folder / FILE
     known = read_json(path, Unlabelled) if path.is_file() else None
-    if known is None or known.sha256 != result.sha256:
+    if known is None or (known.sha256, known.revision) != (result.sha256, REVISION):
         along = read_json(folder / 'asked.json', Asked).along
         until = read_json(folder / 'trained.json', Trained).steps if along else math.inf
         loss = training_loss(Path(along.of) if along else folder, until)
         found = measure_checkpoint(folder / result.checkpoint, load_config(str(folder / 'asked' / 'config.yaml')), loss)
-        known = Unlabelled(
-            result.sha256, {name: value if math.isfinite(value) else None for name, value in found.items()}
-        )
+        known = Unlabelled(result.sha256, {name: v if math.isfinite(v) else None for name, v in found.items()})
         write_json(path, known)
     return known
 
@@ -58,6 +61,5 @@ def goodness_of_runs(folders: Sequence[Path], criterion: str) -> list[float]:
     networks = {}
     for folder in folders:
         diverged = read_json(folder / 'result.json', Result).diverged
-        values = {} if diverged else unlabelled(folder).values
-        networks[folder] = {name: math.nan if (value := values.get(name)) is None else value for name in MEASURES}
+        networks[folder] = dict.fromkeys(MEASURES, math.nan) if diverged else unlabelled(folder).numbers
     return goodness_of(trusted(SETTINGS, criterion)[0], networks)
