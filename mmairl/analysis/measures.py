@@ -43,7 +43,6 @@ class Measure:
     name: str
     best: float
     images: str
-    says: str
     across: bool = True  # methods too, not only settings of one
 
     def goodness(self, value: float) -> float:
@@ -58,20 +57,20 @@ class Measure:
 MEASURES = {
     of.name: of
     for of in (
-        Measure('RankMe', math.inf, '2000', 'dimensions in use: exp of the entropy of the singular values'),
-        Measure('LiDAR', math.inf, EQUAL, 'the same of what tells images apart, over what tells views of an image apart'),
-        Measure('alpha-ReQ', 1.0, '1000', 'the power by which the eigenvalues of the covariance fall'),
-        Measure('cluster learnability', math.inf, '2000', 'how soon 1-NN learns the clusters of the features, %'),
-        Measure('intrinsic dimension', math.inf, EQUAL, 'by how much nearer a first neighbour is than a second'),
-        Measure('CLID', math.inf, EQUAL, 'learnability and dimension, each in deviations over the networks compared'),
-        Measure('Epps-Pulley', 0.0, '1000', 'distance of the features, in random directions, from an isotropic Gaussian'),
-        Measure('uniformity', -math.inf, '500', 'how evenly images fill the sphere; lower is more even'),
-        Measure('alignment', 0.0, '1000', 'distance of two views of an image'),
-        Measure('k-NN on clusters', math.inf, EQUAL, 'how often the neighbours of a view are of the cluster of another, %'),
-        *(Measure(f'invariance to {name}', math.inf, '500', 'likeness left to itself when changed') for name in CHANGES),
-        Measure('training loss', -math.inf, 'none', 'of the last tenth of the steps', across=False),
+        Measure('RankMe', math.inf, '2000'),
+        Measure('LiDAR', math.inf, EQUAL),
+        Measure('alpha-ReQ', 1.0, '1000'),
+        Measure('cluster learnability', math.inf, '2000'),
+        Measure('intrinsic dimension', math.inf, EQUAL),
+        Measure('CLID', math.inf, EQUAL),
+        Measure('Epps-Pulley', 0.0, '1000'),
+        Measure('uniformity', -math.inf, '500'),
+        Measure('alignment', 0.0, '1000'),
+        Measure('k-NN on clusters', math.inf, EQUAL),
+        *(Measure(f'invariance to {name}', math.inf, '500') for name in CHANGES),
+        Measure('training loss', -math.inf, 'none', across=False),
     )
-}  # fmt: skip
+}
 
 
 class Scatter:

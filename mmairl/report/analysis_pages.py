@@ -164,7 +164,8 @@ def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str,
     images, found = Images(cfg, count, part='train', **how), {}
     for name, network in _networks(subjects, images, anew).items():
         path = Path(subjects[name][0])
-        steps = load_checkpoint(path).get('meta', {}).get('iter', math.inf) if path.is_file() else math.inf
+        meta = load_checkpoint(path).get('meta') if path.is_file() else None
+        steps = meta.get('iter', math.inf) if isinstance(meta, dict) else math.inf
         found[name] = measures(network, cfg, training_loss(path.parent, steps), count, **how)
     found = with_clid(found)
     names = [name for name in MEASURES if name in next(iter(found.values()))]

@@ -137,7 +137,7 @@ def _is_across(name: str) -> bool:
 
 def _seen(measure: str, choices: Iterable[Sequence[Network]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield scores and goodness of the choices in which a measure has a value."""
-    known = MEASURES.get(measure, Measure(measure, math.inf, '', ''))
+    known = MEASURES.get(measure, Measure(measure, math.inf, ''))
     for choice in choices:
         beside = with_clid({of: of.values for of in choice}).values()
         values = [{AT_RANDOM: 0.0, **of}.get(measure, math.nan) for of in beside]
