@@ -56,12 +56,14 @@ def views(arguments: Sequence[str]) -> Path:
     parser = argparse.ArgumentParser(prog='report.py views', description='Some images with their views, before a run.')
     parser.add_argument('config', help='a config that pre-trains, such as configs/mocov2plus_r18_folder_100e.py')
     parser.add_argument('--root', help='the folder of images, in place of train_dataloader.dataset.root')
+    parser.add_argument('--views', help='satellite, microscopy, medical_grey or documents, in place of its own')
     parser.add_argument('--seed', type=seed, default=0, help='which images, and which draws')
     parser.add_argument('--out', help='the page (default: work_dirs/views/CONFIG.html)')
     parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, help='override config keys, as key=value')
     args = parser.parse_args(arguments)
     register()
-    options = {'train_dataloader.dataset.root': args.root} if args.root else {}
+    named = {'train_dataloader.dataset.root': args.root, 'train_dataloader.dataset.views': args.views}
+    options = {key: value for key, value in named.items() if value}
     cfg = load_config(args.config, {**options, **(args.cfg_options or {})})
     check_config(cfg)
     out = output(args.out or f'work_dirs/views/{Path(args.config).stem}.html', args.config)

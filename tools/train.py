@@ -49,6 +49,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         '--channels', type=positive, help='--suggest: of each image, read as it is stored (TIFF, PNG, NPY)'
     )
+    parser.add_argument('--data', help='--suggest: the folder of images, to be counted and looked at for --views')
+    parser.add_argument('--views', help='--suggest: satellite, microscopy, medical_grey or documents')
     parser.add_argument('--weights', help='--suggest: a checkpoint of any known project to start from')
     parser.add_argument(
         '--log', nargs='+', default=[], metavar='LOGGER', help='wandb, mlflow, tensorboard: where curves go as well'
@@ -62,8 +64,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument('--device', choices=['cpu'], help=argparse.SUPPRESS)  # as `mim train mmairl --gpus 0` says it
     parser.add_argument('--local_rank', '--local-rank', type=int, help='which old launchers say; others set LOCAL_RANK')
     args = parser.parse_args()
-    if args.suggest and not args.images:
-        parser.error('--suggest wants to know how many images you have; give --images N')
+    if args.suggest and not (args.images or args.data):
+        parser.error('--suggest wants to know how many images you have; give --images N or --data DIR')
     if not args.suggest and not args.config:
         parser.error('give a config, or --suggest --images N to have one written')
     if args.device:
@@ -102,10 +104,12 @@ def apply(args: argparse.Namespace, cfg: Config) -> None:
 def main() -> None:
     args = parse()
     if args.suggest:
-        from mmairl.own.suggest import suggest  # which no training run needs
+        from mmairl.own.suggest import suggest, suggest_for  # which no training run needs
 
         register()
-        print(suggest(args.method, args.images, args.gpus, args.channels, args.weights))
+        how = dict(gpus=args.gpus, channels=args.channels, weights=args.weights, views=args.views)
+        text = suggest_for(args.data, args.method, **how) if args.data else suggest(args.method, args.images, **how)
+        print(text)
         return
     cfg = load_config(args.config, args.cfg_options)
     apply(args, cfg)

@@ -191,6 +191,28 @@ class RandomFlip(Augmentation):
 
 
 @TRANSFORMS.register_module()
+class RandomTurn(Augmentation):
+    """One of the eight turns by quarters and mirrors, each as likely, with probability p; of a batch of squares."""
+
+    def draw(self, count: int, height: int, width: int) -> Params:
+        return {**super().draw(count, height, width), 'turn': torch.randint(8, (count,))}
+
+    def single(self, image: Tensor, params: Params) -> Tensor:
+        return turned(image, int(params['turn'][0])).contiguous()
+
+    def apply(self, images: Tensor, params: Params) -> Tensor:
+        for turn in range(1, 8):  # 0 leaves an image as it is
+            rows = chosen(params['on'] & (params['turn'] == turn), images)
+            images = images.index_copy(0, rows, turned(images[rows], turn))
+        return images
+
+
+def turned(images: Tensor, turn: int) -> Tensor:
+    """By so many quarters, and from the fourth on mirrored first."""
+    return torch.rot90(images.flip(-1) if turn > 3 else images, turn % 4, (-2, -1))
+
+
+@TRANSFORMS.register_module()
 class Resize(v2.Resize):
     """Bring the shorter side to `size`, or the two sides to a height and a width, antialiased."""
 
@@ -360,6 +382,42 @@ class RandomGrayscale(Augmentation):
     def apply(self, images: Tensor, params: Params) -> Tensor:
         rows = chosen(params['on'], images)
         return images.index_copy(0, rows, grey(images[rows]).expand(-1, 3, -1, -1))
+
+
+# The light that haematoxylin, eosin and DAB each take from red, green and blue (Ruifrok and Johnston 2001).
+STAINS = torch.tensor([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
+
+
+@TRANSFORMS.register_module()
+class StainJitter(Augmentation):
+    """With probability p, multiply the amount of each stain by a factor in [1 - strength, 1 + strength]."""
+
+    clips = True
+
+    def __init__(self, p: float, strength: float) -> None:
+        super().__init__(p)
+        self.strength = strength
+
+    def draw(self, count: int, height: int, width: int) -> Params:
+        factors = uniform(1 - self.strength, 1 + self.strength, count, 3)
+        return {**super().draw(count, height, width), 'factors': factors}
+
+    def only_rgb(self) -> str:
+        return 'StainJitter (leave it out)' if self.p else ''
+
+    def tell(self, params: Params) -> str:
+        return 'StainJitter ' + ', '.join(f'{factor:.2f}' for factor in params['factors'][0]) if params['on'] else ''
+
+    def single(self, image: Tensor, params: Params) -> Tensor:
+        return (255 * self.apply(to_unit(image)[None], params)[0]).round().byte()
+
+    def apply(self, images: Tensor, params: Params) -> Tensor:
+        rows = chosen(params['on'], images)
+        light = -images[rows].clamp_min(1 / 255).log()
+        # of each image one matrix: into amounts of stain, times the factors, and back
+        change = torch.linalg.inv(STAINS) @ (params['factors'][params['on'], :, None] * STAINS)
+        changed = torch.einsum('bchw,bcd->bdhw', light, put(change, images))
+        return images.index_copy(0, rows, (-changed).exp().clamp(0, 1))
 
 
 @TRANSFORMS.register_module()

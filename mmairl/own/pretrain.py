@@ -36,6 +36,7 @@ def pretrain(
     workers: int | None = None,
     channels: int | None = None,
     weights: str | Path | None = None,
+    views: str | None = None,
     seed: int | None = None,
     resume: bool = False,
     log: str | Sequence[str] = (),
@@ -61,6 +62,8 @@ def pretrain(
             measured, and where it is not 3, the views lose what only RGB has: grey, saturation and hue.
         weights: a checkpoint of any known project, or 'torchvision:resnet50', that student and teacher start from, with its
             network and a tenth of the learning rate: a full one first undoes what the weights know.
+        views: 'satellite', 'microscopy', 'medical_grey' or 'documents': what is done to crops of images that are no photographs
+            (mmairl.data.domains has the lists, with reasons).
         seed: a CPU run with one repeats bit for bit.
         resume: go on from the newest checkpoint in `out`.
         log: 'wandb', 'mlflow' or both in a list: where curves go as well.
@@ -76,7 +79,7 @@ def pretrain(
     dataset = UnlabelledFolder(data, channels=channels)
     # No worker is left behind in a notebook.
     chosen = {'train_dataloader.persistent_workers': False, 'randomness.seed': seed, **(options or {})}
-    how = dict(epochs=epochs, size=size, batch=batch, workers=workers, channels=channels, weights=weights)
+    how = dict(epochs=epochs, size=size, batch=batch, workers=workers, channels=channels, weights=weights, views=views)
     cfg = config_for(method, len(dataset), data, chosen, **how)
     if channels is not None:
         measured = statistics(dataset, cfg.train_dataloader.num_workers, MEASURED)

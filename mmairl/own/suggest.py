@@ -1,14 +1,21 @@
 """A framework's config for one's own images and hardware: a template with a reason beside each number."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from jinja2 import Template
 from mmengine.config import Config
 
 from mmairl.configs import PREFIX, home, load_config
+from mmairl.data.domains import named_views, reasons
+from mmairl.data.folders import UnlabelledFolder
+from mmairl.data.images import UnreadableImage
+from mmairl.data.views import ViewDataset, to_unit
 from mmairl.errors import UserError, closest
 from mmairl.files import write_text
 from mmairl.machine import cores
@@ -46,11 +53,13 @@ def suggest(
     size: int = 224,
     batch: int | None = None,
     workers: int | None = None,
+    views: str | None = None,
 ) -> str:
     """Return the text of a config that trains the framework on so many unlabelled images, with the reasons.
 
     With `channels` the images are read as they are stored. With `weights`, a checkpoint of any known project, student and
-    teacher start from its backbone.
+    teacher start from its backbone. `views` names a list of data/domains.py, in place of what each of the method's views does
+    after its crop.
     """
     if images < FEWEST:
         raise UserError(
@@ -87,9 +96,43 @@ def suggest(
         schedules=schedules,
         cores=cores(),
         workers=max(1, min(MOST_WORKERS, cores() // gpus)) if workers is None else workers,
-        dataset=folder_of(data, base.train_dataloader.dataset.to_dict()['views'], size, channels),
+        views=views,
+        reasons=reasons(views) if views else (),
+        dataset=folder_of(data, base.train_dataloader.dataset.to_dict()['views'], size, channels, views),
         code=lambda **values: Config(values).pretty_text.strip(),
     )
+
+
+def suggest_for(
+    data: str | Path, method: str, channels: int | None = None, views: str | None = None, **how: Any
+) -> str:
+    """Return `suggest`'s text for the images of a folder, which are counted, and looked at unless their `views` are named."""
+    dataset = UnlabelledFolder(data, channels=channels)
+    return suggest(method, len(dataset), channels=channels, data=data, views=views or domain_of(dataset), **how)
+
+
+def domain_of(dataset: ViewDataset) -> str | None:
+    """Name the list of views for what some images look like at 8 x 8 pixels; None of photographs.
+
+    Documents are white without colour, medical images grey, stained tissue has more red and blue than green. In images from
+    above no place is brighter than another but by chance, as the variance of the mean image tells.
+    """
+    small = []
+    for index in torch.linspace(0, len(dataset) - 1, min(len(dataset), FEWEST)).long().tolist():
+        with suppress(UnreadableImage):
+            image = to_unit(dataset.raw(index))[:3].float()
+            small.append(F.interpolate(image[None], (8, 8), mode='bilinear', antialias=True).expand(-1, 3, -1, -1))
+    if not small or dataset.channels == 2:
+        return None
+    x = torch.cat(small)
+    grey, colour, (red, green, blue) = x.mean(1), (x.amax(1) - x.amin(1)).mean(), x.mean((0, 2, 3))
+    if grey.median() > 0.8 and colour < 0.1:
+        return 'documents'
+    if colour < 0.01:
+        return 'medical_grey'
+    if min(red, blue) - green > 0.03:
+        return 'microscopy'
+    return 'satellite' if len(x) * grey.mean(0).var() < 2.5 * grey.var(0).mean() else None
 
 
 def begun_anew(base: Config, batch: int) -> dict[str, Any]:
@@ -120,9 +163,13 @@ def begun_from(weights: str | Path, base: Config, batch: int) -> dict[str, Any]:
     return dict(model=model, kind=kind, rate=rate / LOWER, optimizer={**optimizer, 'lr': rate / LOWER * batch})
 
 
-def folder_of(data: str | Path, views: Sequence[Sequence[dict]], size: int, channels: int | None) -> dict[str, Any]:
-    """Return the data set of a folder, with views of its own where images are of another size or no RGB."""
+def folder_of(
+    data: str | Path, views: Sequence[Sequence[dict]], size: int, channels: int | None, named: str | None = None
+) -> dict[str, Any]:
+    """Return the data set of a folder, with views of its own where images are of another size or kind, or no RGB."""
     dataset = dict(type='UnlabelledFolder', root=str(data))
+    if named:
+        dataset['views'] = views = named_views(named, like=views)
     if channels:
         dataset['channels'] = channels
     if size != 224:
@@ -152,7 +199,7 @@ def full_size(method: str) -> str:
 
 def without_rgb(view: Sequence[dict]) -> list[dict]:
     """Return the view without what only RGB has."""
-    kept = [step for step in view if step['type'] != 'RandomGrayscale']
+    kept = [step for step in view if step['type'] not in ('RandomGrayscale', 'StainJitter')]
     return [{**step, 'saturation': 0, 'hue': 0} if step['type'] == 'ColorJitter' else step for step in kept]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torchvision.transforms.v2.functional as F
 from mmengine import Config
 
+from mmairl.data.domains import reasons
 from mmairl.data.transforms import Augmentation, Params, RandomResizedCrop
 from mmairl.data.views import Pipeline, ViewDataset, ViewPreprocessor, inner_most, require_channels, to_unit
 from mmairl.errors import UserError
@@ -49,6 +50,7 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
             steps, box = of_view(heard, number, place)
             made.append(dict(picture=picture(batch[place], f'view {number + 1}'), steps=steps, box=box))
         shown.append(dict(name=Path(dataset.name(index)).name, image=picture(whole, 'image'), views=made))
+    name = cfg.train_dataloader.dataset.get('views')
     lead = f'{len(chosen)} of the {len(dataset):,} images of {Path(cfg.filename).name}, chosen by seed {seed}.'
     return write_page(
         out,
@@ -58,6 +60,8 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         shown=shown,
         images=inner_most(dataset),
         reach=REACH,
+        named=name if isinstance(name, str) else '',
+        reasons=reasons(name) if isinstance(name, str) else (),
     )
 
 
