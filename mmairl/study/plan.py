@@ -8,6 +8,7 @@ from itertools import zip_longest
 
 import torch
 from mmengine.config import Config
+from torch import nn
 
 from mmairl.data.views import channels_of
 from mmairl.evaluation.sets import innermost
@@ -16,7 +17,6 @@ from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row
 
 MEASURED = 'mocov2plus_r50_200e.py'  # the config that a scale's rate is of
-PLUS_PASSES = 8  # a MoCo v2+ step: two student passes of forward and backward (3 each) and two of the teacher
 BYTES = 4
 
 
@@ -33,20 +33,9 @@ def cost(cfg: Config, scale: Scale) -> Cost:
     kept = cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1)
     epochs = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size / scale.images
     own, usual = flops_per_image(cfg), flops_per_image(resolve(Row('', MEASURED), scale))
-    share = own / usual if own and usual else passes(cfg) / PLUS_PASSES
+    share = own / usual if own and usual else 1.0
     hours = epochs * scale.images * share / scale.rate / 3600
     return Cost(epochs, hours, checkpoint_bytes(json.dumps(cfg.model.to_dict())) * max(1, kept) / 1e9)
-
-
-def passes(cfg: Config) -> int:
-    """Network passes an image, in forwards: a student's view costs three, a teacher's one."""
-    if cfg.model.type != 'Siamese':
-        return 3
-    views = len(cfg.model.data_preprocessor.get('views') or cfg.train_dataloader.dataset.get('views') or [0, 0])
-    taught = cfg.model.get('target', 'teacher') == 'teacher'
-    queries = views if cfg.model.symmetric or not taught else 1
-    keys = (views if cfg.model.symmetric else views - 1) if taught else 0
-    return 3 * queries + keys
 
 
 @cache
@@ -59,10 +48,10 @@ def checkpoint_bytes(model_config: str) -> int:
 
 
 def flops(configs: Mapping[str, Config]) -> dict[str, float]:
-    """Return the training FLOPs of each run for an image of its data set; network passes where one cannot be counted."""
+    """Return the training FLOPs of each run for an image of its data set; all images cost 1 where one cannot be counted."""
     counted = {name: flops_per_image(cfg) for name, cfg in configs.items()}
     if not all(counted.values()):
-        counted = {name: passes(cfg) for name, cfg in configs.items()}
+        counted = dict.fromkeys(configs, 1)
     return {name: counted[name] * epochs(cfg) for name, cfg in configs.items()}
 
 
@@ -91,13 +80,23 @@ def counted_flops(model_config: str, sizes: Sequence[int], batch: int) -> int | 
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
     model = MODELS.build(json.loads(model_config)).to('meta')
-    with torch.device('meta'), FlopCounterMode(display=False) as counter:
-        channels, label = channels_of(model.backbone) or 3, torch.zeros(batch, dtype=torch.int64)
-        views = [torch.empty(batch, channels, size, size) for size in sizes]
-        try:
-            loss = model(views, dict(label=label), mode='loss')['loss']
-            if loss.requires_grad:
-                loss.backward()
-        except RuntimeError:  # torch's, of a step that looks at a number
-            return None
-    return counter.get_total_flops() // batch
+    for head in (getattr(model, 'head', None), Uncounted()):
+        model.head = head
+        with torch.device('meta'), FlopCounterMode(display=False) as counter:
+            channels, label = channels_of(model.backbone) or 3, torch.zeros(batch, dtype=torch.int64)
+            views = [torch.empty(batch, channels, size, size) for size in sizes]
+            try:
+                loss = model(views, dict(label=label), mode='loss')['loss']
+                if loss.requires_grad:
+                    loss.backward()
+            except RuntimeError:  # torch's, of a step that looks at a number
+                continue
+        return counter.get_total_flops() // batch
+    return None
+
+
+class Uncounted(nn.Module):
+    """In the place of a head that looks at numbers; its own FLOPs are not counted, those of the networks are."""
+
+    def forward(self, q: Mapping[int, torch.Tensor], *_: object) -> dict[str, torch.Tensor]:
+        return dict(loss=sum(z.sum() for z in q.values()))
