@@ -3,6 +3,7 @@
 import io
 import itertools
 import struct
+import sys
 import zlib
 from unittest.mock import Mock
 
@@ -13,7 +14,9 @@ import torch
 from PIL import Image
 
 from mmairl.data import images
+from mmairl.data.folders import UnlabelledFolder
 from mmairl.data.images import Reason, UnreadableImage, decode_bytes
+from mmairl.errors import UserError
 
 RANDOM = np.random.default_rng(0)
 COLOURS = RANDOM.integers(0, 256, (6, 10, 3), dtype=np.uint8)
@@ -197,3 +200,10 @@ def test_a_machine_without_memory_is_not_the_fault_of_the_image(monkeypatch):
     monkeypatch.setattr(images, 'as_rgb', Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
         decode_bytes(encoded(Image.fromarray(COLOURS), 'PNG'))
+
+
+def test_dicom_without_its_reader_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / 'a.dcm').write_bytes(b'\0' * 128 + b'DICM' + b'\0' * 100)
+    monkeypatch.setitem(sys.modules, 'pydicom', None)
+    with pytest.raises(UserError, match="the package pydicom reads DICOM files; pip install pydicom, or 'mmairl.own.'"):
+        UnlabelledFolder(tmp_path).raw(0)

@@ -1,5 +1,7 @@
 """Tiles of large TIFFs and slides: the pixels at their places, background left out, what cannot be read in a sentence."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -81,3 +83,12 @@ def test_a_slide_is_cut_as_openslide_reads_it(scan, tmp_path):
     region = openslide.OpenSlide(tmp_path / 'a.svs').read_region((100, 0), 0, (100, 100)).convert('RGB')
     assert np.array_equal(dataset.raw(0).permute(1, 2, 0), np.asarray(region))
     assert np.array_equal(np.asarray(region), scan[:100, 100:200])
+
+
+@pytest.mark.parametrize('package, file', [('tifffile', 'a.tif'), ('openslide', 'a.svs')])
+def test_a_reader_that_is_missing_is_one_sentence(package, file, scan, tmp_path, monkeypatch):
+    tifffile.imwrite(tmp_path / file, scan, photometric='rgb')
+    opened.cache_clear()
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=f"the package {package}.* pip install .*mmairl.own.'"):
+        Tiles(tmp_path)
