@@ -29,6 +29,18 @@ def files_of(package: str) -> dict[str, str]:
     return modules
 
 
+def class_of(package: str, name: str) -> Any:
+    """A registered class of a package, which a package's `__getattr__` gives to `from PACKAGE import CLASS`."""
+    if name not in files_of(package):
+        raise AttributeError(f'module {package!r} has no attribute {name!r}')
+    return getattr(import_module(files_of(package)[name]), name)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a class of ours has this name, so that it wins over one of the platform's."""
+    return any(name.removeprefix('mmairl.') in files_of(package) for box in BOXES for package in box._locations)
+
+
 class Registry(parent.Registry):
     """A registry of ours; `_locations` are its packages, which mmengine imports and which import nothing by themselves."""
 
@@ -46,6 +58,21 @@ class Registry(parent.Registry):
         for package in self._locations:
             if name in files_of(package) and name not in self._module_dict:
                 import_module(files_of(package)[name])
+
+    def names(self) -> list[str]:
+        """All names that it knows so far, and those that are in the text of its files."""
+        names = [name for package in self._locations for name in files_of(package)]
+        return [*names, *self.module_dict, *self.parent.module_dict]
+
+    def peek(self, name: str) -> type | None:
+        """The class of this name, unless another package would have to be imported to look for it."""
+        scope, _, inner = name.rpartition('.')
+        if scope not in ('', self.scope):
+            other = self.parent.children.get(scope)
+            return other and other.module_dict.get(inner)
+        if inner in self.module_dict or any(inner in files_of(package) for package in self._locations):
+            return self.get(inner)
+        return self.parent.module_dict.get(inner)
 
 
 def _child(root: parent.Registry, *packages: str) -> Registry:
@@ -73,3 +100,5 @@ for _root in (
     parent.LOG_PROCESSORS, parent.INFERENCERS, parent.FUNCTIONS,
 ):  # fmt: skip
     _child(_root)
+
+BOXES = [root.children['mmairl'] for root in vars(parent).values() if isinstance(root, parent.Registry)]

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 from PIL import Image
 
 from mmairl.configs import load_config
-from mmairl.engine.check import check_sections
+from mmairl.engine.check import BUILT, check_parts
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -122,7 +122,7 @@ def check_tool(script: str, words: list[str], made: set[str]) -> None:
         assert not ours or THEIRS.match(path) or path in made or (ROOT / path).exists(), f'there is no {path}'
     config, options = getattr(parsed, 'config', None), getattr(parsed, 'cfg_options', None)
     if options and config and (ROOT / config).is_file():
-        check_sections(load_config(ROOT / config, options))
+        check_parts(load_config(ROOT / config, options), BUILT)
 
 
 def parse(script: str, words: list[str]) -> argparse.Namespace:

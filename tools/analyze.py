@@ -18,7 +18,7 @@ import mmairl  # noqa: F401  before torch, whose threads it sets up
 from mmairl.analysis.images import Images
 from mmairl.analysis.measures import IMAGES
 from mmairl.configs import load_config
-from mmairl.engine.check import check_sections
+from mmairl.engine.check import check_parts
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.protocol import default_device
@@ -65,7 +65,7 @@ def main() -> None:
         raise UserError(f'{args.instrument} looks at images: give --config, such as the one of the pre-training')
     register()
     cfg = load_config(args.config, args.cfg_options)
-    check_sections(cfg)
+    check_parts(cfg, ('model', 'evaluation'))
     how = dict(batch_size=args.batch_size, workers=args.workers, device=args.device)
     if args.instrument == 'measures':
         print(analysis_pages.measures_page(subjects, cfg, args.images or IMAGES, how, args.recalibrate, args.out))

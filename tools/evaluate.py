@@ -14,7 +14,7 @@ import mmairl  # noqa: F401  before torch, whose threads it sets up
 from mmengine.dist import is_main_process
 
 from mmairl.configs import load_config
-from mmairl.engine.check import check_sections
+from mmairl.engine.check import check_parts
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.knn import TEMPERATURE
@@ -99,7 +99,7 @@ def main() -> None:
     output(out, args.checkpoint, args.config)
     args.work_dir = args.work_dir or out.with_suffix('')
     settings = settings_for(**vars(args))
-    check_sections(cfg)
+    check_parts(cfg, ('model', 'evaluation'))
     result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings)
     if is_main_process():
         write(args, result, out)

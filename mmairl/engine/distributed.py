@@ -44,6 +44,11 @@ def start_processes(launcher: str, timeout: float | None = None) -> None:
         _take_names_from_slurm()
     backend, settings = 'gloo', {} if timeout is None else dict(timeout=timedelta(seconds=timeout))
     if torch.cuda.is_available():
+        if not dist.is_nccl_available():
+            raise UserError(
+                f'torch {torch.__version__} is built without NCCL, by which processes with a GPU each meet; install a torch '
+                'with it, or leave --launcher out for one process'
+            )
         backend = 'nccl'
         settings.update(device_id=_take_gpu(launcher))  # the GPUs connect here, not at the first step
     end_with_parent()
@@ -76,7 +81,12 @@ def _take_names_from_slurm() -> None:
     os.environ.setdefault('MASTER_PORT', str(FIRST_PORT + step % PORTS))
     if 'MASTER_ADDR' not in os.environ:  # the first machine of the step, as mmengine finds it for GPUs
         hosts = ['scontrol', 'show', 'hostname', os.environ['SLURM_STEP_NODELIST']]
-        os.environ['MASTER_ADDR'] = subprocess.check_output(hosts, text=True).split()[0]
+        try:
+            os.environ['MASTER_ADDR'] = subprocess.check_output(hosts, text=True).split()[0]
+        except FileNotFoundError:
+            raise UserError(
+                "Slurm's scontrol, which knows the first machine of the step, is not on the PATH; set MASTER_ADDR to its name"
+            ) from None
 
 
 def _names_of_attempt(restarts: int) -> dict:

@@ -218,7 +218,15 @@ def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
     """The batches from this iteration on, epoch after epoch."""
     epoch, done = divmod(iteration, len(dataloader))
     while True:
-        yield from batches(dataloader, epoch, done)
+        empty = not done
+        for batch in batches(dataloader, epoch, done):
+            empty = False
+            yield batch
+        if empty:  # and would be for ever
+            raise UserError(
+                f'{type(sampler_of(dataloader)).__name__} gives no batch in epoch {epoch + 1}, so that training cannot go on; '
+                "set train_dataloader.sampler=dict(type='ResumableSampler', shuffle=True)"
+            )
         epoch, done = epoch + 1, 0
 
 

@@ -34,8 +34,6 @@ class ExactCheckpointHook(CheckpointHook):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.args:  # mmengine keeps keys that it does not know for its own way to save
-            raise UserError(f'default_hooks.checkpoint has no key {", ".join(self.args)}; correct or remove it')
         trust_mmengine_checkpoints()  # for mmengine's own runner, whose reader refuses what it has written itself
         self.writer = BackgroundWriter()
         self.due: int | None = None

@@ -1,9 +1,15 @@
-"""The network and its parts. mmpretrain's backbones are imported first."""
+"""The network and its parts; a class is imported when it is asked for. mmpretrain's backbones are imported first."""
 
 import sys
 import warnings
 
 import importlib_metadata
+
+from mmairl.registry import class_of
+
+
+def __getattr__(name: str) -> type:
+    return class_of('mmairl.models', name)
 
 
 def import_mmpretrain() -> None:

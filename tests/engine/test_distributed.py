@@ -21,6 +21,17 @@ def test_a_launcher_that_was_named_and_did_not_start_the_process_is_one_sentence
         start_processes('slurm')
 
 
+def test_slurm_without_its_tools_is_one_sentence(monkeypatch, tmp_path):
+    for name in VARIABLES['slurm']:
+        monkeypatch.setenv(name, '0')
+    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_PORT'):
+        monkeypatch.setenv(name, '0')  # so that what is set meanwhile is taken back
+    monkeypatch.delenv('MASTER_ADDR', raising=False)
+    monkeypatch.setenv('PATH', str(tmp_path))
+    with pytest.raises(UserError, match='scontrol, .* is not on the PATH; set MASTER_ADDR'):
+        start_processes('slurm')
+
+
 @pytest.fixture
 def joined(monkeypatch) -> dict:
     """A machine of two GPUs, as far as one can tell without; what was asked of torch."""
@@ -75,6 +86,14 @@ def test_each_step_of_slurm_meets_at_a_port_of_its_own(monkeypatch, joined):
         start_processes('slurm')
         ports.add(os.environ['MASTER_PORT'])
     assert len(ports) == 3
+
+
+def test_a_torch_without_nccl_is_one_sentence(monkeypatch, joined):
+    monkeypatch.setattr(dist, 'is_nccl_available', lambda: False)
+    for name in VARIABLES['pytorch']:
+        monkeypatch.setenv(name, '0')
+    with pytest.raises(UserError, match='is built without NCCL'):
+        start_processes('pytorch')
 
 
 @pytest.mark.parametrize('gpus', [1, 2])

@@ -1,15 +1,20 @@
 """Training by iterations: samplers of every kind, and the configs of Fig. 8, which are resumed inside an epoch."""
 
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import resuming
+import torch
 from mmengine.config import Config
+from torch.utils.data import DataLoader, Sampler
 
 from mmairl.configs import load_config
 from mmairl.data.training import ResumableSampler
 from mmairl.engine import launch
-from mmairl.engine.runner import sampler_of
+from mmairl.engine.runner import endless, sampler_of
+from mmairl.errors import UserError
 
 VARIATION = Path(resuming.toy.CONFIGS) / 'data_variation'
 
@@ -44,3 +49,27 @@ def test_a_sampler_that_is_one_stream_lasts_when_workers_read_it(tmp_path):
     cfg.train_dataloader.sampler = dict(type='InfiniteSampler')
     cfg.default_hooks.checkpoint.interval = 100
     assert launch.train(cfg).iter == 8
+
+
+class Given(Sampler):
+    """Gives these indices, an iterator's a single time, and says that there are so many."""
+
+    def __init__(self, indices: Iterable[int], said: int) -> None:
+        self.indices, self.said = indices, said
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return self.said
+
+
+@pytest.mark.timeout(60)
+def test_an_epoch_without_a_batch_is_one_sentence_and_not_a_loop_without_end():
+    reader = endless(DataLoader(torch.arange(8), batch_size=2, sampler=Given(iter(range(8)), 8)), 0)
+    assert torch.stack(list(islice(reader, 4))).flatten().tolist() == list(range(8))
+    with pytest.raises(UserError, match='Given gives no batch in epoch 2, .*ResumableSampler'):
+        next(reader)
+    # Left behind the last batch of a sampler that gives less than it says, the rest of an epoch is empty, and the next is not.
+    loader = DataLoader(torch.arange(8), batch_size=2, sampler=Given(range(6), 8))
+    assert next(endless(loader, 3)).tolist() == [0, 1]

@@ -68,21 +68,6 @@ MISTAKES = {
         {'train_dataloader.dataset': dict(type='ImageFolder', root='imagenet', views=[[], []], _delete_=True)},
         'imagenet',
     ),
-    'a misspelt key of a hook': (
-        {'default_hooks.checkpoint.intervall': 2},
-        'default_hooks.checkpoint has no key intervall',
-    ),
-    'a misspelt key of the network': (
-        {'model.projector.hiden_channels': 64},
-        'MLPNeck cannot be built from what the config says (TypeError: MLPNeck.__init__() got an unexpected keyword',
-    ),
-    'a misspelt type': ({'model.head.type': 'ContrastivHead'}, 'ContrastivHead is not in the mmairl::model registry'),
-    'an unknown sampler': (
-        {'train_dataloader.sampler.type': 'Sampller'},
-        'Sampller is not in the mmairl::data sampler',
-    ),
-    'an unknown schedule': ({'param_scheduler': [dict(type='CosineLR')]}, 'CosineLR is not in the'),
-    'a misspelt key of the optimizer': ({'optim_wrapper.optimizer.momentumm': 0.9}, "argument 'momentumm'"),
     'a part that lacks a key': (
         {'model.queue': dict(type='KeyQueue', _delete_=True)},
         'KeyQueue cannot be built from what the config says (TypeError: KeyQueue.__init__() missing 1 required',
