@@ -20,9 +20,9 @@ from mmairl.weights.pickles import ORIGIN
 from mmairl.weights.read import Backbone, read_backbone
 
 ADVICE = {
-    True: 'what to do: rescale it (--anchor, or --constant) and keep your recipe, or search the rate; the predicted one fits '
-    'the convolutions alone (docs/normrescale.md says how far off it was)',
-    False: "what to do: keep your recipe's rate; NormRescale has nothing to repair",
+    True: "what to do: rescale it by an anchor (plain, not --exact) and keep your recipe's rate, or search lower rates",
+    False: 'what to do: nothing here looks as LARS leaves it; if your recipe is for SGD with weight decay and this network is '
+    'not, compare NormRescale by an SGD-trained anchor, or lower rates, on held-out images',
 }
 
 
@@ -91,8 +91,9 @@ def advise(args: argparse.Namespace) -> None:
     if args.anchor:
         times = predicted_times(weights, read_backbone(args.anchor, args.anchor_part).weights)
         if 'gains' in times:
+            lower = args.rate * times['gains']
             print(
-                f'if {args.rate:g} suits {args.anchor}, its gains predict {args.rate * times["gains"]:.2g} for this one'
+                f'if {args.rate:g} suits {args.anchor}, the gains predict {lower:.2g} for this one: search from there up'
             )
     else:
         print(
