@@ -38,9 +38,7 @@ def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
 def saving(record: Mapping[str, Any]) -> str:
     """Return in a sentence how many labels the leading own pre-training saves."""
     few, (many, low, high) = record['saved']['labels'], record['saved']['instead_of']
-    own, best, most = record['own'], record['best'], record['labels'][-1]
-    ends = ' to '.join(f'{end:.0f}' if end else f'more than {most:.0f}' for end in (low, high))
-    with_few = f'With {few:.0f} label{"s" * (few > 1)} of each class, {own}'
-    if many is None:
-        return f'{with_few} is better than {best} with all {most:.0f}.'
-    return f'{with_few} recognises as many as {best} with {many:.0f} (95 % interval {ends}).'
+    most = f'more than {record["labels"][-1]:.0f}'
+    many, low, high = (most if end is None else f'{end:.0f}' for end in (many, low, high))
+    own = f'With {few:.0f} label{"s" * (few > 1)} of each class, {record["own"]}'
+    return f'{own} recognises as many as {record["best"]} with {many} (95 % interval {low} to {high}).'

@@ -167,7 +167,7 @@ def report(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--work-dir', type=Path, default=Path('work_dirs/truth'))
-    parser.add_argument('--only', nargs='+', type=int, default=range(len(DOMAINS)), help='domains, by their numbers')
+    parser.add_argument('--only', nargs='*', type=int, default=range(len(DOMAINS)), help='domains, by their numbers')
     args = parser.parse_args()
     register()
     warnings.simplefilter('ignore')

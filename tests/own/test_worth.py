@@ -10,11 +10,13 @@ import pytest
 from PIL import Image
 
 import mmairl
+from mmairl.data.folders import UnlabelledFolder
+from mmairl.data.splits import names_of
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction
 from mmairl.own import few_labels
 from mmairl.own import worth as module
-from mmairl.own.task import read_task
+from mmairl.own.task import lay_out, read_task
 from projects.worth.simulate import verdict
 
 NARROW = {
@@ -163,3 +165,13 @@ def test_a_group_is_on_one_side_and_its_test_images_teach_nothing(images, tmp_pa
     pool, test = ({task.labelled[place][0] for place in places} for places in (task.pool, task.test))
     assert not pool & test and pool | test == set('0123')
     assert {name[0] for name in task.unlabelled} == set('012345678') - test
+
+
+def test_without_a_table_the_folders_are_the_classes_and_other_images_have_no_label(images, tmp_path):
+    for number, path in enumerate(sorted(images.iterdir())[:20]):
+        (images / 'ab'[number % 2] / 'deep').mkdir(parents=True, exist_ok=True)
+        path.rename(images / 'ab'[number % 2] / 'deep' / path.name)
+    task = read_task(images, None, None, None, 0)
+    assert task.classes == ['a', 'b'] and (len(task.labelled), len(task.unlabelled)) == (20, 80)
+    lay_out(task, tmp_path / 'links')
+    assert sorted(names_of(UnlabelledFolder(tmp_path / 'links'))) == sorted(task.unlabelled)
