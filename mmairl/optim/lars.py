@@ -44,8 +44,10 @@ class LARS(Optimizer):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         eta: float = 0.001,
+        inside: bool = True,
     ) -> None:
-        super().__init__(split(params), dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta))
+        hyper = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta, inside=inside)
+        super().__init__(split(params), hyper)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -79,7 +81,8 @@ def split(params: Iterable[Tensor] | Iterable[dict]) -> list[dict]:
 
 def multi_tensor_lars(params: list[Tensor], grads: list[Tensor], buffers: list[Tensor], group: dict) -> None:
     """The rule over all tensors of a group at once, in place; the norms stay on the device."""
-    lr, decay = group['lr'], group['weight_decay']
+    decay = group['weight_decay']
+    lr, outside = (group['lr'], 1) if group.get('inside', True) else (1, group['lr'])
     w, g = norms([*params, *grads]).chunk(2) if group['adapt'] else (None, None)
     params, grads, buffers = own_parts(params), own_parts(grads), own_parts(buffers)
     torch._foreach_mul_(buffers, group['momentum'])
@@ -89,7 +92,7 @@ def multi_tensor_lars(params: list[Tensor], grads: list[Tensor], buffers: list[T
         torch._foreach_addcmul_(buffers, grads, spread(lr * local, grads))
     else:
         torch._foreach_add_(buffers, grads, alpha=lr)
-    torch._foreach_sub_(params, buffers)
+    torch._foreach_sub_(params, buffers, alpha=outside)
 
 
 @cache

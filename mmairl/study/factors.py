@@ -97,12 +97,13 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
         directions = both if model.get('symmetric', True) else 'one'
     if momentum and directions != 'none' and model.get('target', 'teacher') == 'teacher':
         teacher = f'each optimizer step k = 1..K, {momentum.get("schedule", "cosine")}'
+    inside = cfg.optim_wrapper.optimizer.type == 'LARS' and cfg.optim_wrapper.optimizer.get('inside', True)
     precision = (cfg.get('fast') or {}).get('precision') or cfg.optim_wrapper.get('dtype')
     return {
         'directions of the loss': directions,
         'clamps in the loss': 'none',
         "teacher's update": teacher,
-        'rate': f'{"inside" if cfg.optim_wrapper.optimizer.type == "LARS" else "outside"} of the momentum buffer',
+        'rate': f'{"inside" if inside else "outside"} of the momentum buffer',
         'precision': precision or "float32 (convolutions by torch's default, TF32 on GPUs that have it)",
         'image decoder': f'{decoder()}, {code["jpeg"]}',
         'images': images_of(cfg.train_dataloader.dataset),

@@ -86,8 +86,11 @@ def facts_of(path: str) -> dict[str, str]:
     """Return what a checkpoint says of its training beside the weights: epochs, steps, optimizer, rate, versions."""
     loaded = load_checkpoint(path)
     facts: dict[str, Any] = {}
-    if isinstance(epoch := loaded.get('epoch'), int):
-        facts['epochs'] = epoch + ('pytorch-lightning_version' in loaded)  # Lightning counts from 0
+    begun: Any = loaded
+    for key in ('loops', 'fit_loop', 'epoch_progress', 'current', 'ready'):
+        begun = begun.get(key) if isinstance(begun, dict) else None
+    if isinstance(epoch := loaded.get('epoch'), int):  # Lightning counts from 0, and one further when all have ended
+        facts['epochs'] = begun or epoch + ('pytorch-lightning_version' in loaded)
     facts['steps'] = loaded.get('global_step')
     facts['Lightning'] = loaded.get('pytorch-lightning_version')
     states = loaded.get('optimizer_states') or [loaded.get('optimizer')]

@@ -49,6 +49,11 @@ FORMATS = (
     Format('MoCo v3', 'base_encoder.', 'momentum_encoder.'),
     Format("the paper's release", 'online_encoder.', 'target_encoder.'),
     Format("the paper's release", 'student_encoder.', 'teacher_encoder.'),
+    Format('solo-learn', 'encoder.', 'momentum_encoder.'),
+    Format('solo-learn', 'backbone.', 'momentum_backbone.'),
+    Format('lightly', 'backbone.', 'teacher_backbone.'),
+    Format('lightly', 'backbone.', 'backbone_momentum.'),
+    Format('stable-pretraining', 'backbone.student.', 'backbone.teacher.'),
     Format('mmairl', 'backbone.', 'teacher.backbone.'),
     Format('mmpretrain (MoCo)', 'backbone.', 'encoder_k.module.0.'),
     Format('mmpretrain (BYOL)', 'backbone.', 'target_net.module.0.'),
@@ -86,6 +91,21 @@ DETECTRON2: Names = (
     ('.downsample.1.', '.shortcut.norm.'),
     ('.downsample.0.', '.shortcut.'),
     ('.bn#.', '.conv#.norm.'),
+)
+# torchvision's children one after another, as lightly's examples have them, and Hugging Face's ResNets.
+SEQUENTIAL: Names = (
+    ('conv1.', '0.'),
+    ('bn1.', '1.'),
+    *((f'layer{stage}.', f'{stage + 3}.') for stage in (1, 2, 3, 4)),
+)
+STAGES: Names = (
+    ('conv1.', 'embedder.embedder.convolution.'),
+    ('bn1.', 'embedder.embedder.normalization.'),
+    *((f'layer{stage}.', f'encoder.stages.{stage - 1}.layers.') for stage in (1, 2, 3, 4)),
+    ('.downsample.0.', '.shortcut.convolution.'),
+    ('.downsample.1.', '.shortcut.normalization.'),
+    *((f'.conv{at}.', f'.layer.{at - 1}.convolution.') for at in (1, 2, 3)),
+    *((f'.bn{at}.', f'.layer.{at - 1}.normalization.') for at in (1, 2, 3)),
 )
 TIMM: Names = (
     ('ln1.', 'norm.'),
@@ -135,11 +155,15 @@ def names_of(keys: Iterable[str]) -> Names:
     keys = set(keys)
     if 'stem.conv1.weight' in keys:
         return DETECTRON2
+    if '4.0.conv1.weight' in keys:
+        return SEQUENTIAL
     return TIMM if any(key.startswith('blocks.') for key in keys) else ()
 
 
 def of_hugging_face(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a ViT of Hugging Face's by timm's names, with qkv in one; those of any other file as they are."""
+    """Return the tensors of a ViT of Hugging Face's by timm's names, with qkv in one, and of a ResNet's by ours."""
+    if any(key.endswith(STAGES[0][1] + 'weight') for key in tensors):
+        return {rename(key.removeprefix('resnet.'), STAGES, to_ours=True): value for key, value in tensors.items()}
     table = next((key for key in tensors if key.endswith('embeddings.cls_token')), None)
     if table is None:
         return dict(tensors)

@@ -1,5 +1,6 @@
 """A checkpoint out of any file, without running code from it, and what must hold of its weights."""
 
+import logging
 import pickle
 import re
 import zipfile
@@ -8,10 +9,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from mmengine.logging import print_log
 from torch import Tensor
 
-from mmairl.errors import UserError, explained
-from mmairl.weights.pickles import FOR_TORCH, ORIGIN, PlainUnpickler, plain, refuse_endless_tuples
+from mmairl.errors import UserError, explained, printable
+from mmairl.weights.pickles import FOR_TORCH, ORIGIN, PlainUnpickler, Skipped, plain, refuse_endless_tuples
 
 LEGACY = 5  # pickles in a file of torch before 1.6
 FOLDER = 0x10  # a record's attribute; torch reads nothing from a folder and reports success
@@ -67,14 +69,22 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
                 f'{path} is truncated or damaged: {fault}; copy it again or use an earlier checkpoint'
             )
         with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                if name.endswith('.pkl'):
-                    refuse_endless_tuples(archive.open(name))
+            pickles = [name for name in archive.namelist() if name.endswith('.pkl')]
+            for name in pickles:
+                refuse_endless_tuples(archive.open(name))
+            lightning = any(b'pytorch-lightning_version' in archive.read(name) for name in pickles)
     else:
+        lightning = False
         for _ in range(LEGACY):
             refuse_endless_tuples(file)
     file.seek(0)
     with torch.serialization.safe_globals(FOR_TORCH):
+        foreign = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file)) if lightning else []
+    if foreign:  # Lightning keeps settings beside the weights, as objects of anybody's classes
+        said = f'{path}: objects of {", ".join(foreign)} are left out, and nothing of them is run'
+        print_log(printable(said), logger='current', level=logging.WARNING)
+    file.seek(0)
+    with torch.serialization.safe_globals(FOR_TORCH + [(Skipped, name) for name in foreign]):
         return torch.load(file, map_location=map_location, weights_only=True)  # noqa: TID251  weights only
 
 

@@ -103,6 +103,17 @@ class History(StandIn):
         self.length = state['max_length']
 
 
+class Skipped(StandIn):
+    """Stands for a foreign class or function and for whatever it would make; `plain` puts None there."""
+
+    __slots__ = ()
+
+    def __init__(self, *unused: object) -> None:
+        pass
+
+    __setstate__ = __init__
+
+
 def statistic(owner: type, name: str) -> None:
     """Stands for the `getattr` by which a HistoryBuffer names its four statistics; a new buffer has them anyway."""
     if owner is not History or name not in ('min', 'max', 'current', 'mean'):
@@ -195,6 +206,8 @@ def plain(value: Any, done: dict[int, Any] | None = None) -> Any:
 
 def _copied(value: Any, done: dict[int, Any]) -> Any:
     kind = type(value)
+    if Skipped in (kind, value):
+        return None
     if kind in (dict, OrderedDict, Counter):
         new = kind()
         for key, item in kind.items(value):  # an instance may hide it

@@ -25,22 +25,26 @@ def tensors(seed: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES]
 
 
-def scalar_lars(w: list[float], grads: list[list[float]], lrs: list[float], adapt: bool) -> list[float]:
+def scalar_lars(
+    w: list[float], grads: list[list[float]], lrs: list[float], adapt: bool, inside: bool = True
+) -> list[float]:
     """The papers' formula on a list of Python floats, for one tensor and a sequence of gradients."""
     mu, wd, eta = HYPER['momentum'], HYPER['weight_decay'] if adapt else 0.0, HYPER['eta']
     v = [0.0] * len(w)
     for g, lr in zip(grads, lrs):
         w_norm, g_norm = math.sqrt(math.fsum(x * x for x in w)), math.sqrt(math.fsum(x * x for x in g))
         local = eta * w_norm / (g_norm + wd * w_norm) if adapt and w_norm > 0 and g_norm > 0 else 1.0
-        v = [mu * vi + lr * local * (gi + wd * wi) for vi, gi, wi in zip(v, g, w)]
-        w = [wi - vi for wi, vi in zip(w, v)]
+        within, outside = (lr, 1.0) if inside else (1.0, lr)
+        v = [mu * vi + within * local * (gi + wd * wi) for vi, gi, wi in zip(v, g, w)]
+        w = [wi - outside * vi for wi, vi in zip(w, v)]
     return w
 
 
 @pytest.mark.parametrize('dtype,tolerance', [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
-def test_twenty_steps_under_a_changing_lr_equal_the_scalar_rule(dtype, tolerance):
+@pytest.mark.parametrize('inside', [True, False])
+def test_twenty_steps_under_a_changing_lr_equal_the_scalar_rule(dtype, tolerance, inside):
     params, idle = [nn.Parameter(p) for p in tensors(0, dtype)], nn.Parameter(torch.ones(2, 2))
-    optimizer = LARS([*params, idle], lr=1.0, **HYPER)
+    optimizer = LARS([*params, idle], lr=1.0, inside=inside, **HYPER)
     lrs, expected = [warm_up_then_cosine(step) for step in range(20)], []
     for step, lr in enumerate(lrs):
         for group in optimizer.param_groups:
@@ -51,7 +55,7 @@ def test_twenty_steps_under_a_changing_lr_equal_the_scalar_rule(dtype, tolerance
     found = torch.cat([param.detach().flatten() for param in params])
     for index, before in enumerate(tensors(0, dtype)):
         grads = [tensors(100 + step, dtype)[index].flatten().tolist() for step in range(20)]
-        expected += scalar_lars(before.flatten().tolist(), grads, lrs, adapt=before.ndim > 1)
+        expected += scalar_lars(before.flatten().tolist(), grads, lrs, before.ndim > 1, inside)
     torch.testing.assert_close(found, torch.tensor(expected, dtype=dtype), rtol=tolerance, atol=tolerance)
     assert torch.equal(idle, torch.ones(2, 2)) and idle not in optimizer.state  # it had no gradient
 
