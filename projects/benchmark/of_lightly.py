@@ -2,7 +2,7 @@
 
 import copy
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -22,22 +22,29 @@ def installed(what: str) -> bool:
 class LightlyBYOL(nn.Module):
     """The student; `byol_step` makes the teacher, a copy."""
 
-    def __init__(self, backbone: nn.Module, features: int, hidden: int) -> None:
+    def __init__(self, backbone: nn.Module, features: int, hidden: int, out: int = 256) -> None:
         from lightly.models.modules import BYOLPredictionHead, BYOLProjectionHead
 
         super().__init__()
         self.backbone = backbone
-        self.projection_head = BYOLProjectionHead(features, hidden, 256)
-        self.prediction_head = BYOLPredictionHead(256, hidden, 256)
+        self.projection_head = BYOLProjectionHead(features, hidden, out)
+        self.prediction_head = BYOLPredictionHead(out, hidden, out)
 
     def project(self, images: Tensor) -> Tensor:
         return self.projection_head(pooled(self.backbone(images)))
 
 
 def byol_step(
-    model: LightlyBYOL, batch: dict, statistics: tuple, settings: dict, channels_last: bool = False, amp: bool = False
+    model: LightlyBYOL,
+    batch: dict,
+    statistics: tuple,
+    settings: dict,
+    channels_last: bool = False,
+    amp: bool = False,
+    momentum: float = 0.99,
+    rates: Iterator[float] | None = None,
 ) -> Callable[[], dict[str, Tensor]]:
-    """One step of its loop. Its transforms normalise in the workers, so that here the views are given as they leave those."""
+    """One step of its loop, at the next rate where some are given; its views come normalised, as its workers make them."""
     from lightly.loss import NegativeCosineSimilarity
     from lightly.models.utils import get_weight_decay_parameters, update_momentum
     from lightly.utils.lars import LARS
@@ -55,13 +62,16 @@ def byol_step(
 
     def one() -> dict[str, Tensor]:
         before = {name: weight.detach().clone() for name, weight in weights.items()}
+        rate = next(rates) if rates else settings['lr']
         for part in ('backbone', 'projection_head'):
-            update_momentum(getattr(model, part), getattr(teacher, part), m=0.99)
+            update_momentum(getattr(model, part), getattr(teacher, part), m=momentum)
         with torch.autocast(first.device.type, torch.bfloat16, enabled=amp):
             with torch.no_grad():
                 keys = [teacher.project(view) for view in views]
             queries = [model.prediction_head(model.project(view)) for view in views]
             loss = sum(2 * criterion(key, query) for key, query in zip(keys, reversed(queries)))
+        for group in optimizer.param_groups:
+            group['lr'] = rate
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
