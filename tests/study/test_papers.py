@@ -141,6 +141,8 @@ def test_every_item_of_the_papers_has_a_study_a_command_or_a_reason():
         'byol_to_dino',
         'byol_to_simsiam',
         'crossover_tuned',
+        'explain_lightly',
+        'explain_sololearn',
         'judge_example',
         'longer_lars',
         'methods',
