@@ -29,12 +29,19 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
     """Return a column of a CSV, or the second, by what stands in the first, which names the images."""
     try:
         with open(path, newline='', encoding='utf-8-sig') as file:
-            head, *rows = list(csv.reader(file)) or [[]]
+            lines = file.readlines() or ['']
+            head, *rows = csv.reader(
+                lines, delimiter=max(',;\t', key=lines[0].count)
+            )  # all that spreadsheets write
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f'the table {path} cannot be read ({error}); give a CSV in UTF-8') from error
-    column = column if column is not None else (head[1:] or ['value'])[0]
+    if len(head) < 2:
+        raise UserError(
+            f'{path} has one column; give the names of images and a value of each, with a comma between them'
+        )
+    column = head[1] if column is None else column
     if column not in head[1:]:
-        known = ', '.join(head[1:]) or 'none'
+        known = ', '.join(head[1:])
         raise UserError(f"{path} has no column '{column}' beside the first; it has {known}{closest(column, head[1:])}")
     values: dict[str, str] = {}
     for row in rows:

@@ -48,6 +48,8 @@ def test_groups_come_from_names_a_table_or_a_function(tmp_path):
     assert groups_of(names, r'p\d') == groups_of(names, r'(p\d)/') == groups_of(names, patient_of) == ['p1', 'p2']
     assert groups_of(names, dict(function=f'{__name__}.patient_of')) == ['p1', 'p2']
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two'] == list(read_column(table).values())
+    table.write_text('file;patient;age\na.png;one;3,5\np2/b.png;two;4\n')  # as a spreadsheet writes it in Germany
+    assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two']
     for groups in (r'p1', dict(csv=table, column='patient')):
         with pytest.raises(UserError, match='of the 2 images have no group .*, first p'):
             groups_of(['p1/a.png', 'p3/c.png'], groups)
@@ -59,6 +61,7 @@ def test_groups_come_from_names_a_table_or_a_function(tmp_path):
         (b'file,patient\na.png,1\na.png,2\n', "says '1' and '2' of a.png"),
         ('file,patient\na.png,J\xfcrgen\n'.encode('latin1'), 'cannot be read .* CSV in UTF-8'),
         (b'file,patients\na.png,1\n', "no column 'patient' .*did you mean 'patients'"),
+        (b'file\na.png\n', 'has one column; give the names'),
         (None, 'cannot be read'),
     ],
 )
