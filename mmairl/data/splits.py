@@ -30,9 +30,7 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
     try:
         with open(path, newline='', encoding='utf-8-sig') as file:
             lines = file.readlines() or ['']
-            head, *rows = csv.reader(
-                lines, delimiter=max(',;\t', key=lines[0].count)
-            )  # all that spreadsheets write
+            head, *rows = csv.reader(lines, delimiter=max(',;\t', key=lines[0].count))  # all that spreadsheets write
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f'the table {path} cannot be read ({error}); give a CSV in UTF-8') from error
     if len(head) < 2:
