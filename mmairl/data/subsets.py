@@ -15,6 +15,7 @@ from mmairl.errors import UserError, explained, printable
 from mmairl.registry import DATASETS
 
 ARTIFACT = 'n00021939'  # WordNet's node
+BLOCK = 2**20  # images whose labels are sorted at once
 
 
 class ImageSubset(ViewDataset):
@@ -84,19 +85,30 @@ class LongTailed(ImageSubset):
     def __init__(self, dataset: dict, imbalance: float, seed: int = 0) -> None:
         super().__init__(dataset)
         labels, names = self.dataset.labels.numpy(), self.dataset.classes
-        unlabelled, *sizes = np.bincount(labels + 1, minlength=len(names) + 1).tolist()
-        order = labels.astype(np.min_scalar_type(-len(names))).argsort(kind='stable')  # a short type is sorted fast
-        by_class = np.split(order[unlabelled:], np.cumsum(sizes)[:-1])
+        blocks = [slice(first, first + BLOCK) for first in range(0, len(labels), BLOCK)]
+        sizes = sum(np.bincount(labels[block] + 1, minlength=len(names) + 1)[1:] for block in blocks)
         steps, generator = max(len(names) - 1, 1), torch.Generator().manual_seed(seed)
         wanted = [int(sizes[0] * (1 / imbalance) ** (label / steps)) for label in range(len(names))]
-        for label, (size, count) in enumerate(zip(sizes, wanted)):
+        starts = np.cumsum(sizes) - sizes  # of each class, where the images are sorted by class
+        kept = np.zeros(sizes.sum(), bool)
+        for label, (start, size, count) in enumerate(zip(starts, sizes.tolist(), wanted)):
             if not 0 < count <= size:
                 raise UserError(
                     f'class {names[label]} has {size} images and LongTailed.imbalance={imbalance} wants {count} of it, from '
                     f'{wanted[0]} of class {names[0]}; set another imbalance or data set'
                 )
-            by_class[label] = by_class[label][torch.randperm(size, generator=generator)[:count].numpy()]
-        self.indices = torch.from_numpy(np.sort(np.concatenate(by_class)))
+            kept[start + torch.randperm(size, generator=generator)[:count].numpy()] = True
+        indices, done = np.empty(sum(wanted), np.int32 if len(labels) < 2**31 else np.int64), 0
+        for block in blocks:
+            own = labels[block].astype(np.min_scalar_type(-len(names)))  # a short type is sorted ten times as fast
+            order = np.argsort(own, kind='stable')[(own < 0).sum() :]  # those without a class come first
+            there = np.bincount(own[order], minlength=len(names))
+            places = np.arange(len(order)) + np.repeat(starts + there - np.cumsum(there), there)
+            chosen = np.zeros(len(own), bool)
+            chosen[order[kept[places]]] = True
+            indices[done : done + chosen.sum()] = block.start + np.flatnonzero(chosen)
+            starts, done = starts + there, done + chosen.sum()
+        self.indices = torch.from_numpy(indices)
 
 
 @DATASETS.register_module()
