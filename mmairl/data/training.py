@@ -2,6 +2,7 @@
 
 import math
 import random
+import time
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import nullcontext
 from typing import Any
@@ -31,14 +32,14 @@ class TrainingImages(Dataset):
     image, 0 and 8 workers, one process and two, an interrupted and an uninterrupted run all see the same views.
 
     An unreadable image is replaced by the next readable one. `reasons` has a byte for each image, 0 or its Reason, in
-    memory that is shared with data workers, whichever of them met it; `allowed` is how many there may be. `tally` counts
-    those that each worker has met, since a hundred million marks are not counted at each.
+    memory that is shared with data workers, whichever of them met it; `allowed` is how many there may be. `tally` has a row for
+    each worker: unreadable images (a hundred million marks are not counted at each), images in all, and the seconds for them.
     """
 
     def __init__(self, dataset: Dataset, workers: bool = True) -> None:
         self.dataset = dataset
         self.reasons = torch.zeros(len(dataset), dtype=torch.uint8)
-        self.tally = torch.zeros(WORKERS, dtype=torch.int64)
+        self.tally = torch.zeros(WORKERS, 3, dtype=torch.float64)
         if workers:
             self.reasons.share_memory_()
             self.tally.share_memory_()
@@ -54,11 +55,25 @@ class TrainingImages(Dataset):
         Without seeds they must advance, or they would draw the same views for every batch.
         """
         pairs = [item if isinstance(item, tuple) else (item, None) for item in items]
+        began = time.perf_counter()
         with same_randomness() if any(seed is not None for _, seed in pairs) else nullcontext():
-            return [self.item(index, seed) for index, seed in pairs]
+            made = [self.item(index, seed) for index, seed in pairs]
+        self.own_tally[1:] += torch.tensor([len(made), time.perf_counter() - began])
+        return made
 
     def __getitem__(self, item: int | tuple[int, int]) -> Any:
         return self.__getitems__([item])[0]
+
+    @property
+    def own_tally(self) -> Tensor:
+        worker = get_worker_info()
+        return self.tally[worker.id % WORKERS if worker else 0]
+
+    @property
+    def rate(self) -> float:
+        """Images a second that all workers together can make."""
+        _, images, seconds = self.tally[self.tally[:, 2] > 0].T
+        return (images / seconds).sum().item()
 
     def item(self, index: int, seed: int | None) -> Any:
         """The image at this index, or the next readable one."""
@@ -75,15 +90,14 @@ class TrainingImages(Dataset):
                 return self.dataset[at]
             except UnreadableImage as fault:
                 self.reasons[at] = fault.reason
-                worker = get_worker_info()
-                self.tally[worker.id % WORKERS if worker else 0] += 1
-                if self.tally.sum() > self.allowed:  # two workers may have met the same one
+                self.own_tally[0] += 1
+                if self.tally[:, 0].sum() > self.allowed:  # two workers may have met the same one
                     self.refuse_too_many(self.met())
         raise AssertionError('the limit is below the number of images, so one of them was readable')
 
     def met(self) -> Tensor:
         """Index and reason of each unreadable image that this process has met: rows of two numbers."""
-        if not self.tally.any():
+        if not self.tally[:, 0].any():
             return torch.zeros(0, 2, dtype=torch.int64)
         unreadable = self.reasons.nonzero()
         return torch.cat([unreadable, self.reasons[unreadable].long()], 1)

@@ -114,8 +114,7 @@ QUANTITIES = (
     # Up to a fifth hides behind what else varies between steps; beyond, a faster loader is a faster run.
     Quantity(
         'data_share', 'share of time waiting for data', high=0.2, ceiling=0.5,
-        above='{} of the time goes by waiting for data: raise num_workers where there are cores, leave the views to the device '
-        '(configs/_base_/views/on_device.py), or pack the files where a network disk is slow (tools/pack.py)',
+        above='{} of the time goes by waiting for data: raise num_workers, or make the views on the device',
     ),
     Quantity('probe_accuracy', 'accuracy of the online probe'),
     Quantity('knn_accuracy', 'accuracy of the online k-NN, %'),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dist import is_main_process
+from mmengine.dist import get_world_size, is_main_process
 from mmengine.hooks import Hook, RuntimeInfoHook
 from mmengine.logging import HistoryBuffer, MessageHub
 from mmengine.runner import Runner
@@ -17,6 +17,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
+from mmairl.data.training import TrainingImages
+from mmairl.engine.runner import images_per_step
+from mmairl.machine import cores
 from mmairl.registry import HOOKS
 
 KEPT = 2000  # the widest window that a log averages over; mmengine keeps a million, in each checkpoint too
@@ -142,6 +145,8 @@ class ProgressHook(Hook):
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         done = runner.iter + 1
+        if done == self.first + self.interval and is_main_process():
+            feeding(runner, self.interval // 2)
         if self.progress is not None:
             due = self.every_n_train_iters(runner, self.interval) or done in (self.first + 1, runner.max_iters)
             self.progress.update(self.task, completed=done, description=values(runner) if due else None)
@@ -162,6 +167,23 @@ class ProgressHook(Hook):
         for handler in runner.logger.handlers:
             if type(handler) is logging.StreamHandler:
                 handler.setStream(sys.stdout)
+
+
+def feeding(runner: Runner, steps: int) -> None:
+    """Log how many images a second the data workers of this process can make, beside what its step takes."""
+    loader, times = runner.train_dataloader, runner.message_hub.log_scalars
+    if not isinstance(loader.dataset, TrainingImages) or 'train/data_time' not in times:
+        return
+    seconds, waited = (times[f'train/{name}'].mean(steps) for name in ('time', 'data_time'))
+    fed, taken = loader.dataset.rate, images_per_step(loader) / get_world_size() / max(seconds - waited, 1e-9)
+    said = f'{loader.num_workers} data workers can make {fed:.0f} images/s, and a step takes {taken:.0f} images/s'
+    if fed >= taken:
+        runner.logger.info(said)
+    else:
+        runner.logger.warning(
+            f'{said} and waits; raise train_dataloader.num_workers ({cores()} cores here), leave the views to the device '
+            '(configs/_base_/views/on_device.py), or pack the files where a network disk is slow (tools/pack.py)'
+        )
 
 
 def values(runner: Runner) -> str:

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import torch
 from mmengine.logging import HistoryBuffer, MessageHub
+from torch.utils.data import DataLoader
 
+from mmairl.data import training
+from mmairl.data.training import TrainingImages
 from mmairl.evaluation import features
 from mmairl.hooks import log
 from mmairl.hooks.log import KEPT, DeviceHistory, record
@@ -77,6 +80,25 @@ def test_a_run_prints_a_line_each_half_minute_with_the_time_left(monkeypatch, ca
         'training 65%  loss 6.250  0:02:48 left',
         'training 72%  loss 6.250  0:02:12 left',
     ]
+
+
+@pytest.mark.parametrize(('seconds', 'short'), [(0.08, False), (0.32, True)])
+def test_what_the_loader_can_feed_is_said_beside_what_a_step_takes(monkeypatch, seconds, short):
+    data = TrainingImages(list(range(64)), workers=False)
+    clock = SimpleNamespace(perf_counter=lambda: clock.now, now=0.0)
+    monkeypatch.setattr(training, 'time', clock)
+    monkeypatch.setattr(data, 'item', lambda index, seed: setattr(clock, 'now', clock.now + seconds / 8))
+    loader = DataLoader(data, batch_size=8, collate_fn=len)
+    assert list(loader) == [8] * 8 and data.rate == pytest.approx(8 / seconds)
+    hub, said = MessageHub('fed'), []
+    for _ in range(4):
+        hub.update_scalar('train/time', 0.1 + seconds)
+        hub.update_scalar('train/data_time', seconds)
+    logger = SimpleNamespace(info=said.append, warning=lambda text: said.append(f'warning: {text}'))
+    log.feeding(SimpleNamespace(train_dataloader=loader, message_hub=hub, logger=logger), 2)
+    told = f'0 data workers can make {8 / seconds:.0f} images/s, and a step takes 80 images/s'
+    assert [text.removeprefix('warning: ').partition(',')[0] for text in said] == [told.partition(',')[0]]
+    assert said[0].startswith('warning') == short == ('raise train_dataloader.num_workers' in said[0])
 
 
 def test_a_run_in_a_notebook_rewrites_one_line_with_a_bar(monkeypatch, capsys):
