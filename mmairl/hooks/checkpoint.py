@@ -35,6 +35,11 @@ class ExactCheckpointHook(CheckpointHook):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         trust_mmengine_checkpoints()  # for mmengine's own runner, whose reader refuses what it has written itself
+        if not re.fullmatch(r'[^/\\{}]*\{\}[^/\\{}]*\.pth', self.filename_tmpl):
+            raise UserError(
+                f"default_hooks.checkpoint.filename_tmpl='{self.filename_tmpl}' is not a plain file name with one {{}} for the "
+                "step; set one such as 'epoch_{}.pth'"
+            )
         self.writer = BackgroundWriter()
         self.due: int | None = None
         self.saved: str | None = None  # the last checkpoint of finite weights

@@ -210,6 +210,12 @@ def test_a_checkpoint_removes_nothing_but_what_the_hook_writes(tmp_path, toy_con
     assert sorted(path.name for path in work_dir.glob('*.pth')) == ['iter_1.pth', 'iter_3.pth', 'notes.pth']
 
 
+@pytest.mark.parametrize('name', ['/abs/{}.pth', '../{}.pth', 'a.pth', '{:999999999}.pth'])
+def test_a_template_that_is_not_a_plain_name_is_refused(name):
+    with pytest.raises(UserError, match='is not a plain file name'):
+        ExactCheckpointHook(filename_tmpl=name)
+
+
 def test_weights_that_are_not_finite_take_no_good_checkpoints_place(toy_config, monkeypatch):
     """A NaN where no loss shows it: in a statistic of the teacher."""
     cfg = toy_config(steps=4)
