@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,14 @@ def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
     script = tmp_path_factory.mktemp('script') / 'rank.sh'
     script.write_text(RANK)
     started = {}
+    # A fork of this process, which has torch's threads, died of itself at times.
+    context = multiprocessing.get_context('forkserver')
+    context.set_forkserver_preload(['mmairl.engine.torchrun'])
     for to in TOLD:
         for number in SIGNALS:
             folder = tmp_path_factory.mktemp('launcher')
             words = ('--nproc_per_node=2', '--max-restarts=1', '--no-python', 'bash', str(script), str(folder))
-            launcher = multiprocessing.get_context('fork').Process(target=launch, args=words)  # imports take seconds
+            launcher = context.Process(target=launch, args=words)
             launcher.start()
             started[to, number] = launcher, folder
     for (to, number), (launcher, folder) in started.items():
@@ -49,7 +53,8 @@ def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
         ranks = [int((folder / f'pid_{rank}').read_text()) for rank in (0, 1)]
         for process in dict(launcher=[launcher.pid], process=ranks[1:], all=[launcher.pid, *ranks])[to]:
             for each in (number, *SIGNALS):
-                os.kill(process, each)
+                with suppress(ProcessLookupError):  # it has left at the first
+                    os.kill(process, each)
     for launcher, _ in started.values():
         launcher.join()
     return {case: (launcher.exitcode, folder) for case, (launcher, folder) in started.items()}
