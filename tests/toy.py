@@ -17,6 +17,13 @@ from mmairl.registry import DATASETS, MODELS
 
 # A run formats its config's text five times, which takes longer than all steps of a toy.
 config_file.FormatCode = lambda text, **_: (text, True)
+NARROW = {  # options that make a config of `suggest` small
+    'model.backbone.stem_channels': 8,
+    'model.backbone.base_channels': 8,
+    'model.projector.in_channels': 64,
+    'model.projector.hidden_channels': 32,
+    'model.predictor.hidden_channels': 32,
+}
 RUNS = count()
 CONFIGS = Path(__file__).parent.parent / 'configs'
 

@@ -8,7 +8,7 @@ import argparse
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import mmairl  # noqa: F401  before torch, which takes seconds
@@ -44,7 +44,7 @@ from mmairl.study.runs import Run, lay_out, plan_runs
 from mmairl.study.scale import Scale, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, catalogue, read_study
-from mmairl.study.task_hours import task_hours
+from mmairl.study.task_hours import hours_of_tasks
 from mmairl.study.trials import trial_counts
 from mmairl.transfer.tasks import TASKS
 
@@ -214,18 +214,13 @@ def show_plan(study: Study, configs: dict, scale: Scale, tasks: Sequence[str], s
         f'at {scale.rate:g} images a second and device ({scale.rate_source})',
         highlight=False,
     )
-    show_task_hours(study, configs, scale, tasks, runs)
-
-
-def show_task_hours(study: Study, configs: dict, scale: Scale, tasks: Sequence[str], runs: Mapping[str, int]) -> None:
-    hours, unknown = Counter(), set()
-    for row in study.rows:
-        for task, each in task_hours(configs[row.name], tasks, scale).items():
-            hours[task] += (each or 0) * runs[row.name] * (row.untrained != 'pixels')
-            unknown |= {task} if each is None else set()
-    counted = ', '.join(f'{task} {spent:.1f} h' for task, spent in hours.items() if task not in unknown)
+    measured = {
+        name: number - seeds * trials.get(name, 0) for name, number in runs.items()
+    }  # trials by the criterion alone
+    hours, unknown = hours_of_tasks(study, configs, tasks, scale, measured)
+    counted = ', '.join(f'{task} {spent:.1f} h' for task, spent in hours.items()) or 'not known'
     rest = f'; not known before their data are there: {", ".join(sorted(unknown))}' if unknown else ''
-    say(f'tasks take on top, by the FLOPs of their images: {counted or "not known"}{rest}')
+    say(f'tasks take on top, by the FLOPs of their images: {counted}{rest}')
 
 
 def show_status(runs: list[Run]) -> None:

@@ -1,7 +1,9 @@
 """The hours of the tasks that follow pre-training, before they begin."""
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from mmengine.config import Config
 
@@ -10,21 +12,38 @@ from mmairl.evaluation.sets import innermost
 from mmairl.study.measure import data_of, is_local, recipe
 from mmairl.study.plan import MEASURED, counted_flops, flops_per_image
 from mmairl.study.scale import Scale, resolve
-from mmairl.study.spec import Row
+from mmairl.study.spec import Row, Study
 
 BATCH = 64  # to count with; virtual replicas of batch norm want some images each
 
 
-def task_hours(cfg: Config, tasks: Sequence[str], scale: Scale) -> dict[str, float | None]:
+def hours_of_tasks(
+    study: Study, configs: Mapping[str, Config], tasks: Sequence[str], scale: Scale, runs: Mapping[str, int]
+) -> tuple[dict[str, float], set[str]]:
+    """Return the hours of each task over all rows, of which so many `runs` are measured, and the tasks that cannot be told."""
+    trials, hours, unknown = {task: of.trials for task, of in study.tune.items()}, Counter(), set()
+    for row in study.rows:
+        if row.untrained == 'pixels':
+            continue
+        for task, each in task_hours(configs[row.name], tasks, scale, trials).items():
+            hours[task] += (each or 0) * runs[row.name]
+            unknown |= {task} if each is None else set()
+    return {task: spent for task, spent in hours.items() if task not in unknown}, unknown
+
+
+def task_hours(
+    cfg: Config, tasks: Sequence[str], scale: Scale, trials: Mapping[str, int] | None = None
+) -> dict[str, float | None]:
     """Return the hours of each task on one device, from the FLOPs of its images and the scale's rate.
 
     Protocols on the features of one data set share them. None where only the data themselves tell how many images they are.
+    A task that is tuned has so many `trials` in place of its recipe's.
     """
     rate = (flops_per_image(resolve(Row('', MEASURED), scale)) or 0) * scale.rate
     hours, extracted = {}, set()
     for task in tasks:
         protocol, _, elsewhere = task.partition('#')[0].partition('@')
-        spent = _task_flops(cfg, task, scale) if is_local(task) and rate else None
+        spent = _task_flops(cfg, task, scale, (trials or {}).get(task)) if is_local(task) and rate else None
         hours[task] = spent and spent / rate / 3600
         if protocol in ON_FEATURES:
             hours[task] = 0.0 if elsewhere in extracted else hours[task]
@@ -32,16 +51,22 @@ def task_hours(cfg: Config, tasks: Sequence[str], scale: Scale) -> dict[str, flo
     return hours
 
 
-def _task_flops(cfg: Config, task: str, scale: Scale) -> float | None:
+def _task_flops(cfg: Config, task: str, scale: Scale, trials: int | None) -> float | None:
     data, trains = data_of(task) or cfg, recipe(cfg, task)
-    labelled, own = innermost(data.evaluation.train), innermost(cfg.train_dataloader.dataset)
-    images = labelled.get('count') or (scale.images if labelled.get('root') == own.get('root') else None)
-    if trains and 'max_iters' in trains.train_cfg:
-        images = trains.train_cfg.max_iters * trains.total_batch_size
-    elif trains:
-        images = images and images * trains.train_cfg.max_epochs
-    if images and trains.get('trials'):
-        images *= len(trains.trials) + 1  # each of them, and the best of them for the test
+    images, tested = _images(cfg, data.evaluation.train, scale), innermost(data.evaluation.test)
+    sizes = [step['size'] for step in chain([tested], *tested.get('views', [])) if 'size' in step]
+    if trains:
+        length, trials = trains.train_cfg, trials or len(trains.get('trials') or ())
+        seen = (
+            length.max_iters * trains.total_batch_size
+            if 'max_iters' in length
+            else images and images * length.max_epochs
+        )
+        images = seen and seen * (trials + 1)  # the best of them once more for the test
+        if task.startswith('linear') and data.evaluation.get('sweep'):  # all pairs in a pass, and the best once more
+            images = images and 2 * images
+    if not images or not sizes:
+        return None
     network = dict(
         type='Classifier',
         backbone=cfg.model.backbone.to_dict(),
@@ -49,6 +74,12 @@ def _task_flops(cfg: Config, task: str, scale: Scale) -> float | None:
         classes=1000,
         frozen=not trains or trains.model.get('frozen', False),
     )
-    tested = innermost(data.evaluation.test)
-    size = [step['size'] for step in [tested, *tested.get('views', [[]])[0]] if 'size' in step][-1]
-    return images and images * counted_flops(json.dumps(network), (size,), BATCH)
+    return images * counted_flops(json.dumps(network), (sizes[-1],), BATCH)
+
+
+def _images(cfg: Config, labelled: Mapping, scale: Scale) -> int | None:
+    """Return how many labelled images there are, where the config or the scale says it; a part of a set does not."""
+    root = innermost(cfg.get('train_dataloader', {}).get('dataset', {})).get('root')
+    if 'dataset' in labelled:
+        return None
+    return labelled.get('count') or (scale.images if root and labelled.get('root') == root else None)

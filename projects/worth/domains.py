@@ -14,7 +14,7 @@ SIDE = 32  # pixels
 
 @dataclass(frozen=True)
 class Domain:
-    """What decides the class, and how many images and labels there are."""
+    """A drawn set of images: the cue that decides the class, and how many images and labels there are."""
 
     name: str
     by: str  # outline, texture or colour

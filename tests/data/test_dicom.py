@@ -10,7 +10,7 @@ from mmairl.data.dicom import decode_dicom
 from mmairl.data.folders import UnlabelledFolder
 from mmairl.data.images import Reason, UnreadableImage
 
-pydicom = pytest.importorskip('pydicom')
+pydicom = pytest.importorskip('pydicom', reason='pydicom is not installed (pip install pydicom)')
 MAX = 10**6
 
 

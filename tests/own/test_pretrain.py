@@ -11,6 +11,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from toy import NARROW
 
 import mmairl
 from mmairl.analysis.measures import training_loss
@@ -19,14 +20,6 @@ from mmairl.engine.checkpoint import settings
 from mmairl.errors import UserError
 from mmairl.own.suggest import config_for, suggest
 from mmairl.weights.read import load_checkpoint, read_backbone
-
-NARROW = {
-    'model.backbone.stem_channels': 8,
-    'model.backbone.base_channels': 8,
-    'model.projector.in_channels': 64,
-    'model.projector.hidden_channels': 32,
-    'model.predictor.hidden_channels': 32,
-}
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from toy import NARROW
 
 import mmairl
 from mmairl.data.folders import UnlabelledFolder
@@ -19,13 +20,6 @@ from mmairl.own import worth as module
 from mmairl.own.task import lay_out, read_task
 from projects.worth.simulate import verdict
 
-NARROW = {
-    'model.backbone.stem_channels': 8,
-    'model.backbone.base_channels': 8,
-    'model.projector.in_channels': 64,
-    'model.projector.hidden_channels': 32,
-    'model.predictor.hidden_channels': 32,
-}
 QUICK = dict(size=16, batch=32, workers=0, epochs=1, options=NARROW)
 
 

@@ -62,7 +62,7 @@ def network(name: str, level: int) -> tuple[BaseModel, dict]:
 
 @quiet()
 def our_moves(name: str, level: int) -> Moves:
-    """What the first steps of an end change, by our code."""
+    """Return how the first steps of an end move the weights, by our code."""
     model, optimizer = network(name, level)
     wrapper = build_optim_wrapper(model, optimizer)
     step = training_loop(model, wrapper, batch(), [MomentumHook(TAU)])

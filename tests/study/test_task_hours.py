@@ -1,10 +1,11 @@
 import pytest
 
+from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.study.plan import cost
 from mmairl.study.scale import read_scale, resolve
-from mmairl.study.spec import Row
-from mmairl.study.task_hours import task_hours
+from mmairl.study.spec import Row, Study
+from mmairl.study.task_hours import hours_of_tasks, task_hours
 
 
 def hours(scale: str, *tasks: str) -> tuple[dict, float]:
@@ -22,10 +23,29 @@ def test_a_linear_classifier_costs_a_forward_pass_an_image_and_epoch():
 
 
 def test_what_only_the_data_tell_is_not_guessed():
-    tasks, _ = hours('in100', 'knn', 'svm@voc2007_r50', 'voc0712')
-    assert tasks['knn'] and tasks['svm@voc2007_r50'] is None and tasks['voc0712'] is None
+    unknown = (
+        'svm@voc2007_r50',
+        'voc0712',
+        'finetune@imagenet_1pct_r50',
+        'knn@digits_r18',
+    )  # other sets, and a part of one
+    tasks, _ = hours('in100', 'knn', *unknown)
+    assert tasks['knn'] and not any(tasks[task] for task in unknown)
+    tasks, _ = hours('demo', 'knn@digits_r18')  # which has no root, as Shapes has none
+    assert tasks == {'knn@digits_r18': None}
+
+
+def test_networks_from_elsewhere_and_tuned_tasks_are_counted():
+    register()
+    scale = read_scale('demo')
+    cfg = load_config('mmairl::evaluation/shapes_r18.py')  # without a data set to train on
+    (plain,), (tuned,) = (task_hours(cfg, ['finetune'], scale, of).values() for of in ({}, {'finetune': 6}))
+    assert tuned == pytest.approx(7 * plain)
+    study = Study(title='', rows=(Row('a', ''), Row('b', '', untrained='pixels')), tune={})
+    found, unknown = hours_of_tasks(study, {'a': cfg}, ['finetune', 'voc0712'], scale, {'a': 3, 'b': 1})
+    assert found == {'finetune': pytest.approx(3 * plain)} and unknown == {'voc0712'}
 
 
 def test_tasks_of_the_demo_take_no_longer_than_its_training():
     tasks, training = hours('demo', 'linear', 'finetune')
-    assert max(tasks.values()) < training  # BYOL's fine-tuning on a grid takes 73 hours
+    assert max(tasks.values()) < training  # BYOL's fine-tuning over its grid takes 73 hours
