@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from mmairl.study.numbers.statistics import LEVEL, holm
+from mmairl.study.numbers.statistics import LEVEL, holm, interval
 
 LABELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # of each class
 STRENGTHS = np.logspace(-6, 1, 15)  # of the penalty, for rows of length one
@@ -127,10 +127,10 @@ def judged(right: Right, weight: np.ndarray, own: Sequence[str], labelled: int) 
     keep, pays = len(rest) * max(p_less) < LEVEL, bool(better.any())
     leading = max((o for o, fine in zip(own, better) if fine or not pays), key=score.get)
     estimate, error, freedom = found[leading][best]
-    half = stats.t.ppf(1 - LEVEL / 2, freedom) * error
+    ends = interval(estimate, error, freedom)
     word = 'keep' if keep else 'pays' if pays else 'undecided'
     more = more_labels(estimate, error, labelled) if word == 'undecided' else 0
-    return Verdict(word, leading, best, estimate, estimate - half, estimate + half, more)
+    return Verdict(word, leading, best, estimate, ends['low'], ends['high'], more)
 
 
 def more_labels(estimate: float, error: float, labelled: int) -> int:
