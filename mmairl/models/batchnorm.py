@@ -182,6 +182,37 @@ class _OfViews(torch.autograd.Function):
         return torch.cat(to_x) if views > 1 else to_x[0], *of_layer, None
 
 
+class _OfOwnViews(torch.autograd.Function):
+    """The same on one process: a kernel forward and one backward for each view."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: 'SyncBN') -> Tensor:
+        x = dense(x, like=x)
+        made, statistics = torch.empty_like(x), []
+        settings = weight, bias, layer.running_mean, layer.running_var, True, layer.momentum, layer.eps
+        for view, out in zip(x.chunk(PASS.views), made.chunk(PASS.views)):
+            own = [x.new_empty(0, dtype=torch.promote_types(x.dtype, torch.float32)) for _ in range(2)]
+            torch.ops.aten.native_batch_norm.out(view, *settings, out=out, save_mean=own[0], save_invstd=own[1])
+            statistics += own
+        ctx.eps = layer.eps
+        ctx.save_for_backward(x, weight, *statistics)
+        return made
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
+        x, weight, *statistics = ctx.saved_tensors
+        views, affine = len(statistics) // 2, weight is not None
+        given = zip(dense(grad, like=x).chunk(views), x.chunk(views), statistics[::2], statistics[1::2])
+        made = [
+            torch.ops.aten.native_batch_norm_backward(
+                view_grad, view, weight, None, None, mean, invstd, True, ctx.eps, [True, affine, affine]
+            )
+            for view_grad, view, mean, invstd in given
+        ]
+        to_x, *of_layer = zip(*made)
+        return torch.cat(to_x), *(reduce(torch.add, parts) if affine else None for parts in of_layer), None
+
+
 def dense(tensor: Tensor, like: Tensor) -> Tensor:
     """A tensor in one piece, with channels last where the other's are."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(like.ndim, torch.contiguous_format)
@@ -219,7 +250,8 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
     def _of_views(self, x: Tensor) -> Tensor:
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(PASS.views)
-        return _OfViews.apply(x, self.weight, self.bias, self)
+        function = _OfOwnViews if get_world_size() == 1 else _OfViews
+        return function.apply(x, self.weight, self.bias, self)
 
 
 @contextmanager
