@@ -18,6 +18,10 @@ from mmairl.weights.init import fitted
 from mmairl.weights.load import require_same_keys
 from mmairl.weights.read import Backbone, read_backbone
 
+FEATURES = (
+    "the student's, pooled after the backbone"  # a hidden factor: what `load_backbone` and `pooled` do unless told
+)
+
 
 def load_backbone(
     cfg: Config, checkpoint: str | Path | Backbone | None = None, part: str = 'student', seed: int = 0

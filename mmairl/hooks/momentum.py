@@ -41,6 +41,10 @@ class MomentumHook(Hook):
             )
         self.base, self.schedule = base, schedule
 
+    @staticmethod
+    def hidden_factors(schedule: str = 'cosine', **_: object) -> dict[str, str]:
+        return {"teacher's update": f'each optimizer step k = 1..K, {schedule}'}
+
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         model = network_of(runner)
         teacher = getattr(model, 'teacher', None)

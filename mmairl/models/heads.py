@@ -29,6 +29,11 @@ class PairwiseHead(nn.Module):
         terms = {name: torch.stack([pair[name] for pair in pairs]) for name in pairs[0]}
         return {name: term.sum() if name == 'loss' else term.mean() for name, term in terms.items()}
 
+    @staticmethod
+    def hidden_factors(**_: object) -> dict[str, str]:
+        """What libraries differ in and papers seldom print; read by `study.factors`."""
+        return {'directions of the loss': 'summed', 'clamps in the loss': 'none'}
+
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
         """The loss of one view's predictions and another's targets, not normalised; the negatives are unit vectors."""
         raise NotImplementedError

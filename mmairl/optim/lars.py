@@ -49,6 +49,10 @@ class LARS(Optimizer):
         hyper = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta, inside=inside)
         super().__init__(split(params), hyper)
 
+    @staticmethod
+    def hidden_factors(inside: bool = True, **_: object) -> dict[str, str]:
+        return {'rate': f'{"inside" if inside else "outside"} of the momentum buffer'}
+
     @torch.no_grad()
     def step(self) -> None:
         """Move every parameter that has a gradient."""

@@ -102,8 +102,16 @@ def _equal_stages(page: Page, found: Mapping[str, list[float]], stages: Sequence
     print_table(stages, [(name, [f'{value:.4f}' for value in line]) for name, line in found.items()])
 
 
-def geometry_page(subjects: Subjects, images: Images, method: str, anew: bool, out: Path, seed: int) -> Path:
-    """Every instrument that needs one network, over any number of them."""
+def geometry_page(
+    subjects: Subjects,
+    images: Images,
+    method: str,
+    anew: bool,
+    out: Path,
+    seed: int,
+    published: Mapping[str, Mapping[str, float]] = {},
+) -> Path:
+    """Every instrument that needs one network, over any number of them; published numbers of a network stand below its own."""
     networks = _networks(subjects, images, anew)
     page = Page('Geometry', f'How each network lays out {len(images)} images, and what it has learned to ignore.')
     features, measured, kept = {}, {}, {}
@@ -113,7 +121,7 @@ def geometry_page(subjects: Subjects, images: Images, method: str, anew: bool, o
         measured[name] = _measure(network, images, features[name], seed)
         few = torch.cat([batch for batch, _ in zip(images.raw(), range(-(-CHANGED // images.batch_size)))])[:CHANGED]
         kept[name] = invariance(embed, few)
-    _add_geometry(page, features, measured, out)
+    _add_geometry(page, features, measured, published, out)
     add_invariance(page, kept)
     rows = [(name, change, *values) for name, of in kept.items() for change, values in of.items()]
     save_table(('network', 'change', *(f'strength {s}' for s in STRENGTHS)), rows, out / 'invariance')
@@ -138,13 +146,34 @@ def _measure(network: nn.Module, images: Images, x: Tensor, seed: int) -> tuple[
     return alignment(first, second), uniformity(x), rankme(x), spread(x)
 
 
+def beside_published(
+    columns: Sequence[str], measured: Mapping[str, Sequence[float]], published: Mapping[str, Mapping[str, float]]
+) -> list[tuple[str, list[str]]]:
+    """Return the rows of a table: a network's measured numbers, and below them what was published of it.
+
+    >>> beside_published(['alignment', 'spread'], {'BYOL': [0.5, 0.91]}, {'BYOL': {'top1': 71.9, 'alignment': 0.25}})
+    [('BYOL', ['0.500', '0.910']), ('BYOL, as published', ['0.25', '–'])]
+    """
+    shown = []
+    for name, row in measured.items():
+        shown.append((name, [f'{value:.3f}' if value == value else '–' for value in row]))
+        printed = published.get(name, {})
+        if printed.keys() & {*columns}:
+            shown.append((f'{name}, as published', [str(printed.get(column, '–')) for column in columns]))
+    return shown
+
+
 def _add_geometry(
-    page: Page, features: Mapping[str, Tensor], numbers: Mapping[str, tuple[float, ...]], out: Path
+    page: Page,
+    features: Mapping[str, Tensor],
+    numbers: Mapping[str, tuple[float, ...]],
+    published: Mapping[str, Mapping[str, float]],
+    out: Path,
 ) -> None:
     columns = ('alignment', 'uniformity', 'RankMe', 'spread')
     rows = [(name, *row, features[name].shape[1], len(features[name])) for name, row in numbers.items()]
     save_table(('network', *columns, 'dimensions', 'images'), rows, out / 'geometry')
-    shown = [(name, [f'{v:.3f}' if v == v else '–' for v in row]) for name, row in numbers.items()]
+    shown = beside_published(columns, numbers, published)
     page.tell('four_numbers', figure=html_table(columns, shown))
     print_table(columns, shown)
     spectra = {name: spectrum(x) for name, x in features.items()}

@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.registry import Registry
 
 from mmairl.configs import walk
 from mmairl.data.images import decoder
 from mmairl.data.shards.index import index_of, shards_at
+from mmairl.evaluation.backbone import FEATURES
 from mmairl.evaluation.identity import code_identity
 from mmairl.evaluation.sets import innermost
-from mmairl.models.heads import PairwiseHead
-from mmairl.registry import MODELS
+from mmairl.registry import HOOKS, MODELS, OPTIMIZERS
 
 # The parts of a config that decide what a training computes.
 RUNS = (
@@ -88,28 +89,35 @@ def _step(step: dict) -> str:
 
 
 def hidden_factors(cfg: Config) -> dict[str, str]:
-    """Return the factors that papers seldom print and libraries differ in (projects/parity), for a run of this config here."""
-    model, momentum, code = cfg.model, cfg.default_hooks.get('momentum'), code_identity()
-    directions = teacher = 'none'
+    """Return the factors that papers seldom print and libraries differ in (projects/parity), for a run of this config here.
+
+    A head, an optimizer and a hook state their own.
+    """
+    model, momentum = cfg.model, cfg.default_hooks.get('momentum')
+    found = {
+        "teacher's update": 'none',
+        'rate': 'outside of the momentum buffer',
+        **_stated(OPTIMIZERS, cfg.optim_wrapper.optimizer),
+    }
     if model.type == 'Siamese':
-        summed = issubclass(MODELS.get(model.head.type), PairwiseHead)
-        both = 'summed' if summed else f'by the rule of {model.head.type}'
-        directions = both if model.get('symmetric', True) else 'one'
-    if momentum and directions != 'none' and model.get('target', 'teacher') == 'teacher':
-        teacher = f'each optimizer step k = 1..K, {momentum.get("schedule", "cosine")}'
-    inside = cfg.optim_wrapper.optimizer.type == 'LARS' and cfg.optim_wrapper.optimizer.get('inside', True)
+        found |= {'directions of the loss': f'by the rule of {model.head.type}', **_stated(MODELS, model.head)}
+        if not model.get('symmetric', True):
+            found['directions of the loss'] = 'one'
+        if momentum and model.get('target', 'teacher') == 'teacher':
+            found |= _stated(HOOKS, momentum)
     precision = (cfg.get('fast') or {}).get('precision') or cfg.optim_wrapper.get('dtype')
-    return {
-        'directions of the loss': directions,
-        'clamps in the loss': 'none',
-        "teacher's update": teacher,
-        'rate': f'{"inside" if inside else "outside"} of the momentum buffer',
+    return found | {
         'precision': precision or "float32 (convolutions by torch's default, TF32 on GPUs that have it)",
-        'image decoder': f'{decoder()}, {code["jpeg"]}',
+        'image decoder': f'{decoder()}, {code_identity()["jpeg"]}',
         'images': images_of(cfg.train_dataloader.dataset),
-        'features': "the student's, pooled after the backbone",
+        'features': FEATURES,
         'score': 'of the last checkpoint, not the best over epochs',
     }
+
+
+def _stated(registry: Registry, part: dict) -> dict[str, str]:
+    settings = {key: value for key, value in part.items() if key != 'type'}
+    return getattr(registry.get(part['type']), 'hidden_factors', lambda **_: {})(**settings)
 
 
 def images_of(described: dict) -> str:

@@ -56,6 +56,10 @@ class DINOHead(PairwiseHead):
             self.move_centre(torch.cat(list(k.values())))
         return terms
 
+    @staticmethod
+    def hidden_factors(**_: object) -> dict[str, str]:
+        return {**PairwiseHead.hidden_factors(), 'directions of the loss': 'averaged'}
+
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
         return dict(loss=-(k * q).sum(dim=1).mean(), key_entropy=torch.special.entr(k).sum(dim=1).mean())
 
