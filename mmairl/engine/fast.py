@@ -4,7 +4,7 @@
         precision='bfloat16',  # products in half the width; also 'float16', 'tf32', or 'float32': exact, no TF32
         channels_last=True,    # images and weights lie in memory as the convolution kernels want them
         checkpointing=False,   # blocks are computed again in the backward pass: less memory, a third more time
-        compile=True,          # kernels fused by torch.compile; True, or its options
+        compile=True,          # kernels fused by torch.compile; True, or its options: mode='reduce-overhead' adds CUDA graphs
         fused=True,            # SGD or Adam in one pass over the memory
     )
 
@@ -35,6 +35,7 @@ PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 FORMS = (
     64  # compiled forms of one block: by width, stride, side, mode; torch's 8 leave the student of a ResNet-50 eager
 )
+GRAPHS = ('reduce-overhead', 'max-autotune')  # torch's modes that replay what is compiled as CUDA graphs
 FUSED = ('SGD', 'Adam', 'AdamW')  # torch's optimizers with such a form
 
 
@@ -106,8 +107,14 @@ def compiled_parts(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def compile_parts(model: nn.Module, options: dict) -> None:
-    """Have torch compile these parts when they first run, and say what stays eager."""
+    """Have torch compile these parts when they first run, and say what stays eager.
+
+    What CUDA graphs put out stays until the network's next pass, so teacher, student and loss of a step see the same numbers.
+    """
     import torch._dynamo  # takes a second
+
+    if options.get('mode') in GRAPHS:
+        model.register_forward_pre_hook(lambda *_: torch.compiler.cudagraph_mark_step_begin())
 
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, FORMS)
     for layer in model.modules():

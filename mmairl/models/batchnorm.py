@@ -241,7 +241,7 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or get_world_size() == PASS.views == 1:
             return super().forward(x)
-        fused = torch.compiler.is_compiling() or x.device.type not in ('cpu', 'cuda')
+        fused = torch.compiler.is_compiling() or x.device.type not in ('cpu', 'cuda', 'meta')
         if get_world_size() == 1 and fused:
             return torch.cat([super(SyncBN, self).forward(view) for view in x.chunk(PASS.views)])
         return self._of_views(x)

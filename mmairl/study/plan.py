@@ -9,6 +9,8 @@ from itertools import zip_longest
 import torch
 from mmengine.config import Config
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves  # both private: torch's public counter counts FLOPs alone
 
 from mmairl.data.views import channels_of
 from mmairl.evaluation.sets import innermost
@@ -18,6 +20,9 @@ from mmairl.study.spec import Row
 
 MEASURED = 'mocov2plus_r50_200e.py'  # the config that a scale's rate is of
 BYTES = 4
+BALANCE = (
+    15  # FLOPs in the time of a byte from memory, in float32: 17 of a V100, 10 of an A100 and about as many of a CPU
+)
 
 
 @dataclass(frozen=True)
@@ -25,15 +30,15 @@ class Cost:
     """The cost of one run, without the tasks after pre-training."""
 
     epochs: float  # of the scale's images, whatever part of them the row sees
-    hours: float  # on one device, at the scale's rate times the FLOPs of the config that it is of
+    hours: float  # on one device, at the scale's rate times the work of the config that it is of
     gigabytes: float  # of checkpoints that are kept
 
 
 def cost(cfg: Config, scale: Scale) -> Cost:
     kept = cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1)
     epochs = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size / scale.images
-    own, usual = flops_per_image(cfg), flops_per_image(resolve(Row('', MEASURED), scale))
-    share = own / usual if own and usual else 1.0
+    own, usual = work_per_image(cfg), work_per_image(resolve(Row('', MEASURED), scale))
+    share = own.time / usual.time if own and usual else 1.0
     hours = epochs * scale.images * share / scale.rate / 3600
     return Cost(epochs, hours, checkpoint_bytes(json.dumps(cfg.model.to_dict())) * max(1, kept) / 1e9)
 
@@ -59,8 +64,26 @@ def epochs(cfg: Config) -> float:
     return cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size
 
 
+@dataclass(frozen=True)
+class Work:
+    """The work on an image: FLOPs, of which a multiply-add is two, and the bytes that are read and written in float32."""
+
+    flops: int
+    bytes: int
+
+    @property
+    def time(self) -> float:
+        """In FLOPs; a norm has few of them and takes as long as its bytes."""
+        return self.flops + BALANCE * self.bytes
+
+
 def flops_per_image(cfg: Config) -> int | None:
-    """Count the FLOPs of a step per image, with all views, the teacher and the backward pass; a multiply-add is two.
+    work = work_per_image(cfg)
+    return work and work.flops
+
+
+def work_per_image(cfg: Config) -> Work | None:
+    """Count the work of a step per image, with all views, the teacher and the backward pass.
 
     None where the config does not say how large the views are, or the network cannot run without numbers.
     """
@@ -71,18 +94,18 @@ def flops_per_image(cfg: Config) -> int | None:
     if not sizes or not all(sizes):
         return None
     batch = cfg.get('total_batch_size') or cfg.train_dataloader.batch_size
-    return counted_flops(json.dumps(cfg.model.to_dict()), tuple(size for (size,) in sizes), batch)
+    return counted_work(json.dumps(cfg.model.to_dict()), tuple(size for (size,) in sizes), batch)
 
 
 @cache
-def counted_flops(model_config: str, sizes: Sequence[int], batch: int) -> int | None:
+def counted_work(model_config: str, sizes: Sequence[int], batch: int) -> Work | None:
     """Counted on tensors that have a shape and no numbers, so that nothing is computed; most rows share a network."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 
     model = MODELS.build(json.loads(model_config)).to('meta')
     for head in (getattr(model, 'head', None), Uncounted()):
         model.head = head
-        with torch.device('meta'), FlopCounterMode(display=False) as counter:
+        with torch.device('meta'), FlopCounterMode(display=False) as counter, BytesMoved() as moved:
             channels, label = channels_of(model.backbone) or 3, torch.zeros(batch, dtype=torch.int64)
             views = [torch.empty(batch, channels, size, size) for size in sizes]
             try:
@@ -91,8 +114,20 @@ def counted_flops(model_config: str, sizes: Sequence[int], batch: int) -> int | 
                     loss.backward()
             except RuntimeError:  # torch's, of a step that looks at a number
                 continue
-        return counter.get_total_flops() // batch
+        return Work(counter.get_total_flops() // batch, moved.total // batch)
     return None
+
+
+class BytesMoved(TorchDispatchMode):
+    """Counts what each operator reads and writes, as if nothing stayed in a cache."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if not func.is_view and 'empty' not in func.name():
+            self.total += sum(x.nbytes for x in tree_leaves((args, made)) if isinstance(x, torch.Tensor))
+        return made
 
 
 class Uncounted(nn.Module):

@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmairl.evaluation.protocol import ON_FEATURES
 from mmairl.evaluation.sets import innermost
 from mmairl.study.measure import data_of, is_local, recipe
-from mmairl.study.plan import MEASURED, counted_flops, flops_per_image
+from mmairl.study.plan import MEASURED, counted_work, work_per_image
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row, Study
 
@@ -34,16 +34,17 @@ def hours_of_tasks(
 def task_hours(
     cfg: Config, tasks: Sequence[str], scale: Scale, trials: Mapping[str, int] | None = None
 ) -> dict[str, float | None]:
-    """Return the hours of each task on one device, from the FLOPs of its images and the scale's rate.
+    """Return the hours of each task on one device, from the work on its images and the scale's rate.
 
     Protocols on the features of one data set share them. None where only the data themselves tell how many images they are.
     A task that is tuned has so many `trials` in place of its recipe's.
     """
-    rate = (flops_per_image(resolve(Row('', MEASURED), scale)) or 0) * scale.rate
+    usual = work_per_image(resolve(Row('', MEASURED), scale))
+    rate = usual.time * scale.rate if usual else 0
     hours, extracted = {}, set()
     for task in tasks:
         protocol, _, elsewhere = task.partition('#')[0].partition('@')
-        spent = _task_flops(cfg, task, scale, (trials or {}).get(task)) if is_local(task) and rate else None
+        spent = _task_work(cfg, task, scale, (trials or {}).get(task)) if is_local(task) and rate else None
         hours[task] = spent and spent / rate / 3600
         if protocol in ON_FEATURES:
             hours[task] = 0.0 if elsewhere in extracted else hours[task]
@@ -51,7 +52,7 @@ def task_hours(
     return hours
 
 
-def _task_flops(cfg: Config, task: str, scale: Scale, trials: int | None) -> float | None:
+def _task_work(cfg: Config, task: str, scale: Scale, trials: int | None) -> float | None:
     data, trains = data_of(task) or cfg, recipe(cfg, task)
     images, tested = _images(cfg, data.evaluation.train, scale), innermost(data.evaluation.test)
     sizes = [step['size'] for step in chain([tested], *tested.get('views', [])) if 'size' in step]
@@ -74,7 +75,7 @@ def _task_flops(cfg: Config, task: str, scale: Scale, trials: int | None) -> flo
         classes=1000,
         frozen=not trains or trains.model.get('frozen', False),
     )
-    return images * counted_flops(json.dumps(network), (sizes[-1],), BATCH)
+    return images * counted_work(json.dumps(network), (sizes[-1],), BATCH).time
 
 
 def _images(cfg: Config, labelled: Mapping, scale: Scale) -> int | None:

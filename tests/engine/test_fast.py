@@ -74,6 +74,19 @@ def test_a_hook_that_comes_and_goes_is_called_and_nothing_is_compiled_anew(netwo
     assert seen == [1] and torch._dynamo.utils.counters['stats']['unique_graphs'] == 0
 
 
+def test_a_step_begins_where_graphs_may_be_replayed_over_what_they_have_put_out(network, monkeypatch):
+    """On a CPU nothing becomes a graph; what is put out before a mark is written over after it on a GPU."""
+    begun = []
+    monkeypatch.setattr(torch.compiler, 'cudagraph_mark_step_begin', lambda: begun.append(1))
+    for mode, marks in (('reduce-overhead', 2), ('default', 0)):
+        begun.clear()
+        model = make_fast(network(), dict(compile=dict(mode=mode)))
+        monkeypatch.setattr(model, 'loss', lambda given: begun.append('passed') or {'loss': 0})
+        for _ in range(2):
+            model(views(torch.float32), mode='loss')
+        assert begun == ([1, 'passed'] * 2 if marks else ['passed'] * 2)
+
+
 RESNET = dict(type='mmpretrain.ResNet', norm_cfg=dict(type='SyncBN'))
 VIT = dict(embed_dims=64, num_layers=3, num_heads=2, feedforward_channels=128)
 PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)

@@ -13,7 +13,7 @@ from mmairl.engine import launch
 from mmairl.engine.launch import register
 from mmairl.evaluation.identity import key_of
 from mmairl.study.numbers.costs import at_equal_cost, costs
-from mmairl.study.plan import cost, flops_per_image
+from mmairl.study.plan import BytesMoved, cost, flops_per_image, work_per_image
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row
 from mmairl.study.start import RecordStart
@@ -43,6 +43,15 @@ def test_flops_are_those_counted_by_hand():
     sizeless = network(True, None)
     sizeless.train_dataloader.dataset.dataset.views = [[dict(type='RandomFlip', p=0.5)]] * 2
     assert flops_per_image(sizeless) is None
+
+
+def test_bytes_are_those_read_and_written_and_a_view_moves_none():
+    x, weight = torch.empty(6, 10, device='meta'), torch.empty(10, 20, device='meta')
+    with BytesMoved() as moved:
+        product = x @ weight  # 60 + 200 + 120 numbers
+        torch.cat([product.view(120), product.flatten()]).relu_()  # 240 + 240, and 240 twice
+        torch.empty(1000, device='meta')
+    assert moved.total == 4 * (380 + 480 + 480)
 
 
 def row(name: str, on: str | None, flops: int, images: int, scores: list[float], **changes) -> dict:
@@ -103,10 +112,12 @@ def test_a_run_records_the_order_of_the_images_that_it_starts_from(tmp_path, toy
     assert json.loads((tmp_path / 'start.json').read_text())['order'] == key_of({'images': order})
 
 
-def test_planned_hours_follow_the_flops_of_the_network():
+def test_planned_hours_follow_the_work_of_the_network():
     scale, rows = read_scale('in1k'), ['architectures/byol_r18_100e.py', 'architectures/byol_r101_100e.py']
     small, large = (resolve(Row('', row), scale) for row in rows)
-    ratio = flops_per_image(large) / flops_per_image(small)
-    assert cost(large, scale).hours / cost(small, scale).hours == pytest.approx(ratio) and 3 < ratio < 5
+    works = [work_per_image(cfg) for cfg in (large, small)]
+    by_flops, by_bytes = works[0].flops / works[1].flops, works[0].bytes / works[1].bytes
+    ratio = cost(large, scale).hours / cost(small, scale).hours
+    assert 3 < by_flops < ratio < by_bytes < 10  # a ResNet-101 moves more bytes for each of its FLOPs
     plus = cost(resolve(Row('', 'mocov2plus_r50_200e.py'), scale), scale)
     assert plus.hours == pytest.approx(200 * scale.images / scale.rate / 3600)
