@@ -220,7 +220,7 @@ def show_plan(study: Study, configs: dict, scale: Scale, tasks: Sequence[str], s
     hours, unknown = hours_of_tasks(study, configs, tasks, scale, measured)
     counted = ', '.join(f'{task} {spent:.1f} h' for task, spent in hours.items()) or 'not known'
     rest = f'; not known before their data are there: {", ".join(sorted(unknown))}' if unknown else ''
-    say(f'tasks take on top, by the FLOPs of their images: {counted}{rest}')
+    say(f'tasks take on top, by the work on their images: {counted}{rest}')
 
 
 def show_status(runs: list[Run]) -> None:

@@ -20,9 +20,8 @@ from mmairl.study.spec import Row
 
 MEASURED = 'mocov2plus_r50_200e.py'  # the config that a scale's rate is of
 BYTES = 4
-BALANCE = (
-    15  # FLOPs in the time of a byte from memory, in float32: 17 of a V100, 10 of an A100 and about as many of a CPU
-)
+# FLOPs in the time of a byte from memory, in float32: 17 of a V100, 10 of an A100, and about as many of a CPU.
+BALANCE = 15
 
 
 @dataclass(frozen=True)

