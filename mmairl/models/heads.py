@@ -31,7 +31,7 @@ class PairwiseHead(nn.Module):
 
     @staticmethod
     def hidden_factors(**_: object) -> dict[str, str]:
-        """What libraries differ in and papers seldom print; read by `study.factors`."""
+        """Return the factors that libraries differ in and papers seldom print, for `study.factors`."""
         return {'directions of the loss': 'summed', 'clamps in the loss': 'none'}
 
     def pair(self, q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, Tensor]:
