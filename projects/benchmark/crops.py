@@ -29,9 +29,10 @@ TINY = Size(depth=18, image=32, batch=4, features=512, hidden=16, queue=0)
 OUT = dict(dino=(256, 4096), swav=(128, 3000))  # of the projector, and prototypes
 NOTE = (
     f'{LARGE} crops at full size and {SMALL} at three sevenths of it, in float32 on one ResNet, with SGD. That both take the '
-    "same step is checked in float64 on a ResNet-18, where lightly's batch norm sees a crop at a time, as ours does. What is "
-    "timed is lightly's loop at its fastest: crops of one size in one pass. Its losses and its prototypes are its own."
+    "same step is checked in float64 on a ResNet-18, where lightly's batch norm sees a crop at a time, as ours does. Crops "
+    'of one size in one pass are another step there: their statistics are joined. Its losses and its prototypes are its own.'
 )
+LOOPS = {"lightly's loop, a crop at a time": (False, '>= 1'), "lightly's, crops of one size in one pass": (True, '')}
 
 
 def crops(device: str, quick: bool) -> Iterator[Case]:
@@ -43,11 +44,12 @@ def crops(device: str, quick: bool) -> Iterator[Case]:
     batch = random_crops(size, device)
     for method in OUT:
         for name, fast in (('float32', {}), ('channels last', dict(channels_last=True))):
-            model, peer = siamese(size, method).to(device), Lightly(size, method).to(device)
-            copy_weights(model, peer)
-            sides = our_step(model, batch, fast), their_step(peer, batch, together=True, **fast)
             title = f'{method.upper() if method == "dino" else "SwAV"} step, {LARGE} + {SMALL} crops, {size}, {name}'
-            yield Case(title, "lightly's loop", *sides, images=size.batch, memory=True, aim='>= 1', note=NOTE)
+            for loop, (together, aim) in LOOPS.items():
+                model, peer = siamese(size, method).to(device), Lightly(size, method).to(device)
+                copy_weights(model, peer)
+                sides = our_step(model, batch, fast), their_step(peer, batch, together=together, **fast)
+                yield Case(title, loop, *sides, images=size.batch, memory=True, aim=aim, note=NOTE)
 
 
 def random_crops(size: Size, device: str = 'cpu') -> dict:
