@@ -39,6 +39,14 @@ def search_section(study: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
+def search_runs(study: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the runs of a study's searches beside those that are compared: as published, and the trials."""
+    if 'search' not in study:
+        return []
+    published = [run for row in study['as_published']['rows'] if not row['untrained'] for run in row['runs']]
+    return published + [trial for trials in study['search']['rows'].values() for trial in trials]
+
+
 def _tracks(study: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
     """Each row with its score and its effect, as published and with equal chances."""
     lines = []

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from math import isfinite
 from pathlib import Path
 from statistics import mean
@@ -18,7 +18,7 @@ from mmairl.report.charts import chart
 from mmairl.report.compare_page import differences
 from mmairl.report.figures import study_lines, study_scatter
 from mmairl.report.page import COLOURS, write_page
-from mmairl.report.search_section import search_section, worth_section
+from mmairl.report.search_section import search_runs, search_section, worth_section
 from mmairl.report.sections import CURVES, percent
 from mmairl.report.study_tables import LEGEND, WORDS, Column, Line, columns, effects_of_factors, signed, table_lines
 from mmairl.report.table import html_table
@@ -44,7 +44,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         labels={metric['key']: metric['label'] for metric in study['metrics']},
         progress=progress(study),
         unfinished=Counter(run['state'] for run in runs if run['state'] != 'done').most_common(),
-        timed=[run for run in runs if run.get('seconds') is not None],
+        timed=[run for run in chain(runs, search_runs(study)) if run.get('seconds') is not None],
         words=WORDS,
         legend=LEGEND,
         kinds=[(kind, len(list(of))) for kind, of in groupby(column.kind for column in heads)],

@@ -87,7 +87,8 @@ def collect(
         **further,
     )
     if study.search:
-        published = by_row('published')
+        untrained = {row.name: compared_runs[row.name] for row in study.rows if row.untrained}
+        published = by_row('published') | untrained  # a floor belongs to both tracks
         record['as_published'] = dict(rows=[dict(row, runs=published[row['name']]) for row in record['rows']])
         record['search'] = search_record(study, configs, record['seeds'], by_row('trial'))
     record['worth'] = worth_record(study, configs, [run for run in runs if run.part == 'compared' and run.done])

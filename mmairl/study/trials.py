@@ -98,6 +98,7 @@ def _tried(search: Search, row: Row, cfg: Config, runs: Sequence[Mapping[str, An
             trial=int(Path(run['folder']).name),
             folder=run['folder'],
             state=run['state'],
+            seconds=run.get('seconds'),
             values={name: run['trial'].get(of.key, own_value(cfg, of.key)) for name, of in mine.items()},
             score=run.get('scores', {}).get(search.criterion),
             diverged=run.get('diverged', ''),

@@ -13,6 +13,7 @@ from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.errors import Diverged, UserError
 from mmairl.files import read_json, write_json
+from mmairl.report.search_section import search_runs
 from mmairl.study import derived, measure, worker
 from mmairl.study.collect import collect
 from mmairl.study.guard import compare, require_fair
@@ -183,6 +184,22 @@ def test_the_best_trial_is_trained_anew_from_a_fresh_seed_and_one_that_diverges_
     assert record['search']['ahead'][0]['budget'] is None  # equal trials have no spread to tell by
     chosen = read_json(out / 'tuned/one/seed_0/chosen.json', Choice)
     assert chosen.score == 60.0 and math.isclose(chosen.options[RATE['key']], rates['one, seed 0'])
+
+
+def test_an_untrained_row_is_the_floor_of_both_tracks(searched, tmp_path):
+    *_, scale, _, _, _ = searched
+    rows = [
+        dict(name='one', config='mocov2plus_r50_200e.py'),
+        dict(name='two', config='byol_r50_200e.py', declares=['model']),
+    ]
+    rows.append(dict(name='pixels', config='mocov2plus_r50_200e.py', untrained='pixels'))
+    study = read_study(written(tmp_path, cross=None, rows=rows, search={**SEARCH, 'budget': 2}))
+    configs = {row.name: resolve(row, scale) for row in study.rows}
+    record = collect(study, configs, scale, lay_out(study, configs, study.seeds, ('knn',), tmp_path), tmp_path)
+    floor, beside = (track['rows'][2]['runs'] for track in (record, record['as_published']))
+    assert floor == beside and floor
+    folders = [run['folder'] for run in search_runs(record)]
+    assert len(folders) == len({*folders}) == 2 * (2 + sum(record['search']['counts'].values()))
 
 
 def test_a_choice_that_changes_after_training_is_said(searched, tmp_path):
