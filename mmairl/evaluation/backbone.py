@@ -18,9 +18,8 @@ from mmairl.weights.init import fitted
 from mmairl.weights.load import require_same_keys
 from mmairl.weights.read import Backbone, read_backbone
 
-FEATURES = (
-    "the student's, pooled after the backbone"  # a hidden factor: what `load_backbone` and `pooled` do unless told
-)
+# A hidden factor: what `load_backbone` and `pooled` do unless they are told otherwise.
+FEATURES = "the student's, pooled after the backbone"
 
 
 def load_backbone(

@@ -147,7 +147,7 @@ class _OfViews(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor | None, bias: Tensor | None, layer: 'SyncBN') -> Tensor:
         ctx.kernels = torch if x.is_cuda else CPUKernels
-        ctx.group = own_group(layer.group) if get_world_size() > 1 else None
+        ctx.group = own_group(layer.group)
         x = dense(x, like=x)
         views, channels = x.chunk(PASS.views), x.shape[1]
         own = [ctx.kernels.batch_norm_stats(view, layer.eps) for view in views]

@@ -94,13 +94,11 @@ def hidden_factors(cfg: Config) -> dict[str, str]:
     A head, an optimizer and a hook state their own.
     """
     model, momentum = cfg.model, cfg.default_hooks.get('momentum')
-    found = {
-        "teacher's update": 'none',
-        'rate': 'outside of the momentum buffer',
-        **_stated(OPTIMIZERS, cfg.optim_wrapper.optimizer),
-    }
+    found = {'rate': 'outside of the momentum buffer', **_stated(OPTIMIZERS, cfg.optim_wrapper.optimizer)}
+    found |= dict.fromkeys(('directions of the loss', 'clamps in the loss', "teacher's update"), 'none')
     if model.type == 'Siamese':
-        found |= {'directions of the loss': f'by the rule of {model.head.type}', **_stated(MODELS, model.head)}
+        own = f'by the rule of {model.head.type}'
+        found |= {'directions of the loss': own, 'clamps in the loss': own, **_stated(MODELS, model.head)}
         if not model.get('symmetric', True):
             found['directions of the loss'] = 'one'
         if momentum and model.get('target', 'teacher') == 'teacher':

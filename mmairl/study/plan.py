@@ -20,7 +20,7 @@ from mmairl.study.spec import Row
 
 MEASURED = 'mocov2plus_r50_200e.py'  # the config that a scale's rate is of
 BYTES = 4
-# FLOPs in the time of a byte from memory, in float32: 17 of a V100, 10 of an A100, and about as many of a CPU.
+# FLOPs in the time of a byte from memory, in float32: by their data sheets 17 of a V100 and 10 of an A100; not measured.
 BALANCE = 15
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from mmairl.errors import UserError
+from mmairl.models import batchnorm
 from mmairl.models.batchnorm import SplitBN, SyncBN, each_view
 
 
@@ -30,7 +31,11 @@ def test_a_batch_that_cannot_be_split_is_one_sentence():
 
 @pytest.mark.parametrize('layout', [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize(('dtype', 'close'), [(torch.float64, 1e-12), (torch.float32, 2e-5), (torch.bfloat16, 0.03)])
-def test_crops_of_two_sizes_take_two_passes_and_each_view_has_its_own_statistics(layout, dtype, close):
+@pytest.mark.parametrize('kernels', ['_OfOwnViews', '_OfViews'])
+def test_crops_of_two_sizes_take_two_passes_and_each_view_has_its_own_statistics(
+    layout, dtype, close, kernels, monkeypatch
+):
+    monkeypatch.setattr(batchnorm, '_OfOwnViews', getattr(batchnorm, kernels))
     torch.manual_seed(0)
     views = [
         torch.randn(6, 3, size, size).mul(3).add(7).to(dtype).contiguous(memory_format=layout) for size in (4, 3, 4, 3)

@@ -5,12 +5,12 @@ import torch
 import torch.nn.functional as F
 
 import projects.more_methods.dino
+import projects.more_methods.lejepa
 import projects.more_methods.swav  # noqa: F401  registered by their import
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.models.siamese import pooled
-from mmairl.optim.lars import LARS
 from mmairl.registry import MODELS, OPTIMIZERS
 from mmairl.study.factors import hidden_factors
 
@@ -57,8 +57,7 @@ def test_the_rate_is_inside_of_the_momentum_buffer_where_a_rate_of_zero_leaves_t
     made.step()
     cfg = cfg.copy()
     cfg.optim_wrapper.optimizer = dict(lr=1.0, **settings)
-    where = 'inside' if isinstance(made, LARS) and not weight.equal(before) else 'outside'
-    assert weight.equal(before) == (where == 'outside')
+    where = 'outside' if weight.equal(before) else 'inside'
     assert hidden_factors(cfg)['rate'] == f'{where} of the momentum buffer'
 
 
@@ -84,3 +83,9 @@ def test_parts_that_a_row_has_not_are_none(cfg):
     cfg.model.head = dict(type='DINOHead', prototypes=8)
     cfg.model.symmetric = True
     assert hidden_factors(cfg)['directions of the loss'] == 'averaged'
+    cfg.model.head = dict(type='LeJEPAHead')
+    assert hidden_factors(cfg)['clamps in the loss'] == 'by the rule of LeJEPAHead'
+    supervised = hidden_factors(load_config('configs/supervised/supervised_r50_100e.py'))
+    assert {supervised[part] for part in ('directions of the loss', 'clamps in the loss', "teacher's update")} == {
+        'none'
+    }

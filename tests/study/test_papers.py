@@ -269,3 +269,5 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch):
     assert all(escape(row['name']) in page for row in record['rows'])
     looks = [list(tmp_path.glob(f'out/{of.instrument}_{n}/*.html')) for n, of in enumerate(read_study(path).look)]
     assert all(looks)
+    if path.stem == 'msbreg_uniformity':
+        assert 'BYOL, as published' in looks[0][0].read_text()

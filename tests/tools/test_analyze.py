@@ -10,7 +10,6 @@ from PIL import Image
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.report.analysis_pages import beside_published
 from mmairl.weights.read import read_backbone
 
 TOOL = 'tools/analyze.py'
@@ -108,13 +107,3 @@ def test_what_is_missing_is_one_sentence(folder, run_tool, capsys):
         with pytest.raises(SystemExit, match='2'):
             run_tool(*arguments)
         assert sentence in capsys.readouterr().err
-
-
-def test_published_numbers_stand_below_the_measured_ones_of_their_network():
-    measured = {'BYOL': (0.5, float('nan')), 'other': (0.1, 1.0)}
-    rows = beside_published(
-        ('alignment', 'spread'), measured, {'BYOL': {'top1': 71.9, 'alignment': 0.25}, 'other': {'top1': 1}}
-    )
-    assert rows == [
-        ('BYOL', ['0.500', '–']), ('BYOL, as published', ['0.25', '–']), ('other', ['0.100', '1.000'])
-    ]  # fmt: skip
