@@ -5,6 +5,7 @@
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Mapping
 from fractions import Fraction
@@ -139,6 +140,16 @@ def take_earlier(made: Along) -> tuple[Backbone, Trained]:
         raise UserError(f'{source} kept no {saved.name}; its config wants max_keep_ckpts=-1 and an interval for it')
     seen = {key: round(getattr(trained, key) * part) for key in ('steps', 'images_seen')}
     return read_backbone(str(saved)), replace(trained, **seen, seconds=0.0, device_seconds=0.0)
+
+
+def take_published(published: Path, asked: Asked, folder: Path) -> None:
+    """Leave what the row as published has trained, at no cost, where the best trial is the row as published."""
+    own = shutil.ignore_patterns(
+        'asked*', 'result.json', 'trained.json', 'chosen.json', 'log.txt', 'failed.txt', '.lock*'
+    )
+    shutil.copytree(published, folder, ignore=own, dirs_exist_ok=True)
+    trained = read_json(published / 'trained.json', Trained)
+    write_json(folder / 'trained.json', replace(trained, made=origin(asked, folder), seconds=0.0, device_seconds=0.0))
 
 
 def take_given(cfg: Config, path: str) -> Backbone:

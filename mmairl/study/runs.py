@@ -165,7 +165,9 @@ def _of_seed(
         asked: dict[str, Any] = dict(untrained=row.untrained)
         asked |= {way: replace(of, **absolute) for way in ('rescaled', 'along') if (of := getattr(row, way))}
         if tried := [run.folder for run in (trials or {}).get(row.name, ())]:
-            asked['chosen'] = Chosen(tuple(str(folder.absolute()) for folder in tried), study.search.criterion)
+            published = folders[row.name].parents[2] / 'runs' / row.slug / f'seed_{seed}'
+            paths = tuple(str(folder.absolute()) for folder in tried)
+            asked['chosen'] = Chosen(paths, study.search.criterion, str(published.absolute()))
         tuned = {task: tune for task, tune in study.tune.items() if task in tasks}
         asked['tuned'] = {task: _of_recipe(of, row, configs[row.name], task, seed) for task, of in tuned.items()}
         own = tuple(task for task in tasks if measures(row.untrained, task))

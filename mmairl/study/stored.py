@@ -12,6 +12,7 @@ class Chosen(Struct):
 
     trials: tuple[str, ...]
     criterion: str
+    published: str = ''  # the folder of the row as published, from the same seed
 
 
 class Asked(Struct, omit_defaults=True, frozen=True):

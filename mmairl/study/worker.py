@@ -17,7 +17,7 @@ from mmairl.engine.launch import register, train
 from mmairl.errors import Diverged, one_sentence_errors
 from mmairl.files import read_json, write_json
 from mmairl.stopping import AGAIN, stop_processes
-from mmairl.study.derived import derive, origin
+from mmairl.study.derived import derive, origin, take_published
 from mmairl.study.measure import FEATURES, is_local, measure, result_of
 from mmairl.study.start import RecordStart
 from mmairl.study.stored import Asked, Result, Start, Trained
@@ -59,14 +59,22 @@ def run(folder: Path, launcher: str = 'none') -> None:
     """Train what is not trained, measure what is not measured."""
     asked, trained = read_json(folder / 'asked.json', Asked), folder / 'trained.json'
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
+    published = None
     if asked.chosen:
-        cfg.merge_from_dict(take_best(folder, asked.chosen))
+        cfg.merge_from_dict(options := take_best(folder, asked.chosen))
+        published = None if options else Path(asked.chosen.published)
     try:
         if asked.rescaled or asked.along or asked.given:
             if launcher == 'none' or rank_told() == '0':  # the others wait where they meet
                 derive(cfg, asked, folder)
         elif not (asked.untrained or trained.is_file()):
-            train_row(cfg, asked, folder, launcher)
+            if (
+                published and (published / 'result.json').is_file()
+            ):  # the same config and seed: training would say it again
+                if launcher == 'none' or rank_told() == '0':
+                    take_published(published, asked, folder)
+            else:
+                train_row(cfg, asked, folder, launcher)
         start_processes(launcher)
         measured = {task: measure(task, folder, asked, launcher) for task in asked.tasks if is_local(task)}
     except Diverged as error:

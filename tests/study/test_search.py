@@ -2,9 +2,11 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from study.small_runs import toy_scale
 from study.test_spec import resolved, written
@@ -12,7 +14,7 @@ from study.test_spec import resolved, written
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.errors import Diverged, UserError
-from mmairl.files import read_json, write_json
+from mmairl.files import read_json, write_json, write_text
 from mmairl.report.search_section import search_runs
 from mmairl.study import derived, measure, worker
 from mmairl.study.collect import collect
@@ -23,7 +25,7 @@ from mmairl.study.scale import read_scale, resolve
 from mmairl.study.search import FIRST, own_value, places, trial_options, trials_for
 from mmairl.study.slurm import plain_commands
 from mmairl.study.spec import read_study
-from mmairl.study.stored import Asked, Choice, Chosen, Result
+from mmairl.study.stored import Asked, Choice, Chosen, Result, Trained
 from mmairl.study.trials import take_best
 
 RATE = dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])
@@ -184,6 +186,34 @@ def test_the_best_trial_is_trained_anew_from_a_fresh_seed_and_one_that_diverges_
     assert record['search']['ahead'][0]['budget'] is None  # equal trials have no spread to tell by
     chosen = read_json(out / 'tuned/one/seed_0/chosen.json', Choice)
     assert chosen.score == 60.0 and math.isclose(chosen.options[RATE['key']], rates['one, seed 0'])
+
+
+def test_a_winner_as_published_is_not_trained_twice(searched, tmp_path, monkeypatch):
+    study, configs, *_ = searched
+    runs = {run.slug: run for run in lay_out(study, configs, (0,), ('knn',), tmp_path)}
+    trained, scores = [], iter((60.0, 50.0, 70.0, 70.0))
+
+    def train(cfg, asked, folder, launcher):
+        trained.append(folder)
+        torch.save(dict(state_dict={}), folder / 'epoch_1.pth')
+        write_text(folder / 'last_checkpoint', 'elsewhere/epoch_1.pth')
+        write_json(folder / 'trained.json', Trained(seconds=9.0, steps=4, made=derived.origin(asked, folder)))
+
+    monkeypatch.setattr(worker, 'train_row', train)
+    monkeypatch.setattr(worker, 'measure', lambda *_: next(scores))
+    monkeypatch.setattr(worker, 'result_of', lambda cfg, folder, asked, got: Result(scores=got, labels={'knn': 'knn'}))
+    for name in ('one_seed_1000_trial_0', 'one_seed_1000_trial_1', 'one_seed_0_published', 'one_seed_0'):
+        worker.run(runs[name].folder)
+    published, winner = runs['one_seed_0_published'].folder, runs['one_seed_0'].folder
+    assert winner not in trained and derived.last_checkpoint(winner).read_bytes()
+    of = read_json(winner / 'trained.json', Trained)
+    assert (of.seconds, of.steps, of.made) == (0.0, 4, derived.origin(runs['one_seed_0'].asked, winner))
+    assert read_json(published / 'trained.json', Trained).made == {}
+    shutil.rmtree(winner), (published / 'result.json').unlink()  # not there yet: the winner is trained
+    lay_out(study, configs, (0,), ('knn',), tmp_path)
+    scores = iter((70.0,))
+    worker.run(winner)
+    assert winner in trained
 
 
 def test_an_untrained_row_is_the_floor_of_both_tracks(searched, tmp_path):
