@@ -18,7 +18,7 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--weights', nargs='+', default=[], help='released networks: torchvision:resnet50, or files')
     parser.add_argument('--method', default='mocov2plus', help='of the own pre-training, such as byol or simclr')
-    parser.add_argument('--minutes', type=above_zero, help='what it may take; it chooses size and epochs')
+    parser.add_argument('--minutes', type=above_zero, help='what it may take; it chooses size, epochs and draws')
     parser.add_argument('--size', type=positive, help="the side of the crops (default: the images', 224 at most)")
     parser.add_argument('--epochs', type=positive, help='of the own pre-training (default: 100)')
     parser.add_argument(

@@ -50,7 +50,8 @@ from mmairl.weights.read import read_backbone
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)  # of crops, among which a budget chooses
 EPOCHS, ENOUGH, MOST = 100, 100, 800  # by default; that a larger crop must leave time for; and at most
-SHARE = 0.8  # of the minutes that are given, for the trainings
+SHARE, OF_DRAWS = 0.8, 0.1  # of the minutes that are given, for the trainings and for the classifiers
+BUDGETED = (10, 50)  # the fewest and the most draws of labels that a budget chooses
 PIXELS = 32  # the side of the images whose raw pixels are features
 LOOKED_AT, BATCH = 32, 64  # images by which the speed of features is measured, and at a time
 STEPS, SLOW = (2, 8), 2.0  # by which the speed of training is measured; the second where a step takes less seconds
@@ -70,17 +71,21 @@ class Worth:
 
 
 class Plan(msgspec.Struct):
-    """The wish, the side of the crops, the epochs, and the seconds that each stage will take here."""
+    """The wish, the side of the crops, the epochs, the seconds that each stage will take here, and the draws of labels."""
 
     asked: dict[str, float | None]
     size: int
     epochs: int
     seconds: dict[str, float]
+    draws: int = DRAWS
 
     def __str__(self) -> str:
         lines = [f'{seconds / 60:8.1f} minutes  {stage}' for stage, seconds in self.seconds.items()]
         total = f'{sum(self.seconds.values()) / 60:8.1f} minutes in all, by the speed that was measured here'
-        return '\n'.join([*lines, total, f'own pre-training: crops of {self.size} pixels, {self.epochs} epochs'])
+        chosen = (
+            f'own pre-training: crops of {self.size} pixels, {self.epochs} epochs; labels are drawn {self.draws} times'
+        )
+        return '\n'.join([*lines, total, chosen])
 
 
 @dataclass(frozen=True)
@@ -167,10 +172,9 @@ class Comparison:
         if path.is_file() and (plan := read_json(path, Plan)).asked == asked:
             return plan
         print('measuring the speed', file=sys.stderr, flush=True)
-        some, trained = (
-            range(min(LOOKED_AT, len(task.labelled))),
-            (OWN, *(f'{OWN} from {name}' for name in self.starts)),
-        )
+        some = range(min(LOOKED_AT, len(task.labelled)))
+        trained = (OWN, *(f'{OWN} from {name}' for name in self.starts))
+        rest = (RAW, RANDOM, *self.starts)
         few = Readable(task.dataset([[]], some))
         side = min(SIZES[-1], int(np.median([min(few[place]['inputs'][0].shape[1:]) for place in some])))
         sizes = [each for each in SIZES if each <= side] if minutes and not size else [size or side]
@@ -182,15 +186,17 @@ class Comparison:
                 break
             chosen, an_epoch, affordable = tried, paces, times
         epochs = epochs or (max(1, min(MOST, affordable)) if minutes else EPOCHS)
-        seconds: dict[str, float] = {}
-        for name in (RAW, RANDOM, *self.starts):
+        a_draw, seconds = pace_of_draws(task), {}
+        allowed = OF_DRAWS * 60 * (minutes or 0) / a_draw / len([*rest, *trained])
+        draws = int(np.clip(allowed, *BUDGETED)) if minutes else DRAWS
+        for name in rest:
             module, normal, views = self.untrained(name, chosen)
             began = time.perf_counter()
             list(self.extraction(normal).batches(module, task.dataset(views, some)))
-            seconds[name] = (time.perf_counter() - began) / len(some) * len(task.labelled) + pace_of_draws(task)
+            seconds[name] = (time.perf_counter() - began) / len(some) * len(task.labelled) + draws * a_draw
         for name, each in an_epoch.items():
             seconds[name] = seconds[name.removeprefix(f'{OWN} from ') if self.start(name) else RANDOM] + epochs * each
-        plan = Plan(asked, chosen, epochs, seconds)
+        plan = Plan(asked, chosen, epochs, seconds, draws)
         write_json(path, plan)
         return plan
 
@@ -226,7 +232,7 @@ def worth(
         out: where networks, features, `worth.html` and `worth.json` go.
         weights: checkpoints of ResNets, as `torchvision:resnet50` or files.
         method: of the own pre-training.
-        minutes: what it may take; it chooses the size of the crops and the epochs, unless they are given.
+        minutes: what it may take; it chooses the size of the crops, the epochs, unless they are given, and the draws of labels.
         size: the side of the crops; by default that of the images, 224 at most.
         epochs: how often pre-training sees each image, 100 by default.
         groups: keep a patient or a flight on one side (`mmairl.data.splits.groups_of`).
@@ -258,7 +264,7 @@ def worth(
         x = comparison.features(*of)
         if name == RAW:
             task, alike = testable(task, x, workers or 0)
-            points = draw(task.y, task.pool, seed)
+            points = draw(task.y, task.pool, seed, chosen.draws)
         right[name] = recognised_by_draw(prepared(np.nan_to_num(x), task.pool), task.y, points, task.test)
     record = recorded(task, right, np.array([*points]), own, seed)
     record |= dict(margin=MARGIN, look_alikes=alike, plan=msgspec.to_builtins(chosen))
@@ -282,11 +288,11 @@ def pace(cfg: Config) -> float:
 
 
 def pace_of_draws(task: Task) -> float:
-    """Return what the classifiers of a candidate take, by the one with all labels."""
+    """Return the seconds of a candidate's classifiers for a draw of labels, by the one with all labels."""
     x = np.random.default_rng(0).normal(size=(len(task.y), min(512, len(task.y))))
     began = time.perf_counter()
     recognised(x, task.y, task.pool, task.test)
-    return (time.perf_counter() - began) * DRAWS * (len(draw(task.y, task.pool, 0, 1)) - 1)
+    return (time.perf_counter() - began) * (len(draw(task.y, task.pool, 0, 1)) - 1)
 
 
 def announced(plan: Plan) -> Iterator[str]:
@@ -339,7 +345,7 @@ def recorded(
             classes=len(task.classes),
             learned_from=len(task.pool),
             tested_on=len(task.test),
-            draws=DRAWS,
+            draws=next(iter(right.values())).shape[1],
             seed=seed,
         ),
     )

@@ -151,7 +151,18 @@ def test_a_budget_chooses_the_largest_crops_that_leave_time_to_learn(images, tmp
     plan = mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=10, workers=0, plan=True)
     assert (plan.size, plan.epochs) == (64, int(0.8 * 600 / 4.096))
     assert plan.seconds['own pre-training'] == pytest.approx(plan.epochs * 4.096, rel=0.2)
-    assert 'minutes in all' in str(plan)
+    assert 'minutes in all' in str(plan) and str(plan).endswith('labels are drawn 50 times')
+
+
+def test_a_small_budget_draws_labels_less_often_and_the_record_says_how_often(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
+    monkeypatch.setattr(module, 'pace_of_draws', lambda task: 0.1)  # three candidates: 0.3 s a draw
+    for minutes, draws in ((1, 20), (0.1, 10), (100, 50), (None, 20)):
+        out = tmp_path / str(minutes)
+        plan = mmairl.worth(images, tmp_path / 'labels.csv', out, minutes=minutes, plan=True, **QUICK)
+        assert plan.draws == draws
+    found = mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / '0.1', minutes=0.1, **QUICK)
+    assert found.record['split']['draws'] == 10 and 'drawn 10 times' in found.page.read_text()
 
 
 def test_a_group_is_on_one_side_and_its_test_images_teach_nothing(images, tmp_path):
