@@ -41,9 +41,6 @@ def parse_args() -> argparse.Namespace:
         '--full', action='store_true', help='cka of two: also over all images at once, biased, as published'
     )
     parser.add_argument('--recalibrate', action='store_true', help="BN statistics anew, as NormRescale's output needs")
-    parser.add_argument(
-        '--map', choices=['tsne', 'umap', 'none'], default='tsne', help='geometry: the map of the features'
-    )
     parser.add_argument('--images', type=positive, help='at most this many (default: 5000; measures: 25600)')
     parser.add_argument('--batch-size', type=positive, default=64)
     parser.add_argument('--workers', type=count, default=0)
@@ -79,7 +76,7 @@ def main() -> None:
             return
         print(analysis_pages.cka_page(subjects, images, args.stage, args.full, args.recalibrate, args.out))
     else:
-        print(analysis_pages.geometry_page(subjects, images, args.map, args.recalibrate, args.out, args.seed))
+        print(analysis_pages.geometry_page(subjects, images, args.recalibrate, args.out, args.seed))
 
 
 def named(paths: list[str]) -> dict[str, str]:

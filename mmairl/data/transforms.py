@@ -326,10 +326,8 @@ def shift_hue(pixels: Tensor, turns: Tensor) -> Tensor:
     k = (h + n) mod 6, n = 5, 3, 1 for red, green, blue: no table of sectors. `turns` is n with what is added to h.
     """
     value, largest = pixels.max(dim=1, keepdim=True)
-    chroma, around = (
-        value - pixels.amin(dim=1, keepdim=True),
-        torch.cat([pixels[:, 1:], pixels[:, :2]], 1),
-    )  # green, blue, red, green
+    chroma = value - pixels.amin(dim=1, keepdim=True)
+    around = torch.cat([pixels[:, 1:], pixels[:, :2]], 1)  # green, blue, red, green
     apart = (around[:, :3] - around[:, 1:]).div_(chroma.clamp(min=TINY))
     k = (apart.gather(1, largest).add_(largest, alpha=2) + turns.unsqueeze(2)).remainder_(6)
     return torch.addcmul(value, torch.minimum(k, 4 - k).clamp_(0, 1), chroma, value=-1)

@@ -32,9 +32,8 @@ from mmairl.models.batchnorm import PASS, norms_of, pass_of
 from mmairl.models.stages import blocks
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
-FORMS = (
-    64  # compiled forms of one block: by width, stride, side, mode; torch's 8 leave the student of a ResNet-50 eager
-)
+# Compiled forms of one block: by width, stride, side, mode; torch's 8 leave the student of a ResNet-50 eager.
+FORMS = 64
 GRAPHS = ('reduce-overhead', 'max-autotune')  # torch's modes that replay what is compiled as CUDA graphs
 FUSED = ('SGD', 'Adam', 'AdamW')  # torch's optimizers with such a form
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,17 +53,11 @@ UNKNOWN = 'unknown: '
 FILE = 'file '
 
 
-class Settings(Protocol):
-    """How a protocol measures: `identity` says what of it decides the number."""
-
-    def identity(self, cfg: Config, protocol: str, subject: Backbone | str) -> dict[str, Any]: ...
-
-
 def identity_of(
     cfg: Config,
     protocol: str,
     subject: Backbone | str,
-    settings: Settings,
+    settings: Any,
     asked: Mapping[str, Any] | None = None,
     data: Callable[[Mapping], dict] | None = None,
 ) -> dict[str, Any]:
@@ -71,6 +65,7 @@ def identity_of(
 
     Args:
         subject: a checkpoint's backbone, or a baseline's name.
+        settings: of the protocol; their `identity` says what of them decides the number.
         asked: what else was asked of whoever measures, such as the way in which a study made the weights.
         data: in place of `data_identity`, for data sets that have been looked at before.
     """

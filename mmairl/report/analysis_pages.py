@@ -105,7 +105,6 @@ def _equal_stages(page: Page, found: Mapping[str, list[float]], stages: Sequence
 def geometry_page(
     subjects: Subjects,
     images: Images,
-    method: str,
     anew: bool,
     out: Path,
     seed: int,
@@ -126,8 +125,7 @@ def geometry_page(
     rows = [(name, change, *values) for name, of in kept.items() for change, values in of.items()]
     save_table(('network', 'change', *(f'strength {s}' for s in STRENGTHS)), rows, out / 'invariance')
     labelled = {name: Features(x, images.labels) for name, x in features.items()}
-    if method != 'none':
-        add_maps(page, labelled, images.classes, seed, method)
+    add_maps(page, labelled, images.classes, seed)
     for name, of in labelled.items():
         same = (images.picture, of)
         add_neighbours(page, same, same, images.classes, f'What lies nearest for {name}?')

@@ -61,10 +61,7 @@ class Run:
 
 
 def write_compare_page(folders: Sequence[str | Path], out: str | Path) -> Path:
-    """Write a page of two work dirs or more.
-
-    >>> write_compare_page(['work_dirs/a', 'work_dirs/b'], 'compare.html')  # doctest: +SKIP
-    """
+    """Write a page of two work dirs or more."""
     if len(folders) < 2:
         raise UserError('there is one run to compare; give two work dirs or more')
     runs = [_read(folder, name) for folder, name in zip(folders, names_of([Path(f).resolve() for f in folders]))]

@@ -20,10 +20,7 @@ LOGARITHMIC = {'teacher_distance', 'gradient_norm', 'update_ratio'}
 
 
 def write_health_page(work_dir: str | Path, out: str | Path) -> Path:
-    """Write the page of the latest run in `work_dir` as one file, and return its path.
-
-    >>> write_health_page('work_dirs/mocov2plus_r50_200e', 'health.html')  # doctest: +SKIP
-    """
+    """Write the page of the latest run in `work_dir` as one file, and return its path."""
     curves = read_scalars(work_dir)
     known = measured(curves, work_dir)
     vitals, lead = state_of(known)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
 from mmairl.data.views import inner_most, to_unit
-from mmairl.errors import UserError
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.knn import nearest
 from mmairl.report.charts import chart
@@ -22,7 +21,6 @@ from mmairl.report.page import Page, fill
 
 MAPPED, NEIGHBOURS, QUERIES = 1000, 7, 8
 REACH = 3  # standard deviations from the mean to black and to white, where an image is no photograph
-METHODS = {'tsne': 't-SNE', 'umap': 'UMAP'}
 CURVES = {
     'loss': 'loss',
     'instance_accuracy': 'instance accuracy, %',
@@ -72,19 +70,17 @@ def picture(image: Tensor, alt: str) -> tuple[str, str]:
     return base64.b64encode(buffer.getvalue()).decode(), alt
 
 
-def add_maps(
-    page: Page, features: dict[str, Features], classes: Sequence[str], seed: int, method: str = 'tsne'
-) -> None:
+def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], seed: int) -> None:
     """A map for each entry of `features`, of the same images."""
     maps = []
     for title, of in features.items():
         chosen = np.random.default_rng(seed).permutation(len(of.x))[:MAPPED]
-        points, labels = plane(of.x[chosen], seed, method), of.y[chosen].numpy()
+        points, labels = plane(of.x[chosen], seed), of.y[chosen].numpy()
         along = points[:, 0].argsort()
         points, labels = points[along], labels[along]
         series = {str(name): tuple(points[labels == label].T) for label, name in enumerate(classes)}
         maps.append(chart(series, title, dots=True, ticks=['']))
-    page.tell('maps', method=METHODS[method], count=min(MAPPED, len(of.x)), figure=maps)
+    page.tell('maps', count=min(MAPPED, len(of.x)), figure=maps)
 
 
 def principal(x: Tensor, seed: int) -> np.ndarray:
@@ -92,17 +88,11 @@ def principal(x: Tensor, seed: int) -> np.ndarray:
     return PCA(min(30, *x.shape), random_state=seed).fit_transform(F.normalize(x).numpy())
 
 
-def plane(x: Tensor, seed: int = 0, method: str = 'tsne') -> np.ndarray:
-    """t-SNE or UMAP of unit features, (N, 2), from their principal components, which changes little and saves time."""
+def plane(x: Tensor, seed: int = 0) -> np.ndarray:
+    """t-SNE of unit features, (N, 2), from their principal components, which changes little and saves time."""
     x = principal(x, seed)
-    if method == 'tsne':
-        perplexity = min(30, (len(x) - 1) / 3)
-        return TSNE(perplexity=perplexity, init='pca', random_state=seed, max_iter=500, n_jobs=-1).fit_transform(x)
-    try:
-        from umap import UMAP
-    except ImportError as error:
-        raise UserError('UMAP is not installed; pip install umap-learn, or take --map tsne') from error
-    return UMAP(n_neighbors=min(15, len(x) - 1), random_state=seed, n_jobs=1).fit_transform(x)
+    perplexity = min(30, (len(x) - 1) / 3)
+    return TSNE(perplexity=perplexity, init='pca', random_state=seed, max_iter=500, n_jobs=-1).fit_transform(x)
 
 
 Pictures = Callable[[int], Tensor]  # an image as stored, by its row in the features

@@ -16,10 +16,7 @@ WITH_EFFECT = ('differs', 'equivalent', 'undecided')
 
 
 def write_studies_page(folder: str | Path) -> Path:
-    """index.html in the folder that holds the studies' folders; of what is no study there is a sentence.
-
-    >>> write_studies_page('work_dirs/studies')  # doctest: +SKIP
-    """
+    """index.html in the folder that holds the studies' folders; of what is no study there is a sentence."""
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(

@@ -27,10 +27,7 @@ POINTS = 240  # of a curve, which stands on the pages of two rows
 
 
 def write_study_page(study: Mapping, out: str | Path) -> Path:
-    """Write the study as one file; its links to folders and checkpoints are relative to where its study.json lies.
-
-    >>> write_study_page(json.loads(Path('ladder/study.json').read_text()), 'ladder/page.html')  # doctest: +SKIP
-    """
+    """Write the study as one file; its links to folders and checkpoints are relative to where its study.json lies."""
     heads, table, factors = columns(study), table_lines(study), effects_of_factors(study)
     charts = [drawn for place, column in enumerate(heads) if (drawn := _chart(study, column, table, place))]
     runs = [run for row in study['rows'] for run in row['runs']]

@@ -25,10 +25,7 @@ Heard = list[list[tuple[Callable, list[tuple[int, int, Params]]]]]
 
 
 def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
-    """Draw some images of the training set, their views as training makes them, and what was drawn for each.
-
-    >>> write_views_page(load_config('mmairl::demo/mocov2plus_shapes.py'), 'views.html')  # doctest: +SKIP
-    """
+    """Draw some images of the training set, their views as training makes them, and what was drawn for each."""
     dataset, preprocessor = DATASETS.build(cfg.train_dataloader.dataset), MODELS.build(cfg.model.data_preprocessor)
     if not isinstance(dataset, ViewDataset) or not isinstance(preprocessor, ViewPreprocessor):
         raise UserError(

@@ -86,5 +86,5 @@ def look_into(study: Study, configs: dict[str, Config], runs: Sequence[Run], out
             pages.append(analysis_pages.cka_page(subjects, images, 'pooled', False, False, folder))
         else:
             published = {row.name: study.printed(row) for row in study.rows}
-            pages.append(analysis_pages.geometry_page(subjects, images, 'tsne', False, folder, 0, published))
+            pages.append(analysis_pages.geometry_page(subjects, images, False, folder, 0, published))
     return pages

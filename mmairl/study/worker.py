@@ -68,9 +68,8 @@ def run(folder: Path, launcher: str = 'none') -> None:
             if launcher == 'none' or rank_told() == '0':  # the others wait where they meet
                 derive(cfg, asked, folder)
         elif not (asked.untrained or trained.is_file()):
-            if (
-                published and (published / 'result.json').is_file()
-            ):  # the same config and seed: training would say it again
+            # of the same config and seed, training would say it again
+            if published and (published / 'result.json').is_file():
                 if launcher == 'none' or rank_told() == '0':
                     take_published(published, asked, folder)
             else:

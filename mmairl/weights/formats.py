@@ -184,9 +184,7 @@ def with_registers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if places is None or 'cls_token' not in weights or weights['cls_token'].shape[1] > 1:
         return weights
     weights['cls_token'] = torch.cat([weights['cls_token'], *registers], dim=1)
-    own = (
-        0 if math.isqrt(places.shape[1]) ** 2 == places.shape[1] else 1
-    )  # of the class token, beside the square of patches
+    own = int(math.isqrt(places.shape[1]) ** 2 != places.shape[1])  # of the class token, beside the square of patches
     zeros = places.new_zeros(1, weights['cls_token'].shape[1] - own, places.shape[2])
     weights['pos_embed'] = torch.cat([places[:, :own], zeros, places[:, own:]], dim=1)
     return weights

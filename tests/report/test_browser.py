@@ -147,7 +147,7 @@ def analysis(instrument: str, folder: Path) -> Path:
     images = Images(cfg, 40)
     if instrument == 'cka':
         return cka_page(subjects, images, 'pooled', False, False, folder)
-    return geometry_page(subjects, images, 'tsne', False, folder, 0, {'plain': {'alignment': 0.25, 'top1': 71.9}})
+    return geometry_page(subjects, images, False, folder, 0, {'plain': {'alignment': 0.25, 'top1': 71.9}})
 
 
 # Each kind of page, by its name, as a function of the folder that it is written to.

@@ -49,9 +49,8 @@ class Index:
         self.classes: list[str] = content['classes']
         self.stamps = [tuple(stamp) for stamp in content['stamps']]
         self.bounds = np.cumsum([0, *content['counts']])
-        self.units = np.cumsum(
-            [0, *content['units']]
-        )  # the same for what is read at once: a shard or, of Parquet, a row group
+        # The same for what is read at once: a shard or, of Parquet, a row group.
+        self.units = np.cumsum([0, *content['units']])
         # Copy on write, since torch takes no array that cannot be written.
         self.starts, self.sizes, self.labels, self.name_ends = np.load(folder / 'rows.npy', mmap_mode='c')
         self.names = np.load(folder / 'names.npy', mmap_mode='c')

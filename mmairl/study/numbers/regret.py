@@ -23,9 +23,8 @@ SETTINGS, METHODS, EPOCHS = 'settings of a method', 'methods', 'epochs of a run'
 LABEL_FREE = 'label_free'  # a criterion; a study.json after it is in place of the one that comes with mmairl
 COMES_WITH_US = Path(__file__).parents[1] / 'regret.json'
 DRAWS = 2000
-Choices = Sequence[
-    tuple[np.ndarray, np.ndarray]
-]  # of each, the networks' scores and how good the measure holds them to be
+# Of each, the networks' scores and how good the measure holds them to be.
+Choices = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 def regrets(scores: np.ndarray, goodness: np.ndarray) -> np.ndarray:
@@ -70,11 +69,8 @@ def judge(situation: Mapping[str, Choices], margin: float) -> dict[str, dict[str
         counts = dict(choices=len(found), within=int(np.sum(found <= margin)))
         cells[name] = dict(counts, regret=float(found.mean()), low=low, high=high, correlation=correlation(choices))
     parts = ([cell[key] for cell in cells.values()] for key in ('within', 'choices', 'regret'))
-    return (
-        {name: dict(cell, word=word) for (name, cell), word in zip(cells.items(), words(*parts, margin))}
-        if cells
-        else {}
-    )
+    said = words(*parts, margin) if cells else ()
+    return {name: dict(cell, word=word) for (name, cell), word in zip(cells.items(), said)}
 
 
 def trusted(situation: str, criterion: str = LABEL_FREE) -> tuple[str, str]:
