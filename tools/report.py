@@ -5,7 +5,7 @@ tools/report.py FOLDER... [--plot X Y] [--out DIR]
 tools/report.py views CONFIG [--root DIR] [--out PAGE]
 tools/report.py health WORK_DIR [--out PAGE]
 tools/report.py compare RUN RUN... [--out PAGE]
-tools/report.py map CHECKPOINT... --images DIR [--colours CSV COLUMN] [--out PAGE]
+tools/report.py map CHECKPOINT... --images DIR [--colours CSV COLUMN] [--patches N] [--out PAGE]
 """
 
 import argparse
@@ -90,6 +90,7 @@ def image_map(arguments: Sequence[str]) -> Path:
         help='a folder with or without classes, or an archive of tools/pack.py; several are coloured by where an image is from',
     )
     parser.add_argument('--colours', nargs=2, metavar=('CSV', 'COLUMN'), help='its first column names the images')
+    parser.add_argument('--patches', type=count, default=0, help='images whose cells or patches are compared, too')
     parser.add_argument('--part', choices=('student', 'teacher'), default='student')
     parser.add_argument('--config', help='of a network that is no ResNet')
     parser.add_argument('--size', type=positive, help="the side of the images' central crop (default: the training's)")

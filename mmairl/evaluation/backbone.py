@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from mmengine import Config
-from mmengine.logging import print_log
+from mmengine.logging import MMLogger, print_log
 from torch import Tensor, nn
 
 from mmairl.models.batchnorm import measure_statistics, norms_of  # which registers mmpretrain's backbones as well
@@ -37,11 +37,13 @@ def load_backbone(
         backbone = MODELS.build(description)
         if checkpoint is None:
             origin = f'random initialisation, seed {seed}'
-            logging.disable(logging.INFO)  # mmengine would print how each tensor was started
+            logger = MMLogger.get_current_instance()
+            level = logger.level
+            logger.setLevel(logging.WARNING)  # mmengine would print how each tensor was started
             try:
                 getattr(backbone, 'init_weights', lambda: None)()
             finally:
-                logging.disable(logging.NOTSET)
+                logger.setLevel(level)
     if checkpoint is not None:
         source = checkpoint if isinstance(checkpoint, Backbone) else read_backbone(checkpoint, part)
         weights = fitted(source.weights, backbone.state_dict(), source.path)

@@ -7,36 +7,38 @@ from collections.abc import Sequence
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from mmengine.config import Config
 from PIL import Image
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from mmairl.data.folders import FileDataset
 from mmairl.data.mixture import Mixture
 from mmairl.data.splits import read_column
 from mmairl.errors import Diverged, UserError, cleared_frames
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.embed import Images, dataset_of, network_of
+from mmairl.evaluation.embed import Images, dataset_of, network_of, write_patches
 from mmairl.evaluation.features import Extraction
-from mmairl.evaluation.knn import nearest
 from mmairl.evaluation.protocol import default_device
 from mmairl.models.siamese import pooled
 from mmairl.report.compare_page import names_of
 from mmairl.report.figures import feature_map, png
 from mmairl.report.page import write_page
 from mmairl.report.sections import REACH, plane, principal
+from mmairl.weights.read import Backbone
 
 PIXELS = 16  # the side of the small images whose pixels are features
-NEAREST = 12
+NEAREST, NEAREST_CELLS = 12, 8  # of an image, and of a cell
 SHEET = 16  # pictures along the side of a sheet
 SAME = 1e-6  # smaller cosine distances are float32's rounding
 BLOCK = 256  # rows that are compared with all others at once
@@ -55,6 +57,7 @@ def map_images(
     size: int | None = None,
     config: str | Path | None = None,
     colours: tuple[str | Path, str] | None = None,
+    patches: int = 0,
     batch: int = 64,
     workers: int = 0,
     device: str | None = None,
@@ -72,6 +75,8 @@ def map_images(
         size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
         config: the config of a network that is no ResNet.
         colours: a CSV file whose first column names the images, and the column that colours them.
+        patches: of so many images, evenly spaced by name, a click on a cell or a ViT's patch shows the nearest in other images;
+            86 bytes of the page for each.
         batch: images at a time.
         workers: processes that load images.
         device: by default the GPU, where there is one.
@@ -99,8 +104,12 @@ def map_images(
     names = [name_of(dataset, i) for i in kept]
     classes, labels = by_column(names, *colours) if colours else by_class(dataset, kept, names)
     maps = [mapped(title, x, labels, classes, seed) for title, x in features.items() if differ(x)]
-    data = dict(names=names, classes=classes, labels=labels.tolist(), side=sheets.side, sheet=SHEET, same=SAME)
+    data = dict(
+        names=names, classes=classes, labels=labels.tolist(), side=sheets.side, sheet=SHEET, same=SAME, cells=None
+    )
     data |= dict(count=min(NEAREST, len(names) - 1), maps=[of['data'] for of in maps])
+    if patches:
+        data['cells'] = cells(patches, kept, cfg, weights, dataset, how)
     data['key'] = sha256(repr(data).encode()).hexdigest()[:8]  # by which a link knows whether it was made here
     by = ', '.join(str(path) for path in paths)
     return write_page(
@@ -247,15 +256,28 @@ def mapped(title: str, x: Tensor, labels: Tensor, classes: Sequence[str], seed: 
     points = plane(x, seed)
     low, high = points.min(axis=0), points.max(axis=0)
     shown = np.round(((points - (low + high) / 2) / (high - low).max() + 0.5) * 65535)
-    distance, position = neighbours(x, min(NEAREST, len(x) - 1))
+    near, distance = nearest(x[:, None], min(NEAREST, len(x) - 1))
     kinds = (labels.clamp_min(0).numpy(), classes or ['image'])
-    data = dict(
-        title=title,
-        places=_packed(shown.astype('<u2')),
-        near=_packed(position.numpy().astype('<u4')),
-        far=_packed(distance.numpy().astype('<f4')),
-    )
+    data = dict(title=title, places=_packed(shown.astype('<u2')), **near)
     return dict(title=title, data=data, still=png(feature_map(points, *kinds, title)), distance=distance[:, 0])
+
+
+def cells(
+    many: int, kept: Sequence[int], cfg: Config, weights: Backbone, dataset: Dataset, how: Extraction
+) -> dict[str, Any]:
+    """Each cell's nearest in other images, of some images among those that are kept, as the data of the page."""
+    of = np.unique(np.linspace(0, len(kept) - 1, min(many, len(kept))).round().astype(int)).tolist()
+    with TemporaryDirectory() as folder:
+        some = Subset(dataset, [kept[place] for place in of])
+        x, places, _ = write_patches(Path(folder) / 'cells.npy', cfg, weights, some, how)
+        near, _ = nearest(torch.tensor(x), count := min(NEAREST_CELLS, len(of) - 1))
+    rows, columns = (len(np.unique(places[:, axis])) for axis in (0, 1))
+    return dict(of=of, rows=rows, columns=columns, count=count, **near)
+
+
+def nearest(x: Tensor, k: int) -> tuple[dict[str, str], Tensor]:
+    distance, position = neighbours(x, k)
+    return dict(near=_packed(position.numpy().astype('<u4')), far=_packed(distance.numpy().astype('<f4'))), distance
 
 
 def _packed(values: np.ndarray) -> str:
@@ -263,11 +285,15 @@ def _packed(values: np.ndarray) -> str:
 
 
 def neighbours(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Cosine distances and places, both (N, k), of the k other rows nearest to each row."""
-    similarity, position = map(torch.cat, zip(*(nearest(part, x, k + 1) for part in x.split(BLOCK))))
-    itself = position == torch.arange(len(x))[:, None]
-    itself[~itself.any(dim=1), -1] = True  # it has more copies than neighbours are asked for
-    return (1 - similarity[~itself]).clamp_min(0).view(-1, k), position[~itself].view(-1, k)
+    """Cosine distances and places, both (N * cells, k), of the nearest cells of x (N, cells, C), one each of k other images."""
+    images, cells, _ = x.shape
+    bank, found = F.normalize(x.flatten(0, 1)), []
+    own = torch.arange(images).repeat_interleave(cells)
+    for block, itself in zip(bank.split(BLOCK), own.split(BLOCK)):
+        similarity, cell = (block @ bank.T).view(-1, images, cells).max(2)
+        near, image = similarity.scatter_(1, itself[:, None], -torch.inf).topk(k)
+        found.append(((1 - near).clamp_min(0), image * cells + cell.gather(1, image)))
+    return tuple(map(torch.cat, zip(*found)))
 
 
 def fences(distances: Tensor) -> tuple[float, float]:

@@ -1,5 +1,8 @@
+from unittest.mock import patch
+
 import pytest
 import torch
+from mmengine.logging import MMLogger
 
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics
@@ -15,6 +18,14 @@ def test_loads_the_part_that_was_asked_for_in_eval_mode(cfg, checkpoint, part, s
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
     assert torch.equal(before, torch.get_rng_state())
     assert not torch.equal(loaded.conv1.weight, load_backbone(cfg, seed=3).conv1.weight)
+
+
+def test_a_random_start_is_one_line_of_the_log(cfg, capfd):
+    logger = MMLogger.get_instance('quiet')
+    logger.info('before')  # by which it remembers that it tells all
+    with patch.object(MMLogger, 'get_current_instance', return_value=logger):
+        load_backbone(cfg)
+    assert capfd.readouterr().out.count('INFO') == 2
 
 
 def test_weights_of_another_network_are_refused_by_what_differs(cfg, checkpoint):

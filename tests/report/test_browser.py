@@ -112,7 +112,7 @@ def image_map(folder: Path) -> Path:
         Image.fromarray(random.integers(0, 255, (4, 4, 3), dtype=np.uint8)).resize((32, 32)).save(path)
     shutil.copy(path, path.with_name(LONG[-200:] + '.png'))
     torch.save(torchvision.models.resnet18().state_dict(), folder / 'epoch_1.pth')
-    return map_images(folder / 'epoch_1.pth', folder / 'images', folder / 'map.html', size=32)
+    return map_images(folder / 'epoch_1.pth', folder / 'images', folder / 'map.html', size=64, patches=8)
 
 
 def few_shapes() -> Config:
@@ -430,6 +430,32 @@ def test_a_map_is_switched_shows_an_image_and_its_nearest_and_a_link_names_the_i
     assert len(list(csv.reader(io.StringIO(page.copied[0])))) == 16
     page.get_by_label('Find images by their names').fill('nowhere')
     assert page.locator('.listed').inner_text() == 'No images with “nowhere” in the name'
+
+
+def test_a_click_on_a_cell_shows_the_nearest_of_other_images_and_a_link_names_it(page_of, open_page):
+    page = open_page(page_of('map'), viewport=dict(width=1200, height=1100))
+    data = json.loads(page.locator('#data').text_content())
+    cells = data['cells']
+    images = [cells['of'][2], next(i for i in range(31) if i not in cells['of'])]
+    for image in images[::-1]:
+        page.locator('canvas[role=application]:visible').focus()
+        page.mouse.click(*dot(page, image))
+        page.mouse.move(0, 0)
+        assert page.locator('.big.cut').count() == (image in cells['of'])
+    picture = page.locator('.big.cut svg')
+    side = picture.bounding_box()['width']
+    picture.click(position=dict(x=0.3 * side, y=0.7 * side))  # the third of four
+    places = np.frombuffer(base64.b64decode(cells['near']), '<u4').reshape(-1, 4, cells['count'])[2, 2]
+    wanted = [data['names'][cells['of'][place // 4]] for place in places]
+    nearest = page.locator('.nearest').first.locator('button')
+    assert [of.get_attribute('title') for of in nearest.all()] == wanted
+    other = again(page_of, open_page, page)
+    assert other.locator('.nearest').first.locator('button').first.get_attribute('title') == wanted[0]
+    picture.press('ArrowUp')
+    assert page.url.endswith('cell=0')
+    place = np.frombuffer(base64.b64decode(cells['near']), '<u4').reshape(-1, 4, cells['count'])[2, 0, 0]
+    nearest.first.click()
+    assert page.url.endswith(f'cell={place % 4}') and page.locator('.nearest').count() == 4
 
 
 def test_a_loop_lists_its_files_and_goes_with_the_map_in_the_address(page_of, open_page):

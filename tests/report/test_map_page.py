@@ -95,7 +95,7 @@ def test_duplicates_and_images_that_stand_out_are_those_of_a_plain_loop():
     logs = sorted(np.log([value for value in least if value > 1e-6]))
     first, third = np.percentile(logs, [25, 75])
     low, high = np.exp(first - 1.5 * (third - first)), np.exp(third + 1.5 * (third - first))
-    found = standing_out(x, neighbours(x, 1)[0][:, 0])
+    found = standing_out(x, neighbours(x[:, None], 1)[0][:, 0])
     assert found['near'] == pytest.approx(low, rel=1e-3) and found['far'] == pytest.approx(high, rel=1e-3)
     expected = {(i, j) for i in range(90) for j in range(i + 1, 90) if distance[i][j] <= low}
     group = np.arange(90)
@@ -109,11 +109,33 @@ def test_duplicates_and_images_that_stand_out_are_those_of_a_plain_loop():
     assert fences(torch.tensor([0.0, 0.5])) == (1e-6, float('inf'))
 
 
+def test_the_nearest_cells_are_those_of_a_plain_loop_one_of_each_other_image():
+    x = torch.randn(7, 6, 5, generator=torch.Generator().manual_seed(0))
+    unit = torch.nn.functional.normalize(x.double(), dim=2).numpy()
+    far, near = (of.view(7, 6, 3).tolist() for of in neighbours(x, 3))
+    for i, c in np.ndindex(7, 6):
+        best = [max((unit[i, c] @ unit[j, d], 6 * j + d) for d in range(6)) for j in range(7) if j != i]
+        wanted = sorted(best, reverse=True)[:3]
+        assert near[i][c] == [place for _, place in wanted]
+        assert np.allclose(far[i][c], [1 - value for value, _ in wanted], atol=1e-6)
+
+
+def test_a_page_with_patches_has_the_cells_of_some_readable_images(checkpoint, folder, tmp_path):
+    page = map_images(checkpoint, folder, tmp_path / 'map.html', size=64, device='cpu', patches=5)
+    cells = data_of(page)['cells']
+    assert (cells['of'], cells['rows'], cells['columns'], cells['count']) == ([0, 10, 20, 30, 40], 2, 2, 4)
+    files = [folder / data_of(page)['names'][place] for place in cells['of']]
+    x, _, _ = mmairl.embed(checkpoint, files, size=64, patches=True, out=tmp_path / 'cells.npy', device='cpu')
+    far, near = neighbours(torch.tensor(x), 4)
+    assert (unpacked(cells['near'], '<u4') == near.numpy().ravel()).all()
+    np.testing.assert_allclose(unpacked(cells['far'], '<f4'), far.numpy().ravel(), atol=1e-6)
+
+
 def test_copies_are_one_group_whatever_their_number_and_no_image_is_its_own_neighbour():
     x = torch.cat([torch.eye(4).repeat(150, 1), torch.ones(1, 4)])
     found = linked(x, 0.01)
     assert sorted(rows.tolist() for rows in found) == [[*range(first, 600, 4)] for first in range(4)]
-    assert not (neighbours(x, 12)[1] == torch.arange(601)[:, None]).any()
+    assert not (neighbours(x[:, None], 12)[1] == torch.arange(601)[:, None]).any()
 
 
 def test_groups_are_found_with_their_central_images():

@@ -1,4 +1,4 @@
-// ---- A map of images: the pointer shows one, a click its nearest; a search or a loop drawn on the map lists images
+// ---- A map of images: the pointer shows one, a click its nearest, a click on a cell of it the nearest cells; a search or a loop drawn on the map lists images
 
 showMap(JSON.parse(document.getElementById('data').textContent));
 
@@ -6,6 +6,8 @@ function showMap(data) {
   const { names, classes, labels, side, sheet, count } = data, SIZE = 960, MORE = 60;
   const holder = document.getElementById('map'), numbers = new Map(names.map((name, i) => [name, i]));
   const bytes = text => Uint8Array.from(atob(text), sign => sign.charCodeAt(0)).buffer;
+  const unpacked = of => ({ ...of, near: new Uint32Array(bytes(of.near)), far: new Float32Array(bytes(of.far)) });
+  const cells = data.cells && unpacked(data.cells), each = cells && cells.rows * cells.columns;
   const kindOf = i => labels[i] < 0 ? '' : classes[labels[i]];
   const kinds = classes.length ? [...classes.keys()] : [-1];
 
@@ -14,7 +16,7 @@ function showMap(data) {
   const known = key => view.getAll(key).filter(name => numbers.has(name)).map(name => numbers.get(name));
   const here = (key, value) => { keep('of', data.key); keep(key, value); };
   const hidden = new Set(view.getAll('hide').map(name => classes.indexOf(name))), picked = new Set(known('pick'));
-  let listed = new Set(), over = -1, chosen = known('image')[0] ?? -1, looping = false;
+  let listed = new Set(), over = -1, chosen = known('image')[0] ?? -1, cell = same ? Number(view.get('cell') ?? -1) : -1, looping = false;
 
   // ---- Pictures lie on sheets
 
@@ -23,15 +25,21 @@ function showMap(data) {
     const place = i % sheet ** 2;
     context.drawImage(sheets[Math.floor(i / sheet ** 2)], place % sheet * side, Math.floor(place / sheet) * side, side, side, x, y, size, size);
   }
-  function picture(i) {
-    const [svg, use] = ['svg', 'use'].map(tag => document.createElementNS('http://www.w3.org/2000/svg', tag));
+  function picture(i, part = -1) {
+    const [svg, use, frame] = ['svg', 'use', 'path'].map(tag => document.createElementNS('http://www.w3.org/2000/svg', tag));
     set(use, { href: `#sheet-${Math.floor(i / sheet ** 2)}` });
-    svg.append(use);
-    return set(svg, { viewBox: `${i % sheet} ${Math.floor(i / sheet) % sheet} 1 1`, 'aria-hidden': true });
+    svg.append(use, frame);
+    return framed(set(svg, { viewBox: `${i % sheet} ${Math.floor(i / sheet) % sheet} 1 1`, 'aria-hidden': true }), part);
   }
-  function thumb(i, text) {
-    const press = button('', `${names[i]} ${text}: show its nearest`, () => choose(i));
-    press.append(picture(i), make('small', {}, text));
+  function framed(svg, part) { // all but the cell is dimmed
+    const { rows, columns } = cells ?? {}, [x, y] = svg.getAttribute('viewBox').split(' ').map(Number);
+    const corner = `${x + part % columns / columns} ${y + Math.floor(part / columns) / rows}`;
+    set(svg.lastChild, { d: part < 0 ? '' : `M${x} ${y}h1v1h-1zM${corner}h${1 / columns}v${1 / rows}h${-1 / columns}z` });
+    return svg;
+  }
+  function thumb(i, text, part) {
+    const press = button('', `${names[i]} ${text}: show its nearest`, () => choose(i, part));
+    press.append(picture(i, part), make('small', {}, text));
     return set(press, { class: 'thumb', title: names[i] });
   }
 
@@ -63,8 +71,8 @@ function showMap(data) {
     const figure = holder.querySelector(`[data-map="${number}"]`);
     figure.querySelector('.still').replaceWith(canvas);
     return {
-      number, figure, canvas, x, y, scale, loops, title: of.title, drawing: [], context: canvas.getContext('2d'), dots: make('canvas', { width: SIZE, height: SIZE }),
-      places: new Uint16Array(bytes(of.places)), near: new Uint32Array(bytes(of.near)), far: new Float32Array(bytes(of.far)),
+      ...unpacked(of), number, figure, canvas, x, y, scale, loops, drawing: [], context: canvas.getContext('2d'), dots: make('canvas', { width: SIZE, height: SIZE }),
+      places: new Uint16Array(bytes(of.places)),
     };
   });
   const onCanvas = (map, [x, y]) => [(x / 65535 - map.x) * map.scale * SIZE + SIZE / 2, (map.y - y / 65535) * map.scale * SIZE + SIZE / 2];
@@ -134,23 +142,55 @@ function showMap(data) {
 
   // ---- What is told beside the map: the image that is pointed at, the nearest of the one that was clicked, and lists
 
-  const big = make('div', { class: 'big' }), named = make('p'), rows = make('div'), hits = make('div'), list = make('div');
+  const big = make('div', { class: 'big' }), named = make('p'), parts = make('div'), rows = make('div'), hits = make('div'), list = make('div');
   function look(i) {
     over = i;
-    const shown = i >= 0 ? i : chosen;
-    big.replaceChildren(...(shown < 0 ? [] : [picture(shown)]));
-    named.textContent = shown < 0 ? 'Point at an image. Click it for its nearest.' : `${names[shown]} ${kindOf(shown) && `· ${kindOf(shown)}`}`;
+    const shown = i >= 0 ? i : chosen, has = shown === chosen && cells?.of.includes(shown);
+    big.classList.toggle('cut', Boolean(has));
+    big.replaceChildren(...(shown < 0 ? [] : [has ? cut(shown) : picture(shown)]));
+    named.textContent = shown < 0 ? 'Point at an image. Click it for its nearest.' : `${names[shown]} ${kindOf(shown) && `· ${kindOf(shown)}`} ${has ? '· Click a cell of it for the nearest cells.' : ''}`;
     redraw();
   }
   const apart = distance => distance < data.same ? 'same' : distance.toPrecision(2);
-  function choose(i) {
+  const nearest = (title, found) => make('div', { class: 'nearest' }, make('h3', {}, title, make('small', {}, 'rank · cosine distance')), make('div', { class: 'thumbs' }, ...found));
+  function choose(i, part = i === chosen ? cell : -1) {
     chosen = i;
     keep('image', i < 0 ? '' : names[i]);
     rows.replaceChildren(...(i < 0 ? [] : [maps[shown], ...maps.filter(map => map.number !== shown)].map(map => {
-      const found = nearestOf(map, i).map((other, k) => thumb(other, `${k + 1} · ${apart(map.far[i * count + k])}`));
-      return make('div', { class: 'nearest' }, make('h3', {}, `Nearest by ${map.title}`, make('small', {}, 'rank · cosine distance')), make('div', { class: 'thumbs' }, ...found));
+      return nearest(`Nearest by ${map.title}`, nearestOf(map, i).map((other, k) => thumb(other, `${k + 1} · ${apart(map.far[i * count + k])}`)));
     })));
+    chooseCell(i, part);
     look(i);
+  }
+
+  // The picture of a chosen image takes clicks, and arrow keys, on its cells.
+  function chooseCell(i, part) {
+    const first = cells ? cells.of.indexOf(i) * each + part : -1;
+    cell = first >= 0 && part >= 0 && part < each ? part : -1;
+    (cell < 0 ? keep : here)('cell', cell < 0 ? '' : String(cell));
+    parts.replaceChildren(...(cell < 0 ? [] : [nearest('Nearest cells', [...Array(cells.count).keys()].map(k => {
+      const at = first * cells.count + k;
+      return thumb(cells.of[Math.floor(cells.near[at] / each)], `${k + 1} · ${apart(cells.far[at])}`, cells.near[at] % each);
+    }))]));
+  }
+  function cut(i) {
+    const { rows, columns } = cells, svg = set(picture(i, cell), { tabindex: 0, role: 'application', 'aria-hidden': false });
+    set(svg, { 'aria-label': `${names[i]} in ${rows} × ${columns} cells; arrow keys go from cell to cell and show the nearest cells` });
+    const go = (row, column) => {
+      chooseCell(i, Math.max(0, Math.min(rows - 1, row)) * columns + Math.max(0, Math.min(columns - 1, column)));
+      framed(svg, cell);
+    };
+    svg.addEventListener('click', event => {
+      const box = svg.getBoundingClientRect();
+      go(Math.floor((event.clientY - box.top) / box.height * rows), Math.floor((event.clientX - box.left) / box.width * columns));
+    });
+    svg.addEventListener('keydown', event => {
+      const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      go(Math.floor(Math.max(0, cell) / columns) + step[0], Math.max(0, cell) % columns + step[1]);
+    });
+    return svg;
   }
 
   function tell(into, title, images, ...more) {
@@ -307,7 +347,7 @@ function showMap(data) {
   holder.prepend(...notes.filter(Boolean).map(note => make('p', { class: 'note', role: 'status' }, note)), make('div', { class: 'tools' }, ...switches, ...(maps.length > 1 ? [both] : []),
     button('+', 'Zoom in', seen(map => zoom(map, 1.5))), button('−', 'Zoom out', seen(map => zoom(map, 1 / 1.5))),
     button('whole', 'Show the whole map', seen(map => move(map, 0.5, 0.5, 0.92))), loop, find));
-  holder.append(make('div', { class: 'told' }, ...(classes.length ? [legend] : []), make('div', { class: 'looked' }, big, named), rows));
+  holder.append(make('div', { class: 'told' }, ...(classes.length ? [legend] : []), make('div', { class: 'looked' }, big, named), parts, rows));
   holder.after(hits, list);
   for (const of of all('.thumb[data-image]')) {
     const press = thumb(Number(of.dataset.image), of.textContent.trim());
