@@ -46,7 +46,7 @@ from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue
 from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.task_hours import hours_of_tasks
 from mmairl.study.trials import trial_counts
-from mmairl.transfer.tasks import TASKS
+from mmairl.transfer.tasks import TASKS, require_platform
 
 CONSOLE = Console(markup=False)
 
@@ -126,6 +126,8 @@ def main() -> None:
     if args.power:
         show_power(study, out / 'study.json', args.effect or study.equivalence)
         return
+    if not args.collect:
+        require_platform([task for task in tasks if not is_local(task)])
     devices, jobs = args.per_run, jobs_of(args)
     if args.until_decided:
         if args.slurm or args.cluster:
@@ -219,7 +221,7 @@ def show_plan(study: Study, configs: dict, scale: Scale, tasks: Sequence[str], s
     }  # trials by the criterion alone
     hours, unknown = hours_of_tasks(study, configs, tasks, scale, measured)
     counted = ', '.join(f'{task} {spent:.1f} h' for task, spent in hours.items()) or 'not known'
-    rest = f'; not known before their data are there: {", ".join(sorted(unknown))}' if unknown else ''
+    rest = f'; not known beforehand: {", ".join(sorted(unknown))}' if unknown else ''
     say(f'tasks take on top, by the work on their images: {counted}{rest}')
 
 

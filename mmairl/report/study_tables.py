@@ -20,7 +20,7 @@ LABELS = {
     'voc0712_ap50': 'VOC07+12 AP50', 'voc0712_ap': 'VOC07+12 AP', 'voc0712_ap75': 'VOC07+12 AP75',
     'coco_c4_box': 'COCO C4 box AP', 'coco_c4_mask': 'COCO C4 mask AP', 'coco_fpn_box': 'COCO FPN box AP',
     'coco_fpn_mask': 'COCO FPN mask AP', 'cityscapes_miou': 'Cityscapes mIoU', 'top1': 'ImageNet top-1',
-    'top5': 'ImageNet top-5',
+    'top5': 'ImageNet top-5', 'scenes_ap50': 'scenes AP50', 'scenes_ap': 'scenes AP', 'scenes_miou': 'scenes mIoU',
 }  # fmt: skip
 STATES = {
     'missing': 'has not run',

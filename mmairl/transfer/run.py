@@ -21,6 +21,7 @@ from mmairl.evaluation.identity import claim, code_identity, config_identity, fi
 from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
 from mmairl.files import read_json, write_json
 from mmairl.stopping import start, stop, stop_processes
+from mmairl.transfer.scenes import drawn_scenes
 from mmairl.transfer.tasks import TASKS, config_of
 from mmairl.weights.formats import resnet_of
 from mmairl.weights.read import read_backbone
@@ -56,18 +57,21 @@ def prepare(checkpoint: str, part: str, anchor: str | None, place: Place) -> tup
 def run_task(name: str, start: Path, depth: int, place: Place) -> dict[str, float]:
     """The task's scores in percent by the paper's columns; a finished task is read, an interrupted one is resumed."""
     folder, task, config = place.work_dir / name, TASKS[name], config_of(name, depth)
-    data = sorted(str(file) for path in task.data for file in (place.data / path).rglob('*') if file.is_file())
+    root = drawn_scenes() if task.drawn else place.data
+    data = sorted(str(file) for path in task.data for file in (root / path).rglob('*') if file.is_file())
     identity = dict(
         weights=weights_identity(read_backbone(start).weights),
         config=config_identity(load_config(str(config)).to_dict()),
-        data=files_identity(data, place.data),
+        data=files_identity(data, root),
         code=code_identity(),
     )
     claim(folder, identity)
     done = folder / 'scores.json'
     if not done.is_file():
-        asked = dict(config=str(config), protocol=task.protocol, start=str(start.resolve()), depth=depth)
-        write_json(folder / 'task.json', {**asked, 'data': str(place.data)})
+        asked = dict(
+            config=str(config), drawn=task.drawn, protocol=task.protocol, start=str(start.resolve()), depth=depth
+        )
+        write_json(folder / 'task.json', {**asked, 'data': str(root)})
         _run(folder, place.gpus)
         if task.protocol:
             found = read_json(folder / 'result.json')
@@ -99,6 +103,16 @@ def start_from(cfg: Config, checkpoint: str) -> Config:
         if init.get('type') == 'mmairl.PretrainedBackbone':
             init['checkpoint'] = str(checkpoint)
     return cfg
+
+
+def take_network(cfg: Config, network: dict) -> None:
+    """Make the config's ResNet as deep and wide as `network`, and what follows it as wide as its stages."""
+    cfg.model.backbone.update({key: network[key] for key in ('depth', 'stem_channels', 'base_channels')})
+    widths = [network['base_channels'] * 2**stage * (1 if network['depth'] < 50 else 4) for stage in range(4)]
+    if 'neck' in cfg.model:
+        cfg.model.neck.in_channels = widths
+    else:
+        cfg.model.decode_head.in_channels = widths[-1]
 
 
 def dicts(node: object) -> Iterator[dict]:
@@ -134,6 +148,8 @@ def main() -> None:
             write_json(args.folder / 'result.json', result.scores)
     else:
         cfg = start_from(cfg, asked['start'])
+        if asked['drawn']:
+            take_network(cfg, resnet_of(read_backbone(asked['start']).weights, asked['start']))
         # The share of a process in total_batch_size, and not mmdet's 2 of 8 GPUs.
         cfg.train_dataloader.batch_size = None
         cfg.work_dir, cfg.resume = str(args.folder), True

@@ -12,7 +12,8 @@ class Task:
     """A protocol of evaluate.py on ImageNet, or a detection or segmentation run.
 
     `config` has a place for the depth; `data` are the paths that must be there; `scores` maps the paper's columns (or, where it
-    has none, a name) to what the run calls the score, which `factor` makes a percentage unless it is one of `plain`.
+    has none, a name) to what the run calls the score, which `factor` makes a percentage unless it is one of `plain`. Data that
+    are `drawn` lie in the user's cache, and the network of such a task is that of the weights, at their width.
     """
 
     config: str
@@ -22,6 +23,7 @@ class Task:
     protocol: str | None = None
     factor: float = 100
     plain: tuple[str, ...] = ()  # such as metres
+    drawn: bool = False
 
 
 VOC07, VOC12, COCO = 'data/VOCdevkit/VOC2007', 'data/VOCdevkit/VOC2012', ('data/coco/annotations',)
@@ -42,7 +44,7 @@ def _coco(column: str) -> dict[str, str]:
 
 
 DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
-SEGMENTATION = ('cityscapes', 'voc2012_seg', 'nyuv2')
+SEGMENTATION = ('cityscapes', 'voc2012_seg', 'nyuv2', 'scenes_seg')
 TASKS = {
     'knn': Task('evaluation/imagenet_r50', IMAGENET, KNN, protocol='knn', factor=1),
     'linear': Task('evaluation/imagenet_r50', IMAGENET, {'in1k': 'linear, top-1'}, protocol='linear', factor=1),
@@ -55,6 +57,13 @@ TASKS = {
     'voc2012_seg': Task(
         'transfer/voc2012_fcn_r{depth}_30k', (f'{VOC12}/SegmentationClass',), {'voc2012_miou': 'mIoU'}, (50,), factor=1
     ),
+    'scenes_det': Task(
+        'transfer/scenes_det',
+        ('data/scenes',),
+        {'scenes_ap50': 'coco/bbox_mAP_50', 'scenes_ap': 'coco/bbox_mAP'},
+        drawn=True,
+    ),
+    'scenes_seg': Task('transfer/scenes_seg', ('data/scenes',), {'scenes_miou': 'mIoU'}, factor=1, drawn=True),
     'nyuv2': Task(
         'transfer/nyuv2_depth_r{depth}_7500', ('data/nyu/images',), NYU, (50,), plain=('nyuv2_rms', 'nyuv2_rel')
     ),
@@ -63,13 +72,13 @@ TASKS = {
 
 def lacking(task: Task, root: Path) -> list[Path]:
     """The data that is not there."""
-    return [root / path for path in task.data if not (root / path).exists()]
+    return [root / path for path in task.data if not (task.drawn or (root / path).exists())]
 
 
 def config_of(name: str, depth: int) -> Path:
     """The config of a task for a backbone of this depth; one of evaluate.py is for every depth."""
     task = TASKS[name]
-    if depth not in task.depths and task.protocol is None:
+    if depth not in task.depths and not (task.protocol or task.drawn):
         raise UserError(f'{name} has configs for ResNet-{task.depths}, not for ResNet-{depth}; leave the task out')
     return home() / 'configs' / f'{task.config.format(depth=depth)}.py'
 

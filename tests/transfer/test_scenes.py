@@ -1,0 +1,76 @@
+"""Drawn scenes: boxes and masks are of the pixels, and any ResNet goes through both of their tasks to a number."""
+
+import dataclasses
+import filecmp
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmairl.configs import load_config
+from mmairl.data.shapes import KINDS
+from mmairl.registry import MODELS
+from mmairl.transfer import run as transfer_run
+from mmairl.transfer import scenes
+from mmairl.transfer.run import Place, prepare, run_task
+from mmairl.transfer.tasks import TASKS, config_of, lacking
+
+
+def test_boxes_enclose_what_the_masks_say_and_a_scene_is_drawn_alike_again(tmp_path):
+    counts = dict(train=6, test=3)
+    folder, again = (scenes.write(tmp_path / name, counts) for name in ('one', 'again'))
+    names = [str(path.relative_to(folder)) for path in folder.rglob('*') if path.is_file()]
+    assert filecmp.cmpfiles(folder, again, names, shallow=False)[0] == names and len(names) == 2 * 9 + 2
+    for split in counts:
+        content = json.loads((folder / f'annotations/{split}.json').read_text())
+        assert {one['id']: one['name'] for one in content['categories']} == dict(enumerate(KINDS, 1))
+        for image in content['images']:
+            mask = np.array(Image.open(folder / 'masks' / split / image['file_name']))
+            assert mask.shape == (image['height'], image['width'])
+            assert Image.open(folder / split / image['file_name']).size == mask.shape[::-1]
+            things = [one for one in content['annotations'] if one['image_id'] == image['id']]
+            assert 1 <= len(things) <= 5 and sum(one['area'] for one in things) == (mask > 0).sum()
+            for one in things:
+                left, top, wide, high = one['bbox']
+                inside = mask[top : top + high, left : left + wide] == one['category_id']
+                assert inside.sum() >= one['area'] and all(inside[edge].any() for edge in (0, -1))
+                assert all(inside[:, edge].any() for edge in (0, -1))
+
+
+def test_configs_name_the_kinds_and_the_scenes_are_never_lacking(tmp_path):
+    for name in ('scenes_det', 'scenes_seg'):
+        cfg = load_config(str(config_of(name, 34)))
+        assert tuple(cfg.kinds) == tuple(KINDS) and cfg.labels == ('background', *KINDS)
+        assert cfg.optim_wrapper.optimizer.lr == 0.02 and cfg.custom_hooks[0].type == 'mmairl.PreciseBNHook'
+        assert not lacking(TASKS[name], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_narrow_resnet_goes_through_both_tasks(tmp_path, monkeypatch):
+    """The drawn files are found in the cache, and the models take the width of the weights."""
+    backbone = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=16, base_channels=16))
+    weights = {f'backbone.{key}': value for key, value in backbone.state_dict().items()}
+    torch.save(dict(meta={}, state_dict=weights), tmp_path / 'narrow.pth')
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    monkeypatch.setattr(scenes, 'COUNTS', dict(train=8, test=4))
+    monkeypatch.setattr('mmairl.transfer.tasks.home', lambda: tmp_path)
+
+    def in_this_process(folder, processes):
+        monkeypatch.setattr(sys, 'argv', ['run.py', str(folder)])
+        transfer_run.main()
+
+    monkeypatch.setattr(transfer_run, '_run', in_this_process)
+    place = Place(tmp_path, tmp_path / 'work', 1)
+    start, depth = prepare(str(tmp_path / 'narrow.pth'), 'student', None, place)
+    (tmp_path / 'configs').mkdir()
+    for name in ('scenes_det', 'scenes_seg'):
+        cfg = load_config(f'mmairl::transfer/{name}.py')
+        cfg.train_cfg.update(max_iters=2, val_interval=2)
+        cfg.custom_hooks[0].batches = 1
+        cfg.dump(str(tmp_path / f'configs/{name}.py'))
+        monkeypatch.setitem(TASKS, name, dataclasses.replace(TASKS[name], config=name))
+        scores = run_task(name, start, depth, place)
+        assert set(scores) == set(TASKS[name].scores) and all(0 <= one <= 100 for one in scores.values())
