@@ -5,6 +5,7 @@ tools/worth.py IMAGES --labels labels.csv --weights torchvision:resnet50 --minut
 
 import argparse
 
+from mmairl.data.splits import Groups
 from mmairl.errors import one_sentence_errors
 from mmairl.flags import ConfigOptions, above_zero, count, positive, seed
 from mmairl.own.worth import Worth, worth
@@ -16,13 +17,16 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--labels', help='a CSV: names of images, then their classes (default: the folders are classes)'
     )
+    parser.add_argument('--column', help='the head of its column of classes (default: the second)')
     parser.add_argument('--weights', nargs='+', default=[], help='released networks: torchvision:resnet50, or files')
     parser.add_argument('--method', default='mocov2plus', help='of the own pre-training, such as byol or simclr')
     parser.add_argument('--minutes', type=above_zero, help='what it may take; it chooses size, epochs and draws')
     parser.add_argument('--size', type=positive, help="the side of the crops (default: the images', 224 at most)")
     parser.add_argument('--epochs', type=positive, help='of the own pre-training (default: 100)')
     parser.add_argument(
-        '--groups', help="a regular expression whose match in an image's name is its patient, flight, ..."
+        '--groups',
+        type=groups,
+        help="a regular expression whose match in an image's name is its patient, flight, ...; or CSV:COLUMN of these",
     )
     parser.add_argument('--batch', type=positive, help='images in a step of pre-training')
     parser.add_argument('--workers', type=count, help='processes that load images')
@@ -32,6 +36,11 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--work-dir', dest='out', default='work_dirs/worth', help='where the page and all else goes')
     parser.add_argument('--cfg-options', dest='options', nargs='+', action=ConfigOptions, help='of the pre-training')
     return parser.parse_args()
+
+
+def groups(text: str) -> Groups:
+    table, mark, column = text.rpartition('.csv:')
+    return dict(csv=f'{table}.csv', column=column) if mark else text
 
 
 @one_sentence_errors

@@ -2,11 +2,12 @@
 
 import csv
 import re
-from collections import Counter
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from pkgutil import resolve_name
 
 import torch
@@ -22,6 +23,7 @@ from mmairl.errors import UserError, closest, printable
 HELD_OUT = 0.2
 BITS, ALIKE = 4, 0.1  # of a hash, and of the deviation of all thumbnails: the most that two may differ by
 BLOCK, FAR = 128, 1e6  # thumbnails that are compared with all others at once; a grey that no image has
+INDEX = ('', 'Unnamed: 0')  # the heads of the numbers that pandas and R write before a table
 Groups = str | Mapping[str, str] | Callable[[str], str]
 
 
@@ -33,6 +35,12 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
             head, *rows = csv.reader(lines, delimiter=max(',;\t', key=lines[0].count))  # all that spreadsheets write
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f'the table {path} cannot be read ({error}); give a CSV in UTF-8') from error
+    if len(head) > 2 and head[0] in INDEX:
+        head, *rows = (row[1:] for row in (head, *rows) if row)
+    if head and head[0].lower().endswith(('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.dcm')):
+        raise UserError(
+            f"{path} begins with the image '{printable(head[0])}'; put a line of heads before it, as file,class"
+        )
     if len(head) < 2:
         raise UserError(
             f'{path} has one column; give the names of images and a value of each, with a comma between them'
@@ -48,6 +56,36 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
                 f"{path} says '{values[row[0]]}' and '{row[at]}' of {printable(row[0])}; keep one line of it"
             )
     return values
+
+
+def values_of(
+    names: Sequence[str], table: Mapping[str, str], path: str | Path, folder: str = ''
+) -> tuple[dict[str, str], list[str]]:
+    """Return the values of the images that a table names, and what of it names none, or one of several.
+
+    It names an image by its path below the folder or by its file alone, with or without its ending: with the folder before
+    it, by slashes of either kind, in any case, and with an umlaut in one sign or in two.
+    """
+
+    def plain(name: str) -> str:
+        return unicodedata.normalize('NFC', name).casefold().replace('\\', '/').removeprefix('./')
+
+    whole, by_name = set(names), defaultdict(set)
+    for name in names:
+        image = PurePosixPath(plain(name))
+        for short in (image, image.with_suffix(''), image.name, image.stem):
+            by_name[str(short)].add(name)
+    values: dict[str, str] = {}
+    missing = []
+    for name, value in table.items():
+        said = plain(name)
+        below = f'/{said}'.partition(f'/{plain(folder)}/')[2]
+        image, *more = {name} & whole or by_name.get(said) or by_name.get(below) or ['', '']
+        if more:
+            missing.append(name)
+        elif values.setdefault(image, value) != value:
+            raise UserError(f"{path} says '{values[image]}' and '{value}' of {printable(image)}; keep one line of it")
+    return values, missing
 
 
 def names_of(dataset: Dataset) -> list[str]:
@@ -75,8 +113,8 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
     elif 'function' in groups:
         return groups_of(names, resolve_name(groups['function']))
     else:
-        given = read_column(groups['csv'], groups.get('column'))
-        made = [given.get(name, given.get(Path(name).name)) for name in names]
+        given, _ = values_of(names, read_column(groups['csv'], groups.get('column')), groups['csv'])
+        made = list(map(given.get, names))
     if without := [name for name, group in zip(names, made) if group in (None, '')]:
         raise UserError(
             f'{len(without)} of the {len(names)} images have no group by groups={groups}, first {printable(without[0])}; '

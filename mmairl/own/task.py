@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.splits import Groups, groups_of, look_alikes, names_of, read_column, split_by_class
+from mmairl.data.splits import Groups, groups_of, look_alikes, names_of, read_column, split_by_class, values_of
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.embed import dataset_of
@@ -43,13 +43,18 @@ class Task:
 
 
 def read_task(
-    images: str | Path, labels: str | Path | None, channels: int | None, groups: Groups | None, seed: int
+    images: str | Path,
+    labels: str | Path | None,
+    channels: int | None,
+    groups: Groups | None,
+    seed: int,
+    column: str | None = None,
 ) -> Task:
     """Return the images with their labels, split by class and where there are groups by these."""
     if not Path(images).is_dir():
         raise UserError(f'there is no folder of images at {Path(images).resolve()}; check the path')
     names = names_of(UnlabelledFolder(images, channels=channels))
-    given = by_folder(names) if labels is None else by_table(names, labels, images)
+    given = by_folder(names) if labels is None else by_table(names, labels, images, column)
     count = Counter(given.values())
     if few := [label for label, many in count.items() if many < 2]:
         raise UserError(
@@ -74,22 +79,15 @@ def by_folder(names: Sequence[str]) -> dict[str, str]:
     return {name: name.partition('/')[0] for name in names if '/' in name}
 
 
-def by_table(names: Sequence[str], labels: str | Path, images: str | Path) -> dict[str, str]:
-    """Return the label of each image that the table names, by its path below the folder or, where that is enough, its name."""
-    alone = Counter(Path(name).name for name in names)
-    known = {Path(name).name: name for name in names if alone[Path(name).name] == 1} | {name: name for name in names}
-    table = [(name.removeprefix('./'), label.strip()) for name, label in read_column(labels).items() if label.strip()]
-    if missing := [name for name, _ in table if name not in known]:
+def by_table(names: Sequence[str], labels: str | Path, images: str | Path, column: str | None = None) -> dict[str, str]:
+    """Return the label of each image that the table names."""
+    table = {name: label.strip() for name, label in read_column(labels, column).items() if label.strip()}
+    given, missing = values_of(names, table, labels, Path(images).resolve().name)
+    if missing:
         raise UserError(
             f'{labels} has labels for {len(missing)} files that are not below {images}, first '
             f"'{printable(missing[0])}', where images are named like '{printable(names[0])}'; correct the names"
         )
-    given: dict[str, str] = {}
-    for name, label in table:
-        if given.setdefault(known[name], label) != label:
-            raise UserError(
-                f"{labels} says '{given[known[name]]}' and '{label}' of {printable(known[name])}; keep one line of it"
-            )
     return given
 
 

@@ -207,6 +207,7 @@ def worth(
     labels: str | Path | None = None,
     out: str | Path = 'work_dirs/worth',
     *,
+    column: str | None = None,
     weights: Sequence[str | Path] = (),
     method: str = 'mocov2plus',
     minutes: float | None = None,
@@ -228,9 +229,10 @@ def worth(
 
     Args:
         images: a folder of images at any depth.
-        labels: a CSV, images' names in the first column and classes in the second; without it folders are classes.
+        labels: a CSV with images' names in the first column; without it folders are classes.
         out: where networks, features, `worth.html` and `worth.json` go.
-        weights: checkpoints of ResNets, as `torchvision:resnet50` or files.
+        column: the head of the column of classes in that CSV; by default the second's.
+        weights: checkpoints of ResNets or ViTs, as `torchvision:resnet50` or files.
         method: of the own pre-training.
         minutes: what it may take; it chooses the size of the crops, the epochs, unless they are given, and the draws of labels.
         size: the side of the crops; by default that of the images, 224 at most.
@@ -247,7 +249,7 @@ def worth(
     Pre-train your own: ...
     """
     register()
-    task, out = read_task(images, labels, channels, groups, seed), Path(out)
+    task, out = read_task(images, labels, channels, groups, seed, column), Path(out)
     starts = dict(zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights)))
     comparison = Comparison(task, out, starts, method, seed, batch, workers, options or {})
     claim(out, comparison.identity(), ('worth.json',))

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset, Subset
 
 from mmairl.data.folders import FileDataset
 from mmairl.data.mixture import Mixture
-from mmairl.data.splits import read_column
+from mmairl.data.splits import read_column, values_of
 from mmairl.errors import Diverged, UserError, cleared_frames
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import Images, dataset_of, network_of, write_patches
@@ -234,8 +234,8 @@ def _kinds(values: Sequence[str]) -> tuple[list[str], Tensor]:
 
 def by_column(names: Sequence[str], path: str | Path, column: str) -> tuple[list[str], Tensor]:
     """The images' values in a column of a CSV, as kinds; many numbers become fifths of equal size."""
-    given = read_column(path, column)
-    values = [given.get(name, given.get(Path(name).name, '')) for name in names]
+    given, _ = values_of(names, read_column(path, column), path)
+    values = [given.get(name, '') for name in names]
     if not any(values):
         raise UserError(f'the first column of {path} names none of the images; it should say {names[0]}, for example')
     try:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from mmairl.data.images import Reason, UnreadableImage, decode_bytes
 from mmairl.data.shapes import Shapes
-from mmairl.data.splits import groups_of, look_alikes, names_of, read_column, refuse_shared, split_by_class
+from mmairl.data.splits import groups_of, look_alikes, names_of, read_column, refuse_shared, split_by_class, values_of
 from mmairl.data.subsets import Part
 from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
@@ -70,6 +70,28 @@ def test_a_table_that_cannot_be_used_is_one_sentence(tmp_path, text, said):
         (tmp_path / 'a.csv').write_bytes(text)
     with pytest.raises(UserError, match=said):
         read_column(tmp_path / 'a.csv', 'patient')
+
+
+@pytest.mark.parametrize(
+    'written',
+    [
+        'Ä b/1.png',
+        'a\u0308 B/1.PNG',
+        'Ä b\\1.png',
+        'C:\\data\\Cells\\Ä b\\1.png',
+        '/mnt/cells/Ä b/1.png',
+        'Ä b/1',
+        './1',
+    ],
+)
+def test_a_table_names_an_image_as_people_write_it(written, tmp_path):
+    names = ['Ä b/1.png', 'Ä b/2.png', 'c/2.png']
+    assert values_of(names, {written: 'x'}, 'a.csv', 'Cells') == ({names[0]: 'x'}, [])
+    assert values_of(names, {'2.png': 'x', 'd/1.png': 'x'}, 'a.csv', 'Cells') == ({}, ['2.png', 'd/1.png'])
+    with pytest.raises(UserError, match="a.csv says 'x' and 'y' of Ä b/1.png"):
+        values_of(names, {names[0]: 'x', '1': 'y'}, 'a.csv')
+    (table := tmp_path / 'a.csv').write_text('"",file,kind\n0,1.png,"a, b"\n\n,,\n')  # of pandas or R
+    assert read_column(table, 'kind') == {'1.png': 'a, b', '': ''}
 
 
 def test_the_held_out_part_of_a_folder_has_other_groups_and_shared_ones_are_refused(tmp_path):

@@ -80,7 +80,8 @@ def images(tmp_path: Path) -> Path:
 
 def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
     path = folder / 'labels.csv'
-    path.write_text('\n'.join(['file,class', *lines]), encoding)
+    head, encoding = ('00.png,a', 'utf-8') if encoding == 'no heads' else ('file,class', encoding)
+    path.write_text('\n'.join([head, *lines]), encoding)
     return path
 
 
@@ -97,6 +98,7 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
         (['00.png,a', '01.png,a', '02.png,b'], 'utf-8', "class 'b' has one labelled image"),
         (['00.png,a', '01.png,a'], 'utf-8', 'there are 1 classes'),
         (['00.png,Käfer', '01.png,b'], 'latin-1', 'cannot be read .* give a CSV in UTF-8'),
+        (['02.png,a', '03.png,b'], 'no heads', "begins with the image '00.png'; put a line of heads before it"),
         (['00.png,Käfer', '01.png,b'], 'utf-16', 'cannot be read .* give a CSV in UTF-8'),
     ],
 )
@@ -170,6 +172,10 @@ def test_a_group_is_on_one_side_and_its_test_images_teach_nothing(images, tmp_pa
     pool, test = ({task.labelled[place][0] for place in places} for places in (task.pool, task.test))
     assert not pool & test and pool | test == set('0123')
     assert {name[0] for name in task.unlabelled} == set('012345678') - test
+    table(tmp_path, [f'{number:02}.png,p{number // 10},{number % 2}' for number in range(40)])
+    text = (tmp_path / 'labels.csv').read_text().replace('file,class', 'file,patient,ill')
+    (tmp_path / 'labels.csv').write_text(text)
+    assert read_task(images, tmp_path / 'labels.csv', None, None, 0, 'ill').classes == ['0', '1']
 
 
 def test_without_a_table_the_folders_are_the_classes_and_other_images_have_no_label(images, tmp_path):
