@@ -4,6 +4,7 @@ A fenced `bash` block whose commands are not tools of ours carries `<!-- not run
 """
 
 import argparse
+import doctest
 import importlib.util
 import itertools
 import json
@@ -212,6 +213,14 @@ def test_the_containers_steps_name_what_is_there():
     )
     assert (ROOT / script).is_file() and f'  {what} ' in read(script)
     check_tool(example, words, set())
+
+
+def test_every_example_in_a_docstring_does_what_it_says():
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    for path in sorted((ROOT / 'mmairl').rglob('*.py')):
+        if '>>>' in path.read_text():
+            name = '.'.join(path.relative_to(ROOT).with_suffix('').parts)
+            assert not doctest.testmod(importlib.import_module(name), optionflags=flags).failed, name
 
 
 # Cheap commands of the pages, what makes them small, and what they print or leave; each is looked for in its page.

@@ -125,10 +125,7 @@ def below(root: Path, files: Iterable[str | Path]) -> list[str]:
 
 @DATASETS.register_module()
 class Food101(ListedDataset):
-    """101 dishes: 68 175 training, 7 575 validation and 25 250 test images.
-
-    >>> Food101('data/food101', split='val', views=[[dict(type='Resize', size=224), dict(type='CenterCrop', size=224)]])
-    """
+    """101 dishes: 68 175 training, 7 575 validation and 25 250 test images."""
 
     layout = 'food-101/meta/{train,test}.json and food-101/images/CLASS/NAME.jpg'
     source = "the Food-101 page of ETH Zurich's Computer Vision Lab"

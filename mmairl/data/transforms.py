@@ -26,10 +26,10 @@ class Augmentation:
     By default each image is changed with probability `p`; a worker returns the others as they are.
 
     `single` is for RGB of 8 bits. A worker changes images of other channels or depths as floats, by `apply`. A class with
-    `clips` keeps values in [0, 1]; a run refuses it for images with other values.
+    `clips` keeps values in [0, 1]; a run refuses it for images with other values. One that is `rgb_alone` is for RGB.
     """
 
-    clips = False
+    clips = rgb_alone = False
 
     def __init__(self, p: float) -> None:
         self.p = p
@@ -52,13 +52,14 @@ class Augmentation:
 
     def only_rgb(self) -> str:
         """Name what it changes that only RGB has, and how a config leaves that out; empty where there is nothing such."""
-        return ''
+        return f'{type(self).__name__} (leave it out)' if self.rgb_alone and self.p else ''
 
     def tell(self, params: Params) -> str:
         """The parameters of one image in words; empty where the image stays as it is."""
         if not params.get('on', True):
             return ''
-        numbers = (f' {key} {value.item():.4g}' for key, value in params.items() if key != 'on')
+        lists = {key: value.flatten().tolist() for key, value in params.items() if key != 'on'}
+        numbers = (f' {key} {" ".join(f"{number:.4g}" for number in of)}' for key, of in lists.items())
         return type(self).__name__ + ','.join(numbers)
 
     def __call__(self, image: Tensor) -> Tensor:
@@ -370,8 +371,7 @@ SINGLE = (brighten_pixels, contrast_pixels, saturate_pixels, shift_pixels_hue)
 class RandomGrayscale(Augmentation):
     """Replace all three channels by the luminance, with probability p."""
 
-    def only_rgb(self) -> str:
-        return 'RandomGrayscale (leave it out)' if self.p else ''
+    rgb_alone = True
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         luminance = to_bytes(cv2.transform(interleaved(image).astype(np.float32), LUMA_ROW))
@@ -390,7 +390,7 @@ STAINS = torch.tensor([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78
 class StainJitter(Augmentation):
     """With probability p, multiply the amount of each stain by a factor in [1 - strength, 1 + strength]."""
 
-    clips = True
+    clips = rgb_alone = True
 
     def __init__(self, p: float, strength: float) -> None:
         super().__init__(p)
@@ -399,12 +399,6 @@ class StainJitter(Augmentation):
     def draw(self, count: int, height: int, width: int) -> Params:
         factors = uniform(1 - self.strength, 1 + self.strength, count, 3)
         return {**super().draw(count, height, width), 'factors': factors}
-
-    def only_rgb(self) -> str:
-        return 'StainJitter (leave it out)' if self.p else ''
-
-    def tell(self, params: Params) -> str:
-        return 'StainJitter ' + ', '.join(f'{factor:.2f}' for factor in params['factors'][0]) if params['on'] else ''
 
     def single(self, image: Tensor, params: Params) -> Tensor:
         return (255 * self.apply(to_unit(image)[None], params)[0]).round().byte()

@@ -157,7 +157,8 @@ class ViewPreprocessor(BaseDataPreprocessor):
             data = dict(data, data_samples=samples)
         data = self.cast_data(data)
         inputs = data['inputs']
-        with full_precision(self.mean.device.type):
+        # whatever the step's precision: autocast and TF32 round coarser than a byte
+        with float32_precision('float32'), torch.autocast(self.mean.device.type, enabled=False):
             if isinstance(inputs, Tensor):
                 return dict(data, inputs=self.normalise(to_unit(inputs)))
             images = [to_unit(batch) for batch in inputs]
@@ -185,17 +186,17 @@ class ViewPreprocessor(BaseDataPreprocessor):
 
 
 @contextmanager
-def full_precision(device: str) -> Iterator[None]:
-    """Products in float32, whatever the step's precision: autocast and TF32 round coarser than a byte."""
-    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    torch.set_float32_matmul_precision('highest')
-    torch.backends.cudnn.allow_tf32 = False
+def float32_precision(precision: str | None) -> Iterator[None]:
+    """Whether products and convolutions in float32 may be TF32; as they are where nothing is said, and before it afterwards."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    if precision is not None:
+        torch.set_float32_matmul_precision('high' if precision == 'tf32' else 'highest')
+        torch.backends.cudnn.allow_tf32 = precision != 'float32'
     try:
-        with torch.autocast(device, enabled=False):
-            yield
+        yield
     finally:
-        torch.set_float32_matmul_precision(products)
-        torch.backends.cudnn.allow_tf32 = convolutions
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
 
 
 def to_unit(images: Tensor) -> Tensor:

@@ -53,21 +53,6 @@ def set_fast_keys(cfg: ConfigDict) -> None:
         cfg.optim_wrapper.optimizer.setdefault('fused', True)  # torch has no fused SGD for weights in shards
 
 
-@contextmanager
-def float32_precision(fast: dict | None) -> Iterator[None]:
-    """While a run trains: whether products and convolutions in float32 may be TF32. Afterwards as before, for evaluation."""
-    precision = (fast or {}).get('precision')
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    if precision is not None:
-        torch.set_float32_matmul_precision('high' if precision == 'tf32' else 'highest')
-        torch.backends.cudnn.allow_tf32 = precision != 'float32'
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
-
-
 def make_fast(model: nn.Module, fast: dict | None = None) -> nn.Module:
     """Lay out, checkpoint and compile the network in place; its parameters and their names stay the same.
 

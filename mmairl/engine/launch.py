@@ -15,9 +15,10 @@ from mmengine.dist import all_gather_object, broadcast_object_list, get_world_si
 from mmengine.registry import init_default_scope
 
 from mmairl.configs import home, load_config, walk
+from mmairl.data.views import float32_precision
 from mmairl.engine.check import check_config
 from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
-from mmairl.engine.fast import float32_precision, set_fast_keys
+from mmairl.engine.fast import set_fast_keys
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, building, closest, without_secrets
 from mmairl.files import appending, explained_disk_errors
@@ -103,7 +104,8 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     if cfg.get('randomness', {}).get('deterministic'):  # without it, torch refuses the first product on a GPU
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     keep_workers(cfg.train_dataloader)
-    with explained_disk_errors(cfg.work_dir), locked(cfg.work_dir), float32_precision(cfg.get('fast')):
+    precision = (cfg.get('fast') or {}).get('precision')
+    with explained_disk_errors(cfg.work_dir), locked(cfg.work_dir), float32_precision(precision):
         require_shared(cfg.work_dir)
         start = choose_start(cfg)
         runner = build(cfg, start)

@@ -157,7 +157,7 @@ def resampled(right: Right, weight: np.ndarray, seed: int) -> np.ndarray:
 def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
     """Return how many labels a learning curve takes to a score, between its points on a log axis; infinity beyond its end.
 
-    >>> needed(np.array([40.0, 60.0, 80.0]), np.array([1.0, 4.0, 16.0]), 70.0)
+    >>> round(needed(np.array([40.0, 60.0, 80.0]), np.array([1.0, 4.0, 16.0]), 70.0), 6)
     8.0
     """
     rising = np.maximum.accumulate(curve)

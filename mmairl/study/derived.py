@@ -46,12 +46,7 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
         except UserError as error:
             return dict(chosen=f'{UNKNOWN}{error}')
     if asked.given:
-        path = Path(asked.given)
-        try:
-            stat = path.stat()
-            return dict(given=_digest(path, stat.st_size, stat.st_mtime_ns))
-        except FileNotFoundError:
-            return dict(given=ABSENT)
+        return dict(given=_weights_of(Path(asked.given)))
     made = asked.rescaled or asked.along
     if made is None:
         return {}
@@ -70,13 +65,17 @@ def _weights_in(folder: Path, part: str | None) -> Any:
         asked = read_json(folder / 'asked.json', Asked)
         if asked.rescaled or asked.along:
             return origin(asked, folder)
-        path = saved_after(folder, part) if part else last_checkpoint(folder)
-        stat = path.stat()
-        return _digest(path, stat.st_size, stat.st_mtime_ns)
-    except FileNotFoundError:
-        return ABSENT
+        return _weights_of(saved_after(folder, part) if part else last_checkpoint(folder))
     except UserError as error:
         return f'{UNKNOWN}{error}'
+
+
+def _weights_of(path: Path) -> str:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return ABSENT
+    return _digest(path, stat.st_size, stat.st_mtime_ns)
 
 
 @cache

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from mmairl.engine.fast import float32_precision
+from mmairl.data.views import float32_precision
 from mmairl.errors import UserError
 from mmairl.files import write_json
 from mmairl.report.page import Page
@@ -158,7 +158,7 @@ def _compared(rows: list[dict]) -> str:
 def measured(size: Size, device: str, how: dict, name: str) -> dict:
     row = dict(way=name, batch=size.batch, images_per_second=None, gigabytes=None, kernels={})
     try:
-        with float32_precision(how):
+        with float32_precision(how.get('precision')):
             one = our_step(siamese(size, 'mocov2plus').to(device), random_batch(size, device), 'SGD', **how)
 
             for _ in range(3):

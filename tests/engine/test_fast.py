@@ -14,9 +14,10 @@ from mmengine.optim import build_optim_wrapper
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from mmairl.data.views import float32_precision
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.engine.fast import compiled_parts, float32_precision, make_fast, set_fast_keys
+from mmairl.engine.fast import compiled_parts, make_fast, set_fast_keys
 from mmairl.errors import UserError
 from mmairl.models.heads import unit
 from mmairl.registry import MODELS
@@ -232,7 +233,7 @@ def test_float32_products_are_exact_unless_asked_and_only_while_a_run_trains(pre
     try:
         torch.set_float32_matmul_precision('medium')
         torch.backends.cudnn.allow_tf32 = True
-        with float32_precision(dict(precision=precision) if precision else dict(fused=True)):
+        with float32_precision(precision):
             assert now() == (products, tf32)
         assert now() == ('medium', True)
     finally:

@@ -9,7 +9,6 @@ from mmairl.evaluation.features import Features
 from mmairl.evaluation.protocol import Result
 from mmairl.registry import DATASETS, MODELS
 from mmairl.report import sections
-from mmairl.report.analysis_pages import beside_published
 from mmairl.report.page import Page
 from mmairl.report.table import print_results, print_table, results_table, save_table
 
@@ -71,13 +70,3 @@ def test_a_table_is_whole_in_a_pipe_and_a_list_in_a_narrow_terminal(capsys, monk
 def test_numbers_of_a_table_keep_seven_digits_and_a_name_is_no_formula(tmp_path):
     path = save_table(('a', 'b'), [('=1+1', 1 / 3), ('x', None)], tmp_path / 'table')
     assert path.read_text().splitlines() == ['a,b', "'=1+1,0.3333333", 'x,']
-
-
-def test_published_numbers_stand_below_the_measured_ones_of_their_network():
-    measured = {'BYOL': (0.5, float('nan')), 'other': (0.1, 1.0)}
-    rows = beside_published(
-        ('alignment', 'spread'), measured, {'BYOL': {'top1': 71.9, 'alignment': 0.25}, 'other': {'top1': 1}}
-    )
-    assert rows == [
-        ('BYOL', ['0.500', '–']), ('BYOL, as published', ['0.25', '–']), ('other', ['0.100', '1.000'])
-    ]  # fmt: skip
