@@ -64,6 +64,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument('--device', choices=['cpu'], help=argparse.SUPPRESS)  # as `mim train mmairl --gpus 0` says it
     parser.add_argument('--local_rank', '--local-rank', type=int, help='which old launchers say; others set LOCAL_RANK')
     args = parser.parse_args()
+    if args.suggest and args.config:
+        parser.error(
+            f"--suggest writes a config and takes none; name the method by --method, such as '--method {args.config}'"
+        )
     if args.suggest and not (args.images or args.data):
         parser.error('--suggest wants to know how many images you have; give --images N or --data DIR')
     if not args.suggest and not args.config:

@@ -76,6 +76,9 @@ def suggest(
     model = begun.pop('model')
     if base.model.get('queue'):
         model['queue'] = dict(length=LONGEST_QUEUE if large else queue_for(images, batch))
+    for part in ('projector', 'head') if not large else ():
+        if fewer := min(base.model[part].get('prototypes', 0), max(batch, power_of_two(images // 16))):
+            model.setdefault(part, {})['prototypes'] = fewer
     if channels:
         model['backbone']['in_channels'] = channels
         model['data_preprocessor'] = dict(mean=[0.5] * channels, std=[0.25] * channels)
@@ -190,9 +193,10 @@ def full_size(method: str) -> str:
     paths = [[path for of in patterns for path in home().glob(of)] for patterns in (PAPERS, OTHERS)]
     papers, others = ({path.name.partition('_r50_')[0]: path for path in of} for of in paths)
     if method not in papers | others:
+        near = closest(method.lower(), papers | others, 0.6)
         raise UserError(
-            f"there is no method '{method}'{closest(method, papers | others, 0.6)}; say one of {', '.join(sorted(papers))}, or "
-            f'of other papers {", ".join(sorted(others))}'
+            f"there is no method '{method}'{near}; say one of {', '.join(sorted(papers))}, or of other papers "
+            f'{", ".join(sorted(others))}'
         )
     return f'{PREFIX}{(papers | others)[method].relative_to(home()).as_posix().removeprefix("configs/")}'
 

@@ -32,7 +32,7 @@ class Scale(Declared, frozen=True):
     rate_source: str
     images: int  # in the training set
     merge: dict[str, Any] = {}  # into every config
-    backbones: dict[str, dict[str, Any]] = {}  # by type: keys to set
+    parts: dict[str, dict[str, Any]] = {}  # of the network, by type: keys to set
     replace: dict[str, Any] = {}  # in every config
     data: dict[str, Any] | None = None  # in place of the images that the config's data set is made of
     views: dict[str, dict[str, Any]] = {}  # by transform: keys to set
@@ -71,7 +71,9 @@ def resolve(row: Row, scale: Scale) -> Config:
     for key, value in copy.deepcopy(scale.replace).items():
         cfg[key] = value
     cfg.merge_from_dict(copy.deepcopy(scale.merge))
-    cfg.model.backbone.update(copy.deepcopy(scale.backbones.get(cfg.model.backbone.type, {})))
+    for part in cfg.model.values():
+        if isinstance(part, dict):
+            part.update(copy.deepcopy(scale.parts.get(part.get('type'), {})))
     _change_data(cfg, scale)
     _narrow(cfg, scale, wider=own // 64 if own == cfg.model.backbone.get('base_channels') else 1)
     _shorten(cfg, scale)
@@ -100,19 +102,28 @@ def _change_data(cfg: Config, scale: Scale) -> None:
 
 
 def _narrow(cfg: Config, scale: Scale, wider: int) -> None:
-    """Set the head's widths and the queue's length, where the config has them; a backbone can have `wider` features."""
-    if scale.widths and cfg.model.get('in_channels'):  # a classifier's
-        cfg.model.in_channels = scale.widths.features
+    """Set the widths and the queue's length, where the config has them; a backbone can have `wider` features.
+
+    A projection as wide as its hidden layer stays so, and a predictor's narrow middle stays as much narrower.
+    """
     if scale.queue and cfg.model.get('queue'):
         cfg.model.queue.length = scale.queue
-    if scale.widths and cfg.model.get('head', {}).get('channels'):
-        cfg.model.head.channels = scale.widths.out
-    for part, enters in (('projector', 'features'), ('predictor', 'out')):
-        if scale.widths and cfg.model.get(part):
-            width = getattr(scale.widths, enters) * (wider if enters == 'features' else 1)
-            cfg.model[part].update(in_channels=width, out_channels=scale.widths.out)
-            if cfg.model[part].get('hidden_channels'):
-                cfg.model[part].hidden_channels = scale.widths.hidden
+    if not (widths := scale.widths):
+        return
+    if cfg.model.get('in_channels'):  # a classifier's
+        cfg.model.in_channels = widths.features
+    enters = widths.features * wider
+    for name in ('projector', 'predictor'):
+        if part := cfg.model.get(name):
+            hidden, out = part.get('hidden_channels'), part.out_channels
+            if name == 'projector':
+                leaves = widths.hidden if hidden and out >= hidden else widths.out
+            part.update(in_channels=enters, out_channels=leaves)
+            if hidden:
+                part.hidden_channels = leaves * hidden // out if hidden < out else widths.hidden
+            enters = leaves
+    if cfg.model.get('head', {}).get('channels'):
+        cfg.model.head.channels = enters
 
 
 def _shorten(cfg: Config, scale: Scale) -> None:

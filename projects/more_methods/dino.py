@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from mmengine.dist import all_reduce
 from torch import Tensor, nn
 
+from mmairl.errors import UserError
 from mmairl.models.heads import PairwiseHead
 from mmairl.models.necks import MLPNeck
 from mmairl.registry import MODELS
@@ -47,7 +48,12 @@ class DINOHead(PairwiseHead):
         self.register_buffer('centre', torch.zeros(prototypes))
 
     def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
-        wide = self.centre.dtype
+        wide, given = self.centre.dtype, next(iter(k.values())).shape[1]
+        if given != len(self.centre):
+            raise UserError(
+                f'the DINO head has {len(self.centre)} prototypes and the projector {given}; set model.head.prototypes and '
+                'model.projector.prototypes alike'
+            )
         logs = {view: (z.to(wide) / self.temperature).log_softmax(dim=1) for view, z in q.items()}
         assigned = {view: ((z.to(wide) - self.centre) / self.key_temperature).softmax(dim=1) for view, z in k.items()}
         terms = super().forward(logs, assigned, negatives)

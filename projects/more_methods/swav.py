@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from mmengine.dist import get_rank
 from torch import Tensor, nn
 
+from mmairl.errors import UserError
 from mmairl.models.heads import PairwiseHead, unit
 from mmairl.models.processes import gather
 from mmairl.registry import MODELS
@@ -42,7 +43,12 @@ class SwAVHead(PairwiseHead):
         self.temperature, self.epsilon, self.iterations, self.frozen = temperature, epsilon, iterations, 0
 
     def forward(self, q: dict[int, Tensor], k: dict[int, Tensor], negatives: Tensor | None) -> dict[str, Tensor]:
-        with torch.autocast(next(iter(q.values())).device.type, enabled=False):
+        first, channels = next(iter(q.values())), self.prototypes.in_features
+        if first.shape[1] != channels:
+            raise UserError(
+                f'the SwAV head takes {channels} channels and got {first.shape[1]}; set model.head.channels'
+            )
+        with torch.autocast(first.device.type, enabled=False):
             if self.training:
                 with torch.no_grad():
                     self.prototypes.weight.copy_(F.normalize(self.prototypes.weight, dim=1))

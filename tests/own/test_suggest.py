@@ -45,7 +45,18 @@ def test_what_is_printed_is_what_a_line_of_python_trains_by(tmp_path, method):
     shown, made = suggested(tmp_path, method, 20_000), config_for(method, 20_000, 'data/images')
     assert shown.to_dict() == made.to_dict()
     reasons = re.findall('^# (?:known|customary): ', (tmp_path / 'mine.py').read_text(), re.MULTILINE)
-    assert len(reasons) == (8 if made.model.get('queue') else 7)
+    fewer = any('prototypes' in part for part in (made.model.projector, made.model.head))
+    assert len(reasons) == (8 if made.model.get('queue') or fewer else 7)
+
+
+def test_prototypes_are_no_more_than_images_can_share_and_both_parts_have_as_many():
+    for images, dino, swav in ((2000, 64, 64), (50_000, 2048, 2048), (2_000_000, 65_536, 3000)):
+        models = [config_for(method, images, 'data/images').model for method in ('dino', 'swav')]
+        assert [models[0].projector.prototypes, models[0].head.prototypes, models[1].head.prototypes] == [
+            dino,
+            dino,
+            swav,
+        ]
 
 
 def test_at_imagenets_size_it_is_the_benchmarks_recipe(tmp_path):
@@ -96,6 +107,9 @@ def test_too_few_images_are_one_sentence(run_tool, capsys):
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/train.py', '--suggest')
     assert 'give --images N' in capsys.readouterr().err
+    with pytest.raises(SystemExit, match='2'):
+        run_tool('tools/train.py', '--suggest', 'byol', '--images', 600)
+    assert "'--method byol'" in capsys.readouterr().err
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/train.py')
     assert 'give a config, or --suggest' in capsys.readouterr().err

@@ -35,7 +35,7 @@ def toy_scale(images: int, **changes: Any) -> dict[str, Any]:
     scale = yaml.safe_load((ROOT / 'configs/studies/_scales/demo.yaml').read_text())
     data = dict(type='Shapes', split='train', count=images, size=24)
     for kind in ('mmpretrain.ResNet', 'ResNet'):
-        scale['backbones'][kind].update(stem_channels=8, base_channels=8)
+        scale['parts'][kind].update(stem_channels=8, base_channels=8)
     scale['views']['RandomResizedCrop']['size'] = 16
     scale['replace'] = dict(evaluation=dict(train=data, test={**data, 'split': 'val'}))
     widths = dict(features=64, hidden=32, out=16)

@@ -1,5 +1,6 @@
 """Studies as YAML: what is read, what is refused, and that those that come with mmairl are fair."""
 
+import copy
 import json
 from functools import cache
 from itertools import product, zip_longest
@@ -10,10 +11,11 @@ import yaml
 from mmengine.config import Config
 
 from mmairl.errors import UserError
+from mmairl.registry import MODELS
 from mmairl.study.collect import collect
 from mmairl.study.factors import changed, hidden_factors
 from mmairl.study.guard import compare, require_fair
-from mmairl.study.plan import flops, flops_per_image
+from mmairl.study.plan import flops, flops_per_image, work_per_image
 from mmairl.study.published import tables
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study, read_study
@@ -71,6 +73,43 @@ def test_a_scale_with_another_batch_has_the_rate_that_belongs_to_it():
             for configs in (full, small)
         ]
         assert rates[0] == pytest.approx(rates[1]), row.name
+
+
+def test_the_demo_makes_every_part_of_every_method_small():
+    for name, cfg in at('methods', 'demo')[1].items():
+        assert max(max(param.shape) for param in MODELS.build(cfg.model).parameters()) <= 256, name
+
+
+@pytest.mark.slow
+def test_no_method_takes_the_demo_many_times_as_long_as_another():
+    spent = {name: work_per_image(cfg).time for name, cfg in at('methods', 'demo')[1].items()}
+    assert max(spent.values()) < 3 * min(spent.values()), spent
+
+
+def test_a_narrow_predictor_and_a_wide_projection_stay_so_at_every_scale():
+    for scale in ('demo', 'cifar'):
+        methods = at('methods', scale)[1]
+        simsiam, barlow = methods['SimSiam'].model, methods['Barlow Twins'].model
+        hidden = methods['BYOL'].model.projector.hidden_channels
+        assert (
+            simsiam.projector.out_channels == simsiam.predictor.in_channels == simsiam.predictor.out_channels == hidden
+        )
+        assert simsiam.predictor.hidden_channels == hidden // 4 and barlow.projector.out_channels == hidden
+        assert methods['SwAV, small crops'].model.head.channels == methods['BYOL'].model.projector.out_channels < hidden
+
+
+@pytest.mark.parametrize(
+    'row, part, keys, said',
+    [
+        ('DINO', 'projector', dict(prototypes=128), 'head has 256 prototypes and the projector 128'),
+        ('SwAV, small crops', 'head', dict(channels=32), 'takes 32 channels and got 64'),
+    ],
+)
+def test_parts_that_do_not_fit_each_other_are_refused_in_the_plan(row, part, keys, said):
+    cfg = copy.deepcopy(at('methods', 'demo')[1][row])
+    cfg.model[part].update(keys)
+    with pytest.raises(UserError, match=said):
+        flops_per_image(cfg)
 
 
 def test_published_numbers_are_the_papers():

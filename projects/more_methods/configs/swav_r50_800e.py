@@ -1,5 +1,6 @@
 # SwAV: two crops of 224 and six of 96 pixels, 3000 prototypes, LARS at 0.3 per 256 images, batch 4096, 800 epochs. The rate
-# ends at a thousandth, and the prototypes wait for 313 steps, an epoch. Its own jitter is twice as strong as BYOL's, used here.
+# ends at a thousandth, and the prototypes wait for 313 steps, an epoch. Its own jitter is twice as strong as BYOL's, used here,
+# and its warm-up begins at 0.3 but for small batches: from 0 it suits any rate.
 _base_ = ['../../../configs/architectures/byol_lars_r50_1000e.py', '_base_/multi_crop.py']
 custom_imports = dict(imports=['projects.more_methods.swav'], allow_failed_imports=False)
 model = dict(
@@ -12,8 +13,8 @@ model = dict(
 train_dataloader = dict(dataset=dict(views={{_base_.multi_crop}}))
 optim_wrapper = dict(optimizer=dict(lr=4.8, weight_decay=1e-6))
 param_scheduler = [
-    dict(type='WarmUpLR', start=0.3, end=10, convert_to_iter_based=True),
-    dict(type='CosineAnnealingLR', eta_min=0.0048, begin=10, convert_to_iter_based=True),
+    dict(type='WarmUpLR', end=10, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min_ratio=0.001, begin=10, convert_to_iter_based=True),
 ]
 custom_hooks = [
     dict(type='ScheduleHook', values={'head.frozen': dict(start=1, end=0, until=1 / 800, curve='step')}),
