@@ -158,8 +158,8 @@ def begun_from(weights: str | Path, base: Config, batch: int) -> dict[str, Any]:
         width = backbone['base_channels'] * (8 if backbone['depth'] < 50 else 32)
         del backbone['type']
     else:
-        width = backbone['arch']['embed_dims']
-        backbone |= dict(_delete_=True, type='VisionTransformer')
+        width = backbone.get('arch', backbone)['embed_dims']
+        backbone['_delete_'] = True
         if kind != 'AdamW':  # those of configs/vit
             kind, rate, optimizer = 'AdamW', 1.5e-4 / 256, dict(_delete_=True, type='AdamW', weight_decay=0.1)
     model = dict(backbone=backbone, projector=dict(in_channels=width))

@@ -136,9 +136,24 @@ HUGGING_FACE: Names = (
     ('.mlp.fc1.', '.intermediate.dense.'),
     ('.mlp.fc2.', '.output.dense.'),
 )
+# timm's DINOv3, which our network of it holds as `vit`, and Hugging Face's.
+DINOV3: Names = (('vit.', ''),)
+HUGGING_FACE_DINOV3: Names = (
+    ('cls_token', 'embeddings.cls_token'),
+    ('reg_token', 'embeddings.register_tokens'),
+    ('patch_embed.proj.', 'embeddings.patch_embeddings.'),
+    ('blocks.', 'layer.'),
+    ('.attn.qkv.weight', '.attention.q_proj.weight'),
+    ('.attn.q_bias', '.attention.q_proj.bias'),
+    ('.attn.v_bias', '.attention.v_proj.bias'),
+    ('.attn.proj.', '.attention.o_proj.'),
+    ('.gamma_#', '.layer_scale#.lambda1'),
+    ('.mlp.fc1_g.', '.mlp.gate_proj.'),
+    ('.mlp.fc2.', '.mlp.down_proj.'),
+)
 # The first name of every tensor of a ResNet or ViT, in any layout; what begins otherwise is a head.
 BACKBONE = re.compile(
-    r'(conv1|bn1|layer[1-4]|stem|res[2-5]|cls_token|pos_embed|reg_token|register_tokens|patch_embed|blocks|norm|layers|ln1|pre_norm)(\.|$)'
+    r'(conv1|bn1|layer[1-4]|stem|res[2-5]|vit|cls_token|pos_embed|reg_token|register_tokens|patch_embed|blocks|norm|layers|ln1|pre_norm)(\.|$)'
 )
 
 
@@ -157,7 +172,9 @@ def names_of(keys: Iterable[str]) -> Names:
         return DETECTRON2
     if '4.0.conv1.weight' in keys:
         return SEQUENTIAL
-    return TIMM if any(key.startswith('blocks.') for key in keys) else ()
+    if not any(key.startswith('blocks.') for key in keys):
+        return ()
+    return DINOV3 if 'blocks.0.gamma_1' in keys and 'pos_embed' not in keys else TIMM
 
 
 def of_hugging_face(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -168,9 +185,16 @@ def of_hugging_face(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if table is None:
         return dict(tensors)
     bare = {key.removeprefix(table.removesuffix('embeddings.cls_token')): value for key, value in tensors.items()}
-    for key in [key for key in bare if '.attention.attention.query.' in key]:
-        bare[key] = torch.cat([bare[key], *(bare.pop(key.replace('query', name)) for name in ('key', 'value'))])
-    return {rename(key, HUGGING_FACE, to_ours=True): value for key, value in bare.items()}
+    for key in [
+        key for key in bare if '.attention.attention.query.' in key or key.endswith('.attention.q_proj.weight')
+    ]:
+        others = [key.replace('query', name).replace('q_proj', f'{name[0]}_proj') for name in ('key', 'value')]
+        bare[key] = torch.cat([bare[key], *map(bare.pop, others)])
+    names = HUGGING_FACE
+    if 'layer.0.norm1.weight' in bare:
+        gated = (('.mlp.fc1_x.' if 'layer.0.mlp.gate_proj.weight' in bare else '.mlp.fc1.', '.mlp.up_proj.'),)
+        names = HUGGING_FACE_DINOV3 + gated
+    return {rename(key, names, to_ours=True): value for key, value in bare.items()}
 
 
 def with_registers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -203,15 +227,39 @@ DEPTHS = {
 
 def backbone_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> dict:
     """The `backbone=` of a config that these weights fit: a ResNet, or a ViT with a class token."""
+    if 'vit.cls_token' in weights:
+        return dinov3_of(weights)
     return vit_of(weights, path) if 'cls_token' in weights else resnet_of(weights, path)
+
+
+def in_channels(channels: int) -> dict[str, int]:
+    """Name the channels of a network that does not take three: those of three take what a viewer shows, RGB of 8 bits."""
+    return {} if channels == 3 else dict(in_channels=channels)
+
+
+def dinov3_of(weights: Mapping[str, Tensor]) -> dict:
+    """The `backbone=` of DINOv3's ViT. Heads have 64 dimensions, and 128 in the one of 7 billion weights."""
+    width, channels, patch, _ = weights['vit.patch_embed.proj.weight'].shape
+    return dict(
+        type='RotaryVisionTransformer',
+        embed_dims=width,
+        num_layers=1 + max(int(key.split('.')[2]) for key in weights if key.startswith('vit.blocks.')),
+        num_heads=max(1, width // (128 if width == 4096 else 64)),
+        feedforward_channels=weights['vit.blocks.0.mlp.fc2.weight'].shape[1],
+        registers=weights['vit.reg_token'].shape[1],
+        patch_size=patch,
+        **in_channels(channels),
+        qkv_bias='vit.blocks.0.attn.q_bias' in weights,
+        gated='vit.blocks.0.mlp.fc1_g.weight' in weights,
+    )
 
 
 def vit_of(weights: Mapping[str, Tensor], path: str) -> dict:
     """A ViT's `backbone=`. Heads have 64 dimensions, as all of DINO's, DINOv2's and DeiT's: weights do not tell."""
     if 'pos_embed' not in weights:
         raise UserError(
-            f"{path} holds a ViT without a table of positions, such as DINOv3's, which turns queries and keys by place; "
-            "mmpretrain's VisionTransformer cannot, so give weights of DINO, DINOv2 or DeiT, or --config with its backbone"
+            f"{path} holds a ViT without a table of positions, and not by the names of timm's or Hugging Face's DINOv3; give "
+            'weights of DINO, DINOv2, DINOv3 or DeiT'
         )
     width, channels, patch, _ = weights['patch_embed.projection.weight'].shape
     tokens, gated = weights['cls_token'].shape[1], 'layers.0.ffn.w3.weight' in weights
@@ -226,7 +274,7 @@ def vit_of(weights: Mapping[str, Tensor], path: str) -> dict:
         registers=tokens - 1,
         img_size=math.isqrt(weights['pos_embed'].shape[1] - tokens) * patch,
         patch_size=patch,
-        in_channels=channels,
+        **in_channels(channels),
         qkv_bias='layers.0.attn.qkv.bias' in weights,
         layer_scale_init_value=float('layers.0.attn.gamma1.weight' in weights),
         layer_cfgs=dict(ffn_type='swiglu_fused' if gated else 'origin'),
@@ -252,5 +300,5 @@ def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> di
         depth=depth,
         stem_channels=weights['conv1.weight'].shape[0],
         base_channels=weights['layer1.0.conv1.weight'].shape[0],
-        **({} if (channels := weights['conv1.weight'].shape[1]) == 3 else {'in_channels': channels}),
+        **in_channels(weights['conv1.weight'].shape[1]),
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.files import output, replacing
-from mmairl.weights.formats import DETECTRON2, TIMM, rename
+from mmairl.weights.formats import DETECTRON2, DINOV3, TIMM, rename
 from mmairl.weights.pickles import ORIGIN
 from mmairl.weights.read import Backbone
 
@@ -47,8 +47,8 @@ def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 
 def _timm(weights: Weights, origin: dict, file: IO[bytes]) -> None:
-    is_vit = 'cls_token' in weights
-    _plain({rename(key, TIMM) if is_vit else key: value for key, value in weights.items()}, origin, file)
+    names = TIMM if 'cls_token' in weights else DINOV3
+    _plain({rename(key, names): value for key, value in weights.items()}, origin, file)
 
 
 def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:

@@ -1,10 +1,12 @@
 """ViTs of timm and of Hugging Face, in files that the packages write: the same features, in float32."""
 
+import numpy as np
 import pytest
 import timm
 import torch
 from torch import nn
 
+import mmairl
 from mmairl.errors import UserError
 from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS
@@ -92,15 +94,52 @@ def test_registers_stay_when_our_own_file_is_read(tmp_path):
     assert all(torch.equal(value, again.weights[key]) for key, value in first.weights.items())
 
 
-def test_a_vit_that_turns_queries_by_place_is_refused_in_a_sentence(tmp_path):
-    how = dict(img_size=28, embed_dim=64, depth=1, num_heads=1)
-    torch.save(timm.create_model('vit_small_patch16_dinov3', **how).state_dict(), tmp_path / 'a.pth')
-    with pytest.raises(UserError, match="without a table of positions, such as DINOv3's"):
-        ours_from(tmp_path / 'a.pth')
+DINOV3 = ['small', 'small_plus', 'small_plus_qkvb']  # the second's MLP is gated
 
 
-def test_dinov3_of_hugging_face_is_refused_in_a_sentence(tmp_path):
+def restless_dinov3(kind):
+    size, bias, _ = kind.partition('_qkvb')
+    name = f'vit_{size}_patch16_dinov3{bias}'
+    return restless(timm.create_model(name, embed_dim=128, depth=2, num_heads=2, num_classes=0, global_pool='token'))
+
+
+@pytest.mark.parametrize('kind', DINOV3)
+def test_dinov3_of_timm_computes_the_same_and_goes_back_to_timm(kind, tmp_path):
+    network = restless_dinov3(kind)
+    torch.save(network.state_dict(), tmp_path / 'a.pth')
+    assert_same(tmp_path / 'a.pth', lambda images: network(images[:, :, :64, :64]))
+    write_backbone(read_backbone(tmp_path / 'a.pth'), tmp_path / 'b.pth', to='timm')
+    network.load_state_dict(torch.load(tmp_path / 'b.pth'))
+    write_backbone(read_backbone(tmp_path / 'a.pth'), tmp_path / 'c.pth')
+    assert_same(tmp_path / 'c.pth', lambda images: network(images[:, :, :64, :64]))
+
+
+def test_patches_of_dinov3_are_those_of_timm(tmp_path):
+    network = restless_dinov3('small')
+    torch.save(network.state_dict(), tmp_path / 'a.pth')
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 64, 64), np.uint8)  # grey, which is shown as RGB
+    how = dict(size=56, patches=True, out=tmp_path / 'p.npy')  # resized to 64, of which the middle 48 are whole patches
+    found, _, places = mmairl.embed(tmp_path / 'a.pth', list(pixels), **how)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    image = (torch.from_numpy(pixels[:, 4:52, 4:52, None]) / 255 - mean) / std
+    with torch.no_grad():
+        wanted = network.forward_features(image.permute(0, 3, 1, 2))[:, 5:]
+    np.testing.assert_allclose(found, wanted.numpy(), atol=1e-4)
+    assert len(places) == 9
+
+
+@pytest.mark.parametrize('gated', [False, True])
+def test_dinov3_of_hugging_face_computes_the_same(gated, tmp_path):
     transformers = pytest.importorskip('transformers')
-    transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**SMALL)).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="without a table of positions, such as DINOv3's"):
-        ours_from(tmp_path / 'model.safetensors')
+    how = dict(SMALL, patch_size=16, num_register_tokens=4, intermediate_size=256)
+    how |= dict(use_gated_mlp=gated, hidden_act='silu' if gated else 'gelu')  # as the released ones
+    network = restless(transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**how)))
+    network.save_pretrained(tmp_path)
+    assert_same(tmp_path / 'model.safetensors', lambda images: network(images).last_hidden_state[:, 0])
+
+
+def test_another_vit_without_a_table_of_positions_is_refused_in_a_sentence(tmp_path):
+    weights = restless_dinov3('small').state_dict()
+    torch.save({key: value for key, value in weights.items() if 'gamma' not in key}, tmp_path / 'a.pth')
+    with pytest.raises(UserError, match='without a table of positions, and not by the names'):
+        ours_from(tmp_path / 'a.pth')
