@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.images import UnreadableImage
 from mmairl.data.views import to_unit
-from mmairl.errors import UserError, closest, printable
+from mmairl.errors import UserError, closest, explained, printable
 
 HELD_OUT = 0.2
 BITS, ALIKE = 4, 0.1  # of a hash, and of the deviation of all thumbnails: the most that two may differ by
@@ -106,12 +106,15 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
     ['p07', 'p07', 'p08']
     """
     if isinstance(groups, str):
-        found = [re.search(groups, name) for name in names]
+        with explained(f'groups={groups} is no regular expression', 'mend it, as (p\\d+)/', re.error):
+            found = [re.search(groups, name) for name in names]
         made = [match and (match[1] if match.re.groups else match[0]) for match in found]
     elif callable(groups):
         made = list(map(groups, names))
     elif 'function' in groups:
-        return groups_of(names, resolve_name(groups['function']))
+        with explained(f'groups={groups} names no function', "say 'module.function'", (ImportError, AttributeError)):
+            function = resolve_name(groups['function'])
+        return groups_of(names, function)
     else:
         given, _ = values_of(names, read_column(groups['csv'], groups.get('column')), groups['csv'])
         made = list(map(given.get, names))

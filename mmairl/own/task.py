@@ -13,6 +13,7 @@ from mmairl.data.splits import Groups, groups_of, look_alikes, names_of, read_co
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.embed import dataset_of
+from mmairl.own.suggest import FEWEST
 
 TEST = 0.5  # of the labels
 
@@ -67,10 +68,21 @@ def read_task(
     labelled, classes = sorted(given), sorted(count)
     y = np.array([classes.index(given[name]) for name in labelled])
     own = groups and dict(zip(names, groups_of(names, groups)))
+    for label in classes if own else ():
+        if len({own[name] for name in labelled if given[name] == label}) < 2:
+            raise UserError(
+                f"the labelled images of class '{printable(label)}' are all of one group, which cannot be to learn from and "
+                'to test on at once; label images of another group, or leave the class out'
+            )
     parts = split_by_class(torch.from_numpy(y), seed, TEST, own and [own[name] for name in labelled])
     pool, test = (part.sort().values.numpy() for part in parts)
     tested = {own[labelled[place]] if own else labelled[place] for place in test}
     kept = [name for name in names if (own[name] if own else name) not in tested]
+    if len(kept) < FEWEST:
+        raise UserError(
+            f'of the {len(names)} images below {images} {len(names) - len(kept)} are put aside to test on, and the {len(kept)} '
+            f'others are too few for a pre-training; give {FEWEST - len(kept)} more, with or without labels'
+        )
     return Task(Path(images).resolve(), names, labelled, y, classes, pool, test, kept, channels)
 
 
@@ -106,6 +118,11 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, int]:
     if (x[fine] == x[fine][0]).all():
         raise UserError(f'the {fine.sum()} labelled images below {task.root} are all alike; give others')
     pool, test = task.pool[fine[task.pool]], task.test[fine[task.test]]
+    for label, name in enumerate(task.classes):
+        if not (label in task.y[pool] and label in task.y[test]):
+            raise UserError(
+                f"too few images of class '{printable(name)}' can be read; mend them, or leave the class out"
+            )
     alike = look_alikes(*(task.dataset([[]], places) for places in (pool, test)), workers)
     if len(alike) == len(test):
         raise UserError(f'each test image below {task.root} looks like one to learn from; take copies out')

@@ -172,11 +172,12 @@ class Comparison:
         if path.is_file() and (plan := read_json(path, Plan)).asked == asked:
             return plan
         print('measuring the speed', file=sys.stderr, flush=True)
-        some = range(min(LOOKED_AT, len(task.labelled)))
+        many = len(task.labelled)
+        some = np.linspace(0, many - 1, min(LOOKED_AT, many)).round().astype(int)  # of all classes
         trained = (OWN, *(f'{OWN} from {name}' for name in self.starts))
         rest = (RAW, RANDOM, *self.starts)
         few = Readable(task.dataset([[]], some))
-        side = min(SIZES[-1], int(np.median([min(few[place]['inputs'][0].shape[1:]) for place in some])))
+        side = min(SIZES[-1], int(np.median([min(few[place]['inputs'][0].shape[1:]) for place in range(len(some))])))
         sizes = [each for each in SIZES if each <= side] if minutes and not size else [size or side]
         chosen, an_epoch, affordable = 0, {}, 0
         for tried in sizes or [side]:  # from the fastest on
@@ -208,7 +209,7 @@ def worth(
     out: str | Path = 'work_dirs/worth',
     *,
     column: str | None = None,
-    weights: Sequence[str | Path] = (),
+    weights: str | Path | Sequence[str | Path] = (),
     method: str = 'mocov2plus',
     minutes: float | None = None,
     size: int | None = None,
@@ -250,6 +251,7 @@ def worth(
     """
     register()
     task, out = read_task(images, labels, channels, groups, seed, column), Path(out)
+    weights = [weights] if isinstance(weights, str | Path) else weights
     starts = dict(zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights)))
     comparison = Comparison(task, out, starts, method, seed, batch, workers, options or {})
     claim(out, comparison.identity(), ('worth.json',))

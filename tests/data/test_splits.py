@@ -50,6 +50,9 @@ def test_groups_come_from_names_a_table_or_a_function(tmp_path):
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two'] == list(read_column(table).values())
     table.write_text('file;patient;age\na.png;one;3,5\np2/b.png;two;4\n')  # as a spreadsheet writes it in Germany
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two']
+    for groups, said in (('[', 'no regular expression'), (dict(function='no.where'), 'names no function')):
+        with pytest.raises(UserError, match=said):
+            groups_of(names, groups)
     for groups in (r'p1', dict(csv=table, column='patient')):
         with pytest.raises(UserError, match='of the 2 images have no group .*, first p'):
             groups_of(['p1/a.png', 'p3/c.png'], groups)

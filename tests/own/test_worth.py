@@ -108,6 +108,25 @@ def test_bad_labels_are_a_sentence(images, tmp_path, lines, encoding, says):
     assert re.search(says, str(caught.value)) and not (tmp_path / 'out').exists()
 
 
+def test_too_few_images_and_one_group_a_class_are_a_sentence_before_anything_is_written(images, tmp_path):
+    labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
+    with pytest.raises(UserError, match="class 'bright' are all of one group"):
+        mmairl.worth(images, labels, out, groups=lambda name: str(int(name[:2]) % 2))
+    for number in range(40, 80):
+        (images / f'{number}.png').unlink()
+    with pytest.raises(UserError, match='of the 50 images .* 20 are put aside .* the 30 others .* give 34 more'):
+        mmairl.worth(images, labels, out)
+    assert not out.exists()
+
+
+def test_a_class_that_cannot_be_read_is_a_sentence(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
+    for number in range(0, 40, 2):
+        (images / f'{number:02}.png').write_bytes(b'no image')
+    with pytest.raises(UserError, match="too few images of class 'dark' can be read"):
+        mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
+
+
 def test_images_that_are_all_alike_are_a_sentence(images, tmp_path, monkeypatch):
     monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
     for path in images.iterdir():
