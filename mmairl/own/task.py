@@ -112,8 +112,8 @@ def lay_out(task: Task, folder: Path) -> None:
             link.symlink_to(task.root / name)
 
 
-def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, int]:
-    """Leave out labelled images that cannot be read, and count and leave out test images that look like one to learn from."""
+def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, int, list[str]]:
+    """Leave out, and count, test images that look like one to learn from, and name what cannot be read."""
     fine = ~np.isnan(x[:, 0])
     if (x[fine] == x[fine][0]).all():
         raise UserError(f'the {fine.sum()} labelled images below {task.root} are all alike; give others')
@@ -126,4 +126,5 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, int]:
     alike = look_alikes(*(task.dataset([[]], places) for places in (pool, test)), workers)
     if len(alike) == len(test):
         raise UserError(f'each test image below {task.root} looks like one to learn from; take copies out')
-    return replace(task, pool=pool, test=np.delete(test, [*alike])), len(alike)
+    unreadable = [printable(task.labelled[place]) for place in np.flatnonzero(~fine)]
+    return replace(task, pool=pool, test=np.delete(test, [*alike])), len(alike), unreadable

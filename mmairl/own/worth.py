@@ -267,11 +267,11 @@ def worth(
         of = network(own[name][0]) if name in own else comparison.untrained(name, chosen.size)
         x = comparison.features(*of)
         if name == RAW:
-            task, alike = testable(task, x, workers or 0)
+            task, alike, unreadable = testable(task, x, workers or 0)
             points = draw(task.y, task.pool, seed, chosen.draws)
         right[name] = recognised_by_draw(prepared(np.nan_to_num(x), task.pool), task.y, points, task.test)
     record = recorded(task, right, np.array([*points]), own, seed)
-    record |= dict(margin=MARGIN, look_alikes=alike, plan=msgspec.to_builtins(chosen))
+    record |= dict(margin=MARGIN, look_alikes=alike, unreadable=unreadable, plan=msgspec.to_builtins(chosen))
     write_json(out / 'worth.json', record)
     return Worth(record, write_worth_page(record, out / 'worth.html'))
 

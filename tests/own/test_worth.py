@@ -144,7 +144,8 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
     found = mmairl.worth(images, labels, out, **QUICK)
     record, split = found.record, found.record['split']
     parts = split['learned_from'], split['tested_on'], record['look_alikes'], split['pretrained_on']
-    assert parts == (19, 19, 1, 70)
+    assert parts == (19, 19, 1, 70) and record['unreadable'] == [broken.name]
+    assert f'cannot be read and are left out, first {broken.name}' in found.page.read_text()
     assert found.record['candidates']['raw pixels']['accuracy'][-1] == 100
     shown = re.search(r'<h1>(.*?)</h1><p class="lead">(.*?)</p>', found.page.read_text()).groups()
     assert ' '.join(shown).replace('. ', ': ', 1).lower() == str(found).lower().replace('<', '&lt;')
