@@ -61,8 +61,11 @@ val_evaluator = dict(type='CocoMetric', ann_file='data/scenes/annotations/test.j
 
 total_batch_size = {{_base_.scenes_batch}}
 optim_wrapper = {{_base_.scenes_optimizer}}
-param_scheduler = {{_base_.scenes_steps}}
-train_cfg = {{_base_.scenes_loop}}
+param_scheduler = [
+    {{_base_.warm_up}},
+    dict(type='MultiStepLR', by_epoch=False, begin=0, end=300, milestones=[200, 270], gamma=0.1),
+]
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=300, val_interval=300)
 val_cfg = dict(type='ValLoop')
 custom_hooks = {{_base_.scenes_custom}}
 default_hooks = {{_base_.scenes_hooks}}

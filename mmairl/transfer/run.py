@@ -109,10 +109,7 @@ def take_network(cfg: Config, network: dict) -> None:
     """Make the config's ResNet as deep and wide as `network`, and what follows it as wide as its stages."""
     cfg.model.backbone.update({key: network[key] for key in ('depth', 'stem_channels', 'base_channels')})
     widths = [network['base_channels'] * 2**stage * (1 if network['depth'] < 50 else 4) for stage in range(4)]
-    if 'neck' in cfg.model:
-        cfg.model.neck.in_channels = widths
-    else:
-        cfg.model.decode_head.in_channels = widths[-1]
+    cfg.model['neck' if 'neck' in cfg.model else 'decode_head'].in_channels = widths
 
 
 def dicts(node: object) -> Iterator[dict]:

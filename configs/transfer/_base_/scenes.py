@@ -1,4 +1,4 @@
-# Drawn scenes of 96 pixels (mmairl/transfer/scenes.py): 400 to train on, 300 to test on, 300 steps of 8, a minute or two of a
+# Drawn scenes of 96 pixels (mmairl/transfer/scenes.py): 400 to train on, 300 to test on, steps of 8, a minute or two of a
 # core. tools/transfer.py draws them, and gives the backbone the depth and the width of its checkpoint.
 scenes = 'data/scenes/'
 kinds = ('disc', 'ring', 'square', 'frame', 'triangle', 'plus', 'star', 'crescent', 'bar', 'ell', 'heart', 'arrow')
@@ -9,11 +9,7 @@ scenes_optimizer = dict(
     optimizer=dict(type='SGD', lr=0.02, momentum=0.9, weight_decay=1e-4),
     paramwise_cfg=dict(norm_decay_mult=0.0),  # as in detectron2
 )
-scenes_steps = [
-    dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=20),
-    dict(type='MultiStepLR', by_epoch=False, begin=0, end=300, milestones=[200, 270], gamma=0.1),
-]
-scenes_loop = dict(type='IterBasedTrainLoop', max_iters=300, val_interval=300)
+warm_up = dict(type='LinearLR', start_factor=0.001, by_epoch=False, begin=0, end=20)
 scenes_custom = [dict(type='mmairl.PreciseBNHook', batches=30)]
 scenes_hooks = dict(
     timer=dict(type='IterTimerHook'),
