@@ -22,7 +22,6 @@ from rich.table import Table
 from mmairl.configs import home
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES
 from mmairl.files import write_text
 from mmairl.flags import count, positive, seed
 from mmairl.machine import cores
@@ -32,10 +31,10 @@ from mmairl.report.study_tables import latex, markdown
 from mmairl.report.table import print_table
 from mmairl.study.collect import collect
 from mmairl.study.conduct import complete, look_into, until_decided
-from mmairl.study.given import form
+from mmairl.study.given import factors, form, require_networks, stated_factors
 from mmairl.study.guard import at_scale, compare, require_fair
 from mmairl.study.label_free import measured_networks, regret_record
-from mmairl.study.measure import data_of, is_local
+from mmairl.study.measure import is_local, require_known
 from mmairl.study.numbers.looks import USUAL, begin
 from mmairl.study.numbers.power import more_runs, plan_seeds
 from mmairl.study.numbers.statistics import Comparison
@@ -46,7 +45,7 @@ from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue
 from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.task_hours import hours_of_tasks
 from mmairl.study.trials import trial_counts
-from mmairl.transfer.tasks import TASKS, require_platform
+from mmairl.transfer.tasks import require_platform
 
 CONSOLE = Console(markup=False)
 
@@ -119,9 +118,12 @@ def main() -> None:
         return
     show_plan(study, configs, scale, tasks, len(seeds), jobs_of(args) * max(1, args.per_run))
     if args.dry_run:
+        require_networks(study.rows, configs)
         for row in study.rows:
-            if row.weights and row.against in configs:
-                print(f'\n{form(row, configs[row.against])}')
+            if row.weights:
+                base = next((base for base in study.rows if base.name == row.against), row)
+                beside = stated_factors(base) if base.weights else factors(configs[base.name])
+                print(f'\n{form(row, beside)}')
         return
     if args.power:
         show_power(study, out / 'study.json', args.effect or study.equivalence)
@@ -162,17 +164,6 @@ def main() -> None:
 
 def say(line: str) -> None:
     CONSOLE.print(line, highlight=False)
-
-
-def require_known(tasks: Sequence[str]) -> None:
-    for task in tasks:
-        data_of(task)  # is there
-        if not is_local(task) and task not in TASKS:
-            known = ', '.join([*ON_FEATURES, *BY_TRAINING, *TASKS])
-            raise UserError(
-                f"there is no task '{task}'; say some of {known}, PROTOCOL@CONFIG of configs/evaluation, or "
-                'linear#1 for its classifier from another seed'
-            )
 
 
 def jobs_of(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from msgspec import to_builtins
 
 from mmairl.files import read_json, write_json
-from mmairl.study.given import SAME
+from mmairl.study.given import SAME, factors
 from mmairl.study.guard import after, compare, hidden
 from mmairl.study.measure import recipe
 from mmairl.study.numbers import looks
@@ -31,7 +31,7 @@ from mmairl.study.worth import worth_record
 
 # What a record has as the study and its rows say it.
 COPIED = ('name', 'title', 'question', 'paper', 'figure')
-COPIED_OF_ROWS = ('name', 'config', 'factor', 'group', 'x', 'untrained')
+COPIED_OF_ROWS = ('name', 'config', 'factor', 'group', 'x', 'untrained', 'trained')
 
 
 def collect(
@@ -56,6 +56,12 @@ def collect(
     compared_runs = by_row('compared')
     finished = {name: [run for run in found if run['state'] == 'done'] for name, found in compared_runs.items()}
     trained = {row.name: finished[row.name] for row in study.rows if not row.untrained and finished[row.name]}
+    ours = {row.name: configs[row.name] for row in study.rows if not row.weights}
+    beside = ours if len(ours) < len(study.rows) else {}
+    known = {name: factors(cfg) for name, cfg in beside.items()}  # beside what is stated of the others
+    stated = {
+        name: [dict(of, hidden=known.get(name, {}) | of.get('hidden', {})) for of in trained[name]] for name in trained
+    }
     labels = {key: run['labels'].get(key, key) for of in finished.values() for run in of for key in run['scores']}
     asked = [task.partition('#')[0] for run in runs if run.part == 'compared' for task in run.tasks]
     primary = study.primary.get(scale.name) or next(iter(asked), '')
@@ -72,6 +78,7 @@ def collect(
                 {key: getattr(row, key) for key in COPIED_OF_ROWS},
                 on=row.against,
                 changed=changed.get(row.name, []),
+                given=bool(row.weights),
                 of=row.others.get('of'),
                 along=row.along is not None,
                 flops_per_image=flops_per_image(configs[row.name]) if row.name in trained and not row.weights else None,
@@ -81,9 +88,9 @@ def collect(
             for row in study.rows
         ],
         rows_left_out=[*rows_left_out, *networks(compared)],
-        fairness=dict(before=compared, after=after(trained), hidden=hidden(trained)),
+        fairness=dict(before=compared, after=after(trained), hidden=hidden(stated)),
         reading=study.reading.get(scale.name, ''),
-        assumptions=assumptions(configs, sorted({task for run in runs for task in run.tasks})),
+        assumptions=assumptions(ours, sorted({task for run in runs for task in run.tasks})),
         **further,
     )
     if study.search:
@@ -148,7 +155,7 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
                 found['scores'][name], found['labels'][name] = value, f'{score} {task.partition("@")[2]}'.strip()
         fold_probes(found)
         if run.asked.given:
-            found['hidden'] = run.asked.stated
+            found.update(hidden=run.asked.stated, given=run.row.weights[run.seed])
     else:
         state, said = status(run)
         found.update(state='missing' if state == 'not begun' else state, error=said.removeprefix('error: '))

@@ -99,7 +99,7 @@ def derive(cfg: Config, asked: Asked, folder: Path) -> None:
     if trained.is_file() and not difference(read_json(trained, Trained).made, made):
         return
     if asked.given:
-        backbone, spent = take_given(cfg, asked.given), Trained(seconds=0.0, device_seconds=0.0)
+        backbone, spent = take_given(cfg, asked.given), Trained()
     else:
         backbone, spent = rescale(cfg, asked.rescaled) if asked.rescaled else take_earlier(asked.along)
     path = folder / 'derived.pth'

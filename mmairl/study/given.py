@@ -8,6 +8,7 @@ from mmengine.config import Config
 
 from mmairl.configs import home
 from mmairl.errors import UserError, closest
+from mmairl.evaluation.backbone import load_backbone
 from mmairl.files import read_yaml
 from mmairl.study.factors import factors_of, hidden_factors
 from mmairl.study.measure import sha256
@@ -30,6 +31,8 @@ def stated_factors(row: Row) -> dict[str, str]:
 
 def factors(cfg: Config) -> dict[str, str]:
     """Return all that a config of ours says of its training, by the names in which a network from elsewhere is stated."""
+    if 'train_cfg' not in cfg:  # of an evaluation alone
+        return {}
     own = factors_of(cfg) if cfg.model.type == 'Siamese' else {}
     length = {name: str(cfg.train_cfg[f'max_{name}']) for name in ('epochs', 'iters') if f'max_{name}' in cfg.train_cfg}
     return {'library': 'mmairl', **own, **hidden_factors(cfg), 'batch': str(cfg.total_batch_size), **length}
@@ -68,8 +71,15 @@ def whole_path(row: Row, seed: int) -> str:
     return str(path)
 
 
-def form(row: Row, base: Config) -> str:
-    """Return a YAML to fill in for a row's networks: what their checkpoint says itself, and what a config of ours has there."""
+def require_networks(rows: Sequence[Row], configs: Mapping[str, Config]) -> None:
+    """Refuse a checkpoint whose weights do not fill its row's network, before anything is run."""
+    for row in rows:
+        for seed in row.weights:
+            load_backbone(configs[row.name], whole_path(row, seed))
+
+
+def form(row: Row, beside: Mapping[str, str]) -> str:
+    """Return a YAML to fill in for a row's networks: what their checkpoint says itself, and what the row beside it has."""
     known = facts_of(whole_path(row, min(row.weights)))
     says = ', '.join(f'{name} {value}' for name, value in known.items()) or 'nothing'
     lines = [
@@ -77,7 +87,7 @@ def form(row: Row, base: Config) -> str:
         f'# The checkpoint says: {says}',
     ]
     stated = {**{name: known[name] for name in SURE if name in known}, **stated_factors(row)}
-    for name, ours in factors(base).items():
+    for name, ours in {**dict.fromkeys(stated, ''), **beside}.items():
         lines.append(f'{name}: {stated[name]}  # {ours}' if name in stated else f'{name}:  # {ours}')
     return '\n'.join(lines)
 

@@ -111,7 +111,8 @@ def hidden(results: Results) -> list[dict[str, Any]]:
     """List the factors that papers seldom print, as the runs recorded them, each with whether all rows have the same."""
     recorded = {row: [run.get('hidden', {}) for run in runs] for row, runs in results.items()}
     names = dict.fromkeys(name for runs in recorded.values() for run in runs for name in run)
-    return [_equal(name, name, recorded) for name in names]
+    found = [_equal(name, name, recorded) for name in names]
+    return [dict(of, equal=of['equal'] and len(of['values']) == len(recorded)) for of in found]
 
 
 def _equal(name: str, key: str, results: Results) -> dict[str, Any]:

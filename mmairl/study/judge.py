@@ -16,7 +16,9 @@ from mmairl.report.study_tables import columns, markdown, table_lines
 from mmairl.report.table import html_table
 from mmairl.study.collect import collect
 from mmairl.study.conduct import complete
+from mmairl.study.given import require_distinct, require_networks
 from mmairl.study.guard import at_scale
+from mmairl.study.measure import require_known
 from mmairl.study.runs import lay_out
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
@@ -69,17 +71,22 @@ def compare(
     >>> mmairl.compare({'a': ['a0.pth', 'a1.pth'], 'b': ['b0.ckpt', 'b1.ckpt']}, data='images/')  # doctest: +SKIP
     """
     register()
-    rows, out = [], Path(out)
-    if len(networks) < 2:
-        raise UserError(f'there is nothing to compare in {list(networks)}; give two networks or more')
+    rows, out, configs = [], Path(out), {}
+    if not isinstance(networks, Mapping) or len(networks) < 2:
+        raise UserError(f'there is nothing to compare in {list(networks)}; give two networks or more, each by its name')
+    require_known(tasks)
     for name, paths in networks.items():
         if not paths or isinstance(paths, (str, Path)):
             raise UserError(f"'{name}' wants a list of checkpoints, one for each seed, not {paths!r}")
         weights = {number: str(path) for number, path in enumerate(paths)}
         file = out / 'configs' / f'{Row(name, "").slug}.yaml'
-        write_config(config_of(weights[0], data, config, options), file)
+        configs[name] = config_of(weights[0], data, config, options)
         beside = dict(against=rows[0].name, factor=f'{name} in place of {rows[0].name}') if rows else {}
         rows.append(Row(name, str(file), weights=weights, **beside))
+    require_distinct(rows)
+    require_networks(rows, configs)
+    for row in rows:
+        write_config(configs[row.name], Path(row.config))
     question = 'Which network is ahead, by the same tasks on the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
     study, configs, left_out = at_scale(study, AS_IT_IS, tasks)

@@ -6,7 +6,7 @@ import json
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -74,6 +74,18 @@ def data_of(task: str) -> Config | None:
     """The config of configs/evaluation that PROTOCOL@CONFIG names, or None for another task."""
     elsewhere = task.partition('#')[0].partition('@')[2]
     return copy.deepcopy(_loaded(f'mmairl::evaluation/{elsewhere}.py')) if elsewhere else None
+
+
+def require_known(tasks: Sequence[str]) -> None:
+    """Refuse a task that nothing measures."""
+    for task in tasks:
+        data_of(task)  # is there
+        if not is_local(task) and task not in TASKS:
+            known = ', '.join([*ON_FEATURES, *BY_TRAINING, *TASKS])
+            raise UserError(
+                f"there is no task '{task}'; say some of {known}, PROTOCOL@CONFIG of configs/evaluation, or "
+                'linear#1 for its classifier from another seed'
+            )
 
 
 def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, str, Settings]:

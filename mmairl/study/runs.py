@@ -24,7 +24,7 @@ from mmairl.evaluation.sets import held_out
 from mmairl.files import appending, read_json, write_json, write_text
 from mmairl.machine import cores
 from mmairl.stopping import AGAIN, SIGNALS, start, stop
-from mmairl.study.given import stated_factors, whole_path
+from mmairl.study.given import require_networks, stated_factors, whole_path
 from mmairl.study.measure import BY_TRAINING, ON_FEATURES, is_local, measures, outdated, recipe
 from mmairl.study.search import FIRST, Search, Tune, trial_options
 from mmairl.study.spec import Row, Study
@@ -129,6 +129,8 @@ def lay_out(*planned: Any) -> list[Run]:
 
     The config lies in a folder of its own, since mmengine writes the one that it runs into the work dir under the same name.
     """
+    study, configs, *_ = planned
+    require_networks(study.rows, configs)
     runs = plan_runs(*planned)
     for run in runs:
         if run.begun_otherwise:

@@ -80,8 +80,9 @@ def read_backbone(path: str | Path, part: str = 'student') -> Backbone:
     tensors = of_hugging_face(tensors)
     form = recognise(tensors)
     if form is None:
+        seen = f'its keys look like {list(tensors)[:3]}' if tensors else 'it has no weights at all'
         raise UserError(
-            f'{path} holds no {part} backbone that mmairl knows: its keys look like {list(tensors)[:3]}; give a ResNet '
+            f'{path} holds no {part} backbone that mmairl knows: {seen}; give a ResNet '
             'or ViT by the names of mmairl, MoCo, mmpretrain, torchvision, timm, Hugging Face, VISSL or detectron2'
         )
     prefix = form.student if part == 'student' else form.teacher

@@ -6,6 +6,7 @@ keys that Lightning writes.
 
 import argparse
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -62,13 +63,18 @@ def train(seed: int, images: Tensor, epochs: int) -> dict:
             for own, theirs in zip(teacher.parameters(), student.parameters()):
                 own.lerp_(theirs.detach(), 1 - TAU)
             step += 1
+    return lightning(student, optimizer, epochs, step, dict(batch=BATCH, tau=TAU))
+
+
+def lightning(network: nn.Module, optimizer: torch.optim.Optimizer, epochs: int, steps: int, settings: dict) -> dict:
+    """Return a checkpoint with the keys that Lightning writes."""
     return {
         'pytorch-lightning_version': '2.5.0',
         'epoch': epochs - 1,
-        'global_step': step,
-        'state_dict': student.state_dict(),
+        'global_step': steps,
+        'state_dict': network.state_dict(),
         'optimizer_states': [optimizer.state_dict()],
-        'hyper_parameters': dict(batch=BATCH, tau=TAU),
+        'hyper_parameters': settings,
     }
 
 
@@ -76,12 +82,13 @@ def normal(image: Tensor) -> Tensor:
     return (image / 255 - 0.5) / 0.25
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(train: Callable[[int, Tensor, int], dict], about: str, epochs: int, out: str) -> None:
+    """Train from each seed on drawn images, and write a checkpoint each."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument('--seeds', type=int, nargs='+', default=[0, 1, 2])
-    parser.add_argument('--epochs', type=int, default=3)
+    parser.add_argument('--epochs', type=int, default=epochs)
     parser.add_argument('--images', type=int, default=12_000)
-    parser.add_argument('--out', type=Path, default=Path('work_dirs/elsewhere'))
+    parser.add_argument('--out', type=Path, default=Path(out))
     args = parser.parse_args()
     data = Shapes(split='train', count=args.images, size=48)
     images = torch.stack([data.raw(index) for index in range(args.images)])
@@ -92,4 +99,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-    main()
+    main(train, __doc__, epochs=3, out='work_dirs/elsewhere')

@@ -7,21 +7,26 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.optim import build_optim_wrapper
+from msgspec.structs import replace
 from study.small_runs import START, recorded
 from torch import Tensor, nn
 
 from mmairl.configs import home, load_config
 from mmairl.data.views import normalised
+from mmairl.evaluation.backbone import load_backbone
 from mmairl.hooks.momentum import MomentumHook
 from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS
 from mmairl.study.factors import changed
+from mmairl.study.given import facts_of
 from mmairl.study.guard import at_scale, compare, require_fair
 from mmairl.study.numbers.attribution import attribute
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Study, read_study
+from mmairl.weights.read import read_backbone
 from projects.benchmark.of_lightly import LightlyBYOL, byol_step
 from projects.benchmark.step import copy_weights, quiet, training_loop
 from projects.parity.compare import source
@@ -42,6 +47,11 @@ def end(name: str, level: int) -> str:
     return next(row for row, levels in study(name).design.rows.items() if set(levels) == {level})
 
 
+def config(name: str, level: int) -> Config:
+    row = next(row for row in study(name).rows if row.name == end(name, level))
+    return resolve(row, read_scale('demo'))
+
+
 @cache
 def batch() -> dict:
     views = torch.randint(0, 256, (2, 16, 3, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -51,8 +61,7 @@ def batch() -> dict:
 @quiet()
 def network(name: str, level: int) -> tuple[BaseModel, dict]:
     """The network and the optimizer of an end, at the scale of the demo; the views are given as they are."""
-    row = next(row for row in study(name).rows if row.name == end(name, level))
-    cfg = resolve(row, read_scale('demo'))
+    cfg = config(name, level)
     cfg.model.data_preprocessor.pop('views')
     torch.manual_seed(0)
     model = MODELS.build(cfg.model)
@@ -153,6 +162,25 @@ def test_the_ends_are_rows_and_their_views_are_ours_and_byols_pair(name):
     )
     assert changed(ours, plain) == [] and 'train_dataloader.dataset.views' not in changed(theirs, pair)
     assert 'train_dataloader.dataset.views' in changed(ours, pair) and study(name).design.resolution == 4
+
+
+def test_lightlys_own_training_is_as_long_and_fast_as_the_end_in_its_name_and_is_judged(tmp_path, monkeypatch):
+    pytest.importorskip('lightly', reason='lightly is not installed, so there is no training by its code')
+    from projects.judge import lightly_byol
+
+    cfg = config('lightly', 1)
+    told = cfg.optim_wrapper.optimizer.lr, cfg.default_hooks.momentum.base
+    assert told == pytest.approx((lightly_byol.RATE, lightly_byol.TAU))
+    for theirs, ours in zip(lightly_byol.views().transforms, cfg.model.data_preprocessor.views):
+        crop, *_, blur, solarize, _, _ = theirs.transform.transforms
+        told = {step['type']: step for step in ours}
+        assert tuple(crop.scale) == tuple(told['RandomResizedCrop']['scale'])
+        assert (blur.prob, solarize.prob) == (told['GaussianBlur']['p'], told['Solarize']['p'])
+    monkeypatch.setattr(lightly_byol, 'SCALE', replace(lightly_byol.SCALE, batch=8))
+    torch.save(lightly_byol.train(0, batch()['inputs'][0], 2), tmp_path / 'a.ckpt')
+    assert facts_of(str(tmp_path / 'a.ckpt'))['steps'] == '4'
+    student, teacher = (load_backbone(cfg, read_backbone(tmp_path / 'a.ckpt', part)) for part in ('student', 'teacher'))
+    assert 0 < (student.conv1.weight - teacher.conv1.weight).abs().max() < 0.1
 
 
 @pytest.mark.parametrize('name', list(STUDIES))

@@ -1,5 +1,6 @@
 """Networks that were trained elsewhere: measured as ours are, their factors as stated, and what is unknown said."""
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ import mmairl
 from mmairl.configs import load_config
 from mmairl.errors import UserError
 from mmairl.files import write_json
-from mmairl.study.collect import describe
+from mmairl.report.study_page import write_study_page
+from mmairl.study.collect import collect, describe
 from mmairl.study.given import compare_stated, factors, facts_of, form, require_distinct, whole_path
 from mmairl.study.guard import compare, require_fair
-from mmairl.study.runs import plan_runs
+from mmairl.study.runs import Run, lay_out, plan_runs
+from mmairl.study.scale import read_scale
 from mmairl.study.spec import Row, Study
 from mmairl.study.stored import Result
 
@@ -48,9 +51,11 @@ def test_the_form_has_what_the_checkpoint_says_and_what_ours_has(tmp_path, ours)
     facts = facts_of(str(lightning(tmp_path / 'a.ckpt', 0)))
     optimizer = 'lr 0.03, decay 0.0001, momentum 0.9'
     assert facts == {'epochs': '100', 'steps': '700', 'Lightning': '2.5.0', 'optimizer': optimizer, 'tau': '0.99'}
-    printed = form(row(tmp_path), ours['ours'])
+    printed = form(row(tmp_path), factors(ours['ours']))
     assert yaml.safe_load(printed).keys() == factors(ours['ours']).keys()
     assert 'epochs: 100  # 200' in printed and 'negatives:  # none' in printed
+    evaluation = factors(load_config('mmairl::evaluation/folder_r50.py'))
+    assert yaml.safe_load(form(row(tmp_path, {'epochs': 90}), evaluation)) == {'epochs': 90, 'optimizer': optimizer}
 
 
 def test_stated_factors_are_compared_and_the_rest_is_unknown(tmp_path, ours):
@@ -69,6 +74,23 @@ def test_files_that_are_not_there_or_given_twice_are_refused(tmp_path):
         require_distinct([Row('x', '', weights={0: str(tmp_path / 'a.ckpt'), 1: str(tmp_path / 'b.ckpt')})])
     with pytest.raises(UserError, match='no checkpoint at'):
         whole_path(Row('x', '', weights={0: str(tmp_path / 'c.ckpt')}), 0)
+
+
+def test_networks_that_do_not_fill_their_row_are_refused_before_anything_is_written(tmp_path, ours):
+    lightning(tmp_path / 'a.ckpt', 0)
+    planned = (
+        Study(title='t', rows=(OURS, row(tmp_path))),
+        {**ours, 'theirs': ours['ours']},
+        [0],
+        ['knn'],
+        tmp_path / 'out',
+    )
+    with pytest.raises(UserError, match='a.ckpt holds another architecture'):
+        lay_out(*planned)
+    torch.save(dict(optimizer_states=[dict(state={0: dict(sum=torch.ones(2))})]), tmp_path / 'a.ckpt')
+    with pytest.raises(UserError, match='a.ckpt .* it has no weights at all'):
+        lay_out(*planned)
+    assert not (tmp_path / 'out').exists()
 
 
 def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
@@ -90,20 +112,36 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     lightning(paths[3], 9)
     mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
     assert any('b, seed 1 is measured anew' in line for line in said)
-    with pytest.raises(UserError, match='two networks or more'):
-        mmairl.compare({'a': paths}, **how)
+    torch.save(dict(optimizer=dict(state={})), tmp_path / 'bad.pth')
+    kept = (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns
+    for networks, more, said in (
+        ({'a': paths}, {}, 'two networks or more'), (paths, {}, 'each by its name'),
+        ({'a': paths[:2], 'b': [paths[2], tmp_path / 'bad.pth']}, {}, 'no weights at all'),
+        ({'a': paths[:2], 'b': paths[2:]}, dict(tasks=['knnn']), "no task 'knnn'"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=said):
+            mmairl.compare(networks, **{**how, **more})
+    assert (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns == kept
 
 
-def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_not_declared(tmp_path, ours):
+def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_not_declared(tmp_path, ours, monkeypatch):
     lightning(tmp_path / 'a.ckpt', 0)
     theirs = row(tmp_path, {'library': 'x', 'student predictor': True}, declares=('library',))
-    (run,) = plan_runs(Study(title='t', rows=(OURS, theirs)), {**ours, 'theirs': ours['ours']}, [0], ['knn'], tmp_path)[
-        1:
-    ]
-    write_json(
-        run.folder / 'result.json', Result(labels={'knn': 'k-NN'}, scores={'knn': 1.0}, hidden={'library': 'old'})
-    )
-    assert describe(run, tmp_path)['hidden'] == {'library': 'x', 'student predictor': 'yes'}
+    study, configs = Study(title='t', rows=(OURS, theirs)), {**ours, 'theirs': ours['ours']}
+    runs = plan_runs(study, configs, [0], ['knn'], tmp_path)
+    for run in runs:
+        result = Result(
+            labels={'knn': 'k-NN'}, scores={'knn': 1.0}, hidden={'library': 'old'} if run.row.weights else {}
+        )
+        write_json(run.folder / 'result.json', result)
+    assert describe(runs[1], tmp_path)['hidden'] == {'library': 'x', 'student predictor': 'yes'}
+    monkeypatch.setattr(Run, 'outdated', '')
+    record = collect(study, configs, read_scale('demo'), runs, tmp_path)
+    told = {of['check']: of for of in record['fairness']['hidden']}
+    assert told['library']['values'] == {'ours': 'mmairl', 'theirs': 'x'} and not told['epochs']['equal']
+    assert told['student predictor']['equal'] and {*chain(*record['assumptions'].values())} == {'ours'}
+    text = write_study_page(record, tmp_path / 'page.html').read_text()
+    assert f'as its author states them in {theirs.trained}' in text and f'<dd>{theirs.weights[0]}</dd>' in text
     study = Study(title='t', rows=(OURS, row(tmp_path, {'library': 'x'})))
     with pytest.raises(UserError, match="'theirs' differs from 'ours' in library"):
         require_fair(compare(study, {**ours, 'theirs': ours['ours']}))
