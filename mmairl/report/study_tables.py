@@ -132,7 +132,7 @@ def problems(study: Mapping, row: Mapping) -> list[str]:
     """List missing and failed runs, one sentence per cause: a mean over the other seeds would hide them."""
     present = {run['seed'] for run in row['runs']}
     labels = {metric['key']: metric['label'] for metric in study['metrics']}
-    one_run = study.get('sequential') or row.get('untrained')
+    one_run = study.get('sequential') or row.get('untrained') or row.get('given')
     asked = () if one_run else study['seeds']  # rows that are decided got no more seeds
     lacking = [(seed, STATES['missing']) for seed in asked if seed not in present]
     for run in row['runs']:

@@ -40,9 +40,14 @@ class Judged:
         return markdown(self.record)
 
     def _repr_html_(self) -> str:
-        lines = table_lines(self.record)
-        rows = [(line.row['name'], [f'{cell.value} {cell.change}' for cell in line.cells]) for line in lines]
-        return html_table([column.label for column in columns(self.record)], rows)
+        heads, comparisons = columns(self.record), self.record['comparisons']
+        said = {(of['row'], key): f': {of["verdict"]}' for key, family in comparisons.items() for of in family}
+        rows = []
+        for line in table_lines(self.record):
+            name = line.row['name']
+            told = [f'{of.change}{said.get((name, head.key), "")}' for of, head in zip(line.cells, heads)]
+            rows.append((name, [f'{of.value} {of.spread} (n = {of.n}) {more}' for of, more in zip(line.cells, told)]))
+        return html_table([head.label for head in heads], rows)
 
 
 @cleared_frames()

@@ -104,11 +104,13 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     said = []
     how = dict(data=tmp_path / 'images', tasks=['knn'], out=tmp_path / 'out', jobs=1, say=said.append)
     judged = mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
-    assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not of one factor' in str(judged)
     (compared,) = judged.record['comparisons'].values()
+    assert f'(n = 2) (0.0): {compared[0]["verdict"]}' in judged._repr_html_()
+    assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not of one factor' in str(judged)
     assert not compared[0]['blocks'] and compared[0]['seeds'] == 2
     assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
     assert said[-1] == '4 of 4 runs are finished'
+    assert 'has not run' not in str(mmairl.compare({'a': paths[:2], 'b': paths[2:3]}, **how))
     lightning(paths[3], 9)
     mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
     assert any('b, seed 1 is measured anew' in line for line in said)
