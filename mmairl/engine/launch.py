@@ -113,7 +113,7 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
         try:
             runner.train()
         except BaseException:
-            for hook in runner.hooks:  # the progress bar, for one, would hide what is said next
+            for hook in runner.hooks:  # they give signals back, and finish what is being written
                 with suppress(Exception):  # of writing to the same full disk; what ended the run is what is told
                     hook.after_run(runner)
             raise

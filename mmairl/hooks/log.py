@@ -1,7 +1,5 @@
 """The log of a run: values that stay on the device until somebody reads them, and a line on its progress."""
 
-import logging
-import sys
 import time
 from collections import deque
 from datetime import timedelta
@@ -14,7 +12,6 @@ from mmengine.hooks import Hook, RuntimeInfoHook
 from mmengine.logging import HistoryBuffer, MessageHub
 from mmengine.runner import Runner
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from mmairl.data.training import TrainingImages
@@ -30,7 +27,7 @@ SHOWN = {
     'lr': ('lr', '.4f'),
     'momentum': ('m', '.5f'),
 }
-SECONDS, WIDTH = 30, 30  # between two lines in a file, and of the bar in a notebook
+SECONDS, WIDTH = 30, 12  # between two lines in a file, and of the bar where somebody watches
 
 
 class DeviceHistory(HistoryBuffer):
@@ -115,58 +112,34 @@ class AsyncRuntimeInfoHook(RuntimeInfoHook):
 class ProgressHook(Hook):
     """A progress bar with loss, instance accuracy, learning rate, momentum and time left.
 
-    Values are read every `interval` iterations only, with the log line, since reading them waits for the device; in a
-    notebook every second, in a file every SECONDS.
+    Values are read, which waits for the device, every second on a terminal and in a notebook, and every SECONDS in a file.
+    After `interval` steps it says what the loader can feed.
     """
 
     priority = 'VERY_LOW'
 
     def __init__(self, interval: int = 50) -> None:
         self.interval = interval
-        self.progress: Progress | None = None
 
     def before_train(self, runner: Runner) -> None:
         self.began, self.first, self.said = time.monotonic(), runner.iter, time.monotonic()
-        if not is_main_process():
-            return
-        self.in_notebook = Console().is_jupyter  # where rich's bar wants a package more
-        if not Console().is_terminal:
-            return
-        # 80 columns are enough for all of it
-        columns = [
-            BarColumn(12),
-            TextColumn('{task.percentage:>3.0f}%  {task.description}  left'),
-            TimeRemainingColumn(),
-        ]
-        self.progress = Progress(*columns)
-        self.task = self.progress.add_task('', total=runner.max_iters, completed=runner.iter)
-        self.progress.start()
-        self._log_to_stdout(runner)  # rich has put a proxy there that prints above the bar
+        console = Console()
+        self.columns = console.width - 1 if console.is_terminal or console.is_jupyter else 0  # none in a file
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
-        done = runner.iter + 1
-        if done == self.first + self.interval and is_main_process():
+        if not is_main_process():
+            return
+        done, now = runner.iter + 1, time.monotonic()
+        if done == self.first + self.interval:
             feeding(runner, self.interval // 2)
-        if self.progress is not None:
-            due = self.every_n_train_iters(runner, self.interval) or done in (self.first + 1, runner.max_iters)
-            self.progress.update(self.task, completed=done, description=values(runner) if due else None)
-        elif is_main_process() and (now := time.monotonic()) - self.said >= (1 if self.in_notebook else SECONDS):
-            self.said = now
-            left = timedelta(seconds=round((now - self.began) * (runner.max_iters - done) / (done - self.first)))
-            line = f'{done / runner.max_iters:.0%}  {values(runner)}  {left} left'
-            bar = '█' * (WIDTH * done // runner.max_iters)
-            print(f'\r{bar:░<{WIDTH}} {line}  ' if self.in_notebook else f'training {line}\n', end='', flush=True)
-
-    def after_run(self, runner: Runner) -> None:
-        if self.progress is not None:
-            self.progress.stop()
-            self.progress = None
-            self._log_to_stdout(runner)
-
-    def _log_to_stdout(self, runner: Runner) -> None:
-        for handler in runner.logger.handlers:
-            if type(handler) is logging.StreamHandler:
-                handler.setStream(sys.stdout)
+        if now - self.said < (1 if self.columns else SECONDS):
+            return
+        self.said = now
+        left = timedelta(seconds=round((now - self.began) * (runner.max_iters - done) / (done - self.first)))
+        line = f'{done / runner.max_iters:.0%}  {values(runner)}  {left} left'
+        bar = f'{"█" * (WIDTH * done // runner.max_iters):░<{WIDTH}} {line}'
+        # what is said next begins where the bar does
+        print(f'{bar[: self.columns]:{self.columns}}\r' if self.columns else f'training {line}\n', end='', flush=True)
 
 
 def feeding(runner: Runner, steps: int) -> None:

@@ -62,24 +62,25 @@ def test_a_hub_that_mmengine_began_is_taken_over():
     assert again.get_scalar('train/loss').data[0].tolist() == [2, 4, 6]
 
 
-def test_a_run_prints_a_line_each_half_minute_with_the_time_left(monkeypatch, capsys):
+@pytest.mark.parametrize('watched', [None, 'is_terminal', 'is_jupyter'])
+def test_a_run_prints_a_line_each_half_minute_or_a_bar_each_second_with_the_time_left(watched, monkeypatch, capsys):
     clock = SimpleNamespace(monotonic=lambda: clock.now, now=100.0)
     monkeypatch.setattr(log, 'time', clock)
+    console = dict(is_terminal=False, is_jupyter=False, width=50) | {watched or 'is_file': True}
+    monkeypatch.setattr(log, 'Console', lambda: SimpleNamespace(**console))
     loss = SimpleNamespace(current=lambda: 6.25)
     hub = SimpleNamespace(log_scalars={'train/loss': loss})
     runner = SimpleNamespace(iter=20, max_iters=40, message_hub=hub)  # resumed
     hook = log.ProgressHook()
     hook.before_train(runner)
     for runner.iter in range(20, 30):
-        clock.now += 12
+        clock.now += 0.4 if watched else 12
         hook.after_train_iter(runner, runner.iter)
-    said = capsys.readouterr().out.splitlines()
     # after 3, 6 and 9 steps of 12 s each: (20 - 3) * 12 s are left, and so on
-    assert said == [
-        'training 57%  loss 6.250  0:03:24 left',
-        'training 65%  loss 6.250  0:02:48 left',
-        'training 72%  loss 6.250  0:02:12 left',
-    ]
+    times = ('0:00:07', '0:00:06', '0:00:04') if watched else ('0:03:24', '0:02:48', '0:02:12')
+    lines = [f'{share}  loss 6.250  {left} left' for share, left in zip(('57%', '65%', '72%'), times)]
+    bars = [f'{"█" * full:░<12} {line}'[:49].ljust(49) + '\r' for full, line in zip((6, 7, 8), lines)]
+    assert capsys.readouterr().out == ''.join(bars if watched else [f'training {line}\n' for line in lines])
 
 
 @pytest.mark.parametrize(('seconds', 'short'), [(0.08, False), (0.32, True)])
@@ -99,20 +100,6 @@ def test_what_the_loader_can_feed_is_said_beside_what_a_step_takes(monkeypatch, 
     told = f'0 data workers can make {8 / seconds:.0f} images/s, and a step takes 80 images/s'
     assert [text.removeprefix('warning: ').partition(',')[0] for text in said] == [told.partition(',')[0]]
     assert said[0].startswith('warning') == short == ('raise train_dataloader.num_workers' in said[0])
-
-
-def test_a_run_in_a_notebook_rewrites_one_line_with_a_bar(monkeypatch, capsys):
-    clock = SimpleNamespace(monotonic=lambda: clock.now, now=100.0)
-    monkeypatch.setattr(log, 'time', clock)
-    monkeypatch.setattr(log, 'Console', lambda: SimpleNamespace(is_jupyter=True, is_terminal=False))
-    hub = SimpleNamespace(log_scalars={'train/loss': SimpleNamespace(current=lambda: 6.25)})
-    runner = SimpleNamespace(iter=0, max_iters=3, message_hub=hub)
-    hook = log.ProgressHook()
-    hook.before_train(runner)
-    for runner.iter in range(3):
-        clock.now += 0.75
-        hook.after_train_iter(runner, runner.iter)
-    assert capsys.readouterr().out == f'\r{"█" * 20}{"░" * 10} 67%  loss 6.250  0:00:01 left  '
 
 
 def test_an_evaluation_does_so_as_well(monkeypatch, capsys):
