@@ -50,10 +50,6 @@ class ExactCheckpointHook(CheckpointHook):
         info = runner.message_hub.runtime_info
         self._keep_own_names(info)
         super().before_train(runner)
-        if self.save_best:
-            self.best_ckpt_path = self._in_folder(getattr(self, 'best_ckpt_path', None))
-            named = getattr(self, 'best_ckpt_path_dict', {})
-            self.best_ckpt_path_dict = {key: self._in_folder(path) for key, path in named.items()}
         self.note = Path(runner.work_dir) / 'last_checkpoint'  # as OpenMMLab's tools know it, wherever checkpoints go
         start = getattr(runner, 'start', None)
         if start and start.resume and Path(start.path).resolve().parent != Path(self.out_dir).resolve():
@@ -81,11 +77,8 @@ class ExactCheckpointHook(CheckpointHook):
             noted = info.get(key) if isinstance(info.get(key), list) else []
             names = [name for name in noted if isinstance(name, str) and re.fullmatch(ours, name)]
             info[key] = [step for step in noted if type(step) is int] if key == 'keep_ckpt_ids' else names
-
-    def _in_folder(self, path: object) -> str | None:
-        """The best checkpoint that a resumed one names, in this run's folder alone, since mmengine removes it."""
-        best = isinstance(path, str) and re.fullmatch(r'best_[^/\\]+\.pth', Path(path).name)
-        return self.file_backend.join_path(self.out_dir, best[0]) if best else None
+        for key in [key for key in info if key.startswith('best_ckpt')]:
+            del info[key]  # the best weights of before stay beside those of the resumed run
 
     def _take_up(self, runner: Runner, random_states: list[dict], place: dict[str, int]) -> None:
         """Be at the same point of the same order of images, with the same random numbers to come."""
