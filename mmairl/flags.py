@@ -45,13 +45,6 @@ def fraction(text: str) -> float:
     return value
 
 
-def size_in_bytes(text: str) -> int:
-    """Bytes, as in '500M' or '1G', by powers of 1024."""
-    if not (parts := re.fullmatch(r'(\d+)([KMGT]?)', text)) or not int(parts[1]):
-        raise argparse.ArgumentTypeError(f'{text!r} is no size; give one such as 500M or 1G')
-    return int(parts[1]) << 10 * ' KMGT'.index(parts[2] or ' ')
-
-
 def above_zero(text: str) -> float:
     """A finite number above 0."""
     if not 0 < (value := _number(text)) < float('inf'):

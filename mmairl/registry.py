@@ -36,11 +36,6 @@ def class_of(package: str, name: str) -> Any:
     return getattr(import_module(files_of(package)[name]), name)
 
 
-def is_ours(name: str) -> bool:
-    """Whether a class of ours has this name, so that it wins over one of the platform's."""
-    return any(name.removeprefix('mmairl.') in files_of(package) for box in BOXES for package in box._locations)
-
-
 class Registry(parent.Registry):
     """A registry of ours; `_locations` are its packages, which mmengine imports and which import nothing by themselves."""
 

@@ -9,6 +9,7 @@ With --statistics nothing is written: mean and std of each channel are printed f
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 from rich.progress import track
@@ -19,8 +20,15 @@ from mmairl.data.shards.dataset import Shards
 from mmairl.data.shards.index import SUFFIXES
 from mmairl.data.statistics import statistics
 from mmairl.errors import one_sentence_errors, printable
-from mmairl.flags import count, fraction, positive, size_in_bytes
+from mmairl.flags import count, fraction, positive
 from mmairl.machine import cores
+
+
+def size_in_bytes(text: str) -> int:
+    """Bytes, as in '500M' or '1G', by powers of 1024."""
+    if not (parts := re.fullmatch(r'(\d+)([KMGT]?)', text)) or not int(parts[1]):
+        raise argparse.ArgumentTypeError(f'{text!r} is no size; give one such as 500M or 1G')
+    return int(parts[1]) << 10 * ' KMGT'.index(parts[2] or ' ')
 
 
 def parse_args() -> argparse.Namespace:
