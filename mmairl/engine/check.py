@@ -87,9 +87,6 @@ def check_config(cfg: Config) -> None:
             raise UserError(
                 f'the config sets {name}={cfg.get(name)}, so there is nothing to train; give a training config'
             )
-    for keys, value in walk(cfg.optim_wrapper.get('optimizer'), ('optim_wrapper', 'optimizer')):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f'{".".join(map(str, keys))}={value} is not a finite number; set one')
     check_parts(cfg, BUILT)
 
 
@@ -101,7 +98,7 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
             raise UserError(f'{path}={value!r} is not a whole number of {least} or more; set one')
     for path, (least, most) in RANGES.items():
         value = _at(cfg, path)
-        if isinstance(value, (int, float)) and not least <= value <= most:
+        if isinstance(value, (int, float)) and not (least <= value <= most and value < math.inf):
             raise UserError(f'{path}={value} is not a number from {least} to {most}; set one')
     for path, known in SECTIONS.items():
         section = _at(cfg, path)

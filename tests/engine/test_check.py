@@ -27,10 +27,8 @@ WRONG = {
     ),
     'text for a number': ({'model.queue.length': 'long'}, "model.queue.length='long' is text; set a number"),
     'text for a choice': ({'model.symmetric': 'maybe'}, 'is text; set True or False'),
-    'a rate that is no number': (
-        {'optim_wrapper.optimizer.lr': float('nan')},
-        'optimizer.lr=nan is not a finite number',
-    ),
+    'a rate that is no number': ({'optim_wrapper.optimizer.lr': float('nan')}, 'lr=nan is not a number from 0 to inf'),
+    'a rate without end': ({'optim_wrapper.optimizer.lr': float('inf')}, 'lr=inf is not a number from 0 to inf'),
     'a momentum that diverges': ({'optim_wrapper.optimizer.momentum': 7}, 'momentum=7 is not a number from 0 to 1'),
     'a negative norm': ({'optim_wrapper.clip_grad': dict(max_norm=-1)}, 'max_norm=-1 is not a number from 0 to inf'),
     'a number for a section': ({'fast': 5}, 'fast=5 is not a section with keys; set fast=dict(precision=...)'),
