@@ -8,7 +8,6 @@ import json
 import os
 import runpy
 import signal
-import socket
 import sys
 import traceback
 from pathlib import Path
@@ -17,6 +16,7 @@ answers = os.fdopen(os.dup(1), 'w')
 os.dup2(2, 1)  # what libraries print while they are imported is no answer
 
 import toy  # noqa: E402, F401  all that the scripts import
+from waiting import free_port  # noqa: E402
 
 from mmairl.engine import launch  # noqa: E402
 
@@ -43,8 +43,7 @@ def run_rank(rank: int, ranks: int, port: int, output: str, command: list[str]) 
 
 
 def run(ranks: int, output: str, command: list[str]) -> list[int]:
-    with socket.create_server(('127.0.0.1', 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     running, statuses = set(), []
     for rank in range(ranks):
         if not (child := os.fork()):

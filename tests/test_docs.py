@@ -268,7 +268,6 @@ def test_what_the_page_shows_runs(page, folder, monkeypatch, capsys):
         assert f'python {written}' in text, f'{page} has this command no more'
         script, *words = shlex.split(written.replace('epoch_30', 'epoch_1') + more)
         tool = module(script)
-        monkeypatch.setattr(tool, 'ignore_signals', lambda: None, raising=False)
         monkeypatch.setattr(sys, 'argv', [script, *words])
         tool.main()
         said = capsys.readouterr().out

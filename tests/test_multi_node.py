@@ -1,13 +1,13 @@
 """Several machines by the tools' own scripts: two launches that meet against one, and what Slurm is asked for."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from waiting import free_port
 
 from mmairl.engine.checkpoint import load_checkpoint
 
@@ -37,12 +37,6 @@ def start(log: Path, *command: object, **environment: str) -> subprocess.Popen:
         return subprocess.Popen(list(map(str, command)), cwd=ROOT, env=known, stdout=said, stderr=subprocess.STDOUT)
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        return str(probe.getsockname()[1])
-
-
 def ended_well(process: subprocess.Popen, log: Path) -> None:
     assert process.wait(timeout=600) == 0, log.read_text()[-4000:]
 
@@ -56,7 +50,7 @@ def slurm(tmp_path) -> dict[str, str]:
         (tmp_path / 'bin' / name).write_text(text)
         (tmp_path / 'bin' / name).chmod(0o755)
     path = os.pathsep.join([str(tmp_path / 'bin'), str(Path(sys.executable).parent), os.environ['PATH']])
-    return dict(PATH=path, ASKED=str(tmp_path / 'asked'), MASTER_PORT=free_port())
+    return dict(PATH=path, ASKED=str(tmp_path / 'asked'), MASTER_PORT=str(free_port()))
 
 
 def test_a_job_of_slurm_and_two_machines_train_the_same_network(tmp_path, slurm):
@@ -75,7 +69,7 @@ def test_a_job_of_slurm_and_two_machines_train_the_same_network(tmp_path, slurm)
     assert asked[-len(SMALL) :] == SMALL
 
     words = (CONFIG, 1, '--work-dir', tmp_path / 'machines', '--seed', 0, '--cfg-options', *SMALL)
-    meeting = dict(NNODES='2', MASTER_ADDR='127.0.0.1', PORT=free_port())
+    meeting = dict(NNODES='2', MASTER_ADDR='127.0.0.1', PORT=str(free_port()))
     machines = [
         start(log, 'tools/dist_train.sh', *words, NODE_RANK=str(rank), **meeting) for rank, log in enumerate(logs[1:])
     ]

@@ -24,6 +24,9 @@ NARROW = {  # options that make a config of `suggest` small
     'model.projector.hidden_channels': 32,
     'model.predictor.hidden_channels': 32,
 }
+# What the online k-NN is measured on, in place of a config's evaluation.
+KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
+KNN['_delete_'] = True
 RUNS = count()
 CONFIGS = Path(__file__).parent.parent / 'configs'
 

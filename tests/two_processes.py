@@ -21,8 +21,6 @@ from mmairl.models.batchnorm import SyncBN, each_view, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
 from mmairl.stopping import stop_processes
 
-KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
-KNN['_delete_'] = True
 PROJECTS = '../projects'
 # ShuffleBN's parts differ with the number of processes, by design: MoCo v2 is not among them.
 CASES = {
@@ -31,7 +29,7 @@ CASES = {
             dict(type='OnlineProbeHook', classes=4, lr=0.5),
             dict(type='OnlineKNNHook', interval=1),
         ],
-        'evaluation': KNN,
+        'evaluation': toy.KNN,
         'default_hooks.health.interval': 1,
     },
     'byol_lars': {},

@@ -1,5 +1,6 @@
-"""Waiting with an end."""
+"""Waiting with an end, and where to meet."""
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,3 +25,9 @@ def ended(pid: int | str) -> bool:
         return 'State:\tZ' in Path(f'/proc/{pid}/status').read_text()
     except OSError:
         return True
+
+
+def free_port() -> int:
+    """A port that nobody listens at for now."""
+    with socket.create_server(('127.0.0.1', 0)) as free:
+        return free.getsockname()[1]

@@ -1,15 +1,15 @@
 """What a process must be told before it can join the others."""
 
 import os
-import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
-from waiting import ended, wait_for
+from waiting import ended, free_port, wait_for
 
 from mmairl.engine.distributed import VARIABLES, start_processes
 from mmairl.errors import UserError
@@ -21,13 +21,23 @@ def test_a_launcher_that_was_named_and_did_not_start_the_process_is_one_sentence
         start_processes('slurm')
 
 
-def test_slurm_without_its_tools_is_one_sentence(monkeypatch, tmp_path):
-    for name in VARIABLES['slurm']:
-        monkeypatch.setenv(name, '0')
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_PORT'):
-        monkeypatch.setenv(name, '0')  # so that what is set meanwhile is taken back
-    monkeypatch.delenv('MASTER_ADDR', raising=False)
-    monkeypatch.setenv('PATH', str(tmp_path))
+@pytest.fixture
+def launched(monkeypatch) -> Callable[..., None]:
+    """Set what a launcher says to a process: a value for each of its variables, or one for all, and others by name."""
+
+    def launched(launcher: str, *values: str, **others: str) -> None:
+        for name in VARIABLES['pytorch']:
+            monkeypatch.setenv(name, '')  # so that what is set meanwhile is taken back
+            monkeypatch.delenv(name)
+        names = VARIABLES[launcher]
+        for name, value in (dict(zip(names, values if len(values) > 1 else values * len(names))) | others).items():
+            monkeypatch.setenv(name, value)
+
+    return launched
+
+
+def test_slurm_without_its_tools_is_one_sentence(launched, tmp_path):
+    launched('slurm', '0', PATH=str(tmp_path))
     with pytest.raises(UserError, match='scontrol, .* is not on the PATH; set MASTER_ADDR'):
         start_processes('slurm')
 
@@ -44,10 +54,9 @@ def joined(monkeypatch) -> dict:
     return asked
 
 
-def test_gpus_are_joined_before_anything_asks_how_many_there_are(monkeypatch, joined):
+def test_gpus_are_joined_before_anything_asks_how_many_there_are(launched, joined):
     """mmengine joins them when it builds a runner: by then each process would have taken the whole batch."""
-    for name in VARIABLES['pytorch']:
-        monkeypatch.setenv(name, '1')
+    launched('pytorch', '1')
     start_processes('pytorch')
     second = torch.device('cuda', 1)
     assert joined == dict(device=second, device_id=second, backend='nccl')
@@ -56,15 +65,11 @@ def test_gpus_are_joined_before_anything_asks_how_many_there_are(monkeypatch, jo
 
 
 @pytest.mark.parametrize('gpus,task', [(1, '5'), (2, '1')])
-def test_a_task_of_slurm_takes_its_gpu_or_the_only_one_that_it_sees(monkeypatch, joined, gpus, task):
+def test_a_task_of_slurm_takes_its_gpu_or_the_only_one_that_it_sees(monkeypatch, launched, joined, gpus, task):
     """Whatever stood in the environment before."""
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
-    for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK'):
-        monkeypatch.setenv(name, '0')
-    for name, value in zip(VARIABLES['slurm'], (task, task, '0', '8', 'node[1-2]')):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv('MASTER_ADDR', 'node1')
-    monkeypatch.setenv('MASTER_PORT', '1')
+    before = dict(RANK='0', WORLD_SIZE='0', LOCAL_RANK='0', MASTER_ADDR='node1', MASTER_PORT='1')
+    launched('slurm', task, task, '0', '8', 'node[1-2]', **before)
     start_processes('slurm')
     own = torch.device('cuda', gpus - 1)
     assert joined == dict(device=own, device_id=own, backend='nccl')
@@ -72,35 +77,27 @@ def test_a_task_of_slurm_takes_its_gpu_or_the_only_one_that_it_sees(monkeypatch,
     assert os.environ['LOCAL_RANK'] == str(gpus - 1), 'mmengine takes it for the number of the GPU'
 
 
-def test_each_step_of_slurm_meets_at_a_port_of_its_own(monkeypatch, joined):
+def test_each_step_of_slurm_meets_at_a_port_of_its_own(launched, joined):
     """Steps of one job, and jobs, may share a machine."""
     ports = set()
-    for name, value in dict(zip(VARIABLES['slurm'], '0008n'), MASTER_ADDR='node1').items():
-        monkeypatch.setenv(name, value)
     for job, step in (('1', '0'), ('1', '1'), ('2', '0')):
-        monkeypatch.setenv('SLURM_JOB_ID', job)
-        monkeypatch.setenv('SLURM_STEP_ID', step)
-        for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_PORT'):
-            monkeypatch.setenv(name, '')  # so that what is set meanwhile is taken back
-        monkeypatch.delenv('MASTER_PORT')
+        launched('slurm', '0', '0', step, '8', 'n', MASTER_ADDR='node1', SLURM_JOB_ID=job)
         start_processes('slurm')
         ports.add(os.environ['MASTER_PORT'])
     assert len(ports) == 3
 
 
-def test_a_torch_without_nccl_is_one_sentence(monkeypatch, joined):
+def test_a_torch_without_nccl_is_one_sentence(monkeypatch, launched, joined):
     monkeypatch.setattr(dist, 'is_nccl_available', lambda: False)
-    for name in VARIABLES['pytorch']:
-        monkeypatch.setenv(name, '0')
+    launched('pytorch', '0')
     with pytest.raises(UserError, match='is built without NCCL'):
         start_processes('pytorch')
 
 
 @pytest.mark.parametrize('gpus', [1, 2])
-def test_more_processes_than_gpus_are_one_sentence(monkeypatch, joined, gpus):
+def test_more_processes_than_gpus_are_one_sentence(monkeypatch, launched, joined, gpus):
     monkeypatch.setattr(torch.cuda, 'device_count', lambda: gpus)
-    for name in VARIABLES['pytorch']:
-        monkeypatch.setenv(name, '2')
+    launched('pytorch', '2')
     with pytest.raises(UserError, match=f'process 2 of this machine, counted from 0, finds {gpus} GPUs'):
         start_processes('pytorch')
 
@@ -130,9 +127,7 @@ def test_processes_of_one_machine_listen_on_the_loopback_alone_and_end_with_thei
     """At the port that is set; the launcher is killed."""
     script = tmp_path / 'script.py'
     script.write_text(SCRIPT)
-    with socket.socket() as probe:
-        probe.bind(('127.0.0.1', 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=1', str(script)]
     known = {**os.environ, 'PORT': str(port), 'OMP_NUM_THREADS': '1'}
     launcher = subprocess.Popen(command, env=known, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -23,8 +23,6 @@ from mmairl.optim.autocast import AutocastOptimWrapper
 from mmairl.stopping import stop_processes
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
-DATA = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
-DATA['_delete_'] = True
 CASES = {
     'mocov2plus_lars': {'custom_hooks': [PROBE], 'default_hooks.health.interval': 1},
     'byol': {},
@@ -40,7 +38,7 @@ CASES = {
     'msbreg': {'model.head.terms': [dict(type='SingularValueTerm')]},
     'poisoned': {
         'custom_hooks': [dict(type='Spoil', iterations=[3], rank=1), dict(type='OnlineKNNHook', interval=1)],
-        'evaluation': DATA,
+        'evaluation': toy.KNN,
         'model.data_preprocessor': dict(type='ViewPreprocessor', mean=(0.0,) * 3, std=(1.0,) * 3, _delete_=True),
     },
     'autocast': {'optim_wrapper.dtype': 'bfloat16'},

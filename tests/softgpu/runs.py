@@ -48,8 +48,6 @@ ON_DEVICE = {
     'model.data_preprocessor.views': [VIEW, VIEW],
 }
 FLOAT16 = {'fast': dict(precision='float16', fused=True), 'custom_hooks': [dict(type='Overflow')]}
-KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
-KNN['_delete_'] = True
 HOOKS_TO_CHOOSE = [
     dict(type='OnlineProbeHook', classes=4, lr=0.5),
     dict(type='OnlineKNNHook', interval=1, k=5),
@@ -78,7 +76,7 @@ ONE = {
     'zero1': ('mocov2plus_r50_200e.py', {**ON_DEVICE, 'strategy': strategy_named('zero1')}),
     'mocov2plus': (
         'mocov2plus_r50_200e.py',
-        {'custom_hooks': HOOKS_TO_CHOOSE, 'evaluation': KNN, 'optim_wrapper.clip_grad': dict(max_norm=0.5)},
+        {'custom_hooks': HOOKS_TO_CHOOSE, 'evaluation': toy.KNN, 'optim_wrapper.clip_grad': dict(max_norm=0.5)},
     ),
     'byol_lars': ('byol_lars_r50_200e.py', {'optim_wrapper.accumulative_counts': 2}),
     'bfloat16': ('byol_r50_200e.py', dict(fast=FAST)),
