@@ -14,13 +14,13 @@ from mmengine.config import Config, ConfigDict
 from mmengine.dist import all_gather_object, broadcast_object_list, get_world_size, is_main_process
 from mmengine.registry import init_default_scope
 
-from mmairl.configs import home, load_config, walk
+from mmairl.configs import PREFIX, load_config, walk
 from mmairl.data.views import float32_precision
 from mmairl.engine.check import check_config
 from mmairl.engine.checkpoint import Start, choose_start, trust_mmengine_checkpoints
 from mmairl.engine.fast import set_fast_keys
 from mmairl.engine.runner import Runner
-from mmairl.errors import UserError, building, closest, without_secrets
+from mmairl.errors import UserError, building, without_secrets
 from mmairl.files import appending, explained_disk_errors
 from mmairl.machine import cache, cores, unusable_gpu
 from mmairl.registry import RUNNERS
@@ -37,10 +37,7 @@ def register() -> None:
 
 def strategy_named(name: str) -> ConfigDict:
     """Return the strategy of `configs/_base_/strategies/NAME.py`, for `--strategy NAME`."""
-    known = {path.stem: path for path in sorted((home() / 'configs' / '_base_' / 'strategies').glob('*.py'))}
-    if name not in known:
-        raise UserError(f"there is no strategy '{name}'{closest(name, known)}; say one of {', '.join(known)}")
-    return load_config(known[name]).strategy
+    return load_config(f'{PREFIX}_base_/strategies/{name}.py').strategy
 
 
 def share_batch(cfg: Config, processes: int) -> None:
