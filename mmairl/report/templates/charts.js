@@ -2,9 +2,7 @@
 
 const DASHES = [[], [9, 4], [2, 3], [9, 3, 2, 3]]; // each for as many lines as have colours that everybody tells apart
 const axesOf = chart => [...new Set(chart.series.flatMap(line => Object.keys(line.x)))];
-const curves = all('.curves').map((frame, number) => {
-  return { frame, number, section: frame.closest('section'), stale: true, ...JSON.parse(frame.dataset.chart) };
-});
+const curves = all('.curves').map(frame => ({ frame, section: frame.closest('section'), stale: true, ...JSON.parse(frame.dataset.chart) }));
 const sets = new Map(); // the names of each section's lines, which have one colour each
 for (const { section, series } of curves) sets.set(section, [...new Set([...(sets.get(section) ?? []), ...series.map(line => line.name)])]);
 const hidden = new Set(view.getAll('hide')), zooms = new Map();
@@ -13,7 +11,7 @@ for (const text of view.getAll('zoom')) {
   if (Number(from) < Number(to)) zooms.set(unit, [Number(from), Number(to)]);
 }
 let chosen = view.get('by'), smoothing = Math.min(0.99, Math.max(0, Number(view.get('smooth')) || 0));
-let touched = curves[0]; // the chart that was read last, which the buttons zoom
+let touched = curves[0], held = {}; // the chart that was read last, which the buttons zoom, and the value that they zoom about
 
 const unitOf = chart => axesOf(chart).includes(chosen) ? chosen : axesOf(chart)[0];
 const isCurve = chart => !chart.dots && !chart.series.some(line => line.low); // as opposed to some points
@@ -93,7 +91,7 @@ function draw(chart) {
       }],
     },
   }, uPlot.join(tables.map(([line, y]) => [line.x[unit] ?? [], y])), frame);
-  if (again.chart === chart.number) go(chart, again.at, again.name);
+  if (held.chart === chart) go(chart, held.at, held.name);
 }
 
 // The normal range as a band, and a value to compare with as a dotted line.
@@ -198,7 +196,7 @@ function zoom(unit, range) {
 
 function closer(by) {
   const { data, scales: { x: { min, max } } } = touched.plot, middle = touched.at?.at ?? (min + max) / 2, half = (max - min) * by / 2;
-  Object.assign(again, { chart: touched.number, ...touched.at });
+  held = { chart: touched, ...touched.at };
   zoom(unitOf(touched), 2 * half < data[0].at(-1) - data[0][0] ? [middle - half, middle + half] : null);
 }
 
@@ -302,4 +300,3 @@ for (const query of ['(prefers-color-scheme: dark)', 'print']) {
   matchMedia(query).addEventListener('change', () => curves.filter(({ plot }) => plot).forEach(draw));
 }
 addEventListener('beforeprint', () => curves.forEach(draw));
-addEventListener('pagehide', () => history.replaceState({ ...history.state, chart: touched.number, ...touched.at }, ''));

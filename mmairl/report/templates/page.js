@@ -37,7 +37,7 @@ function keep(key, ...values) {
   view.delete(key);
   for (const value of values.filter(value => value !== '')) view.append(key, value);
   const place = location.hash.split('?')[0] || '#';
-  history.replaceState(history.state, '', place + (String(view) ? `?${view}` : ''));
+  history.replaceState(null, '', place + (String(view) ? `?${view}` : ''));
 }
 
 // A link into a folded part opens it.
@@ -61,15 +61,6 @@ if (parts.length > 3) {
   document.querySelector('header').append(make('nav', { 'aria-label': 'On this page' }, ...links));
 }
 unfold();
-
-// A page that is loaded again has the focus where it was, and the value that was read there.
-const again = { ...history.state };
-const called = e => `${e.tagName} ${e.getAttribute('aria-label') ?? words(e.textContent)}`;
-addEventListener('pagehide', () => history.replaceState({ ...again, focus: called(document.activeElement) }, ''));
-addEventListener('load', () => {
-  const held = again.focus && all('a, button, input, select, summary, [tabindex]').find(e => called(e) === again.focus);
-  if (held) held.focus({ preventScroll: true });
-});
 
 // ---- Copies: into the clipboard, or into a file where the browser keeps the clipboard shut
 
