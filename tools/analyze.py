@@ -34,7 +34,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--config', help='the images to look at, and their statistics')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
     parser.add_argument('--out', type=Path, default=Path('work_dirs/analysis'))
-    parser.add_argument('--kernel', type=positive, default=3, help='norms: of convolutions of this size')
     parser.add_argument('--lines', action='store_true', help='cka: the first beside each other one, stage by stage')
     parser.add_argument('--stage', default='pooled', help='cka of many checkpoints: the stage that is compared')
     parser.add_argument(
@@ -56,7 +55,7 @@ def main() -> None:
     subjects = {name: (path, args.part) for name, path in named(args.checkpoints).items()}
     if args.instrument == 'norms':
         networks = {name: read_backbone(*subject) for name, subject in subjects.items()}
-        print(analysis_pages.norms_page(networks, args.kernel, args.out))
+        print(analysis_pages.norms_page(networks, args.out))
         return
     if not args.config:
         raise UserError(f'{args.instrument} looks at images: give --config, such as the one of the pre-training')

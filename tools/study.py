@@ -17,7 +17,6 @@ import mmairl  # noqa: F401  before torch, which takes seconds
 import torch
 from msgspec.structs import replace
 from rich.console import Console
-from rich.table import Table
 
 from mmairl.configs import home
 from mmairl.engine.launch import register
@@ -173,43 +172,33 @@ def jobs_of(args: argparse.Namespace) -> int:
 
 
 def show_plan(study: Study, configs: dict, scale: Scale, tasks: Sequence[str], seeds: int, devices: int) -> None:
-    table = Table(title=f'{study.title}: {scale.text}', title_justify='left')
-    for name in ('row', 'changes', 'runs', 'epochs', 'device hours', 'GB'):
-        table.add_column(name, justify='left' if name in ('row', 'changes') else 'right')
     found = {row.name: Cost(0, 0, 0) if row.weights else cost(configs[row.name], scale) for row in study.rows}
     found |= {row.name: Cost(0, 0, found[row.name].gigabytes) for row in study.rows if not row.trains}
     trials = trial_counts(study, configs) if study.search else {}
     runs = {row.name: seeds * (trials.get(row.name, 0) + 1 + bool(study.search)) for row in study.rows}
     runs |= {row.name: len(row.weights) or 1 for row in study.rows if row.untrained or row.weights}
+    rows = []
     for row in study.rows:
         of, number = found[row.name], runs[row.name]
-        table.add_row(
-            row.name,
-            row.factor,
-            str(number),
-            f'{of.epochs:g}',
-            f'{of.hours * number:.2f}',
-            f'{of.gigabytes * number:.2f}',
-        )
-    CONSOLE.print(table)
+        numbers = [f'{of.epochs:g}', f'{of.hours * number:.2f}', f'{of.gigabytes * number:.2f}']
+        rows.append((row.name, [row.factor, str(number), *numbers]))
+    columns = ('changes', 'runs', 'epochs', 'device hours', 'GB')
+    print_table(columns, rows, f'{study.title}: {scale.text}', head='row')
     if trials:
         counts = ', '.join(f'{name}: {count}' for name, count in trials.items())
-        CONSOLE.print(
+        say(
             f'{seeds} searches; trials in each, by the FLOPs of {study.search.budget:g} runs of the cheapest row: {counts}; '
-            'each search ends with a fresh run of its best trial, and beside it the row runs as published',
-            highlight=False,
+            'each search ends with a fresh run of its best trial, and beside it the row runs as published'
         )
     if study.design:
-        CONSOLE.print(f'{study.design.words}: {study.design.confusion}', highlight=False)
+        say(f'{study.design.words}: {study.design.confusion}')
     total, size = (sum(getattr(found[name], part) * runs[name] for name in runs) for part in ('hours', 'gigabytes'))
-    CONSOLE.print(
+    say(
         f'pre-training takes about {total:.1f} device hours, {total / devices:.1f} h on {devices} of them, and {size:.1f} GB; '
-        f'at {scale.rate:g} images a second and device ({scale.rate_source})',
-        highlight=False,
+        f'at {scale.rate:g} images a second and device ({scale.rate_source})'
     )
-    measured = {
-        name: number - seeds * trials.get(name, 0) for name, number in runs.items()
-    }  # trials by the criterion alone
+    # trials by the criterion alone
+    measured = {name: number - seeds * trials.get(name, 0) for name, number in runs.items()}
     hours, unknown = hours_of_tasks(study, configs, tasks, scale, measured)
     counted = ', '.join(f'{task} {spent:.1f} h' for task, spent in hours.items()) or 'not known'
     rest = f'; not known beforehand: {", ".join(sorted(unknown))}' if unknown else ''
@@ -245,9 +234,8 @@ def show_power(study: Study, path: Path, effect: float) -> None:
     for key, family in record.get('comparisons', {}).items() if not study.design else ():
         planned = plan_seeds([Comparison(**of) for of in family], effect)
         print_table(columns, [(row, numbers) for row, *numbers in planned], labels[key])
-    CONSOLE.print(
-        'found four times in five, corrected for the comparisons of a score; the spreads are estimates from these seeds',
-        highlight=False,
+    say(
+        'found four times in five, corrected for the comparisons of a score; the spreads are estimates from these seeds'
     )
 
 

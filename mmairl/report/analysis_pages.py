@@ -32,14 +32,14 @@ Subjects = Mapping[str, tuple[str, str]]  # name to (checkpoint, part)
 CHANGED = 256  # images that each augmentation alone is tried on
 
 
-def norms_page(networks: Mapping[str, Backbone], kernel: int, out: Path) -> Path:
+def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
     """Fig. 3a over any number of checkpoints."""
-    norms = {name: weight_norms(backbone.weights, kernel) for name, backbone in networks.items()}
+    norms = {name: weight_norms(backbone.weights, kernel=3) for name, backbone in networks.items()}
     layers = list(dict.fromkeys(row.name for rows in norms.values() for row in rows))
     by_name = {name: {row.name: row.norm for row in rows} for name, rows in norms.items()}
     table = [(layer, *(of.get(layer) for of in by_name.values())) for layer in layers]
     save_table(('tensor', *norms), table, out / 'norms')
-    title = f'norms of the {kernel}x{kernel} convolutions'
+    title = 'norms of the 3x3 convolutions'
     save_figure(norm_lines(norms, title), out / 'norms')
     page = Page('Weight norms', 'How long the weight vectors of each network are.')
     page.tell('norms', figure=chart(**norm_curves(norms), title=title, x='convolution', wide=True))

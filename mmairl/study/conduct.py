@@ -77,7 +77,7 @@ def look_into(study: Study, configs: dict[str, Config], runs: Sequence[Run], out
         folder = out / f'{look.instrument}_{number}'
         if look.instrument == 'norms':
             networks = {name: read_backbone(*subject) for name, subject in subjects.items()}
-            pages.append(analysis_pages.norms_page(networks, 3, folder))
+            pages.append(analysis_pages.norms_page(networks, folder))
             continue
         images = Images(configs[look.rows[0]], 5000, 64, default_workers(), default_device())
         if look.instrument == 'cka' and len(look.rows) > 2:

@@ -284,16 +284,13 @@ class Work:
 
     def __init__(self, run: Run, commands: Sequence[Sequence[str]], share: dict[str, str]) -> None:
         self.run, self.share = run, share
-        package = str(Path(__file__).parents[2])
-        path = os.pathsep.join([package, os.environ.get('PYTHONPATH', '')])
-        self.environment = {'PYTHONPATH': path, **share}
         self.log, self.left = run.folder / 'log.txt', list(commands)
         self.begins = self.log.stat().st_size if self.log.is_file() else 0
         self._next()
 
     def _next(self) -> None:
         with appending(self.log) as log:
-            self.process = start(self.left.pop(0), self.environment, stdout=log, stderr=log)
+            self.process = start(self.left.pop(0), self.share, stdout=log, stderr=log)
 
     def poll(self) -> int | None:
         """The exit code of the last command, or of the one that failed; None as long as there is something to do."""

@@ -67,8 +67,6 @@ def plain_commands(runs: Sequence[Run], devices: int) -> Iterator[str]:
 def job_script(devices: int, out: Path, cluster: Cluster) -> str:
     """Return the script that all jobs of a study share."""
     log = str(out.absolute() / 'jobs' / 'slurm.log')
-    if '"' in log or '\n' in log:
-        raise UserError(f'Slurm cannot write its log to {log}; give an --out without quotes and line breaks')
     nodes, share = shared(devices, cluster)
     tasks = share if nodes > 1 else 1
     return JOB.render(

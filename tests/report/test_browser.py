@@ -143,7 +143,7 @@ def analysis(instrument: str, folder: Path) -> Path:
         torch.save(dict(state_dict=state), folder / f'{seed}.pth')
         subjects[name] = str(folder / f'{seed}.pth'), 'student'
     if instrument == 'norms':
-        return norms_page({name: read_backbone(*of) for name, of in subjects.items()}, 3, folder)
+        return norms_page({name: read_backbone(*of) for name, of in subjects.items()}, folder)
     images = Images(cfg, 40)
     if instrument == 'cka':
         return cka_page(subjects, images, 'pooled', False, False, folder)
