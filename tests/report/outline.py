@@ -1,5 +1,6 @@
 """Reads a page as a browser would, and says whether it is sound."""
 
+import json
 import re
 from html import unescape
 from html.parser import HTMLParser
@@ -32,6 +33,11 @@ class Outline(HTMLParser):
     def handle_endtag(self, tag):
         if tag not in VOID:
             assert self.open.pop() == tag
+
+
+def charts(markup: str) -> list[dict]:
+    """Return what the charts of a page, or of a part of it, are drawn from."""
+    return [json.loads(unescape(text)) for text in re.findall(r'data-chart="([^"]+)"', markup)]
 
 
 def sound(text: str) -> Outline:

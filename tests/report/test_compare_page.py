@@ -6,7 +6,7 @@ from html import unescape
 
 import pytest
 from mmengine.config import Config
-from outline import sound
+from outline import charts, sound
 from test_evaluation_page import leave
 
 from mmairl.configs import flat
@@ -23,12 +23,6 @@ def leave_run(folder, starts, **config):
         (data / 'scalars.json').write_text('\n'.join(map(json.dumps, rows)))
         (data / 'config.py').write_text(''.join(f'{key} = {value!r}\n' for key, value in config.items()))
     return folder
-
-
-def charts(page) -> dict[str, list]:
-    """The lines of each chart."""
-    drawn = [json.loads(unescape(text)) for text in re.findall(r'data-chart="([^"]+)"', page.read_text())]
-    return {chart['title']: {line['name']: (line['x'], line['y']) for line in chart['series']} for chart in drawn}
 
 
 def table(page, number: int) -> list[list[str]]:
@@ -87,7 +81,10 @@ def test_only_what_differs_is_listed_and_how_each_ended(runs, tmp_path):
 
 
 def test_curves_stand_over_each_other_by_epoch_by_images_and_by_hours(runs, tmp_path):
-    drawn = charts(write_compare_page(runs, tmp_path / 'page.html'))['loss']
+    page = write_compare_page(runs, tmp_path / 'page.html').read_text()
+    (drawn,) = (
+        {of['name']: (of['x'], of['y']) for of in one['series']} for one in charts(page) if one['title'] == 'loss'
+    )
     values = {'x/run': [4.0, 2.0, 1.33333, 1.0], 'y/run': [2.0, 1.0]}
     steps = {'x/run': [2, 4, 6, 8], 'y/run': [4, 8]}
     batch = {'x/run': 16, 'y/run': 32}

@@ -1,8 +1,6 @@
 """The searches on a study's page: both tracks, who is ahead, what lies at an edge, what has diverged."""
 
-import json
-import re
-from html import unescape
+from outline import charts
 
 from mmairl.report.search_section import search_section, worth_section
 
@@ -45,10 +43,10 @@ def test_the_section_has_both_tracks_the_trials_and_who_is_ahead():
     assert [track['score'] for track in second['tracks']] == ['—', '51.0']
     assert [track['effect']['estimate'] for track in second['tracks']] == [-1.0, 9.0]
     assert list(section['responses']) == ['one'] and len(section['responses']['one']) == 2  # of rate and of norm
-    drawn = [json.loads(unescape(re.search(r'data-chart="([^"]+)"', of)[1])) for of in section['responses']['one']]
+    drawn = charts(''.join(section['responses']['one']))
     searches = {line['name']: (line['x']['rate'], line['y']) for line in drawn[0]['series']}
     assert searches == {'search 1': ([0.1, 0.8], [40, 50]), 'search 2': ([0.1], [42])} and drawn[1]['ticks'] == ['a']
-    best = json.loads(unescape(re.search(r'data-chart="([^"]+)"', section['best'])[1]))['series'][0]
+    best = charts(section['best'])[0]['series'][0]
     assert (best['y'], best['low'], best['high']) == ([41, 41], [40, 40], [42, 42])
     assert section['ahead'] == [] and [of['row'] for of in section['unknown']] == ['two']
     assert section['forgiving'] == dict(one=0.75) and section['diverged'][0]['row'] == 'one'
@@ -62,7 +60,7 @@ def test_the_worth_of_rescaling_has_all_rows_in_one_picture():
         worth=dict(finetune=dict(pairs=[dict(row='b')], lines=dict(a=[[0.01, 30.0], [0.1, 40.0]], b=[[0.01, 5]])))
     )
     section = worth_section(study)['finetune']
-    drawn = json.loads(unescape(re.search(r'data-chart="([^"]+)"', section['chart'])[1]))
+    (drawn,) = charts(section['chart'])
     assert {line['name']: (line['x']['rate'], line['y']) for line in drawn['series']} == dict(
         a=([0.01, 0.1], [30, 40]), b=([0.01], [5])
     )

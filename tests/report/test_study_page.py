@@ -1,14 +1,13 @@
 """The page of a study and its tables: the arithmetic, the blanks, the links, and names that mean harm."""
 
 import html
-import json
 import math
 import re
 from dataclasses import asdict
 
 import pytest
 from markupsafe import escape
-from outline import sound
+from outline import charts, sound
 
 from mmairl.report.study_page import write_study_page
 from mmairl.report.study_tables import BLANK, columns, latex, markdown, table_lines
@@ -238,8 +237,7 @@ def test_a_page_that_is_mailed_has_each_row_beside_the_one_that_it_builds_on(pag
             f'model: {{type: A}}\noptim:\n  lr: {rate}\n  betas: !!python/tuple [0.9, 0.99]\nwork_dir: {place}\n'
         )
     text = page(found)
-    charts = [json.loads(html.unescape(of)) for of in re.findall(r'data-chart="([^"]+)"', text)]
-    own = {of['name']: of['y'] for of in next(of for of in charts[2:] if of['title'] == 'loss')['series']}
+    own = {of['name']: of['y'] for of in next(of for of in charts(text)[2:] if of['title'] == 'loss')['series']}
     assert own == {key: [6, 3] for key in ('seed 0', 'seed 2', 'base, seed 0', 'base, seed 1', 'base, seed 2')}
     table = re.search(r'what differs from the base</summary>.*?<tbody>(.*?)</tbody>', text, re.DOTALL)[1]
     assert text_of(table) == 'base 0.5 this row 0.25' and not any('compare' in ref for ref in sound(text).references)

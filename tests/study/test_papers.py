@@ -3,7 +3,6 @@
 import copy
 import json
 import math
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from markupsafe import escape
 from mmengine.optim import build_optim_wrapper
 from scipy import stats
 from study.small_runs import rows_of, toy_scale
-from test_docs import check_command, commands, module
+from test_docs import check_command, commands
 
 from mmairl.configs import load_config
 from mmairl.errors import UserError
@@ -246,7 +245,7 @@ def first_rows(path: Path, folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('path', [path for path in STUDIES if path.stem != 'judge_example'], ids=lambda path: path.stem)
-def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch):
+def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_tool):
     """On drawn images each; tasks of the platforms, which have tests of their own, are left out."""
     if path.stem == 'byol_wide':
         pytest.skip('its rows differ in width, which the small scale sets')
@@ -255,11 +254,9 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch):
     taxonomy.parent.mkdir(parents=True)
     taxonomy.write_text(''.join(f'{above} {name}\n' for above, names in TREE.items() for name in names))
     monkeypatch.chdir(tmp_path)
-    tool, study, scale = module('tools/study.py'), first_rows(path, tmp_path), toy(read_study(path), tmp_path, tasks)
+    study, scale = first_rows(path, tmp_path), toy(read_study(path), tmp_path, tasks)
     monkeypatch.setattr(conduct, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
-    parts = [study, '--scale', scale, '--seeds', 0, '--out', tmp_path / 'out']
-    monkeypatch.setattr(sys, 'argv', ['study', *map(str, parts)])
-    tool.main()
+    run_tool('tools/study.py', study, '--scale', scale, '--seeds', 0, '--out', tmp_path / 'out')
     record = json.loads((tmp_path / 'out' / 'study.json').read_text())
     page = (tmp_path / 'out' / 'page.html').read_text()
     assert {metric['key'] for metric in record['metrics']} == set(tasks)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from scipy import stats
 from study.small_runs import START
 from study.test_spec import STUDIES, written
-from test_docs import module
 from test_statistics import record
 
 from mmairl.errors import UserError
@@ -106,12 +104,11 @@ def test_a_plan_is_kept_and_another_one_refused(tmp_path):
         begin(tmp_path / 'other', read_study(STUDIES / 'attribution.yaml'), [0, 1], None)
 
 
-def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, capsys):
+def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, capsys, run_tool):
     """With made-up scores: the second row differs at once, the third never; the terminal and the page say so."""
     third = dict(name='three', config='mocov2plus_r50_200e.py', against='one', declares=['model'], factor='the loss')
     third['options'] = {'model.symmetric': False}
-    study = written(tmp_path, {}, {}, third, seeds=[4, 0, 2])
-    tool, started = module('tools/study.py'), []
+    study, started = written(tmp_path, {}, {}, third, seeds=[4, 0, 2]), []
 
     def execute(runs, *_):
         for run in (run for run in runs if not run.done):
@@ -123,8 +120,7 @@ def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, ca
     monkeypatch.setattr(conduct, 'execute', execute)
     monkeypatch.setattr('mmairl.study.guard.measures', lambda *_: False)  # made-up runs have no null rows beside them
     parts = [study, '--scale', 'demo', '--tasks', 'knn', '--out', tmp_path / 'out', '--until-decided', '--most', 21]
-    monkeypatch.setattr(sys, 'argv', ['study', *map(str, parts)])
-    tool.main()
+    run_tool('tools/study.py', *parts)
     assert [seed for name, seed in started if name == 'two'] == [4, 0, 2]
     assert [seed for name, seed in started if name == 'three'] == [4, 0, 2, 5, 6, 7, 8]
     page, out = (tmp_path / 'out' / 'page.html').read_text(), capsys.readouterr().out
@@ -134,7 +130,6 @@ def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, ca
     first = json.loads((tmp_path / 'out' / 'study.json').read_text())
     assert (first['primary'], first['looks']) == ('knn', [9, 13, 17])  # how many runs were finished at each
     started.clear()
-    monkeypatch.setattr(sys, 'argv', ['study', *map(str, parts[:-2])])
-    tool.main()
+    run_tool('tools/study.py', *parts[:-2])
     assert not started
     assert json.loads((tmp_path / 'out' / 'study.json').read_text()) == first
