@@ -25,7 +25,7 @@ from mmairl.study.plan import flops_per_image
 from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Study
-from mmairl.study.stored import Choice
+from mmairl.study.stored import Asked, Choice
 from mmairl.study.trials import search_record
 from mmairl.study.worth import worth_record
 
@@ -160,7 +160,7 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
         state, said = status(run)
         found.update(state='missing' if state == 'not begun' else state, error=said.removeprefix('error: '))
     if run.part == 'trial':
-        found['trial'] = run.asked.trial
+        found['trial'] = read_json(run.folder / 'asked.json', Asked).trial
     elif (run.folder / 'chosen.json').is_file():
         found['chosen'] = to_builtins(read_json(run.folder / 'chosen.json', Choice))
     if (run.folder / 'asked' / 'config.yaml').is_file():
