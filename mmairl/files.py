@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -37,6 +38,7 @@ KINDS = {
 TUPLE = 'tag:yaml.org,2002:python/tuple'
 # YAML 1.1 wants a dot in the mantissa; without this a learning rate of 1e-3 would be text.
 NUMBER = ('tag:yaml.org,2002:float', re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$'), list('-+0123456789'))
+LARGEST = 100_000  # values in a YAML file with all that it refers to; a few lines can stand for a billion
 LEFT_OVER = 24 * 3600  # seconds without a write after which a temporary file is of a killed process
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -53,13 +55,11 @@ PlainLoader.add_constructor(TUPLE, lambda loader, node: tuple(loader.construct_s
 PlainLoader.add_implicit_resolver(*NUMBER)
 
 
-class WithoutAliases(PlainLoader):
-    """The same without aliases, by which a few lines of a stranger can stand for more than fits into memory."""
+class WithoutMerges(PlainLoader):
+    """The same without merges (<<), of which a few lines can stand for more keys than fit into memory."""
 
-    def compose_node(self, *place: Any) -> yaml.Node:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError('it has aliases')
-        return super().compose_node(*place)
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        pass
 
 
 def output(path: str | Path, *inputs: object) -> Path:
@@ -129,9 +129,17 @@ def read_json(path: str | Path, kind: type[Kind] = Any) -> Kind:
     return typed(_parsed(path, json.loads, 'JSON'), kind, path)
 
 
-def read_yaml(path: str | Path, kind: type[Kind] = Any, loader: type = PlainLoader) -> Kind:
+def read_yaml(path: str | Path, kind: type[Kind] = Any, loader: type = WithoutMerges) -> Kind:
     """Return what a YAML file holds, as `kind`; by yaml.BaseLoader all values are text, which counts as the number in it."""
-    return typed(_parsed(path, partial(yaml.load, Loader=loader), 'YAML'), kind, path, loader is not yaml.BaseLoader)
+    return typed(_parsed(path, partial(parse_yaml, loader=loader), 'YAML'), kind, path, loader is not yaml.BaseLoader)
+
+
+def parse_yaml(text: str, loader: type = WithoutMerges) -> Any:
+    """Return the values of a text in YAML, which may be a stranger's; an OverflowError where they are too many."""
+    content = yaml.load(text, loader)
+    if next(islice(json.JSONEncoder(default=str).iterencode(content), LARGEST, None), None):
+        raise OverflowError('it is too large')
+    return content
 
 
 def read_text(path: str | Path) -> str:
@@ -144,7 +152,7 @@ def read_text(path: str | Path) -> str:
 
 
 def _parsed(path: str | Path, parse: Callable[[str], Any], language: str) -> Any:
-    text, kinds = read_text(path), (ValueError, yaml.YAMLError, RecursionError)
+    text, kinds = read_text(path), (ValueError, yaml.YAMLError, RecursionError, OverflowError)
     with explained(f'{path} is not a whole {language} file', 'correct it, or make it again', kinds):
         return parse(text)
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from matplotlib.ticker import EngFormatter
 
 from mmairl.configs import flat
-from mmairl.files import WithoutAliases
+from mmairl.files import parse_yaml
 from mmairl.report.charts import chart
 from mmairl.report.compare_page import differences
 from mmairl.report.figures import study_lines, study_scatter
@@ -163,6 +163,6 @@ def _settings(runs: Sequence[Mapping]) -> dict[str, str]:
     """The config of a row by dotted keys, from the first run that has its text, as far as that is one."""
     text = next((run['config_text'] for run in runs if run.get('config_text')), '')
     try:
-        return {key: str(value) for key, value in flat(yaml.load(text, WithoutAliases) or {}).items()}
-    except (ValueError, yaml.YAMLError, RecursionError):
+        return {key: str(value) for key, value in flat(parse_yaml(text) or {}).items()}
+    except (ValueError, yaml.YAMLError, RecursionError, OverflowError):
         return {}
