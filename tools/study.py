@@ -7,6 +7,7 @@ is not done again, whenever and however often the study is interrupted.
 import argparse
 import json
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from msgspec.structs import replace
 from rich.console import Console
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
 from mmairl.configs import home
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
@@ -32,7 +34,6 @@ from mmairl.study.collect import collect
 from mmairl.study.conduct import complete, look_into, until_decided
 from mmairl.study.given import factors, form, require_networks, stated_factors
 from mmairl.study.guard import at_scale, compare, require_fair
-from mmairl.study.label_free import measured_networks, regret_record
 from mmairl.study.measure import is_local, require_known
 from mmairl.study.numbers.looks import USUAL, begin
 from mmairl.study.numbers.power import more_runs, plan_seeds
@@ -45,6 +46,7 @@ from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.task_hours import hours_of_tasks
 from mmairl.study.trials import trial_counts
 from mmairl.transfer.tasks import require_platform
+from projects.label_free.networks import measured_networks, regret_record
 
 CONSOLE = Console(markup=False)
 

@@ -32,7 +32,7 @@ KEPT, VIEWED, CHANGED = 2000, 1000, 512  # images of the other measures, of thos
 VIEWS = 10  # of each image
 NEIGHBOURS, CLUSTERS = 20, 100
 BLOCK = 1024
-REVISION = 1  # raise it with a change that changes a measure
+REVISION = 2  # raise it with a change that changes a measure
 EQUAL = 'equal numbers'  # it grows with them, so that networks are compared on as many
 
 
@@ -137,8 +137,11 @@ def clusters(x: Tensor, seed: int = 0) -> Tensor:
 
 
 def learnability(x: Tensor, labels: Tensor) -> float:
-    """Percent of the images, each in turn, whose nearest neighbour among those before it has its label (Lu et al. 2022)."""
-    x, right = x.double(), 0
+    """Percent of the images, each in turn, whose nearest neighbour among those before it has its label (Lu et al. 2022).
+
+    NaN where all have one label, as after a collapse: there is nothing to be told apart.
+    """
+    x, right = x.double(), 0 if labels.unique().numel() > 1 else math.nan
     for start in range(0, len(x), BLOCK):
         apart = torch.cdist(x[start : start + BLOCK], x)
         later = torch.arange(len(x)) >= torch.arange(start, start + len(apart))[:, None]
@@ -181,7 +184,9 @@ def epps_pulley(x: Tensor, slices: int = 256, seed: int = 0) -> float:
 
 
 def knn_on_clusters(x: Tensor, view: Tensor, labels: Tensor) -> float:
-    """Percent of the views whose neighbours, among the other images, vote for the label of their own image."""
+    """Percent of the views whose neighbours, among the other images, vote for their own image's label; NaN of one label."""
+    if labels.unique().numel() < 2:
+        return math.nan
     alike = (F.normalize(view.double()) @ F.normalize(x.double()).T).fill_diagonal_(-2)
     near = alike.topk(min(NEIGHBOURS, len(x) - 1), dim=1)
     voted = vote(near.values, labels[near.indices], int(labels.max()) + 1).argmax(dim=1)
@@ -246,5 +251,6 @@ def with_clid(networks: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str
     parts = []
     for name in ('cluster learnability', 'intrinsic dimension'):
         values = torch.tensor([of[name] for of in networks.values()], dtype=torch.float64)
-        parts.append((values - values.mean()) / values.std(correction=0).clamp_min(1e-300))
+        apart = values - values.nanmean()  # one that diverged has none, and takes it from no other
+        parts.append(apart / apart.square().nanmean().sqrt().clamp_min(1e-9))
     return {name: {**of, 'CLID': clid} for (name, of), clid in zip(networks.items(), sum(parts).tolist())}

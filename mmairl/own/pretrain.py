@@ -17,7 +17,7 @@ from mmairl.engine.loggers import log_to
 from mmairl.errors import UserError, cleared_frames
 from mmairl.files import read_text
 from mmairl.own.suggest import config_for
-from mmairl.study.numbers.regret import EPOCHS, trusted
+from mmairl.study.trusted import EPOCHS, trusted
 from mmairl.study.unlabelled import goodness_of, measure_checkpoint
 from mmairl.weights.load import load_checkpoint
 

@@ -195,12 +195,19 @@ def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str,
         steps = meta.get('iter', math.inf) if isinstance(meta, dict) else math.inf
         found[name] = measures(network, cfg, training_loss(path.parent, steps), count, **how)
     found = with_clid(found)
-    names = [name for name in MEASURES if name in next(iter(found.values()))]
+    names = [name for name in MEASURES if name in next(iter(found.values())) and (name != 'CLID' or len(found) > 1)]
     values = torch.tensor([[of[name] for name in names] for of in found.values()], dtype=torch.float64)
     save_table(('network', *names), list(zip(found, *values.T.tolist())), out / 'measures')
-    better = {math.inf: 'higher', -math.inf: 'lower'}
+    better = {math.inf: 'higher', -math.inf: 'lower', 0.0: 'lower'}
     rows = [
-        (name, [better.get(of.best, f'near {of.best:g}'), of.images, *(f'{value:.4g}' for value in column)])
+        (
+            name,
+            [
+                better.get(of.best, f'near {of.best:g}'),
+                of.images,
+                *('–' if math.isnan(value) else f'{value:.4g}' for value in column),
+            ],
+        )
         for name, column in zip(names, values.T.tolist())
         if (of := MEASURES[name])
     ]
@@ -209,7 +216,7 @@ def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str,
     page = Page('Measures without labels', f'Of the features of {len(images)} training images, labels unseen.')
     page.tell('all_measures', figure=html_table(columns, rows))
     axis = dict(x='network', ticks=list(found), dots=True)
-    drawn = [(name, column) for name, column in zip(names, values.T.tolist()) if all(map(math.isfinite, column))]
+    drawn = [(name, column) for name, column in zip(names, values.T.tolist()) if any(map(math.isfinite, column))]
     page.add('One by one', '', [chart({name: (range(len(y)), y)}, name, **axis) for name, y in drawn])
     return page.write(out / 'measures.html')
 

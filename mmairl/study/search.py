@@ -17,7 +17,7 @@ from scipy.stats import qmc
 from mmairl.errors import UserError
 from mmairl.evaluation.protocol import ON_FEATURES
 from mmairl.files import Declared
-from mmairl.study.numbers.regret import LABEL_FREE, SETTINGS, trusted
+from mmairl.study.trusted import LABEL_FREE, SETTINGS, trusted
 
 OWN = 2  # dimensions that a row may add to those of all
 FIRST = 1000  # the seed of the first search's trials; its winner has seed 0, far from those

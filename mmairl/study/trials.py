@@ -10,13 +10,13 @@ from mmengine.dist import is_main_process
 
 from mmairl.errors import UserError
 from mmairl.files import read_json, write_json
-from mmairl.study.numbers.regret import LABEL_FREE
 from mmairl.study.numbers.statistics import LEVEL
 from mmairl.study.numbers.tuning import ahead_from, best_of, curve, forgiving
 from mmairl.study.plan import flops
 from mmairl.study.search import FIRST, Search, dimensions_of, own_value, trials_for
 from mmairl.study.spec import Row, Study
 from mmairl.study.stored import Asked, Choice, Chosen, Result
+from mmairl.study.trusted import LABEL_FREE
 from mmairl.study.unlabelled import goodness_of_runs
 
 EDGE = 0.1  # of a range, at each end

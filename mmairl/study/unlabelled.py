@@ -12,8 +12,8 @@ from mmairl.analysis.measures import MEASURES, REVISION, measures, training_loss
 from mmairl.configs import load_config
 from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.files import read_json, write_json
-from mmairl.study.numbers.regret import SETTINGS, trusted
 from mmairl.study.stored import Asked, Result, Trained
+from mmairl.study.trusted import SETTINGS, trusted
 
 FILE = 'measures.json'
 

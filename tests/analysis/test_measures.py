@@ -109,6 +109,13 @@ def test_neighbours_vote_for_the_cluster_without_the_image_itself(monkeypatch):
     assert m.knn_on_clusters(x, view, labels) == pytest.approx(100 * right / 30)
 
 
+def test_after_a_whole_collapse_there_are_no_clusters_to_be_right_about():
+    x = torch.ones(60, 4)
+    labels = m.clusters(x)
+    assert math.isnan(m.learnability(x, labels)) and math.isnan(m.knn_on_clusters(x, x, labels))
+    assert m.two_nn(x) == 0 and m.MEASURES['cluster learnability'].goodness(math.nan) == -math.inf
+
+
 def test_goodness_and_clid_are_relative():
     assert m.MEASURES['alpha-ReQ'].goodness(1.2) == m.MEASURES['alpha-ReQ'].goodness(0.8) == pytest.approx(-0.2)
     assert m.MEASURES['uniformity'].goodness(-3.0) == 3 and m.MEASURES['RankMe'].goodness(math.nan) == -math.inf

@@ -93,6 +93,7 @@ def test_measures_of_networks_stand_in_a_table_and_look_at_no_label(folder, tmp_
     assert {'RankMe', 'LiDAR', 'CLID', 'invariance to hue'} < values.keys() and 1 < values['RankMe'] < 60
     assert values['CLID'] == pytest.approx(-float(b[header.index('CLID')]))
     page = (tmp_path / 'measures.html').read_text()
+    assert 'near 0' not in page and '–' in page  # lower is better; of a loss without a log there is no number
     assert 'CLID is relative' in page and page.count('data-chart=') == len(header) - 2  # there is no log of a loss
 
 

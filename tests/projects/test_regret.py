@@ -7,19 +7,8 @@ import pytest
 
 from mmairl.errors import UserError
 from mmairl.files import write_json
-from mmairl.study.numbers.regret import (
-    COMES_WITH_US,
-    EPOCHS,
-    SETTINGS,
-    TRUSTED,
-    UNDECIDED,
-    USELESS,
-    judge,
-    regrets,
-    resampled,
-    trusted,
-    words,
-)
+from mmairl.study.trusted import COMES_WITH_US, EPOCHS, SETTINGS, TRUSTED, trusted
+from projects.label_free.regret import UNDECIDED, USELESS, judge, regrets, resampled, words
 
 
 def test_regret_is_the_best_less_the_picked_and_ties_share():

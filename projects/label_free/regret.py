@@ -7,21 +7,15 @@ few choices decide nothing: of twenty measures, none before nine choices that al
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from mmairl.analysis.measures import MEASURES
-from mmairl.errors import UserError
-from mmairl.files import read_json
 from mmairl.study.numbers.statistics import LEVEL, UNDECIDED, holm
+from mmairl.study.trusted import TRUSTED
 
-TRUSTED, USELESS = 'trusted', 'do not use it here'
-SETTINGS, METHODS, EPOCHS = 'settings of a method', 'methods', 'epochs of a run'
-LABEL_FREE = 'label_free'  # a criterion; a study.json after it is in place of the one that comes with mmairl
-COMES_WITH_US = Path(__file__).parents[1] / 'regret.json'
+USELESS = 'do not use it here'
 DRAWS = 2000
 # Of each, the networks' scores and how good the measure holds them to be.
 Choices = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -71,23 +65,3 @@ def judge(situation: Mapping[str, Choices], margin: float) -> dict[str, dict[str
     parts = ([cell[key] for cell in cells.values()] for key in ('within', 'choices', 'regret'))
     said = words(*parts, margin) if cells else ()
     return {name: dict(cell, word=word) for (name, cell), word in zip(cells.items(), said)}
-
-
-def trusted(situation: str, criterion: str = LABEL_FREE) -> tuple[str, str]:
-    """Return the measure with the least regret of those that are trusted in a situation, and a sentence on it."""
-    path = criterion.partition(' ')[2] or COMES_WITH_US
-    record = read_json(path)
-    cells = record['measures']['situations'].get(situation, {}) if record.get('measures') else {}
-    least = {name: cell['regret'] for name, cell in cells.items() if name in MEASURES and cell['word'] == TRUSTED}
-    if not least:
-        raise UserError(
-            f'no measure is trusted to choose among {situation} by {path}, so nothing is chosen without labels; leave '
-            f'{LABEL_FREE} out, or name the study.json of a study of yours whose --measures are trusted (docs/measures.md)'
-        )
-    cell = cells[best := min(least, key=least.get)]
-    counts = f'{cell["within"]} of {cell["choices"]} choices within {record["measures"]["margin"]:g}'
-    interval = f'{cell["low"]:.1f} to {cell["high"]:.1f}'
-    return (
-        best,
-        f'{best} chooses among {situation}: its regret was {cell["regret"]:.1f} points ({interval}), {counts}, by {path}',
-    )

@@ -19,12 +19,13 @@ from mmairl.configs import load_config, walk
 from mmairl.evaluation.protocol import ON_FEATURES, default_device, default_workers, evaluate, settings_for
 from mmairl.files import write_json
 from mmairl.registry import MODELS
-from mmairl.study.numbers.regret import EPOCHS, METHODS, SETTINGS, judge
 from mmairl.study.runs import Run
 from mmairl.study.search import FIRST
 from mmairl.study.spec import Study
 from mmairl.study.trials import take_best
+from mmairl.study.trusted import EPOCHS, METHODS, SETTINGS
 from mmairl.study.unlabelled import FILE, unlabelled
+from projects.label_free.regret import judge
 
 AT_RANDOM, HELD_OUT = 'a pick at random', 'held-out labels'  # beside the measures, what no and what labels would cost
 
@@ -111,17 +112,29 @@ def regret_record(
     study: Study, configs: Mapping[str, Config], task: str, networks: Sequence[Network]
 ) -> dict[str, Any]:
     """Return what the page and study.json say of the measures: each network's, and each situation's regret and words."""
-    names, situations = (AT_RANDOM, HELD_OUT, *MEASURES), {}
-    for situation, choices in choices_among(networks).items():
-        seen = {name: list(_seen(name, choices)) for name in names if situation != METHODS or _is_across(name)}
-        situations[situation] = judge({name: kept for name, kept in seen.items() if kept}, study.equivalence)
     return dict(
         task=task,
         margin=study.equivalence,
-        networks=[asdict(of) for of in networks],
+        networks=[
+            dict(asdict(of), values={name: _plain(value) for name, value in of.values.items()}) for of in networks
+        ],
         rewarded={name: sorted(set(_rewarded(cfg))) for name, cfg in configs.items()},
-        situations=situations,
+        situations=situations(choices_among(networks), study.equivalence),
     )
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None  # JSON knows no NaN
+
+
+def situations(choices: Mapping[str, Sequence[Sequence[Network]]], margin: float) -> dict[str, dict[str, Any]]:
+    """Return regret and words of each measure in each situation."""
+    found = {}
+    for situation, of in choices.items():
+        names = [name for name in (AT_RANDOM, HELD_OUT, *MEASURES) if situation != METHODS or _is_across(name)]
+        seen = {name: list(_seen(name, of)) for name in names}
+        found[situation] = judge({name: kept for name, kept in seen.items() if kept}, margin)
+    return found
 
 
 def _rewarded(cfg: Config) -> Iterator[str]:

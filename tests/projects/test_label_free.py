@@ -6,23 +6,25 @@ import math
 import pytest
 import torch
 import yaml
-from study.numbers.test_regret import evidence
 from study.small_runs import toy_scale
 from study.test_spec import written
+from test_regret import evidence
 
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.files import read_json, write_json, write_text
 from mmairl.report.study_page import write_study_page
 from mmairl.study.collect import collect
-from mmairl.study.label_free import AT_RANDOM, HELD_OUT, Network, choices_among, measured_networks, regret_record
-from mmairl.study.numbers.regret import EPOCHS, METHODS, SETTINGS, TRUSTED, UNDECIDED
 from mmairl.study.runs import lay_out, plan_runs
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import read_study
 from mmairl.study.stored import Result
 from mmairl.study.trials import scores_of
-from mmairl.study.unlabelled import Unlabelled
+from mmairl.study.trusted import EPOCHS, METHODS, SETTINGS, TRUSTED, trusted
+from mmairl.study.unlabelled import Unlabelled, goodness_of
+from projects.label_free.networks import AT_RANDOM, HELD_OUT, Network, choices_among, measured_networks, regret_record
+from projects.label_free.pool import markdown, pool
+from projects.label_free.regret import UNDECIDED
 
 SEARCH = dict(budget=2, searches=1, dimensions=dict(rate=dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])))
 
@@ -95,7 +97,42 @@ def test_trials_are_tested_when_their_choice_is_noted_and_no_choice_reads_it(sea
     assert record['situations'][SETTINGS][AT_RANDOM]['correlation'] is None
     page = write_study_page(collect(study, configs, scale, runs, out, measures=record), out / 'page.html').read_text()
     assert 'Choosing without labels' in page and 'alignment</th>' in page and '†' in page
-    assert json.loads((out / 'study.json').read_text())['measures']['task'] == 'knn'
+    kept = json.loads((out / 'study.json').read_text(), parse_constant=pytest.fail)[
+        'measures'
+    ]  # no NaN, which is no JSON
+    pooled = pool([out / 'study.json'])['measures']
+    assert kept['task'] == pooled['task'] == 'knn' and pooled['situations'].keys() == {SETTINGS, METHODS}
+    assert pooled['situations'][SETTINGS]['CLID'] == kept['situations'][SETTINGS]['CLID']
+
+
+def test_studies_are_pooled_choice_by_choice_and_what_cannot_be_is_a_sentence(tmp_path, run_tool):
+    def study(name: str, seeds: range, margin: float = 1.0) -> str:
+        trials = [
+            dict(row=row, part='trial', seed=seed, trial=t, along=None, score=50.0 + 5 * t, values=dict(RankMe=t, LiDAR=None))
+            for row in 'abc' for seed in seeds for t in range(3)
+        ]  # fmt: skip
+        record = dict(title=name, scale=dict(name='demo'), measures=dict(task='knn', margin=margin, networks=trials))
+        return str(write_json(tmp_path / name, record))
+
+    one, two, other = study('one', range(2)), study('two', range(2)), study('other', range(1), 2.0)
+    alone, both = (pool(paths)['measures']['situations'][SETTINGS] for paths in ([one], [one, two]))
+    assert (alone['RankMe']['choices'], both['RankMe']['choices']) == (6, 12)
+    assert (both['RankMe']['word'], both['RankMe']['regret'], both['RankMe']['correlation']) == (TRUSTED, 0, 1)
+    assert both[AT_RANDOM]['regret'] == 5 and 'LiDAR' not in both
+    assert '| RankMe | **trusted** 0.0 (0.0 to 0.0), 12, ρ 1.00 |' in markdown(pool([one, two])['measures'])
+    run_tool('projects/label_free/pool.py', one, two, '--out', tmp_path / 'pooled.json')
+    assert trusted(SETTINGS, f'label_free {tmp_path / "pooled.json"}')[0] == 'RankMe'
+    empty = write_json(tmp_path / 'empty.json', {})
+    for paths, said in (([one, one], 'given twice'), ([one, other], 'one margin'), ([one, empty], 'with --measures')):
+        with pytest.raises(UserError, match=said):
+            pool(paths)
+
+
+def test_a_trial_that_diverged_is_the_worst_and_takes_clid_from_no_other():
+    values = [
+        {'cluster learnability': cl, 'intrinsic dimension': d} for cl, d in ((80, 3), (math.nan, math.nan), (90, 5))
+    ]
+    assert goodness_of('CLID', dict(enumerate(values))) == pytest.approx([-2, -math.inf, 2])
 
 
 def test_a_criterion_without_labels_chooses_and_asks_no_trial_for_a_score(searched, tmp_path):
