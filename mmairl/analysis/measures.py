@@ -250,7 +250,7 @@ def with_clid(networks: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str
     """Add CLID (Lu et al. 2022), which networks have only beside one another."""
     parts = []
     for name in ('cluster learnability', 'intrinsic dimension'):
-        values = torch.tensor([of[name] for of in networks.values()], dtype=torch.float64)
+        values = torch.tensor([of.get(name, math.nan) for of in networks.values()], dtype=torch.float64)
         apart = values - values.nanmean()  # one that diverged has none, and takes it from no other
         parts.append(apart / apart.square().nanmean().sqrt().clamp_min(1e-9))
     return {name: {**of, 'CLID': clid} for (name, of), clid in zip(networks.items(), sum(parts).tolist())}

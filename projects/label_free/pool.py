@@ -1,7 +1,7 @@
 """One matrix of several studies: python -m projects.label_free.pool STUDY.JSON... [--out POOLED.JSON]
 
-Each is the study.json of a study that ran with --measures. Choices stay inside their study; regret, intervals and words are over
-those of all. It prints the matrix as Markdown, and POOLED.JSON is what `criterion: label_free POOLED.JSON` reads.
+Each is the study.json of a study that ran with --measures. Choices stay inside their study; regret, intervals and words are
+over those of all. It prints the matrix as Markdown, and POOLED.JSON is what `criterion: label_free POOLED.JSON` reads.
 """
 
 import argparse
