@@ -144,7 +144,7 @@ class Teacher(nn.Module):
     """Copies of the student's parts without gradient, moved towards the student after each optimizer step.
 
     Parameters are averaged; batch-norm statistics are the teacher's own, since it runs in training mode.
-    The average is kept in float32: 1 - m falls to 1e-6, which half precision rounds away.
+    The average is kept in float32: 1 - m falls to 1e-6, which half precision rounds away. A teacher drops no blocks.
     """
 
     def __init__(self, backbone: nn.Module, projector: nn.Module, predictor: nn.Module | None) -> None:
@@ -153,6 +153,9 @@ class Teacher(nn.Module):
         self.projector = copy.deepcopy(projector)
         self.predictor = copy.deepcopy(predictor)
         self.requires_grad_(False)
+        for part in self.modules():
+            if hasattr(part, 'drop_prob'):  # a block that mmcv or timm drops at random
+                part.drop_prob = 0.0
 
     def init_weights(self) -> None:
         """Leave the weights alone: the network copies the student here once the student is initialised."""

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torchvision
+from mmcv.cnn.bricks import DropPath
 
 from mmairl.errors import UserError
-from mmairl.models.siamese import Siamese
+from mmairl.models.siamese import Siamese, Teacher
 from mmairl.registry import MODELS
 
 
@@ -41,6 +42,12 @@ def test_the_backbone_has_torchvisions_keys_and_tensor_mode_pools_its_features(b
     assert model.backbone.layer1[0].bn2.weight.all(), 'a branch starts at zero'
     expected = model.backbone(images)[-1].flatten(2).mean(dim=2)
     torch.testing.assert_close(model(images, mode='tensor'), expected)
+
+
+def test_a_block_that_the_student_drops_at_random_is_there_in_the_teacher():
+    student, images = DropPath(0.5), torch.ones(64, 3)
+    teacher = Teacher(student, torch.nn.Identity(), None).train()
+    assert torch.equal(teacher.backbone(images), images) and not student(images).all()
 
 
 def test_the_views_that_become_keys_are_a_key(build):

@@ -1,5 +1,6 @@
 """More methods: their losses against mmpretrain's or the printed formulas, and short runs on Shapes that do not collapse."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,53 @@ from projects.more_methods.swav import SwAVHead
 from projects.more_methods.vicreg import VICRegHead
 
 CONFIGS = Path(__file__).parents[2] / 'projects/more_methods/configs'
+
+
+# As the releases have them: the rate per 256 images, the decay, epochs, images a step, epochs of warm-up, what is left of the
+# rate at the end, the widths of projector and predictor, the last norm of each, and what a view is cropped to.
+RECIPES = {
+    'simsiam_r50_100e': (0.05, 1e-4, 100, 512, 0, 0, (2048, 512), (True, False), {(224, 0.2, 1.0): 2}),
+    'barlow_r50_1000e': (0.2, 1e-6, 1000, 2048, 10, 1e-3, (8192,), (False,), {(224, 0.08, 1.0): 2}),
+    'vicreg_r50_1000e': (0.2, 1e-6, 1000, 2048, 10, 1e-3, (8192,), (False,), {(224, 0.08, 1.0): 2}),
+    'swav_r50_800e': (0.3, 1e-6, 800, 4096, 10, 1e-3, (2048,), (False,), {(224, 0.14, 1.0): 2, (96, 0.05, 0.14): 6}),
+    'dino_multicrop_r50_300e': (
+        0.03,
+        1e-4,
+        300,
+        1024,
+        10,
+        0,
+        (2048,),
+        (False,),
+        {(224, 0.14, 1.0): 2, (96, 0.05, 0.14): 6},
+    ),
+    'dino_vit_s16_300e': (5e-4, 0.04, 300, 1024, 10, 5e-4, (2048,), (False,), {(224, 0.4, 1.0): 2, (96, 0.05, 0.4): 8}),
+    'mocov3_r50_300e': (0.3, 1e-6, 300, 4096, 10, 0, (4096, 4096), (True, False), {(224, 0.2, 1.0): 2}),
+    'mocov3_vit_s16_300e': (1.5e-4, 0.1, 300, 4096, 40, 0, (4096, 4096), (True, True), {(224, 0.08, 1.0): 2}),
+    'lejepa_r50_100e': (5e-4, 5e-4, 100, 256, 10, 1e-3, (2048,), (False,), {(224, 0.3, 1.0): 2, (98, 0.05, 0.3): 6}),
+}
+
+
+@pytest.mark.parametrize('name', RECIPES)
+def test_a_recipe_is_that_of_its_release(name):
+    cfg = load_config(str(CONFIGS / f'{name}.py'))
+    optimizer, (*warm_up, cosine) = cfg.optim_wrapper.optimizer, cfg.param_scheduler[:2]
+    necks = [neck for neck in (cfg.model.projector, cfg.model.predictor) if neck]
+    crops = [
+        (view[0].size, *view[0].scale) for view in cfg.train_dataloader.dataset.views if view[0].type[-4:] == 'Crop'
+    ]
+    assert cfg.auto_scale_lr.base_batch_size == cfg.total_batch_size
+    assert RECIPES[name] == (
+        pytest.approx(optimizer.lr * 256 / cfg.total_batch_size),
+        optimizer.weight_decay,
+        cfg.train_cfg.max_epochs,
+        cfg.total_batch_size,
+        sum(step.end for step in warm_up),
+        pytest.approx(cosine.get('eta_min_ratio') or cosine.eta_min / optimizer.lr),
+        tuple(neck.hidden_channels for neck in necks),
+        tuple('last_norm' in neck for neck in necks),
+        Counter(crops),
+    )
 
 
 def rows(count: int = 6, dim: int = 5) -> Tensor:

@@ -1,5 +1,5 @@
-# Barlow Twins: BYOL's asymmetric views, a projector of three layers of 8192, LARS at 0.2 per 256 images, batch 2048. The rate
-# of biases and norms, 0.0048 per 256 in the release, is left at the weights'.
+# Barlow Twins as its release trains it: BYOL's asymmetric views, a projector of three layers of 8192, LARS at 0.2 per 256
+# images, batch 2048; the rate ends at a thousandth. That of biases and norms, 0.0048 per 256 there, is left at the weights'.
 _base_ = '../../../configs/architectures/byol_lars_r50_1000e.py'
 custom_imports = dict(imports=['projects.more_methods.barlow'], allow_failed_imports=False)
 model = dict(
@@ -11,4 +11,8 @@ model = dict(
 )
 total_batch_size = 2048
 auto_scale_lr = dict(base_batch_size=2048)
-optim_wrapper = dict(optimizer=dict(lr=1.6, weight_decay=1.5e-6))
+optim_wrapper = dict(optimizer=dict(lr=1.6, weight_decay=1e-6))
+param_scheduler = [
+    dict(type='WarmUpLR', end=10, convert_to_iter_based=True),
+    dict(type='CosineAnnealingLR', eta_min_ratio=0.001, begin=10, convert_to_iter_based=True),
+]

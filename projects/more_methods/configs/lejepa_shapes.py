@@ -1,5 +1,5 @@
 # LeJEPA on Shapes: the demo's network with a projector of 16 numbers and small crops.
-_base_ = ['../../../configs/demo/mocov2plus_shapes.py', '_base_/multi_crop.py']
+_base_ = ['../../../configs/demo/mocov2plus_shapes.py', '_base_/views.py']
 custom_imports = dict(imports=['projects.more_methods.lejepa'], allow_failed_imports=False)
 model = dict(
     projector=dict(out_channels=16, layers=3),

@@ -1,4 +1,5 @@
-# MoCo v3 with a ViT-S/16: AdamW at 1.5e-4 per 256 images, batch 4096, the patch embedding stays as it was initialised.
+# MoCo v3 with a ViT-S/16: BYOL's pair of views, AdamW at 1.5e-4 per 256 images, batch 4096; the patch embedding stays as it
+# was initialised.
 _base_ = '../../../configs/vit/byol_vit_s16_300e.py'
 custom_imports = dict(imports=['projects.more_methods.mocov3'], allow_failed_imports=False)
 model = dict(
@@ -15,6 +16,7 @@ model = dict(
     predictor=dict(last_norm=dict(type='SyncBN', affine=False), last_bias=False),
     head=dict(_delete_=True, type='BatchContrastiveHead', temperature=0.2),
 )
+train_dataloader = dict(dataset=dict(views=[{{_base_.first_view}}, {{_base_.second_view}}]))
 total_batch_size = 4096
 auto_scale_lr = dict(base_batch_size=4096)
 optim_wrapper = dict(optimizer=dict(lr=2.4e-3))

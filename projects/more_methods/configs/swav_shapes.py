@@ -1,5 +1,5 @@
 # SwAV on Shapes: the demo's network with 128 prototypes and small crops.
-_base_ = ['../../../configs/demo/mocov2plus_shapes.py', '_base_/multi_crop.py']
+_base_ = ['../../../configs/demo/mocov2plus_shapes.py', '_base_/views.py']
 custom_imports = dict(imports=['projects.more_methods.swav'], allow_failed_imports=False)
 model = dict(
     predictor=None,
