@@ -1,10 +1,12 @@
 """Measure ours beside its peers in one process: tools/benchmark.py --suite NAME [--device cuda].
 
---suite scaling runs two processes. --suite detection --checkpoint CKPT trains a detector on drawn images, from a ResNet-18 of
-ours, and shows whether it learns.
+--suite scaling runs two processes, --suite crops as many as --processes says, on a thread each. --suite detection --checkpoint
+CKPT trains a detector on drawn images, from a ResNet-18 of ours, and shows whether it learns.
 """
 
 import argparse
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,13 +14,16 @@ import mmairl  # noqa: F401  before torch, which takes seconds
 
 # isort: split
 import torch
+from mmengine.dist import is_main_process
 from rich.console import Console
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
+from mmairl.engine.distributed import start_processes
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.flags import positive
 from mmairl.report.table import print_table, save_table
+from mmairl.stopping import stop_processes
 from projects.benchmark import scaling
 from projects.benchmark.limits import measure
 from projects.benchmark.report import machine, show, write
@@ -34,6 +39,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--checkpoint', help='detection: the ResNet-18 to start from')
     parser.add_argument('--steps', type=positive, default=300, help='detection: of training')
     parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
+    parser.add_argument('--processes', type=positive, default=1, help='crops: how many take a step together')
     parser.add_argument('--rounds', type=positive, default=5, help='times that each side is run, in turn')
     parser.add_argument('--quick', action='store_true', help='tiny sizes, to see that it runs')
     parser.add_argument('--out', type=Path, help='OUT.json and OUT.md; by default work_dirs/benchmark/SUITE_DEVICE')
@@ -60,11 +66,11 @@ def two_processes(args: argparse.Namespace) -> None:
 
 def beside_peers(args: argparse.Namespace) -> None:
     """Each case of the suites, written as they come; where two sides differ, the others are written all the same."""
-    console, rows, differing, limits = Console(), [], [], measure(args.device)
+    console, rows, differing, limits = Console(quiet=not is_main_process()), [], [], measure(args.device)
     console.print(f'{machine(args.device)}; limits: {limits}')
     command = f'tools/benchmark.py --suite {args.suite} --device {args.device} --rounds {args.rounds}'
-    command += ' --quick' if args.quick else ''
-    out = args.out or DEFAULT / f'{args.suite}_{args.device}'
+    command += f' --processes {args.processes}' * (args.processes > 1) + ' --quick' * args.quick
+    out = args.out or DEFAULT / f'{args.suite}_{args.device}{f"_{args.processes}" * (args.processes > 1)}'
     for name in SUITES if args.suite == 'all' else [args.suite]:
         for case in SUITES[name](args.device, args.quick):
             with console.status(f'{case.name}, against {case.peer_name}'):
@@ -72,9 +78,11 @@ def beside_peers(args: argparse.Namespace) -> None:
                     rows.append(compare(case, args.rounds, args.device))
                 except AssertionError as error:
                     differing.append(f'{case.name}, against {case.peer_name}: {" ".join(str(error).split())}')
-            written = write(rows, args.device, command, out, limits)
-    show(rows, limits)
-    print(*written)
+            if is_main_process():
+                written = write(rows, args.device, command, out, limits)
+    if is_main_process():
+        show(rows, limits)
+        print(*written)
     if differing:
         raise UserError(f'the two sides compute different results and were not timed: {"; ".join(differing)}')
 
@@ -84,6 +92,12 @@ def main() -> None:
     args = parse_args()
     if args.device == 'cuda' and not torch.cuda.is_available():
         raise UserError('this machine has no GPU that torch can use; leave out --device cuda')
+    if args.processes > 1 and args.suite != 'crops':
+        raise UserError('--processes is of --suite crops; --suite scaling runs two by itself')
+    if args.processes > 1 and 'WORLD_SIZE' not in os.environ:
+        start = [sys.executable, '-m', 'mmairl.engine.torchrun', f'--nproc_per_node={args.processes}', *sys.argv]
+        sys.exit(subprocess.run(start, env={'OMP_NUM_THREADS': '1', **os.environ}).returncode)
+    start_processes('pytorch' if args.processes > 1 else 'none')
     register()
     if args.suite == 'detection':
         detection(args)
@@ -94,6 +108,7 @@ def main() -> None:
         if args.suite == 'all':
             args.out = args.out and args.out.with_name('scaling_cpu')
             two_processes(args)
+    stop_processes()
 
 
 if __name__ == '__main__':

@@ -125,13 +125,8 @@ class Siamese(BaseModel):
     def teach(self, views: list[Tensor]) -> list[Tensor]:
         """The teacher's embeddings, without gradient."""
         if self.shuffle_bn:
-            return [self._shuffled(self.teacher, view) for view in views]
+            return [unshuffle(embed(self.teacher, images), order) for images, order in map(shuffle, views)]
         return each_view(self.teacher, embed, views)
-
-    @staticmethod
-    def _shuffled(teacher: nn.Module, images: Tensor) -> Tensor:
-        shuffled, order = shuffle(images)
-        return unshuffle(embed(teacher, shuffled), order)
 
     def parse_losses(self, losses: dict) -> tuple[Tensor, dict[str, Tensor]]:
         """mmengine's, of all but the keys, which wait for the optimizer's step in the queue."""

@@ -26,9 +26,12 @@ from mmairl.weights.read import read_backbone
 TEMPLATE = Template(Path(__file__).with_name('suggested.jinja').read_text('utf-8'), trim_blocks=True)
 FEWEST, LARGE = 64, 1_000_000  # images
 LOWER = 10  # the rate's divisor where a run goes on from weights
-# The configs of the paper's frameworks, and of other methods, whose names begin with the method's.
-PAPERS = ('configs/*_r50_200e.py',)
-OTHERS = ('projects/more_methods/configs/*_r50_*e.py', 'projects/byol_variants/configs/simclr_r50_300e.py')
+# The configs of the paper's frameworks and of other methods, whose names begin with the method's.
+METHODS = (
+    'configs/*_r50_200e.py',
+    'projects/more_methods/configs/*_r50_*e.py',
+    'projects/byol_variants/configs/simclr_r50_300e.py',
+)
 SHARE, LARGEST_BATCH, LONGEST_QUEUE, MOST_WORKERS = 256, 1024, 65_536, 16
 
 
@@ -189,16 +192,16 @@ def resized(view: Sequence[dict], size: int, largest: int) -> list[dict]:
 
 
 def full_size(method: str) -> str:
-    """Return the name of a method's config, at full size."""
-    paths = [[path for of in patterns for path in home().glob(of)] for patterns in (PAPERS, OTHERS)]
-    papers, others = ({path.name.partition('_r50_')[0]: path for path in of} for of in paths)
-    if method not in papers | others:
-        near = closest(method.lower(), papers | others, 0.6)
-        raise UserError(
-            f"there is no method '{method}'{near}; say one of {', '.join(sorted(papers))}, or of other papers "
-            f'{", ".join(sorted(others))}'
-        )
-    return f'{PREFIX}{(papers | others)[method].relative_to(home()).as_posix().removeprefix("configs/")}'
+    """Return the name of a method's config, at full size; a wrong name lists them by the head that their loss is of."""
+    paths = sorted(path for of in METHODS for path in home().glob(of))
+    known = {path.name.partition('_r50_')[0]: path for path in paths}
+    if method not in known:
+        families: dict[str, list[str]] = {}
+        for name, path in known.items():
+            families.setdefault(load_config(str(path)).model.head.type.removesuffix('Head'), []).append(name)
+        listed = '; '.join(f'{family}: {", ".join(sorted(names))}' for family, names in families.items())
+        raise UserError(f"there is no method '{method}'{closest(method.lower(), known, 0.6)}; say one of {listed}")
+    return f'{PREFIX}{known[method].relative_to(home()).as_posix().removeprefix("configs/")}'
 
 
 def without_rgb(view: Sequence[dict]) -> list[dict]:

@@ -35,11 +35,11 @@ class Cost:
 
 def cost(cfg: Config, scale: Scale) -> Cost:
     kept = cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1)
-    epochs = cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size / scale.images
     own, usual = work_per_image(cfg), work_per_image(resolve(Row('', MEASURED), scale))
     share = own.time / usual.time if own and usual else 1.0
-    hours = epochs * scale.images * share / scale.rate / 3600
-    return Cost(epochs, hours, checkpoint_bytes(json.dumps(cfg.model.to_dict())) * max(1, kept) / 1e9)
+    seen = epochs(cfg, scale.images)
+    hours = seen * scale.images * share / scale.rate / 3600
+    return Cost(seen, hours, checkpoint_bytes(json.dumps(cfg.model.to_dict())) * max(1, kept) / 1e9)
 
 
 @cache
@@ -59,8 +59,9 @@ def flops(configs: Mapping[str, Config]) -> dict[str, float]:
     return {name: counted[name] * epochs(cfg) for name, cfg in configs.items()}
 
 
-def epochs(cfg: Config) -> float:
-    return cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size
+def epochs(cfg: Config, images: int = 1) -> float:
+    """How often so many images are seen."""
+    return cfg.train_cfg.get('max_epochs') or cfg.train_cfg.max_iters * cfg.total_batch_size / images
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def search_record(
     """Return what the page says of the searches; `trials` are the runs of each row, as the page has runs."""
     search, counts = study.search, trial_counts(study, configs)
     rows = {row.name: _tried(search, row, configs[row.name], trials[row.name]) for row in study.rows if row.trains}
-    whole = {name: _whole(of, seeds, counts[name]) for name, of in rows.items()}
+    ended = {name: _ended(of, seeds, counts[name]) for name, of in rows.items()}
+    whole = {name: [[trial['score'] or 0.0 for trial in one] for one in of] for name, of in ended.items()}
     budgets = range(1, int(search.budget) + 1)
     spent = {name: [trials_for(budget, flops(configs))[name] - 1 for budget in budgets] for name in counts}
     curves = {name: [best_of(scores[0], scores[1:])[spent[name]] for scores in of] for name, of in whole.items()}
@@ -84,7 +85,10 @@ def search_record(
         ],
         forgiving={name: [forgiving(scores, study.equivalence) for scores in of] for name, of in whole.items()},
         edges=[
-            edge for row in study.rows if whole.get(row.name) for edge in _edges(search, row, configs[row.name], rows)
+            edge
+            for row in study.rows
+            if ended.get(row.name)
+            for edge in _edges(search, row, configs[row.name], ended[row.name])
         ],
     )
 
@@ -107,26 +111,16 @@ def _tried(search: Search, row: Row, cfg: Config, runs: Sequence[Mapping[str, An
     ]
 
 
-def _whole(tried: Sequence[Mapping[str, Any]], seeds: Sequence[int], count: int) -> list[list[float]]:
-    """Return the scores of each search of which all trials have ended; one that diverged has 0."""
-    searches = [
-        [
-            of
-            for of in tried
-            if of['search'] == number and of['state'] == 'done' and (of['diverged'] or of['score'] is not None)
-        ]
-        for number in seeds
-    ]
-    return [[trial['score'] or 0.0 for trial in ended] for ended in searches if len(ended) == count]
+def _ended(tried: Sequence[Mapping[str, Any]], seeds: Sequence[int], count: int) -> list[list[Mapping[str, Any]]]:
+    """Return the trials of each search of which all have ended; one that diverged has no score."""
+    told = [of for of in tried if of['state'] == 'done' and (of['diverged'] or of['score'] is not None)]
+    searches = [[of for of in told if of['search'] == number] for number in seeds]
+    return [of for of in searches if len(of) == count]
 
 
-def _edges(search: Search, row: Row, cfg: Config, rows: Mapping[str, Sequence[Mapping]]) -> Iterator[dict[str, Any]]:
+def _edges(search: Search, row: Row, cfg: Config, ended: Sequence[Sequence[Mapping]]) -> Iterator[dict[str, Any]]:
     """Yield the dimensions in which the best trials of a row lie at an end of the range, with how many of them do."""
-    numbers = {trial['search'] for trial in rows[row.name]}
-    best = [
-        max((t for t in rows[row.name] if t['search'] == number), key=lambda t: (t['score'] or 0.0, -t['trial']))
-        for number in numbers
-    ]
+    best = [max(of, key=lambda trial: (trial['score'] or 0.0, -trial['trial'])) for of in ended]
     for name, dimension in dimensions_of(search, row, cfg).items():
         own = own_value(cfg, dimension.key)
         at = [dimension.place(trial['values'][name], own) for trial in best]

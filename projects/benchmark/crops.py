@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
+from mmengine.dist import get_rank, get_world_size
 from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.optim import build_optim_wrapper
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from mmairl.data.views import normalised
+from mmairl.engine.distributed import DistributedModel
 from mmairl.engine.fast import make_fast
 from mmairl.hooks.bad_images import NonFiniteHook
 from mmairl.hooks.log import AsyncRuntimeInfoHook
@@ -30,7 +33,8 @@ OUT = dict(dino=(256, 4096), swav=(128, 3000))  # of the projector, and prototyp
 NOTE = (
     f'{LARGE} crops at full size and {SMALL} at three sevenths of it, in float32 on one ResNet, with SGD. That both take the '
     "same step is checked in float64 on a ResNet-18, where lightly's batch norm sees a crop at a time, as ours does. Crops "
-    'of one size in one pass are another step there: their statistics are joined. Its losses and its prototypes are its own.'
+    'of one size in one pass are another step there: their statistics are joined. Its losses and its prototypes are its own. '
+    'In several processes on CPUs each has statistics of its own, on both sides, since torch synchronises those of GPUs alone.'
 )
 LOOPS = {"lightly's loop, a crop at a time": (False, '>= 1'), "lightly's, crops of one size in one pass": (True, '')}
 
@@ -40,30 +44,32 @@ def crops(device: str, quick: bool) -> Iterator[Case]:
     if not installed('DINO and SwAV'):
         return
     check_one_step()
+    processes = f', {get_world_size()} processes' if get_world_size() > 1 else ''
     size = TINY if quick else ON_GPU if device == 'cuda' else FULL
     batch = random_crops(size, device)
     for method in OUT:
         for name, fast in (('float32', {}), ('channels last', dict(channels_last=True))):
-            title = f'{method.upper() if method == "dino" else "SwAV"} step, {LARGE} + {SMALL} crops, {size}, {name}'
+            title = f'{method.upper() if method == "dino" else "SwAV"} step, {LARGE} + {SMALL} crops, {size}, {name}{processes}'
             for loop, (together, aim) in LOOPS.items():
-                model, peer = siamese(size, method).to(device), Lightly(size, method).to(device)
+                model, peer = siamese(size, method, device), Lightly(size, method, together).to(device)
                 copy_weights(model, peer)
-                sides = our_step(model, batch, fast), their_step(peer, batch, together=together, **fast)
-                yield Case(title, loop, *sides, images=size.batch, memory=True, aim=aim, note=NOTE)
+                sides = our_step(model, batch, fast), their_step(peer, batch, **fast)
+                yield Case(title, loop, *sides, images=size.batch * get_world_size(), memory=True, aim=aim, note=NOTE)
 
 
 def random_crops(size: Size, device: str = 'cpu') -> dict:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(get_rank())
     sides = [size.image] * LARGE + [size.image * 3 // 7] * SMALL
     made = [torch.randint(0, 256, (size.batch, 3, s, s), dtype=torch.uint8, generator=generator) for s in sides]
     return dict(inputs=[crop.to(device) for crop in made], data_samples={})
 
 
 @quiet()
-def siamese(size: Size, method: str) -> BaseModel:
+def siamese(size: Size, method: str, device: str = 'cpu') -> BaseModel:
     """Our network; SwAV's prototypes are its head's, DINO's its projector's."""
-    norm, (out, prototypes) = dict(type='SyncBN'), OUT[method]
-    neck = dict(in_channels=size.features, hidden_channels=size.hidden, out_channels=out, norm_cfg=norm)
+    alone, (out, prototypes) = get_world_size() > 1 and device == 'cpu', OUT[method]
+    norm, of_rows = (dict(type=kind if alone else 'SyncBN') for kind in ('BN', 'BN1d'))
+    neck = dict(in_channels=size.features, hidden_channels=size.hidden, out_channels=out, norm_cfg=of_rows)
     parts = dict(
         dino=dict(
             projector=dict(type='PrototypeNeck', layers=3, prototypes=prototypes, **neck),
@@ -86,13 +92,16 @@ def siamese(size: Size, method: str) -> BaseModel:
         )
     )
     model.init_weights()
-    return model.train()
+    return model.to(device).train()
 
 
 class Lightly(nn.Module):
-    """Its projection head and prototypes on a ResNet; GELU gives way to the ReLU that ours has."""
+    """Its projection head, prototypes and loss on a ResNet; GELU gives way to the ReLU that ours has.
 
-    def __init__(self, size: Size, method: str) -> None:
+    `together` sends crops of one size through the network in one pass.
+    """
+
+    def __init__(self, size: Size, method: str, together: bool = False) -> None:
         from lightly.loss import DINOLoss, SwaVLoss
         from lightly.models.modules.heads import DINOProjectionHead, SwaVProjectionHead, SwaVPrototypes
 
@@ -100,7 +109,7 @@ class Lightly(nn.Module):
         backbone = dict(type='mmpretrain.ResNet', depth=size.depth, norm_cfg=dict(type='BN'), zero_init_residual=False)
         with quiet():
             self.backbone = MODELS.build(backbone)
-        self.size, self.method, (out, prototypes) = size, method, OUT[method]
+        self.size, self.method, self.together, (out, prototypes) = size, method, together, OUT[method]
         if method == 'dino':
             self.head = DINOProjectionHead(size.features, size.hidden, out, prototypes, batch_norm=True)
             for place, layer in enumerate(self.head.layers):
@@ -110,18 +119,27 @@ class Lightly(nn.Module):
         else:
             self.head = SwaVProjectionHead(size.features, size.hidden, out)
             self.prototypes = SwaVPrototypes(out, prototypes)
-            self.loss = SwaVLoss()
+            self.loss = SwaVLoss(sinkhorn_gather_distributed=get_world_size() > 1)
         self.train()
 
     def another(self) -> 'Lightly':
         """Return a copy; layers with a weight norm cannot be copied by themselves."""
-        made = Lightly(self.size, self.method).to(self.backbone.conv1.weight)
+        made = Lightly(self.size, self.method, self.together).to(self.backbone.conv1.weight)
         made.load_state_dict(self.state_dict())
         return made
 
-    def forward(self, images: Tensor) -> Tensor:
-        z = self.head(pooled(self.backbone(images)))
-        return z if self.method == 'dino' else self.prototypes(F.normalize(z, dim=1))
+    def embed(self, crops: Sequence[Tensor]) -> list[Tensor]:
+        if self.together:
+            crops = [torch.cat(list(crops))]
+        made = [self.head(pooled(self.backbone(crop))) for crop in crops]
+        if self.method == 'swav':
+            made = [self.prototypes(F.normalize(z, dim=1)) for z in made]
+        return [z for joined in made for z in joined.split(self.size.batch)]
+
+    def forward(self, large: Sequence[Tensor], small: Sequence[Tensor], keys: Sequence[Tensor] | None) -> Tensor:
+        """The loss, in one pass of DDP, as its Trainer takes it."""
+        z, small_z = self.embed(large), self.embed(small)
+        return (self.loss(z, small_z) if keys is None else self.loss(keys, z + small_z)).sum()
 
 
 def copy_weights(ours: BaseModel, peer: Lightly) -> None:
@@ -145,13 +163,15 @@ def copy_weights(ours: BaseModel, peer: Lightly) -> None:
 @quiet()
 def our_step(model: BaseModel, batch: dict, fast: dict) -> Step:
     make_fast(model, fast)
-    wrapper = build_optim_wrapper(model, dict(type='AutocastOptimWrapper', optimizer=SGD))
     teacher: list[Hook] = [MomentumHook()] if model.teacher is not None else []
+    if get_world_size() > 1:
+        model = DistributedModel(model)
+    wrapper = build_optim_wrapper(model, dict(type='AutocastOptimWrapper', optimizer=SGD))
     return training_loop(model, wrapper, batch, [AsyncRuntimeInfoHook(), NonFiniteHook(), *teacher])
 
 
-def their_step(peer: Lightly, batch: dict, together: bool, channels_last: bool = False) -> Callable[[], dict]:
-    """One step of its benchmarks' loops; `together` sends crops of one size through the network in one pass."""
+def their_step(peer: Lightly, batch: dict, channels_last: bool = False) -> Callable[[], dict]:
+    """One step of its benchmarks' loops."""
     from lightly.models.utils import update_momentum
 
     first = peer.backbone.conv1.weight
@@ -164,29 +184,28 @@ def their_step(peer: Lightly, batch: dict, together: bool, channels_last: bool =
     optimizer = torch.optim.SGD(trained, **{key: value for key, value in SGD.items() if key != 'type'})
     teacher = peer.another().requires_grad_(False) if peer.method == 'dino' else None
     weights = dict(first=first, last=list(peer.backbone.parameters())[-1])
-
-    def through(network: nn.Module, crops: Sequence[Tensor]) -> list[Tensor]:
-        if together:
-            return list(network(torch.cat(list(crops))).chunk(len(crops)))
-        return [network(crop) for crop in crops]
+    student = peer
+    if get_world_size() > 1:
+        if first.is_cuda:
+            peer, teacher = (net and nn.SyncBatchNorm.convert_sync_batchnorm(net) for net in (peer, teacher))
+        student = DistributedDataParallel(peer)
 
     def one() -> dict[str, Tensor]:
-        before = {name: weight.detach().clone() for name, weight in weights.items()}
+        before, keys = {name: weight.detach().clone() for name, weight in weights.items()}, None
         if teacher is None:
             (prototypes,) = peer.prototypes.heads
             prototypes.weight.data.copy_(F.normalize(prototypes.weight.data, dim=1))
-            loss = peer.loss(through(peer, large), through(peer, small))
         else:
             update_momentum(peer.backbone, teacher.backbone, m=0.99)
             update_momentum(peer.head, teacher.head, m=0.99)
             with torch.no_grad():
-                keys = through(teacher, large)
-            loss = peer.loss(keys, through(peer, large) + through(peer, small))
+                keys = teacher.embed(large)
+        loss = student(large, small, keys)
         optimizer.zero_grad()
-        loss.sum().backward()
+        loss.backward()
         optimizer.step()
         moved = {name: weight.detach() - before[name] for name, weight in weights.items()}
-        return dict(loss=loss.detach().sum(), **moved)
+        return dict(loss=loss.detach(), **moved)
 
     return one
 
@@ -197,7 +216,7 @@ def check_one_step() -> None:
         ours, theirs = siamese(TINY, method).double(), Lightly(TINY, method).double()
         copy_weights(ours, theirs)
         batch = random_crops(TINY)
-        one, other = our_step(ours, batch, {})(), their_step(theirs, batch, together=False)()
+        one, other = our_step(ours, batch, {})(), their_step(theirs, batch)()
         torch.testing.assert_close(one['loss'], other['loss'], atol=1e-6, rtol=0)
         for name in ('first', 'last'):
             assert (one[name] - other[name]).norm() < 1e-4 * other[name].norm(), (

@@ -8,13 +8,11 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-from mmengine.dist import get_rank, get_world_size
+from mmengine.dist import get_rank
 from mmengine.model import BaseModel
 
 from mmairl.engine.distributed import DistributedModel, start_processes
@@ -22,6 +20,7 @@ from mmairl.engine.launch import register
 from mmairl.stopping import stop_processes
 from projects.benchmark.report import machine, save
 from projects.benchmark.step import Size, our_step, random_batch, siamese
+from projects.benchmark.timing import timed
 
 SIZE = Size(depth=18, image=64, batch=32, features=512, hidden=512, queue=4096)
 ANSWER = 'seconds a step: '
@@ -74,7 +73,7 @@ def work(steps: int) -> None:
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(steps + 1):
         for name, step in ways.items():
-            times[name].append(_seconds(step))
+            times[name].append(timed(step))
     if get_rank() == 0:
         print('\n' + ANSWER + json.dumps({name: statistics.median(seconds[1:]) for name, seconds in times.items()}))
     stop_processes()
@@ -86,17 +85,6 @@ def _stepper(norm: str, settings: dict | None) -> Callable[[], object]:
     if settings is not None:
         model = DistributedModel(model, **settings)
     return our_step(model, random_batch(SIZE), 'SGD')
-
-
-def _seconds(step: Callable[[], object]) -> float:
-    if get_world_size() > 1:
-        dist.barrier()
-    start = time.perf_counter()
-    step()
-    took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
-    if get_world_size() > 1:
-        dist.all_reduce(took, dist.ReduceOp.MAX)
-    return took.item()
 
 
 def table(found: dict[str, list[float]]) -> str:

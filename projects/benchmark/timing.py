@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from mmengine.dist import barrier
 
 Work = Callable[[], object]
 
@@ -74,6 +75,7 @@ def compare(case: Case, rounds: int, device: str = 'cpu') -> Row:
 
 
 def timed(work: Work, device: str = 'cpu') -> float:
+    """Return the seconds of a call; several processes begin together and end with the slowest."""
     gc.collect()
     _wait(device)
     start = time.perf_counter()
@@ -108,3 +110,4 @@ def _resident(field: str) -> int:
 def _wait(device: str) -> None:
     if device == 'cuda':
         torch.cuda.synchronize()
+    barrier()

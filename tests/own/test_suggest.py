@@ -103,7 +103,8 @@ def test_too_few_images_are_one_sentence(run_tool, capsys):
         suggest('byol', 60)
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/train.py', '--suggest', '--images', 600, '--method', 'moco')
-    assert 'say one of byol, byol_asymmetric, ' in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert 'say one of Regression: byol, byol_asymmetric, ' in told and '; DINO: dino' in told
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/train.py', '--suggest')
     assert 'give --images N' in capsys.readouterr().err
