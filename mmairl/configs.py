@@ -123,10 +123,10 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
 
 def refuse_secrets(cfg: Config) -> None:
     """Refuse a URL that holds a password or a signature, before a log, a checkpoint or a result keeps it."""
-    for keys, value in walk(cfg.to_dict()):
+    for key, value in by_key(cfg).items():
         if isinstance(value, str) and holds_secret(value):
             raise UserError(
-                f"the config sets {'.'.join(map(str, keys))} to a URL with a secret, '{value}', which logs and checkpoints "
+                f"the config sets {key} to a URL with a secret, '{value}', which logs and checkpoints "
                 "would keep; leave the secret out, and put it where the storage's own package looks for it"
             )
 
@@ -163,6 +163,11 @@ def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
     items = dict.items(values) if isinstance(values, dict) else ()  # a ConfigDict's own `items` takes a plain key
     for key, value in enumerate(values) if isinstance(values, (list, tuple, set)) else items:
         yield from walk(value, (*keys, key))
+
+
+def by_key(cfg: Config) -> dict[str, Any]:
+    """Every value at any depth, parts included, by its dotted key."""
+    return {'.'.join(map(str, keys)): value for keys, value in walk(cfg.to_dict())}
 
 
 def flat(value: Any, key: str = '') -> dict[str, Any]:

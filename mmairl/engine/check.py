@@ -3,13 +3,12 @@
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
 
 from mmengine.config import Config
 from mmengine.runner import set_random_seed
 from torch.utils.data import DataLoader
 
-from mmairl.configs import refuse_secrets, walk
+from mmairl.configs import by_key, refuse_secrets, walk
 from mmairl.errors import UserError, closest
 from mmairl.registry import (
     BOXES,
@@ -92,16 +91,17 @@ def check_config(cfg: Config) -> None:
 
 def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
     """Refuse a key, at any depth, that the class of its part does not take, and a class that is not registered."""
+    values = by_key(cfg)
     for path, least in COUNTS.items():
-        value = _at(cfg, path)
+        value = values.get(path)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise UserError(f'{path}={value!r} is not a whole number of {least} or more; set one')
     for path, (least, most) in RANGES.items():
-        value = _at(cfg, path)
+        value = values.get(path)
         if isinstance(value, (int, float)) and not (least <= value <= most and value < math.inf):
             raise UserError(f'{path}={value} is not a number from {least} to {most}; set one')
     for path, known in SECTIONS.items():
-        section = _at(cfg, path)
+        section = values.get(path)
         if section is not None and not isinstance(section, dict):
             raise UserError(f'{path}={section!r} is not a section with keys; set {path}=dict({known[0]}=...)')
         for key in section or {}:
@@ -114,13 +114,6 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
             if isinstance(entry, dict) and (place in PLACES or isinstance(entry.get('type'), str)):
                 default = {'type': 'AutocastOptimWrapper'} if path == 'optim_wrapper' else {}
                 _check_part(path, {**default, **entry}, PLACES.get(place))
-
-
-def _at(cfg: Config, path: str) -> Any:
-    value = cfg
-    for key in path.split('.'):
-        value = value.get(key) if isinstance(value, (dict, Config)) else None
-    return value
 
 
 def _check_part(path: str, entry: dict, box: Registry | None) -> None:

@@ -14,6 +14,7 @@ from mmengine.config import Config
 from msgspec import Meta
 from scipy.stats import qmc
 
+from mmairl.configs import by_key
 from mmairl.errors import UserError
 from mmairl.evaluation.protocol import ON_FEATURES
 from mmairl.files import Declared
@@ -122,15 +123,7 @@ def require_distinct(dimensions: Mapping[str, Dimension]) -> None:
 
 def own_value(cfg: Config, key: str) -> Any:
     """Return the value of a dotted key, or None where the config has no such key."""
-    value: Any = cfg.to_dict()
-    for name in key.split('.'):
-        if isinstance(value, list | tuple) and name.isdigit() and int(name) < len(value):
-            value = value[int(name)]
-        elif isinstance(value, dict) and name in value:
-            value = value[name]
-        else:
-            return None
-    return value
+    return by_key(cfg).get(key)
 
 
 def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dimension]:
