@@ -250,7 +250,7 @@ class SyncBN(nn.modules.batchnorm._BatchNorm):
     def _of_views(self, x: Tensor) -> Tensor:
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(PASS.views)
-        function = _OfOwnViews if get_world_size() == 1 else _OfViews
+        function = _OfOwnViews if get_world_size(own_group(self.group)) == 1 else _OfViews
         return function.apply(x, self.weight, self.bias, self)
 
 

@@ -24,7 +24,7 @@ def gather(rows: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
 
 def own_group(size: int | None) -> dist.ProcessGroup | None:
     """The group of so many neighbouring ranks that this process is in; None are all. All processes make it together."""
-    return None if size is None else _own_group(size, dist.group.WORLD)
+    return None if size is None or get_world_size() == 1 else _own_group(size, dist.group.WORLD)
 
 
 @cache

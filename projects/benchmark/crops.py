@@ -67,9 +67,8 @@ def random_crops(size: Size, device: str = 'cpu') -> dict:
 @quiet()
 def siamese(size: Size, method: str, device: str = 'cpu') -> BaseModel:
     """Our network; SwAV's prototypes are its head's, DINO's its projector's."""
-    alone, (out, prototypes) = get_world_size() > 1 and device == 'cpu', OUT[method]
-    norm, of_rows = (dict(type=kind if alone else 'SyncBN') for kind in ('BN', 'BN1d'))
-    neck = dict(in_channels=size.features, hidden_channels=size.hidden, out_channels=out, norm_cfg=of_rows)
+    norm, (out, prototypes) = dict(type='SyncBN', group=1 if device == 'cpu' else None), OUT[method]
+    neck = dict(in_channels=size.features, hidden_channels=size.hidden, out_channels=out, norm_cfg=norm)
     parts = dict(
         dino=dict(
             projector=dict(type='PrototypeNeck', layers=3, prototypes=prototypes, **neck),

@@ -78,6 +78,14 @@ def test_lightly_takes_the_same_step_from_the_same_weights():
     crops.check_one_step()
 
 
+def test_small_crops_take_lightlys_step_in_two_processes_as_well(run_processes, run_tool, capsys):
+    with pytest.raises(SystemExit, match='2'):
+        run_tool('tools/benchmark.py', '--suite', 'step', '--processes', 2)
+    assert '--processes is of --suite crops' in capsys.readouterr().err
+    pytest.importorskip('lightly', reason='a peer that nothing of ours needs; pip install --no-deps lightly')
+    run_processes(2, Path(__file__).with_name('crops_over_processes.py'))
+
+
 def test_a_stage_of_the_visit_to_a_gpu_that_fails_or_is_cut_off_loses_no_other(tmp_path, monkeypatch):
     row = gpu.measured(step.TINY, 'cpu', dict(precision='bfloat16', channels_last=True), 'a way')
     assert row['images_per_second'] > 0 and 0 < sum(row['kernels'].values()) <= 1 and 'error' not in row
