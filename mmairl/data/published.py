@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
@@ -27,31 +26,26 @@ from mmairl.registry import DATASETS
 SPLITS = ('train', 'val', 'train+val', 'test')
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """So many `images` for validation out of a training set `of` so many; one of another size gives the same fraction."""
+def rows_of(split: str, count: int, held_out: tuple[int, int], seed: int) -> Tensor:
+    """The positions of a split among `count` images, in their order; the test list is whole.
 
-    images: int
-    of: int
-
-    def rows(self, split: str, count: int, seed: int) -> Tensor:
-        """The positions of the split among `count` images, in their order; the test list is whole."""
-        if split == 'test':
-            return torch.arange(count)
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-        number = round(count * self.images / self.of)
-        return {'train': order[number:], 'val': order[:number], 'train+val': order}[split].sort().values
+    Of so many training images, the second number of `held_out`, the first is for validation; of others the same fraction.
+    """
+    if split == 'test':
+        return torch.arange(count)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    number = round(count * held_out[0] / held_out[1])
+    return {'train': order[number:], 'val': order[:number], 'train+val': order}[split].sort().values
 
 
 Listing = tuple[list[str], list, list[str]]  # images as paths below the root, their labels, the names of the labels
 
 
 class Published:
-    """Base of a published set, which says its splits, the files it wants below its root, and where they come from."""
+    """Base of a published set, which says its splits and the files that it wants below its root."""
 
     splits: tuple[str, ...] = SPLITS
     layout: str
-    source: str
 
     @contextmanager
     def reading(self, root: str | Path, split: str) -> Iterator[None]:
@@ -67,8 +61,8 @@ class Published:
             # torchvision's RuntimeErrors only advise a download, which we do not make.
             cause = '' if isinstance(error, RuntimeError) else f' ({type(error).__name__}: {printable(error)})'
             raise UserError(
-                f'{type(self).__name__} cannot be read from {Path(root).resolve()}{cause}: it wants '
-                f'{self.layout} there, from {self.source}; put them there or set root of the data set to where they are'
+                f'{type(self).__name__} cannot be read from {Path(root).resolve()}{cause}: it wants {self.layout}; '
+                'put them there or set root of the data set to where they are'
             ) from error
 
 
@@ -80,7 +74,7 @@ class ListedDataset(Published, FileDataset):
     """
 
     lists: Callable[[Path, str], Dataset]
-    held_out: HeldOut | None = None
+    held_out: tuple[int, int] | None = None
 
     def __init__(
         self,
@@ -115,7 +109,7 @@ class ListedDataset(Published, FileDataset):
             files, labels, classes = zip(*(self.listing(root, part) for part in split.split('+')))
             return [*chain(*files)], [*chain(*labels)], classes[0]
         files, labels, classes = self.listing(root, 'test' if split == 'test' else 'train')
-        rows = self.held_out.rows(split, len(files), self.seed).tolist()
+        rows = rows_of(split, len(files), self.held_out, self.seed).tolist()
         return [files[row] for row in rows], [labels[row] for row in rows], classes
 
 
@@ -128,8 +122,7 @@ class Food101(ListedDataset):
     """101 dishes: 68 175 training, 7 575 validation and 25 250 test images."""
 
     layout = 'food-101/meta/{train,test}.json and food-101/images/CLASS/NAME.jpg'
-    source = "the Food-101 page of ETH Zurich's Computer Vision Lab"
-    held_out = HeldOut(7_575, of=75_750)
+    held_out = 7_575, 75_750
     lists = datasets.Food101
 
 
@@ -141,8 +134,7 @@ class StanfordCars(ListedDataset):
         'stanford_cars/devkit/{cars_meta,cars_train_annos}.mat, stanford_cars/cars_test_annos_withlabels.mat '
         'and stanford_cars/{cars_train,cars_test}/NAME.jpg'
     )
-    source = 'the Stanford Cars page of the Stanford AI Lab, now offline, or a mirror of its archives'
-    held_out = HeldOut(1_650, of=8_144)
+    held_out = 1_650, 8_144
     lists = datasets.StanfordCars
 
 
@@ -152,7 +144,6 @@ class FGVCAircraft(ListedDataset):
 
     metric = 'mean per class'
     layout = 'fgvc-aircraft-2013b/data/ with variants.txt, images_variant_{train,val,test}.txt and images/NAME.jpg'
-    source = "the FGVC-Aircraft page of Oxford's Visual Geometry Group"
     lists = datasets.FGVCAircraft
 
 
@@ -161,7 +152,6 @@ class DTD(ListedDataset):
     """47 textures, 1 880 images in each split of the first of the authors' ten partitions, the usual one."""
 
     layout = 'dtd/dtd/labels/{train,val,test}N.txt and dtd/dtd/images/CLASS/NAME.jpg'
-    source = "the Describable Textures page of Oxford's Visual Geometry Group"
     lists = datasets.DTD
 
 
@@ -171,8 +161,7 @@ class OxfordIIITPet(ListedDataset):
 
     metric = 'mean per class'
     layout = 'oxford-iiit-pet/annotations/{trainval,test}.txt and oxford-iiit-pet/images/NAME.jpg'
-    source = "the Oxford-IIIT Pet page of Oxford's Visual Geometry Group"
-    held_out = HeldOut(740, of=3_680)
+    held_out = 740, 3_680
 
     def lists(self, root: Path, part: str) -> Dataset:
         return datasets.OxfordIIITPet(root, 'test' if part == 'test' else 'trainval')
@@ -184,7 +173,6 @@ class Flowers102(ListedDataset):
 
     metric = 'mean per class'
     layout = 'flowers-102/{setid,imagelabels}.mat, unchanged by their md5, and flowers-102/jpg/image_NUMBER.jpg'
-    source = "the 102 Category Flower page of Oxford's Visual Geometry Group"
     lists = datasets.Flowers102
 
 
@@ -195,10 +183,9 @@ class SUN397(ListedDataset):
     Most of the archive is in no split.
     """
 
-    layout = 'SUN397/ with ClassName.txt and its images, and splits/{Training_01,Testing_01}.txt'
-    source = 'the SUN Database page of Princeton (the archives SUN397 and, for splits/, Partitions)'
+    layout = 'SUN397/ with ClassName.txt and its images, and splits/{Training_01,Testing_01}.txt from Partitions.zip'
     partition = {'train': 'Training_01.txt', 'test': 'Testing_01.txt'}
-    held_out = HeldOut(3_970, of=19_850)
+    held_out = 3_970, 19_850
 
     def listing(self, root: Path, part: str) -> Listing:
         # A line is /a/apartment_building/outdoor/sun_NAME.jpg, and its class is all but the first and the last part.
@@ -216,10 +203,9 @@ class Birdsnap(ListedDataset):
     Photographs that are gone from Flickr are left out of every split, and the validation part shrinks in proportion.
     """
 
-    images = 'download/images'  # where the authors' get_birdsnap.py puts them
-    layout = f'species.txt, images.txt, test_images.txt and {images}/SPECIES/NAME.jpg'
-    source = 'the Birdsnap page of Thomas Berg (Columbia), whose get_birdsnap.py fetches the photographs'
-    held_out = HeldOut(4_981, of=47_386)
+    images = 'download/images'  # where the authors' script puts them
+    layout = f'species.txt, images.txt, test_images.txt and {images}/SPECIES/NAME.jpg, as get_birdsnap.py leaves them'
+    held_out = 4_981, 47_386
 
     def listing(self, root: Path, part: str) -> Listing:
         species = table(root / 'species.txt')
@@ -251,7 +237,6 @@ class Caltech101(ListedDataset):
     folder = 'caltech101/101_ObjectCategories'
     sizes = 25, 5  # training and validation images of each class; the rest is for the test
     layout = f'{folder}/CLASS/NAME.jpg, BACKGROUND_Google among the classes'
-    source = "the Caltech 101 page of Caltech's data repository"
 
     def select(self, root: Path, split: str) -> Listing:
         classes = sorted(
@@ -276,7 +261,6 @@ class Places205(ListedDataset):
     splits = ('train', 'val')
     folder = 'data/vision/torralba/deeplearning/images256'
     layout = f'trainvalsplit_places205/{{train,val}}_places205.csv and {folder}/a/abbey/NAME.jpg'
-    source = "the Places205 page of MIT's CSAIL (the archives imagesPlaces205_resize and trainvalsplit_places205)"
 
     def listing(self, root: Path, part: str) -> Listing:
         lines = (root / 'trainvalsplit_places205' / f'{part}_places205.csv').read_text().splitlines()
@@ -294,7 +278,6 @@ class INaturalist2018(ListedDataset):
 
     splits = ('train', 'val')
     layout = 'train2018.json, val2018.json and train_val2018/'
-    source = 'the iNaturalist 2018 competition page (FGVC5)'
 
     def listing(self, root: Path, part: str) -> Listing:
         record = json.loads((root / f'{part}2018.json').read_text())
@@ -324,7 +307,6 @@ class VOC2007(ListedDataset):
 
     metric = '11-point mAP'
     layout = 'VOCdevkit/VOC2007/ with ImageSets/Main/{train,val,test}.txt, Annotations/NAME.xml and JPEGImages/NAME.jpg'
-    source = 'the PASCAL VOC 2007 page (the archives VOCtrainval_06-Nov-2007 and VOCtest_06-Nov-2007)'
 
     def listing(self, root: Path, part: str) -> Listing:
         listed = datasets.VOCDetection(root, year='2007', image_set=part)
@@ -352,15 +334,14 @@ class CIFAR10(Published, ViewDataset):
     """
 
     published: type[datasets.CIFAR10] = datasets.CIFAR10
-    held_out = HeldOut(5_000, of=50_000)
-    layout = 'cifar-10-batches-py/ with the batches of the Python version, unchanged by their md5,'
-    source = 'the CIFAR page of the University of Toronto'
+    held_out = 5_000, 50_000
+    layout = 'cifar-10-batches-py/ with the batches of the Python version, unchanged by their md5'
 
     def __init__(self, root: str | Path, split: str = 'train', views: Views | None = None, seed: int = 0) -> None:
         super().__init__(views)
         with self.reading(root, split):
             batches = self.published(root, train=split != 'test', download=False)
-        rows = self.held_out.rows(split, len(batches.targets), seed)
+        rows = rows_of(split, len(batches.targets), self.held_out, seed)
         self.classes = list(batches.classes)
         self.labels = torch.tensor(batches.targets, dtype=torch.int64)[rows]
         self.images = torch.from_numpy(batches.data)[rows].permute(0, 3, 1, 2).contiguous()
@@ -374,8 +355,8 @@ class CIFAR100(CIFAR10):
     """100 classes of 32 x 32 pixels: 44 933 training, 5 067 validation and 10 000 test images, drawn as CIFAR10's."""
 
     published = datasets.CIFAR100
-    held_out = HeldOut(5_067, of=50_000)
-    layout = 'cifar-100-python/ with train, test and meta of the Python version, unchanged by their md5,'
+    held_out = 5_067, 50_000
+    layout = 'cifar-100-python/ with train, test and meta of the Python version, unchanged by their md5'
 
 
 @DATASETS.register_module()
@@ -388,7 +369,6 @@ class STL10(Published, ViewDataset):
     size = 96
     splits = ('train', 'test', 'unlabeled')
     layout = 'stl10_binary/ with class_names.txt, {train,test,unlabeled}_X.bin and {train,test}_y.bin'
-    source = 'the STL-10 page of Stanford (Adam Coates)'
 
     def __init__(self, root: str | Path, split: str = 'train', views: Views | None = None) -> None:
         super().__init__(views)

@@ -14,10 +14,10 @@ from PIL import Image
 from torchvision import datasets
 
 from mmairl.data import published
-from mmairl.data.published import CIFAR10, STL10, VOC2007, Birdsnap, Caltech101, INaturalist2018
+from mmairl.data.published import CIFAR10, STL10, VOC2007, Birdsnap, Caltech101, INaturalist2018, rows_of
 from mmairl.errors import UserError
 
-EVERY = {name: kind for name, kind in vars(published).items() if isinstance(kind, type) and hasattr(kind, 'source')}
+EVERY = {name: kind for name, kind in vars(published).items() if isinstance(kind, type) and hasattr(kind, 'layout')}
 TRAIN, TEST = range(40), range(40, 44)
 OWN = dict(train=range(3), val=range(3, 5), test=range(5, 7))  # where the authors list validation images
 Parts = dict[str, list[tuple[int, int]]]
@@ -190,7 +190,7 @@ def test_a_set_in_its_published_format_gives_its_images_labels_and_splits(name, 
         assert contents(kind(tmp_path, split)) == pairs
     if 'val' not in parts and 'val' in kind.splits:
         train, val = (contents(kind(tmp_path, split)) for split in ('train', 'val'))
-        size = round(len(parts['train']) * kind.held_out.images / kind.held_out.of)
+        size = round(len(parts['train']) * kind.held_out[0] / kind.held_out[1])
         assert len(val) == size > 0 and sorted(train + val) == sorted(parts['train'])
         assert contents(kind(tmp_path, 'val', seed=1)) != val
     elif 'train+val' in kind.splits:
@@ -215,7 +215,7 @@ def test_a_missing_set_or_split_is_one_sentence(kind, tmp_path):
     with pytest.raises(UserError) as caught:
         kind(tmp_path / 'gone')
     sentence = str(caught.value)
-    assert kind.layout in sentence and kind.source in sentence and 'download=True' not in sentence
+    assert kind.layout in sentence and 'download=True' not in sentence
     assert not (tmp_path / 'gone').exists(), 'looking for data makes no folders'
     with pytest.raises(UserError, match=f"no split 'tset'; use one of '{kind.splits[0]}', '"):
         kind(tmp_path, 'tset')
@@ -302,5 +302,5 @@ PUBLISHED = dict(
 
 def test_the_held_out_part_has_the_published_size():
     for name, (train, val) in PUBLISHED.items():
-        rows = [EVERY[name].held_out.rows(split, train + val, seed=0).tolist() for split in ('train', 'val')]
+        rows = [rows_of(split, train + val, EVERY[name].held_out, seed=0).tolist() for split in ('train', 'val')]
         assert [len(part) for part in rows] == [train, val] and sorted(rows[0] + rows[1]) == list(range(train + val))
