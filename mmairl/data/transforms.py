@@ -1,7 +1,4 @@
-"""All augmentations, each one class: its parameters are drawn once and applied in either of two forms.
-
-A new one is a class in this file with `draw`, `single` and `apply`; a config names it by its class.
-"""
+"""All augmentations, each one class: its parameters are drawn once and applied in either of two forms."""
 
 import cv2
 import numpy as np
@@ -39,8 +36,8 @@ class Augmentation:
         return dict(on=torch.rand(count) < self.p)
 
     def single(self, image: Tensor, params: Params) -> Tensor:
-        """Change one uint8 CHW image by the parameters of one image."""
-        raise NotImplementedError
+        """Change one uint8 CHW image by the parameters of one image; a child may do so faster."""
+        return (255 * self.exact(image, params)).round().byte()
 
     def apply(self, images: Tensor, params: Params) -> Tensor:
         """Change a float BCHW batch in [0, 1], each image by its own parameters."""
@@ -400,9 +397,6 @@ class StainJitter(Augmentation):
         factors = uniform(1 - self.strength, 1 + self.strength, count, 3)
         return {**super().draw(count, height, width), 'factors': factors}
 
-    def single(self, image: Tensor, params: Params) -> Tensor:
-        return (255 * self.apply(to_unit(image)[None], params)[0]).round().byte()
-
     def apply(self, images: Tensor, params: Params) -> Tensor:
         rows = chosen(params['on'], images)
         light = -images[rows].clamp_min(1 / 255).log()
@@ -438,21 +432,17 @@ REACH = 5.5  # sigmas; the rest of a kernel weighs less than 1e-6 and changes no
 
 @TRANSFORMS.register_module()
 class GaussianBlur(Augmentation):
-    """With probability p, blur by a Gaussian of a width drawn per image; the kernel is a tenth of the image unless given."""
+    """With probability p, blur by a Gaussian of a width drawn per image; the kernel is a tenth of the image."""
 
-    def __init__(self, p: float, sigma: tuple[float, float] = (0.1, 2.0), kernel_size: int | None = None) -> None:
+    def __init__(self, p: float, sigma: tuple[float, float] = (0.1, 2.0)) -> None:
         super().__init__(p)
-        self.sigma, self.kernel_size = tuple(sigma), kernel_size
+        self.sigma = tuple(sigma)
 
     def draw(self, count: int, height: int, width: int) -> Params:
         return dict(on=torch.rand(count) < self.p, sigma=uniform(*self.sigma, count))
 
-    def taps(self, size: int) -> int:
-        """The odd kernel length for images of this size: 23 at 224."""
-        return self.kernel_size or size // 20 * 2 + 1
-
     def single(self, image: Tensor, params: Params) -> Tensor:
-        kernel = gaussian(params['sigma'].item(), self.taps(min(image.shape[-2:])))
+        kernel = gaussian(params['sigma'].item(), taps_for(image))
         blurred = cv2.sepFilter2D(interleaved(image), cv2.CV_32F, kernel, kernel, borderType=cv2.BORDER_REFLECT_101)
         return planes(to_bytes(blurred))
 
@@ -461,7 +451,12 @@ class GaussianBlur(Augmentation):
         if not len(rows):
             return images
         sigma = put(params['sigma'][params['on']].to(images.dtype), images)
-        return images.index_copy(0, rows, blur(images[rows], sigma, self.taps(min(images.shape[-2:]))))
+        return images.index_copy(0, rows, blur(images[rows], sigma, taps_for(images)))
+
+
+def taps_for(images: Tensor) -> int:
+    """The odd kernel length for images of this size: 23 at 224."""
+    return min(images.shape[-2:]) // 20 * 2 + 1
 
 
 def gaussian(sigma: float, taps: int) -> np.ndarray:

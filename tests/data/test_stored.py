@@ -191,7 +191,7 @@ def test_statistics_are_numpys_over_all_pixels(folder, run_tool, capsys):
 STEPS = [
     dict(type='RandomResizedCrop', size=16, scale=(0.2, 1.0)),
     dict(type='RandomFlip', p=1.0),
-    dict(type='GaussianBlur', p=1.0, kernel_size=5),
+    dict(type='GaussianBlur', p=1.0),
     dict(type='ColorJitter', p=1.0, brightness=0.4, contrast=0.4, saturation=0, hue=0),
     dict(type='Solarize', p=1.0, threshold=128),
 ]
