@@ -123,7 +123,7 @@ def images_of(described: dict) -> str:
     described = innermost(described)
     if 'sets' in described:
         return '; '.join(sorted({images_of(one) for one in described['sets'].values()}))
-    if described['type'] not in ('Shards', 'Packed'):
+    if described['type'] != 'Shards':
         return 'as they are'
     about = index_of(shards_at(described['root'])).about
     if not about.get('short_side'):

@@ -22,7 +22,7 @@ from mmairl.registry import DATASETS
 OPEN = 64  # files that a process keeps open
 
 
-@DATASETS.register_module(name=['Shards', 'Packed'])
+@DATASETS.register_module()
 class Shards(ViewDataset):
     """Images in shards, which are read in place: nothing is unpacked.
 
