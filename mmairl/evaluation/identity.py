@@ -279,9 +279,7 @@ def _add_file(digest: Any, path: str | Path) -> None:
         digest.update(f'{size} {changed}\n'.encode())
         return
     try:
-        with open(path, 'rb') as file:
-            while block := file.read(2**20):
-                digest.update(block)
+        digest.update(Path(path).read_bytes())
     except OSError as error:
         digest.update(f'unreadable: {error.errno}'.encode())
 

@@ -18,10 +18,9 @@ MANY, FEW = 100, 20  # training images of a class: many-shot above the one, few-
 def scores_of(metric: str, scores: Tensor, labels: Tensor) -> dict[str, float]:
     """The scores in percent, by name, that a data set with this `metric` is reported by; `scores` are (images, classes)."""
     require_finite(scores)
-    if labels.ndim == 2:
-        return multi_label_scores(scores, labels)
-    require_labels(labels, scores.shape[1])
-    return single_label_scores(metric, best_five(scores), labels, scores.shape[1])
+    if labels.ndim == 1:
+        require_labels(labels, scores.shape[1])
+    return ranked_scores(metric, scores if labels.ndim == 2 else best_five(scores), labels, scores.shape[1])
 
 
 def packed(right: Tensor) -> dict[str, Any]:
@@ -43,8 +42,10 @@ def best_five(scores: Tensor) -> Tensor:
     return scores.topk(min(5, scores.shape[-1]), dim=-1).indices
 
 
-def single_label_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[str, float]:
-    """From each image's best classes; of five classes or fewer, the five best say nothing."""
+def ranked_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> dict[str, float]:
+    """From each image's best classes or, where it can be of several, its scores; of five classes, the five best say nothing."""
+    if y.ndim == 2:
+        return {'mAP (11 points)': 100 * mean_ap(best, y, ap11), 'mAP': 100 * mean_ap(best, y)}
     if metric == 'mean per class':
         return {metric: 100 * torch.stack(list(recalls(best[:, 0], y).values())).mean().item()}
     if metric != 'top-1':
@@ -54,10 +55,6 @@ def single_label_scores(metric: str, best: Tensor, y: Tensor, classes: int) -> d
     right = best == y[:, None]
     top1 = {'top-1': 100 * right[:, 0].double().mean().item()}
     return top1 | ({'top-5': 100 * right.any(dim=1).double().mean().item()} if classes > 5 else {})
-
-
-def multi_label_scores(scores: Tensor, labels: Tensor) -> dict[str, float]:
-    return {'mAP (11 points)': 100 * mean_ap(scores, labels, ap11), 'mAP': 100 * mean_ap(scores, labels)}
 
 
 def recalls(predicted: Tensor, y: Tensor) -> dict[int, Tensor]:
@@ -149,20 +146,16 @@ class HeadAccuracy(BaseMetric):
         ranked, labels, scored = ranked[readable], labels[readable], {}
         for head in range(ranked.shape[1]):
             best, suffix = ranked[:, head], f'@{head}' if ranked.shape[1] > 1 else ''
-            scores = self.scores(best, labels)
+            scores = ranked_scores(self.metric, best, labels, self.classes)
             for half in (0, 1) if self.halves else ():
                 part = half_of(labels) == half
-                scores[f'half {half}'] = next(iter(self.scores(best[part], labels[part]).values()))
+                own = ranked_scores(self.metric, best[part], labels[part], self.classes)
+                scores[f'half {half}'] = next(iter(own.values()))
             if self.train_counts is not None and self.metric == 'top-1':
                 shots = shot_report(best[:, 0], labels, torch.as_tensor(self.train_counts))
                 scores |= {f'{group}-shot': value for group, value in shots.items()}
             scored |= {f'{name}{suffix}': value for name, value in scores.items()}
         return scored | ({} if readable.all() else {'unreadable test images': float((~readable).sum())})
-
-    def scores(self, best: Tensor, labels: Tensor) -> dict[str, float]:
-        if labels.ndim == 2:
-            return multi_label_scores(best, labels)
-        return single_label_scores(self.metric, best, labels, self.classes)
 
 
 def half_of(labels: Tensor) -> Tensor:

@@ -65,12 +65,9 @@ def compose(
     )
     made.test_cfg = dict()
     counts = labelled.labels.bincount() if labelled.labels.ndim == 1 else torch.ones(1)
-    long_tail = counts.max() >= LONG_TAIL * counts.min()
-    made.test_evaluator = dict(
-        type='HeadAccuracy', metric=labelled.metric, train_counts=counts.tolist() if long_tail else None
-    )
-    if recipe.get('halves'):
-        made.test_evaluator.halves = True
+    long_tail, halves = counts.max() >= LONG_TAIL * counts.min(), recipe.get('halves', False)
+    shots = counts.tolist() if long_tail else None
+    made.test_evaluator = dict(type='HeadAccuracy', metric=labelled.metric, train_counts=shots, halves=halves)
     made.work_dir = str(work_dir)
     return made
 

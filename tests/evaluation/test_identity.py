@@ -93,7 +93,7 @@ def test_an_archive_made_anew_with_other_images_is_other_data(folder, tmp_path, 
     monkeypatch.setattr(identity, 'WHOLE', whole)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     archive = tmp_path / 'images.tar'
-    packed = dict(type='Packed', root=str(archive), views=VIEW)
+    packed = dict(type='Shards', root=str(archive), views=VIEW)
     list(pack(ImageFolder(folder), archive))
     base = data_identity(packed)
     swap_pixels(folder / 'a/1.bmp')
