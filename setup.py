@@ -54,6 +54,7 @@ setup(
     packages=find_packages(include=['mmairl', 'mmairl.*']),
     package_data={
         'mmairl': ['*.sh'],
+        'mmairl.data': ['*.yaml'],
         'mmairl.study': ['*.sh', '*.json'],
         'mmairl.own': ['*.jinja'],
         'mmairl.report': ['templates/*', 'uplot/*', '*.json'],

@@ -61,7 +61,7 @@ def suggest(
     """Return the text of a config that trains the framework on so many unlabelled images, with the reasons.
 
     With `channels` the images are read as they are stored. With `weights`, a checkpoint of any known project, student and
-    teacher start from its backbone. `views` names a list of data/domains.py, in place of what each of the method's views does
+    teacher start from its backbone. `views` names a list of data/domains.yaml, in place of what each of the method's views does
     after its crop.
     """
     if images < FEWEST:
