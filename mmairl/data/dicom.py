@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.images import Reason, UnreadableImage, faults_explained
+from mmairl.data.images import Reason, UnreadableImage, faults_explained, installed
 from mmairl.errors import UserError
 
 
@@ -25,11 +25,9 @@ def dicom_pixels(data: bytes, max_pixels: int, stored: bool = False) -> np.ndarr
     The first window is taken, by the linear rule of the standard (PS3.3 C.11.2.1.2). Where there is none, the image's least and
     largest value are black and white. Stored, the least number that its bits can hold is 0 and the largest 65535.
     """
-    try:
+    with installed('pydicom', 'DICOM files'):
         from pydicom import dcmread
         from pydicom.pixels import apply_modality_lut
-    except ImportError as error:
-        raise UserError("the package pydicom reads DICOM files; pip install pydicom, or 'mmairl[own]'") from error
     file = dcmread(BytesIO(data))
     if 'PixelData' not in file:
         raise UnreadableImage(Reason.NO_IMAGE)

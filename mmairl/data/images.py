@@ -5,7 +5,7 @@ import functools
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from enum import IntEnum
 from importlib.metadata import version
 from io import BytesIO
@@ -17,7 +17,7 @@ import torch
 from PIL import Image, ImageChops, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from mmairl.errors import UserError
+from mmairl.errors import UserError, explained
 
 try:
     import simplejpeg
@@ -155,6 +155,12 @@ def faults_explained(data: bytes) -> Iterator[None]:
         elif 'truncated' in str(error).lower():  # only the message tells a file that ends too soon
             reason = Reason.CUT_SHORT
         raise UnreadableImage(reason) from error
+
+
+def installed(packages: str, reads: str) -> AbstractContextManager[None]:
+    """Turn a failing import into one sentence on the packages to install."""
+    name, install = packages.split()[0], f"pip install {packages}, or 'mmairl[own]'"
+    return explained(f'the package {name} reads {reads}', install, (ImportError,))
 
 
 def file_kind(data: bytes) -> str:

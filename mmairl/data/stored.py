@@ -4,6 +4,8 @@ Without `channels`, an image is what a viewer shows, RGB of 8 bits (data/images.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from math import prod
 
@@ -19,10 +21,11 @@ from mmairl.data.images import (
     Reason,
     UnreadableImage,
     faults_explained,
+    installed,
     opened,
     turn_upright,
 )
-from mmairl.errors import UserError
+from mmairl.errors import UserError, printable
 
 PNG = b'\x89PNG\r\n\x1a\n'
 DEPTH, COLOURS, MANY_COLOURS = 24, 25, (2, 6)  # in a PNG's header, and RGB with and without transparency
@@ -71,10 +74,8 @@ def from_npy(data: bytes, max_pixels: int) -> np.ndarray:
 
 def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
     """The first image of a TIFF. Pillow and OpenCV read four channels at most, and some of those wrongly."""
-    try:
+    with installed('tifffile', 'TIFF files as they are stored'):
         from tifffile import TiffFile
-    except ImportError as error:
-        raise UserError('the package tifffile reads TIFF files as they are stored; pip install tifffile') from error
     logging.getLogger('tifffile').setLevel(logging.CRITICAL)  # it does not name the file, and an exception follows
     with TiffFile(BytesIO(data)) as file:
         image = file.series[0]
@@ -84,15 +85,22 @@ def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
             raise UnreadableImage(Reason.NO_ARRAY)
         shape, height_width = tuple(length for _, length in sides), [length for axis, length in sides if axis in 'YX']
         require_size(shape, height_width, image.dtype.itemsize, max_pixels)
-        try:
+        with codec_installed('TIFF files'):
             pixels = image.asarray().reshape(shape)
-        except ValueError as error:
-            if 'imagecodecs' in str(error):
-                raise UserError(
-                    'the package imagecodecs reads TIFF files of this compression; pip install imagecodecs'
-                ) from error
-            raise
     return np.moveaxis(pixels, others[0], 2) if others else pixels
+
+
+@contextmanager
+def codec_installed(of: str) -> Iterator[None]:
+    """Turn what tifffile says where it lacks a codec into one sentence."""
+    try:
+        yield
+    except ValueError as error:
+        if 'imagecodecs' not in str(error):
+            raise
+        raise UserError(
+            f'the package imagecodecs reads the compression of {printable(of)}; pip install imagecodecs'
+        ) from error
 
 
 def from_picture(data: bytes, max_pixels: int) -> np.ndarray:

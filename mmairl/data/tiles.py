@@ -11,8 +11,8 @@ from rich.progress import track
 from torch import Tensor
 
 from mmairl.data.folders import image_files
-from mmairl.data.images import Reason, UnreadableImage, as_rgb, faults_explained
-from mmairl.data.stored import channels_first
+from mmairl.data.images import Reason, UnreadableImage, as_rgb, faults_explained, installed
+from mmairl.data.stored import channels_first, codec_installed
 from mmairl.data.views import ViewDataset, Views, to_unit
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
@@ -103,10 +103,8 @@ class Tiff:
     """A TIFF of any size, of which the stored tiles or strips below a region are decoded and no more."""
 
     def __init__(self, path: str, level: int) -> None:
-        try:
+        with installed('tifffile', 'TIFF files'):
             from tifffile import TiffFile
-        except ImportError as error:
-            raise UserError("the package tifffile reads TIFF files; pip install tifffile, or 'mmairl[own]'") from error
         with faults_explained(b''):
             series = TiffFile(path).series[0].levels
         if not level < len(series):
@@ -132,13 +130,8 @@ class Tiff:
         ):
             index = (plane * down + row) * across + column
             file.seek(page.dataoffsets[index])
-            try:
+            with codec_installed(self.path):
                 part = page.decode(file.read(page.databytecounts[index]), index, jpegtables=page.jpegtables)[0]
-            except ValueError as error:
-                if 'imagecodecs' in str(error):
-                    said = f'the package imagecodecs reads the compression of {printable(self.path)}; pip install imagecodecs'
-                    raise UserError(said) from error
-                raise
             if part is None:  # a sparse file has no bytes for it
                 continue
             top, left = row * high - y, column * wide - x
@@ -152,12 +145,8 @@ class Slide:
     """A whole slide; what was not scanned is white."""
 
     def __init__(self, path: str, level: int) -> None:
-        try:
+        with installed('openslide-python openslide-bin', 'whole slides'):
             from openslide import OpenSlide, OpenSlideError
-        except ImportError as error:
-            raise UserError(
-                "the package openslide-python reads whole slides; pip install openslide-python openslide-bin, or 'mmairl[own]'"
-            ) from error
         try:
             self.slide, self.level = OpenSlide(path), level
             width, height = self.slide.level_dimensions[level]
