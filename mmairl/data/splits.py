@@ -32,7 +32,8 @@ def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
     try:
         with open(path, newline='', encoding='utf-8-sig') as file:
             lines = file.readlines() or ['']
-            head, *rows = csv.reader(lines, delimiter=max(',;\t', key=lines[0].count))  # all that spreadsheets write
+            marks = max(',;\t', key=lines[0].count)  # all that spreadsheets write
+            head, *rows = csv.reader(lines, delimiter=marks, strict=True)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f'the table {path} cannot be read ({error}); give a CSV in UTF-8') from error
     if len(head) > 2 and head[0] in INDEX:
@@ -115,6 +116,8 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
         with explained(f'groups={groups} names no function', "say 'module.function'", (ImportError, AttributeError)):
             function = resolve_name(groups['function'])
         return groups_of(names, function)
+    elif 'csv' not in groups:
+        raise UserError(f'groups={groups} names no table; say dict(csv=FILE, column=NAME)')
     else:
         given, _ = values_of(names, read_column(groups['csv'], groups.get('column')), groups['csv'])
         made = list(map(given.get, names))

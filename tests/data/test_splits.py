@@ -50,7 +50,8 @@ def test_groups_come_from_names_a_table_or_a_function(tmp_path):
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two'] == list(read_column(table).values())
     table.write_text('file;patient;age\na.png;one;3,5\np2/b.png;two;4\n')  # as a spreadsheet writes it in Germany
     assert groups_of(names, dict(csv=table, column='patient')) == ['one', 'two']
-    for groups, said in (('[', 'no regular expression'), (dict(function='no.where'), 'names no function')):
+    wrong = ('[', 'no regular expression'), (dict(function='no.where'), 'names no function'), ({'cvs': 1}, 'no table')
+    for groups, said in wrong:
         with pytest.raises(UserError, match=said):
             groups_of(names, groups)
     for groups in (r'p1', dict(csv=table, column='patient')):
@@ -65,6 +66,7 @@ def test_groups_come_from_names_a_table_or_a_function(tmp_path):
         ('file,patient\na.png,J\xfcrgen\n'.encode('latin1'), 'cannot be read .* CSV in UTF-8'),
         (b'file,patients\na.png,1\n', "no column 'patient' .*did you mean 'patients'"),
         (b'file\na.png\n', 'has one column; give the names'),
+        (b'file,patient\na.png,"1\nb.png,2\n', 'cannot be read .unexpected end of data'),
         (None, 'cannot be read'),
     ],
 )
