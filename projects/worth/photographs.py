@@ -1,0 +1,57 @@
+"""Patches of the photographs inside scikit-image's package, as a folder for `tools/worth.py`; nothing is downloaded.
+
+    pip install scikit-image
+    python -m projects.worth.photographs data/patches
+
+The class of a patch is its photograph. All are grey, since colours alone would tell them apart. A photograph is cut into
+regions of 128 x 128, whose patches are neighbours and so a group; every sixth patch or so has a label.
+"""
+
+import argparse
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+
+from PIL import Image
+
+from mmairl.errors import UserError, one_sentence_errors
+from mmairl.files import write_text
+
+# Those of 512 x 512 pixels or more.
+PHOTOGRAPHS = (
+    *('astronaut.png', 'brick.png', 'camera.png', 'cell.png', 'grass.png', 'gravel.png'),
+    *('hubble_deep_field.jpg', 'ihc.png', 'moon.png', 'retina.jpg'),
+)
+SIDE, REGION, PATCH = 512, 128, 32  # pixels
+LABELLED = 40  # of each class, spread evenly
+
+
+def cut(photograph: Path, folder: Path) -> list[str]:
+    """Write the patches of a photograph's centre, and return the lines of its labels."""
+    image = Image.open(photograph).convert('L')
+    left, top = (image.width - SIDE) // 2, (image.height - SIDE) // 2
+    places, lines = [*product(range(0, SIDE, PATCH), repeat=2)], []
+    labelled = {round(number * len(places) / LABELLED) for number in range(LABELLED)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (y, x) in enumerate(places):
+        region = y // REGION * (SIDE // REGION) + x // REGION
+        name = f'{photograph.stem}_r{region:02}_{number:03}.png'
+        image.crop((left + x, top + y, left + x + PATCH, top + y + PATCH)).save(folder / name)
+        lines += [f'{name},{photograph.stem}'] if number in labelled else []
+    return lines
+
+
+@one_sentence_errors
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('folder', type=Path, help='where images/ and labels.csv go')
+    folder = parser.parse_args().folder
+    if not (package := find_spec('skimage')):
+        raise UserError('the photographs are inside the package scikit-image; pip install scikit-image')
+    data = Path(package.origin).with_name('data')
+    lines = [line for name in PHOTOGRAPHS for line in cut(data / name, folder / 'images')]
+    write_text(folder / 'labels.csv', '\n'.join(['file,class', *lines]) + '\n')
+
+
+if __name__ == '__main__':
+    main()
