@@ -1,6 +1,8 @@
 """Test images that a training image is nearly the same as, by their looks and by the features that are there."""
 
 import base64
+from collections.abc import Iterable
+from itertools import islice
 from math import log
 from typing import Any
 
@@ -47,10 +49,14 @@ def near_duplicates(
     by_features = dict(zip(rows[close].tolist(), bank_rows[position[close, 0]].tolist()))
     by_look = look_alikes(train, test, workers)
     of_row, least = dict(zip(rows.tolist(), similarity[:, 0].tolist())), by_features | by_look
-    shown = sorted(least.items(), key=lambda pair: of_row.get(pair[0], 1.0))[:SHOWN]
-    pairs = [[_shown(test, here), _shown(train, there)] for here, there in shown]
+    pairs = pictures(train, test, sorted(least.items(), key=lambda pair: of_row.get(pair[0], 1.0)))
     counts = dict(images=len(least), by_look=len(by_look), by_features=len(by_features))
     return np.isin(rows, list(least)), dict(**counts, pairs=pairs)
+
+
+def pictures(train: Dataset, test: Dataset, twins: Iterable[tuple[int, int]]) -> list[list[tuple[str, str]]]:
+    """Return the first test images and their twins, a picture and a name each, as a page shows pairs."""
+    return [[_shown(test, here), _shown(train, there)] for here, there in islice(twins, SHOWN)]
 
 
 def _shown(dataset: Dataset, index: int) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from mmairl.data.folders import UnlabelledFolder
 from mmairl.data.splits import Groups, groups_of, look_alikes, names_of, read_column, split_by_class, values_of
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
+from mmairl.evaluation.duplicates import pictures
 from mmairl.evaluation.embed import dataset_of
 from mmairl.own.suggest import FEWEST
 
@@ -112,8 +114,8 @@ def lay_out(task: Task, folder: Path) -> None:
             link.symlink_to(task.root / name)
 
 
-def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, int, list[str]]:
-    """Leave out, and count, test images that look like one to learn from, and name what cannot be read."""
+def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, Any]]:
+    """Leave out test images that look like one to learn from; count and show these, and name what cannot be read."""
     fine = ~np.isnan(x[:, 0])
     if (x[fine] == x[fine][0]).all():
         raise UserError(f'the {fine.sum()} labelled images below {task.root} are all alike; give others')
@@ -123,8 +125,10 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, int, list[s
             raise UserError(
                 f"too few images of class '{printable(name)}' can be read; mend them, or leave the class out"
             )
-    alike = look_alikes(*(task.dataset([[]], places) for places in (pool, test)), workers)
+    sets = [task.dataset([[]], places) for places in (pool, test)]
+    alike = look_alikes(*sets, workers)
     if len(alike) == len(test):
         raise UserError(f'each test image below {task.root} looks like one to learn from; take copies out')
     unreadable = [printable(task.labelled[place]) for place in np.flatnonzero(~fine)]
-    return replace(task, pool=pool, test=np.delete(test, [*alike])), len(alike), unreadable
+    left_out = dict(look_alikes=len(alike), pairs=pictures(*sets, alike.items()), unreadable=unreadable)
+    return replace(task, pool=pool, test=np.delete(test, [*alike])), left_out

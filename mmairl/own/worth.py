@@ -254,6 +254,7 @@ def worth(
     weights = [weights] if isinstance(weights, str | Path) else weights
     starts = dict(zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights)))
     comparison = Comparison(task, out, starts, method, seed, batch, workers, options or {})
+    comparison.config(SIZES[0])  # what is wrong with the method or the options is said before anything is written
     claim(out, comparison.identity(), ('worth.json',))
     lay_out(task, out / 'images')
     chosen = comparison.planned(size, epochs, minutes)
@@ -267,11 +268,11 @@ def worth(
         of = network(own[name][0]) if name in own else comparison.untrained(name, chosen.size)
         x = comparison.features(*of)
         if name == RAW:
-            task, alike, unreadable = testable(task, x, workers or 0)
+            task, left_out = testable(task, x, workers or 0)
             points = draw(task.y, task.pool, seed, chosen.draws)
         right[name] = recognised_by_draw(prepared(np.nan_to_num(x), task.pool), task.y, points, task.test)
     record = recorded(task, right, np.array([*points]), own, seed)
-    record |= dict(margin=MARGIN, look_alikes=alike, unreadable=unreadable, plan=msgspec.to_builtins(chosen))
+    record |= dict(margin=MARGIN, **left_out, plan=msgspec.to_builtins(chosen))
     write_json(out / 'worth.json', record)
     return Worth(record, write_worth_page(record, out / 'worth.html'))
 

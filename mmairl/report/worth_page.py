@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mmairl.report.charts import chart
-from mmairl.report.page import write_page
+from mmairl.report.page import fill, write_page
 from mmairl.report.table import html_table
 
 CURVE = ('accuracy', 'low', 'high')
@@ -32,6 +32,7 @@ def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
         saving=saving(record),
         table=html_table(columns, rows),
         place=place,
+        twins=fill('pictures.html', pairs=record['pairs'], neighbours=()) if record['pairs'] else '',
     )
 
 

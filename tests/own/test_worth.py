@@ -119,6 +119,13 @@ def test_too_few_images_and_one_group_a_class_are_a_sentence_before_anything_is_
     assert not out.exists()
 
 
+def test_a_wrong_method_or_option_does_not_claim_the_folder(images, tmp_path):
+    for wrong in (dict(method='mocov9'), dict(options={'modell.x': 1})):
+        with pytest.raises(UserError, match='did you mean'):
+            mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **wrong)
+        assert not (tmp_path / 'out').exists()
+
+
 def test_a_class_that_cannot_be_read_is_a_sentence(images, tmp_path, monkeypatch):
     monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
     for number in range(0, 40, 2):
@@ -146,6 +153,8 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
     parts = split['learned_from'], split['tested_on'], record['look_alikes'], split['pretrained_on']
     assert parts == (19, 19, 1, 70) and record['unreadable'] == [broken.name]
     assert f'cannot be read and are left out, first {broken.name}' in found.page.read_text()
+    assert [[Path(name).name for _, name in pair] for pair in record['pairs']] == [[copy.name, original.name]]
+    assert found.page.read_text().count('class="pair"') == 1
     assert found.record['candidates']['raw pixels']['accuracy'][-1] == 100
     shown = re.search(r'<h1>(.*?)</h1><p class="lead">(.*?)</p>', found.page.read_text()).groups()
     assert ' '.join(shown).replace('. ', ': ', 1).lower() == str(found).lower().replace('<', '&lt;')
