@@ -1,12 +1,16 @@
 """Drawn domains have what their knobs say, and the report counts what was right."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from mmairl.data.splits import groups_of
 from mmairl.files import write_json
 from projects.worth.domains import DOMAINS, SIDE, draw
+from projects.worth.photographs import LABELLED, cut
 from projects.worth.truth import report
 
 
@@ -39,3 +43,14 @@ def test_the_report_counts_answers_by_the_truth(tmp_path, capsys):
         write_json(tmp_path / f'{number:02}/seed_0/truth.json', dict(**said, word=word, scores=scores))
     report(tmp_path)
     assert '2 right, 2 wrong, 1 not decided of 5' in capsys.readouterr().out
+
+
+def test_a_photograph_is_cut_into_patches_whose_names_say_their_region(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (530, 600), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / 'brick.png')
+    lines = cut(tmp_path / 'brick.png', tmp_path / 'images')
+    assert len(lines) == len(set(lines)) == LABELLED and lines[0] == 'brick_r00_000.png,brick'
+    names = sorted(path.name for path in (tmp_path / 'images').iterdir())
+    assert Counter(groups_of(names, r'(\w+_r\d+)_')) == {f'brick_r{region:02}': 16 for region in range(16)}
+    last = np.asarray(Image.open(tmp_path / 'images/brick_r15_255.png'))
+    assert (last == pixels[9 + 480 : 9 + 512, 44 + 480 : 44 + 512]).all()
