@@ -18,7 +18,6 @@ from mmairl.registry import MODELS
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row
 
-MEASURED = 'mocov2plus_r50_200e.py'  # the config that a scale's rate is of
 BYTES = 4
 # FLOPs in the time of a byte from memory, in float32: by their data sheets 17 of a V100 and 10 of an A100; not measured.
 BALANCE = 15
@@ -35,7 +34,7 @@ class Cost:
 
 def cost(cfg: Config, scale: Scale) -> Cost:
     kept = cfg.default_hooks.checkpoint.get('max_keep_ckpts', -1)
-    own, usual = work_per_image(cfg), work_per_image(resolve(Row('', MEASURED), scale))
+    own, usual = work_per_image(cfg), work_per_image(resolve(Row('', scale.rate_of), scale))
     share = own.time / usual.time if own and usual else 1.0
     seen = epochs(cfg, scale.images)
     hours = seen * scale.images * share / scale.rate / 3600

@@ -28,9 +28,10 @@ class Scale(Declared, frozen=True):
     """Numbers that make a full-size config smaller; what is left out stays as the paper has it."""
 
     text: str
-    rate: float  # images a second and device of a MoCo v2+ step
+    rate: float  # images a second and device of a step of `rate_of`
     rate_source: str
     images: int  # in the training set
+    rate_of: str = 'mocov2plus_r50_200e.py'
     merge: dict[str, Any] = {}  # into every config
     parts: dict[str, dict[str, Any]] = {}  # of the network, by type: keys to set
     replace: dict[str, Any] = {}  # in every config

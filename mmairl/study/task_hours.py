@@ -10,7 +10,7 @@ from mmengine.config import Config
 from mmairl.evaluation.protocol import ON_FEATURES
 from mmairl.evaluation.sets import innermost
 from mmairl.study.measure import data_of, is_local, recipe
-from mmairl.study.plan import MEASURED, counted_work, work_per_image
+from mmairl.study.plan import counted_work, work_per_image
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row, Study
 
@@ -39,7 +39,7 @@ def task_hours(
     Protocols on the features of one data set share them. None where only the data themselves tell how many images they are.
     A task that is tuned has so many `trials` in place of its recipe's.
     """
-    usual = work_per_image(resolve(Row('', MEASURED), scale))
+    usual = work_per_image(resolve(Row('', scale.rate_of), scale))
     rate = usual.time * scale.rate if usual else 0
     hours, extracted = {}, set()
     for task in tasks:
