@@ -177,6 +177,9 @@ def outdated(folder: Path, result: Result, asked: Asked) -> str:
         weights = asked.untrained or read_backbone(str(checkpoint))
     except UserError as error:
         return f'checkpoint ({UNKNOWN}{error})'
+    for task, trials in asked.tuned.items():
+        if task in result.labels and not is_local(task) and result.tuned.get(task, {}).get('trials') != list(trials):
+            return f'{task}: its trials'
     for task in filter(is_local, result.scores):
         cfg, protocol, settings = settings_of(task, folder, asked)
         here = identity_of(cfg, protocol, weights, settings, result.made, known_data)

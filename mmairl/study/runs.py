@@ -30,6 +30,7 @@ from mmairl.study.search import FIRST, Search, Tune, trial_options
 from mmairl.study.spec import Row, Study
 from mmairl.study.stored import Asked, Chosen, Result
 from mmairl.study.trials import trial_counts
+from mmairl.transfer.tasks import require_platform
 
 # Of a run that has failed; what torchrun says below it is left out. Python's and grep's patterns in one.
 LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
@@ -179,11 +180,15 @@ def _of_seed(
 
 def _of_recipe(tune: Tune, row: Row, cfg: Config, task: str, number: int) -> tuple[dict[str, Any], ...]:
     """Return the trials of a task's recipe: the same relative points for every row."""
-    if task.partition('@')[0] not in BY_TRAINING:
+    if not is_local(task):
+        require_platform([task])
+    own = recipe(cfg, task)
+    if task.partition('@')[0] not in BY_TRAINING and 'held_out' not in own:
         raise UserError(
-            f"`tune` is for {' and '.join(BY_TRAINING)}, which train a classifier, and not for '{task}'; leave it out"
+            f"`tune` is for tasks that train and have images to choose by, {', '.join(BY_TRAINING)}, scenes_det and scenes_seg, "
+            f"and not for '{task}'; leave it out"
         )
-    return tuple(trial_options(tune, row, recipe(cfg, task), number, tune.trials))
+    return tuple(trial_options(tune, row, own, number, tune.trials))
 
 
 def _plan_search(

@@ -109,14 +109,17 @@ def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
 
 def transfer(folder: Path, gpus: int) -> None:
     """Add the tasks on mmdet and mmseg to the run's result; each is resumed and kept in a folder of its own."""
-    from mmairl.transfer.run import Place, prepare, run_task  # needs the platforms
+    from mmairl.transfer.run import Place, prepare, run_task, tune_task  # needs the platforms
 
     asked, result = read_json(folder / 'asked.json', Asked), read_json(folder / 'result.json', Result)
     place = Place(Path('.').absolute(), folder / f'transfer_{result.sha256[:16]}', gpus)
     start, depth = prepare(str(folder / result.checkpoint), 'student', None, place)
     for task in asked.tasks:
         if not is_local(task) and task not in result.labels:
-            scores = run_task(task, start, depth, place)
+            options = {}
+            if trials := asked.tuned.get(task):
+                options, result.tuned[task] = tune_task(task, start, depth, place, trials)
+            scores = run_task(task, start, depth, place, options)
             result.scores.update(scores)
             result.labels.update({task: task, **{name: name for name in scores}})
             write_json(folder / 'result.json', result)

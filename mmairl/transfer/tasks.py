@@ -12,8 +12,8 @@ class Task:
     """A protocol of evaluate.py on ImageNet, or a detection or segmentation run.
 
     `config` has a place for the depth; `data` are the paths that must be there; `scores` maps the paper's columns (or, where it
-    has none, a name) to what the run calls the score, which `factor` makes a percentage unless it is one of `plain`. Data that
-    are `drawn` lie in the user's cache, and the network of such a task is that of the weights, at their width.
+    has none, a name) to what the run calls the score, which `factor` makes a percentage unless it is one of `plain`. Without
+    `depths` it is for all; without `data` the config draws them.
     """
 
     config: str
@@ -23,7 +23,10 @@ class Task:
     protocol: str | None = None
     factor: float = 100
     plain: tuple[str, ...] = ()  # such as metres
-    drawn: bool = False
+
+    def times(self, column: str) -> float:
+        """Return what makes the score of a column what the papers print."""
+        return 1 if column in self.plain else self.factor
 
 
 VOC07, VOC12, COCO = 'data/VOCdevkit/VOC2007', 'data/VOCdevkit/VOC2012', ('data/coco/annotations',)
@@ -58,12 +61,9 @@ TASKS = {
         'transfer/voc2012_fcn_r{depth}_30k', (f'{VOC12}/SegmentationClass',), {'voc2012_miou': 'mIoU'}, (50,), factor=1
     ),
     'scenes_det': Task(
-        'transfer/scenes_det',
-        ('data/scenes',),
-        {'scenes_ap50': 'coco/bbox_mAP_50', 'scenes_ap': 'coco/bbox_mAP'},
-        drawn=True,
+        'transfer/scenes_det', (), {'scenes_ap50': 'coco/bbox_mAP_50', 'scenes_ap': 'coco/bbox_mAP'}, ()
     ),
-    'scenes_seg': Task('transfer/scenes_seg', ('data/scenes',), {'scenes_miou': 'mIoU'}, factor=1, drawn=True),
+    'scenes_seg': Task('transfer/scenes_seg', (), {'scenes_miou': 'mIoU'}, (), factor=1),
     'nyuv2': Task(
         'transfer/nyuv2_depth_r{depth}_7500', ('data/nyu/images',), NYU, (50,), plain=('nyuv2_rms', 'nyuv2_rel')
     ),
@@ -72,13 +72,13 @@ TASKS = {
 
 def lacking(task: Task, root: Path) -> list[Path]:
     """The data that is not there."""
-    return [root / path for path in task.data if not (task.drawn or (root / path).exists())]
+    return [root / path for path in task.data if not (root / path).exists()]
 
 
 def config_of(name: str, depth: int) -> Path:
     """The config of a task for a backbone of this depth; one of evaluate.py is for every depth."""
     task = TASKS[name]
-    if depth not in task.depths and not (task.protocol or task.drawn):
+    if task.depths and depth not in task.depths and not task.protocol:
         raise UserError(f'{name} has configs for ResNet-{task.depths}, not for ResNet-{depth}; leave the task out')
     return home() / 'configs' / f'{task.config.format(depth=depth)}.py'
 

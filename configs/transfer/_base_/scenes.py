@@ -1,5 +1,11 @@
-# Drawn scenes of 96 pixels (mmairl/transfer/scenes.py): 400 to train on, 300 to test on, steps of 8, a minute or two of a
-# core. tools/transfer.py draws them, and gives the backbone the depth and the width of its checkpoint.
+# Drawn scenes of 96 pixels (projects/normrescale/scenes.py): 400 to train on, 300 to test on, steps of 8, a minute or two of a
+# core. tools/transfer.py draws them, and gives the backbone the depth and the width of its checkpoint. A study that tunes the
+# rate chooses it on two halves of 150 more.
+scenes_imports = dict(
+    imports=['mmairl.transfer', 'mmairl.hooks.checkpoint', 'mmairl.hooks.batchnorm', 'projects.normrescale.scenes'],
+    allow_failed_imports=False,
+)
+drawn = dict(type='drawn_scenes')
 scenes = 'data/scenes/'
 kinds = ('disc', 'ring', 'square', 'frame', 'triangle', 'plus', 'star', 'crescent', 'bar', 'ell', 'heart', 'arrow')
 labels = ('background', *kinds)

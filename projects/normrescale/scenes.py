@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
+from mmengine.registry import FUNCTIONS
 from PIL import Image
 
 from mmairl.data import shapes
@@ -18,13 +19,14 @@ from mmairl.files import explained_disk_errors, write_json
 from mmairl.machine import cache
 
 SIZE = 96
-COUNTS = dict(train=400, test=300)
+COUNTS = dict(train=400, test=300, half_0=150, half_1=150)  # the halves choose among trials
 COPIES = (2, 5)
 RADIUS = (7, 15)  # pixels
 REACH = 1.2  # radii from the centre of a shape to its farthest point
 Scene = tuple[Image.Image, np.ndarray, np.ndarray]
 
 
+@FUNCTIONS.register_module()
 def drawn_scenes() -> Path:
     """The folder of the user's cache that has `data/scenes`, drawn where it is missing or was not finished."""
     version = hashlib.sha256(b''.join(Path(file).read_bytes() for file in (__file__, shapes.__file__))).hexdigest()[:8]

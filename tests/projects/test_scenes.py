@@ -14,9 +14,9 @@ from mmairl.configs import load_config
 from mmairl.data.shapes import KINDS
 from mmairl.registry import MODELS
 from mmairl.transfer import run as transfer_run
-from mmairl.transfer import scenes
-from mmairl.transfer.run import Place, prepare, run_task
+from mmairl.transfer.run import Place, prepare, run_task, tune_task
 from mmairl.transfer.tasks import TASKS, config_of, lacking
+from projects.normrescale import scenes
 
 
 def test_boxes_enclose_what_the_masks_say_and_a_scene_is_drawn_alike_again(tmp_path):
@@ -49,13 +49,13 @@ def test_configs_name_the_kinds_and_the_scenes_are_never_lacking(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_narrow_resnet_goes_through_both_tasks(tmp_path, monkeypatch):
-    """The drawn files are found in the cache, and the models take the width of the weights."""
+def test_a_narrow_resnet_goes_through_both_tasks_at_the_best_of_two_rates(tmp_path, monkeypatch):
+    """The drawn files are found in the cache, the models take the width of the weights, and a rate that diverges is the worst."""
     backbone = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=16, base_channels=16))
     weights = {f'backbone.{key}': value for key, value in backbone.state_dict().items()}
     torch.save(dict(meta={}, state_dict=weights), tmp_path / 'narrow.pth')
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-    monkeypatch.setattr(scenes, 'COUNTS', dict(train=8, test=4))
+    monkeypatch.setattr(scenes, 'COUNTS', dict(train=8, test=4, half_0=2, half_1=3))
     monkeypatch.setattr('mmairl.transfer.tasks.home', lambda: tmp_path)
 
     def in_this_process(folder, processes):
@@ -72,5 +72,10 @@ def test_a_narrow_resnet_goes_through_both_tasks(tmp_path, monkeypatch):
         cfg.custom_hooks[0].batches = 1
         cfg.dump(str(tmp_path / f'configs/{name}.py'))
         monkeypatch.setitem(TASKS, name, dataclasses.replace(TASKS[name], config=name))
-        scores = run_task(name, start, depth, place)
+        rates = [{}, {'optim_wrapper.optimizer.lr': 1e30}]  # the second diverges
+        best, kept = tune_task(name, start, depth, place, rates)
+        assert kept['halves'].keys() == {'trial_0', 'trial_1'} and kept['trials'] == rates
+        assert all(len(of) == 2 and all(0 <= one <= 100 for one in of) for of in kept['halves'].values())
+        assert best == rates[int(kept['chosen'][-1])] and kept['held_out'][kept['chosen']] == max(kept['held_out'].values())
+        scores = run_task(name, start, depth, place, best)
         assert set(scores) == set(TASKS[name].scores) and all(0 <= one <= 100 for one in scores.values())
