@@ -185,8 +185,8 @@ def _of_recipe(tune: Tune, row: Row, cfg: Config, task: str, number: int) -> tup
     own = recipe(cfg, task)
     if task.partition('@')[0] not in BY_TRAINING and 'held_out' not in own:
         raise UserError(
-            f"`tune` is for tasks that train and have images to choose by, {', '.join(BY_TRAINING)}, scenes_det and scenes_seg, "
-            f"and not for '{task}'; leave it out"
+            f'`tune` is for {", ".join(BY_TRAINING)}, and tasks whose config has `held_out` images to choose by, and not '
+            f"for '{task}'; leave it out"
         )
     return tuple(trial_options(tune, row, own, number, tune.trials))
 

@@ -50,7 +50,7 @@ def test_configs_name_the_kinds_and_the_scenes_are_never_lacking(tmp_path):
 
 @pytest.mark.slow
 def test_a_narrow_resnet_goes_through_both_tasks_at_the_best_of_two_rates(tmp_path, monkeypatch):
-    """The drawn files are found in the cache, the models take the width of the weights, and a rate that diverges is the worst."""
+    """Drawn files are found in the cache, models take the width of the weights, and a rate that diverges is the worst."""
     backbone = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=16, base_channels=16))
     weights = {f'backbone.{key}': value for key, value in backbone.state_dict().items()}
     torch.save(dict(meta={}, state_dict=weights), tmp_path / 'narrow.pth')
@@ -76,6 +76,8 @@ def test_a_narrow_resnet_goes_through_both_tasks_at_the_best_of_two_rates(tmp_pa
         best, kept = tune_task(name, start, depth, place, rates)
         assert kept['halves'].keys() == {'trial_0', 'trial_1'} and kept['trials'] == rates
         assert all(len(of) == 2 and all(0 <= one <= 100 for one in of) for of in kept['halves'].values())
-        assert best == rates[int(kept['chosen'][-1])] and kept['held_out'][kept['chosen']] == max(kept['held_out'].values())
+        assert best == rates[int(kept['chosen'][-1])] and kept['held_out'][kept['chosen']] == max(
+            kept['held_out'].values()
+        )
         scores = run_task(name, start, depth, place, best)
         assert set(scores) == set(TASKS[name].scores) and all(0 <= one <= 100 for one in scores.values())

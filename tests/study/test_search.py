@@ -260,7 +260,7 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
     assert [dict(of) for of in recipe.trials] == [dict(of) for of in asked[0]]
     assert all(own / 8 <= rate <= own * 8 for rate in options)
     with pytest.raises(
-        UserError, match="`tune` is for linear and finetune, which train a classifier, and not for 'knn'"
+        UserError, match="`tune` is for linear, finetune, and tasks whose config has `held_out` .* not for 'knn'"
     ):
         wrong = read_study(written(tmp_path, tune=dict(knn=tune)))
         lay_out(wrong, resolved(wrong, 'demo'), (0,), ('knn',), tmp_path / 'other')

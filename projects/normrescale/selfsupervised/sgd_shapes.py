@@ -22,5 +22,6 @@ param_scheduler = [
 train_cfg = dict(max_epochs=epochs)
 default_hooks = dict(checkpoint=dict(interval=epochs))
 recipes = dict(
-    linear='projects/normrescale/supervised/linear_few.py', finetune='projects/normrescale/selfsupervised/finetune_few.py'
+    linear='projects/normrescale/supervised/linear_few.py',
+    finetune='projects/normrescale/selfsupervised/finetune_few.py',
 )
