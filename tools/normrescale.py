@@ -53,6 +53,8 @@ def parse_args() -> argparse.Namespace:
 def main() -> None:
     args = parse_args()
     if args.advise:
+        if args.out or args.constant:
+            raise UserError('--advise writes nothing and rescales nothing; leave out the file to write and --constant')
         advise(args)
         return
     if not args.out or not (args.anchor or args.constant):
@@ -95,6 +97,8 @@ def advise(args: argparse.Namespace) -> None:
             print(
                 f'if {args.rate:g} suits {args.anchor}, the gains predict {lower:.2g} for this one: search from there up'
             )
+        else:
+            print('no rate is predicted, for this one or the anchor has no gains of batch norm')
     else:
         print(
             'for a predicted rate give --anchor, a network that your recipe suits, and --rate, the rate of that recipe'
