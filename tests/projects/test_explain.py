@@ -10,26 +10,20 @@ import torch
 from mmengine.config import Config
 from mmengine.model import BaseModel
 from mmengine.optim import build_optim_wrapper
-from msgspec.structs import replace
 from study.small_runs import START, recorded
-from torch import Tensor, nn
+from torch import Tensor
 
 from mmairl.configs import home, load_config
 from mmairl.data.views import normalised
-from mmairl.evaluation.backbone import load_backbone
 from mmairl.hooks.momentum import MomentumHook
-from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS
 from mmairl.study.factors import changed
-from mmairl.study.given import facts_of
 from mmairl.study.guard import at_scale, compare, require_fair
 from mmairl.study.numbers.attribution import attribute
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Study, read_study
-from mmairl.weights.read import read_backbone
 from projects.benchmark.of_lightly import LightlyBYOL, byol_step
 from projects.benchmark.step import copy_weights, quiet, training_loop
-from projects.parity.compare import source
 
 STUDIES = {'lightly': 'explain_lightly', 'solo': 'explain_sololearn'}
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
@@ -97,43 +91,28 @@ def moves_of_lightly() -> Moves:
 
 def moves_of_solo_learn() -> Moves:
     """Its loss, LARS and teacher, and its network; gradients of four parts of a batch are accumulated, as in its recipe."""
-    pytest.importorskip('torchmetrics', reason='solo-learn imports torchmetrics, which is not installed')
     try:
-        lars, loss, updater = (source('solo', f'{file}.py') for file in ('utils/lars', 'losses/byol', 'utils/momentum'))
+        from projects.judge import sololearn_byol
     except ModuleNotFoundError as error:
         pytest.skip(f'no code of solo-learn to step beside: {error}')
+
     ours, optimizer = network('solo', 1)
-    encoder, parts = ours.backbone, []
-    for neck in (ours.projector.mlp, ours.predictor.mlp):
-        hidden, last = neck[0], neck[3]
-        norm = nn.BatchNorm1d(hidden.out_features).double()
-        parts.append(nn.Sequential(hidden, norm, nn.ReLU(), last))
-    for norm in [module for module in encoder.modules() if hasattr(module, 'replicas')]:
+    for norm in [module for module in ours.backbone.modules() if hasattr(module, 'replicas')]:
         norm.replicas = 1  # plain batch norm of a part of the batch
-    student = nn.ModuleList([encoder, *parts]).train()
-    teacher = copy.deepcopy(student[:2]).requires_grad_(False)
-    told = optimizer.optimizer
-    sgd = torch.optim.SGD(student.parameters(), told.lr, told.momentum, weight_decay=told.weight_decay)
-    wrapped = lars.LARSWrapper(sgd, eta=told.eta, exclude_bias_n_norm=True)
-    follow = updater.MomentumUpdater(TAU)
-    mean, std = (torch.tensor(values, dtype=torch.float64).view(3, 1, 1) for values in (MEAN, STD))
+    theirs = sololearn_byol.SoloBYOL(copy.deepcopy(ours.backbone), 128, 256, 64).double().train()
+    for online, own in ((theirs.projector, ours.projector), (theirs.predictor, ours.predictor)):
+        for place in (0, 3):
+            online[place].load_state_dict(own.mlp[place].state_dict())
+    theirs.momentum_projector.load_state_dict(theirs.projector.state_dict())
+    wrapped, teacher = theirs.optimizer(optimizer.optimizer.lr), sololearn_byol.TEACHER.MomentumUpdater(TAU)
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (MEAN, STD))
     views = [normalised(view, mean, std).double() for view in batch()['inputs']]
+    weights = dict(first=theirs.encoder.conv1.weight, last=list(theirs.encoder.parameters())[-1])
 
     def step() -> dict[str, Tensor]:
-        weights = dict(first=encoder.conv1.weight, last=list(encoder.parameters())[-1])
-        before, total = {name: weight.detach().clone() for name, weight in weights.items()}, 0.0
-        wrapped.zero_grad()
-        for shares in zip(*(view.chunk(4) for view in views)):
-            queries = [student[2](student[1](pooled(encoder(share)))) for share in shares]
-            with torch.no_grad():
-                keys = [teacher[1](pooled(teacher[0](share))) for share in shares]
-            part = sum(loss.byol_loss_func(query, key) for query, key in zip(reversed(queries), keys)) / 4
-            part.backward()
-            total += part.detach()
-        wrapped.step()
-        for one, other in zip(student[:2], teacher):
-            follow.update(one, other)
-        return dict(loss=total, **{name: weight.detach() - before[name] for name, weight in weights.items()})
+        before = {name: weight.detach().clone() for name, weight in weights.items()}
+        loss = theirs.step(views, wrapped, teacher)
+        return dict(loss=loss, **{name: weight.detach() - before[name] for name, weight in weights.items()})
 
     return list(walk(step, wrapped.param_groups))
 
@@ -162,25 +141,6 @@ def test_the_ends_are_rows_and_their_views_are_ours_and_byols_pair(name):
     )
     assert changed(ours, plain) == [] and 'train_dataloader.dataset.views' not in changed(theirs, pair)
     assert 'train_dataloader.dataset.views' in changed(ours, pair) and study(name).design.resolution == 4
-
-
-def test_lightlys_own_training_is_as_long_and_fast_as_the_end_in_its_name_and_is_judged(tmp_path, monkeypatch):
-    pytest.importorskip('lightly', reason='lightly is not installed, so there is no training by its code')
-    from projects.judge import lightly_byol
-
-    cfg = config('lightly', 1)
-    told = cfg.optim_wrapper.optimizer.lr, cfg.default_hooks.momentum.base
-    assert told == pytest.approx((lightly_byol.RATE, lightly_byol.TAU))
-    for theirs, ours in zip(lightly_byol.views().transforms, cfg.model.data_preprocessor.views):
-        crop, *_, blur, solarize, _, _ = theirs.transform.transforms
-        told = {step['type']: step for step in ours}
-        assert tuple(crop.scale) == tuple(told['RandomResizedCrop']['scale'])
-        assert (blur.prob, solarize.prob) == (told['GaussianBlur']['p'], told['Solarize']['p'])
-    monkeypatch.setattr(lightly_byol, 'SCALE', replace(lightly_byol.SCALE, batch=8))
-    torch.save(lightly_byol.train(0, batch()['inputs'][0], 2), tmp_path / 'a.ckpt')
-    assert facts_of(str(tmp_path / 'a.ckpt'))['steps'] == '4'
-    student, teacher = (load_backbone(cfg, read_backbone(tmp_path / 'a.ckpt', part)) for part in ('student', 'teacher'))
-    assert 0 < (student.conv1.weight - teacher.conv1.weight).abs().max() < 0.1
 
 
 @pytest.mark.parametrize('name', list(STUDIES))
