@@ -22,8 +22,10 @@ FLOOR = dict(pixels='raw pixels', random='random initialisation')
 def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, dict[str, Config], list[str]]:
     """Return the study as it runs at a scale, with the scale's null rows, its configs, and what is left out.
 
-    A row that the scale makes equal to another would tell noise as a factor's effect: it is left out, with a sentence.
+    A row that the scale makes equal to another would tell noise as a factor's effect: it is left out, with a sentence. So is a
+    factor of a cross whose levels the scale makes equal.
     """
+    study, said = without_empty_factors(study, scale)
     configs = {row.name: resolve(row, scale) for row in study.rows}
     require_distinct(study.rows)
     first: dict[Any, str] = {}
@@ -33,7 +35,7 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, d
         key = row.rescaled or row.along or row.untrained or (row.weights and row.name) or same_run(configs[row.name])
         if (same := first.setdefault(key, row.name)) != row.name:
             equal[row.name] = same
-    said = [f"'{name}' is left out: at {scale.name} it would run as '{same}' does" for name, same in equal.items()]
+    said += [f"'{name}' is left out: at {scale.name} it would run as '{same}' does" for name, same in equal.items()]
     rows = tuple(_renamed(row, equal) for row in study.rows if row.name not in equal)
     if equal and (study.design or not sum(row.trains for row in rows) > 1):
         raise UserError(
@@ -45,6 +47,20 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, d
             configs[FLOOR[kind]] = configs[rows[0].name]
     looks = tuple(replace(look, rows=tuple(equal.get(name, name) for name in look.rows)) for look in study.look)
     return replace(study, rows=rows, look=looks), {row.name: configs[row.name] for row in rows}, said
+
+
+def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]:
+    """Return a crossed study without the factors whose levels are one at this scale, and a sentence for each."""
+    empty = []
+    for factor in study.cross.factors if study.cross else ():
+        rows = [replace(study.rows[0], options={**study.rows[0].options, **of}) for of in factor.levels.values()]
+        if len({same_run(resolve(row, scale)) for row in rows}) == 1:
+            empty.append(factor.name)
+    if not empty or len(empty) == len(study.cross.factors):
+        return study, []
+    cross = study.cross.without(empty)
+    said = [f"the factor '{name}' is left out: at {scale.name} its levels are the same" for name in empty]
+    return replace(study, cross=cross, rows=tuple(cross.rows())), said
 
 
 def _renamed(row: Row, equal: Mapping[str, str]) -> Row:

@@ -35,6 +35,7 @@ class Scale(Declared, frozen=True):
     merge: dict[str, Any] = {}  # into every config
     parts: dict[str, dict[str, Any]] = {}  # of the network, by type: keys to set
     replace: dict[str, Any] = {}  # in every config
+    without: tuple[str, ...] = ()  # keys of a config that none keeps
     data: dict[str, Any] | None = None  # in place of the images that the config's data set is made of
     views: dict[str, dict[str, Any]] = {}  # by transform: keys to set
     views_on_device: bool = False
@@ -72,6 +73,8 @@ def resolve(row: Row, scale: Scale) -> Config:
     for key, value in copy.deepcopy(scale.replace).items():
         cfg[key] = value
     cfg.merge_from_dict(copy.deepcopy(scale.merge))
+    for key in scale.without:
+        cfg.pop(key, None)
     for part in cfg.model.values():
         if isinstance(part, dict):
             part.update(copy.deepcopy(scale.parts.get(part.get('type'), {})))

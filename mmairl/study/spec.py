@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -102,6 +102,7 @@ class Cross(Declared, frozen=True):
     config: str
     factors: Annotated[tuple[Factor, ...], Meta(min_length=1)]
     fraction: str | float | None = None
+    levels: tuple[tuple[int, ...], ...] = ()  # in place of a fraction: the levels of each row, by their numbers
     interactions: tuple[Annotated[tuple[str, ...], Meta(min_length=2, max_length=2)], ...] = ()
 
     def __post_init__(self) -> None:
@@ -124,6 +125,8 @@ class Cross(Declared, frozen=True):
     @property
     def combinations(self) -> list[tuple[int, ...]]:
         """The levels of each row, by their numbers."""
+        if self.levels:
+            return list(self.levels)
         if self.fraction is None:
             return list(product(*(range(len(factor.levels)) for factor in self.factors)))
         count = len(self.factors)
@@ -132,6 +135,18 @@ class Cross(Declared, frozen=True):
             raise UserError(f"the `fraction` is '{self.fraction}'; give one of {', '.join([*known][::2])}")
         effects = [(place,) for place in range(count)] + [tuple(map(self.names.index, of)) for of in self.interactions]
         return fraction_rows(count, known[str(self.fraction)], effects)
+
+    def without(self, names: Collection[str]) -> 'Cross':
+        """Return the same rows without some factors, each once: a fraction that is projected on the others."""
+        kept = [place for place, name in enumerate(self.names) if name not in names]
+        levels = dict.fromkeys(tuple(row[place] for place in kept) for row in self.combinations)
+        return replace(
+            self,
+            factors=tuple(self.factors[place] for place in kept),
+            fraction=None,
+            levels=tuple(levels),
+            interactions=tuple(pair for pair in self.interactions if not set(pair) & set(names)),
+        )
 
     @property
     def design(self) -> Design | None:

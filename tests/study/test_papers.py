@@ -144,6 +144,7 @@ def test_every_item_of_the_papers_has_a_study_a_command_or_a_reason():
         'explain_sololearn',
         'judge_example',
         'judge_lightly',
+        'judge_sololearn',
         'longer_lars',
         'methods',
         'normrescale_worth',
