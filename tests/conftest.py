@@ -1,4 +1,4 @@
-"""What the tests share: the real config at toy size, on views that are fixed tensors."""
+"""Fixtures of all tests: the real config at toy size, on views that are fixed tensors."""
 
 import gc
 import json
@@ -46,7 +46,7 @@ def run_tool(monkeypatch):
 
 @pytest.fixture(autouse=True, scope='module')
 def _let_go() -> Iterator[None]:
-    """Of the runs of a file, whose networks and data workers would stay until Python comes round to collecting them."""
+    """End the runs of a file, whose networks and data workers would stay until Python comes round to collecting them."""
     yield
     toy.end_workers()
     gc.collect()

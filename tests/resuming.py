@@ -31,7 +31,7 @@ CASES = {
 
 
 class LeftInTheMiddle(Exception):
-    """What ends the interrupted run."""
+    """Ends the interrupted run."""
 
 
 @HOOKS.register_module(force=True)

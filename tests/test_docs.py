@@ -127,7 +127,7 @@ def check_tool(script: str, words: list[str], made: set[str]) -> None:
 
 
 def parse(script: str, words: list[str]) -> argparse.Namespace:
-    """What the tool's own parser makes of the words; the tool itself is not run."""
+    """Return what the tool's own parser makes of the words; the tool itself is not run."""
     real = argparse.ArgumentParser.parse_args
 
     def stop(self: argparse.ArgumentParser, args: list[str] | None = None, namespace=None) -> None:
@@ -250,7 +250,7 @@ RUN = {
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Where a reader has the clone's folders and writes files of his own."""
+    """Make a folder where a reader has the clone's folders and writes files of his own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv('COLUMNS', '120')

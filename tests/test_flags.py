@@ -1,4 +1,4 @@
-"""What command lines take: numbers in their range, devices that are there, and options of a config."""
+"""Command lines take numbers in their range, devices that are there, and options of a config."""
 
 import argparse
 

@@ -22,7 +22,7 @@ def double():
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
-    """What two processes make of each case, and where."""
+    """Return what two processes make of each case, and where."""
     folder = tmp_path_factory.mktemp('two')
     run_processes(2, script.__file__, folder)
     return torch.load(folder / 'two.pth', weights_only=True), folder
@@ -30,7 +30,7 @@ def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
 
 @pytest.fixture(scope='module')
 def one(tmp_path_factory, double):
-    """What one process makes of it."""
+    """Return what one process makes of it."""
     folder = tmp_path_factory.mktemp('one')
     return cache(lambda case: script.train(case, str(folder / case), 'none'))
 

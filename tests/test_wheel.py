@@ -69,7 +69,7 @@ sys.path[:] = [path for path in sys.path if path not in ({root!r}, {root!r} + '/
 
 
 def elsewhere(code: str, installed: Path, folder: Path) -> str:
-    """What a program prints that has the installed package and not the checkout."""
+    """Return what a program prints that has the installed package and not the checkout."""
     env = {**os.environ, 'PYTHONPATH': str(installed), 'OMP_NUM_THREADS': '1'}
     said = shell(sys.executable, '-W', 'ignore', '-c', BLOCKED.format(root=str(ROOT)) + code, cwd=folder, env=env)
     return said.strip().splitlines()[-1]
@@ -93,7 +93,7 @@ def test_the_wheel_holds_all_of_the_package_and_names_what_it_needs(wheel):
 
 
 def shipped() -> list[Path]:
-    """What mim looks for: every file git would keep of configs, tools and projects."""
+    """mim looks for every file git would keep of configs, tools and projects."""
     found = [path for name in ('configs', 'tools', 'projects') for path in (ROOT / name).rglob('*')]
     return [path for path in found if path.is_file() and '__pycache__' not in path.parts]
 

@@ -1,4 +1,4 @@
-"""What networks of other code share with our rows at a scale, and the command line that trains them from a few seeds."""
+"""Networks of other code at the size of our rows at a scale, and the command line that trains them from a few seeds."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What the tests of data sets share."""
+"""Fixtures of the tests of data sets."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from mmairl.data import reading
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch) -> None:
-    """Where images of shards were found is kept for this test alone."""
+    """Keep for this test alone where images of shards were found."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
 

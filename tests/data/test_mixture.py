@@ -32,7 +32,7 @@ COUNTS = [21, 15, 203]
 
 
 class Sizes:
-    """What the sampler asks of a Mixture: sets of these sizes, in shards of ten images."""
+    """Answer what the sampler asks of a Mixture: sets of these sizes, in shards of ten images."""
 
     def __init__(self) -> None:
         self.bounds, self.per_epoch = np.cumsum([0, *SIZES]), np.array(COUNTS)

@@ -200,7 +200,7 @@ STEPS = [
 @pytest.mark.parametrize('channels', (1, 2, 5))
 @pytest.mark.parametrize('step', STEPS, ids=lambda step: step['type'])
 def test_each_channel_is_changed_as_a_grey_image_in_rgb_in_a_worker_and_on_the_device(step, channels):
-    """Of RGB, test_transforms.py holds it against torchvision. The weights of its grey add up to 0.9999."""
+    """For RGB, test_transforms.py holds it against torchvision. The weights of its grey add up to 0.9999."""
     ((operation,),) = build_views([[step]])
 
     def drawn(make: Callable, images: torch.Tensor, seed: int) -> torch.Tensor:

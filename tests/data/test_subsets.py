@@ -1,4 +1,4 @@
-"""Which images a subset keeps, under which labels; lists as they are published; trees worked by hand."""
+"""The images that a subset keeps, and their labels; lists as they are published; trees worked by hand."""
 
 from itertools import pairwise
 from pathlib import Path

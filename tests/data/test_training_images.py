@@ -17,7 +17,7 @@ from mmairl.errors import UserError
 
 
 class Draws(Dataset):
-    """What a view would draw, from each of the three generators."""
+    """Return what a view would draw, from each of the three generators."""
 
     def __len__(self) -> int:
         return 16

@@ -1,4 +1,4 @@
-"""What is found wrong in a config before anything is built, and what is left alone."""
+"""Faults of a config are told before anything is built; what is right is left alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which checkpoint a run starts from, that its file is read once, and that nothing is removed but the run's own."""
+"""The checkpoint that a run starts from, that its file is read once, and that nothing is removed but the run's own."""
 
 import builtins
 import os

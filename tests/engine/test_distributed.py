@@ -1,4 +1,4 @@
-"""What a process must be told before it can join the others."""
+"""A process is told what it needs before it joins the others."""
 
 import os
 import subprocess

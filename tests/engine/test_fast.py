@@ -1,4 +1,4 @@
-"""What makes a step fast changes neither the method nor the names in a checkpoint, and keeps float32 where it matters."""
+"""The ways to a fast step change neither the method nor the names in a checkpoint, and keep float32 where it matters."""
 
 import copy
 from collections.abc import Callable

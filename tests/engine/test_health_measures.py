@@ -45,7 +45,7 @@ def batch_of(rows: torch.Tensor) -> dict[str, float]:
 
 
 def test_ranks_and_spreads_of_a_batch():
-    """Of one that collapses, of one that is spread out, of one that is not finite, and of few rows."""
+    """Rows of a network that collapses, of one that is spread out, of one that is not finite, and of few rows."""
     spread_out, one_point = batch_of(torch.eye(16)), batch_of(torch.ones(16, 4))
     assert spread_out['rank_features'] == pytest.approx(16, rel=1e-6) and spread_out['spread_key'] == pytest.approx(1)
     assert one_point['rank_features'] == pytest.approx(1, abs=1e-6) and one_point['spread_query'] == 0

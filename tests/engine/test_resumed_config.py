@@ -1,4 +1,4 @@
-"""What a resumed run's config changes holds from there on, or is refused, and is said."""
+"""A change in a resumed run's config holds from there on, or is refused, and is said."""
 
 from pathlib import Path
 

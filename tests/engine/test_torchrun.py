@@ -1,4 +1,4 @@
-"""What the launcher is told, and what one of its processes is told, comes to all: saved, and the launcher leaves with 75."""
+"""A signal to the launcher, or to one of its processes, comes to all: saved, and the launcher leaves with 75."""
 
 import multiprocessing
 import os

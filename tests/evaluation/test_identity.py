@@ -1,4 +1,4 @@
-"""What a result depends on: everything that changes the number, and nothing else."""
+"""A result depends on everything that changes the number, and nothing else."""
 
 import os
 import shutil

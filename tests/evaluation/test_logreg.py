@@ -9,7 +9,7 @@ from mmairl.evaluation.logreg import NEVER, QUICK, STRENGTHS, Objective, logisti
 
 
 def unequal(train: Features, classes: int) -> Features:
-    """Of each class about half as many images as of the one before."""
+    """Return labels: of each class about half as many as of the one before."""
     rows = [(train.y == label).nonzero().flatten()[: max(5, 90 // 2**label)] for label in range(classes)]
     return Features(train.x[torch.cat(rows)], train.y[torch.cat(rows)])
 

@@ -1,4 +1,4 @@
-"""What the health hook measures, and that training does not notice it."""
+"""The health hook measures what it says, and training does not notice it."""
 
 import logging
 from types import SimpleNamespace

@@ -36,7 +36,7 @@ def test_the_probe_is_plain_sgd_on_detached_features():
 
 
 def test_a_batch_without_a_label_moves_nothing():
-    """Of a set that is labelled in part."""
+    """The set is labelled in part."""
     hook = OnlineProbeHook(classes=3, lr=0.7)
     rows = torch.randn(6, 5)
     hook._build(rows)

@@ -39,7 +39,7 @@ def test_loss_and_gradients_equal_the_concatenated_form(monkeypatch, count, chun
 
 
 def test_under_autocast_only_the_products_are_in_low_precision_and_no_logit_matrix_is_made_or_kept():
-    """Of 4 queries and 600 000 negatives, which are more logits than a chunk may hold."""
+    """There are 4 queries and 600 000 negatives, which are more logits than a chunk may hold."""
     dtype, kept = torch.bfloat16, []
     q, k, negatives = unit(4, 8, torch.float32).requires_grad_(), unit(4, 8, torch.float32), unit(600_000, 8)
     keep = torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.numel()) or one, lambda one: one)

@@ -13,7 +13,7 @@ CONFIGS = Path(__file__).parents[2] / 'configs'
 
 
 def rates(settings: list[dict], lrs: list[float], epochs: int, epoch_length: int) -> list[list[float]]:
-    """What each step of a run is taken at, for each group of parameters."""
+    """Return the rate of each step of a run, for each group of parameters."""
     optimizer = torch.optim.SGD([dict(params=[torch.nn.Parameter(torch.zeros(1))], lr=lr) for lr in lrs])
     defaults = dict(optimizer=optimizer, epoch_length=epoch_length)
     schedulers = [PARAM_SCHEDULERS.build(dict(one), default_args={**defaults, 'end': epochs}) for one in settings]

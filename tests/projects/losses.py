@@ -1,4 +1,4 @@
-"""What the tests of the projects' losses share."""
+"""Helpers of the tests of the projects' losses."""
 
 import torch
 import torch.nn.functional as F

@@ -201,7 +201,7 @@ def deviation(model: nn.Module, images: Tensor) -> float:
 
 
 def information(model: nn.Module, images: Tensor) -> float:
-    """What a prototype says about its image, in nats: 0 where one wins everywhere, and where all are equally near."""
+    """Return what a prototype says about its image, in nats: 0 where one wins everywhere, and where all are equally near."""
     head = model.head
     share = F.softmax((project(model.teacher, images) - head.centre) / head.key_temperature, dim=1)
     return (torch.special.entr(share.mean(dim=0)).sum() - torch.special.entr(share).sum(dim=1).mean()).item()

@@ -24,7 +24,7 @@ def load(path: Path) -> dict:
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[dict, Path]:
-    """What two processes found, and where."""
+    """Return what two processes found, and where."""
     folder = tmp_path_factory.mktemp('zero')
     run_processes(2, script.__file__, folder / 'found.pth', folder)
     return load(folder / 'found.pth'), folder

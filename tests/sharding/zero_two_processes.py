@@ -77,7 +77,7 @@ def config(case: str, work_dir: str, strategy: str | dict | None = None, steps: 
 
 
 def outcome(runner) -> dict:
-    """What a run's last checkpoint holds, and its losses."""
+    """Return what a run's last checkpoint holds, and its losses."""
     losses = torch.tensor(runner.message_hub.get_scalar('train/loss').data[0])
     if get_rank() != 0:
         return {}

@@ -102,7 +102,7 @@ def test_a_study_that_is_stopped_waits_for_its_runs_to_save_and_kills_what_will_
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='only there a process can ask to be told of the end of its parent')
 def test_the_runs_of_a_study_that_is_killed_save_themselves(tmp_path):
-    """Which is not in a position to tell them, and a session of their own keeps off what ends with its terminal."""
+    """A study that is killed cannot tell them, and a session of their own keeps off what ends with its terminal."""
     study = (
         'import sys\nfrom pathlib import Path\nfrom mmairl.study import runs\nfrom mmairl.study.spec import Row\n'
         'runs.commands = lambda run, devices: [[sys.executable, "-c", sys.argv[2], sys.argv[1]]]\n'

@@ -59,14 +59,15 @@ ROW_EDITS = dict(
 SCALE_EDITS = dict(
     text='other', rate=9, rate_source='other', images=63, merge={**SCALE['merge'], 'model.head.temperature': 0.3},
     replace={**SCALE['replace'], 'total_batch_size': 8}, data={**SCALE['data'], 'count': 63}, views={}, views_on_device=False,
-    parts={},     widths=dict(features=64, hidden=16, out=16), queue=32, batch=8, epochs=0.02, warm_up=2, teacher=5,
+    parts={}, without=['auto_scale_lr'], rate_of='byol_r50_200e.py', widths=dict(features=64, hidden=16, out=16), queue=32, batch=8,
+    epochs=0.02, warm_up=2, teacher=5,
     lr=dict(SGD=1),    tasks=['logreg'], seeds=[3], floor=['pixels'], name='other',
 )  # fmt: skip
 SAME = {
     'words on the page': {'title', 'question', 'paper', 'reading', 'factor', 'text'},
     'the page': {'figure', 'published', 'group', 'x', 'measured'},
     'verdicts and fairness, which are made from the scores anew': {'equivalence', 'primary', 'against', 'declares'},
-    'the plan': {'rate', 'rate_source', 'images'},
+    'the plan': {'rate', 'rate_source', 'rate_of', 'images'},
     'a page of its own': {'look'},
     'rows beside': {'floor'},
     'the folder, which is given here': {'name of study', 'name of scale'},

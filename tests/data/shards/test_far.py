@@ -68,7 +68,7 @@ def server():
 
 
 def shard(pixels: np.ndarray, first: int) -> bytes:
-    """Of these images, numbered from `first` on."""
+    """Pack these images, numbered from `first` on."""
     members = {}
     for at, image in enumerate(pixels, first):
         members |= {f'{at}.png': png(image), f'{at}.cls': b'%d' % (at % 3)}

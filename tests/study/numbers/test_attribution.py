@@ -1,4 +1,4 @@
-"""Which factor did it: exact on planted functions, a published example, and error rates by simulation."""
+"""The factor that did it: exact on planted functions, a published example, and error rates by simulation."""
 
 import math
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What rows cost: FLOPs counted by hand, and scores at equal cost on lines that are drawn by hand."""
+"""The cost of rows: FLOPs counted by hand, and scores at equal cost on lines that are drawn by hand."""
 
 import json
 from types import SimpleNamespace

@@ -63,7 +63,7 @@ def ladder(seeds: int) -> dict:
 
 
 def test_a_study_started_again_looks_no_more_often():
-    """What was decided does not depend on how many seeds have come since, nor on when one has looked."""
+    """A decision does not depend on how many seeds have come since, nor on when one has looked."""
     plan = Plan(3, 12)
     one, two = (compare_by_looks(ladder(seeds), 'knn', 1.0, plan)[0] for seeds in (5, 12))
     assert one == two and one.verdict == 'differs' and one.seeds in (3, 5)

@@ -1,4 +1,4 @@
-"""Where noise comes from: against a bootstrap over images, and variances that were put in."""
+"""The sources of noise: against a bootstrap over images, and variances that were put in."""
 
 import numpy as np
 import pytest
