@@ -202,11 +202,11 @@ def measures(
     `how` is what `Images` takes: batch size, workers, device.
     """
     images, few = (Images(cfg, number, part='train', **how) for number in (count, min(count, VIEWED)))
-    embed, scatter, lidar, rows = partial(images.embed, network), Scatter(), Lidar(), []
+    embed, scatter, lidar, x = partial(images.embed, network), Scatter(), Lidar(), torch.empty(0)
     for batch in images.raw():
-        rows.append(embed(batch).cpu())
-        scatter.update(rows[-1])
-    x = torch.cat(rows)[:KEPT]
+        rows = embed(batch).cpu()
+        scatter.update(rows)
+        x = torch.cat([x, rows])[:KEPT] if len(x) < KEPT else x
     if not x.isfinite().all():
         return dict.fromkeys(MEASURES, math.nan)
     with same_randomness():

@@ -10,6 +10,7 @@ from study.small_runs import toy_scale
 from study.test_spec import written
 from test_regret import evidence
 
+from mmairl.engine.launch import register
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.files import read_json, write_json, write_text
@@ -45,6 +46,7 @@ def test_choices_are_among_settings_methods_and_epochs():
 @pytest.fixture(scope='module')
 def searched(tmp_path_factory):
     """Two rows of two trials, which are untrained networks with a made up score on held-out images."""
+    register()
     folder = tmp_path_factory.mktemp('label_free')
     (folder / 'toy.yaml').write_text(yaml.safe_dump(toy_scale(48, epochs=0.005, tasks=['knn'], floor=[])))
     study, scale = read_study(written(folder, search=SEARCH)), folder / 'toy.yaml'
@@ -148,3 +150,9 @@ def test_a_criterion_without_labels_chooses_and_asks_no_trial_for_a_score(search
     assert scores_of(folders, criterion)[0] == -math.inf and scores_of(folders, criterion)[1] == ranks[folders[1]]
     with pytest.raises(UserError, match='no measure is trusted'):
         read_study(written(tmp_path, search={**SEARCH, 'criterion': 'label_free'}))
+
+
+def test_a_record_that_is_no_studys_is_told(tmp_path):
+    (path := tmp_path / 'other.json').write_text('{"measures": {"margin": 1, "situations": [3]}}')
+    with pytest.raises(UserError, match=r'measures.situations: expected keys and values, got a list'):
+        trusted(SETTINGS, f'label_free {path}')

@@ -51,13 +51,10 @@ def test_a_measure_that_knows_is_trusted_and_one_that_errs_is_not():
 
 def evidence(folder: Path, situation: str, **words: str) -> Path:
     """A study.json whose measures have these words, each with more regret than the one before."""
-    cells = {
-        name: dict(word=word, regret=number / 10, low=0, high=1, within=14, choices=15)
-        for number, (name, word) in enumerate(words.items())
-    }
-    record = dict(
-        measures=dict(margin=1, situations={situation: {'held-out labels': dict(word=TRUSTED, regret=0), **cells}})
-    )
+    rest = dict(low=0, high=1, within=14, choices=15)
+    cells = {name: dict(word=word, regret=place / 10, **rest) for place, (name, word) in enumerate(words.items())}
+    cells['held-out labels'] = dict(word=TRUSTED, regret=0, **rest)
+    record = dict(measures=dict(margin=1, situations={situation: cells}))
     return write_json(folder / 'evidence.json', record) or folder / 'evidence.json'
 
 
