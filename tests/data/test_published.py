@@ -17,7 +17,11 @@ from mmairl.data import published
 from mmairl.data.published import CIFAR10, STL10, VOC2007, Birdsnap, Caltech101, INaturalist2018, rows_of
 from mmairl.errors import UserError
 
-EVERY = {name: kind for name, kind in vars(published).items() if isinstance(kind, type) and hasattr(kind, 'layout')}
+EVERY = {
+    name: kind
+    for name, kind in vars(published).items()
+    if isinstance(kind, type) and issubclass(kind, published.Published) and hasattr(kind, 'layout')
+}
 TRAIN, TEST = range(40), range(40, 44)
 OWN = dict(train=range(3), val=range(3, 5), test=range(5, 7))  # where the authors list validation images
 Parts = dict[str, list[tuple[int, int]]]

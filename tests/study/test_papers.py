@@ -55,6 +55,15 @@ LEFT_OUT = {
         for name in ('MoCo v2+', 'S-MoCo v2+', 'BYOL')
         for line in left_out('cifar', f'{name}, no solarize', f'{name}, no blur')
     ],
+    **{
+        (f'explain_{library}', scale): [
+            f"the factor '{factor}' is left out: at {scale} its levels are the same" for factor in factors
+        ]
+        for library in ('lightly', 'sololearn')
+        for scale, factors in dict(
+            demo=['precision'], cifar=['blur of the first view', 'blur of the second view']
+        ).items()
+    },
 }
 ITEMS = [(paper['paper'], of) for paper in coverage() for of in paper['items']]
 read = cache(load_config)
