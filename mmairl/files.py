@@ -7,8 +7,8 @@ import errno
 import glob
 import json
 import os
+import platform
 import re
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -39,7 +39,6 @@ TUPLE = 'tag:yaml.org,2002:python/tuple'
 # YAML 1.1 wants a dot in the mantissa; without this a learning rate of 1e-3 would be text.
 NUMBER = ('tag:yaml.org,2002:float', re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$'), list('-+0123456789'))
 LARGEST = 100_000  # values in a YAML file with all that it refers to; a few lines can stand for a billion
-LEFT_OVER = 24 * 3600  # seconds without a write after which a temporary file is of a killed process
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -83,7 +82,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     permission and a full disk are each a UserError; `path` is then as it was before.
     """
     path = output(path)
-    beside = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
+    beside = path.with_name(f'.{path.name}.{platform.node()}.{os.getpid()}.tmp')
     with explained_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
@@ -178,11 +177,21 @@ def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True)
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Temporary files of this name whose process was killed, here or on another machine."""
-    for left in path.parent.glob(f'.{glob.escape(path.name)}.*.tmp'):
-        with suppress(FileNotFoundError):  # another process has just renamed it
-            if left.lstat().st_mtime < time.time() - LEFT_OVER:
-                left.unlink()
+    """Remove temporary files of this name whose process was killed on this machine; those of others may be in use."""
+    for left in path.parent.glob(f'.{glob.escape(path.name)}.{platform.node()}.*.tmp'):
+        process = left.name.split('.')[-2]
+        if process.isdigit() and not _is_running(int(process)):
+            left.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # of another user
+    return True
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 import errno
 import os
+import platform
+import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,6 @@ import torch
 
 from mmairl.errors import UserError
 from mmairl.files import (
-    LEFT_OVER,
     BackgroundWriter,
     Declared,
     appending,
@@ -85,17 +85,21 @@ def test_an_output_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tm
 
 
 def test_what_a_killed_process_left_beside_an_output_is_removed_and_what_another_machine_writes_is_not(tmp_path):
-    left, other = (tmp_path / f'.out.txt.{number}.tmp' for number in (2**22 + 1, 2**22 + 2))  # of no process here
-    for file in (left, other):
+    gone = subprocess.Popen(['true'])
+    gone.wait()
+    left, running, other = (
+        tmp_path / f'.out.txt.{node}.{process}.tmp'
+        for node, process in ((platform.node(), gone.pid), (platform.node(), os.getppid()), ('other', gone.pid))
+    )
+    for file in (left, running, other):
         file.touch()
-    os.utime(left, (time.time() - LEFT_OVER - 60,) * 2)
     write_text(tmp_path / 'out.txt', 'new')
-    assert sorted(tmp_path.iterdir()) == sorted([other, tmp_path / 'out.txt'])
+    assert sorted(tmp_path.iterdir()) == sorted([running, other, tmp_path / 'out.txt'])
 
 
 def test_links_are_replaced_or_refused_and_never_followed(tmp_path):
     (tmp_path / 'own.txt').write_text('own')
-    for name in ('out.txt', f'.out.txt.{os.getpid()}.tmp', 'log.txt'):
+    for name in ('out.txt', f'.out.txt.{platform.node()}.{os.getpid()}.tmp', 'log.txt'):
         (tmp_path / name).symlink_to(tmp_path / 'own.txt')
     write_text(tmp_path / 'out.txt', 'new')
     with pytest.raises(OSError, match='symbolic'):

@@ -1,5 +1,6 @@
 """Features as they are computed, and in one file: read again, whole or not there, filled once by any number of processes."""
 
+import platform
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -112,7 +113,7 @@ def test_an_interrupted_extraction_leaves_nothing_and_the_next_one_works(tmp_pat
         patched.setattr(Extraction, 'batches', break_off)
         stored(path, None, Noise(), HOW)
     assert in_store(tmp_path / 'f') == []
-    path.with_name('.key.npy.99999999.tmp').write_bytes(b'1' * 5000)  # of a killed run
+    path.with_name(f'.key.npy.{platform.node()}.99999999.tmp').write_bytes(b'1' * 5000)  # of a killed run
     path.with_name('.key.npy.lock').touch()
     assert torch.equal(stored(path, None, Noise(), HOW).x, extract(None, Noise(), HOW).x)
     assert in_store(tmp_path / 'f') == ['key.npy']
