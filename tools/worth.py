@@ -9,6 +9,7 @@ from mmairl.data.splits import Groups
 from mmairl.errors import one_sentence_errors
 from mmairl.flags import ConfigOptions, above_zero, count, positive, seed
 from mmairl.own.worth import Worth, worth
+from mmairl.stopping import Stopped
 
 
 def parse_args() -> argparse.Namespace:
@@ -45,7 +46,10 @@ def groups(text: str) -> Groups:
 
 @one_sentence_errors
 def main() -> None:
-    found = worth(**vars(parse_args()))
+    try:
+        found = worth(**vars(parse_args()))
+    except Stopped as stopped:  # of a run, which has no --resume here
+        raise Stopped(f'{str(stopped).partition(";")[0]}; the same command goes on') from stopped
     print(found)
     if isinstance(found, Worth):
         print(f'the page: {found.page.resolve()}')
