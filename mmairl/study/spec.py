@@ -112,6 +112,12 @@ class Cross(Declared, frozen=True):
         for pair in self.interactions:
             if len(set(pair)) != 2 or not set(pair) <= set(self.names):
                 raise UserError(f'the interaction {list(pair)} is not of two of its factors: {", ".join(self.names)}')
+        counts = [len(factor.levels) for factor in self.factors]
+        for row in self.levels:
+            if len(row) != len(counts) or not all(0 <= level < count for level, count in zip(row, counts)):
+                raise UserError(
+                    f'the levels {list(row)} are not a number from 0 for each factor: {", ".join(self.names)}'
+                )
         if self.design and (confused := self.design.indistinct):
             one, other = map(title, confused)
             raise UserError(

@@ -125,6 +125,36 @@ def test_goodness_and_clid_are_relative():
     assert [of['CLID'] for of in m.with_clid(networks).values()] == pytest.approx([-2, 2])
 
 
+@pytest.mark.parametrize('count, kept', [(50, 20), (13, 13)])
+def test_spectra_take_all_images_and_the_rest_only_some_that_are_kept(monkeypatch, count, kept):
+    class Images:
+        def __init__(self, cfg, number, part):
+            self.rows = cloud(number, 6)
+
+        def raw(self):
+            return self.rows.split(8)
+
+        def views(self):
+            return zip(self.rows.split(8), self.rows.flip(0).split(8))
+
+        def embed(self, network, batch):
+            return network(batch)
+
+    seen = {}
+    monkeypatch.setattr(m, 'Images', Images)
+    monkeypatch.setattr(m, 'KEPT', 20)
+    monkeypatch.setattr(m, 'VIEWED', 16)
+    monkeypatch.setattr(m, 'invariance', lambda embed, images, strengths: {})
+    monkeypatch.setattr(
+        m,
+        'of_features',
+        lambda x, scatter, lidar, first, second: seen.update(x=x, count=scatter.count, views=first) or {},
+    )
+    m.measures(torch.nn.Identity(), None, count=count)
+    assert torch.equal(seen['x'], cloud(count, 6)[:kept])
+    assert (seen['count'], len(seen['views'])) == (count, min(count, 16))
+
+
 def test_the_loss_is_that_of_the_last_tenth_up_to_the_step(tmp_path):
     (tmp_path / 'a/vis_data').mkdir(parents=True)
     lines = [json.dumps(dict(step=step, loss=100.0 - step)) for step in range(1, 101)]

@@ -207,6 +207,13 @@ def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmen
             dict(cross=cross(interactions=[['a', 'c']])),
             r"the interaction \['a', 'c'\] is not of two of its factors: a, b",
         ),
+        *(
+            (
+                dict(cross=cross(levels=[[0, 0], wrong])),
+                r'the levels \[.*\] are not a number from 0 for each factor: a, b',
+            )
+            for wrong in ([0], [0, 2], [-1, 0])
+        ),
         (
             dict(cross=cross(fractions='1/2')),
             "cross: object contains unknown field `fractions`; did you mean 'fraction'",
