@@ -55,8 +55,8 @@ class Measure:
 
 
 MEASURES = {
-    of.name: of
-    for of in (
+    measure.name: measure
+    for measure in (
         Measure('RankMe', math.inf, '2000'),
         Measure('LiDAR', math.inf, EQUAL),
         Measure('alpha-ReQ', 1.0, '1000'),
@@ -250,7 +250,7 @@ def with_clid(networks: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str
     """Add CLID (Lu et al. 2022), which networks have only beside one another."""
     parts = []
     for name in ('cluster learnability', 'intrinsic dimension'):
-        values = torch.tensor([of.get(name, math.nan) for of in networks.values()], dtype=torch.float64)
+        values = torch.tensor([numbers.get(name, math.nan) for numbers in networks.values()], dtype=torch.float64)
         apart = values - values.nanmean()  # one that diverged has none, and takes it from no other
         parts.append(apart / apart.square().nanmean().sqrt().clamp_min(1e-9))
-    return {name: {**of, 'CLID': clid} for (name, of), clid in zip(networks.items(), sum(parts).tolist())}
+    return {name: {**numbers, 'CLID': clid} for (name, numbers), clid in zip(networks.items(), sum(parts).tolist())}

@@ -97,11 +97,11 @@ def _keeping_function(
         new[gain] = _times(weights[gain], kept)
         if (following := _next_kernel(key)) in weights:
             both, other = (
-                torch.cat([of[gain], of[bias]]) if {gain, bias} <= of.keys() else None for of in (weights, anchor)
+                torch.cat([net[gain], net[bias]]) if {gain, bias} <= net.keys() else None for net in (weights, anchor)
             )
             row, entering[following] = _change(f'{gain} and {bias}', both, other, constant, per)
             rows.append(row)
-            new[gain], new[bias] = (_times(of[key], entering[following]) for of, key in ((new, gain), (weights, bias)))
+            new[gain], new[bias] = (_times(tensor, entering[following]) for tensor in (new[gain], weights[bias]))
     return new, rows
 
 

@@ -17,7 +17,7 @@ def reasons(name: str) -> list[tuple[dict, str]]:
         raise UserError(
             f"there are no views '{name}'{closest(name, DOMAINS)}; say one of {', '.join(DOMAINS)}, or give a list"
         )
-    return [({key: of for key, of in step.items() if key != 'because'}, step['because']) for step in DOMAINS[name]]
+    return [({key: item for key, item in step.items() if key != 'because'}, step['because']) for step in DOMAINS[name]]
 
 
 def named_views(name: str, like: Sequence[Sequence[dict]] = ((CROP,), (CROP,))) -> list[list[dict]]:

@@ -91,7 +91,7 @@ def from_tiff(data: bytes, max_pixels: int) -> np.ndarray:
 
 
 @contextmanager
-def codec_installed(of: str) -> Iterator[None]:
+def codec_installed(name: str) -> Iterator[None]:
     """Turn what tifffile says where it lacks a codec into one sentence."""
     try:
         yield
@@ -99,7 +99,7 @@ def codec_installed(of: str) -> Iterator[None]:
         if 'imagecodecs' not in str(error):
             raise
         raise UserError(
-            f'the package imagecodecs reads the compression of {printable(of)}; pip install imagecodecs'
+            f'the package imagecodecs reads the compression of {printable(name)}; pip install imagecodecs'
         ) from error
 
 

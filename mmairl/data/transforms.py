@@ -56,7 +56,7 @@ class Augmentation:
         if not params.get('on', True):
             return ''
         lists = {key: value.flatten().tolist() for key, value in params.items() if key != 'on'}
-        numbers = (f' {key} {" ".join(f"{number:.4g}" for number in of)}' for key, of in lists.items())
+        numbers = (f' {key} {" ".join(f"{number:.4g}" for number in values)}' for key, values in lists.items())
         return type(self).__name__ + ','.join(numbers)
 
     def __call__(self, image: Tensor) -> Tensor:
@@ -312,7 +312,7 @@ def matrices(factors: Tensor, channels: int) -> Tensor:
     """
     whole = torch.eye(channels)
     levels = torch.tensor(LUMA).expand(3, 3) if channels == 3 else whole
-    kept, rest = (of[..., None, None] for of in (factors, 1 - factors))
+    kept, rest = (share[..., None, None] for share in (factors, 1 - factors))
     from_pixel, from_mean = torch.tensor([[0, 0, 1], [0, 1, 0]]).view(2, 3, 1, 1)
     return torch.stack([kept * whole + rest * levels * from_pixel, rest * levels * from_mean])
 

@@ -42,7 +42,7 @@ def near_duplicates(
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Mark the rows of the test features with a near duplicate in training; and count them, with pairs to look at."""
     (train, test), (bank, query) = sets, features
-    bank_rows, rows = (np.delete(np.arange(len(of)), list(own.unreadable)) for of, own in zip(sets, features))
+    bank_rows, rows = (np.delete(np.arange(len(dataset)), list(own.unreadable)) for dataset, own in zip(sets, features))
     centre = bank.x.mean(0)  # else a network that finds all alike has hardly any angles
     similarity, position = nearest(query.x - centre, bank.x - centre, NEIGHBOURS, device)
     close = too_near(1 - similarity).nonzero().flatten()

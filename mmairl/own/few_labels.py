@@ -49,7 +49,7 @@ def draw(y: np.ndarray, pool: np.ndarray, seed: int, draws: int = DRAWS) -> dict
     classes = [pool[y[pool] == label] for label in np.unique(y[pool])]
     orders = [[random.permutation(members) for members in classes] for _ in range(draws)]
     halves = [[order[: (len(order) + 1) // 2] for order in of_draw] for of_draw in orders]
-    half, whole = (sum(map(len, of)) / len(classes) for of in (halves[0], classes))
+    half, whole = (sum(map(len, parts)) / len(classes) for parts in (halves[0], classes))
     few = {n: [[order[:n] for order in of_draw] for of_draw in orders] for n in LABELS if n < half}
     points = {**few, half: halves, whole: [classes] * draws}
     return {float(n): [np.concatenate(parts) for parts in of_draws] for n, of_draws in points.items()}
@@ -117,16 +117,16 @@ def judged(right: Right, weight: np.ndarray, own: Sequence[str], labelled: int) 
     Bonferroni's over these. Where both hold, the gain is there and too small.
     """
     rest = [name for name in right if name not in own]
-    found = {o: {b: gain(right[o], right[b], weight) for b in rest} for o in own}
-    p_better = [max(stats.t.sf(g / error, freedom) for g, error, freedom in of.values()) for of in found.values()]
+    gains = {o: {b: gain(right[o], right[b], weight) for b in rest} for o in own}
+    p_better = [max(stats.t.sf(g / error, freedom) for g, error, freedom in row.values()) for row in gains.values()]
     p_less = [
-        min(stats.t.cdf((g - MARGIN) / error, freedom) for g, error, freedom in of.values()) for of in found.values()
+        min(stats.t.cdf((g - MARGIN) / error, freedom) for g, error, freedom in row.values()) for row in gains.values()
     ]
-    score = {name: (of[-1, 0] * weight).mean() for name, of in right.items()}
+    score = {name: (hits[-1, 0] * weight).mean() for name, hits in right.items()}
     best, better = max(rest, key=score.get), holm(np.array(p_better)) < LEVEL
     keep, pays = len(rest) * max(p_less) < LEVEL, bool(better.any())
     leading = max((o for o, fine in zip(own, better) if fine or not pays), key=score.get)
-    estimate, error, freedom = found[leading][best]
+    estimate, error, freedom = gains[leading][best]
     ends = interval(estimate, error, freedom)
     word = 'keep' if keep else 'pays' if pays else 'undecided'
     more = more_labels(estimate, error, labelled) if word == 'undecided' else 0
@@ -150,7 +150,7 @@ def resampled(right: Right, weight: np.ndarray, seed: int) -> np.ndarray:
     of_draws = random.multinomial(draws, np.full(draws, 1 / draws), RESAMPLED) / draws
     of_images = random.multinomial(images, np.full(images, 1 / images), RESAMPLED) * weight
     of_images /= of_images.sum(1, keepdims=True)
-    accuracy = [np.stack([((of_draws @ point) * of_images).sum(1) for point in of], 1) for of in right.values()]
+    accuracy = [np.stack([((of_draws @ point) * of_images).sum(1) for point in hits], 1) for hits in right.values()]
     return 100 * np.stack(accuracy, 1).clip(0, 1)
 
 

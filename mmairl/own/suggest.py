@@ -193,7 +193,7 @@ def resized(view: Sequence[dict], size: int, largest: int) -> list[dict]:
 
 def full_size(method: str) -> str:
     """Return the name of a method's config, at full size; a wrong name lists them by the head that their loss is of."""
-    paths = sorted(path for of in METHODS for path in home().glob(of))
+    paths = sorted(path for pattern in METHODS for path in home().glob(pattern))
     known = {path.name.partition('_r50_')[0]: path for path in paths}
     if method not in known:
         families: dict[str, list[str]] = {}

@@ -265,8 +265,8 @@ def worth(
     for name in announced(chosen):
         if name.startswith(OWN):
             own[name] = comparison.trained(name, chosen)
-        of = network(own[name][0]) if name in own else comparison.untrained(name, chosen.size)
-        x = comparison.features(*of)
+        loaded = network(own[name][0]) if name in own else comparison.untrained(name, chosen.size)
+        x = comparison.features(*loaded)
         if name == RAW:
             task, left_out = testable(task, x, workers or 0)
             points = draw(task.y, task.pool, seed, chosen.draws)
@@ -325,7 +325,7 @@ def recorded(
     """Return the answer and all that is on its page, as plain values."""
     weight, names = class_weights(task.y[task.test]), list(right)
     said = judged(right, weight, [name for name in names if name.startswith(OWN)], len(task.pool) + len(task.test))
-    means = np.array([100 * (of * weight).mean((1, 2)) for of in right.values()])
+    means = np.array([100 * (hits * weight).mean((1, 2)) for hits in right.values()])
     samples = resampled(right, weight, seed)
     low, high = np.percentile(samples, [2.5, 97.5], axis=0)
     own, best = names.index(said.own), names.index(said.best)

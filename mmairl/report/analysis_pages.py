@@ -37,7 +37,7 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
     norms = {name: weight_norms(backbone.weights, kernel=3) for name, backbone in networks.items()}
     layers = list(dict.fromkeys(row.name for rows in norms.values() for row in rows))
     by_name = {name: {row.name: row.norm for row in rows} for name, rows in norms.items()}
-    table = [(layer, *(of.get(layer) for of in by_name.values())) for layer in layers]
+    table = [(layer, *(by_layer.get(layer) for by_layer in by_name.values())) for layer in layers]
     save_table(('tensor', *norms), table, out / 'norms')
     title = 'norms of the 3x3 convolutions'
     save_figure(norm_lines(norms, title), out / 'norms')
@@ -70,10 +70,10 @@ def cka_page(subjects: Subjects, images: Images, stage: str, full: bool, anew: b
         figure = heat_map(values, rows, columns, f'linear CKA at {stage}', ('', ''))
     save_table(('', *columns), [(row, *line) for row, line in zip(rows, values.tolist())], out / 'cka')
     save_figure(figure, out / 'cka')
-    shaded = [(of, [f'{value:.2f}' for value in row]) for of, row in zip(rows, values.tolist())]
+    shaded = [(name, [f'{value:.2f}' for value in row]) for name, row in zip(rows, values.tolist())]
     page.add(heading, text, html_table(columns, shaded, heat=True))
     if not two:
-        print_table(names, [(of, [f'{v:.3f}' for v in row]) for of, row in zip(names, values.tolist())])
+        print_table(names, [(name, [f'{v:.3f}' for v in row]) for name, row in zip(names, values.tolist())])
         return page.write(out / 'cka.html')
     _equal_stages(page, {' and '.join(names): values.diagonal().tolist()}, rows, out)
     if full:
@@ -122,12 +122,12 @@ def geometry_page(
         kept[name] = invariance(embed, few)
     _add_geometry(page, features, measured, published, out)
     add_invariance(page, kept)
-    rows = [(name, change, *values) for name, of in kept.items() for change, values in of.items()]
+    rows = [(name, change, *values) for name, changes in kept.items() for change, values in changes.items()]
     save_table(('network', 'change', *(f'strength {s}' for s in STRENGTHS)), rows, out / 'invariance')
     labelled = {name: Features(x, images.labels) for name, x in features.items()}
     add_maps(page, labelled, images.classes, seed)
-    for name, of in labelled.items():
-        same = (images.picture, of)
+    for name, bank in labelled.items():
+        same = (images.picture, bank)
         add_neighbours(page, same, same, images.classes, f'What lies nearest for {name}?')
     return page.write(out / 'geometry.html')
 
@@ -196,20 +196,20 @@ def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str,
         found[name] = measures(network, cfg, training_loss(path.parent, steps), count, **how)
     found = with_clid(found)
     names = [name for name in MEASURES if name in next(iter(found.values())) and (name != 'CLID' or len(found) > 1)]
-    values = torch.tensor([[of[name] for name in names] for of in found.values()], dtype=torch.float64)
+    values = torch.tensor([[numbers[name] for name in names] for numbers in found.values()], dtype=torch.float64)
     save_table(('network', *names), list(zip(found, *values.T.tolist())), out / 'measures')
     better = {math.inf: 'higher', -math.inf: 'lower', 0.0: 'lower'}
     rows = [
         (
             name,
             [
-                better.get(of.best, f'near {of.best:g}'),
-                of.images,
+                better.get(measure.best, f'near {measure.best:g}'),
+                measure.images,
                 *('–' if math.isnan(value) else f'{value:.4g}' for value in column),
             ],
         )
         for name, column in zip(names, values.T.tolist())
-        if (of := MEASURES[name])
+        if (measure := MEASURES[name])
     ]
     columns = ('better', 'images', *found)
     print_table(columns, rows, f'{len(images)} training images, labels unseen')
@@ -223,9 +223,10 @@ def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str,
 
 def add_invariance(page: Page, kept: Mapping[str, Mapping[str, list[float]]]) -> None:
     """Add a chart for each change: how much likeness is left as it grows, one line a network."""
-    changes = list(next(iter(kept.values())))
+    changes = next(iter(kept.values()))
     curves = {change: {name: (STRENGTHS, left[change]) for name, left in kept.items()} for change in changes}
-    page.tell('invariance', figure=[chart(of, change, 'strength', normal=(0.0, 1.0)) for change, of in curves.items()])
+    charts = [chart(series, change, 'strength', normal=(0.0, 1.0)) for change, series in curves.items()]
+    page.tell('invariance', figure=charts)
 
 
 def _networks(subjects: Subjects, images: Images, anew: bool) -> dict[str, nn.Module]:

@@ -63,7 +63,7 @@ def _thinned(name: str, x: Mapping[str, Numbers], ys: Sequence[Numbers], most: i
     if len(kept) > most:
         values, stretches = np.array(ys[0]), np.array_split(np.arange(len(kept)), most // 2)
         kept = sorted({part[pick(values[part])] for part in stretches for pick in (np.argmin, np.argmax)})
-    along = {unit: _plain(of[i] for i in kept) for unit, of in x.items()}
+    along = {unit: _plain(numbers[i] for i in kept) for unit, numbers in x.items()}
     return dict(zip(('y', 'low', 'high'), [_plain(y[i] for i in kept) for y in ys]), name=name, x=along)
 
 
@@ -75,8 +75,8 @@ def _plain(values: Sequence[float]) -> list[float | None]:
 def _still(curves: Sequence[Mapping], log: str, dots: bool) -> Markup:
     """Return a small picture of the curves with the ends of both axes: what is seen where no script runs."""
     most = POINTS if dots else STILL
-    few = [_thinned('', of['x'], [[np.nan if v is None else v for v in of['y']]], most) for of in curves]
-    lines = [[p for p in zip(next(iter(of['x'].values())), of['y']) if None not in p] for of in few]
+    few = [_thinned('', curve['x'], [[np.nan if v is None else v for v in curve['y']]], most) for curve in curves]
+    lines = [[p for p in zip(next(iter(curve['x'].values())), curve['y']) if None not in p] for curve in few]
     xs, ys = (sorted(p[axis] for line in lines for p in line) for axis in (0, 1))
     if not xs:
         return Markup('<p class="still">No finite number.</p>')

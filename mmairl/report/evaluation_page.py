@@ -86,8 +86,8 @@ def records_in(*folders: str | Path) -> list[Record]:
     paths = [path for folder in folders for path in Path(folder).glob('*.json') if path.is_file()]
     contents = {path: read_json(path) for path in sorted(paths, key=lambda path: path.stat().st_mtime)}
     keys = {'protocol', 'config', 'subject', 'scores'}
-    found = {path: of for path, of in contents.items() if isinstance(of, dict) and keys <= of.keys()}
-    return [typed(content, Record, path) for path, content in found.items()]
+    kept = {path: content for path, content in contents.items() if isinstance(content, dict) and keys <= content.keys()}
+    return [typed(content, Record, path) for path, content in kept.items()]
 
 
 def results(records: Sequence[Record]) -> list[tuple[str, str, list[Result]]]:

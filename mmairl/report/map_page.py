@@ -107,7 +107,7 @@ def map_images(
     data = dict(
         names=names, classes=classes, labels=labels.tolist(), side=sheets.side, sheet=SHEET, same=SAME, cells=None
     )
-    data |= dict(count=min(NEAREST, len(names) - 1), maps=[of['data'] for of in maps])
+    data |= dict(count=min(NEAREST, len(names) - 1), maps=[subject['data'] for subject in maps])
     if patches:
         data['cells'] = cells(patches, kept, cfg, weights, dataset, how)
     data['key'] = sha256(repr(data).encode()).hexdigest()[:8]  # by which a link knows whether it was made here
@@ -266,13 +266,13 @@ def cells(
     many: int, kept: Sequence[int], cfg: Config, weights: Backbone, dataset: Dataset, how: Extraction
 ) -> dict[str, Any]:
     """Each cell's nearest in other images, of some images among those that are kept, as the data of the page."""
-    of = np.unique(np.linspace(0, len(kept) - 1, min(many, len(kept))).round().astype(int)).tolist()
+    chosen = np.unique(np.linspace(0, len(kept) - 1, min(many, len(kept))).round().astype(int)).tolist()
     with TemporaryDirectory() as folder:
-        some = Subset(dataset, [kept[place] for place in of])
+        some = Subset(dataset, [kept[place] for place in chosen])
         x, places, _ = write_patches(Path(folder) / 'cells.npy', cfg, weights, some, how)
-        near, _ = nearest(torch.tensor(x), count := min(NEAREST_CELLS, len(of) - 1))
+        near, _ = nearest(torch.tensor(x), count := min(NEAREST_CELLS, len(chosen) - 1))
     rows, columns = (len(np.unique(places[:, axis])) for axis in (0, 1))
-    return dict(of=of, rows=rows, columns=columns, count=count, **near)
+    return dict(of=chosen, rows=rows, columns=columns, count=count, **near)
 
 
 def nearest(x: Tensor, k: int) -> tuple[dict[str, str], Tensor]:
@@ -343,4 +343,4 @@ def groups(x: Tensor, labels: Tensor, classes: Sequence[str], seed: int) -> list
         kinds = Counter(labels[own].tolist()).most_common(1) if classes else []
         most = [f'{100 * many / len(own):.0f} % {classes[kind]}' for kind, many in kinds if kind >= 0]
         shown.append(dict(size=len(own), central=central, most=''.join(most)))
-    return sorted(shown, key=lambda of: -of['size'])
+    return sorted(shown, key=lambda entry: -entry['size'])

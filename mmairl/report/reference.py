@@ -28,16 +28,16 @@ POINTS = 60  # of a curve, at most
 
 def references(own: Mapping[str, Curve]) -> list[dict[str, Any]]:
     """Return text and charts of each scale that has been run; a dotted line shows where the present run stands."""
-    found = []
+    scales = []
     for scale, kept in read_json(KEPT).items():
         figures = []
         for name, label in LABELS.items():
             curves = {row: run['curves'][name] for row, run in kept['rows'].items() if name in run['curves']}
             values = own.get(name, ([], []))[1] if name != 'loss' else []  # which belongs to its head and its negatives
             figures.append(chart(curves, label, 'iteration', level=values[-1] if values else None))
-        ends = ', '.join(f'{row} {of["knn"]:.1f} %' for row, of in kept['rows'].items())
-        found.append(dict(scale=scale, text=kept['text'], ends=ends, figures=figures))
-    return found
+        ends = ', '.join(f'{row} {run["knn"]:.1f} %' for row, run in kept['rows'].items())
+        scales.append(dict(scale=scale, text=kept['text'], ends=ends, figures=figures))
+    return scales
 
 
 def keep(study: str | Path, out: Path = KEPT) -> None:

@@ -29,9 +29,9 @@ def search_section(study: Mapping[str, Any]) -> dict[str, Any]:
         responses=drawn,
         tracks={metric['key']: _tracks(study, metric['key']) for metric in study['metrics']},
         best=best_of(curves) if curves else '',
-        ahead=[of for of in search['ahead'] if of['budget']],
+        ahead=[pair for pair in search['ahead'] if pair['budget']],
         unknown=[
-            of for of, back in zip(search['ahead'][::2], search['ahead'][1::2]) if not (of['budget'] or back['budget'])
+            one for one, two in zip(search['ahead'][::2], search['ahead'][1::2]) if not (one['budget'] or two['budget'])
         ],
         forgiving={name: mean(shares) for name, shares in search['forgiving'].items() if shares},
         diverged=diverged,
@@ -91,14 +91,14 @@ def worth_section(study: Mapping[str, Any]) -> dict[str, Any]:
     """Return, for each tuned task, the curves over rates of all rows in one picture, and the worth of rescaling."""
     return {
         task: dict(
-            of,
+            worth,
             chart=chart(
-                {name: tuple(zip(*points)) for name, points in of['lines'].items()},
+                {name: tuple(zip(*points)) for name, points in worth['lines'].items()},
                 'held-out score by the rate of fine-tuning',
                 'rate',
                 log='x',
                 wide=True,
             ),
         )
-        for task, of in study.get('worth', {}).items()
+        for task, worth in study.get('worth', {}).items()
     }

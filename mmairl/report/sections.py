@@ -73,14 +73,14 @@ def picture(image: Tensor, alt: str) -> tuple[str, str]:
 def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], seed: int) -> None:
     """A map for each entry of `features`, of the same images."""
     maps = []
-    for title, of in features.items():
-        chosen = np.random.default_rng(seed).permutation(len(of.x))[:MAPPED]
-        points, labels = plane(of.x[chosen], seed), of.y[chosen].numpy()
+    for title, bank in features.items():
+        chosen = np.random.default_rng(seed).permutation(len(bank.x))[:MAPPED]
+        points, labels = plane(bank.x[chosen], seed), bank.y[chosen].numpy()
         along = points[:, 0].argsort()
         points, labels = points[along], labels[along]
         series = {str(name): tuple(points[labels == label].T) for label, name in enumerate(classes)}
         maps.append(chart(series, title, dots=True, ticks=['']))
-    page.tell('maps', count=min(MAPPED, len(of.x)), figure=maps)
+    page.tell('maps', count=min(MAPPED, len(bank.x)), figure=maps)
 
 
 def principal(x: Tensor, seed: int) -> np.ndarray:

@@ -23,7 +23,7 @@ def write_studies_page(folder: str | Path) -> Path:
             f'there is no folder {folder}; give the one that holds the folders of studies, such as work_dirs/studies'
         )
     studies, others = [], {}
-    for path in sorted(of for of in folder.iterdir() if of.is_dir()):
+    for path in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
         try:
             study, changed = json.loads((path / 'study.json').read_text()), (path / 'study.json').stat().st_mtime
             shown = {name: str(study[name]) for name in ('title', 'question')}
@@ -52,15 +52,15 @@ def _scores(study: Mapping) -> list[str]:
         return ['—'] * 4
     metric = study['metrics'][0]
     place = [(column.kind, column.key) for column in columns(study)].index(('measured', metric['key']))
-    rows = [(of.row['name'], cell) for of in table_lines(study) if (cell := of.cells[place]).numbers]
+    rows = [(line.row['name'], cell) for line in table_lines(study) if (cell := line.cells[place]).numbers]
     said = [f'{name}: {cell.value} {cell.spread} (n = {cell.n})' for name, cell in rows]
     best = max(range(len(rows)), key=lambda row: mean(rows[row][1].numbers), default=None)
     by_verdict: dict[str, list[str]] = {}
     compared = study['comparisons'].get(metric['key'], ())
     if crossed := effects_of_factors(study).get(metric['key']):
         compared = [effect for effect in crossed if effect['asked']]
-    for of in compared:
-        effect = f' ({signed(of["estimate"], 1)})' if of['verdict'] in WITH_EFFECT else ''
-        by_verdict.setdefault(verdict_words(of), []).append(of['row'] + effect)
+    for comparison in compared:
+        effect = f' ({signed(comparison["estimate"], 1)})' if comparison['verdict'] in WITH_EFFECT else ''
+        by_verdict.setdefault(verdict_words(comparison), []).append(comparison['row'] + effect)
     verdicts = '; '.join(f'{words}: {", ".join(names)}' for words, names in by_verdict.items())
     return [metric['label'], *((said[best], said[-1]) if said else ('—', '—')), verdicts or '—']

@@ -44,7 +44,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         timed=[run for run in chain(runs, search_runs(study)) if run.get('seconds') is not None],
         words=WORDS,
         legend=LEGEND,
-        kinds=[(kind, len(list(of))) for kind, of in groupby(column.kind for column in heads)],
+        kinds=[(kind, len(list(part))) for kind, part in groupby(column.kind for column in heads)],
         columns=heads,
         rows=[_row(study, line) for line in table],
         scales=[_ends(table, place) for place in range(len(heads))],
@@ -111,24 +111,24 @@ def reach(effects: Sequence[Mapping], margin: float) -> tuple[float, float]:
     return min([*ends, -margin]), max([*ends, margin])
 
 
-def verdict_words(of: Mapping) -> str:
-    if of['verdict'] == 'differs' and of.get('share') is not None:
+def verdict_words(effect: Mapping) -> str:
+    if effect['verdict'] == 'differs' and effect.get('share') is not None:
         return 'differs in how many runs collapse'
-    return f'equivalent within ±{of["margin"]:g}' if of['verdict'] == 'equivalent' else of['verdict']
+    return f'equivalent within ±{effect["margin"]:g}' if effect['verdict'] == 'equivalent' else effect['verdict']
 
 
 def _cost(study: Mapping) -> dict[str, Any]:
     """Return the cost of each row, the comparisons at equal cost by score, and those that have none."""
     rows, equal = (study.get('cost', {}).get(part, {}) for part in ('rows', 'equal'))
-    if not any(of['images'] for of in rows.values()):
+    if not any(cost['images'] for cost in rows.values()):
         return {}
-    flops = [of['flops'] for of in rows.values()]
+    flops = [cost['flops'] for cost in rows.values()]
     return dict(
         rows=rows,
         first=next(filter(None, flops), None),
         same=all(flops) and max(flops) <= 1.01 * min(flops),
-        equal={key: pairs for key, of in equal.items() if (pairs := [pair for pair in of if 'estimate' in pair])},
-        without={(of['row'], of['on']): of for family in equal.values() for of in family if 'estimate' not in of},
+        equal={key: pairs for key, family in equal.items() if (pairs := [c for c in family if 'estimate' in c])},
+        without={(c['row'], c['on']): c for family in equal.values() for c in family if 'estimate' not in c},
     )
 
 

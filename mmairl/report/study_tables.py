@@ -81,17 +81,17 @@ def columns(study: Mapping) -> list[Column]:
         if metric['key'] in published:
             kinds += [('published', published.pop(metric['key'])), ('gap', metric)]
     kinds += [('published', metric) for metric in published.values()]
-    return [Column(kind, of['key'], LABELS.get(of['label'], of['label']), of.get('unit', '')) for kind, of in kinds]
+    return [Column(kind, m['key'], LABELS.get(m['label'], m['label']), m.get('unit', '')) for kind, m in kinds]
 
 
 def table_lines(study: Mapping) -> list[Line]:
     rows, heads = {row['name']: row for row in study['rows']}, columns(study)
-    comparisons = [of for family in study['comparisons'].values() for of in family]
-    differ = {(of['row'], of['metric']) for of in comparisons if of['verdict'] == 'differs' and of.get('share') is None}
+    comparisons = [c for family in study['comparisons'].values() for c in family]
+    differ = {(c['row'], c['metric']) for c in comparisons if c['verdict'] == 'differs' and c.get('share') is None}
     lines = []
     for row in study['rows']:
         certain = [column.kind == 'published' or (row['name'], column.key) in differ for column in heads]
-        cells = tuple(_cell(study, row, rows.get(row['on']), *of) for of in zip(heads, certain))
+        cells = tuple(_cell(study, row, rows.get(row['on']), *pair) for pair in zip(heads, certain))
         lines.append(Line(row, cells, tuple(problems(study, row))))
     return lines
 
@@ -103,7 +103,7 @@ def _cell(study: Mapping, row: Mapping, base: Mapping | None, column: Column, ce
         return Cell()
     # One decimal for percentages, three for quantities about 1.
     scale = replace(column, kind='measured') if gap else column
-    largest = max((abs(mean(of)) for of in map(scale.numbers, study['rows']) if of), default=10)
+    largest = max((abs(mean(scores)) for scores in map(scale.numbers, study['rows']) if scores), default=10)
     digits, change = 1 if largest >= 10 else 3, ''
     if base and not gap:
         before = column.numbers(base)
@@ -123,8 +123,8 @@ def signed(value: float, digits: int) -> str:
 def effects_of_factors(study: Mapping) -> dict[str, list[dict]]:
     """The effects of a design's factors by score, in the form of comparisons."""
     return {
-        key: [{**effect, 'row': effect['name'], 'margin': of['margin']} for effect in of['effects']]
-        for key, of in study.get('attribution', {}).items()
+        key: [{**effect, 'row': effect['name'], 'margin': attribution['margin']} for effect in attribution['effects']]
+        for key, attribution in study.get('attribution', {}).items()
     }
 
 
@@ -153,7 +153,7 @@ def problems(study: Mapping, row: Mapping) -> list[str]:
     by_sentence: dict[str, list[str]] = {}
     for seed, sentence in lacking:
         by_sentence.setdefault(sentence, []).append(str(seed))
-    return [f'seed{"s" * (len(of) > 1)} {", ".join(of)}: {sentence}' for sentence, of in by_sentence.items()]
+    return [f'seed{"s" * (len(seeds) > 1)} {", ".join(seeds)}: {sentence}' for sentence, seeds in by_sentence.items()]
 
 
 def markdown(study: Mapping) -> str:
@@ -172,8 +172,8 @@ def _table(template: str, study: Mapping, signs: Mapping[str, str]) -> str:
     Text is on one line, and `signs` stand for its characters that would be markup.
     """
     heads, lines, kinds, start = columns(study), table_lines(study), [], 3
-    for kind, of in groupby(heads, key=lambda column: column.kind):
-        width = len(list(of)) * (1 if kind == 'gap' else 2)
+    for kind, group in groupby(heads, key=lambda column: column.kind):
+        width = len(list(group)) * (1 if kind == 'gap' else 2)
         kinds.append(dict(name=WORDS[kind], width=width, first=start, last=start + width - 1))
         start += width
     return fill(

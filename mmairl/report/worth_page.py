@@ -14,14 +14,14 @@ CURVE = ('accuracy', 'low', 'high')
 def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
     """Write the page: the answer, the learning curves, what labels and time cost, and how it was found."""
     head, _, rest = record['answer'].partition(': ')
-    found = record['candidates']
-    curves = {name: (record['labels'], *(of[key] for key in CURVE)) for name, of in found.items()}
+    candidates = record['candidates']
+    curves = {name: (record['labels'], *(candidate[key] for key in CURVE)) for name, candidate in candidates.items()}
     columns = [*(f'{labels:.0f} a class' for labels in record['labels']), 'minutes of training']
     rows = []
-    for name, of in found.items():
-        scores = [f'{mean:.0f} [{low:.0f}, {high:.0f}]' for mean, low, high in zip(*(of[key] for key in CURVE))]
-        rows.append((name, [*scores, f'{of["seconds"] / 60:.1f}' if 'seconds' in of else '–']))
-    place = f'The network of {record["own"]}: {found[record["own"]]["checkpoint"]}'
+    for name, candidate in candidates.items():
+        scores = [f'{mean:.0f} [{low:.0f}, {high:.0f}]' for mean, low, high in zip(*(candidate[key] for key in CURVE))]
+        rows.append((name, [*scores, f'{candidate["seconds"] / 60:.1f}' if 'seconds' in candidate else '–']))
+    place = f'The network of {record["own"]}: {candidates[record["own"]]["checkpoint"]}'
     return write_page(
         path,
         'does_it_pay.html',

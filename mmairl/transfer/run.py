@@ -75,7 +75,7 @@ def tune_task(
         trial = f'trial_{number}'
         found = _measured(place.work_dir / f'{name}_{trial}', name, start, depth, place, options, held_out=True)
         halves[trial] = [TASKS[name].times(column) * half.get(key, 0.0) for half in found['halves']]
-    tried = {trial: mean(of) for trial, of in halves.items()}
+    tried = {trial: mean(scores) for trial, scores in halves.items()}
     best = max(tried, key=tried.get)
     kept = dict(chosen=best, held_out=tried, halves=halves, trials=list(trials))
     return trials[list(tried).index(best)], kept

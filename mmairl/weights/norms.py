@@ -63,9 +63,9 @@ def predicted_times(weights: Mapping[str, Tensor], anchor: Mapping[str, Tensor])
     A kernel before batch norm has a gradient as 1 / |w|, and turns by rate / |w|^2 a step: a longer one wants more. The
     features are as long as the gains, and the curvature of a classifier's loss is as their square: longer ones want less.
     """
-    kernels, gains = ([measure(of) for of in (weights, anchor)] for measure in (typical_growth, typical_gain))
-    found = dict(kernels=(kernels[0] / kernels[1]) ** 2) if all(kernels) else {}
-    return found | (dict(gains=(gains[1] / gains[0]) ** 2) if all(gains) else {})
+    kernels, gains = ([measure(tensors) for tensors in (weights, anchor)] for measure in (typical_growth, typical_gain))
+    times = dict(kernels=(kernels[0] / kernels[1]) ** 2) if all(kernels) else {}
+    return times | (dict(gains=(gains[1] / gains[0]) ** 2) if all(gains) else {})
 
 
 def looks_lars_trained(weights: Mapping[str, Tensor]) -> bool:

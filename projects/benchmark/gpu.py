@@ -124,7 +124,7 @@ def rows(path: Path) -> list[dict]:
 
 def page(device: str, found: dict[str, dict], out: Path) -> Path:
     made = Page('The first visit to a GPU' if device == 'cuda' else 'A rehearsal on a CPU', lead=machine(device))
-    stages = [(name, [str(of['code'] or 'passed'), f'{of["seconds"]:.0f} s']) for name, of in found.items()]
+    stages = [(name, [str(stage['code'] or 'passed'), f'{stage["seconds"]:.0f} s']) for name, stage in found.items()]
     made.add('Stages', 'The lines of each are in a file beside this page.', html_table(['ended', 'took'], stages))
     measured = results(out)
     if steps := measured['rows']:

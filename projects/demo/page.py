@@ -57,7 +57,7 @@ def run_demo(cfg: Config, seed: int, device: str) -> Path:
     page = draw(cfg, data, results, features, seed)
     images = Images(cfg, LOOKED_AT, device=device)
     raw, networks = torch.cat(list(images.raw())), {'random initialisation': None, 'trained student': checkpoint}
-    embeddings = {name: partial(images.embed, load_backbone(cfg, of, seed=seed)) for name, of in networks.items()}
+    embeddings = {name: partial(images.embed, load_backbone(cfg, path, seed=seed)) for name, path in networks.items()}
     add_invariance(page, {name: invariance(embed, raw) for name, embed in embeddings.items()})
     page.add(
         'How was this made?',

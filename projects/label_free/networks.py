@@ -93,17 +93,17 @@ def _network(run: Run, row: Config, task: str) -> Network:
 
 def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]:
     """Return the choices of each situation: the settings of each row, of any row, between rows, and when to stop."""
-    networks, found = list(networks), defaultdict(lambda: defaultdict(list))
-    kept_along = {(of.row, of.part, of.seed) for of in networks if of.along}
-    for of in networks:
-        if of.trial is not None:
-            found[of.row][of.seed].append(of)
-            found[SETTINGS][of.row, of.seed].append(of)
-        if of.trial is None and (of.row, of.part, of.seed) in kept_along:
-            found[EPOCHS][of.row, of.part, of.seed].append(of)
-        if of.along is None:
-            found[METHODS][of.part, of.seed, of.trial].append(of)
-    real = {name: [of for of in choices.values() if len(of) > 1] for name, choices in found.items()}
+    networks, choices = list(networks), defaultdict(lambda: defaultdict(list))
+    kept_along = {(network.row, network.part, network.seed) for network in networks if network.along}
+    for network in networks:
+        if network.trial is not None:
+            choices[network.row][network.seed].append(network)
+            choices[SETTINGS][network.row, network.seed].append(network)
+        if network.trial is None and (network.row, network.part, network.seed) in kept_along:
+            choices[EPOCHS][network.row, network.part, network.seed].append(network)
+        if network.along is None:
+            choices[METHODS][network.part, network.seed, network.trial].append(network)
+    real = {name: [choice for choice in by_key.values() if len(choice) > 1] for name, by_key in choices.items()}
     order = dict.fromkeys([SETTINGS, METHODS, EPOCHS, *real])
     return {name: real[name] for name in order if real.get(name)}
 
@@ -116,7 +116,7 @@ def regret_record(
         task=task,
         margin=study.equivalence,
         networks=[
-            dict(asdict(of), values={name: _plain(value) for name, value in of.values.items()}) for of in networks
+            dict(asdict(net), values={name: _plain(value) for name, value in net.values.items()}) for net in networks
         ],
         rewarded={name: sorted(set(_rewarded(cfg))) for name, cfg in configs.items()},
         situations=situations(choices_among(networks), study.equivalence),
@@ -129,12 +129,12 @@ def _plain(value: float) -> float | None:
 
 def situations(choices: Mapping[str, Sequence[Sequence[Network]]], margin: float) -> dict[str, dict[str, Any]]:
     """Return regret and words of each measure in each situation."""
-    found = {}
-    for situation, of in choices.items():
+    judged = {}
+    for situation, group in choices.items():
         names = [name for name in (AT_RANDOM, HELD_OUT, *MEASURES) if situation != METHODS or _is_across(name)]
-        seen = {name: list(_seen(name, of)) for name in names}
-        found[situation] = judge({name: kept for name, kept in seen.items() if kept}, margin)
-    return found
+        seen = {name: list(_seen(name, group)) for name in names}
+        judged[situation] = judge({name: kept for name, kept in seen.items() if kept}, margin)
+    return judged
 
 
 def _rewarded(cfg: Config) -> Iterator[str]:
@@ -152,7 +152,7 @@ def _seen(measure: str, choices: Iterable[Sequence[Network]]) -> Iterator[tuple[
     """Yield scores and goodness of the choices in which a measure has a value."""
     known = MEASURES.get(measure, Measure(measure, math.inf, ''))
     for choice in choices:
-        beside = with_clid({of: of.values for of in choice}).values()
-        values = [{AT_RANDOM: 0.0, **of}.get(measure, math.nan) for of in beside]
+        beside = with_clid({network: network.values for network in choice}).values()
+        values = [{AT_RANDOM: 0.0, **numbers}.get(measure, math.nan) for numbers in beside]
         if any(map(math.isfinite, values)):
-            yield np.array([of.score for of in choice]), np.array(list(map(known.goodness, values)))
+            yield np.array([network.score for network in choice]), np.array(list(map(known.goodness, values)))

@@ -34,22 +34,22 @@ def pool(paths: Sequence[str | Path]) -> dict[str, Any]:
         for situation, found in choices_among(map(_network, measures['networks'])).items():
             choices[situation] += found
     kept = {name: choices[name] for name in (SETTINGS, METHODS, EPOCHS) if name in choices}
-    titles = [f'{of.get("title", path)}, {of.get("scale", {}).get("name", "?")}' for path, of in records.items()]
-    return dict(title='Pooled', studies=titles, measures=dict(first, situations=situations(kept, first['margin'])))
+    said = [f'{study.get("title", path)}, {study.get("scale", {}).get("name", "?")}' for path, study in records.items()]
+    return dict(title='Pooled', studies=said, measures=dict(first, situations=situations(kept, first['margin'])))
 
 
-def _network(of: Mapping[str, Any]) -> Network:
-    values = {name: math.nan if value is None else value for name, value in of['values'].items()}
-    return Network(**{**of, 'values': values})
+def _network(record: Mapping[str, Any]) -> Network:
+    values = {name: math.nan if value is None else value for name, value in record['values'].items()}
+    return Network(**{**record, 'values': values})
 
 
 def markdown(measures: Mapping[str, Any]) -> str:
     """Return the matrix: a row a measure, a column a situation."""
-    of = measures['situations']
-    heads = [f'{name} ({max(cell["choices"] for cell in cells.values())} choices)' for name, cells in of.items()]
-    lines = [['measure', *heads], ['---'] * (1 + len(of))]
-    for name in dict.fromkeys(name for cells in of.values() for name in cells):
-        lines.append([name, *(_said(cells[name]) if name in cells else '—' for cells in of.values())])
+    matrix = measures['situations']
+    heads = [f'{name} ({max(cell["choices"] for cell in cells.values())} choices)' for name, cells in matrix.items()]
+    lines = [['measure', *heads], ['---'] * (1 + len(matrix))]
+    for name in dict.fromkeys(name for cells in matrix.values() for name in cells):
+        lines.append([name, *(_said(cells[name]) if name in cells else '—' for cells in matrix.values())])
     return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 

@@ -50,7 +50,7 @@ def words(
 ) -> list[str]:
     """Return a word for each measure of a situation, of how many choices it came within the margin."""
     within, choices, mean = map(np.asarray, (within, choices, mean))
-    good, bad = (holm(stats.binom.sf(of - 1, choices, 0.5)) < LEVEL for of in (within, choices - within))
+    good, bad = (holm(stats.binom.sf(count - 1, choices, 0.5)) < LEVEL for count in (within, choices - within))
     return np.select([good & (mean <= margin), bad], [TRUSTED, USELESS], UNDECIDED).tolist()
 
 

@@ -84,7 +84,7 @@ def _places(random: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndar
         for _ in range(20):
             radius = random.uniform(*RADIUS)
             centre = random.uniform(REACH * radius, size - REACH * radius, 2)
-            if all(np.hypot(*(centre - other)) > REACH * (radius + of) for other, of in zip(centres, radii)):
+            if all(np.hypot(*(centre - other)) > REACH * (radius + r) for other, r in zip(centres, radii)):
                 centres.append(centre)
                 radii.append(radius)
                 break

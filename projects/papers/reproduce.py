@@ -67,16 +67,16 @@ def coverage() -> list[dict]:
 
 
 def coverage_table() -> str:
-    found = ''
+    text = ''
     for paper in coverage():
-        found += f'**{paper["paper"]}**\n\n| in the paper | here | |\n|---|---|---|\n'
-        for of in paper['items']:
-            ways = [f'`{name}.yaml`' for name in of.get('studies', ())] + [
-                f'`{line}`' for line in of.get('commands', ())
+        text += f'**{paper["paper"]}**\n\n| in the paper | here | |\n|---|---|---|\n'
+        for item in paper['items']:
+            ways = [f'`{name}.yaml`' for name in item.get('studies', ())] + [
+                f'`{line}`' for line in item.get('commands', ())
             ]
-            found += f'| {of["item"]} | {", ".join(ways) or "—"} | {of.get("why", "")} |\n'
-        found += '\n'
-    return found
+            text += f'| {item["item"]} | {", ".join(ways) or "—"} | {item.get("why", "")} |\n'
+        text += '\n'
+    return text
 
 
 def assumption_rows() -> str:

@@ -12,9 +12,9 @@ from projects.verdicts.simulate import CHANCES, DESIGNS, HALF, LADDERS, NULL, SH
 
 SEEDS = (2, 3, 5, 8, 12)
 STUDIES = dict(
-    [('ladder of 7 rows', [partial(ladder, spread=of) for of in LADDERS.values()])]
+    [('ladder of 7 rows', [partial(ladder, spread=spread) for spread in LADDERS.values()])]
     + [
-        (f'design of {len(rows)} rows', [partial(design, rows, spread=of(len(rows))) for of in DESIGNS.values()])
+        (f'design of {len(rows)} rows', [partial(design, rows, spread=rule(len(rows))) for rule in DESIGNS.values()])
         for rows in (WHOLE, HALF)
     ]
 )
@@ -35,7 +35,7 @@ def main() -> None:
         "\n| rows that are as good | searches | best trial's own score | fresh runs of the winners |\n|---|--:|--:|--:|"
     )
     for case, searches in product(CHANCES, (2, 3, 5, 8)):
-        print(f'| {case} | {searches} | {" | ".join(f"{100 * of:.1f} %" for of in chances(case, searches))} |')
+        print(f'| {case} | {searches} | {" | ".join(f"{100 * share:.1f} %" for share in chances(case, searches))} |')
 
 
 if __name__ == '__main__':

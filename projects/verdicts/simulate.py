@@ -78,17 +78,17 @@ def design(
     studies: int = STUDIES,
 ) -> float:
     """The same of a design and its main effects."""
-    found = Design(tuple('abcdefgh'[: len(levels[0])]), {str(of): of for of in levels})
+    plan = Design(tuple('abcdefgh'[: len(levels[0])]), {str(combination): combination for combination in levels})
     runs = [(row, seed) for row in range(len(levels)) for seed in range(seeds)]
     runs.remove((int(spread.argmax()), 0)) if missing else None
-    model = fit(found, [(str(levels[row]), seed) for row, seed in runs], blocks)
+    model = fit(plan, [(str(levels[row]), seed) for row, seed in runs], blocks)
     table = scores(np.random.default_rng(seeds), shape, spread, seeds, studies, blocks)
     if missing:
         table[:, spread.argmax(), 0] = np.nan
     fell = table < collapse_limit(table, null)[..., None]
     of_runs = table[(slice(None), *zip(*runs))]
-    told = [model.estimate(of_runs, {effect: 2.0}) for effect in found.asked]
-    estimate, error, freedom = (np.stack(of, -1) for of in zip(*told))
+    told = [model.estimate(of_runs, {effect: 2.0}) for effect in plan.asked]
+    estimate, error, freedom = (np.stack(part, -1) for part in zip(*told))
     share = np.where(fell.any((1, 2)), 1.0, np.nan)[:, None]  # where runs collapsed there is no verdict
     return false_alarms(shape, (estimate, error, freedom), share)
 
@@ -119,6 +119,6 @@ CHANCES = {  # trials, sharpness and place of the peak, for two rows that are as
 def chances(case: str, searches: int) -> tuple[float, float]:
     """Return the share of false 'differs' by the best trials' own scores, and by fresh runs of the winners."""
     draw = np.random.default_rng(searches)
-    one, two = (searched(draw, searches, *of) for of in CHANCES[case])
-    words = [verdicts(*(of[:, None] for of in paired(*pair)), margin=1.0) for pair in zip(one, two)]
-    return tuple(float((of == DIFFERS).mean()) for of in words)
+    one, two = (searched(draw, searches, *row) for row in CHANCES[case])
+    words = [verdicts(*(part[:, None] for part in paired(*pair)), margin=1.0) for pair in zip(one, two)]
+    return tuple(float((verdict == DIFFERS).mean()) for verdict in words)

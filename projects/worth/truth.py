@@ -107,7 +107,7 @@ def many_draws(x: np.ndarray, y: np.ndarray, domain: Domain, seed: int) -> float
     x, random = prepared(x, pool), np.random.default_rng(seed)
     given = np.concatenate([with_faults(y[:FRESH], domain, seed), y[FRESH:]])
     classes = [pool[y[:FRESH] == label] for label in range(domain.classes)]
-    fits = [np.concatenate([random.choice(of, domain.labels // 2, False) for of in classes]) for _ in range(DRAWS)]
+    fits = [np.concatenate([random.choice(rows, domain.labels // 2, False) for rows in classes]) for _ in range(DRAWS)]
     return 100 * float(np.mean([recognised(x, given, fit, test).mean() for fit in fits]))
 
 
