@@ -86,7 +86,7 @@ def advise(args: argparse.Namespace) -> None:
     weights = read_backbone(args.lars, args.part).weights
     if (grown := typical_growth(weights)) is None:
         raise UserError(f'{args.lars} has no 3x3 convolutions, whose norms the advice is by; search the rate')
-    rows = [(of.name, [f'{of.norm:.4f}', f'{of.growth:.2f}']) for of in weight_norms(weights, kernel=3)]
+    rows = [(tensor.name, [f'{tensor.norm:.4f}', f'{tensor.growth:.2f}']) for tensor in weight_norms(weights, kernel=3)]
     print_table(('norm', 'times its start'), rows, f'3x3 convolutions of {args.lars}', head='tensor')
     long = looks_lars_trained(weights)
     print(f'the typical one is {grown:.2f} times as long as at its start: the network is {"" if long else "not "}long')

@@ -174,15 +174,15 @@ def jobs_of(args: argparse.Namespace) -> int:
 
 
 def show_plan(study: Study, configs: dict, scale: Scale, tasks: Sequence[str], seeds: int, devices: int) -> None:
-    found = {row.name: Cost(0, 0, 0) if row.weights else cost(configs[row.name], scale) for row in study.rows}
-    found |= {row.name: Cost(0, 0, found[row.name].gigabytes) for row in study.rows if not row.trains}
+    costs = {row.name: Cost(0, 0, 0) if row.weights else cost(configs[row.name], scale) for row in study.rows}
+    costs |= {row.name: Cost(0, 0, costs[row.name].gigabytes) for row in study.rows if not row.trains}
     trials = trial_counts(study, configs) if study.search else {}
     runs = {row.name: seeds * (trials.get(row.name, 0) + 1 + bool(study.search)) for row in study.rows}
     runs |= {row.name: len(row.weights) or 1 for row in study.rows if row.untrained or row.weights}
     rows = []
     for row in study.rows:
-        of, number = found[row.name], runs[row.name]
-        numbers = [f'{of.epochs:g}', f'{of.hours * number:.2f}', f'{of.gigabytes * number:.2f}']
+        one_run, number = costs[row.name], runs[row.name]
+        numbers = [f'{one_run.epochs:g}', f'{one_run.hours * number:.2f}', f'{one_run.gigabytes * number:.2f}']
         rows.append((row.name, [row.factor, str(number), *numbers]))
     columns = ('changes', 'runs', 'epochs', 'device hours', 'GB')
     print_table(columns, rows, f'{study.title}: {scale.text}', head='row')
@@ -194,7 +194,7 @@ def show_plan(study: Study, configs: dict, scale: Scale, tasks: Sequence[str], s
         )
     if study.design:
         say(f'{study.design.words}: {study.design.confusion}')
-    total, size = (sum(getattr(found[name], part) * runs[name] for name in runs) for part in ('hours', 'gigabytes'))
+    total, size = (sum(getattr(costs[name], part) * runs[name] for name in runs) for part in ('hours', 'gigabytes'))
     say(
         f'pre-training takes about {total:.1f} device hours, {total / devices:.1f} h on {devices} of them, and {size:.1f} GB; '
         f'at {scale.rate:g} images a second and device ({scale.rate_source})'
@@ -229,12 +229,12 @@ def show_power(study: Study, path: Path, effect: float) -> None:
     record = json.loads(path.read_text())
     labels = {metric['key']: metric['label'] for metric in record['metrics']}
     columns = ('spread', 'seeds', 'they see an effect of', f'seeds for an effect of {effect:g}')
-    for key, of in record.get('attribution', {}).items():
-        more = more_runs(effect, of['spread'], of['runs'], study.design, of['blocks']) if of['spread'] else None
+    for key, fit in record.get('attribution', {}).items():
+        more = more_runs(effect, fit['spread'], fit['runs'], study.design, fit['blocks']) if fit['spread'] else None
         said = 'cannot be said' if more is None else f'{more} more'
-        print(f"{labels[key]}: {of['runs']} runs; those that a factor's effect of {effect:g} wants: {said}")
+        print(f"{labels[key]}: {fit['runs']} runs; those that a factor's effect of {effect:g} wants: {said}")
     for key, family in record.get('comparisons', {}).items() if not study.design else ():
-        planned = plan_seeds([Comparison(**of) for of in family], effect)
+        planned = plan_seeds([Comparison(**fields) for fields in family], effect)
         print_table(columns, [(row, numbers) for row, *numbers in planned], labels[key])
     say(
         'found four times in five, corrected for the comparisons of a score; the spreads are estimates from these seeds'

@@ -54,15 +54,15 @@ def collect(
         return {row.name: [described[run] for run in runs if run.row is row and run.part == part] for row in study.rows}
 
     compared_runs = by_row('compared')
-    finished = {name: [run for run in found if run['state'] == 'done'] for name, found in compared_runs.items()}
+    finished = {name: [run for run in planned if run['state'] == 'done'] for name, planned in compared_runs.items()}
     trained = {row.name: finished[row.name] for row in study.rows if not row.untrained and finished[row.name]}
     ours = {row.name: configs[row.name] for row in study.rows if not row.weights}
     beside = ours if len(ours) < len(study.rows) else {}
     known = {name: factors(cfg) for name, cfg in beside.items()}  # beside what is stated of the others
     stated = {
-        name: [dict(of, hidden=known.get(name, {}) | of.get('hidden', {})) for of in trained[name]] for name in trained
+        row: [dict(run, hidden=known.get(row, {}) | run.get('hidden', {})) for run in trained[row]] for row in trained
     }
-    labels = {key: run['labels'].get(key, key) for of in finished.values() for run in of for key in run['scores']}
+    labels = {key: run['labels'].get(key, key) for done in finished.values() for run in done for key in run['scores']}
     asked = [task.partition('#')[0] for run in runs if run.part == 'compared' for task in run.tasks]
     primary = study.primary.get(scale.name) or next(iter(asked), '')
     record = dict(
@@ -133,13 +133,13 @@ def networks(compared: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def assumptions(configs: dict[str, Config], tasks: Sequence[str] = ()) -> dict[str, list[str]]:
     """List what the configs of rows and tasks assume because the papers do not say it, each with its rows."""
-    found: dict[str, list[str]] = {}
+    assumed: dict[str, list[str]] = {}
     for name, cfg in configs.items():
-        of_tasks = [recipe(cfg, task).get('assumptions') or {} for task in tasks]
-        for said in filter(None, chain.from_iterable(of.values() for of in (cfg.get('assumptions') or {}, *of_tasks))):
-            rows = found.setdefault(said, [])
+        noted = [part.get('assumptions') or {} for part in (cfg, *(recipe(cfg, task) for task in tasks))]
+        for said in filter(None, chain.from_iterable(notes.values() for notes in noted)):
+            rows = assumed.setdefault(said, [])
             rows += [name] if name not in rows else []
-    return found
+    return assumed
 
 
 def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, Any]:
@@ -168,16 +168,16 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
     return found
 
 
-def fold_probes(found: dict[str, Any]) -> None:
+def fold_probes(run: dict[str, Any]) -> None:
     """The scores of TASK, TASK#1, TASK#2, from several seeds of the classifier, become their mean; `probes` has each."""
     probes: dict[str, list[float]] = {}
-    for name in list(found['scores']):
+    for name in list(run['scores']):
         task, _, seed = name.partition('#')
-        probes.setdefault(task, []).append(found['scores'].pop(name))
-        label = found['labels'].pop(name, task)
-        found['labels'].setdefault(task, label.removesuffix(f'#{seed}'))
-    found['scores'] = {task: mean(of) for task, of in probes.items()}
-    found['probes'] = {task: of for task, of in probes.items() if len(of) > 1}
+        probes.setdefault(task, []).append(run['scores'].pop(name))
+        label = run['labels'].pop(name, task)
+        run['labels'].setdefault(task, label.removesuffix(f'#{seed}'))
+    run['scores'] = {task: mean(scores) for task, scores in probes.items()}
+    run['probes'] = {task: scores for task, scores in probes.items() if len(scores) > 1}
 
 
 def _measured_as(key: str, study: Study, scale: Scale) -> str:

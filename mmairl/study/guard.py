@@ -53,7 +53,7 @@ def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]
     """Return a crossed study without the factors whose levels are one at this scale, and a sentence for each."""
     empty = []
     for factor in study.cross.factors if study.cross else ():
-        rows = [replace(study.rows[0], options={**study.rows[0].options, **of}) for of in factor.levels.values()]
+        rows = [replace(study.rows[0], options={**study.rows[0].options, **level}) for level in factor.levels.values()]
         if len({same_run(resolve(row, scale)) for row in rows}) == 1:
             empty.append(factor.name)
     if not empty or len(empty) == len(study.cross.factors):
@@ -66,9 +66,9 @@ def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]
 def _renamed(row: Row, equal: Mapping[str, str]) -> Row:
     """Return the row, which builds on rows that are left out no more."""
     made = {
-        way: replace(of, **{key: equal.get(name, name) for key, name in row.others.items()})
+        way: replace(source, **{key: equal.get(name, name) for key, name in row.others.items()})
         for way in ('rescaled', 'along')
-        if (of := getattr(row, way))
+        if (source := getattr(row, way))
     }
     return replace(row, against=equal.get(row.against, row.against), **made)
 
@@ -127,8 +127,8 @@ def hidden(results: Results) -> list[dict[str, Any]]:
     """List the factors that papers seldom print, as the runs recorded them, each with whether all rows have the same."""
     recorded = {row: [run.get('hidden', {}) for run in runs] for row, runs in results.items()}
     names = dict.fromkeys(name for runs in recorded.values() for run in runs for name in run)
-    found = [_equal(name, name, recorded) for name in names]
-    return [dict(of, equal=of['equal'] and len(of['values']) == len(recorded)) for of in found]
+    checks = [_equal(name, name, recorded) for name in names]
+    return [dict(check, equal=check['equal'] and len(check['values']) == len(recorded)) for check in checks]
 
 
 def _equal(name: str, key: str, results: Results) -> dict[str, Any]:

@@ -41,12 +41,13 @@ class Judged:
 
     def _repr_html_(self) -> str:
         heads, comparisons = columns(self.record), self.record['comparisons']
-        said = {(of['row'], key): f': {of["verdict"]}' for key, family in comparisons.items() for of in family}
+        said = {(pair['row'], key): f': {pair["verdict"]}' for key, family in comparisons.items() for pair in family}
         rows = []
         for line in table_lines(self.record):
             name = line.row['name']
-            told = [f'{of.change}{said.get((name, head.key), "")}' for of, head in zip(line.cells, heads)]
-            rows.append((name, [f'{of.value} {of.spread} (n = {of.n}) {more}' for of, more in zip(line.cells, told)]))
+            told = [f'{cell.change}{said.get((name, head.key), "")}' for cell, head in zip(line.cells, heads)]
+            cells = [f'{cell.value} {cell.spread} (n = {cell.n}) {more}' for cell, more in zip(line.cells, told)]
+            rows.append((name, cells))
         return html_table([head.label for head in heads], rows)
 
 

@@ -139,7 +139,7 @@ def result_of(cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Me
         checkpoint, trained = last_checkpoint(folder), read_json(folder / 'trained.json', Trained)
         weights = dict(asdict(trained), checkpoint=checkpoint.name, sha256=sha256(checkpoint), file=_file(checkpoint))
         weights |= dict(curves=curves(folder), hidden={} if asked.given else hidden_factors(cfg))
-    first = {task: next(iter(of.scores.items())) for task, of in measured.items()}
+    first = {task: next(iter(result.scores.items())) for task, result in measured.items()}
     return Result(
         **weights,
         scores={task: score for task, (_, score) in first.items()},
@@ -150,9 +150,9 @@ def result_of(cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Me
             for name, score in measured[task].scores.items()
             if name != main
         },
-        identities={task: of.identity for task, of in measured.items()},
-        left_out={task: of.left_out for task, of in measured.items() if of.left_out},
-        tuned={task: of.tuned for task, of in measured.items() if of.tuned},
+        identities={task: result.identity for task, result in measured.items()},
+        left_out={task: result.left_out for task, result in measured.items() if result.left_out},
+        tuned={task: result.tuned for task, result in measured.items() if result.tuned},
         git=git_state(),
         versions=versions(PACKAGES),
         hardware=hardware(),

@@ -166,13 +166,13 @@ def _of_seed(
         needs = {key: folders[name] for key, name in row.others.items()}
         absolute = {key: str(path.absolute()) for key, path in needs.items()}
         asked: dict[str, Any] = dict(untrained=row.untrained)
-        asked |= {way: replace(of, **absolute) for way in ('rescaled', 'along') if (of := getattr(row, way))}
+        asked |= {way: replace(source, **absolute) for way in ('rescaled', 'along') if (source := getattr(row, way))}
         if tried := [run.folder for run in (trials or {}).get(row.name, ())]:
             published = folders[row.name].parents[2] / 'runs' / row.slug / f'seed_{seed}'
             paths = tuple(str(folder.absolute()) for folder in tried)
             asked['chosen'] = Chosen(paths, study.search.criterion, str(published.absolute()))
         tuned = {task: tune for task, tune in study.tune.items() if task in tasks}
-        asked['tuned'] = {task: _of_recipe(of, row, configs[row.name], task, seed) for task, of in tuned.items()}
+        asked['tuned'] = {task: _of_recipe(tune, row, configs[row.name], task, seed) for task, tune in tuned.items()}
         own = tuple(task for task in tasks if measures(row.untrained, task))
         asked, needed = Asked(seed, own, **asked), (*needs.values(), *tried)
         yield Run(row, seed, folders[row.name], own, needed, part, asked, config_text(configs[row.name]))

@@ -159,7 +159,7 @@ def trial_options(search: Search | Tune, row: Any, cfg: Config, number: int, tri
     options: list[dict[str, Any]] = [{}]
     for point in places(len(search.dimensions), number, trials)[: trials - 1]:
         at = dict(zip(names, point))
-        options.append({of.key: of.at(at[name], own_value(cfg, of.key)) for name, of in mine.items()})
+        options.append({axis.key: axis.at(at[name], own_value(cfg, axis.key)) for name, axis in mine.items()})
     return options
 
 
@@ -170,7 +170,7 @@ def searched_keys(search: Search | None, rows: Sequence[Any], configs: Mapping[s
     """
     if search is None:
         return {row.name: set() for row in rows}
-    keys = {row.name: {of.key for of in dimensions_of(search, row, configs[row.name]).values()} for row in rows}
+    keys = {row.name: {axis.key for axis in dimensions_of(search, row, configs[row.name]).values()} for row in rows}
     for name, dimension in search.dimensions.items():
         if not any(dimension.key in searched for searched in keys.values()):
             raise UserError(f'`search` varies {name} by {dimension.key}, which no row has')

@@ -139,8 +139,8 @@ class Cross(Declared, frozen=True):
         known = {str(form): half for half in range(1, count) for form in (Fraction(1, 2**half), 0.5**half)}
         if str(self.fraction) not in known:
             raise UserError(f"the `fraction` is '{self.fraction}'; give one of {', '.join([*known][::2])}")
-        effects = [(place,) for place in range(count)] + [tuple(map(self.names.index, of)) for of in self.interactions]
-        return fraction_rows(count, known[str(self.fraction)], effects)
+        pairs = [tuple(map(self.names.index, pair)) for pair in self.interactions]
+        return fraction_rows(count, known[str(self.fraction)], [(place,) for place in range(count)] + pairs)
 
     def without(self, names: Collection[str]) -> 'Cross':
         """Return the same rows without some factors, each once: a fraction that is projected on the others."""

@@ -21,7 +21,7 @@ def hours_of_tasks(
     study: Study, configs: Mapping[str, Config], tasks: Sequence[str], scale: Scale, runs: Mapping[str, int]
 ) -> tuple[dict[str, float], set[str]]:
     """Return the hours of each task over all rows, of which so many `runs` are measured, and the tasks that cannot be told."""
-    trials, hours, unknown = {task: of.trials for task, of in study.tune.items()}, Counter(), set()
+    trials, hours, unknown = {task: tune.trials for task, tune in study.tune.items()}, Counter(), set()
     for row in study.rows:
         if row.untrained == 'pixels':
             continue

@@ -63,11 +63,11 @@ def search_record(
     """Return what the page says of the searches; `trials` are the runs of each row, as the page has runs."""
     search, counts = study.search, trial_counts(study, configs)
     rows = {row.name: _tried(search, row, configs[row.name], trials[row.name]) for row in study.rows if row.trains}
-    ended = {name: _ended(of, seeds, counts[name]) for name, of in rows.items()}
-    whole = {name: [[trial['score'] or 0.0 for trial in one] for one in of] for name, of in ended.items()}
+    ended = {name: _ended(tried, seeds, counts[name]) for name, tried in rows.items()}
+    scores = {name: [[trial['score'] or 0.0 for trial in one] for one in searches] for name, searches in ended.items()}
     budgets = range(1, int(search.budget) + 1)
     spent = {name: [trials_for(budget, flops(configs))[name] - 1 for budget in budgets] for name in counts}
-    curves = {name: [best_of(scores[0], scores[1:])[spent[name]] for scores in of] for name, of in whole.items()}
+    curves = {name: [best_of(one[0], one[1:])[spent[name]] for one in searches] for name, searches in scores.items()}
     pairs = [pair for row in study.rows if row.against for pair in ((row.name, row.against), (row.against, row.name))]
     return dict(
         criterion=search.criterion,
@@ -77,13 +77,13 @@ def search_record(
         dimensions={name: dimension.key for name, dimension in search.dimensions.items()},
         counts=counts,
         rows=rows,
-        curves={name: curve(of) for name, of in curves.items() if of},
+        curves={name: curve(searches) for name, searches in curves.items() if searches},
         ahead=[
             dict(row=one, on=two, budget=ahead_from(curves[one], curves[two], LEVEL))
             for one, two in pairs
             if curves.get(one) and curves.get(two)
         ],
-        forgiving={name: [forgiving(scores, study.equivalence) for scores in of] for name, of in whole.items()},
+        forgiving={name: [forgiving(one, study.equivalence) for one in searches] for name, searches in scores.items()},
         edges=[
             edge
             for row in study.rows
@@ -103,7 +103,7 @@ def _tried(search: Search, row: Row, cfg: Config, runs: Sequence[Mapping[str, An
             folder=run['folder'],
             state=run['state'],
             seconds=run.get('seconds'),
-            values={name: run['trial'].get(of.key, own_value(cfg, of.key)) for name, of in mine.items()},
+            values={name: run['trial'].get(axis.key, own_value(cfg, axis.key)) for name, axis in mine.items()},
             score=run.get('scores', {}).get(search.criterion),
             diverged=run.get('diverged', ''),
         )
@@ -113,14 +113,14 @@ def _tried(search: Search, row: Row, cfg: Config, runs: Sequence[Mapping[str, An
 
 def _ended(tried: Sequence[Mapping[str, Any]], seeds: Sequence[int], count: int) -> list[list[Mapping[str, Any]]]:
     """Return the trials of each search of which all have ended; one that diverged has no score."""
-    told = [of for of in tried if of['state'] == 'done' and (of['diverged'] or of['score'] is not None)]
-    searches = [[of for of in told if of['search'] == number] for number in seeds]
-    return [of for of in searches if len(of) == count]
+    told = [trial for trial in tried if trial['state'] == 'done' and (trial['diverged'] or trial['score'] is not None)]
+    searches = [[trial for trial in told if trial['search'] == number] for number in seeds]
+    return [search for search in searches if len(search) == count]
 
 
 def _edges(search: Search, row: Row, cfg: Config, ended: Sequence[Sequence[Mapping]]) -> Iterator[dict[str, Any]]:
     """Yield the dimensions in which the best trials of a row lie at an end of the range, with how many of them do."""
-    best = [max(of, key=lambda trial: (trial['score'] or 0.0, -trial['trial'])) for of in ended]
+    best = [max(trials, key=lambda trial: (trial['score'] or 0.0, -trial['trial'])) for trials in ended]
     for name, dimension in dimensions_of(search, row, cfg).items():
         own = own_value(cfg, dimension.key)
         at = [dimension.place(trial['values'][name], own) for trial in best]

@@ -53,7 +53,7 @@ def unlabelled(folder: Path) -> Unlabelled:
 
 def goodness_of(measure: str, networks: Mapping[Path, Mapping[str, float]]) -> list[float]:
     """Return how good a measure holds each of these networks to be."""
-    return [MEASURES[measure].goodness(of.get(measure, math.nan)) for of in with_clid(networks).values()]
+    return [MEASURES[measure].goodness(values.get(measure, math.nan)) for values in with_clid(networks).values()]
 
 
 def goodness_of_runs(folders: Sequence[Path], criterion: str) -> list[float]:

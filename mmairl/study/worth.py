@@ -24,7 +24,7 @@ RATE = 'optim_wrapper.optimizer.lr'
 
 def worth_record(study: Study, configs: Mapping[str, Config], runs: Sequence[Run]) -> dict[str, Any]:
     """Return, for each tuned task, what rescaling is worth in trials of its recipe's rate, from the trials that are kept."""
-    found = {}
+    record = {}
     for task in study.tune:
         kept: dict[str, dict[int, Tried]] = {}
         for run in runs:
@@ -34,10 +34,10 @@ def worth_record(study: Study, configs: Mapping[str, Config], runs: Sequence[Run
                 weights = read_backbone(str(last_checkpoint(run.folder))).weights
                 kept.setdefault(run.row.name, {})[run.seed] = Tried(rates, list(halves.values()), weights)
         pairs = [_pair(row, kept) for row in study.rows if row.rescaled and {row.name, row.rescaled.of} <= kept.keys()]
-        lines = {name: sorted(point for tried in of.values() for point in tried.points) for name, of in kept.items()}
+        lines = {name: sorted(point for one in tried.values() for point in one.points) for name, tried in kept.items()}
         if lines:
-            found[task] = dict(pairs=[pair for pair in pairs if pair], lines=lines)
-    return found
+            record[task] = dict(pairs=[pair for pair in pairs if pair], lines=lines)
+    return record
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Tried:
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        return sorted((rate, mean(of)) for rate, of in zip(self.rates, self.halves))
+        return sorted((rate, mean(scores)) for rate, scores in zip(self.rates, self.halves))
 
     @property
     def best(self) -> float:
@@ -59,21 +59,21 @@ class Tried:
 
 def _pair(row: Row, kept: Mapping[str, Mapping[int, Tried]]) -> dict[str, Any]:
     """Return how a rescaled row compares with the one as it is, and the rate that their norms predict for that one."""
-    of, new = (kept[name] for name in (row.rescaled.of, row.name))
-    if not (seeds := sorted(of.keys() & new.keys())):
+    old, new = (kept[name] for name in (row.rescaled.of, row.name))
+    if not (seeds := sorted(old.keys() & new.keys())):
         return {}
-    found = worth([of[seed].halves for seed in seeds], [new[seed].halves[0] for seed in seeds])
-    best = geometric_mean([of[seed].best for seed in seeds])
+    value = worth([old[seed].halves for seed in seeds], [new[seed].halves[0] for seed in seeds])
+    best = geometric_mean([old[seed].best for seed in seeds])
     pair = dict(
-        asdict(found), row=row.name, of=row.rescaled.of, seeds=len(seeds), rate=of[seeds[0]].rates[0], best=best
+        asdict(value), row=row.name, of=row.rescaled.of, seeds=len(seeds), rate=old[seeds[0]].rates[0], best=best
     )
     usual = kept.get(row.rescaled.anchor, {})
     if not usual.keys() >= set(seeds):
         return pair
-    times = [predicted_times(of[seed].weights, usual[seed].weights) for seed in seeds]
+    times = [predicted_times(old[seed].weights, usual[seed].weights) for seed in seeds]
     for way in times[0]:
-        rates = [of[seed].rates[0] * factors[way] for seed, factors in zip(seeds, times)]
-        there = _at(rates, [of[seed].points for seed in seeds])
+        rates = [old[seed].rates[0] * factors[way] for seed, factors in zip(seeds, times)]
+        there = _at(rates, [old[seed].points for seed in seeds])
         pair[way] = dict(
             times=geometric_mean(factors[way] for factors in times), rate=geometric_mean(rates), score=there
         )
@@ -85,5 +85,6 @@ def _at(rates: Sequence[float], curves: Sequence[Sequence[tuple[float, float]]])
     if not all(curve[0][0] <= rate <= curve[-1][0] for rate, curve in zip(rates, curves)):
         return None
     return mean(
-        float(np.interp(math.log(rate), *zip(*((math.log(x), y) for x, y in of)))) for rate, of in zip(rates, curves)
+        float(np.interp(math.log(rate), *zip(*((math.log(x), y) for x, y in curve))))
+        for rate, curve in zip(rates, curves)
     )

@@ -86,7 +86,8 @@ def fit(design: Design, runs: Runs, blocks: bool) -> Fit:
     means = np.hstack([rows, fixed])
     residual = np.eye(len(runs)) - means @ np.linalg.pinv(means)
     freedom = len(runs) - int(np.linalg.matrix_rank(means))
-    return Fit(terms, weights, residual, rows, freedom, frozenset(term for term, of in zip(terms, mixed[1:]) if of))
+    confounded = frozenset(term for term, is_mixed in zip(terms, mixed[1:]) if is_mixed)
+    return Fit(terms, weights, residual, rows, freedom, confounded)
 
 
 def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[Effect, float]]:
@@ -105,7 +106,7 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
     scores = np.array([by_row[name][seed] for name, seed in runs])
     blocks = bool(runs) and _seeds_are_blocks(rows, by_row)
     model = fit(design, runs, blocks)
-    found = {effect: model.estimate(scores, {effect: 2.0}) for effect in design.distinct}
+    estimates = {effect: model.estimate(scores, {effect: 2.0}) for effect in design.distinct}
     parts = {name: model.estimate(scores, sums) for name, sums in shares(design.factors, model.terms).items()}
     gain = model.estimate(scores, {term: 2.0 for term in model.terms if len(term) % 2})
     spread = float(known_error(np.nanmean(model.variances(scores)[0]))) if model.freedom else math.nan
@@ -115,9 +116,9 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
         collapsed=[f'{name}, seed {seed}' for name, seed in finished if (name, seed) not in runs],
         blocks=blocks,
         effects=_effects(
-            design, found, Counter(name for name, _ in runs), model.freedom, len(runs) < len(finished), margin
+            design, estimates, Counter(name for name, _ in runs), model.freedom, len(runs) < len(finished), margin
         ),
-        shares=[dict(factor=name, **_ends(of)) for name, of in parts.items()],
+        shares=[dict(factor=name, **_ends(share)) for name, share in parts.items()],
         gain=dict(factor='all factors', **_ends(gain)),  # the sum of the shares
         exact=len(model.terms) == 2 ** len(design.factors) - 1,  # else shares are of main effects and pairs alone
         spread=None if math.isnan(spread) else spread,  # of runs, without the seeds' where they are blocks

@@ -35,27 +35,27 @@ def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
     Between two checkpoints of one run a score is taken to change in a straight line. Without checkpoints on both
     sides of that cost there is no `estimate`. Rows of equal cost, or of one run, are left out.
     """
-    spent, found = costs(study), []
+    spent, entries = costs(study), []
     rows = {row['name']: row for row in study['rows']}
     for row in study['rows']:
         base = rows.get(row['on'])
-        cost, other = (spent[of['name']]['flops'] if of else None for of in (row, base))
+        cost, other = (spent[side['name']]['flops'] if side else None for side in (row, base))
         if not cost or not other or row.get('of') or abs(cost - other) <= EQUAL * max(cost, other):
             continue
         at = min(cost, other)
-        one, two = (_scores_at(study, of, metric, at, spent) for of in (row, base))
+        one, two = (_scores_at(study, side, metric, at, spent) for side in (row, base))
         entry = dict(row=row['name'], on=base['name'], ratio=cost / other, flops=at)
         if one and two:
             differ = unpaired(np.array(one), np.array(two))
             entry.update(scores=[mean(one), mean(two)], **interval(*map(float, differ)))
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def _scores_at(study: Mapping, row: Mapping, metric: str, cost: float, spent: Mapping) -> list[float]:
     """The score of each seed of a row at this cost, on the line between its checkpoints on both sides of it."""
-    taken = [of for of in study['rows'] if of.get('along') and of.get('of') == row['name']]
-    by_cost = {spent[of['name']]['flops']: scores_by_seed(of, metric) for of in [row, *taken]}
+    taken = [other for other in study['rows'] if other.get('along') and other.get('of') == row['name']]
+    by_cost = {spent[point['name']]['flops']: scores_by_seed(point, metric) for point in [row, *taken]}
     at = sorted(filter(None, by_cost))
     if not at[0] <= cost <= at[-1]:
         return []

@@ -48,7 +48,7 @@ class Design:
     def resolution(self) -> int | None:
         """The fewest factors whose product is the same in every row; None for a full factorial, where there are none."""
         counts = range(1, len(self.factors) + 1)
-        return next((n for n in counts if any(self.alias(of, ()) for of in combinations(self.factors, n))), None)
+        return next((n for n in counts if any(self.alias(term, ()) for term in combinations(self.factors, n))), None)
 
     @property
     def words(self) -> str:

@@ -92,30 +92,30 @@ def compare_by_looks(study: Mapping[str, Any], metric: str, margin: float, plan:
     At a look only those comparisons count of which both rows have all its seeds.
     """
     whole = compare(study, metric, margin)
-    found = [replace(of, verdict=UNDECIDED) if of.verdict in DECISIONS else of for of in whole]
+    kept = [replace(pair, verdict=UNDECIDED) if pair.verdict in DECISIONS else pair for pair in whole]
     for count, level in plan.looks:
         seeds = sorted(study['seeds'])[:count]
         if len(seeds) < count:
             break
-        known = [of.verdict for of in found]
+        known = [pair.verdict for pair in kept]
         rows = [dict(row, runs=[run for run in row['runs'] if run['seed'] in seeds]) for row in study['rows']]
         now = compare(dict(study, rows=rows), metric, margin, level, known)
-        found = [old if old.verdict in DECISIONS or new.seeds < count else new for old, new in zip(found, now)]
-    return found
+        kept = [old if old.verdict in DECISIONS or new.seeds < count else new for old, new in zip(kept, now)]
+    return kept
 
 
-def told(found: Sequence[Comparison], plan: Plan, seeds: int) -> list[str]:
+def told(family: Sequence[Comparison], plan: Plan, seeds: int) -> list[str]:
     """Say the decisions of each look that was taken."""
     lines = []
     for count in (count for count, _ in plan.looks if count <= seeds):
-        decided = [f'{of.row} {of.verdict}' for of in found if of.verdict in DECISIONS and of.seeds == count]
+        decided = [f'{pair.row} {pair.verdict}' for pair in family if pair.verdict in DECISIONS and pair.seeds == count]
         lines.append(f'look at {count} seeds: {"; ".join(decided) or "nothing was decided"}')
     return lines
 
 
-def open_rows(study: Study, found: Sequence[Comparison]) -> list[Row]:
+def open_rows(study: Study, comparisons: Sequence[Comparison]) -> list[Row]:
     """The rows of undecided comparisons, and those whose weights they take."""
-    names = {name for of in found if of.verdict not in DECISIONS for name in (of.row, of.on)}
+    names = {name for pair in comparisons if pair.verdict not in DECISIONS for name in (pair.row, pair.on)}
     while more := {other for row in study.rows if row.name in names for other in row.others.values()} - names:
         names |= more
     return [row for row in study.rows if row.name in names]

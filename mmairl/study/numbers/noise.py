@@ -26,13 +26,13 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
     With a comparison also the standard error of its effect by seeds and by images. None is not known.
     """
     known = {row['name']: recognised(row, metric, out) for row in study['rows']}
-    errors = {of['row']: (of['on'], of['error']) for of in study['comparisons'].get(metric, ())}
-    found = []
+    errors = {pair['row']: (pair['on'], pair['error']) for pair in study['comparisons'].get(metric, ())}
+    entries = []
     for row in study['rows']:
         seeds, probes = spread(row, metric)
         own, (on, error) = known[row['name']], errors.get(row['name'], (None, None))
         both = own is not None and known.get(on) is not None and len(own) == len(known[on])
-        found.append(
+        entries.append(
             dict(
                 row=row['name'],
                 seeds=seeds,
@@ -42,7 +42,7 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
                 effect_images=by_images(own - known[on]) if both else None,
             )
         )
-    return found
+    return entries
 
 
 def spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
@@ -50,24 +50,24 @@ def spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
     scores = scores_by_seed(row, metric)
     between = stdev(scores.values()) if len(scores) > 1 else None
     probes = [run.get('probes', {}).get(metric, ()) for run in row['runs'] if run['seed'] in scores]
-    repeats = [of for of in probes if len(of) > 1]
+    repeats = [values for values in probes if len(values) > 1]
     if not repeats:
         return between, None
     within = mean(map(variance, repeats))
-    left = within * mean(1 / len(of) for of in repeats)
+    left = within * mean(1 / len(values) for values in repeats)
     return between and math.sqrt(max(0.0, between**2 - left)), math.sqrt(within)
 
 
 def recognised(row: Mapping, metric: str, out: Path) -> np.ndarray | None:
     """Return for each test image the share of the row's finished runs that recognise it; None where a run does not say so."""
-    found, scores = [], scores_by_seed(row, metric)
+    answers, scores = [], scores_by_seed(row, metric)
     for run in (run for run in row['runs'] if run['seed'] in scores):
         path = result_file(out / run['folder'], metric, run.get('identities', {}).get(metric, {}))
         right = read_json(path, Measured).right if path.is_file() else None
         if right is None or not math.isclose(100 * unpacked(right).mean(), scores[run['seed']], abs_tol=1e-6):
             return None  # such as a mean over classes
-        found.append(unpacked(right))
-    return np.mean(found, axis=0) if found and len({len(of) for of in found}) == 1 else None
+        answers.append(unpacked(right))
+    return np.mean(answers, axis=0) if answers and len({len(answer) for answer in answers}) == 1 else None
 
 
 def by_images(values: np.ndarray) -> float:

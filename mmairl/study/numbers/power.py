@@ -46,14 +46,14 @@ def visible_effect(deviation: float, seeds: int, comparisons: int) -> float:
 def plan_seeds(comparisons: Sequence[Comparison], effect: float) -> list[tuple[str, str, str, str, str]]:
     """Return for each comparison row, spread, seeds, the effect that they find, and how many `effect` wants, as text."""
     lines = []
-    for of in comparisons:
-        if of.error is None:
-            lines.append((of.row, '–', str(of.seeds), '–', '–'))
+    for pair in comparisons:
+        if pair.error is None:
+            lines.append((pair.row, '–', str(pair.seeds), '–', '–'))
             continue
-        spread = of.error * math.sqrt(of.freedom + 1)
+        spread = pair.error * math.sqrt(pair.freedom + 1)
         wanted = seeds_for(effect, spread, len(comparisons))
-        seen = visible_effect(spread, int(of.freedom) + 1, len(comparisons))
-        lines.append((of.row, f'{spread:.2f}', str(of.seeds), f'{seen:.1f}', str(wanted or f'more than {MOST}')))
+        seen = visible_effect(spread, int(pair.freedom) + 1, len(comparisons))
+        lines.append((pair.row, f'{spread:.2f}', str(pair.seeds), f'{seen:.1f}', str(wanted or f'more than {MOST}')))
     return lines
 
 

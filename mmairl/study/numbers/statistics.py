@@ -92,17 +92,17 @@ def collapse_limit(scores: np.ndarray, null: float | None = None) -> np.ndarray:
 def tested(one: np.ndarray, two: np.ndarray, limits: Sequence[np.ndarray], blocks: bool) -> tuple[np.ndarray, ...]:
     """Compare the runs that learned, and by the exact test how many did not: its p-value, NaN where none collapsed."""
     fell = [values < limit[..., None] for values, limit in zip((one, two), limits)]
-    counts = [of.sum(-1) for pair in zip(fell, (~np.isnan(one), ~np.isnan(two))) for of in pair]
+    counts = [mask.sum(-1) for pair in zip(fell, (~np.isnan(one), ~np.isnan(two))) for mask in pair]
     share = np.where(counts[0] + counts[2] > 0, exact_test(*counts), math.nan)
-    learned = (np.where(of, math.nan, values) for values, of in zip((one, two), fell))
+    learned = (np.where(collapsed, math.nan, values) for values, collapsed in zip((one, two), fell))
     return *(paired if blocks else unpaired)(*learned), share
 
 
 @np.vectorize
 @cache
-def exact_test(some: int, runs: int, others: int, of: int) -> float:
+def exact_test(some: int, runs: int, others: int, other_runs: int) -> float:
     """Fisher's p-value for `some` of so many runs against `others` of so many."""
-    return float(stats.fisher_exact([[some, runs - some], [others, of - others]]).pvalue)
+    return float(stats.fisher_exact([[some, runs - some], [others, other_runs - others]]).pvalue)
 
 
 def holm(p: np.ndarray) -> np.ndarray:
@@ -164,7 +164,7 @@ def _compare(
     one, two = scores_by_seed(row, metric), scores_by_seed(base, metric)
     common = sorted(one.keys() & two.keys())
     blocks = len(common) > 1 and all(same_start(row, base, seed) for seed in common)
-    pair = [np.array([of.get(seed, math.nan) for seed in sorted(one.keys() | two.keys())]) for of in (one, two)]
+    pair = [np.array([scores.get(seed, math.nan) for seed in sorted(one.keys() | two.keys())]) for scores in (one, two)]
     known = dict(row=row['name'], on=base['name'], metric=metric, margin=margin, blocks=blocks)
     if not one or not two:
         return Comparison(**known, seeds=0, verdict='not measured')
@@ -241,7 +241,7 @@ def scores_by_seed(row: Mapping, metric: str) -> dict[int, float]:
 
 def same_start(row: Mapping, base: Mapping, seed: int) -> bool:
     """Whether a seed means the same in two rows: the same order of images, and the same weights of networks of one shape."""
-    one, two = (next(run for run in of['runs'] if run['seed'] == seed).get('start') for of in (row, base))
+    one, two = (next(run for run in side['runs'] if run['seed'] == seed).get('start') for side in (row, base))
     if not one or not two or None in (one['order'], two['order']) or one['order'] != two['order']:
         return False
     return one['weights'] == two['weights'] or one['shapes'] != two['shapes']

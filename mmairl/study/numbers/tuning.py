@@ -55,14 +55,14 @@ def worth(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]], draws: in
     trials, target = np.array(tuned, float), np.array(untuned, float)  # (S, T, 2), (S, 2)
     seeds, count = trials.shape[:2]
     halves = ((0, 1), (1, 0))
-    mean = np.mean([best_of(of[0, a], of[1:, a], of[:, b]) for of in trials for a, b in halves], axis=0)
-    random, found = np.random.default_rng(0), []
+    mean = np.mean([best_of(search[0, a], search[1:, a], search[:, b]) for search in trials for a, b in halves], axis=0)
+    random, wanted = np.random.default_rng(0), []
     for _ in range(draws):
         drawn = random.integers(seeds, size=seeds)
         orders = [np.append(0, 1 + random.permutation(count - 1)) for _ in drawn]
         paths = [_path(trials[seed][order], a, b) for seed, order in zip(drawn, orders) for a, b in halves]
-        found.append(_first(np.mean(paths, axis=0) >= target[drawn].mean()))
-    low, high = np.quantile(found, [0.025, 0.975], method='closest_observation')
+        wanted.append(_first(np.mean(paths, axis=0) >= target[drawn].mean()))
+    low, high = np.quantile(wanted, [0.025, 0.975], method='closest_observation')
     ends = (None if end == count else int(end) for end in (_first(mean >= target.mean()), low, high))
     return Worth(*ends, count - 1, tuple(mean), float(target.mean()))
 
@@ -98,7 +98,7 @@ def ahead_from(one: Sequence[np.ndarray], two: Sequence[np.ndarray], level: floa
         return None
     one, two = (np.array([search[:length] for search in searches]).T for searches in (one, two))
     estimate, error, freedom = paired(one, two)
-    low = [interval(*map(float, of), level)['low'] for of in zip(estimate, error, freedom)]
+    low = [interval(*map(float, numbers), level)['low'] for numbers in zip(estimate, error, freedom)]
     behind = [place for place, end in enumerate(low) if end is None or end <= 0]
     first = behind[-1] + 1 if behind else 0
     return None if first == length else first + 1
