@@ -101,3 +101,13 @@ def test_a_docstring_says_what_its_code_does():
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 opening = (ast.get_docstring(node) or '').split(' ')[0]
                 assert opening not in ('What', 'Of', 'Where', 'Which', 'Those'), f'{name}: {ast.get_docstring(node)}'
+
+
+@pytest.mark.parametrize('folder', ['mmairl', 'projects', 'tools', 'tests'])
+def test_no_variable_is_called_of(folder):
+    """`for of in rows` reads as a slip. A field may: `along.of`."""
+    for path in (ROOT / folder).rglob('*.py'):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        fields = {node.target for node in nodes if isinstance(node, ast.AnnAssign)}
+        names = [node.id for node in nodes if isinstance(node, ast.Name) and node not in fields]
+        assert 'of' not in names + [node.arg for node in nodes if isinstance(node, ast.arg)], path

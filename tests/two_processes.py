@@ -86,8 +86,8 @@ def check_views() -> None:
     expected = [twin(view) for view in images]
     for one, other in zip(found, expected):
         assert_close(one, other.chunk(get_world_size())[get_rank()], atol=1e-12, rtol=1e-12)
-    sum((of * (1 + of)).sum() * number for number, of in enumerate(found, 1)).backward()
-    sum((of * (1 + of)).sum() * number for number, of in enumerate(expected, 1)).backward()
+    sum((output * (1 + output)).sum() * number for number, output in enumerate(found, 1)).backward()
+    sum((output * (1 + output)).sum() * number for number, output in enumerate(expected, 1)).backward()
     pairs = [(gather(mine.grad[None]).sum(0), whole.grad) for mine, whole in zip(ours.parameters(), twin.parameters())]
     for one, other in [*pairs, *zip(ours.buffers(), twin.buffers())]:
         assert_close(one, other, atol=1e-11, rtol=1e-11)

@@ -21,6 +21,10 @@ def search_section(study: Mapping[str, Any]) -> dict[str, Any]:
         for name, trials in tried.items()
     }
     curves = {name: points for name, points in search['curves'].items() if points}
+    # Where runs of both rows collapsed, their trials tell nothing of the pair.
+    told = {(c['row'], c['on']) for family in study['comparisons'].values() for c in family if not all(c['collapsed'])}
+    ways = zip(search['ahead'][::2], search['ahead'][1::2])
+    pairs = [pair for pair in ways if (pair[0]['row'], pair[0]['on']) in told]
     diverged = [
         dict(trial, row=name) for name, trials in search['rows'].items() for trial in trials if trial['diverged']
     ]
@@ -29,10 +33,8 @@ def search_section(study: Mapping[str, Any]) -> dict[str, Any]:
         responses=drawn,
         tracks={metric['key']: _tracks(study, metric['key']) for metric in study['metrics']},
         best=best_of(curves) if curves else '',
-        ahead=[pair for pair in search['ahead'] if pair['budget']],
-        unknown=[
-            one for one, two in zip(search['ahead'][::2], search['ahead'][1::2]) if not (one['budget'] or two['budget'])
-        ],
+        ahead=[way for pair in pairs for way in pair if way['budget']],
+        unknown=[one for one, two in pairs if not (one['budget'] or two['budget'])],
         forgiving={name: mean(shares) for name, shares in search['forgiving'].items() if shares},
         diverged=diverged,
         ended={name: sum(trial['state'] == 'done' for trial in trials) for name, trials in search['rows'].items()},

@@ -24,7 +24,7 @@ LABELS = {
 }  # fmt: skip
 STATES = {
     'missing': 'has not run',
-    'waiting': 'waits for a run whose weights it takes',
+    'waiting': 'waits for runs that it takes something from',
     'running': 'is running',
     'stopped': 'was stopped, and goes on when the study is run again',
     'failed': 'failed',

@@ -122,7 +122,7 @@ def test_goodness_and_clid_are_relative():
     networks = {
         name: {'cluster learnability': cl, 'intrinsic dimension': d} for name, cl, d in (('a', 80, 3), ('b', 90, 5))
     }
-    assert [of['CLID'] for of in m.with_clid(networks).values()] == pytest.approx([-2, 2])
+    assert [values['CLID'] for values in m.with_clid(networks).values()] == pytest.approx([-2, 2])
 
 
 @pytest.mark.parametrize('count, kept', [(50, 20), (13, 13)])
@@ -208,12 +208,12 @@ def test_over_constructed_networks_what_each_measure_gets_right_is_as_the_docs_s
     right = {'random to trained': set(), 'not the collapsed one': set(), 'not the useless one': set()}
     networks = m.with_clid(measured)
     for measure in networks['collapsed']:
-        of = {name: m.MEASURES[measure].goodness(values[measure]) for name, values in networks.items()}
-        steps = [of[f'trained to {part:g}'] for part in (0, 0.3, 0.6, 1)]
+        goodness = {name: m.MEASURES[measure].goodness(values[measure]) for name, values in networks.items()}
+        steps = [goodness[f'trained to {part:g}'] for part in (0, 0.3, 0.6, 1)]
         right['random to trained'] |= {measure} if steps == sorted(set(steps)) else set()
-        right['not the collapsed one'] |= {measure} if of['collapsed'] < steps[-1] else set()
-        right['not the useless one'] |= {measure} if of['useless'] < steps[-1] else set()
-        assert abs(of['one dead'] - steps[-1]) <= 0.4 * abs(steps[-1]), measure  # nearly as good, to each
+        right['not the collapsed one'] |= {measure} if goodness['collapsed'] < steps[-1] else set()
+        right['not the useless one'] |= {measure} if goodness['useless'] < steps[-1] else set()
+        assert abs(goodness['one dead'] - steps[-1]) <= 0.4 * abs(steps[-1]), measure  # nearly as good, to each
     trusted = {'CLID', 'k-NN on clusters'}
     assert right == {
         'random to trained': {*trusted, 'RankMe', 'intrinsic dimension', 'Epps-Pulley', 'alignment'},

@@ -34,7 +34,7 @@ def assert_rescaled(new: dict, source: dict, anchor: dict) -> None:
             assert torch.equal(value, source[key]), key
         else:
             assert value.double().norm().item() == pytest.approx(anchor[key].double().norm().item(), rel=1e-6), key
-            directions = (of.double().flatten() for of in (value, source[key]))
+            directions = (tensor.double().flatten() for tensor in (value, source[key]))
             assert torch.cosine_similarity(*directions, dim=0).item() == pytest.approx(1, abs=1e-6), key
             assert not torch.equal(value, source[key])
 

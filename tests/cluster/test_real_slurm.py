@@ -115,7 +115,7 @@ def started(slurm, tmp_path_factory) -> Started:
     runs = {command: run_in(folder / str(number)) for number, command in enumerate([*TOLD_TO_STOP, *BY_ITSELF])}
     does = {run: RUN if command in TOLD_TO_STOP else ONCE + command for command, run in runs.items()}
     lost = runs['scontrol update nodename=node2 state=down reason=test']
-    numbers = submit({run: of for run, of in does.items() if run is not lost}, 'gpu', cpus=1)
+    numbers = submit({run: action for run, action in does.items() if run is not lost}, 'gpu', cpus=1)
     assert len({number.partition('_')[0] for number in numbers}) == 1
     submit({lost: RUN})
     started = {command: (jobs.job_of(run), run.folder) for command, run in runs.items()}

@@ -56,9 +56,9 @@ def test_an_epoch_has_each_sets_share_and_no_image_falls_behind(order):
     epochs = epochs_of(sampler, 11)
     assert len(sampler) == sampler.images == sum(COUNTS)
     for after, epoch in enumerate(epochs, 1):
-        of = np.searchsorted(np.cumsum(SIZES), epoch, 'right')
-        assert np.bincount(of).tolist() == COUNTS
-        assert order == 'shards' or 0.15 < (of[1:] != of[:-1]).mean() < 0.4, 'as by chance, 0.27'
+        sets = np.searchsorted(np.cumsum(SIZES), epoch, 'right')
+        assert np.bincount(sets).tolist() == COUNTS
+        assert order == 'shards' or 0.15 < (sets[1:] != sets[:-1]).mean() < 0.4, 'as by chance, 0.27'
         seen = np.bincount(np.concatenate(epochs[:after]), minlength=sum(SIZES))
         for own, weight in zip(np.split(seen, np.cumsum(SIZES)[:-1]), WEIGHTS):
             assert {math.floor(after * weight + 1e-9), math.ceil(after * weight - 1e-9)} >= set(own.tolist())
@@ -186,7 +186,7 @@ def test_evaluation_has_each_sets_own_score(places, tmp_path):
     kept = [int(index >= 10) for index in range(24) if index not in (3, 15)]
     found = by_set('top-1', right, Mixture(both['sets']), (3, 15))
     for number, name in enumerate('ab'):
-        own = [bool(one) for one, of in zip(right, kept) if of == number]
+        own = [bool(one) for one, place in zip(right, kept) if place == number]
         assert found[f'top-1, {name}'] == pytest.approx(100 * sum(own) / len(own))
 
 

@@ -271,7 +271,7 @@ VOC_IMAGES = {
 def voc(root: Path) -> None:
     folder = root / 'VOCdevkit/VOC2007'
     for part in ('train', 'val', 'test'):
-        write(folder / f'ImageSets/Main/{part}.txt', *(name for name, (of, _) in VOC_IMAGES.items() if of == part))
+        write(folder / f'ImageSets/Main/{part}.txt', *(name for name, (own, _) in VOC_IMAGES.items() if own == part))
     for name, (_, things) in VOC_IMAGES.items():
         picture(folder / f'JPEGImages/{name}.jpg', int(name))
         objects = ''.join(

@@ -61,10 +61,10 @@ def test_prototypes_are_no_more_than_images_can_share_and_both_parts_have_as_man
 
 def test_at_imagenets_size_it_is_the_benchmarks_recipe(tmp_path):
     cfg, paper = suggested(tmp_path, 'mocov2plus', 1_281_167, 8), load_config('mmairl::mocov2plus_r50_200e.py')
-    for of in (cfg, paper):
+    for side in (cfg, paper):
         for key in ('train_dataloader', 'auto_scale_lr'):
-            of.pop(key)
-        of.model.backbone.pop('depth'), of.model.projector.pop('in_channels'), of.default_hooks.pop('checkpoint')
+            side.pop(key)
+        side.model.backbone.pop('depth'), side.model.projector.pop('in_channels'), side.default_hooks.pop('checkpoint')
     assert cfg.to_dict() == paper.to_dict()
 
 

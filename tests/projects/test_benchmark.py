@@ -104,7 +104,7 @@ def test_a_stage_of_the_visit_to_a_gpu_that_fails_or_is_cut_off_loses_no_other(t
     with pytest.raises(UserError, match='well: bad'):
         gpu.visit('cpu', True, tmp_path, ['bad'])
     kept = json.loads((tmp_path / 'gpu_check.json').read_text())
-    assert kept['rows'] == [row] and [of['code'] for of in kept['stages'].values()] == ['cut off after 1 s', 1]
+    assert kept['rows'] == [row] and [stage['code'] for stage in kept['stages'].values()] == ['cut off after 1 s', 1]
     page = (tmp_path / 'gpu_check.html').read_text()
     assert kept['step'][0]['ratio'] == 2 and 'a, against b' in page and not (tmp_path / 'temporary').exists()
     assert 'a way' in page and 'cut off after 1 s' in page

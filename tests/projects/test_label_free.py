@@ -38,7 +38,7 @@ def test_choices_are_among_settings_methods_and_epochs():
     trials = [network(row, seed, trial) for row in 'ab' for seed in (0, 1) for trial in range(3 if row == 'a' else 2)]
     runs = [network('a'), network('b'), network('a', along=10), network('a', along=20), network('b', 1)]
     found = choices_among([*trials, *runs])
-    assert {name: sorted(map(len, of)) for name, of in found.items()} == {
+    assert {name: sorted(map(len, choices)) for name, choices in found.items()} == {
         'a': [3, 3], 'b': [2, 2], SETTINGS: [2, 2, 3, 3], METHODS: [2, 2, 2, 2, 2], EPOCHS: [3]
     }  # fmt: skip
 
@@ -78,18 +78,18 @@ def test_trials_are_tested_when_their_choice_is_noted_and_no_choice_reads_it(sea
     trials, said = [run for run in runs if run.part == 'trial'], []
     (trials[1].folder / 'result.json').rename(out / 'kept')  # one of row 'two' is not there yet
     _, found = measured_networks(study, configs, runs, ('knn',), said.append)
-    assert {of.row for of in found} == {'one'} and 'before which no test image is looked at' in said[0]
+    assert {trial.row for trial in found} == {'one'} and 'before which no test image is looked at' in said[0]
     assert not [run for run in trials if run.row.name == 'two' and (run.folder / 'measures.json').is_file()]
     (out / 'kept').rename(trials[1].folder / 'result.json')
     task, found = measured_networks(study, configs, runs, ('knn',), said.append)
     assert len(found) == 4 and (out / 'tuned/two/seed_0/chosen.json').is_file()
-    assert {of.values[HELD_OUT] for of in found} == {50.0, 51.0, 52.0, 53.0} and all(
-        0 <= of.score <= 100 for of in found
+    assert {trial.values[HELD_OUT] for trial in found} == {50.0, 51.0, 52.0, 53.0} and all(
+        0 <= trial.score <= 100 for trial in found
     )
     path = trials[0].folder / 'measures.json'
     write_json(path, Unlabelled('0', {**read_json(path, Unlabelled).values, 'RankMe': None}, {'knn': 99.0}))
     _, found = measured_networks(study, configs, runs, ('knn',), said.append)  # what is measured is not measured again
-    assert sorted(of.score for of in found)[-1] == 99.0
+    assert sorted(trial.score for trial in found)[-1] == 99.0
     record = regret_record(study, configs, task, found)
     assert record['rewarded']['one'] == ['alignment', 'uniformity'] and len(record['networks']) == 4
     assert record['situations'].keys() == {'one', 'two', SETTINGS, METHODS}

@@ -25,7 +25,7 @@ def test_a_false_word_is_said_of_one_situation_in_twenty_at_most():
     rng = np.random.default_rng(0)
     said = [words(rng.binomial(15, 0.5, 20), [15] * 20, [0.0] * 20, 1.0) for _ in range(2000)]
     for word in (TRUSTED, USELESS):
-        assert np.mean([word in of for of in said]) <= 0.05
+        assert np.mean([word in verdicts for verdicts in said]) <= 0.05
     naive = np.mean((rng.binomial(15, 0.5, (2000, 20)) >= 12).any(1))  # each at 5 %, uncorrected
     assert naive > 0.25
 

@@ -75,7 +75,7 @@ def test_a_narrow_resnet_goes_through_both_tasks_at_the_best_of_two_rates(tmp_pa
         rates = [{}, {'optim_wrapper.optimizer.lr': 1e30}]  # the second diverges
         best, kept = tune_task(name, start, depth, place, rates)
         assert kept['halves'].keys() == {'trial_0', 'trial_1'} and kept['trials'] == rates
-        assert all(len(of) == 2 and all(0 <= one <= 100 for one in of) for of in kept['halves'].values())
+        assert all(len(pair) == 2 and all(0 <= one <= 100 for one in pair) for pair in kept['halves'].values())
         assert best == rates[int(kept['chosen'][-1])] and kept['held_out'][kept['chosen']] == max(
             kept['held_out'].values()
         )

@@ -56,9 +56,10 @@ def hostile(value):
     """The record with each name in it made hostile, and still its own."""
     if isinstance(value, dict):
         return {
-            key: hostile(of) if key in ('runs', 'rows', 'versions') else named(key, of) for key, of in value.items()
+            key: hostile(part) if key in ('runs', 'rows', 'versions') else named(key, part)
+            for key, part in value.items()
         }
-    return [hostile(of) for of in value] if isinstance(value, list) else value
+    return [hostile(part) for part in value] if isinstance(value, list) else value
 
 
 def named(key: str, value):
@@ -126,7 +127,7 @@ def demo(folder: Path) -> Path:
     cfg.work_dir = str(write_scalars(folder / 'run', *(healthy(i, 0.9 / i) for i in (1, 2, 3))))
     data = tuple(dataset for _, dataset in evaluation_sets(cfg).values())
     results = [Result(name, {SCORE: 40.0 + i, 'logistic regression': 50.0}, 1.0) for i, name in enumerate(('a', LONG))]
-    features = {of.subject: [Features(torch.randn(40, 9), data[0].labels)] * 2 for of in results}
+    features = {result.subject: [Features(torch.randn(40, 9), data[0].labels)] * 2 for result in results}
     page = draw(cfg, data, results, features, 0)
     kept = {name: {'crop': [1.0] * len(STRENGTHS), HOSTILE: [0.2] * len(STRENGTHS)} for name in (LONG, 'plain')}
     add_invariance(page, kept)
@@ -143,7 +144,7 @@ def analysis(instrument: str, folder: Path) -> Path:
         torch.save(dict(state_dict=state), folder / f'{seed}.pth')
         subjects[name] = str(folder / f'{seed}.pth'), 'student'
     if instrument == 'norms':
-        return norms_page({name: read_backbone(*of) for name, of in subjects.items()}, folder)
+        return norms_page({name: read_backbone(*subject) for name, subject in subjects.items()}, folder)
     images = Images(cfg, 40)
     if instrument == 'cka':
         return cka_page(subjects, images, 'pooled', False, False, folder)
@@ -210,7 +211,7 @@ def open_page(browser):
 QUICK = ('map', 'demo', 'norms')  # which have what the others have; make test-all opens all
 
 
-@pytest.mark.parametrize('kind', [pytest.param(of, marks=() if of in QUICK else pytest.mark.slow) for of in KINDS])
+@pytest.mark.parametrize('kind', [pytest.param(key, marks=() if key in QUICK else pytest.mark.slow) for key in KINDS])
 def test_any_page_is_safe_and_for_everybody(page_of, open_page, kind):
     """It asks for nothing, names are text, and it is read in light, in the dark on a phone, by keyboard and on paper."""
     page = open_page(page_of(kind))
@@ -230,8 +231,8 @@ def test_any_page_is_safe_and_for_everybody(page_of, open_page, kind):
         assert page.evaluate('document.documentElement.scrollWidth') <= width
         page.evaluate(AXE.read_text())
         found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")['violations']
-        serious = [(of['id'], of['nodes'][0]['html'][:200]) for of in found if of['impact'] in ('serious', 'critical')]
-        assert serious == []
+        serious = [rule for rule in found if rule['impact'] in ('serious', 'critical')]
+        assert [(rule['id'], rule['nodes'][0]['html'][:200]) for rule in serious] == []
     page.emulate_media(media='print', color_scheme='light')
     assert page.locator('.tools:visible').count() == 0
     page.set_viewport_size(dict(width=688, height=1000))  # A4 less its margins, in CSS pixels
@@ -352,7 +353,7 @@ def test_a_row_is_marked_in_each_table_by_pointer_and_by_keyboard(page_of, open_
     page = open_page(page_of('study'))
     page.locator('.study tbody th').nth(2).hover()
     marked = page.locator('tr.marked th').all_inner_texts()
-    assert len(marked) >= 2 and all('plus_symmetric_loss' in of for of in marked)
+    assert len(marked) >= 2 and all('plus_symmetric_loss' in name for name in marked)
     page.mouse.move(0, 0)
     assert page.locator('.marked').count() == 0
     page.locator('.scroll.study').focus()
@@ -443,7 +444,7 @@ def test_a_click_on_a_cell_shows_the_nearest_of_other_images_and_a_link_names_it
     places = np.frombuffer(base64.b64decode(cells['near']), '<u4').reshape(-1, 4, cells['count'])[2, 2]
     wanted = [data['names'][cells['of'][place // 4]] for place in places]
     nearest = page.locator('.nearest').first.locator('button')
-    assert [of.get_attribute('title') for of in nearest.all()] == wanted
+    assert [button.get_attribute('title') for button in nearest.all()] == wanted
     other = again(page_of, open_page, page)
     assert other.locator('.nearest').first.locator('button').first.get_attribute('title') == wanted[0]
     picture.press('ArrowUp')

@@ -83,7 +83,7 @@ def test_only_what_differs_is_listed_and_how_each_ended(runs, tmp_path):
 def test_curves_stand_over_each_other_by_epoch_by_images_and_by_hours(runs, tmp_path):
     page = write_compare_page(runs, tmp_path / 'page.html').read_text()
     (drawn,) = (
-        {of['name']: (of['x'], of['y']) for of in one['series']} for one in charts(page) if one['title'] == 'loss'
+        {run['name']: (run['x'], run['y']) for run in one['series']} for one in charts(page) if one['title'] == 'loss'
     )
     values = {'x/run': [4.0, 2.0, 1.33333, 1.0], 'y/run': [2.0, 1.0]}
     steps = {'x/run': [2, 4, 6, 8], 'y/run': [4, 8]}

@@ -93,4 +93,4 @@ def test_files_of_one_name_in_two_folders_and_one_that_was_replaced_are_networks
         identity = dict(weights=weights)
         leave(tmp_path / 'x', weights, 'student of x.pth', {'linear': 1.0}, checkpoint='run/x.pth', identity=identity)
     [(_, _, rows)] = results(records_in(tmp_path / 'x'))
-    assert [row.subject for row in rows] == [f'student of run/x.pth, weights {of}' for of in ('123456', '89abcd')]
+    assert [row.subject for row in rows] == [f'student of run/x.pth, weights {start}' for start in ('123456', '89abcd')]

@@ -60,7 +60,7 @@ def test_tiles_show_the_present_state_in_a_word_and_a_shape_the_worst_first(work
 
 
 def test_every_quantity_has_its_chart(tmp_path):
-    run = write_scalars(tmp_path / 'run', dict(step=1, **{f'health_{of.name}': 0.5 for of in QUANTITIES}))
+    run = write_scalars(tmp_path / 'run', dict(step=1, **{f'health_{quantity.name}': 0.5 for quantity in QUANTITIES}))
     text = write_health_page(run, tmp_path / 'page.html').read_text()
     assert text.count('class="curves') == len(QUANTITIES) + REFERENCE
 

@@ -112,7 +112,7 @@ def test_duplicates_and_images_that_stand_out_are_those_of_a_plain_loop():
 def test_the_nearest_cells_are_those_of_a_plain_loop_one_of_each_other_image():
     x = torch.randn(7, 6, 5, generator=torch.Generator().manual_seed(0))
     unit = torch.nn.functional.normalize(x.double(), dim=2).numpy()
-    far, near = (of.view(7, 6, 3).tolist() for of in neighbours(x, 3))
+    far, near = (part.view(7, 6, 3).tolist() for part in neighbours(x, 3))
     for i, c in np.ndindex(7, 6):
         best = [max((unit[i, c] @ unit[j, d], 6 * j + d) for d in range(6)) for j in range(7) if j != i]
         wanted = sorted(best, reverse=True)[:3]
@@ -143,8 +143,8 @@ def test_groups_are_found_with_their_central_images():
     middles = 10 * torch.eye(4, 8).repeat_interleave(30, 0)
     x = middles + torch.randn(120, 8, generator=generator) * torch.linspace(0.2, 2, 30).repeat(4)[:, None]
     found = groups(x, torch.arange(4).repeat_interleave(30), ['w', 'x', 'y', 'z'], 0)
-    assert len(found) == 4 and sorted(of['most'] for of in found) == [f'100 % {name}' for name in 'wxyz']
-    assert all(of['size'] == 30 and np.mean([i % 30 for i in of['central']]) < 10 for of in found)
+    assert len(found) == 4 and sorted(group['most'] for group in found) == [f'100 % {name}' for name in 'wxyz']
+    assert all(group['size'] == 30 and np.mean([i % 30 for i in group['central']]) < 10 for group in found)
 
 
 def test_an_archive_and_a_list_of_files_have_maps_too(checkpoint, folder, tmp_path, monkeypatch):
@@ -158,7 +158,7 @@ def test_an_archive_and_a_list_of_files_have_maps_too(checkpoint, folder, tmp_pa
     (again := tmp_path / 'again' / 'epoch_1.pth').parent.mkdir()
     shutil.copy(checkpoint, again)
     both = data_of(mmairl.map_images([checkpoint, again], tmp_path / 'packed.tar', tmp_path / 'c.html', size=SIZE))
-    assert [of['title'] for of in both['maps']][1:] == ['random weights', 'run0/epoch_1.pth', 'again/epoch_1.pth']
+    assert [chart['title'] for chart in both['maps']][1:] == ['random weights', 'run0/epoch_1.pth', 'again/epoch_1.pth']
     assert both['maps'][2]['near'] == both['maps'][3]['near']
     few = data_of(mmairl.map_images(checkpoint, sorted((folder / 'b').iterdir())[:5], tmp_path / 'b.html', size=SIZE))
     assert few['classes'] == [] and len(unpacked(few['maps'][0]['near'], '<u4')) == 5 * 4  # all others are neighbours
@@ -204,7 +204,7 @@ def test_where_no_map_can_be_drawn_a_sentence_says_why(checkpoint, folder, tmp_p
         ('flat', torch.zeros_like, 'the network has collapsed'),
     ):
         state = torch.load(checkpoint)
-        state |= {key: change(of) for key, of in state.items() if 'bn' in key and of.is_floating_point()}
+        state |= {key: change(value) for key, value in state.items() if 'bn' in key and value.is_floating_point()}
         torch.save(state, tmp_path / f'{name}.pth')
         assert sentence in said(folder, tmp_path / f'{name}.pth')
     assert not (tmp_path / 'm.html').exists()

@@ -47,12 +47,11 @@ def test_what_is_kept_is_of_the_study_and_tells_a_collapse_by_its_spread():
     rows = {row.name for row in read_study(home() / 'configs/studies/reference_curves.yaml').rows}
     for scale, kept in json.loads(KEPT.read_text()).items():
         assert kept['text'] == read_scale(scale).text
-        assert kept['rows'].keys() <= rows and all(of['curves'].keys() <= LABELS.keys() for of in kept['rows'].values())
-        ends = {row: of['curves']['health_spread_key'][1][-1] for row, of in kept['rows'].items()}
-        knn = {row: of['knn'] for row, of in kept['rows'].items()}
-        assert all(
-            0 < of['knn'] < 100 and set(of['curves']) >= {'loss', 'health_spread_key'} for of in kept['rows'].values()
-        )
+        runs = kept['rows'].values()
+        assert kept['rows'].keys() <= rows and all(run['curves'].keys() <= LABELS.keys() for run in runs)
+        ends = {row: run['curves']['health_spread_key'][1][-1] for row, run in kept['rows'].items()}
+        knn = {row: run['knn'] for row, run in kept['rows'].items()}
+        assert all(0 < run['knn'] < 100 and set(run['curves']) >= {'loss', 'health_spread_key'} for run in runs)
         if (collapsed := ends.pop('BYOL, collapsed', None)) is not None:
             assert collapsed < 0.1 < min(ends.values())
             assert knn.pop('BYOL, collapsed') < min(knn.values())

@@ -15,7 +15,7 @@ def row(name: str, on: str | None, *scores: float) -> dict:
 
 
 def effect(row: str, estimate: float) -> dict:
-    return dict(row=row, estimate=estimate, verdict='undecided')
+    return dict(row=row, on='one', estimate=estimate, verdict='undecided', collapsed=(0, 0))
 
 
 def test_the_section_has_both_tracks_the_trials_and_who_is_ahead():
@@ -48,11 +48,15 @@ def test_the_section_has_both_tracks_the_trials_and_who_is_ahead():
     assert searches == {'search 1': ([0.1, 0.8], [40, 50]), 'search 2': ([0.1], [42])} and drawn[1]['ticks'] == ['a']
     best = charts(section['best'])[0]['series'][0]
     assert (best['y'], best['low'], best['high']) == ([41, 41], [40, 40], [42, 42])
-    assert section['ahead'] == [] and [of['row'] for of in section['unknown']] == ['two']
+    assert section['ahead'] == [] and [pair['row'] for pair in section['unknown']] == ['two']
     assert section['forgiving'] == dict(one=0.75) and section['diverged'][0]['row'] == 'one'
     assert section['ended'] == dict(one=4, two=0) and section['best']
     study['search']['ahead'][0]['budget'] = 3
-    assert [of['budget'] for of in search_section(study)['ahead']] == [3] and not search_section(study)['unknown']
+    assert [pair['budget'] for pair in search_section(study)['ahead']] == [3] and not search_section(study)['unknown']
+    study['comparisons']['knn'][0]['collapsed'] = (0, 2)
+    assert search_section(study)['ahead']  # one row learned, so that trials tell the two apart
+    study['comparisons']['knn'][0]['collapsed'] = (1, 2)
+    assert not search_section(study)['ahead']
 
 
 def test_the_worth_of_rescaling_has_all_rows_in_one_picture():

@@ -16,9 +16,9 @@ from mmairl.study.published import rows
 
 COLUMNS = ('in1k', 'voc07_ap50', 'cityscapes_miou')
 PUBLISHED = {
-    name: {key: of[key] for key in COLUMNS if key in of}
+    name: {key: row[key] for key in COLUMNS if key in row}
     for table in ('table1_ladder', 'table2_optimizer_crossover')
-    for name, of in rows(f'revisit_airl.{table}').items()
+    for name, row in rows(f'revisit_airl.{table}').items()
 }
 NOISE = ((-0.4, 0.1, 0.3), (0.2, -0.5, 0.3), (0.1, 0.3, -0.4))
 
@@ -39,7 +39,7 @@ def row(name: str, runs: list[dict], on: str | None = None, **changes) -> dict:
 
 def study(rows: list[dict], metrics: tuple[str, ...] = ('k-NN', 'linear'), **changes) -> dict:
     """The record that mmairl.study.collect writes."""
-    printed = dict.fromkeys(key for of in rows for key in of['published'])
+    printed = dict.fromkeys(key for row in rows for key in row['published'])
     found = dict(
         name='ladder', title='One factor at a time', question='Which details make the difference?',
         paper=dict(where='Tab. 1'), scale=dict(name='demo', text='small networks'), seeds=[0, 1, 2],
@@ -48,7 +48,7 @@ def study(rows: list[dict], metrics: tuple[str, ...] = ('k-NN', 'linear'), **cha
         figure=dict(kind='bars'), rows=rows, fairness={}, reading='First.\n\nSecond.',
     )  # fmt: skip
     scores = [metric['key'] for metric in found['metrics']]
-    comparisons = {key: [asdict(of) for of in compare(found, key, 1.0)] for key in scores}
+    comparisons = {key: [asdict(comparison) for comparison in compare(found, key, 1.0)] for key in scores}
     return {**found, 'comparisons': comparisons, **changes}
 
 
@@ -65,12 +65,14 @@ def ladder() -> dict:
     names = ('mocov2', 'plus_syncbn', 'plus_symmetric_loss', 'plus_complex_augmentation')
     levels = (66.1, 66.4, 72.6, 72.1)
     rows = [scored(n, i, levels[i], names[i - 1] if i else None, published=PUBLISHED[n]) for i, n in enumerate(names)]
-    for one in (one for of in rows for one in of['runs']):
+    for one in (one for row in rows for one in row['runs']):
         one['curves'] = {'loss': [[20, 40], [6.0, 3.0]], 'instance_accuracy': [[20, 40], [0.2, 0.7]]}
     rows[1]['runs'][1] = dict(seed=1, state='missing', folder='runs/1/seed_1')
     rows[3]['runs'][2] = dict(seed=2, state='failed', error='the loss became\nnan at step 310', folder='runs/3/seed_2')
     seen, code = dict.fromkeys(names, 360000), {'mocov2': 'b34afd9', 'plus_syncbn': 'b34afd9 with changes'}
-    before = [dict(row=of['name'], on=of['on'], declared=['model'], found=['model'], undeclared=[]) for of in rows[1:]]
+    before = [
+        dict(row=row['name'], on=row['on'], declared=['model'], found=['model'], undeclared=[]) for row in rows[1:]
+    ]
     before[0]['undeclared'] = ['optim_wrapper.lr']
     after = [dict(check='images seen', equal=True, values=seen), dict(check='code', equal=False, values=code),
              dict(check='software', equal=True, values=dict(mocov2='torch 2.11.0'))]  # fmt: skip
@@ -92,8 +94,8 @@ def drawn_as_lines() -> dict:
 def tiny(**values: tuple[float, ...]) -> dict:
     """A study of one metric with the given scores; each row builds on the one before."""
     rows = []
-    for name, of in values.items():
-        rows.append(row(name, [run(s, **{'k-nn': v}) for s, v in enumerate(of)], rows[-1]['name'] if rows else None))
+    for name, line in values.items():
+        rows.append(row(name, [run(s, **{'k-nn': v}) for s, v in enumerate(line)], rows[-1]['name'] if rows else None))
     return study(rows, ('k-NN',), seeds=[])
 
 
@@ -102,7 +104,7 @@ def pages(tmp_path_factory):
     """Each of the two studies with its page."""
     folder = tmp_path_factory.mktemp('pages')
     made = [make() for make in (ladder, drawn_as_lines)]
-    return [(of, write_study_page(of, folder / f'{n}' / 'index.html').read_text()) for n, of in enumerate(made)]
+    return [(data, write_study_page(data, folder / f'{n}' / 'index.html').read_text()) for n, data in enumerate(made)]
 
 
 @pytest.fixture
@@ -148,7 +150,7 @@ def test_a_strip_has_a_mark_a_seed_on_the_scale_of_its_column(page):
     found['intervals'] = {'k-nn': {'a': (60.0, 76.0)}}
     strips = re.findall('<svg class="strip".*?</svg>', body_of(page(found)))
     # From 69 to 81: the numbers with a tenth of their range beside them. The interval goes on to the left.
-    assert [re.findall('cx="([^"]+)%"', of) for of in strips] == [['8.3', '25.0'], ['91.7']]
+    assert [re.findall('cx="([^"]+)%"', strip) for strip in strips] == [['8.3', '25.0'], ['91.7']]
     assert 'x1="0.0%" x2="58.3%"' in strips[0] and 'x1' not in strips[1]
 
 
@@ -185,7 +187,7 @@ def test_missing_failed_and_diverged_runs_are_said_and_not_averaged(page):
     for sentence in (
         'seed 1: has not run', 'seed 2: failed: the loss became nan at step 310', 'seed 0: k-NN is nan',
         'seed 2: linear was not measured', 'seeds 1, 2: has not run', 'seed 1: is running: training 12% (0:00:03 ago)',
-        'seed 0: waits for a run whose weights it takes', 'seed 0: linear leaves out 24 unreadable test images',
+        'seed 0: waits for runs that it takes something from', 'seed 0: linear leaves out 24 unreadable test images',
     ):  # fmt: skip
         assert sentence in text, sentence
     assert "'e' is left out: at demo it would run as 'd' does." in text_of(whole)
@@ -196,8 +198,8 @@ def test_missing_failed_and_diverged_runs_are_said_and_not_averaged(page):
 
 def test_a_study_without_any_run_still_has_its_page(page):
     found = {**ladder(), 'metrics': [], 'comparisons': {}, 'fairness': {}}
-    for of in found['rows']:
-        of['runs'] = []
+    for row in found['rows']:
+        row['runs'] = []
     text = page(found)
     assert text.count('seeds 0, 1, 2: has not run') == 4
     assert '0 of 12' in text and 'No check of it is on record.' in text
@@ -206,7 +208,7 @@ def test_a_study_without_any_run_still_has_its_page(page):
 def test_the_page_is_sound_self_contained_and_every_run_is_linked(pages):
     for found, text in pages:
         outline = sound(text)
-        runs = {f'run-{i}-{j}' for i, of in enumerate(found['rows']) for j in range(len(of['runs']))}
+        runs = {f'run-{i}-{j}' for i, row in enumerate(found['rows']) for j in range(len(row['runs']))}
         assert runs == {name for name in outline.ids if re.fullmatch(r'run-\d+-\d+', name)}
         assert runs <= set(re.findall(r'href="#([^"]+)"', body_of(text)))
         outside = [ref for ref in outline.references if not ref.startswith('#')]
@@ -215,10 +217,10 @@ def test_the_page_is_sound_self_contained_and_every_run_is_linked(pages):
 
 def test_markdown_and_latex_have_the_numbers_of_the_page(pages):
     for found, text in pages:
-        on_page = [numbers(text_of(of)) for of in re.findall(r'<tr>(.*?)</tr>', body_of(text), re.DOTALL)]
+        on_page = [numbers(text_of(row)) for row in re.findall(r'<tr>(.*?)</tr>', body_of(text), re.DOTALL)]
         in_markdown = [numbers(line) for line in markdown(found).splitlines() if line.startswith('|')][2:]
         in_latex = [numbers(line) for line in body_rows(latex(found))]
-        assert in_markdown == on_page == in_latex and all(len(of) >= 4 for of in on_page)
+        assert in_markdown == on_page == in_latex and all(len(row) >= 4 for row in on_page)
 
 
 def test_each_run_tells_where_it_came_from(pages):
@@ -237,7 +239,8 @@ def test_a_page_that_is_mailed_has_each_row_beside_the_one_that_it_builds_on(pag
             f'model: {{type: A}}\noptim:\n  lr: {rate}\n  betas: !!python/tuple [0.9, 0.99]\nwork_dir: {place}\n'
         )
     text = page(found)
-    own = {of['name']: of['y'] for of in next(of for of in charts(text)[2:] if of['title'] == 'loss')['series']}
+    losses = next(chart for chart in charts(text)[2:] if chart['title'] == 'loss')['series']
+    own = {line['name']: line['y'] for line in losses}
     assert own == {key: [6, 3] for key in ('seed 0', 'seed 2', 'base, seed 0', 'base, seed 1', 'base, seed 2')}
     table = re.search(r'what differs from the base</summary>.*?<tbody>(.*?)</tbody>', text, re.DOTALL)[1]
     assert text_of(table) == 'base 0.5 this row 0.25' and not any('compare' in ref for ref in sound(text).references)

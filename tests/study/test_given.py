@@ -139,7 +139,7 @@ def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_no
     assert describe(runs[1], tmp_path)['hidden'] == {'library': 'x', 'student predictor': 'yes'}
     monkeypatch.setattr(Run, 'outdated', '')
     record = collect(study, configs, read_scale('demo'), runs, tmp_path)
-    told = {of['check']: of for of in record['fairness']['hidden']}
+    told = {check['check']: check for check in record['fairness']['hidden']}
     assert told['library']['values'] == {'ours': 'mmairl', 'theirs': 'x'} and not told['epochs']['equal']
     assert told['student predictor']['equal'] and {*chain(*record['assumptions'].values())} == {'ours'}
     text = write_study_page(record, tmp_path / 'page.html').read_text()

@@ -65,7 +65,7 @@ LEFT_OUT = {
         ).items()
     },
 }
-ITEMS = [(paper['paper'], of) for paper in coverage() for of in paper['items']]
+ITEMS = [(paper['paper'], item) for paper in coverage() for item in paper['items']]
 read = cache(load_config)
 TREE = dict(entity=('n00021939', 'other'), n00021939=('round', 'frame', 'triangle', 'plus', 'star'))
 TREE |= dict(round=('disc', 'ring', 'square'), other=('crescent', 'bar', 'ell', 'heart', 'arrow'))
@@ -139,12 +139,12 @@ def notes(name: str) -> dict[str, str]:
 
 def test_every_item_of_the_papers_has_a_study_a_command_or_a_reason():
     ready = {path.stem for path in STUDIES}
-    for paper, of in ITEMS:
-        assert of.keys() & {'studies', 'commands', 'why'}, f'{paper}, {of["item"]}: nothing is said of it'
-        assert set(of.get('studies', ())) <= ready, of['item']
-        for command in (words for line in of.get('commands', ()) for words in commands(line)):
+    for paper, item in ITEMS:
+        assert item.keys() & {'studies', 'commands', 'why'}, f'{paper}, {item["item"]}: nothing is said of it'
+        assert set(item.get('studies', ())) <= ready, item['item']
+        for command in (words for line in item.get('commands', ()) for words in commands(line)):
             check_command(command, set())
-    of_papers = {name for _, of in ITEMS for name in of.get('studies', ())}
+    of_papers = {name for _, item in ITEMS for name in item.get('studies', ())}
     own = {
         'byol_to_dino',
         'byol_to_simsiam',
@@ -171,7 +171,7 @@ def test_a_study_lists_what_its_rows_and_their_tasks_assume():
     alone, tasks = assumptions(cfgs), assumptions(cfgs, ['knn', 'finetune@cifar10_lt100_r50'])
     (said,) = tasks.keys() - alone.keys()
     assert 'long-tailed' in said and tasks[said] == list(cfgs)
-    assert [of for said, of in alone.items() if '4096' in said and 'LARS' in said] == [['byol_lars']]
+    assert [names for said, names in alone.items() if '4096' in said and 'LARS' in said] == [['byol_lars']]
 
 
 def test_the_optimal_linear_predictor_is_least_squares_and_the_network_alone_learns():
@@ -217,7 +217,7 @@ def test_uniformity_is_the_mean_over_pairs():
     load_config(ROOT / 'projects/msbreg/configs/byol_uniform_r18_in100_320e.py')
     q = torch.nn.functional.normalize(torch.randn(2, 6, 5, dtype=torch.float64), dim=2)
     pairs = [[math.exp(-2 * (a - b).square().sum()) for a in v for b in v if a is not b] for v in map(list, q)]
-    expected = sum(math.log(sum(of) / len(of)) for of in pairs) / 2
+    expected = sum(math.log(sum(row) / len(row)) for row in pairs) / 2
     assert MODELS.build(dict(type='UniformityTerm'))(q).item() == pytest.approx(expected)
 
 
@@ -275,7 +275,7 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_
         assert all(line.cells[place].value in page and line.cells[place].numbers for line in lines)
         assert column.kind != 'measured' or f'{column.label}, measured' in page, f'no figure of {column.label}'
     assert all(escape(row['name']) in page for row in record['rows'])
-    looks = [list(tmp_path.glob(f'out/{of.instrument}_{n}/*.html')) for n, of in enumerate(read_study(path).look)]
+    looks = [list(tmp_path.glob(f'out/{look.instrument}_{n}/*.html')) for n, look in enumerate(read_study(path).look)]
     assert all(looks)
     if path.stem == 'msbreg_uniformity':
         assert 'BYOL, as published' in looks[0][0].read_text()

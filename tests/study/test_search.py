@@ -206,8 +206,8 @@ def test_a_winner_as_published_is_not_trained_twice(searched, tmp_path, monkeypa
         worker.run(runs[name].folder)
     published, winner = runs['one_seed_0_published'].folder, runs['one_seed_0'].folder
     assert winner not in trained and derived.last_checkpoint(winner).read_bytes()
-    of = read_json(winner / 'trained.json', Trained)
-    assert (of.seconds, of.steps, of.made) == (0.0, 4, derived.origin(runs['one_seed_0'].asked, winner))
+    record = read_json(winner / 'trained.json', Trained)
+    assert (record.seconds, record.steps, record.made) == (0.0, 4, derived.origin(runs['one_seed_0'].asked, winner))
     assert read_json(published / 'trained.json', Trained).made == {}
     shutil.rmtree(winner), (published / 'result.json').unlink()  # not there yet: the winner is trained
     lay_out(study, configs, (0,), ('knn',), tmp_path)
@@ -256,8 +256,8 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
     _, _, settings = measure.settings_of('finetune', runs[0].folder, runs[0].asked)
     assert settings.trials == asked[0]
     recipe = settings.recipe_for(load_config(str(runs[0].folder / 'asked/config.yaml')), 'finetune', 'random')
-    own, options = recipe.optim_wrapper.optimizer.lr, [of[RATE['key']] for of in asked[0][1:]]
-    assert [dict(of) for of in recipe.trials] == [dict(of) for of in asked[0]]
+    own, options = recipe.optim_wrapper.optimizer.lr, [trial[RATE['key']] for trial in asked[0][1:]]
+    assert [dict(trial) for trial in recipe.trials] == [dict(trial) for trial in asked[0]]
     assert all(own / 8 <= rate <= own * 8 for rate in options)
     with pytest.raises(
         UserError, match="`tune` is for linear, finetune, and tasks whose config has `held_out` .* not for 'knn'"

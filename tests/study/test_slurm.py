@@ -67,7 +67,7 @@ def test_a_job_asks_for_what_the_site_wants(tmp_path):
         'account: x\ntime: 24:00:00\nconstraint: a&b\ngres: gpu:a100\ncpus: 6\nenvironment: [module load cuda, export A=1]\n'
     )
     out, run = tmp_path / 'my study, 100%j', run_in(tmp_path / 'run')
-    on_gpus, on_cpus = (slurm.job_script(2, out, of) for of in (read_cluster(profile), Cluster(gres='none')))
+    on_gpus, on_cpus = (slurm.job_script(2, out, cluster) for cluster in (read_cluster(profile), Cluster(gres='none')))
     for line in ('--account=x', '--time=24:00:00', "'--constraint=a&b'", '--gres=gpu:a100:2'):
         assert f'\n#SBATCH {line}\n' in on_gpus
     assert f'#SBATCH --output="{out}/jobs/slurm.log"'.replace('%', '%%') in on_gpus

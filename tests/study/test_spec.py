@@ -40,7 +40,7 @@ def written(folder: Path, *changes: dict, **others) -> Path:
 
 def printed(study: str, row: str) -> dict[str, float]:
     study = read_study(STUDIES / f'{study}.yaml')
-    return study.printed(next(of for of in study.rows if of.name == row))
+    return study.printed(next(entry for entry in study.rows if entry.name == row))
 
 
 def resolved(study: Study, scale: str = 'in1k') -> dict[str, Config]:
@@ -144,7 +144,7 @@ def test_a_difference_that_nobody_declares_is_refused(tmp_path, second, found):
 def cross(**others) -> dict:
     levels = [{'off': {}, 'on': {key: value}} for key, value in (('total_batch_size', 512), ('model.symmetric', False))]
     declared = ['total_batch_size'], ['model.symmetric']
-    factors = [dict(name=name, declares=of, levels=level) for name, of, level in zip('ab', declared, levels)]
+    factors = [dict(name=name, declares=keys, levels=level) for name, keys, level in zip('ab', declared, levels)]
     return {'config': 'mocov2plus_r50_200e.py', 'factors': factors, **others}
 
 

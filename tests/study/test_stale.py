@@ -137,7 +137,7 @@ def test_an_edit_gives_a_new_number_or_the_same_for_a_reason(planned, edit):
     field, study, scale = edit
     before = {run.folder: run.tasks for run in planned()}
     runs = {run.folder: run for run in planned(study, scale)}
-    same = all(folder in runs and runs[folder].done and runs[folder].tasks == of for folder, of in before.items())
+    same = all(folder in runs and runs[folder].done and runs[folder].tasks == tasks for folder, tasks in before.items())
     assert same == any({field, field.partition(' of ')[0]} & fields for fields in SAME.values())
 
 

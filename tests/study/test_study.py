@@ -141,7 +141,7 @@ def test_every_number_leads_back_to_its_run(out):
     spent = record['cost']['rows']
     assert 0 < 2 * spent['half-way']['device_seconds'] == pytest.approx(spent['end']['device_seconds'])
     share = score['SGD'] / 100
-    images = [of['images'] for of in record['noise']['knn'] if of['row'] == 'SGD']
+    images = [noise['images'] for noise in record['noise']['knn'] if noise['row'] == 'SGD']
     assert images == pytest.approx([100 * (share * (1 - share) / 63) ** 0.5])  # of one run
     assert 'LARS' in (page := (out / 'page.html').read_text()) and 'What its rows assume' in page
     assert list(out.glob('norms_0/*.html')) and list(out.glob('cka_1/*.html'))

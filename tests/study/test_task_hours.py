@@ -39,7 +39,7 @@ def test_networks_from_elsewhere_and_tuned_tasks_are_counted():
     register()
     scale = read_scale('demo')
     cfg = load_config('mmairl::evaluation/shapes_r18.py')  # without a data set to train on
-    (plain,), (tuned,) = (task_hours(cfg, ['finetune'], scale, of).values() for of in ({}, {'finetune': 6}))
+    (plain,), (tuned,) = (task_hours(cfg, ['finetune'], scale, trials).values() for trials in ({}, {'finetune': 6}))
     assert tuned == pytest.approx(7 * plain)
     study = Study(title='', rows=(Row('a', ''), Row('b', '', untrained='pixels')), tune={})
     found, unknown = hours_of_tasks(study, {'a': cfg}, ['finetune', 'voc0712'], scale, {'a': 3, 'b': 1})

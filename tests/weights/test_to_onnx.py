@@ -46,7 +46,7 @@ def test_the_file_computes_what_the_network_does_for_any_number_of_images(checkp
 def test_a_file_that_computes_something_else_is_not_kept(checkpoint, tmp_path, monkeypatch):
     pytest.importorskip('onnxruntime', reason="onnxruntime is not installed (pip install 'mmairl[onnx]')")
     pytest.importorskip('onnxscript', reason="onnxscript is not installed (pip install 'mmairl[onnx]')")
-    monkeypatch.setattr(to_onnx, 'pooled', lambda of, real=to_onnx.pooled: real(of) * (1 + torch.rand(1)))
+    monkeypatch.setattr(to_onnx, 'pooled', lambda features, real=to_onnx.pooled: real(features) * (1 + torch.rand(1)))
     with pytest.raises(UserError, match="onnxruntime's features differ from torch's"):
         write_onnx(read_backbone(checkpoint[0]), tmp_path / 'r18.onnx', size=64)
     assert not list(tmp_path.iterdir())

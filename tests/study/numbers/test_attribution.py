@@ -20,13 +20,13 @@ def full_rows(factors: int) -> list[tuple[int, ...]]:
 def study(levels: list[tuple[int, ...]], scores, start: dict | None = START, **others) -> dict:
     """A record of these rows; `scores` has a line for each, with a number (or None) for each seed."""
     factors = tuple('abcdefgh'[: len(levels[0])])
-    design = Design(factors, {str(of): of for of in levels}, **others)
+    design = Design(factors, {str(row): row for row in levels}, **others)
     rows = [recorded(name, line, start) for name, line in zip(design.rows, scores)]
     return dict(rows=rows, seeds=list(range(len(scores[0]))), design=asdict(design))
 
 
 def estimates(found: list[dict]) -> list[float | None]:
-    return [of['estimate'] for of in found]
+    return [entry['estimate'] for entry in found]
 
 
 def planted(levels: tuple[int, ...]) -> float:
@@ -49,16 +49,16 @@ def shapley(value, factors: int) -> list[float]:
 @pytest.mark.parametrize('factors', [2, 3, 4])
 def test_effects_and_shares_of_a_full_factorial_are_exact(factors):
     rows = full_rows(factors)
-    found = attribute(study(rows, [[planted(of)] * 2 for of in rows]), 'knn', 1.0)
+    found = attribute(study(rows, [[planted(row)] * 2 for row in rows]), 'knn', 1.0)
     assert estimates(found['shares']) == pytest.approx(shapley(planted, factors))
     assert found['gain']['estimate'] == pytest.approx(planted((1,) * factors) - planted((0,) * factors))
     assert found['exact']
-    means = {of: planted(of) for of in rows}
+    means = {row: planted(row) for row in rows}
     names = [share['factor'] for share in found['shares']]
     for effect in found['effects']:
         places = list(map(names.index, effect['factors']))
-        high = [value for of, value in means.items() if sum(1 - of[place] for place in places) % 2 == 0]
-        low = [value for of, value in means.items() if sum(1 - of[place] for place in places) % 2]
+        high = [value for row, value in means.items() if sum(1 - row[place] for place in places) % 2 == 0]
+        low = [value for row, value in means.items() if sum(1 - row[place] for place in places) % 2]
         assert effect['estimate'] == pytest.approx(np.mean(high) - np.mean(low)), effect['name']
 
 
@@ -68,11 +68,12 @@ def test_effects_and_shares_of_a_fraction_are_those_of_the_whole_where_factors_a
         return 3 + 4 * a - b + 2 * c * d - 5 * a * e + 0.5 * e
 
     rows = fraction_rows(5, 1, [(place,) for place in range(5)])
-    found, whole = (attribute(study(of, [[pairs(levels)] for levels in of]), 'knn', 1.0) for of in (rows, full_rows(5)))
+    found, whole = (attribute(study(plan, [[pairs(row)] for row in plan]), 'knn', 1.0) for plan in (rows, full_rows(5)))
     assert estimates(found['effects']) == pytest.approx(estimates(whole['effects']))
     assert estimates(found['shares']) == pytest.approx(shapley(pairs, 5))
     assert not found['exact']
-    assert {of['verdict'] for of in found['effects']} == {'one seed: no verdict'} and found['shares'][0]['low'] is None
+    assert {effect['verdict'] for effect in found['effects']} == {'one seed: no verdict'}
+    assert found['shares'][0]['low'] is None
 
 
 def test_a_published_factorial_has_the_published_effects_and_errors():
@@ -85,7 +86,7 @@ def test_a_published_factorial_has_the_published_effects_and_errors():
     half = stats.t.ppf(0.975, 1.5) * math.sqrt(2)  # two runs in each of eight rows have no more degrees of freedom
     first = found['effects'][0]
     assert (first['low'], first['high']) == (pytest.approx(23 - half), pytest.approx(23 + half))
-    assert [of['name'] for of in found['effects'] if of['verdict'] == 'differs'] == ['a']
+    assert [effect['name'] for effect in found['effects'] if effect['verdict'] == 'differs'] == ['a']
 
 
 def test_estimates_from_unequal_numbers_of_seeds_are_those_of_least_squares():
@@ -141,10 +142,10 @@ def test_an_effect_that_a_missing_row_confounds_is_refused_and_others_stand():
     """In 2 x 2 with a pure interaction no main effect is told; in 2 x 2 x 2 pairs and main effects still are."""
     pure = [[10.0 * a * b + seed for seed in (0, 1)] for a, b in full_rows(2)]
     found = attribute(study(full_rows(2), [*pure[:3], [None, None]]), 'knn', 1.0)
-    assert {of['verdict'] for of in found['effects']} == {'not estimable without (1, 1)'}
+    assert {effect['verdict'] for effect in found['effects']} == {'not estimable without (1, 1)'}
     rows = full_rows(3)
     found = attribute(
-        study(rows, [[planted(of) + seed for seed in (0, 1)] for of in rows[:7]] + [[None] * 2]), 'knn', 1.0
+        study(rows, [[planted(row) + seed for seed in (0, 1)] for row in rows[:7]] + [[None] * 2]), 'knn', 1.0
     )
     assert estimates(found['effects'])[:3] == pytest.approx([6.5, -0.5, 0.0]) and not found['exact']
 
@@ -156,7 +157,7 @@ def test_collapsed_runs_are_left_out_and_leave_no_verdict():
     found = attribute(study(HALF, scores), 'knn', 1.0)
     assert (len(found['collapsed']), found['runs']) == (8, 64)
     assert found['effects'][0]['estimate'] == pytest.approx(1, abs=0.1)  # of the runs that learned
-    assert {of['verdict'] for of in found['effects']} == {'runs collapsed: no verdict by the mean'}
+    assert {effect['verdict'] for effect in found['effects']} == {'runs collapsed: no verdict by the mean'}
 
 
 def test_seeds_are_blocks_only_where_they_mean_the_same_in_all_rows():

@@ -71,8 +71,8 @@ def test_rows_are_compared_at_the_flops_of_the_cheaper_on_the_line_between_check
         row('quarter', 'dear', 12, 50, [40.0, 44.0, 42.0], **part),
         row('half', 'dear', 12, 100, [60.0, 62.0, 70.0], **part),
     ]
-    for of in rows[2:]:
-        for one in of['runs']:
+    for checkpoint in rows[2:]:
+        for one in checkpoint['runs']:
             one['device_seconds'] = 0.0
     study = dict(rows=rows)
     (found,) = at_equal_cost(study, 'knn')

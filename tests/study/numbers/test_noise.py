@@ -28,8 +28,8 @@ def test_the_seeds_of_pre_training_and_of_the_classifier_are_told_apart():
     generator = np.random.default_rng(1)
     probes = 50 + generator.normal(0, 3, (400, 1)) + generator.normal(0, 2, (400, 4))
     runs = [
-        dict(seed=s, state='done', scores=dict(linear=of.mean()), probes=dict(linear=of.tolist()))
-        for s, of in enumerate(probes)
+        dict(seed=s, state='done', scores=dict(linear=scores.mean()), probes=dict(linear=scores.tolist()))
+        for s, scores in enumerate(probes)
     ]
     seeds, classifiers = spread(dict(runs=runs), 'linear')
     assert seeds == pytest.approx(3, rel=0.1) and classifiers == pytest.approx(2, rel=0.06)
@@ -53,9 +53,9 @@ def test_images_are_read_from_the_results_and_bounded_where_those_do_not_tell(tm
     """Rows of two seeds and eight images; the first says which it recognises."""
     right = {'a': [[1, 1, 1, 0, 0, 0, 1, 1], [1, 1, 0, 0, 0, 0, 1, 1]], 'b': [[1, 1, 1, 1, 0, 1, 1, 1]] * 2}
     rows = []
-    for name, of in right.items():
+    for name, seeds in right.items():
         runs = []
-        for seed, bits in enumerate(of):
+        for seed, bits in enumerate(seeds):
             identity, folder = dict(data=dict(test=dict(images=8)), weights=f'{name}{seed}'), f'runs/{name}/seed_{seed}'
             (tmp_path / folder).mkdir(parents=True)
             result = Measured({}, {}, packed(torch.tensor(bits, dtype=torch.bool)))
@@ -66,7 +66,7 @@ def test_images_are_read_from_the_results_and_bounded_where_those_do_not_tell(tm
         rows.append(dict(name=name, runs=runs))
     study = dict(rows=rows, comparisons=dict(knn=[dict(row='b', on='a', error=3.0)]))
     one, two = noise(study, 'knn', tmp_path)
-    a, b = (np.mean(of, axis=0) for of in right.values())
+    a, b = (np.mean(seeds, axis=0) for seeds in right.values())
     assert one['images'] == pytest.approx(100 * a.std(ddof=1) / 8**0.5) and one['probes'] == 0
     assert two['effect_images'] == pytest.approx(100 * (b - a).std(ddof=1) / 8**0.5) and two['effect_seeds'] == 3.0
     assert one['seeds'] == pytest.approx(np.std([62.5, 50.0], ddof=1)) and two['seeds'] == 0

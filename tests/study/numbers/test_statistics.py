@@ -75,7 +75,7 @@ def test_the_tests_are_those_of_the_textbook():
 def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START)) -> dict:
     """A study whose rows have these scores, each built on the one before."""
     names = [f'row {number}' for number in range(len(rows))]
-    return dict(rows=[recorded(*of, on=on) for *of, on in zip(names, rows, starts, [None, *names])])
+    return dict(rows=[recorded(*row, on=on) for *row, on in zip(names, rows, starts, [None, *names])])
 
 
 @pytest.mark.parametrize('start, blocks', [
@@ -128,7 +128,7 @@ def test_runs_near_the_untrained_rows_have_collapsed_and_how_many_did_is_what_is
     (found,) = compare(found, 'knn', 1.0)
     assert (found.verdict, found.collapsed, found.share) == (
         verdict,
-        (sum(of < 25 for of in row), 0),
+        (sum(score < 25 for score in row), 0),
         pytest.approx(share),
     )
     assert found.estimate == (None if verdict == 'differs' else pytest.approx(0, abs=2))  # of the runs that learned
