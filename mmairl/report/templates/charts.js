@@ -225,7 +225,7 @@ if (total) {
     renew();
   };
   const lines = groups.flatMap(([section, names]) => {
-    const chart = curves.find(of => of.section === section && of.series.length > 1), heading = words(section.querySelector('h2').textContent);
+    const chart = curves.find(chart => chart.section === section && chart.series.length > 1), heading = words(section.querySelector('h2').textContent);
     const own = names.map(name => set(tick(name, true, on => show([name], on), swatch(colourOf(chart, name))), { title: name }));
     for (const label of own) for (const [kind, to] of [['enter', label.title], ['leave', null]]) label.addEventListener(`pointer${kind}`, () => mark(to));
     boxes.push(...own);
@@ -262,7 +262,7 @@ for (const chart of curves) {
   set(frame, { tabindex: 0, role: 'group', 'aria-label': `${title}; the arrow keys read its values` });
   frame.addEventListener('keydown', event => { if (event.target === frame && walk(chart, event.key)) event.preventDefault(); });
   markers.push(name => {
-    const line = series.findIndex(of => of.name === name);
+    const line = series.findIndex(line => line.name === name);
     if (chart.plot && series.length > 1) chart.plot.setSeries(line < 0 ? null : line + 1, { focus: true });
   });
 }

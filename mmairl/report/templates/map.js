@@ -6,7 +6,7 @@ function showMap(data) {
   const { names, classes, labels, side, sheet, count } = data, SIZE = 960, MORE = 60;
   const holder = document.getElementById('map'), numbers = new Map(names.map((name, i) => [name, i]));
   const bytes = text => Uint8Array.from(atob(text), sign => sign.charCodeAt(0)).buffer;
-  const unpacked = of => ({ ...of, near: new Uint32Array(bytes(of.near)), far: new Float32Array(bytes(of.far)) });
+  const unpacked = packed => ({ ...packed, near: new Uint32Array(bytes(packed.near)), far: new Float32Array(bytes(packed.far)) });
   const cells = data.cells && unpacked(data.cells), each = cells && cells.rows * cells.columns;
   const kindOf = i => labels[i] < 0 ? '' : classes[labels[i]];
   const kinds = classes.length ? [...classes.keys()] : [-1];
@@ -20,7 +20,7 @@ function showMap(data) {
 
   // ---- Pictures lie on sheets
 
-  const sheets = all('#sheets image').map(of => Object.assign(new Image(), { src: of.getAttribute('href') }));
+  const sheets = all('#sheets image').map(image => Object.assign(new Image(), { src: image.getAttribute('href') }));
   function paint(context, i, x, y, size) {
     const place = i % sheet ** 2;
     context.drawImage(sheets[Math.floor(i / sheet ** 2)], place % sheet * side, Math.floor(place / sheet) * side, side, side, x, y, size, size);
@@ -61,9 +61,9 @@ function showMap(data) {
 
   // ---- Maps: places are numbers from 0 to 65535, and so are the corners of loops, which move with the map
 
-  const maps = data.maps.map((of, number) => {
+  const maps = data.maps.map((map, number) => {
     const canvas = make('canvas', { width: SIZE, height: SIZE, tabindex: 0, role: 'application' });
-    canvas.setAttribute('aria-label', `Map of the images by ${of.title}; arrow keys go from image to image, Enter shows the nearest, space lists the image, plus and minus zoom`);
+    canvas.setAttribute('aria-label', `Map of the images by ${map.title}; arrow keys go from image to image, Enter shows the nearest, space lists the image, plus and minus zoom`);
     const [x, y, scale] = (same && view.get(`at${number}`) || '0.5,0.5,0.92').split(',').map(Number);
     const loops = (same && view.get(`loops${number}`) || '').split('_').filter(Boolean).map(text => {
       return text.split('.').map(Number).flatMap((value, k, flat) => k % 2 ? [] : [[value, flat[k + 1]]]);
@@ -71,8 +71,8 @@ function showMap(data) {
     const figure = holder.querySelector(`[data-map="${number}"]`);
     figure.querySelector('.still').replaceWith(canvas);
     return {
-      ...unpacked(of), number, figure, canvas, x, y, scale, loops, drawing: [], context: canvas.getContext('2d'), dots: make('canvas', { width: SIZE, height: SIZE }),
-      places: new Uint16Array(bytes(of.places)),
+      ...unpacked(map), number, figure, canvas, x, y, scale, loops, drawing: [], context: canvas.getContext('2d'), dots: make('canvas', { width: SIZE, height: SIZE }),
+      places: new Uint16Array(bytes(map.places)),
     };
   });
   const onCanvas = (map, [x, y]) => [(x / 65535 - map.x) * map.scale * SIZE + SIZE / 2, (map.y - y / 65535) * map.scale * SIZE + SIZE / 2];
@@ -349,13 +349,13 @@ function showMap(data) {
     button('whole', 'Show the whole map', seen(map => move(map, 0.5, 0.5, 0.92))), loop, find));
   holder.append(make('div', { class: 'told' }, ...(classes.length ? [legend] : []), make('div', { class: 'looked' }, big, named), parts, rows));
   holder.after(hits, list);
-  for (const of of all('.thumb[data-image]')) {
-    const press = thumb(Number(of.dataset.image), of.textContent.trim());
+  for (const span of all('.thumb[data-image]')) {
+    const press = thumb(Number(span.dataset.image), span.textContent.trim());
     press.addEventListener('click', () => holder.scrollIntoView());
-    of.replaceWith(press);
+    span.replaceWith(press);
   }
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { stamps = new Map(); redraw(); });
-  for (const of of sheets) of.decode().then(() => { ready += 1; redraw(); });
+  for (const image of sheets) image.decode().then(() => { ready += 1; redraw(); });
   arrange();
   search(find.value);
   show();
