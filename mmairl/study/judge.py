@@ -25,7 +25,7 @@ from mmairl.study.spec import Row, Study
 from mmairl.weights.formats import backbone_of
 from mmairl.weights.read import read_backbone
 
-AS_IT_IS = Scale(text='as given', rate=1, rate_source='nothing is trained', images=1)
+AS_IT_IS = Scale(text='as given', rate=1, rate_source='nothing is trained', images=1, floor=('random',))
 PARTS = (('train', ('train',)), ('test', ('test', 'val')))
 
 
@@ -64,6 +64,8 @@ def compare(
     say: Callable[[str], None] = print,
 ) -> Judged:
     """Measure networks by the same tasks and say which is ahead, with intervals and verdicts; what is finished is kept.
+
+    Beside them stands the network with random weights, by which collapsed ones are told.
 
     Args:
         networks: by name, the checkpoints of one recipe from several seeds; each is compared with the first.

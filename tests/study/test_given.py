@@ -109,7 +109,7 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not of one factor' in str(judged)
     assert not compared[0]['blocks'] and compared[0]['seeds'] == 2
     assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
-    assert said[-1] == '4 of 4 runs are finished'
+    assert said[-1] == '5 of 5 runs are finished' and '| random initialisation | no training |' in str(judged)
     assert 'has not run' not in str(mmairl.compare({'a': paths[:2], 'b': paths[2:3]}, **how))
     lightning(paths[3], 9)
     mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
