@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 # What OpenMMLab's package manager and `mmairl::` names look for, by the suffixes of what is shipped.
 SHIPPED = {
     'configs': ('.py', '.yaml'),
-    'projects': ('.py', '.md', '.txt', '.yaml'),
+    'projects': ('.py', '.md', '.txt', '.yaml', '.json'),
     'tools': ('.py', '.sh'),
 }
 
