@@ -1,5 +1,6 @@
 """The cores, the cache and the GPU that this process may use, which can be fewer than the machine has."""
 
+import ctypes
 import os
 import tempfile
 from glob import glob
@@ -40,3 +41,14 @@ def unusable_gpu() -> str:
     except (RuntimeError, AssertionError) as error:
         return str(error).splitlines()[0]
     return 'torch finds none'
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep the memory that a step frees for the next step, where its C library is glibc.
+
+    By default large tensors are given back and asked for again in each step, and the system fills their pages with zeros anew.
+    """
+    if mallopt := getattr(ctypes.CDLL(None), 'mallopt', None):
+        arena_max, mmap_max, trim_threshold, top_pad = -8, -4, -1, -2  # as malloc.h numbers them
+        for option, value in ((arena_max, 1), (mmap_max, 0), (trim_threshold, -1), (top_pad, 64 << 20)):
+            mallopt(option, value)

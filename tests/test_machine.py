@@ -2,7 +2,10 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import torch
@@ -68,3 +71,29 @@ def test_a_data_sets_places_are_told_without_what_may_be_secret():
     from mmairl.engine.launch import places
 
     assert list(places(dict(type='A', dataset=inner))) == [str(Path('data').absolute()), 'https://host/a.tar']
+
+
+@pytest.mark.skipif('glibc' not in os.confstr('CS_GNU_LIBC_VERSION'), reason='glibc has this setting')
+def test_a_run_on_a_cpu_asks_for_its_memory_once():
+    code = """
+        import resource, sys
+        import torch
+        from mmairl.machine import keep_freed_memory
+
+        def pages(steps):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(steps):
+                images = torch.ones(16 << 20, requires_grad=True)  # 64 MiB
+                (images * 2).sum().backward()
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        if sys.argv[1] == 'kept':
+            keep_freed_memory()
+        pages(20)
+        print(pages(10))
+    """
+    asked = {}
+    for how in ('given back', 'kept'):
+        done = subprocess.run([sys.executable, '-c', dedent(code), how], capture_output=True, text=True, check=True)
+        asked[how] = int(done.stdout)
+    assert asked['kept'] < asked['given back'] / 2

@@ -22,6 +22,7 @@ from mmairl.engine.distributed import start_processes
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.flags import positive
+from mmairl.machine import keep_freed_memory
 from mmairl.report.table import print_table, save_table
 from mmairl.stopping import stop_processes
 from projects.benchmark import scaling
@@ -99,6 +100,8 @@ def main() -> None:
         sys.exit(subprocess.run(start, env={'OMP_NUM_THREADS': '1', **os.environ}).returncode)
     start_processes('pytorch' if args.processes > 1 else 'none')
     register()
+    if args.device == 'cpu':
+        keep_freed_memory()  # as training does; both sides are of this process
     if args.suite == 'detection':
         detection(args)
     elif args.suite == 'scaling':

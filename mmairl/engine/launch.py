@@ -22,7 +22,7 @@ from mmairl.engine.fast import set_fast_keys
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, building, without_secrets
 from mmairl.files import appending, explained_disk_errors
-from mmairl.machine import cache, cores, unusable_gpu
+from mmairl.machine import cache, cores, keep_freed_memory, unusable_gpu
 from mmairl.registry import RUNNERS
 
 WAIT = 600  # seconds: a read that hangs for ever ends the run with a sentence
@@ -101,6 +101,8 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
     if cfg.get('randomness', {}).get('deterministic'):  # without it, torch refuses the first product on a GPU
         os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
     keep_workers(cfg.train_dataloader)
+    if not torch.cuda.is_available():
+        keep_freed_memory()
     precision = (cfg.get('fast') or {}).get('precision')
     with explained_disk_errors(cfg.work_dir), locked(cfg.work_dir), float32_precision(precision):
         require_shared(cfg.work_dir)
