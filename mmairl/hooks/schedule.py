@@ -29,7 +29,7 @@ class ScheduleHook(Hook):
 
     Args:
         values: by place in the network, such as 'head.key_temperature', the arguments of `value_at`: start, end,
-            until (a share of the run, or a number of steps if it is above 1) and curve ('linear', 'cosine', 'step').
+            until (a share of the run) and curve ('linear', 'cosine', 'step').
     """
 
     def __init__(self, values: dict[str, dict]) -> None:
@@ -47,6 +47,6 @@ class ScheduleHook(Hook):
             self.parts[place] = module, name
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+        share = runner.iter / runner.max_iters
         for place, (module, name) in self.parts.items():
-            in_steps = self.values[place].get('until', 1) > 1
-            setattr(module, name, value_at(runner.iter / (1 if in_steps else runner.max_iters), **self.values[place]))
+            setattr(module, name, value_at(share, **self.values[place]))

@@ -1,5 +1,5 @@
 # SwAV as its release trains it: two crops of 224 and six of 96 pixels, its own strong jitter, 3000 prototypes, LARS at 0.3 per
-# 256 images, batch 4096, 800 epochs. The rate ends at a thousandth, and the prototypes wait for 313 steps (an epoch). The
+# 256 images, batch 4096, 800 epochs. The rate ends at a thousandth, and the prototypes wait for 313 steps, an epoch. The
 # warm-up begins at 0, which suits any rate, and not at 0.3.
 _base_ = ['../../../configs/architectures/byol_lars_r50_1000e.py', '_base_/views.py']
 custom_imports = dict(imports=['projects.more_methods.swav'], allow_failed_imports=False)
@@ -17,6 +17,6 @@ param_scheduler = [
     dict(type='CosineAnnealingLR', eta_min_ratio=0.001, begin=10, convert_to_iter_based=True),
 ]
 custom_hooks = [
-    dict(type='ScheduleHook', values={'head.frozen': dict(start=1, end=0, until=313, curve='step')}),
+    dict(type='ScheduleHook', values={'head.frozen': dict(start=1, end=0, until=1 / 800, curve='step')}),
 ]
 train_cfg = dict(max_epochs=800)
