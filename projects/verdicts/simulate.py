@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from mmairl.study.numbers.attribution import fit
+from mmairl.study.numbers.attribution import fit, how_many_collapsed
 from mmairl.study.numbers.designs import Design, fraction_rows
 from mmairl.study.numbers.statistics import DIFFERS, collapse_limit, paired, tested, verdicts
 
@@ -89,7 +89,7 @@ def design(
     of_runs = table[(slice(None), *zip(*runs))]
     told = [model.estimate(of_runs, {effect: 2.0}) for effect in plan.asked]
     estimate, error, freedom = (np.stack(part, -1) for part in zip(*told))
-    share = np.where(fell.any((1, 2)), 1.0, np.nan)[:, None]  # where runs collapsed there is no verdict
+    *_, share = how_many_collapsed(plan, [str(levels[row]) for row, _ in runs], fell[(slice(None), *zip(*runs))])
     return false_alarms(shape, (estimate, error, freedom), share)
 
 

@@ -9,7 +9,9 @@ blocks. Each row has a spread of its own; where a row has but one run there is n
 of freedom of Satterthwaite, but with n runs in the smallest of R rows no more than (n - 1) log2(R) / 2: without that limit two
 runs a row give false alarms in 9 % of null designs of 16 rows when one spreads 16 times as much as the others.
 
-Where rows are missing, an effect is told only if main effects and pairs as they may be leave it as it is.
+Where rows are missing, an effect is told only if main effects and pairs as they may be leave it as it is. Runs that collapsed
+are left out, and so is a row of which a single run learned, if the others tell as much. Then the means get no verdict, and
+Fisher's exact test compares how many runs collapsed at the two levels of each factor.
 
 Shapley's share of a factor is its gain averaged over all orders in which the factors could be added. In this model a
 term's share is twice its coefficient, divided among its factors, where they are odd in number, and nothing where they are
@@ -28,7 +30,9 @@ import numpy as np
 from mmairl.study.numbers.designs import Design, Effect, title
 from mmairl.study.numbers.statistics import (
     COLLAPSED,
+    DIFFERS,
     Numbers,
+    exact_test,
     interval,
     known_error,
     limits_by_row,
@@ -102,10 +106,19 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
     rows, limits = [row for row in study['rows'] if row['name'] in design.rows], limits_by_row(study, metric)
     by_row = {row['name']: scores_by_seed(row, metric) for row in rows}
     finished = [(name, seed) for name in design.rows for seed in by_row[name]]
-    runs = [(name, seed) for name, seed in finished if by_row[name][seed] >= limits[name]]
+    fell = np.array([by_row[name][seed] < limits[name] for name, seed in finished], bool)
+    learned = [run for run, collapsed in zip(finished, fell) if not collapsed]
+    blocks = bool(learned) and _seeds_are_blocks(rows, by_row)
+    runs, model = learned, fit(design, learned, blocks)
+    left = Counter(name for name, _ in learned)
+    several = [(name, seed) for name, seed in learned if left[name] > 1 or len(by_row[name]) == 1]
+    if several != learned and not (without := fit(design, several, blocks)).confounded:
+        runs, model = several, without
     scores = np.array([by_row[name][seed] for name, seed in runs])
-    blocks = bool(runs) and _seeds_are_blocks(rows, by_row)
-    model = fit(design, runs, blocks)
+    collapses = {}
+    if fell.any():
+        counts = zip(design.main, *how_many_collapsed(design, [name for name, _ in finished], fell))
+        collapses = {main: dict(collapsed=(int(high), int(low)), share=float(p)) for main, high, low, p in counts}
     estimates = {effect: model.estimate(scores, {effect: 2.0}) for effect in design.distinct}
     parts = {name: model.estimate(scores, sums) for name, sums in shares(design.factors, model.terms).items()}
     gain = model.estimate(scores, {term: 2.0 for term in model.terms if len(term) % 2})
@@ -113,16 +126,25 @@ def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str,
     return dict(
         margin=margin,
         runs=len(finished),
-        collapsed=[f'{name}, seed {seed}' for name, seed in finished if (name, seed) not in runs],
+        collapsed=[f'{name}, seed {seed}' for (name, seed), collapsed in zip(finished, fell) if collapsed],
         blocks=blocks,
-        effects=_effects(
-            design, estimates, Counter(name for name, _ in runs), model.freedom, len(runs) < len(finished), margin
-        ),
+        effects=_effects(design, estimates, left, model.freedom, collapses, margin),
         shares=[dict(factor=name, **_ends(share)) for name, share in parts.items()],
         gain=dict(factor='all factors', **_ends(gain)),  # the sum of the shares
         exact=len(model.terms) == 2 ** len(design.factors) - 1,  # else shares are of main effects and pairs alone
         spread=None if math.isnan(spread) else spread,  # of runs, without the seeds' where they are blocks
     )
+
+
+def how_many_collapsed(design: Design, names: Sequence[str], fell: np.ndarray) -> tuple[np.ndarray, ...]:
+    """For each main effect, how many runs collapsed at the second level and at the first, and the p-value, NaN where none did.
+
+    `fell` is (..., runs), and `names` the rows of these.
+    """
+    high = np.array([design.signs(effect, names) > 0 for effect in design.main])
+    counts = [fell.astype(int) @ at.T for at in (high, ~high)]
+    p = exact_test(counts[0], high.sum(1), counts[1], (~high).sum(1))
+    return *counts, np.where(fell.any(-1, keepdims=True), p, math.nan)
 
 
 def _seeds_are_blocks(rows: Sequence[Mapping], scores: Mapping[str, Mapping]) -> bool:
@@ -140,23 +162,29 @@ def _columns(labels: Sequence) -> np.ndarray:
 
 
 def _effects(
-    design: Design, found: Mapping, counts: Mapping[str, int], freedom: int, collapsed: bool, margin: float
+    design: Design, found: Mapping, counts: Mapping[str, int], freedom: int, collapses: Mapping, margin: float
 ) -> list[dict[str, Any]]:
     """Each with its interval and its verdict: those that the study asks for as one family, other pairs as another."""
     effects, (absent, alone) = [], ([name for name in design.rows if counts[name] == count] for count in (0, 1))
     for asked in (True, False):
         family = [effect for effect in found if (effect in design.asked) == asked]
         numbers = np.array([found[effect] or (math.nan,) * 3 for effect in family], float).reshape(-1, 3)
-        for effect, (_, error, _), word in zip(family, numbers, verdicts(*numbers.T, margin) if family else ()):
-            if found[effect] is None:
+        share = np.array([collapses.get(effect, {}).get('share', math.nan) for effect in family])
+        words = verdicts(*numbers.T, margin, share=share) if family else ()
+        for effect, (_, error, _), word in zip(family, numbers, words):
+            if effect in collapses and word == DIFFERS:
+                pass  # in how many runs collapse
+            elif found[effect] is None:
                 word = f'not estimable without {", ".join(absent)}'
-            elif collapsed:
+            elif collapses:
                 word = COLLAPSED
             elif math.isnan(error) and freedom and alone:
                 word = f'one run of {", ".join(alone)}: no verdict'
             elif math.isnan(error):
                 word = 'no spread: no verdict' if freedom else 'one seed: no verdict'
-            entry = dict(name=title(effect), factors=effect, verdict=str(word), asked=asked)
+            entry = dict(
+                name=title(effect), factors=effect, verdict=str(word), asked=asked, **collapses.get(effect, {})
+            )
             effects.append(dict(entry, aliases=design.aliases(effect), **_ends(found[effect])))
     return effects
 

@@ -150,14 +150,29 @@ def test_an_effect_that_a_missing_row_confounds_is_refused_and_others_stand():
     assert estimates(found['effects'])[:3] == pytest.approx([6.5, -0.5, 0.0]) and not found['exact']
 
 
-def test_collapsed_runs_are_left_out_and_leave_no_verdict():
+def test_collapsed_runs_are_left_out_and_only_how_many_did_gets_a_verdict():
     noise = np.random.default_rng(0).normal(0, 0.1, (16, 4))
     scores = 30 + np.array(HALF)[:, :1] + noise
     scores[np.array(HALF)[:, 1] == 1, 3] = 2.0
     found = attribute(study(HALF, scores), 'knn', 1.0)
     assert (len(found['collapsed']), found['runs']) == (8, 64)
     assert found['effects'][0]['estimate'] == pytest.approx(1, abs=0.1)  # of the runs that learned
-    assert {effect['verdict'] for effect in found['effects']} == {'runs collapsed: no verdict by the mean'}
+    verdicts = {effect['name']: effect['verdict'] for effect in found['effects']}
+    assert verdicts.pop('b') == 'differs' and set(verdicts.values()) == {'runs collapsed: no verdict by the mean'}
+    (b,) = (effect for effect in found['effects'] if effect['name'] == 'b')
+    assert b['collapsed'] == (8, 0) and b['share'] == pytest.approx(stats.fisher_exact([[8, 24], [0, 32]]).pvalue)
+
+
+def test_a_row_of_which_one_run_learned_takes_no_interval_from_the_others():
+    rows, draw = full_rows(3), np.random.default_rng(0)
+    scores = [[20 + 5 * a + 2 * b + value for value in draw.normal(0, 0.1, 3)] for a, b, _ in rows]
+    complete = attribute(study(rows, scores), 'knn', 1.0)['effects'][0]
+    scores[3][1:] = [2.0, 2.0]
+    found = attribute(study(rows, scores), 'knn', 1.0)['effects'][0]
+    assert found['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and found['low'] < 5 < found['high']
+    assert found['verdict'] == 'runs collapsed: no verdict by the mean'
+    pair = attribute(study(full_rows(2), [*scores[4:7], scores[3]]), 'knn', 1.0)['effects'][0]
+    assert pair['estimate'] is not None and pair['low'] is None  # without that row no effect of two factors is told
 
 
 def test_seeds_are_blocks_only_where_they_mean_the_same_in_all_rows():
