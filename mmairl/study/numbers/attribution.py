@@ -173,12 +173,11 @@ def _effects(
         share = np.array([collapses.get(effect, {}).get('share', math.nan) for effect in family])
         words = verdicts(*numbers.T, margin, share=share) if family else ()
         for effect, (_, error, _), word in zip(family, numbers, words):
-            if effect in collapses and word == DIFFERS:
-                pass  # in how many runs collapse
-            elif found[effect] is None:
+            by_count = effect in collapses and word == DIFFERS
+            if found[effect] is None and not by_count:
                 word = f'not estimable without {", ".join(absent)}'
             elif collapses:
-                word = COLLAPSED
+                word = DIFFERS if by_count else COLLAPSED
             elif math.isnan(error) and freedom and alone:
                 word = f'one run of {", ".join(alone)}: no verdict'
             elif math.isnan(error):
