@@ -328,7 +328,7 @@ def crossed() -> dict:
     effects = [
         effect('predictor', 'equivalent', 0.2, 0.5),
         effect('momentum <ascending>', 'differs', 8.0, 2.0, ('−predictor × symmetric loss',)),
-        effect('symmetric loss', 'undecided', -1.0, 2.5),
+        {**effect('symmetric loss', 'differs', -1.0, 2.5), 'collapsed': (9, 1), 'share': 0.0123},
         effect('predictor × symmetric loss', 'not estimable: runs are missing', None),
         effect('momentum <ascending> × symmetric loss', 'undecided', 1.5, 2.0),
     ]
@@ -337,7 +337,7 @@ def crossed() -> dict:
         for name, value in (('predictor', 0.2), ('momentum', 8.0))
     ]
     found = dict(
-        margin=1.0, runs=23, blocks=True, effects=effects, shares=shares, exact=False,
+        margin=1.0, runs=23, blocks=True, effects=effects, shares=shares, exact=False, alone=['a, seed 1'],
         gain=dict(factor='all factors', estimate=8.2, low=None, high=None),
     )  # fmt: skip
     return {**ladder(), 'design': dict(words='a half-fraction of resolution III'), 'attribution': {'k-nn': found}}
@@ -360,6 +360,8 @@ def test_the_effects_of_factors_and_their_shares_stand_on_the_page(page):
         'predictor × symmetric loss — — not estimable: runs are missing nothing', 'predictor +0.2 −1.8 to +2.2',
         'all factors +8.2 —', 'equivalent within ±1', '23 runs, with seeds as blocks.',
         'shares leave out interactions',
+        'differs in how many runs collapse collapsed: 9 against 1, exact test p = 0.012',
+        'Left out as well, each the only run of its row that learned: a, seed 1.',
     ):  # fmt: skip
         assert sentence in said, sentence
 

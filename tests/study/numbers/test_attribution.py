@@ -168,7 +168,9 @@ def test_a_row_of_which_one_run_learned_takes_no_interval_from_the_others():
     scores = [[20 + 5 * a + 2 * b + value for value in draw.normal(0, 0.1, 3)] for a, b, _ in rows]
     complete = attribute(study(rows, scores), 'knn', 1.0)['effects'][0]
     scores[3][1:] = [2.0, 2.0]
-    found = attribute(study(rows, scores), 'knn', 1.0)['effects'][0]
+    told = attribute(study(rows, scores), 'knn', 1.0)
+    found = told['effects'][0]
+    assert told['alone'] == [f'{rows[3]}, seed 0']
     assert found['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and found['low'] < 5 < found['high']
     assert found['verdict'] == 'runs collapsed: no verdict by the mean'
     pair = attribute(study(full_rows(2), [*scores[4:7], scores[3]]), 'knn', 1.0)['effects'][0]
