@@ -60,7 +60,8 @@ def _scores(study: Mapping) -> list[str]:
     if crossed := effects_of_factors(study).get(metric['key']):
         compared = [effect for effect in crossed if effect['asked']]
     for comparison in compared:
-        effect = f' ({signed(comparison["estimate"], 1)})' if comparison['verdict'] in WITH_EFFECT else ''
+        in_points = comparison['verdict'] in WITH_EFFECT and comparison.get('share') is None
+        effect = f' ({signed(comparison["estimate"], 1)})' if in_points else ''
         by_verdict.setdefault(verdict_words(comparison), []).append(comparison['row'] + effect)
     verdicts = '; '.join(f'{words}: {", ".join(names)}' for words, names in by_verdict.items())
     return [metric['label'], *((said[best], said[-1]) if said else ('—', '—')), verdicts or '—']

@@ -1,0 +1,7 @@
+# The demo's drawn shapes with few labels: 100 images of each kind, and others to choose settings by.
+_base_ = 'shapes_r18.py'
+evaluation = dict(
+    train=dict(count=1_200),
+    val=dict(type='Shapes', split='train', count=2_400, size=48, seed=1),
+)
+recipes = dict(finetune='finetune_few_shapes')
