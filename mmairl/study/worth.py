@@ -34,7 +34,7 @@ def worth_record(study: Study, configs: Mapping[str, Config], runs: Sequence[Run
                 weights = read_backbone(str(last_checkpoint(run.folder))).weights
                 kept.setdefault(run.row.name, {})[run.seed] = Tried(rates, list(halves.values()), weights)
         pairs = [_pair(row, kept) for row in study.rows if row.rescaled and {row.name, row.rescaled.of} <= kept.keys()]
-        lines = {name: sorted(point for one in tried.values() for point in one.points) for name, tried in kept.items()}
+        lines = {name: _mean_line([one.points for one in tried.values()]) for name, tried in kept.items()}
         if lines:
             record[task] = dict(pairs=[pair for pair in pairs if pair], lines=lines)
     return record
@@ -78,6 +78,13 @@ def _pair(row: Row, kept: Mapping[str, Mapping[int, Tried]]) -> dict[str, Any]:
             times=geometric_mean(factors[way] for factors in times), rate=geometric_mean(rates), score=there
         )
     return pair
+
+
+def _mean_line(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Return the curves' mean at each rate that was tried and that all of them reach."""
+    low, high = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    rates = sorted({rate for curve in curves for rate, _ in curve if low <= rate <= high})
+    return [(rate, _at([rate] * len(curves), curves)) for rate in rates]
 
 
 def _at(rates: Sequence[float], curves: Sequence[Sequence[tuple[float, float]]]) -> float | None:

@@ -53,7 +53,17 @@ def test_the_worth_is_of_the_rows_that_are_there_and_both_predictions_stand_besi
         times=pytest.approx(9), rate=pytest.approx(0.27), score=pytest.approx(10.46, abs=0.01)
     )
     assert pair['gains']['rate'] == pytest.approx(OWN / 9) and 55 < pair['gains']['score'] < 60
-    assert found['lines']['LARS'] == [(0.003, 60), (0.003, 60), (0.03, 20), (0.03, 20), (0.3, 10), (0.3, 10)]
+    assert found['lines']['LARS'] == [(0.003, 60), (0.03, 20), (0.3, 10)]
+
+
+def test_the_curve_over_rates_is_the_mean_of_the_seeds_where_all_of_them_have_trials(runs):
+    study, there = runs
+    for run in there:
+        if run.seed == 1:
+            run.asked.tuned['finetune'] = [{RATE: rate} if rate else {} for rate in (None, 0.003, 0.3 * 10**-0.5)]
+    lines = worth_record(study, dict.fromkeys(row.name for row in study.rows), there)['finetune']['lines']
+    # Half way from 0.03 to 0.3 seed 0 is between 20 and 10; beyond it there is no trial of seed 1.
+    assert lines['LARS'] == [(0.003, 60), (0.03, 20), (pytest.approx(0.3 * 10**-0.5), pytest.approx((15 + 10) / 2))]
 
 
 def test_a_study_without_trials_that_were_kept_has_no_worth(runs):
