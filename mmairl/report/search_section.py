@@ -7,6 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from mmairl.report.charts import chart
+from mmairl.report.study_tables import Column
 
 
 def search_section(study: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +46,9 @@ def search_runs(study: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the runs of a study's searches beside those that are compared: as published, and the trials."""
     if 'search' not in study:
         return []
-    published = [run for row in study['as_published']['rows'] if not row['untrained'] for run in row['runs']]
+    published = [
+        run for row in study['as_published']['rows'] if not (row['untrained'] or row['given']) for run in row['runs']
+    ]
     return published + [trial for trials in study['search']['rows'].values() for trial in trials]
 
 
@@ -55,7 +58,7 @@ def _tracks(study: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
     for row, published in zip(study['rows'], study['as_published']['rows']):
         tracks = []
         for track, own in ((study['as_published'], published), (study, row)):
-            values = [run['scores'][metric] for run in own['runs'] if metric in run.get('scores', ())]
+            values = Column('measured', metric, '').numbers(own)
             spread = f' ± {stdev(values):.1f}' if len(values) > 1 else ''
             effect = next((c for c in track['comparisons'].get(metric, ()) if c['row'] == row['name']), None)
             tracks.append(dict(score=f'{mean(values):.1f}{spread}' if values else '—', effect=effect))

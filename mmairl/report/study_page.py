@@ -67,7 +67,8 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
 def progress(study: Mapping) -> tuple[int, int]:
     """How many runs are finished, of how many."""
     seeds = 0 if study.get('sequential') else len(study['seeds'])  # rows that are decided got no more of them
-    asked = sum(max(len(row['runs']), 1 if row.get('untrained') else seeds) for row in study['rows'])
+    alone = [bool(row.get('untrained') or row.get('given')) for row in study['rows']]  # whose runs are all there are
+    asked = sum(max(len(row['runs']), 0 if one else seeds) for one, row in zip(alone, study['rows']))
     finished = sum(run['state'] == 'done' for row in study['rows'] for run in row['runs'])
     return finished, asked
 
@@ -93,7 +94,7 @@ def _chart(study: Mapping, column: Column, rows: Sequence[Line], place: int) -> 
     x = study['figure'].get('x') if study['figure'].get('x') in labels else next(iter(labels), None)
     if kind != 'scatter' or published or column.key == x:
         return None
-    across = [[run['scores'][x] for run in line.row['runs'] if x in run.get('scores', ())] for line in rows]
+    across = [Column('measured', x, '').numbers(line.row) for line in rows]
     return study_scatter(points, [mean(scores) if scores else None for scores in across], title, labels[x])
 
 

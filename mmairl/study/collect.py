@@ -25,7 +25,7 @@ from mmairl.study.plan import flops_per_image
 from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Study
-from mmairl.study.stored import Asked, Choice
+from mmairl.study.stored import Choice
 from mmairl.study.trials import search_record
 from mmairl.study.worth import worth_record
 
@@ -68,7 +68,7 @@ def collect(
     record = dict(
         {key: to_builtins(getattr(study, key)) for key in COPIED},
         scale=dict(name=scale.name, text=scale.text),
-        seeds=sorted({run.seed for run in runs if run.part == 'compared'}),
+        seeds=sorted({run.seed for run in runs if run.part == 'compared' and not run.row.weights}),
         primary=primary,
         metrics=[dict(key=key, label=labels[key], unit='%') for key in sorted(labels, key=lambda key: key != primary)],
         looks=looks.taken(out / 'study.json', sum(map(len, trained.values()))),
@@ -94,10 +94,11 @@ def collect(
         **further,
     )
     if study.search:
-        untrained = {row.name: compared_runs[row.name] for row in study.rows if row.untrained}
-        published = by_row('published') | untrained  # a floor belongs to both tracks
+        floor = {row.name: compared_runs[row.name] for row in study.rows if row.untrained or row.weights}
+        published = by_row('published') | floor  # what is searched by nobody belongs to both tracks
         record['as_published'] = dict(rows=[dict(row, runs=published[row['name']]) for row in record['rows']])
-        record['search'] = search_record(study, configs, record['seeds'], by_row('trial'))
+        searches = sorted({run.seed for run in runs if run.part == 'published'})
+        record['search'] = search_record(study, configs, searches, by_row('trial'))
     record['worth'] = worth_record(study, configs, [run for run in runs if run.part == 'compared' and run.done])
     add_numbers(record, study, out)
     write_json(out / 'study.json', record)
@@ -160,7 +161,7 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
         state, said = status(run)
         found.update(state='missing' if state == 'not begun' else state, error=said.removeprefix('error: '))
     if run.part == 'trial':
-        found['trial'] = read_json(run.folder / 'asked.json', Asked).trial
+        found['trial'] = run.asked.trial
     elif (run.folder / 'chosen.json').is_file():
         found['chosen'] = to_builtins(read_json(run.folder / 'chosen.json', Choice))
     if (run.folder / 'asked' / 'config.yaml').is_file():

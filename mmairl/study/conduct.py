@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mmengine.config import Config
-from msgspec.structs import replace
 
 from mmairl.analysis.images import Images
 from mmairl.evaluation.protocol import default_device, default_workers
@@ -53,7 +52,8 @@ def until_decided(
     last, rows, runs, looked = max(study.seeds), study.rows, [], 0
     seeds = [*study.seeds, *range(last + 1, last + 1 + plan.most - len(study.seeds))]
     for look, _ in plan.looks:
-        runs += lay_out(replace(study, rows=tuple(rows)), configs, seeds[looked:look], tasks, out)
+        left = {row.name for row in rows}
+        runs += [run for run in lay_out(study, configs, seeds[looked:look], tasks, out) if run.row.name in left]
         looked = look
         finish(runs)
         record = collect(study, configs, scale, runs, out)

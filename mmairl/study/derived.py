@@ -144,7 +144,7 @@ def take_earlier(made: Along) -> tuple[Backbone, Trained]:
 def take_published(published: Path, asked: Asked, folder: Path) -> None:
     """Leave what the row as published has trained, at no cost, where the best trial is the row as published."""
     own = shutil.ignore_patterns(
-        'asked*', 'result.json', 'trained.json', 'chosen.json', 'log.txt', 'failed.txt', '.lock*'
+        'asked*', 'result.json', 'trained.json', 'chosen.json', 'log.txt', 'failed.txt', 'job.*', 'begun.txt', '.lock*'
     )
     shutil.copytree(published, folder, ignore=own, dirs_exist_ok=True)
     trained = read_json(published / 'trained.json', Trained)

@@ -17,8 +17,8 @@ from mmairl.registry import HOOKS, MODELS, OPTIMIZERS
 
 # The parts of a config that decide what a training computes.
 RUNS = (
-    'model', 'train_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'default_hooks', 'total_batch_size',
-    'custom_hooks', 'fast',
+    'model', 'load_from', 'train_dataloader', 'optim_wrapper', 'param_scheduler', 'train_cfg', 'default_hooks',
+    'total_batch_size', 'custom_hooks', 'fast',
 )  # fmt: skip
 STEPS = {
     'RandomResizedCrop': 'crop',
@@ -42,9 +42,9 @@ def changed(one: Config, two: Config) -> list[str]:
 
 
 def _runs(cfg: Config) -> dict[str, Any]:
-    found = {key: value for key, value in cfg.to_dict().items() if key in RUNS}
+    found = {key: value for key, value in cfg.to_dict().items() if key in RUNS and value is not None}
     for hook in ('checkpoint', 'logger'):
-        found['default_hooks'].pop(hook, None)
+        found.get('default_hooks', {}).pop(hook, None)  # an evaluation's config has none
     for keys, value in list(walk(found)):
         if keys[-1:] == ('views',) and isinstance(value, list | tuple):  # what never acts is not there
             for view in value:
@@ -69,7 +69,7 @@ def factors_of(cfg: Config) -> dict[str, str]:
     views = cfg.train_dataloader.dataset.get('views') or model.data_preprocessor.get('views') or ()
     loss = {'ContrastiveHead': 'InfoNCE', 'RegressionHead': '2 - 2 cos'}.get(model.head.type, model.head.type)
     return {
-        'batch norm': ('ShuffleBN' if model.shuffle_bn else model.backbone.norm_cfg.type)
+        'batch norm': ('ShuffleBN' if model.shuffle_bn else (model.backbone.get('norm_cfg') or {}).get('type', 'none'))
         + (f', {hidden_norm} in projector' if hidden_norm else ''),
         'projector': '-'.join(map(str, widths)) + ('' if model.projector.get('last_bias', True) else ', no last bias'),
         'student predictor': 'yes' if model.get('predictor') else 'no',

@@ -32,7 +32,8 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, d
     equal: dict[str, str] = {}
     for row in study.rows:
         row = _renamed(row, equal)
-        key = row.rescaled or row.along or row.untrained or (row.weights and row.name) or same_run(configs[row.name])
+        key = row.rescaled or row.along or (row.weights and row.name)
+        key = key or (row.untrained, str(row.search), same_run(configs[row.name]))
         if (same := first.setdefault(key, row.name)) != row.name:
             equal[row.name] = same
     said += [f"'{name}' is left out: at {scale.name} it would run as '{same}' does" for name, same in equal.items()]

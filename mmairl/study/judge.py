@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from mmengine.config import Config
 
 from mmairl.configs import load_config, write_config
@@ -74,7 +75,7 @@ def compare(
         out: where features, results, study.json and page.html go.
         config: the config of networks that are no ResNets.
         options: config keys as `--cfg-options` has them.
-        jobs: how many are measured beside each other; by default one a core.
+        jobs: how many are measured beside each other; by default one a GPU, or one a core.
 
     >>> mmairl.compare({'a': ['a0.pth', 'a1.pth'], 'b': ['b0.ckpt', 'b1.ckpt']}, data='images/')  # doctest: +SKIP
     """
@@ -99,7 +100,7 @@ def compare(
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
     study, configs, left_out = at_scale(study, AS_IT_IS, tasks)
     runs = lay_out(study, configs, study.seeds, tasks, out)
-    complete(runs, jobs or cores(), 1, say)
+    complete(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
     record = collect(study, configs, AS_IT_IS, runs, out, left_out)
     return Judged(record, write_study_page(record, out / 'page.html'))
 

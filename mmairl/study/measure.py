@@ -177,8 +177,9 @@ def outdated(folder: Path, result: Result, asked: Asked) -> str:
         weights = asked.untrained or read_backbone(str(checkpoint))
     except UserError as error:
         return f'checkpoint ({UNKNOWN}{error})'
-    for task, trials in asked.tuned.items():
-        if task in result.labels and not is_local(task) and result.tuned.get(task, {}).get('trials') != list(trials):
+    for task in asked.tasks:
+        there, here = result.tuned.get(task, {}).get('trials', []), list(asked.tuned.get(task, ()))
+        if task in result.labels and not is_local(task) and there != here:
             return f'{task}: its trials'
     for task in filter(is_local, result.scores):
         cfg, protocol, settings = settings_of(task, folder, asked)

@@ -154,12 +154,17 @@ def _of_seed(
 ) -> Iterator[Run]:
     """Yield the runs of all rows from one seed, by the best of each row's `trials` where there are any."""
     folders = {row.name: out / row.slug / f'seed_{seed}' for row in study.rows}
+    tuned = {task: tune for task, tune in study.tune.items() if task in tasks}
+
+    def trials_of(row: Row, number: int) -> dict[str, tuple[dict[str, Any], ...]]:
+        return {task: _of_recipe(tune, row, configs[row.name], task, number) for task, tune in tuned.items()}
+
     for row in study.rows:
         if (row.untrained or row.weights) and (seed != min(study.seeds) or part != 'compared'):
             continue  # one run of it is enough, and seeds from elsewhere are their own
         for number in row.weights:
             folder, given = out / row.slug / f'seed_{number}', whole_path(row, number)
-            asked = Asked(number, tasks, given=given, stated=stated_factors(row))
+            asked = Asked(number, tasks, given=given, stated=stated_factors(row), tuned=trials_of(row, number))
             yield Run(row, number, folder, tasks, (), part, asked, config_text(configs[row.name]))
         if row.weights:
             continue
@@ -171,8 +176,7 @@ def _of_seed(
             published = folders[row.name].parents[2] / 'runs' / row.slug / f'seed_{seed}'
             paths = tuple(str(folder.absolute()) for folder in tried)
             asked['chosen'] = Chosen(paths, study.search.criterion, str(published.absolute()))
-        tuned = {task: tune for task, tune in study.tune.items() if task in tasks}
-        asked['tuned'] = {task: _of_recipe(tune, row, configs[row.name], task, seed) for task, tune in tuned.items()}
+        asked['tuned'] = trials_of(row, seed)
         own = tuple(task for task in tasks if measures(row.untrained, task))
         asked, needed = Asked(seed, own, **asked), (*needs.values(), *tried)
         yield Run(row, seed, folders[row.name], own, needed, part, asked, config_text(configs[row.name]))

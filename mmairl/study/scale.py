@@ -148,7 +148,8 @@ def _shorten(cfg: Config, scale: Scale) -> None:
     warm_up = 0
     for schedule in cfg.param_scheduler:
         if schedule.type in ('WarmUpLR', 'LinearLR'):
-            schedule.end = warm_up = scale.warm_up or max(1, round(schedule.end * scale.epochs))
+            epochs = scale.warm_up if schedule.get('by_epoch', True) else None
+            schedule.end = warm_up = epochs or max(1, round(schedule.end * scale.epochs))
         else:
             schedule.begin, schedule.end = warm_up if schedule.get('begin') else 0, short
     checkpoint = cfg.default_hooks.checkpoint

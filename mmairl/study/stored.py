@@ -31,7 +31,7 @@ class Asked(Struct, omit_defaults=True, frozen=True):
 
     @property
     def trains(self) -> bool:
-        return not (self.rescaled or self.along or self.untrained)
+        return not (self.rescaled or self.along or self.untrained or self.given)
 
 
 class Looked(Struct):

@@ -64,10 +64,17 @@ def search_record(
     search, counts = study.search, trial_counts(study, configs)
     rows = {row.name: _tried(search, row, configs[row.name], trials[row.name]) for row in study.rows if row.trains}
     ended = {name: _ended(tried, seeds, counts[name]) for name, tried in rows.items()}
-    scores = {name: [[trial['score'] or 0.0 for trial in one] for one in searches] for name, searches in ended.items()}
+    scores = {
+        name: {number: [trial['score'] or 0.0 for trial in one] for number, one in searches.items()}
+        for name, searches in ended.items()
+    }
     budgets = range(1, int(search.budget) + 1)
-    spent = {name: [trials_for(budget, flops(configs))[name] - 1 for budget in budgets] for name in counts}
-    curves = {name: [best_of(one[0], one[1:])[spent[name]] for one in searches] for name, searches in scores.items()}
+    costs = flops({name: configs[name] for name in counts})
+    spent = {name: [trials_for(budget, costs)[name] - 1 for budget in budgets] for name in counts}
+    curves = {
+        name: {number: best_of(one[0], one[1:])[spent[name]] for number, one in searches.items()}
+        for name, searches in scores.items()
+    }
     pairs = [pair for row in study.rows if row.against for pair in ((row.name, row.against), (row.against, row.name))]
     return dict(
         criterion=search.criterion,
@@ -77,18 +84,20 @@ def search_record(
         dimensions={name: dimension.key for name, dimension in search.dimensions.items()},
         counts=counts,
         rows=rows,
-        curves={name: curve(searches) for name, searches in curves.items() if searches},
+        curves={name: curve([*searches.values()]) for name, searches in curves.items() if searches},
         ahead=[
-            dict(row=one, on=two, budget=ahead_from(curves[one], curves[two], LEVEL))
+            dict(row=one, on=two, budget=ahead_from(*([curves[row][n] for n in both] for row in (one, two)), LEVEL))
             for one, two in pairs
-            if curves.get(one) and curves.get(two)
+            if (both := sorted(curves.get(one, {}).keys() & curves.get(two, {}).keys()))
         ],
-        forgiving={name: [forgiving(one, study.equivalence) for one in searches] for name, searches in scores.items()},
+        forgiving={
+            name: [forgiving(one, study.equivalence) for one in searches.values()] for name, searches in scores.items()
+        },
         edges=[
             edge
             for row in study.rows
             if ended.get(row.name)
-            for edge in _edges(search, row, configs[row.name], ended[row.name])
+            for edge in _edges(search, row, configs[row.name], [*ended[row.name].values()])
         ],
     )
 
@@ -111,11 +120,11 @@ def _tried(search: Search, row: Row, cfg: Config, runs: Sequence[Mapping[str, An
     ]
 
 
-def _ended(tried: Sequence[Mapping[str, Any]], seeds: Sequence[int], count: int) -> list[list[Mapping[str, Any]]]:
-    """Return the trials of each search of which all have ended; one that diverged has no score."""
+def _ended(tried: Sequence[Mapping[str, Any]], seeds: Sequence[int], count: int) -> dict[int, list[Mapping[str, Any]]]:
+    """Return the trials of each search of which all have ended, by its number; one that diverged has no score."""
     told = [trial for trial in tried if trial['state'] == 'done' and (trial['diverged'] or trial['score'] is not None)]
-    searches = [[trial for trial in told if trial['search'] == number] for number in seeds]
-    return [search for search in searches if len(search) == count]
+    searches = {number: [trial for trial in told if trial['search'] == number] for number in seeds}
+    return {number: search for number, search in searches.items() if len(search) == count}
 
 
 def _edges(search: Search, row: Row, cfg: Config, ended: Sequence[Sequence[Mapping]]) -> Iterator[dict[str, Any]]:

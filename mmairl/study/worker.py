@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -15,6 +16,7 @@ from mmairl.configs import load_config
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.launch import register, train
 from mmairl.errors import Diverged, one_sentence_errors
+from mmairl.evaluation.identity import key_of
 from mmairl.files import read_json, write_json
 from mmairl.stopping import AGAIN, stop_processes
 from mmairl.study.derived import derive, origin, take_published
@@ -90,7 +92,7 @@ def run(folder: Path, launcher: str = 'none') -> None:
 
 def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
     """Train the row from its seed, and leave how long it took and what it started from."""
-    cfg.work_dir, cfg.randomness.seed, cfg.resume = str(folder), asked.seed, True
+    cfg.work_dir, cfg.randomness.seed, cfg.resume = str(folder), asked.seed, 'auto'
     hook = dict(type=RecordStart.__name__, path=str(folder / 'start.json'))
     cfg.custom_hooks = [*cfg.get('custom_hooks', []), hook]
     runner = train(cfg, launcher)
@@ -116,10 +118,11 @@ def transfer(folder: Path, gpus: int) -> None:
     start, depth = prepare(str(folder / result.checkpoint), 'student', None, place)
     for task in asked.tasks:
         if not is_local(task) and task not in result.labels:
-            options = {}
+            options, at = {}, place
             if trials := asked.tuned.get(task):
-                options, result.tuned[task] = tune_task(task, start, depth, place, trials)
-            scores = run_task(task, start, depth, place, options)
+                at = replace(place, work_dir=place.work_dir / key_of(dict(trials=trials)))
+                options, result.tuned[task] = tune_task(task, start, depth, at, trials)
+            scores = run_task(task, start, depth, at, options)
             result.scores.update(scores)
             result.labels.update({task: task, **{name: name for name in scores}})
             write_json(folder / 'result.json', result)

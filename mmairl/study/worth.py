@@ -28,7 +28,8 @@ def worth_record(study: Study, configs: Mapping[str, Config], runs: Sequence[Run
     for task in study.tune:
         kept: dict[str, dict[int, Tried]] = {}
         for run in runs:
-            if halves := run.result.tuned.get(task, {}).get('halves'):
+            halves = run.result.tuned.get(task, {}).get('halves')
+            if halves and not run.row.untrained:  # whose weights are no file
                 own = own_value(recipe(configs[run.row.name], task), RATE)
                 rates = [options.get(RATE, own) for options in run.asked.tuned[task]]
                 weights = read_backbone(str(last_checkpoint(run.folder))).weights

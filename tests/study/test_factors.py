@@ -12,7 +12,7 @@ from mmairl.engine.launch import register
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS, OPTIMIZERS
-from mmairl.study.factors import hidden_factors
+from mmairl.study.factors import factors_of, hidden_factors
 
 HEADS = {
     'ContrastiveHead': {},
@@ -73,6 +73,7 @@ def test_features_are_the_students_pooled(cfg, tmp_path):
 
 
 def test_parts_that_a_row_has_not_are_none(cfg):
+    assert factors_of(load_config('configs/vit/byol_vit_s16_300e.py'))['batch norm'].startswith('none')
     byol = load_config('configs/byol_r50_200e.py')
     assert hidden_factors(byol)["teacher's update"] == 'each optimizer step k = 1..K, cosine'
     byol.model.target = 'student'

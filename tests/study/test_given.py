@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from torchvision.models import resnet18
+from torchvision.models import resnet18, resnet50
 
 import mmairl
 from mmairl.configs import load_config
@@ -91,6 +91,16 @@ def test_networks_that_do_not_fill_their_row_are_refused_before_anything_is_writ
     with pytest.raises(UserError, match='a.ckpt .* it has no weights at all'):
         lay_out(*planned)
     assert not (tmp_path / 'out').exists()
+
+
+def test_a_row_of_networks_from_elsewhere_cannot_become_one_that_trains(tmp_path, ours):
+    torch.save(resnet50().state_dict(), tmp_path / 'a.ckpt')
+    how = ({**ours, 'theirs': ours['ours']}, [0], ['knn'], tmp_path)
+    (_, given) = lay_out(Study(title='t', rows=(OURS, row(tmp_path))), *how)
+    write_json(given.folder / 'trained.json', {})
+    theirs = Row('theirs', 'byol_r50_200e.py', against='ours')
+    with pytest.raises(UserError, match='theirs.* was begun with another config'):
+        lay_out(Study(title='t', rows=(OURS, theirs)), *how)
 
 
 def test_a_line_of_python_judges_them_and_goes_on(tmp_path):

@@ -10,6 +10,7 @@ import torch
 import yaml
 from study.small_runs import toy_scale
 from study.test_spec import resolved, written
+from torchvision.models import resnet18
 
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
@@ -20,13 +21,13 @@ from mmairl.study import derived, measure, worker
 from mmairl.study.collect import collect
 from mmairl.study.guard import compare, require_fair
 from mmairl.study.plan import flops
-from mmairl.study.runs import lay_out
+from mmairl.study.runs import lay_out, plan_runs
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.search import FIRST, own_value, places, trial_options, trials_for
 from mmairl.study.slurm import plain_commands
 from mmairl.study.spec import read_study
 from mmairl.study.stored import Asked, Choice, Chosen, Result, Trained
-from mmairl.study.trials import take_best
+from mmairl.study.trials import search_record, take_best
 
 RATE = dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])
 TEACHER = dict(key='default_hooks.momentum.base', times=[0.5, 2], complement=True)
@@ -188,6 +189,24 @@ def test_the_best_trial_is_trained_anew_from_a_fresh_seed_and_one_that_diverges_
     assert chosen.score == 60.0 and math.isclose(chosen.options[RATE['key']], rates['one, seed 0'])
 
 
+def test_searches_of_two_rows_are_compared_by_their_numbers_where_both_have_ended(searched):
+    study, configs, *_ = searched
+    levels = {'one': (40.0, 70.0, 50.0), 'two': (30.0, 60.4, 40.2)}  # ten apart in each search, and thirty between them
+
+    def trials(name: str, ended: tuple[int, ...]) -> list[dict]:
+        kept = [(number, trial) for number in ended for trial in (0, 1)]
+        score = {number: dict(knn=level) for number, level in enumerate(levels[name])}
+        beside = dict(state='done', trial={})
+        return [dict(beside, seed=FIRST + n, folder=f'{n}/{trial}', scores=score[n]) for n, trial in kept]
+
+    def ahead(one: tuple[int, ...], two: tuple[int, ...]) -> int | None:
+        found = search_record(study, configs, (0, 1, 2), dict(one=trials('one', one), two=trials('two', two)))
+        return next(entry['budget'] for entry in found['ahead'] if entry['row'] == 'one')
+
+    assert ahead((0, 1, 2), (0, 1, 2)) == 1 == ahead((0, 1, 2), (0, 1)) == ahead((1, 2), (1, 2, 0))
+    assert ahead((0, 1), (1, 2)) is None  # they share one search
+
+
 def test_a_winner_as_published_is_not_trained_twice(searched, tmp_path, monkeypatch):
     study, configs, *_ = searched
     runs = {run.slug: run for run in lay_out(study, configs, (0,), ('knn',), tmp_path)}
@@ -202,9 +221,13 @@ def test_a_winner_as_published_is_not_trained_twice(searched, tmp_path, monkeypa
     monkeypatch.setattr(worker, 'train_row', train)
     monkeypatch.setattr(worker, 'measure', lambda *_: next(scores))
     monkeypatch.setattr(worker, 'result_of', lambda cfg, folder, asked, got: Result(scores=got, labels={'knn': 'knn'}))
-    for name in ('one_seed_1000_trial_0', 'one_seed_1000_trial_1', 'one_seed_0_published', 'one_seed_0'):
-        worker.run(runs[name].folder)
     published, winner = runs['one_seed_0_published'].folder, runs['one_seed_0'].folder
+    for name in ('one_seed_1000_trial_0', 'one_seed_1000_trial_1', 'one_seed_0_published', 'one_seed_0'):
+        if runs[name].folder == winner:
+            for job, folder in ((1, published), (2, winner)):  # jobs of Slurm, each with files of its own
+                write_text(folder / 'job.sh', f'job {job}')
+        worker.run(runs[name].folder)
+    assert (winner / 'job.sh').read_text() == 'job 2'
     assert winner not in trained and derived.last_checkpoint(winner).read_bytes()
     record = read_json(winner / 'trained.json', Trained)
     assert (record.seconds, record.steps, record.made) == (0.0, 4, derived.origin(runs['one_seed_0'].asked, winner))
@@ -252,6 +275,12 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
     study = read_study(written(tmp_path, tune=dict(finetune=tune), tasks=dict(demo=['knn', 'finetune'])))
     runs = lay_out(study, resolved(study, 'demo'), (0, 1), ('knn', 'finetune'), tmp_path / 'out')
     asked = [read_json(run.folder / 'asked.json', Asked).tuned['finetune'] for run in runs]
+    torch.save(resnet18().state_dict(), tmp_path / 'a.pth')
+    beside = read_study(
+        written(tmp_path, {}, dict(weights={0: str(tmp_path / 'a.pth')}), tune=dict(finetune=tune), seeds=[0])
+    )
+    theirs = plan_runs(beside, resolved(beside, 'demo'), (0,), ('finetune',), tmp_path / 'beside')[1]
+    assert theirs.asked.given and theirs.asked.tuned['finetune'] == asked[0]  # of networks from elsewhere, too
     assert asked[0] == asked[1] != asked[2] and asked[0][0] == {} and len(asked[0]) == 3
     _, _, settings = measure.settings_of('finetune', runs[0].folder, runs[0].asked)
     assert settings.trials == asked[0]

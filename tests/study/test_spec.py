@@ -10,11 +10,13 @@ import pytest
 import yaml
 from mmengine.config import Config
 
+from mmairl.configs import load_config
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
 from mmairl.study.collect import collect
 from mmairl.study.factors import changed, hidden_factors
-from mmairl.study.guard import compare, require_fair
+from mmairl.study.guard import at_scale, compare, require_fair
+from mmairl.study.judge import AS_IT_IS
 from mmairl.study.plan import flops, flops_per_image, work_per_image
 from mmairl.study.published import tables
 from mmairl.study.scale import read_scale, resolve
@@ -251,3 +253,22 @@ def test_rows_of_any_letters_and_length_have_folders_of_their_own():
     assert (
         slugs[0] == 'moco_v2_plus_sgd' and len(set(slugs)) == 5 and all(0 < len(slug.encode()) <= 150 for slug in slugs)
     )
+
+
+def test_rows_that_start_from_other_weights_or_are_other_random_networks_are_not_equal(tmp_path):
+    other = dict(config='mocov2plus_r50_200e.py', declares=['load_from'])
+    study = read_study(written(tmp_path, {}, dict(other, options={'load_from': 'imagenet.pth'})))
+    planned, configs, left_out = at_scale(study, read_scale('demo'), ['knn'])
+    assert [row.name for row in planned.rows if row.trains] == ['one', 'two'] and not left_out
+    assert changed(configs['one'], configs['two']) == ['load_from']
+    null = [dict(untrained='random', declares=['model']), dict(untrained='random', config='vit/byol_vit_s16_300e.py')]
+    study = read_study(written(tmp_path, *(dict(row, name=f'null {n}') for n, row in enumerate(null))))
+    assert len(at_scale(study, AS_IT_IS, ['knn'])[0].rows) == 2
+
+
+def test_a_warm_up_in_iterations_keeps_its_share(tmp_path):
+    study = read_study(STUDIES / 'data_variation.yaml')
+    cfg = resolved(study, 'demo')[study.rows[0].name]
+    whole, warm_up = cfg.train_cfg.max_iters, cfg.param_scheduler[0].end
+    before = load_config(f'configs/{study.rows[0].config}', study.rows[0].options)
+    assert warm_up / whole == pytest.approx(before.param_scheduler[0].end / before.train_cfg.max_iters, rel=0.01)

@@ -7,7 +7,7 @@ import torch
 from study.small_runs import ROOT
 
 from mmairl.study import worth
-from mmairl.study.spec import read_study
+from mmairl.study.spec import Row, read_study
 from mmairl.study.worth import RATE, worth_record
 
 RATES = (None, 0.003, 0.3)  # of the trials; the first is the recipe's
@@ -22,7 +22,7 @@ def runs(monkeypatch):
     lengths = {'SGD': 1.0, 'LARS': 3.0, 'LARS, rescaled': 1.0}
     monkeypatch.setattr(worth, 'recipe', lambda cfg, task: cfg)
     monkeypatch.setattr(worth, 'own_value', lambda cfg, key: OWN)
-    monkeypatch.setattr(worth, 'last_checkpoint', lambda folder: folder)
+    monkeypatch.setattr(worth, 'last_checkpoint', lambda folder: {name: name for name in lengths}[folder])
 
     def backbone(name: str) -> SimpleNamespace:
         weights = {'conv1.weight': torch.ones(4, 4, 3, 3), 'bn1.weight': torch.ones(4)}
@@ -39,7 +39,10 @@ def runs(monkeypatch):
             row=row, seed=seed, folder=row.name, result=result, asked=SimpleNamespace(tuned=dict(finetune=options))
         )
 
-    return study, [run(row, seed) for row in study.rows if row.name in scores for seed in (0, 1)]
+    floor = Row('random initialisation', study.rows[0].config, untrained='random')  # is tuned, and has no checkpoint
+    trained = [run(row, seed) for row in study.rows if row.name in scores for seed in (0, 1)]
+    scores[floor.name] = (10, 10, 10)
+    return study, [*trained, run(floor, 0)]
 
 
 def test_the_worth_is_of_the_rows_that_are_there_and_both_predictions_stand_beside_the_best_rate(runs):

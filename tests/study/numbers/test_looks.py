@@ -104,16 +104,19 @@ def test_a_plan_is_kept_and_another_one_refused(tmp_path):
         begin(tmp_path / 'other', read_study(STUDIES / 'attribution.yaml'), [0, 1], None)
 
 
-def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, capsys, run_tool):
+@pytest.mark.parametrize('on, closed', [('one', 'two'), ('two', 'one')], ids=['star', 'ladder'])
+def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, capsys, run_tool, on, closed):
     """With made-up scores: the second row differs at once, the third never; the terminal and the page say so."""
-    third = dict(name='three', config='mocov2plus_r50_200e.py', against='one', declares=['model'], factor='the loss')
+    third = dict(name='three', config='mocov2plus_r50_200e.py', against=on, factor='the loss')
+    third['declares'] = ['model', 'optim_wrapper']
     third['options'] = {'model.symmetric': False}
     study, started = written(tmp_path, {}, {}, third, seeds=[4, 0, 2]), []
 
     def execute(runs, *_):
         for run in (run for run in runs if not run.done):
             started.append((run.row.name, run.seed))
-            score = SCORES[['one', 'two', 'three'].index(run.row.name), run.seed] - 21 * (run.row.name == 'three')
+            below = 21 * (run.row.name == 'three' and on == 'one')
+            score = SCORES[['one', 'two', 'three'].index(run.row.name), run.seed] - below
             result = dict(labels={'knn': 'k-NN'}, scores={'knn': score}, start=START, checkpoint='gone.pth')
             (run.folder / 'result.json').write_text(json.dumps(result))
 
@@ -121,7 +124,7 @@ def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, ca
     monkeypatch.setattr('mmairl.study.guard.measures', lambda *_: False)  # made-up runs have no null rows beside them
     parts = [study, '--scale', 'demo', '--tasks', 'knn', '--out', tmp_path / 'out', '--until-decided', '--most', 21]
     run_tool('tools/study.py', *parts)
-    assert [seed for name, seed in started if name == 'two'] == [4, 0, 2]
+    assert [seed for name, seed in started if name == closed] == [4, 0, 2]
     assert [seed for name, seed in started if name == 'three'] == [4, 0, 2, 5, 6, 7, 8]
     page, out = (tmp_path / 'out' / 'page.html').read_text(), capsys.readouterr().out
     for line in ('look at 3 seeds: two differs', 'look at 7 seeds: nothing was decided'):
