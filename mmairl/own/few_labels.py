@@ -6,6 +6,7 @@ All candidates learn from the same draws of labels and are tested on the same im
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from scipy import stats
@@ -43,16 +44,27 @@ def prepared(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
     return u * s
 
 
-def draw(y: np.ndarray, pool: np.ndarray, seed: int, draws: int = DRAWS) -> dict[float, list[np.ndarray]]:
-    """Return for each number of labels a class some draws from the pool, each within the next larger one; then half and all."""
-    random = np.random.default_rng(seed)
+def draw(
+    y: np.ndarray, pool: np.ndarray, seed: int, draws: int = DRAWS, groups: np.ndarray | None = None
+) -> dict[float, list[np.ndarray]]:
+    """Return for each number of labels a class some draws from the pool, each within the next larger one; then half and all.
+
+    Half is of the groups, which are what could have been others.
+    """
+    random, groups = np.random.default_rng(seed), np.arange(len(y)) if groups is None else groups
     classes = [pool[y[pool] == label] for label in np.unique(y[pool])]
-    orders = [[random.permutation(members) for members in classes] for _ in range(draws)]
-    halves = [[order[: (len(order) + 1) // 2] for order in of_draw] for of_draw in orders]
-    half, whole = (sum(map(len, parts)) / len(classes) for parts in (halves[0], classes))
-    few = {n: [[order[:n] for order in of_draw] for of_draw in orders] for n in LABELS if n < half}
+    halves = [[_half(members, groups[members], random) for members in classes] for _ in range(draws)]
+    half, whole = (sum(map(len, chain(*parts))) / len(parts) / len(classes) for parts in (halves, [classes]))
+    few = {n: [[order[:n] for order in of_draw] for of_draw in halves] for n in LABELS if n < half}
     points = {**few, half: halves, whole: [classes] * draws}
     return {float(n): [np.concatenate(parts) for parts in of_draws] for n, of_draws in points.items()}
+
+
+def _half(members: np.ndarray, groups: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return the images of half of the groups, in a random order."""
+    order = random.permutation(np.unique(groups))
+    chosen = np.concatenate([np.flatnonzero(groups == group) for group in order[: (len(order) + 1) // 2]])
+    return members[chosen if len(order) == len(groups) else random.permutation(chosen)]
 
 
 def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) -> np.ndarray:
@@ -94,22 +106,27 @@ def class_weights(y: np.ndarray) -> np.ndarray:
     return len(y) / len(classes) / count[place]
 
 
-def gain(one: np.ndarray, two: np.ndarray, weight: np.ndarray) -> tuple[float, float, float]:
+def gain(one: np.ndarray, two: np.ndarray, weight: np.ndarray, groups: np.ndarray) -> tuple[float, float, float]:
     """Return by how many points one candidate is better than another with all labels, its standard error and freedom.
 
     Two things could have come out otherwise: the test images, and the labels, whose variance is that between half-samples
-    (the delete-half jackknife, Shao and Wu, 1989). As in Agresti and Min (2005) one image more differs than was seen, since no
-    difference among few images says little. The freedom is Satterthwaite's.
+    (the delete-half jackknife, Shao and Wu, 1989). Images of one group are one thing: their differences are added (Liang and
+    Zeger, 1986). As in Agresti and Min (2005) one group more differs than was seen, since no difference among few says little.
+    The freedom is Satterthwaite's.
     """
     differs = 100 * weight * (one.astype(float) - two)
-    images = weight.size
-    by_images = differs[-1, 0].var(ddof=1) / images + (100 / images) ** 2
+    _, place = np.unique(groups, return_inverse=True)
+    sums = np.bincount(place, differs[-1, 0] - differs[-1, 0].mean())
+    many = len(sums)
+    by_images = many / (many - 1) * np.square(sums / weight.size).sum() + (100 / many) ** 2
     by_labels = differs[-2].mean(1).var(ddof=1)
-    freedom = (by_images + by_labels) ** 2 / (by_images**2 / (images - 1) + by_labels**2 / (len(one[0]) - 1))
+    freedom = (by_images + by_labels) ** 2 / (by_images**2 / (many - 1) + by_labels**2 / (len(one[0]) - 1))
     return float(differs[-1, 0].mean()), float(np.sqrt(by_images + by_labels)), float(freedom)
 
 
-def judged(right: Right, weight: np.ndarray, own: Sequence[str], labelled: int) -> Verdict:
+def judged(
+    right: Right, weight: np.ndarray, own: Sequence[str], labelled: int, groups: np.ndarray | None = None
+) -> Verdict:
     """Say whether a candidate of `own` is worth its training, with an error of 5 % at most whatever the truth is.
 
     `pays`: one is better than every candidate that needs no training, by one-sided t-tests of which the worst counts, with
@@ -117,7 +134,8 @@ def judged(right: Right, weight: np.ndarray, own: Sequence[str], labelled: int) 
     Bonferroni's over these. Where both hold, the gain is there and too small.
     """
     rest = [name for name in right if name not in own]
-    gains = {o: {b: gain(right[o], right[b], weight) for b in rest} for o in own}
+    groups = np.arange(len(weight)) if groups is None else groups
+    gains = {o: {b: gain(right[o], right[b], weight, groups) for b in rest} for o in own}
     p_better = [max(stats.t.sf(g / error, freedom) for g, error, freedom in row.values()) for row in gains.values()]
     p_less = [
         min(stats.t.cdf((g - MARGIN) / error, freedom) for g, error, freedom in row.values()) for row in gains.values()
@@ -140,15 +158,15 @@ def more_labels(estimate: float, error: float, labelled: int) -> int:
     return int(round(more, 1 - len(str(round(more)))))
 
 
-def resampled(right: Right, weight: np.ndarray, seed: int) -> np.ndarray:
-    """Return accuracies in percent (samples, candidates, points) with other draws and other test images, by the bootstrap.
+def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -> np.ndarray:
+    """Return accuracies in percent (samples, candidates, points) with other draws and groups of test images, by the bootstrap.
 
     All candidates have the same ones in a sample.
     """
     random = np.random.default_rng(seed)
-    _, draws, images = next(iter(right.values())).shape
+    draws, (kinds, place) = next(iter(right.values())).shape[1], np.unique(groups, return_inverse=True)
     of_draws = random.multinomial(draws, np.full(draws, 1 / draws), RESAMPLED) / draws
-    of_images = random.multinomial(images, np.full(images, 1 / images), RESAMPLED) * weight
+    of_images = random.multinomial(len(kinds), np.full(len(kinds), 1 / len(kinds)), RESAMPLED)[:, place] * weight
     of_images /= of_images.sum(1, keepdims=True)
     accuracy = [np.stack([((of_draws @ point) * of_images).sum(1) for point in hits], 1) for hits in right.values()]
     return 100 * np.stack(accuracy, 1).clip(0, 1)
@@ -161,6 +179,8 @@ def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
     8.0
     """
     rising = np.maximum.accumulate(curve)
+    if score in rising:
+        return float(labels[np.argmax(rising == score)])  # where a curve is flat, its beginning
     return float(np.exp(np.interp(score, rising, np.log(labels)))) if score <= rising[-1] else np.inf
 
 

@@ -1,5 +1,6 @@
 """The images of a comparison with few labels: read, checked, and split so that what is tested was not learned from."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ class Task:
     test: np.ndarray
     unlabelled: list[str]  # for pre-training: all but the test images and those of their groups
     channels: int | None
+    groups: np.ndarray  # a number for each labelled image, of its own where there are none
 
     def paths(self, names: Sequence[str]) -> list[Path]:
         return [self.root / name for name in names]
@@ -69,23 +71,34 @@ def read_task(
         raise UserError(f'there are {len(count)} classes {where} {images}; give labels of two classes or more')
     labelled, classes = sorted(given), sorted(count)
     y = np.array([classes.index(given[name]) for name in labelled])
-    own = groups and dict(zip(names, groups_of(names, groups)))
-    for label in classes if own else ():
+    own = dict(zip(names, groups_of(names, groups) if groups else names))
+    for label in classes:
         if len({own[name] for name in labelled if given[name] == label}) < 2:
             raise UserError(
                 f"the labelled images of class '{printable(label)}' are all of one group, which cannot be to learn from and "
                 'to test on at once; label images of another group, or leave the class out'
             )
-    parts = split_by_class(torch.from_numpy(y), seed, TEST, own and [own[name] for name in labelled])
+    told = [own[name] for name in labelled]
+    parts = split_by_class(torch.from_numpy(y), seed, TEST, told if groups else None)
     pool, test = (part.sort().values.numpy() for part in parts)
-    tested = {own[labelled[place]] if own else labelled[place] for place in test}
-    kept = [name for name in names if (own[name] if own else name) not in tested]
+    number = np.unique(told, return_inverse=True)[1]
+    require_several(y, pool, number)
+    tested = {told[place] for place in test}
+    kept = [name for name in names if own[name] not in tested]
     if len(kept) < FEWEST:
         raise UserError(
             f'of the {len(names)} images below {images} {len(names) - len(kept)} are put aside to test on, and the {len(kept)} '
             f'others are too few for a pre-training; give {FEWEST - len(kept)} more, with or without labels'
         )
-    return Task(Path(images).resolve(), names, labelled, y, classes, pool, test, kept, channels)
+    return Task(Path(images).resolve(), names, labelled, y, classes, pool, test, kept, channels, number)
+
+
+def require_several(y: np.ndarray, pool: np.ndarray, groups: np.ndarray) -> None:
+    """Refuse a pool of which no class has two groups: how much it matters which they are could not be told."""
+    if max(len(set(groups[pool[y[pool] == label]])) for label in set(y[pool])) < 2:
+        raise UserError(
+            'of each class a single image, or group, is to learn from, and nothing tells how others would do; label more'
+        )
 
 
 def by_folder(names: Sequence[str]) -> dict[str, str]:
@@ -109,8 +122,9 @@ def lay_out(task: Task, folder: Path) -> None:
     """Fill a folder with links to the images of the own pre-training."""
     for name in task.unlabelled:
         link = folder / name
-        if not link.is_symlink():
+        if not link.is_symlink() or os.readlink(link) != str(task.root / name):  # the images may have been moved
             link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
             link.symlink_to(task.root / name)
 
 
@@ -125,6 +139,7 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, A
             raise UserError(
                 f"too few images of class '{printable(name)}' can be read; mend them, or leave the class out"
             )
+    require_several(task.y, pool, task.groups)
     sets = [task.dataset([[]], places) for places in (pool, test)]
     alike = look_alikes(*sets, workers)
     if len(alike) == len(test):

@@ -20,7 +20,7 @@ from torch import nn
 from mmairl.data.splits import Groups
 from mmairl.data.views import Views
 from mmairl.engine.launch import register, train
-from mmairl.errors import cleared_frames
+from mmairl.errors import UserError, cleared_frames
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import network_of
 from mmairl.evaluation.features import Extraction, Readable, read_rows, stored
@@ -111,6 +111,7 @@ class Comparison:
             labels=key_of(
                 dict(names=task.labelled, y=task.y.tolist(), test=task.test.tolist(), channels=task.channels)
             ),
+            unlabelled=key_of(dict(names=task.unlabelled)),
         )
 
     def start(self, name: str) -> str | None:
@@ -128,7 +129,8 @@ class Comparison:
 
     def trained(self, name: str, plan: Plan) -> tuple[Path, float]:
         """Return the last checkpoint of the own pre-training and its seconds; train, or go on, where it is not there."""
-        folder = self.out / 'networks' / re.sub(r'\W+', '_', f'{name} {plan.size} {plan.epochs}')
+        words = re.sub(r'\W+', '_', f'{name} {plan.size} {plan.epochs}')
+        folder = self.out / 'networks' / f'{words}_{key_of(dict(name=name))[:6]}'  # names may differ in signs alone
         last, note = folder / f'epoch_{plan.epochs}.pth', folder / 'seconds.json'
         before, began = read_json(note, float) if note.is_file() else 0.0, time.monotonic()
         if last.is_file():
@@ -146,7 +148,7 @@ class Comparison:
     def untrained(self, name: str, size: int) -> Network:
         """Return a candidate that needs no training."""
         if name in self.starts:
-            return network(self.starts[name])
+            return network(self.starts[name], self.task.channels)
         if name == RAW:
             channels = self.task.channels or 3
             return None, dict(mean=[0.5] * channels, std=[0.25] * channels), central(PIXELS)
@@ -251,6 +253,10 @@ def worth(
     """
     register()
     task, out = read_task(images, labels, channels, groups, seed, column), Path(out)
+    if out.resolve().is_relative_to(task.root):
+        raise UserError(
+            f'{out} lies inside of {images}, where its links would be images; name another folder (--work-dir)'
+        )
     weights = [weights] if isinstance(weights, str | Path) else weights
     starts = dict(zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights)))
     comparison = Comparison(task, out, starts, method, seed, batch, workers, options or {})
@@ -269,7 +275,7 @@ def worth(
         x = comparison.features(*loaded)
         if name == RAW:
             task, left_out = testable(task, x, workers or 0)
-            points = draw(task.y, task.pool, seed, chosen.draws)
+            points = draw(task.y, task.pool, seed, chosen.draws, task.groups)
         right[name] = recognised_by_draw(prepared(np.nan_to_num(x), task.pool), task.y, points, task.test)
     record = recorded(task, right, np.array([*points]), own, seed)
     record |= dict(margin=MARGIN, **left_out, plan=msgspec.to_builtins(chosen))
@@ -297,7 +303,7 @@ def pace_of_draws(task: Task) -> float:
     x = np.random.default_rng(0).normal(size=(len(task.y), min(512, len(task.y))))
     began = time.perf_counter()
     recognised(x, task.y, task.pool, task.test)
-    return (time.perf_counter() - began) * (len(draw(task.y, task.pool, 0, 1)) - 1)
+    return (time.perf_counter() - began) * (len(draw(task.y, task.pool, 0, 1, task.groups)) - 1)
 
 
 def announced(plan: Plan) -> Iterator[str]:
@@ -309,9 +315,12 @@ def announced(plan: Plan) -> Iterator[str]:
         yield name
 
 
-def network(checkpoint: str | Path) -> Network:
-    """Return a checkpoint's."""
+def network(checkpoint: str | Path, channels: int | None = None) -> Network:
+    """Return a checkpoint's; where the images have other channels, its first kernels are made to fit."""
     cfg, backbone, normal, views, _ = network_of(checkpoint, 'student', None, None)
+    if channels and channels != len(normal['mean']):
+        cfg.model.backbone.in_channels = channels
+        normal = dict(mean=[0.5] * channels, std=[0.25] * channels)
     return load_backbone(cfg, backbone), normal, views
 
 
@@ -323,10 +332,11 @@ def recorded(
     task: Task, right: Right, labels: np.ndarray, trained: Mapping[str, tuple[Path, float]], seed: int
 ) -> dict[str, Any]:
     """Return the answer and all that is on its page, as plain values."""
-    weight, names = class_weights(task.y[task.test]), list(right)
-    said = judged(right, weight, [name for name in names if name.startswith(OWN)], len(task.pool) + len(task.test))
+    weight, groups, names = class_weights(task.y[task.test]), task.groups[task.test], list(right)
+    own_ones, labelled = [name for name in names if name.startswith(OWN)], len(task.pool) + len(task.test)
+    said = judged(right, weight, own_ones, labelled, groups)
     means = np.array([100 * (hits * weight).mean((1, 2)) for hits in right.values()])
-    samples = resampled(right, weight, seed)
+    samples = resampled(right, weight, seed, groups)
     low, high = np.percentile(samples, [2.5, 97.5], axis=0)
     own, best = names.index(said.own), names.index(said.best)
     few, *many = saved(means, samples, labels, own, best)
@@ -347,6 +357,7 @@ def recorded(
         split=dict(
             images=len(task.names),
             pretrained_on=len(task.unlabelled),
+            labelled=len(task.labelled),
             classes=len(task.classes),
             learned_from=len(task.pool),
             tested_on=len(task.test),

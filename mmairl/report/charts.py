@@ -50,7 +50,7 @@ def chart(
     for name, (along, *ys) in series.items():
         shown = [[value if value > 0 or 'y' not in log else np.nan for value in y] for y in ys]  # log knows no zero
         curves.append(_thinned(name, along if isinstance(along, Mapping) else {x: along}, shown, points))
-    ends = [end if math.isfinite(end) else None for end in normal]
+    *ends, level = (None if end is None or not math.isfinite(end) else end for end in (*normal, level))
     content = dict(title=title, log=log, normal=ends, level=level, ticks=[*ticks], dots=dots, series=curves)
     box = Markup('<div class="curves{}" data-chart="{}"><b>{}</b>{}</div>')
     data = json.dumps(content, ensure_ascii=False, separators=(',', ':'))

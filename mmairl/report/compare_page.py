@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -44,7 +45,7 @@ class Run:
     curves: Mapping[str, Curve]
     config: Mapping[str, str]
     starts: Sequence[int]
-    scores: Mapping[str, float]
+    scores: Mapping[tuple[str, str, str], float]  # by name, data and network
 
     def along(self, unit: str, steps: Sequence[int]) -> np.ndarray | None:
         """Return the steps as epochs, images or hours; None where the run did not record what that takes."""
@@ -95,9 +96,13 @@ def _read(folder: str | Path, name: str) -> Run:
     if 'load_from' in own:  # a later start has the checkpoint that it went on from
         own['load_from'] = config_of(folder, 0).get('load_from')
     config = {key: str(value) for key, value in flat(own).items()}
-    scores = {score: value for record in records_in(folder) for score, value in record.scores.items()}
+    scores = {
+        (score, record.data, record.subject): value
+        for record in records_in(folder)
+        for score, value in record.scores.items()
+    }
     if (result := Path(folder) / 'result.json').is_file():
-        scores |= read_json(result, Scores).scores
+        scores |= {(score, '', ''): value for score, value in read_json(result, Scores).scores.items()}
     return Run(name, read_scalars(folder), config, first_steps(folder), scores)
 
 
@@ -113,13 +118,16 @@ def differences(configs: Mapping[str, Mapping[str, str]]) -> tuple[list[str], li
 
 def _add_ends(page: Page, runs: Sequence[Run]) -> None:
     """Add a table of what came out at the end of each run, with its seed and where it was interrupted."""
-    scores = list(dict.fromkeys(name for run in runs for name in run.scores))
+    # A run may have been measured at several checkpoints; where each was at one, its name would keep them apart.
+    parts = 3 if any(len({key[:2] for key in run.scores}) < len(run.scores) for run in runs) else 2
+    told = [{', '.join(filter(None, key[:parts])): value for key, value in run.scores.items()} for run in runs]
+    scores = list(dict.fromkeys(chain(*told)))
     logged, rows = [name for name in ENDS if any(name in run.curves for run in runs)], []
-    for run in runs:
+    for run, known in zip(runs, told):
         steps = max(curve[0][-1] for curve in run.curves.values() if curve[0])
         curves = {name: percent(name, run.curves[name])[1] for name in logged if name in run.curves}
         last = [f'{curves[name][-1]:.4g}' if curves.get(name) else '—' for name in logged]
-        measured = [f'{run.scores[name]:.2f}' if name in run.scores else '—' for name in scores]
+        measured = [f'{known[name]:.2f}' if name in known else '—' for name in scores]
         stops = ', '.join(f'{step:,}' for step in run.starts[1:]) or 'never'
         rows.append((run.name, [run.config.get('randomness.seed', '—'), f'{steps:,}', stops, *measured, *last]))
     columns = ['seed', 'last step', 'interrupted before step', *scores, *(f'{LABELS[name]}, last' for name in logged)]

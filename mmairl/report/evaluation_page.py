@@ -136,20 +136,20 @@ def write_evaluation_page(
 ) -> Path:
     """Write folder/evaluation.html from the records in the folder and in `more` ones."""
     records = records_in(folder, *more)
-    tables = results(records)
+    tables, names = results(records), row_names(records)
     lead = 'What was measured, in percent, by the configs and checkpoints named in the JSON files beside.'
     page = Page('Evaluation', lead)
     for name, text, rows in tables:
         page.add(name, text, results_table(rows))
     for name in dict.fromkeys(name for name, _, _ in tables):
-        few = {record.subject: record.details.low_shot for record in records if record.data == name}
-        if few := {subject: shots for subject, shots in few.items() if shots}:
+        shots = {names[record.network]: record.details.low_shot for record in records if record.data == name}
+        if few := {subject: known for subject, known in shots.items() if known}:
             text = 'Mean average precision by a linear SVM, with its standard deviation over samples of the images.'
             page.add(f'{name}: few labelled images', text, low_shot(few))
     for record in records:
         if twins := record.details.near_duplicates:
             page.add(
-                f'{record.data}: near duplicates by {record.subject}',
+                f'{record.data}: near duplicates by {names[record.network]}',
                 f'{twins.images} test images are nearly the same as a training image: {twins.by_look} by '
                 f'their looks (hashes and thumbnails that hardly differ), {twins.by_features} by features nearer than chance '
                 'makes them. Left the test image, right its twin, the least alike first.',

@@ -33,6 +33,12 @@ def test_the_verdict_finds_what_is_planted_and_errs_in_no_more_than_one_study_of
     assert not says or words[says] >= 36, words
 
 
+@pytest.mark.parametrize('labels', [160, 320])
+def test_images_of_one_patient_are_not_many_witnesses(labels):
+    words = Counter(verdict(seed, (2,), (2,), labels, together=8).word for seed in range(40))
+    assert words['pays'] <= 2 and words['keep'] <= 3, words  # six of each, if every image were one
+
+
 def test_undecided_names_the_labels_that_tell():
     found = [verdict(seed, (2.3,), (2.0,)) for seed in range(30)]
     wanted = np.median([one.more for one in found if one.word == 'undecided'])
@@ -62,6 +68,7 @@ def test_labels_saved_are_read_off_the_curves():
     curves = np.array([[50.0, 60, 70, 80], [20, 40, 60, 70]])
     labels = np.array([1.0, 2, 4, 8])
     assert few_labels.saved(curves, curves[None], labels, 0, 1) == pytest.approx((4, 8, 8, 8))
+    assert few_labels.needed(np.array([50.0, 100, 100]), np.array([1.0, 10, 50]), 100) == 10
     assert few_labels.saved(curves + np.array([[30], [0]]), curves[None], labels, 0, 1)[:2] == (1, np.inf)
 
 
@@ -112,6 +119,10 @@ def test_too_few_images_and_one_group_a_class_are_a_sentence_before_anything_is_
     labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
     with pytest.raises(UserError, match="class 'bright' are all of one group"):
         mmairl.worth(images, labels, out, groups=lambda name: str(int(name[:2]) % 2))
+    with pytest.raises(UserError, match='of each class a single image, or group, is to learn from'):
+        mmairl.worth(images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(4)]), out)
+    with pytest.raises(UserError, match='lies inside of .*name another folder'):
+        mmairl.worth(images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(40)]), images / 'out')
     for number in range(40, 80):
         (images / f'{number}.png').unlink()
     with pytest.raises(UserError, match='of the 50 images .* 20 are put aside .* the 30 others .* give 34 more'):
@@ -156,6 +167,7 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
     assert [[Path(name).name for _, name in pair] for pair in record['pairs']] == [[copy.name, original.name]]
     assert found.page.read_text().count('class="pair"') == 1
     assert found.record['candidates']['raw pixels']['accuracy'][-1] == 100
+    assert 'Of 90 images, 40 have labels' in found.page.read_text()
     shown = re.search(r'<h1>(.*?)</h1><p class="lead">(.*?)</p>', found.page.read_text()).groups()
     assert ' '.join(shown).replace('. ', ': ', 1).lower() == str(found).lower().replace('<', '&lt;')
 
@@ -201,6 +213,13 @@ def test_a_group_is_on_one_side_and_its_test_images_teach_nothing(images, tmp_pa
     pool, test = ({task.labelled[place][0] for place in places} for places in (task.pool, task.test))
     assert not pool & test and pool | test == set('0123')
     assert {name[0] for name in task.unlabelled} == set('012345678') - test
+    for places in few_labels.draw(task.y, task.pool, 0, 20, task.groups)[5.0]:  # half: of each class one group of two
+        assert [len({*task.groups[places[task.y[places] == label]]}) for label in (0, 1)] == [1, 1]
+    lay_out(task, tmp_path / 'links')
+    images.rename(tmp_path / 'moved')
+    lay_out(read_task(tmp_path / 'moved', tmp_path / 'labels.csv', None, r'^(\d)', 0), tmp_path / 'links')
+    assert all(link.is_file() for link in (tmp_path / 'links').iterdir())  # the images have been moved since
+    (tmp_path / 'moved').rename(images)
     table(tmp_path, [f'{number:02}.png,p{number // 10},{number % 2}' for number in range(40)])
     text = (tmp_path / 'labels.csv').read_text().replace('file,class', 'file,patient,ill')
     (tmp_path / 'labels.csv').write_text(text)

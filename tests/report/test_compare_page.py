@@ -80,6 +80,16 @@ def test_only_what_differs_is_listed_and_how_each_ended(runs, tmp_path):
     assert table(page, 1) == [['x/run', '3', '8', '6', '71.25', '1'], ['y/run', '4', '8', 'never', '—', '1']]
 
 
+def test_scores_of_other_images_or_checkpoints_are_columns_of_their_own(runs, tmp_path):
+    leave(runs[1], 'knn', 'student', {'k-NN, k = 20': 60.0}, config='configs/evaluation/cifar10_r50.py')
+    page = write_compare_page(runs, tmp_path / 'page.html')
+    assert [row[4:6] for row in table(page, 1)] == [['71.25', '—'], ['—', '60.00']]
+    assert 'k-NN, k = 20, cifar10_r50' in page.read_text() and ', student' not in page.read_text()
+    leave(runs[0], 'earlier', 'student of epoch_1', {'k-NN, k = 20': 50.0})
+    page = write_compare_page(runs, tmp_path / 'page.html')
+    assert {*table(page, 1)[0][4:7]} == {'71.25', '50.00', '—'} and 'k-NN, k = 20, a, student' in page.read_text()
+
+
 def test_curves_stand_over_each_other_by_epoch_by_images_and_by_hours(runs, tmp_path):
     page = write_compare_page(runs, tmp_path / 'page.html').read_text()
     (drawn,) = (

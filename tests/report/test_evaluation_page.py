@@ -64,6 +64,11 @@ def test_few_labelled_images_are_drawn(tmp_path):
     leave(tmp_path, '1', 'x', {'SVM, mAP': 50.0}, details=dict(low_shot=low_shot))
     page = write_evaluation_page(tmp_path).read_text()
     assert 'few labelled images' in page and 'positive images a class' in page
+    other = dict(mean={'1': 11.1, '8': 33.3}, std={'1': 1.0, '8': 2.0})  # of another run's network of the same name
+    identity = dict(weights='2')
+    leave(tmp_path / 'b', '1', 'x', {'SVM, mAP': 51.0}, details=dict(low_shot=other), identity=identity)
+    page = write_evaluation_page(tmp_path, more=[tmp_path / 'b']).read_text()
+    assert '30.0' in page and '33.3' in page
 
 
 def test_one_score_against_another_over_checkpoints_with_their_correlation(tmp_path, run_tool, capsys):

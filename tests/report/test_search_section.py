@@ -1,5 +1,7 @@
 """The searches on a study's page: both tracks, who is ahead, what lies at an edge, what has diverged."""
 
+import math
+
 from outline import charts
 
 from mmairl.report.search_section import search_section, worth_section
@@ -11,7 +13,7 @@ def trial(search: int, number: int, rate: float, score: float | None, diverged: 
 
 
 def row(name: str, on: str | None, *scores: float) -> dict:
-    return dict(name=name, on=on, runs=[dict(scores=dict(knn=score)) for score in scores])
+    return dict(name=name, on=on, runs=[dict(state='done', scores=dict(knn=score)) for score in scores])
 
 
 def effect(row: str, estimate: float) -> dict:
@@ -20,12 +22,14 @@ def effect(row: str, estimate: float) -> dict:
 
 def test_the_section_has_both_tracks_the_trials_and_who_is_ahead():
     tried = [trial(0, 0, 0.1, 40.0), trial(0, 1, 0.8, 50.0), trial(1, 0, 0.1, 42.0), trial(1, 1, 2.0, None, 'NaN')]
+    outdated = row('two', 'one', 77.0)
+    outdated['runs'][0]['state'] = 'replaced'
     study = dict(
         metrics=[dict(key='knn', label='k-NN')],
-        rows=[row('one', None, 41.0, 43.0), row('two', 'one', 51.0)],
+        rows=[row('one', None, 41.0, 43.0), row('two', 'one', 51.0, math.nan)],
         comparisons=dict(knn=[effect('two', 9.0)]),
-        as_published=dict(
-            rows=[row('one', None, 40.0), row('two', 'one')], comparisons=dict(knn=[effect('two', -1.0)])
+        as_published=dict(  # of which a run was measured before something changed
+            rows=[row('one', None, 40.0), outdated], comparisons=dict(knn=[effect('two', -1.0)])
         ),
         search=dict(
             dimensions=dict(rate='lr'),
