@@ -35,6 +35,7 @@ start_again() {
     for try in 1 2 3 4; do
         start "$@"
         [[ $code -gt 128 ]] || return 0
+        export MMAIRL_STARTED_AGAIN=$try
     done
 }
 

@@ -38,7 +38,7 @@ def summary(backbone: Backbone) -> list[tuple[str, list[str]]]:
     rows.append(('renamed', [f'{len(changed)}' + (f', as {example[0]} → {example[1]}' if example else '')]))
     rows.append(('left behind', [f'{len(backbone.dropped)}' + _groups(backbone.dropped)]))
     counters = len(backbone.weights) - len(backbone.renamed)
-    if counters:
+    if counters > 0:  # registers have joined the class token
         rows.append(('added', [f'{counters} batch counters of 0, which this format does not store']))
     return rows
 

@@ -13,10 +13,11 @@ import mmairl  # noqa: F401  before torch, whose threads it sets up
 # isort: split
 from mmengine.dist import is_main_process
 
-from mmairl.configs import load_config
+from mmairl.configs import PREFIX, load_config
 from mmairl.engine.check import check_parts
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.evaluation.identity import difference, key_of
 from mmairl.evaluation.knn import TEMPERATURE
 from mmairl.evaluation.protocol import (
     BASELINES,
@@ -27,7 +28,7 @@ from mmairl.evaluation.protocol import (
     evaluate,
     settings_for,
 )
-from mmairl.files import output, write_json
+from mmairl.files import output, read_json, write_json
 from mmairl.flags import ConfigOptions, above_zero, count, device, positive, seed
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.table import print_results
@@ -57,7 +58,9 @@ def parse_args() -> argparse.Namespace:
         action=argparse.BooleanOptionalAction,
         help="linear: many rates and decays in one pass, the best tested (or as the config's evaluation.sweep says)",
     )
-    parser.add_argument('--seed', type=seed, help='of a classifier that is trained, of folds and held-out images (0)')
+    parser.add_argument(
+        '--seed', type=seed, help="of a classifier that is trained, svm's folds, logreg's held-out images (0)"
+    )
     parser.add_argument('--standardise', action='store_true', help='logreg: features of mean 0 and deviation 1')
     parser.add_argument('--low-shot', action='store_true', help='svm: with few positive images a class, too')
     parser.add_argument(
@@ -80,7 +83,8 @@ def parse_args() -> argparse.Namespace:
 
 def default_out(args: argparse.Namespace) -> Path:
     """CKPT_PART_PROTOCOL.json beside the checkpoint; another data set than the pre-training's is named, too."""
-    data = f'_{Path(args.config).stem}' if Path(args.config).parent.name == 'evaluation' else ''
+    config = Path(args.config.removeprefix(PREFIX))
+    data = f'_{config.stem}' if config.parent.name == 'evaluation' else ''
     if args.init or is_released(args.checkpoint):
         subject = args.init or args.checkpoint.replace(':', '_')
         return Path('work_dirs') / Path(args.config).stem / f'{subject}_{args.protocol}.json'
@@ -97,7 +101,7 @@ def main() -> None:
     cfg = load_config(args.config, args.cfg_options)
     out = args.out or default_out(args)
     output(out, args.checkpoint, args.config)
-    args.work_dir = args.work_dir or out.with_suffix('')
+    args.work_dir = args.work_dir or (out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run'))
     settings = settings_for(**vars(args))
     check_parts(cfg, ('model', 'evaluation'))
     result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings)
@@ -110,6 +114,10 @@ def write(args: argparse.Namespace, result, out: Path) -> None:
     """Print the scores before anything that can fail, then keep them."""
     features = f', features {result.details["features"]}' if 'features' in result.details else ''
     print_results([result], f'in percent, {Path(args.config).stem}{features}')
+    if args.out is None and out.is_file():  # by other settings, or on other images: both are kept
+        there = read_json(out).get('identity') or {}
+        if difference(there, result.identity, but=('weights', 'code')):
+            out = out.with_name(f'{out.stem}_{key_of(result.identity)}.json')
     record = dict(protocol=args.protocol, config=args.config, checkpoint=args.checkpoint, part=args.part)
     write_json(out, {**record, **dataclasses.asdict(result)})
     print(f'written to {out}, and with what else was measured there to {write_evaluation_page(out.parent)}')

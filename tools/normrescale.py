@@ -117,7 +117,7 @@ def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str
     record['normrescale'] = f'{anchor}, per {args.per}, statistics {args.statistics}' + ', exact' * args.exact
     state = {f'backbone.{key}': value for key, value in weights.items()}
     loaded = load_checkpoint(args.lars)
-    if source.source.startswith('mmairl') and args.part == 'student':
+    if source.source.startswith('mmairl') and args.part == 'student' and 'state_dict' in loaded:
         loaded['state_dict'] = type(loaded['state_dict'])({**loaded['state_dict'], **state})
         loaded['meta'] = {**loaded.get('meta', {}), ORIGIN: {**source.origin, **record}}
     else:

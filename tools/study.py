@@ -107,13 +107,13 @@ def main() -> None:
     if args.dry_run:
         print('this loads the configs that the study names; configs are programs')
     study, configs, left_out = at_scale(study, scale, tasks)
-    for sentence in left_out:
-        say(sentence)
     require_fair(compare(study, configs))
     if args.print_commands:
         for line in plain_commands(lay_out(study, configs, seeds, tasks, out), args.per_run):
             print(line)
         return
+    for sentence in left_out:
+        say(sentence)
     if args.status:
         show_status(plan_runs(study, configs, seeds, tasks, out))
         return

@@ -82,11 +82,15 @@ def parse() -> argparse.Namespace:
 def apply(args: argparse.Namespace, cfg: Config) -> None:
     """Set the keys of the config that the flags stand for."""
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or f'work_dirs/{Path(args.config).stem}'
-    restarts = int(os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)) + int(os.environ.get('SLURM_RESTART_COUNT', 0))
-    if restarts and not args.resume:
-        args.resume = 'auto'  # torchrun or Slurm has started the same command again
-    if args.resume:
-        cfg.resume, cfg.load_from = ('auto', cfg.get('load_from')) if args.resume == 'auto' else (True, args.resume)
+    # Torchrun, Slurm or mmairl/stopping.sh has started the same command again.
+    counts = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT', 'MMAIRL_STARTED_AGAIN')
+    restarted = any(int(os.environ.get(name, 0)) for name in counts)
+    if restarted and not args.resume:
+        args.resume = 'auto'
+    if args.resume == 'auto':
+        cfg.resume = 'auto'
+    elif args.resume:
+        cfg.resume, cfg.load_from = 'again' if restarted else True, args.resume
     if args.amp:
         if cfg.optim_wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
             cfg.optim_wrapper.type = 'AutocastOptimWrapper'

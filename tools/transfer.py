@@ -13,7 +13,7 @@ from mmairl.flags import positive
 from mmairl.report.table import print_table, save_table
 from mmairl.study.published import row
 from mmairl.transfer.run import Place, prepare, run_task
-from mmairl.transfer.tasks import DEFAULT, TASKS, chosen, lacking, require_platform
+from mmairl.transfer.tasks import DEFAULT, TASKS, chosen, config_of, lacking, require_platform
 
 
 def parse_args() -> argparse.Namespace:
@@ -49,6 +49,8 @@ def main() -> None:
     work_dir = args.work_dir or Path('work_dirs/transfer') / name
     place = Place(args.data.absolute(), work_dir, args.gpus)
     start, depth = prepare(args.checkpoint, args.part, args.normrescale, place)
+    for name in present:  # before hours are spent on the first
+        config_of(name, depth)
     measured: dict[str, float] = {}
     for name in present:
         measured |= run_task(name, start, depth, place)

@@ -65,10 +65,13 @@ def invariance(
     """
     here = F.normalize(embed(images).double())
     others = (here @ here.T).fill_diagonal_(0).sum() / (len(here) * (len(here) - 1))
+    apart = (
+        1 - others if (here - here[:1]).abs().max() > 1e-9 else torch.nan
+    )  # where all are one point there is no answer
     kept = {}
     for name, change in CHANGES.items():
         if images.shape[1] != 3 and name in OF_RGB:
             continue
         there = (F.normalize(embed(change(images, strength).clamp(0, 1)).double()) for strength in strengths)
-        kept[name] = [(((here * x).sum(dim=1).mean() - others) / (1 - others)).item() for x in there]
+        kept[name] = [(((here * x).sum(dim=1).mean() - others) / apart).item() for x in there]
     return kept

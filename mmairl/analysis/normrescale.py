@@ -60,6 +60,8 @@ def normrescale(
     if per not in PER or statistics not in STATISTICS:
         raise UserError(f"per='{per}', statistics='{statistics}' are not NormRescale's; say {PER} and {STATISTICS}")
     if exact:
+        if statistics != 'keep':
+            raise UserError("the exact form moves the statistics itself; leave out statistics='rescale'")
         return _keeping_function(weights, anchor, constant, per)
     new, rows = {}, []
     for key, weight in weights.items():
@@ -102,6 +104,8 @@ def _keeping_function(
             row, entering[following] = _change(f'{gain} and {bias}', both, other, constant, per)
             rows.append(row)
             new[gain], new[bias] = (_times(tensor, entering[following]) for tensor in (new[gain], weights[bias]))
+    if not rows:
+        raise UserError("the exact form is for kernels that batch norm follows, by a ResNet's names; leave out `exact`")
     return new, rows
 
 

@@ -46,7 +46,7 @@ def dicom_pixels(data: bytes, max_pixels: int, stored: bool = False) -> np.ndarr
         values = (pixels + levels / 2 * int(file.PixelRepresentation)) / (levels - 1)
     else:
         values = apply_modality_lut(pixels, file).astype(np.float64)
-        if 'WindowCenter' in file:
+        if all(file.get(f'Window{name}') is not None for name in ('Center', 'Width')):
             centre, width = (float(np.atleast_1d(file[f'Window{name}'].value)[0]) for name in ('Center', 'Width'))
             values = (values - (centre - 0.5)) / max(width - 1, 1e-6) + 0.5
         else:

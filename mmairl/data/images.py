@@ -28,7 +28,13 @@ MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a gigabyte of RGB; Im
 BYTES_PER_PIXEL = 16  # the most that Pillow reads: four channels of 32 bits
 # What is found under the names of images. Others in Pillow's list run programs (EPS) or take any file for theirs (TGA).
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000', 'DIB', 'ICO')
-KINDS = {'JPEG': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}  # extensions that are not the format's name
+KINDS = {
+    'JPEG': 'jpg',
+    'MPO': 'jpg',
+    'TIFF': 'tif',
+    'JPEG2000': 'jp2',
+    'DIB': 'bmp',
+}  # extensions that are not the format's name
 NPY = b'\x93NUMPY'
 ORIENTATION = 0x0112  # of EXIF
 DICOM = b'DICM'  # behind 128 bytes of anything
@@ -61,10 +67,11 @@ class Reason(IntEnum):
 
 
 class UnreadableImage(UserError):
-    """This one file is at fault: training takes another image in its place (data/training.py), evaluation stops."""
+    """This one file is at fault: training takes another image in its place (data/training.py), evaluation counts it."""
 
-    def __init__(self, reason: Reason, name: str = 'an image') -> None:
-        super().__init__(f'{name} {reason.phrase}; mend or remove it')
+    def __init__(self, reason: Reason | str, name: str = 'an image') -> None:
+        # torch makes the error of a data worker anew, from its text.
+        super().__init__(reason if isinstance(reason, str) else f'{name} {reason.phrase}; mend or remove it')
         self.reason = reason
 
 

@@ -177,19 +177,26 @@ def _split_by_group(
     of_class = (y == 1).double() if y.ndim == 2 else (y[:, None] == y.unique()).double()
     counts = torch.zeros(len(place), of_class.shape[1], dtype=torch.float64).index_add_(0, number, of_class)
     missing, held = fraction * counts.sum(0), torch.zeros(len(place), dtype=torch.bool)
-    weight = 1 / missing.clamp_min(1)
+    weight, there = 1 / missing.clamp_min(1), counts > 0
+
+    def spare(group: int) -> bool:
+        """Whether each class of the group has another one to fit on."""
+        return y.ndim == 2 or bool((there & ~held[:, None]).sum(0)[there[group]].gt(1).all())
+
     for group in torch.randperm(len(place), generator=generator).tolist():
-        if (weight * (missing.square() - (missing - counts[group]).square())).sum() > 0:
+        if (weight * (missing.square() - (missing - counts[group]).square())).sum() > 0 and spare(group):
             held[group], missing = True, missing - counts[group]
     for label in range(counts.shape[1] if y.ndim == 1 else 0):
-        of_label = counts[:, label] > 0
-        if not (of_label & held).any():  # the smallest group will do
-            held[torch.where(of_label, counts.sum(1), torch.inf).argmin()] = True
-        if not (of_label & ~held).any():
+        if (there[:, label] & held).any():
+            continue
+        free = [group for group in there[:, label].nonzero().flatten().tolist() if spare(group)]
+        if not free:
             raise UserError(
-                f'class {y.unique()[label].item()} has training images of {int(of_label.sum())} groups, which cannot be '
-                'on both sides of a split; add groups of it, leave the class out, or name validation data as evaluation.val'
+                f'class {y.unique()[label].item()} has training images of {int(there[:, label].sum())} groups, of which none '
+                'can be held out so that every class keeps another to fit on; add groups of it, leave the class out, or name '
+                'validation data as evaluation.val'
             )
+        held[min(free, key=lambda group: counts[group].sum())] = True  # the smallest will do
     return (~held[number]).nonzero().flatten(), held[number].nonzero().flatten()
 
 
@@ -212,7 +219,8 @@ def look_alikes(train: Dataset, test: Dataset, workers: int = 0) -> dict[int, in
 
 def _looks(dataset: Dataset, workers: int) -> Tensor:
     loader = DataLoader(range(len(dataset)), batch_size=None, num_workers=workers, collate_fn=partial(_look, dataset))
-    return torch.stack(list(track(loader, 'looking for duplicates', len(dataset))))
+    # A tensor that comes from a worker keeps a file open, and its copy does not.
+    return torch.stack([look.clone() for look in track(loader, 'looking for duplicates', len(dataset))])
 
 
 def _look(dataset: Dataset, index: int) -> Tensor:

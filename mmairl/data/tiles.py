@@ -14,7 +14,7 @@ from mmairl.data.folders import image_files
 from mmairl.data.images import Reason, UnreadableImage, as_rgb, faults_explained, installed
 from mmairl.data.stored import channels_first, codec_installed
 from mmairl.data.views import ViewDataset, Views, to_unit
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError, explained, printable
 from mmairl.registry import DATASETS
 
 TIFFS = ('.tif', '.tiff')
@@ -64,8 +64,13 @@ class Tiles(ViewDataset):
         return opened(os.getpid(), str(self.root / self.images[number]), self.level)
 
     def shows(self, number: int, y: int, x: int, background: float) -> bool:
-        pixels = self.scan(number).read(y, x, self.size)[::STEP, ::STEP]
-        return float(to_unit(channels_first(pixels)).float().flatten(1).std(1).max()) >= background
+        scan = self.scan(number)
+        try:
+            with faults_explained(b''):
+                tile = channels_first(scan.read(y, x, self.size)[::STEP, ::STEP])
+        except UnreadableImage:  # training names and counts it
+            return True
+        return float(to_unit(tile).float().flatten(1).std(1).max()) >= background
 
     def path(self, index: int) -> Path:
         return self.root / self.images[self.places[index, 0]]
@@ -105,7 +110,7 @@ class Tiff:
     def __init__(self, path: str, level: int) -> None:
         with installed('tifffile', 'TIFF files'):
             from tifffile import TiffFile
-        with faults_explained(b''):
+        with explained(f'{printable(path)} is no TIFF that can be read', 'mend or remove it'):
             series = TiffFile(path).series[0].levels
         if not level < len(series):
             raise UserError(f'{printable(path)} has {len(series)} levels and no level {level}; give a smaller one')
@@ -129,11 +134,11 @@ class Tiff:
             planes, range(y // high, -(-(y + size) // high)), range(x // wide, -(-(x + size) // wide))
         ):
             index = (plane * down + row) * across + column
+            if not page.databytecounts[index]:  # a sparse file has no bytes for it
+                continue
             file.seek(page.dataoffsets[index])
             with codec_installed(self.path):
                 part = page.decode(file.read(page.databytecounts[index]), index, jpegtables=page.jpegtables)[0]
-            if part is None:  # a sparse file has no bytes for it
-                continue
             top, left = row * high - y, column * wide - x
             part = part[0, max(0, -top) : size - top, max(0, -left) : size - left]
             at = slice(max(0, top), max(0, top) + len(part)), slice(max(0, left), max(0, left) + part.shape[1])

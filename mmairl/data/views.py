@@ -23,7 +23,7 @@ def build_views(views: Views | None) -> list[Pipeline]:
     """One list of transforms per view from its configs; no views mean one empty pipeline, the image as it is."""
     # OpenCV's thread pool does not survive the fork of a data worker, and each worker has one core to itself.
     cv2.setNumThreads(0)
-    if isinstance(views, str):
+    if isinstance(views, str):  # of a data set that no config of ours describes
         views = named_views(views)
     return [[TRANSFORMS.build(step) for step in steps] for steps in (views or [[]])]
 

@@ -69,16 +69,18 @@ def choose_start(cfg: Config) -> Start:
 
     `resume=True` with `load_from` goes on from that file. `resume=True` alone goes on from the newest checkpoint of the run in
     the work dir; `resume='auto'` does too, and where there is none keeps to `load_from`, as the first start did.
+    `resume='again'` goes on from the newest of the run in `load_from`, which an earlier start has gone on from.
     """
-    work_dir, newest = Path(cfg.work_dir), None
-    if cfg.get('resume') and (cfg.resume == 'auto' or not cfg.get('load_from')):
+    work_dir, newest, again = Path(cfg.work_dir), None, cfg.get('resume') == 'again'
+    if cfg.get('resume') and (cfg.resume in ('auto', 'again') or not cfg.get('load_from')):
         if is_main_process():
+            run = load_checkpoint(cfg.load_from)['meta'].get('run') if again else run_in(work_dir)
             out_dir = (cfg.get('default_hooks', {}).get('checkpoint') or {}).get('out_dir')
             folder = work_dir if out_dir is None else Path(out_dir) / work_dir.name  # as mmengine's hook has it
-            newest = newest_checkpoint(folder, run_in(work_dir), work_dir / 'last_checkpoint')
+            newest = newest_checkpoint(folder, run, work_dir / 'last_checkpoint')
         path = [newest and str(newest[0])]
         broadcast_object_list(path)
-        cfg.resume = path[0] is not None
+        cfg.resume = again or path[0] is not None
         cfg.load_from = path[0] or cfg.get('load_from')
         if not cfg.resume:
             print_log(f'{work_dir} holds no checkpoint of this run: starting from the beginning', logger='current')

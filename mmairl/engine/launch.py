@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.dist import all_gather_object, broadcast_object_list, get_world_size, is_main_process
+from mmengine.logging import print_log
 from mmengine.registry import init_default_scope
 
 from mmairl.configs import PREFIX, load_config, walk
@@ -137,6 +138,10 @@ def locked(folder: str) -> Iterator[None]:
             raise UserError(
                 f'{folder} is in use by {file.read()}; wait until it ends, stop it, or give --work-dir another folder'
             ) from None
+        except OSError as error:  # some network file systems have no locks
+            print_log(
+                f'{folder} cannot be locked ({error.strerror}): start no second run there', 'current', logging.WARNING
+            )
         file.truncate(0)
         file.write(f'process {os.getpid()} on {socket.gethostname()}')
         file.flush()

@@ -64,6 +64,8 @@ class Service(BaseVisBackend):
         self.add_scalars({name: value}, step)
 
     def add_scalars(self, scalar_dict: Mapping[str, Any], step: int = 0, *_: Any, **__: Any) -> None:
+        if self.failed:  # each call might wait for minutes
+            return
         with self.or_without():
             self.write({name: float(value) for name, value in scalar_dict.items()}, step)
 

@@ -121,6 +121,13 @@ class Runner(Checkpointed, PlainRunner):
 
             shard_optimizer(self.optim_wrapper)
 
+    def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
+        """By all images of an optimizer step; mmengine's own leaves out those of accumulated batches."""
+        if auto_scale_lr and auto_scale_lr.get('enable'):
+            steps = (self.cfg.get('optim_wrapper') or {}).get('accumulative_counts', 1)
+            auto_scale_lr = {**auto_scale_lr, 'base_batch_size': auto_scale_lr['base_batch_size'] / steps}
+        super().scale_lr(optim_wrapper, auto_scale_lr)
+
     def build_param_scheduler(self, scheduler: Any) -> Any:
         with building('param_scheduler'):
             return super().build_param_scheduler(scheduler)

@@ -69,6 +69,12 @@ class TrainingSettings:
     def identity(self, cfg: Config, protocol: str, subject: Backbone | str) -> dict[str, Any]:
         """Return all settings that decide a score, beside the weights and the data."""
         recipe, sweeps = self.recipe_for(cfg, protocol, subject), self.sweeps(cfg, protocol)
+        by_sgd = recipe.optim_wrapper.optimizer.type == 'SGD' and recipe.model.get('frozen')
+        if sweeps and not (by_sgd and 'sweep' in recipe):
+            raise UserError(
+                f'--sweep trains many heads on one frozen backbone by SGD, with the rates that a recipe names as `sweep`, and '
+                f'{Path(recipe.filename).stem} is none such; use a recipe for linear evaluation'
+            )
         chosen = dict(
             recipe=config_identity({key: recipe[key] for key in OF_RECIPE if key in recipe}),
             sweep=config_identity(recipe.sweep) if sweeps else False,
@@ -154,8 +160,6 @@ def run(cfg: Config, launcher: str) -> Scores:
 def _sweep(measure: Measure, recipe: Config, data: dict) -> tuple[Scores, dict]:
     """Every pair of the recipe's rates and decays as a head of its own, in one pass; the best is then tested."""
     optimizer = recipe.optim_wrapper.optimizer
-    if optimizer.type != 'SGD' or not recipe.model.get('frozen'):
-        raise UserError('--sweep trains many heads on one frozen backbone by SGD; use a recipe for linear evaluation')
     pairs = list(itertools.product(recipe.sweep.lr, recipe.sweep.weight_decay))
     rates, decays = (list(column) for column in zip(*pairs))
     many = copy.deepcopy(recipe)

@@ -9,7 +9,7 @@ import torch
 from mmengine.evaluator import BaseMetric
 from torch import Tensor
 
-from mmairl.errors import UserError
+from mmairl.errors import Diverged, UserError
 from mmairl.registry import METRICS
 
 MANY, FEW = 100, 20  # training images of a class: many-shot above the one, few-shot below the other
@@ -173,9 +173,7 @@ def half_of(labels: Tensor) -> Tensor:
 def require_finite(scores: Tensor) -> None:
     broken = int((~scores.isfinite()).any(dim=1).sum())
     if broken:
-        raise UserError(
-            f'{broken} of {len(scores)} images have scores that are NaN or infinite; the training diverged.'
-        )
+        raise Diverged(f'{broken} of {len(scores)} images have scores that are NaN or infinite; the training diverged.')
 
 
 def require_labels(y: Tensor, classes: int) -> None:

@@ -85,7 +85,10 @@ def measure(
             twins, found = on_main_process(lambda: near_duplicates(*both, settings.device, settings.workers))
             details['near_duplicates'], first = found, next(iter(scores))
             if details.get('right') and not twins.all():
-                scores[f'{first}, without near duplicates'] = 100 * unpacked(details['right'])[~twins].mean()
+                right, y = unpacked(details['right'])[~twins], test.y.numpy()[~twins]
+                if first.endswith('mean per class'):
+                    right = [right[y == label].mean() for label in np.unique(y)]
+                scores[f'{first}, without near duplicates'] = 100 * np.mean(right)
         sizes: dict[str, Any] = {
             'train_images': len(train.x),
             'test_images': len(test.x),

@@ -64,8 +64,9 @@ def compose(
         dataset=dict(type='Readable', dataset=test),
     )
     made.test_cfg = dict()
-    counts = labelled.labels.bincount() if labelled.labels.ndim == 1 else torch.ones(1)
-    long_tail, halves = counts.max() >= LONG_TAIL * counts.min(), recipe.get('halves', False)
+    of_one_class = labelled.labels.ndim == 1
+    counts = labelled.labels.bincount(minlength=len(labelled.classes)) if of_one_class else torch.ones(1)
+    long_tail, halves = counts.max() >= LONG_TAIL * counts[counts > 0].min(), recipe.get('halves', False)
     shots = counts.tolist() if long_tail else None
     made.test_evaluator = dict(type='HeadAccuracy', metric=labelled.metric, train_counts=shots, halves=halves)
     made.work_dir = str(work_dir)

@@ -51,7 +51,13 @@ def svm(train: Features, test: Features, costs: Sequence[float] = COSTS, seed: i
     y, y_test = label_matrices(train, test)
     for label, column in enumerate(y.T):
         for kind, value in (('of', 1), ('not of', 0)):
-            if (count := int((column == value).sum())) < FOLDS:
+            rows = (column == value).numpy()
+            if train.groups is not None and len({*train.groups[rows]}) == 1:
+                raise UserError(
+                    f'the training images {kind} class {label} are all of one group, so that a fold has none to learn from; '
+                    'add images of another group or leave the class out'
+                )
+            if (count := int(rows.sum())) < FOLDS:
                 raise UserError(
                     f'{count} training images are {kind} class {label}, and its SVM chooses the cost by {FOLDS} folds '
                     f'with one in each; add images or leave the class out.'

@@ -3,7 +3,7 @@
 from itertools import islice
 
 from mmengine.hooks import Hook
-from mmengine.runner import Runner
+from mmengine.runner import EpochBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from mmairl.models.batchnorm import measure_statistics, norms_of
@@ -41,8 +41,9 @@ class PreciseBNHook(Hook):
         self.batches = batches
 
     def after_train_iter(self, runner: Runner, *_: object, **__: object) -> None:
-        evaluates = runner.val_loop is not None
-        due = evaluates and self.every_n_train_iters(runner, runner.train_loop.val_interval)
+        loop = runner.train_loop
+        every = loop.val_interval * (len(loop.dataloader) if isinstance(loop, EpochBasedTrainLoop) else 1)
+        due = runner.val_loop is not None and self.every_n_train_iters(runner, every)
         if due or self.is_last_train_iter(runner):
             self.measure(runner)
 

@@ -40,6 +40,11 @@ class ExactCheckpointHook(CheckpointHook):
                 f"default_hooks.checkpoint.filename_tmpl='{self.filename_tmpl}' is not a plain file name with one {{}} for the "
                 "step; set one such as 'epoch_{}.pth'"
             )
+        if '://' in str(kwargs.get('out_dir')):
+            raise UserError(
+                f'default_hooks.checkpoint.out_dir={kwargs["out_dir"]} is no folder, and no run could go on from there; give a '
+                'folder, and copy checkpoints from it'
+            )
         self.writer = BackgroundWriter()
         self.due: int | None = None
         self.saved: str | None = None  # the last checkpoint of finite weights
@@ -94,9 +99,17 @@ class ExactCheckpointHook(CheckpointHook):
                 f'the checkpoint was made with {place["images"]} images and this run has {images}, so that epochs have other '
                 'lengths; take the same images, or start from its weights alone by load_from without resume'
             )
+        steps = len(runner.train_dataloader)
+        if place.get('steps', steps) != steps:
+            raise UserError(
+                f'the checkpoint was made with epochs of {place["steps"]} iterations and this run has {steps}; keep '
+                'train_dataloader.drop_last, and the number of processes, which an epoch is shared by'
+            )
         sampler = sampler_of(runner.train_dataloader)
+        if 'seed' in place and hasattr(sampler, 'seed'):
+            sampler.seed = place['seed']
         if isinstance(sampler, ResumableSampler) and 'seed' in place:
-            sampler.seed, sampler.by_sum = place['seed'], place.get('order_by_sum', True)
+            sampler.by_sum = place.get('order_by_sum', True)
         if len(random_states) == get_world_size():
             set_random_state(random_states[get_rank()])
             return
@@ -162,9 +175,9 @@ class ExactCheckpointHook(CheckpointHook):
         self._require_finite(checkpoint['state_dict'])
         sampler = sampler_of(runner.train_dataloader)
         loader = runner.train_dataloader
-        place = dict(images_per_step=images_per_step(loader), images=images_per_epoch(loader))
-        if isinstance(sampler, ResumableSampler):
-            place |= dict(seed=sampler.seed, order_by_sum=sampler.by_sum)
+        place = dict(images_per_step=images_per_step(loader), images=images_per_epoch(loader), steps=len(loader))
+        if hasattr(sampler, 'seed'):
+            place |= dict(seed=sampler.seed, order_by_sum=getattr(sampler, 'by_sum', None))
         checkpoint.update(random_states=self.states, place=place)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:

@@ -63,7 +63,8 @@ class OnlineProbeHook(Hook):
             raise UserError(f'the training set has label {highest} and OnlineProbeHook {self.classes} classes')
         if self.probe is None:
             all_reduce(highest, 'max')  # another process's first batch may have labels
-            if highest < 0:
+            known = torch.as_tensor(getattr(runner.train_dataloader.dataset, 'labels', UNKNOWN)) > UNKNOWN
+            if highest < 0 and not known.any():
                 raise UserError('the online probe needs labels and the training set has none; remove OnlineProbeHook')
             self._build(features)
         labels = labels.to(features.device, non_blocking=True)  # pinned as the loader has pinned it
@@ -94,7 +95,7 @@ class OnlineProbeHook(Hook):
         gradients = torch.autograd.grad(loss, list(self.probe.parameters()))
         for parameter, gradient in zip(self.probe.parameters(), gradients):
             all_reduce(gradient, 'mean')
-            parameter.grad = gradient
+            parameter.grad = gradient.nan_to_num_(0.0, 0.0, 0.0)  # a batch whose step is left out moves nothing here
         self.optimizer.step()
         accuracy = (scores.detach().argmax(dim=1) == labels).sum() / known
         all_reduce(accuracy, 'mean')

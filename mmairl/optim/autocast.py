@@ -103,8 +103,10 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         """Return how many iterations are a step; mmengine has no public name for it."""
         return self._accumulative_counts
 
-    def _note_step(self, *_: object) -> None:
-        self._applied = True
+    def _note_step(self, optimizer: Optimizer, *_: object) -> None:
+        """A fused optimizer is called for the steps that it leaves out, too; to ask it waits, as the scaler does for others."""
+        left_out = getattr(optimizer, 'found_inf', None)
+        self._applied = left_out is None or not left_out.item()
 
     @property
     def stepped(self) -> bool:

@@ -16,6 +16,7 @@ from mmairl.analysis.geometry import STRENGTHS, alignment, invariance, spectrum,
 from mmairl.analysis.images import Images
 from mmairl.analysis.measures import MEASURES, measures, training_loss, with_clid
 from mmairl.engine.health import rankme, spread
+from mmairl.errors import UserError
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, progress
 from mmairl.models.siamese import pooled
@@ -188,6 +189,10 @@ def _add_geometry(
 
 def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str, Any], anew: bool, out: Path) -> Path:
     """Every measure that needs no label, over any number of networks."""
+    if 'train_dataloader' not in cfg:
+        raise UserError(
+            f'{cfg.filename} has no training, whose views LiDAR and alignment need; give the config of a pre-training'
+        )
     images, found = Images(cfg, count, part='train', **how), {}
     for name, network in _networks(subjects, images, anew).items():
         path = Path(subjects[name][0])

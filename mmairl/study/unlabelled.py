@@ -43,9 +43,12 @@ def unlabelled(folder: Path) -> Unlabelled:
     known = read_json(path, Unlabelled) if path.is_file() else None
     if known is None or (known.sha256, known.revision) != (result.sha256, REVISION):
         along = read_json(folder / 'asked.json', Asked).along
-        until = read_json(folder / 'trained.json', Trained).steps if along else math.inf
-        loss = training_loss(Path(along.of) if along else folder, until)
-        found = measure_checkpoint(folder / result.checkpoint, load_config(str(folder / 'asked' / 'config.yaml')), loss)
+        cfg = load_config(str(folder / 'asked' / 'config.yaml'))
+        each = cfg.optim_wrapper.get('accumulative_counts', 1)  # the log counts iterations
+        until = read_json(folder / 'trained.json', Trained).steps * each if along else math.inf
+        found = measure_checkpoint(
+            folder / result.checkpoint, cfg, training_loss(Path(along.of) if along else folder, until)
+        )
         known = Unlabelled(result.sha256, {name: v if math.isfinite(v) else None for name, v in found.items()})
         write_json(path, known)
     return known

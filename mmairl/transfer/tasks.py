@@ -1,5 +1,6 @@
 """The transfer tables' tasks: which config each is, what data it wants, and which of its scores the papers print."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +93,9 @@ def chosen(asked: str | None, rescaled: bool = False) -> list[str]:
     for name in names:
         if name not in TASKS:
             raise UserError(f"there is no task '{name}'; say some of {', '.join(TASKS)}")
+    columns = Counter(column for name in names for column in TASKS[name].scores)
+    if twice := [column for column, count in columns.items() if count > 1]:
+        raise UserError(f'two of the tasks measure {twice[0]}, and one table cannot show both; ask for one of them')
     frozen = [name for name in names if TASKS[name].protocol] if rescaled else []
     if frozen and asked:
         raise UserError(

@@ -134,8 +134,8 @@ def _flat(values: dict, prefix: str = '') -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f'{prefix}{key}'
-        for wrapper in WRAPPERS:
-            name = name.removeprefix(wrapper)
+        while name.startswith(WRAPPERS):
+            name = name.partition('.')[2]
         if isinstance(value, np.ndarray):
             with suppress(TypeError, ValueError):  # of numbers that torch does not have
                 value = torch.from_numpy(value)

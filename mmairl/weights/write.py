@@ -48,6 +48,13 @@ def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 def _timm(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     names = TIMM if 'cls_token' in weights else DINOV3
+    if (
+        'cls_token' in weights and (tokens := weights['cls_token'].shape[1]) > 1
+    ):  # registers, which have no positions there
+        places = weights['pos_embed']
+        first = weights['cls_token'] + places[:, :tokens]
+        parts = dict(cls_token=first[:, :1], reg_token=first[:, 1:], pos_embed=places[:, tokens:])
+        weights = weights | {name: part.contiguous() for name, part in parts.items()}
     _plain({rename(key, names): value for key, value in weights.items()}, origin, file)
 
 

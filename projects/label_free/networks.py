@@ -17,11 +17,12 @@ from mmengine.config import Config
 from mmairl.analysis.measures import MEASURES, Measure, with_clid
 from mmairl.configs import load_config, walk
 from mmairl.evaluation.protocol import ON_FEATURES, default_device, default_workers, evaluate, settings_for
-from mmairl.files import write_json
+from mmairl.files import read_json, write_json
 from mmairl.registry import MODELS
 from mmairl.study.runs import Run
 from mmairl.study.search import FIRST
 from mmairl.study.spec import Study
+from mmairl.study.stored import Result
 from mmairl.study.trials import take_best
 from mmairl.study.trusted import EPOCHS, METHODS, SETTINGS
 from mmairl.study.unlabelled import FILE, unlabelled
@@ -65,7 +66,9 @@ def measured_networks(
 def _choose(runs: Sequence[Run]) -> Iterator[Path]:
     """Make and note the choice of every search whose trials have all ended, and yield their folders."""
     for run in runs:
-        if run.asked.chosen and all((folder / 'result.json').is_file() for folder in run.needs):
+        ended = run.asked.chosen and all((folder / 'result.json').is_file() for folder in run.needs)
+        # Where all have diverged there is no choice, and no checkpoint.
+        if ended and not all(read_json(folder / 'result.json', Result).diverged for folder in run.needs):
             take_best(run.folder, run.asked.chosen)
             yield from run.needs
 
@@ -91,6 +94,10 @@ def _network(run: Run, row: Config, task: str) -> Network:
     return Network(row, seed=run.seed, trial=None, along=steps, values=known.numbers, **same)
 
 
+def _told(choice: Iterable[Network]) -> list[tuple]:
+    return sorted((network.along or math.inf, network.score, str(network.values)) for network in choice)
+
+
 def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]:
     """Return the choices of each situation: the settings of each row, of any row, between rows, and when to stop."""
     networks, choices = list(networks), defaultdict(lambda: defaultdict(list))
@@ -103,6 +110,10 @@ def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]
             choices[EPOCHS][network.row, network.part, network.seed].append(network)
         if network.along is None:
             choices[METHODS][network.part, network.seed, network.trial].append(network)
+    for row, part, seed in [*choices[EPOCHS]]:  # a winner that is the run as published is the same choice
+        told = [_told(choices[EPOCHS].get((row, track, seed), ())) for track in ('compared', 'published')]
+        if part == 'compared' and told[0] == told[1]:
+            del choices[EPOCHS][row, part, seed]
     real = {name: [choice for choice in by_key.values() if len(choice) > 1] for name, by_key in choices.items()}
     order = dict.fromkeys([SETTINGS, METHODS, EPOCHS, *real])
     return {name: real[name] for name in order if real.get(name)}

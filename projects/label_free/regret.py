@@ -45,9 +45,7 @@ def correlation(choices: Choices) -> float | None:
     return float(np.mean(found)) if found else None
 
 
-def words(
-    within: Sequence[int], choices: Sequence[int], mean: Sequence[float], margin: float, level: float = LEVEL
-) -> list[str]:
+def words(within: Sequence[int], choices: Sequence[int], mean: Sequence[float], margin: float) -> list[str]:
     """Return a word for each measure of a situation, of how many choices it came within the margin."""
     within, choices, mean = map(np.asarray, (within, choices, mean))
     good, bad = (holm(stats.binom.sf(count - 1, choices, 0.5)) < LEVEL for count in (within, choices - within))

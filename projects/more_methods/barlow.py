@@ -13,7 +13,7 @@ from mmairl.registry import MODELS
 class BarlowTwinsHead(PairwiseHead):
     """sum_i (1 - C_ii)^2 + weight * sum_{i != j} C_ij^2, with C the correlations over the batch of all processes.
 
-    `scale` multiplies the loss; the release has 0.024 there, which LARS hides.
+    `scale` multiplies the loss, 0.024 in the release: LARS hides it from weights, and not from biases and norms.
     """
 
     rewards = ('alignment', 'RankMe')

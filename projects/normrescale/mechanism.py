@@ -14,7 +14,7 @@ from torch import Tensor
 from mmairl.analysis.normrescale import normrescale
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
-from mmairl.errors import one_sentence_errors
+from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics
 from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.protocol import default_device
@@ -55,6 +55,8 @@ def main() -> None:
             backbone.weights.update(normrescale(own, anchor, **FORMS[form])[0])
             after = features(cfg, backbone, images, fresh)
             found[form, fresh].append(torch.cosine_similarity(before, after).mean().item())
+    if not found['plain', False]:
+        raise UserError(f'{folder} has no finished runs of LARS and SGD; run worth.yaml first, and give its folder')
     rows = [(form, [spread(found[form, fresh]) for fresh in (False, True)]) for form in FORMS]
     print_table(('statistics as they were', 'fresh statistics'), rows, 'cosine with the features before', head='form')
 

@@ -108,7 +108,9 @@ def _() -> Outcome:
     q, k, _ = batch()
     loss = source('lightly', 'loss/negative_cosine_similarity.py').NegativeCosineSimilarity()
     theirs = 0.5 * (loss(q, k) + loss(k, q))
-    factor = '-cos averaged over the directions, where the paper sums 2 - 2 cos: a quarter of the gradient'
+    factor = (
+        'its examples average -cos over the directions, a quarter of the gradient; its benchmark has that of 2 - 2 cos'
+    )
     return both_ways(RegressionHead(), q, k), 4 + 4 * theirs, factor
 
 
@@ -262,7 +264,7 @@ def lars_of(package: str) -> Callable[[nn.Parameter, float], torch.optim.Optimiz
 def add_lars(package: str) -> None:
     steady, rising = [0.2] * 20, [0.01 * step for step in range(1, 21)]
     eps = 'adds 1e-8 below the fraction'
-    outside = "the rate stands outside of the momentum buffer, ours inside as in the papers' systems: not undone here"
+    outside = "the rate stands outside of the momentum buffer, ours inside as in LARS's paper and the benchmark's release: not undone here"
     compares(package, 'LARS, 20 steps at a steady rate')(lambda: lars(lars_of(package), steady, eps))
     compares(package, 'LARS, 20 steps of a warm-up')(lambda: lars(lars_of(package), rising, outside))
 

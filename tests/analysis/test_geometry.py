@@ -50,6 +50,12 @@ def test_the_spectrum_is_that_of_the_covariance():
     np.testing.assert_allclose(spectrum(x).numpy(), wanted / wanted.sum(), rtol=1e-6)
 
 
+def test_a_network_for_which_all_images_are_one_has_no_invariance():
+    images = torch.rand(12, 3, 16, 16)
+    kept = invariance(lambda batch: torch.full((len(batch), 64), 0.3), images)
+    assert all(math.isnan(value) for values in kept.values() for value in values)
+
+
 def test_a_network_that_cannot_see_a_change_is_invariant_to_it_and_to_no_other():
     images = torch.rand(16, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     kept = invariance(lambda x: x.mean(dim=3).flatten(1), images)  # columns are averaged away, so is a flip

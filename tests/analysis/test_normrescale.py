@@ -75,7 +75,14 @@ def test_what_cannot_be_rescaled_is_named_with_its_reason():
 
 
 def test_an_anchor_or_a_constant_is_wanted():
-    for arguments in ({}, dict(anchor={}, constant=0.1), dict(anchor={}, per='x')):
+    network = dict(constant=0.1, exact=True)  # has no batch norm, which the exact form is for
+    for arguments in (
+        {},
+        dict(anchor={}, constant=0.1),
+        dict(anchor={}, per='x'),
+        network,
+        {**network, 'statistics': 'rescale'},
+    ):
         with pytest.raises(UserError):
             normrescale(dict(a=torch.ones(2)), **arguments)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, top_k_accuracy_score
 
-from mmairl.errors import UserError
+from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.metrics import HeadAccuracy, ap11, average_precision, mean_ap, scores_of, shot_report
 
 
@@ -91,7 +91,7 @@ def test_shots_are_means_over_the_classes_of_a_group():
 def test_what_cannot_be_scored_is_one_sentence(metric, labels, sentence):
     with pytest.raises(UserError, match=sentence):
         scores_of(metric, torch.rand(2, 3), labels.long())
-    with pytest.raises(UserError, match='1 of 2 images have scores that are NaN'):
+    with pytest.raises(Diverged, match='1 of 2 images have scores that are NaN'):
         scores_of(metric, torch.tensor([[0.0, torch.nan], [0.0, 1.0]]), labels.long())
 
 

@@ -43,6 +43,13 @@ def test_choices_are_among_settings_methods_and_epochs():
     }  # fmt: skip
 
 
+def test_a_winner_that_is_the_run_as_published_stops_once():
+    both = [network('a', along=10, part=part, x=1.0) for part in ('compared', 'published')]
+    ends = [network('a', part=part, x=2.0) for part in ('compared', 'published')]
+    assert len(choices_among([*both, *ends])[EPOCHS]) == 1
+    assert len(choices_among([*both, ends[0], network('a', part='published', x=3.0)])[EPOCHS]) == 2
+
+
 @pytest.fixture(scope='module')
 def searched(tmp_path_factory):
     """Two rows of two trials, which are untrained networks with a made up score on held-out images."""

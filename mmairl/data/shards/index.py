@@ -11,8 +11,10 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +39,7 @@ VERSION = 3  # of the files below a folder
 BRACES = re.compile(r'\{(?:(\d{1,18})\.\.(\d{1,18})|([^{}]*,[^{}]*))\}')
 MOST = 10**6  # shards by one pattern
 FEW = 4  # so many shards are searched without other processes
+UNUSED = 30 * 86400  # seconds after which another index of the same shards goes
 WHOLE = 256 * 2**20  # bytes of all shards together, up to which every byte counts: it takes a fifth of a second
 
 
@@ -80,8 +83,14 @@ def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
         with FileLock(home / '.lock'):
             if not (folder / 'about.json').is_file():
                 build(shards, stamps, folder, cache)
-                for old in set(home.iterdir()) - {folder, home / '.lock'}:
-                    shutil.rmtree(old)
+                for old in set(home.iterdir()) - {
+                    folder,
+                    home / '.lock',
+                }:  # may be of another node's copies of the shards
+                    if old.stat().st_mtime < time.time() - UNUSED:
+                        shutil.rmtree(old)
+    with suppress(OSError):
+        os.utime(folder)  # it is in use
     return Index(folder, shards)
 
 
@@ -117,7 +126,7 @@ def build(shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: N
             names[letter : letter + told['letters']] = saved['names']
         name_ends += letter
         if told['kind'] == 'names':
-            labels[:] = np.array([number[name] for name in told['classes']])[labels]
+            labels[:] = np.array([*(number[name] for name in told['classes']), -1])[labels]  # -1, of none, is the last
         first, letter = first + told['count'], letter + told['letters']
     rows.flush()
     names.flush()

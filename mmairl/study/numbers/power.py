@@ -50,10 +50,12 @@ def plan_seeds(comparisons: Sequence[Comparison], effect: float) -> list[tuple[s
         if pair.error is None:
             lines.append((pair.row, '–', str(pair.seeds), '–', '–'))
             continue
-        spread = pair.error * math.sqrt(pair.freedom + 1)
-        wanted = seeds_for(effect, spread, len(comparisons))
-        seen = visible_effect(spread, int(pair.freedom) + 1, len(comparisons))
-        lines.append((pair.row, f'{spread:.2f}', str(pair.seeds), f'{seen:.1f}', str(wanted or f'more than {MOST}')))
+        wanted = seeds_for(effect, pair.deviation, len(comparisons))
+        # By the seeds that there are, of which one row may have more.
+        seen = visible_effect(pair.error * math.sqrt(pair.freedom + 1), int(pair.freedom) + 1, len(comparisons))
+        lines.append(
+            (pair.row, f'{pair.deviation:.2f}', str(pair.seeds), f'{seen:.1f}', str(wanted or f'more than {MOST}'))
+        )
     return lines
 
 

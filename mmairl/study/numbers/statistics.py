@@ -46,6 +46,7 @@ class Comparison:
     improvement: tuple[float, float, float] | None = None  # the probability of it, and the ends of its 95 % interval
     error: float | None = None  # the standard error
     freedom: float | None = None  # degrees of freedom
+    deviation: float | None = None  # of a seed's difference, or that of two runs
     collapsed: tuple[int, int] = (0, 0)  # runs of the row, and of the one that it builds on
     share: float | None = None  # the exact test's p-value for these, where there are any
     spread: tuple[float, ...] = ()  # the estimate seed by seed, or by each run of the row where seeds are no blocks
@@ -180,8 +181,11 @@ def _compare(
     if math.isnan(error):
         verdict = COLLAPSED if any(fell) else 'one seed: no verdict' if known['seeds'] == 1 else 'no spread: no verdict'
         return Comparison(**known, verdict=verdict, estimate=None if math.isnan(estimate) else estimate)
-    spread = pair[0] - (pair[1] if blocks else np.nanmean(pair[1]))
-    known |= dict(error=error, freedom=freedom, spread=tuple(map(float, spread[~np.isnan(spread)])))
+    learned = [np.where(scores < limit, math.nan, scores) for scores, limit in zip(pair, limits)]
+    spread = learned[0] - (learned[1] if blocks else np.nanmean(learned[1]))
+    deviation = np.nanstd(spread, ddof=1) if blocks else math.hypot(*(np.nanstd(scores, ddof=1) for scores in learned))
+    known |= dict(error=error, freedom=freedom, deviation=float(deviation))
+    known['spread'] = tuple(map(float, spread[~np.isnan(spread)]))
     return Comparison(**known, **interval(estimate, error, freedom, level), verdict=COLLAPSED if any(fell) else '')
 
 

@@ -1,5 +1,5 @@
 # Barlow Twins as its release trains it: BYOL's asymmetric views, a projector of three layers of 8192, LARS at 0.2 per 256
-# images, batch 2048; the rate ends at a thousandth. That of biases and norms, 0.0048 per 256 there, is left at the weights'.
+# images, batch 2048; the rate ends at a thousandth. The loss times 0.024 is the release's later 0.0048 for biases and norms.
 _base_ = '../../../configs/architectures/byol_lars_r50_1000e.py'
 custom_imports = dict(imports=['projects.more_methods.barlow'], allow_failed_imports=False)
 model = dict(

@@ -23,5 +23,5 @@ train_cfg = dict(max_epochs=epochs)
 default_hooks = dict(checkpoint=dict(interval=epochs))
 recipes = dict(
     linear='projects/normrescale/supervised/linear_few.py',
-    finetune='projects/normrescale/selfsupervised/finetune_few.py',
+    finetune='finetune_few_shapes',
 )

@@ -224,6 +224,12 @@ def test_an_index_is_found_once_goes_on_after_a_kill_and_is_found_anew_when_a_sh
     assert Shards(tmp_path).labels.tolist() == [0, 1, 2, 4] and len(searched) == 9
     os.utime(tar(paths[3], sample('new', 8, b'3')), ns=(status.st_atime_ns, status.st_mtime_ns))
     assert os.stat(paths[3]).st_size == status.st_size and Shards(tmp_path).labels.tolist() == [0, 1, 2, 3]
+    kept = [path.parent for path in (tmp_path / 'cache').rglob('about.json')]
+    assert len(kept) == 3  # for another node may use one for its own copies
+    for folder in kept:
+        os.utime(folder, (0, 0))
+    status = os.stat(tar(paths[3], sample('newest', 8, b'5')))
+    assert Shards(tmp_path).labels.tolist() == [0, 1, 2, 5]
     assert len(list((tmp_path / 'cache').rglob('about.json'))) == 1
 
 

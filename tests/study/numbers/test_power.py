@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 from test_attribution import HALF, simulated
+from test_statistics import record
 
-from mmairl.study.numbers.power import more_runs, power, seeds_for, visible_effect
-from mmairl.study.numbers.statistics import verdicts
+from mmairl.study.numbers.power import more_runs, plan_seeds, power, seeds_for, visible_effect
+from mmairl.study.numbers.statistics import compare, verdicts
 
 
 def test_the_seeds_that_are_planned_are_the_fewest_with_the_power():
@@ -16,6 +17,14 @@ def test_the_seeds_that_are_planned_are_the_fewest_with_the_power():
     assert power(visible_effect(1.5, 5, 6), 1.5, 5, 6) == pytest.approx(0.8, abs=1e-6)
     assert seeds_for(0.001, 10.0, 6) is None
     assert seeds_for(5.0, 1.0, 6) == 4  # with three, scipy has NaN for the chance to find it on the wrong side
+
+
+def test_the_spread_that_is_planned_with_is_of_two_runs_however_many_each_row_has():
+    few, many = [41.0, 46.0], [40.0, 43.0, 47.0, 44.0, 41.0, 46.0]
+    (pair,) = compare(record(few, many, starts=(None, None)), 'knn', 1.0)
+    assert pair.deviation == pytest.approx(math.hypot(np.std(few, ddof=1), np.std(many, ddof=1)))
+    ((_, spread, _, _, wanted),) = plan_seeds([pair], 4.0)
+    assert (spread, wanted) == (f'{pair.deviation:.2f}', str(seeds_for(4.0, pair.deviation, 1)))
 
 
 def test_the_runs_that_are_wanted_find_the_effect_four_times_in_five():

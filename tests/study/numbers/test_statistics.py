@@ -133,6 +133,9 @@ def test_runs_near_the_untrained_rows_have_collapsed_and_how_many_did_is_what_is
     )
     assert found.estimate == (None if verdict == 'differs' else pytest.approx(0, abs=2))  # of the runs that learned
     assert found.improvement[0] == pytest.approx(0.0 if verdict == 'differs' else 8.5 / 25, abs=0.1)
+    assert found.spread == (
+        () if verdict == 'differs' else pytest.approx([-3.0, -2.9, 5.9])
+    )  # as blocks, without the two
 
 
 def test_the_interval_of_the_probability_of_improvement_covers_it_in_nineteen_of_twenty():
