@@ -140,6 +140,9 @@ def result_of(cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Me
         weights = dict(asdict(trained), checkpoint=checkpoint.name, sha256=sha256(checkpoint), file=_file(checkpoint))
         weights |= dict(curves=curves(folder), hidden={} if asked.given else hidden_factors(cfg))
     first = {task: next(iter(result.scores.items())) for task, result in measured.items()}
+    how = {
+        key: value for key, value in cfg.get('evaluation', {}).items() if value is not False
+    }  # a False says the same as nothing
     return Result(
         **weights,
         scores={task: score for task, (_, score) in first.items()},
@@ -156,7 +159,7 @@ def result_of(cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Me
         git=git_state(),
         versions=versions(PACKAGES),
         hardware=hardware(),
-        evaluation=json.dumps(cfg.get('evaluation', {}).to_dict(), sort_keys=True, default=str),
+        evaluation=json.dumps(how, sort_keys=True, default=str),
     )
 
 

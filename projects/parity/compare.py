@@ -264,7 +264,9 @@ def lars_of(package: str) -> Callable[[nn.Parameter, float], torch.optim.Optimiz
 def add_lars(package: str) -> None:
     steady, rising = [0.2] * 20, [0.01 * step for step in range(1, 21)]
     eps = 'adds 1e-8 below the fraction'
-    outside = "the rate stands outside of the momentum buffer, ours inside as in LARS's paper and the benchmark's release: not undone here"
+    outside = (
+        "the rate stands outside of the momentum buffer, ours inside as in the benchmark's release: not undone here"
+    )
     compares(package, 'LARS, 20 steps at a steady rate')(lambda: lars(lars_of(package), steady, eps))
     compares(package, 'LARS, 20 steps of a warm-up')(lambda: lars(lars_of(package), rising, outside))
 

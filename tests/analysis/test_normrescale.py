@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.model import initialize
+from torchvision.models import resnet18
 
 import mmairl.models  # noqa: F401  registers mmpretrain's backbones
 from mmairl.analysis.normrescale import left_alone, normrescale
@@ -111,6 +112,14 @@ def test_the_tool_changes_the_student_and_nothing_else_of_a_whole_checkpoint(tmp
     assert 'sgd.pth' in after['meta']['mmairl_origin']['normrescale']
     for kind in ('png', 'svg', 'csv'):
         assert (tmp_path / f'out_norms.{kind}').stat().st_size > 500
+
+
+def test_the_tool_reads_bare_weights_with_names_of_ours(tmp_path, run_tool):
+    state = {f'backbone.{key}': value for key, value in resnet18().state_dict().items() if not key.startswith('fc.')}
+    torch.save(state, tmp_path / 'a.pth')
+    run_tool('tools/normrescale.py', tmp_path / 'a.pth', tmp_path / 'b.pth', '--constant', '0.5')
+    key = 'backbone.conv1.weight'
+    assert torch.equal(torch.load(tmp_path / 'b.pth', weights_only=False)['state_dict'][key], state[key] / 2)
 
 
 def test_the_tool_takes_teachers_and_refuses_a_second_constant_and_another_network(tmp_path, run_tool, capsys):

@@ -46,6 +46,7 @@ def test_the_window_is_pydicoms_and_without_one_the_whole_range_is_shown(scan):
     np.testing.assert_allclose(image[0].numpy(), expected, atol=0.51)
     whole = decode_dicom(written(scan), MAX)[0].numpy()
     np.testing.assert_allclose(whole, 255 * ((scan - scan.min()) / np.ptp(scan)), atol=0.51)
+    assert np.array_equal(decode_dicom(written(scan, WindowCenter=None, WindowWidth=None), MAX)[0].numpy(), whole)
     inverted = decode_dicom(written(scan, PhotometricInterpretation='MONOCHROME1'), MAX)[0].numpy()
     assert (inverted == 255 - whole).mean() > 0.99  # but for halves that round
 

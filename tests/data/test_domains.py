@@ -11,8 +11,10 @@ from mmairl.data.folders import UnlabelledFolder
 from mmairl.data.shapes import Shapes
 from mmairl.data.transforms import STAINS
 from mmairl.data.views import build_views
+from mmairl.engine.checkpoint import settings
 from mmairl.errors import UserError
 from mmairl.own.suggest import config_for, domain_of, full_size, suggest_for
+from mmairl.weights.read import input_of
 
 
 @pytest.mark.parametrize('name', DOMAINS)
@@ -82,3 +84,11 @@ def test_a_suggestion_names_the_list_for_the_images_it_looked_at(kind, tmp_path)
     text = suggest_for(tmp_path, 'byol')
     assert '70 images without labels' in text
     assert (f'# customary, for {kind}: ' in text) == (kind != 'photographs')
+
+
+def test_a_name_in_a_config_is_the_list_that_it_stands_for(tmp_path):
+    cfg = load_config('mmairl::mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satellite'})
+    views = [[dict(step) for step in view] for view in cfg.train_dataloader.dataset.views]
+    assert views == named_views('satellite') and input_of(settings(cfg)).size == 224
+    with pytest.raises(UserError, match="no views 'satelite'; did you mean 'satellite'"):
+        load_config('mmairl::mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satelite'})

@@ -5,6 +5,7 @@ import itertools
 import struct
 import sys
 import zlib
+from io import BytesIO
 from unittest.mock import Mock
 
 import numpy as np
@@ -15,7 +16,7 @@ from PIL import Image
 
 from mmairl.data import images
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.images import Reason, UnreadableImage, decode_bytes
+from mmairl.data.images import Reason, UnreadableImage, decode_bytes, file_kind
 from mmairl.errors import UserError
 
 RANDOM = np.random.default_rng(0)
@@ -209,3 +210,10 @@ def test_dicom_without_its_reader_is_one_sentence(tmp_path, monkeypatch):
         UserError, match="the package pydicom reads DICOM files .*; pip install pydicom, or 'mmairl.own.'"
     ):
         UnlabelledFolder(tmp_path).raw(0)
+
+
+def test_a_phones_jpeg_of_several_pictures_is_a_jpeg_and_the_error_of_a_worker_stays_a_sentence():
+    one, two = (Image.new('RGB', (8, 8), colour) for colour in ('red', 'blue'))
+    one.save(buffer := BytesIO(), 'MPO', save_all=True, append_images=[two])
+    assert file_kind(buffer.getvalue()) == 'jpg' and decode_bytes(buffer.getvalue()).shape == (3, 8, 8)
+    assert str(UnreadableImage('Caught it in a worker')) == 'Caught it in a worker'  # as torch makes it anew

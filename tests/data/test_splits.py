@@ -38,6 +38,14 @@ def test_each_class_has_groups_on_both_sides_or_a_sentence_says_why():
     y, groups = torch.tensor([0, 0, 0, 0, 1, 1]), ['a', 'a', 'a', 'b', 'a', 'b']  # a fifth is less than either group
     fit, held = split_by_class(y, groups=groups)
     assert held.tolist() == [3, 5] and fit.tolist() == [0, 1, 2, 4]
+    a, b, c = [0], [0] * 20 + [1] * 3, [1] * 40  # b is the only one that both classes could do without a group for
+    three = torch.tensor(a + b + c), ['a'] * len(a) + ['b'] * len(b) + ['c'] * len(c)
+    p, r = [0] + [1] * 5, [1] * 50
+    both = torch.tensor(p + p + r + r), ['p'] * 6 + ['q'] * 6 + ['r'] * 50 + ['s'] * 50
+    for labels, named in (three, both):
+        for seed in range(3):
+            for part in split_by_class(labels, seed, groups=named):
+                assert set(labels[part].tolist()) == {0, 1}
     with pytest.raises(UserError, match='class 1 has training images of 1 groups'):
         split_by_class(y, groups=['a', 'a', 'b', 'b', 'c', 'c'])
 

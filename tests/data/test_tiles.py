@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from mmairl.data.images import UnreadableImage
 from mmairl.data.tiles import Tiff, Tiles, opened
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
@@ -63,6 +64,32 @@ def test_other_channels_and_levels_of_a_pyramid_are_read_as_stored(tmp_path):
         Tiles(tmp_path, size=64).raw(0)
     with pytest.raises(UserError, match='has 2 levels and no level 2'):
         Tiles(tmp_path, size=64, channels=5, level=2)
+
+
+def test_parts_without_bytes_are_black_and_a_damaged_one_is_met_when_it_is_drawn(scan, tmp_path):
+    tifffile.imwrite(tmp_path / 'a.tif', scan, photometric='rgb', **HOW['tiles'])
+    opened.cache_clear()
+    dataset = Tiles(tmp_path, size=64)
+    place = dataset.places.tolist().index([0, 64, 192])
+    with tifffile.TiffFile(tmp_path / 'a.tif', mode='r+b') as file:
+        page = file.pages[0]
+        start, counts = page.dataoffsets[8 + 3], page.tags['TileByteCounts']
+        sizes = list(counts.value)
+        counts.overwrite([0 if number == 8 + 3 else size for number, size in enumerate(sizes)])
+    opened.cache_clear()
+    assert not dataset.raw(place).any()
+    with tifffile.TiffFile(tmp_path / 'a.tif', mode='r+b') as file:
+        file.pages[0].tags['TileByteCounts'].overwrite(sizes)
+    with (tmp_path / 'a.tif').open('r+b') as file:
+        file.seek(start)
+        file.write(b'no zlib at all')
+    opened.cache_clear()
+    assert len(Tiles(tmp_path, size=64)) == len(dataset)
+    with pytest.raises(UnreadableImage, match=r'a.tif\[y=64,x=192\] cannot be decoded'):
+        dataset.raw(place)
+    (tmp_path / 'b.tif').write_bytes(b'no TIFF')
+    with pytest.raises(UserError, match='b.tif is no TIFF that can be read'):
+        Tiles(tmp_path, size=64)
 
 
 def test_what_cannot_be_cut_is_one_sentence(scan, tmp_path):

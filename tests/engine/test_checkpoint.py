@@ -90,6 +90,18 @@ def test_a_new_run_in_an_old_folder_starts_its_own_line(folder):
     assert start.run == 'old' and name_of_newest(folder, run_in(folder)) == 'epoch_2.pth'
 
 
+def test_a_restart_goes_on_from_what_the_first_start_has_saved_and_else_from_the_file_that_was_named(folder, tmp_path):
+    named = tmp_path / 'elsewhere' / 'epoch_1.pth'
+    named.parent.mkdir()
+    torch.save(training_checkpoint(run='a'), named)
+    cfg = dict(work_dir=str(folder), resume='again', load_from=str(named))
+    start = choose_start(Config(cfg))
+    assert start.path == str(named) and start.resume and start.run == 'a'  # others of the folder are of other runs
+    torch.save(training_checkpoint(run='a'), folder / 'iter_3.pth')
+    start = choose_start(Config(cfg))
+    assert Path(start.path).name == 'iter_3.pth' and start.resume and start.run == 'a'
+
+
 def test_a_resume_opens_its_file_once(tmp_path, monkeypatch):
     """From the choice of the file to the first step, in any way that Python opens files."""
     cfg = resuming.config('views_of_the_batch', str(tmp_path), leave_at=5)

@@ -1,5 +1,6 @@
 """Starting runs: repeats, resumes, shares of the batch, and one sentence for each mistake."""
 
+import errno
 import os
 import re
 import socket
@@ -113,8 +114,30 @@ def test_misspelt_options_and_configs_are_found(tmp_path):
         load_config('configs/none.py')
 
 
+@pytest.mark.parametrize('accumulated, rate', [(1, 0.25), (4, 1.0)])
+def test_a_rate_is_scaled_by_all_images_of_a_step(toy_config, accumulated, rate):
+    """4 images an iteration, for a rate of 1 that belongs to 16 a step."""
+    cfg = toy_config(steps=accumulated, width=4, batch=4 * accumulated)
+    cfg.optim_wrapper.update(accumulative_counts=accumulated, optimizer=dict(type='SGD', lr=1.0))
+    cfg.param_scheduler, cfg.auto_scale_lr = None, dict(base_batch_size=16, enable=True)
+    assert launch.train(cfg).optim_wrapper.optimizer.param_groups[0]['lr'] == rate
+
+
+def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, caplog):
+    def lockf(*_):
+        raise OSError(errno.ENOLCK, 'No locks available')
+
+    monkeypatch.setattr(launch.fcntl, 'lockf', lockf)
+    with launch.locked(str(tmp_path)):
+        assert (tmp_path / '.lock').is_file()
+
+
 def test_a_checkpoint_written_through_mmengines_stores_holds_what_a_resume_takes(toy_config):
     """`backend_args` takes mmengine's own way to write: to an object store, here to a folder."""
+    cfg = toy_config(steps=2, width=4)
+    cfg.default_hooks.checkpoint.update(out_dir='s3://bucket/runs')
+    with pytest.raises(UserError, match='s3://bucket/runs is no folder'):
+        launch.train(cfg)
     cfg = toy_config(steps=2, width=4)
     cfg.default_hooks.checkpoint.update(backend_args=dict(backend='local'), interval=1)
     launch.train(cfg)

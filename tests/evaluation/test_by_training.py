@@ -175,6 +175,9 @@ def test_the_config_asks_for_a_sweep_of_linear_evaluation_unless_the_command_say
     cfg.evaluation.sweep = True
     assert settings_for('linear', sweep=told).sweeps(cfg, 'linear') == sweeps
     assert not settings_for('finetune').sweeps(cfg, 'finetune')
+    for protocol, recipe in (('finetune', None), ('linear', 'finetune_20k')):  # before the folder is claimed
+        with pytest.raises(UserError, match='--sweep trains many heads .* finetune.* is none such'):
+            settings_for(protocol, sweep=True, recipe=recipe).identity(cfg, protocol, 'random')
 
 
 def test_byols_grid_divides_the_decay_by_the_rate_and_trains_longer_by_one_schedule(cfg, recipe, tmp_path):

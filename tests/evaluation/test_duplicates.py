@@ -2,11 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
+from mmairl.configs import load_config
+from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.duplicates import too_near
 from mmairl.evaluation.knn import nearest
+from mmairl.evaluation.metrics import unpacked
 from mmairl.registry import DATASETS
 
 
@@ -57,3 +61,39 @@ def test_they_are_counted_shown_and_left_out_beside_the_score(
     assert not score or f'{score}, without near duplicates' in record['scores']
     page = (tmp_path / 'evaluation.html').read_text()
     assert '10 test images are nearly the same as a training image' in page and page.count('class="pair"') == 10
+
+
+def test_of_unequal_classes_the_score_without_them_is_a_mean_per_class_too(
+    config_file, tmp_path, run_tool, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Leaking, 'metric', 'mean per class', raising=False)
+    data = "dict(type='Leaking'), val=dict(type='Noise', count=9, seed=2)"
+    config_file.write_text(config_file.read_text().replace("dict(type='Noise', count=30, seed=1)", data))
+    how = ('--init', 'pixels', '--near-duplicates', '--out', tmp_path / 'a.json')
+    run_tool('tools/evaluate.py', 'logreg', config_file, *how)
+    record = json.loads((tmp_path / 'a.json').read_text())
+    right, y = unpacked(record['details']['right'])[10:], (np.arange(30) % 3)[10:]
+    expected = np.mean([100 * right[y == label].mean() for label in range(3)])
+    name = 'logistic regression, mean per class'
+    assert record['scores'][f'{name}, without near duplicates'] == pytest.approx(expected) and name in record['scores']
+
+
+def test_results_by_other_settings_or_on_other_images_are_kept_beside_each_other(
+    config_file, tmp_path, run_tool, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / 'other.py'
+    other.write_text(config_file.read_text().replace('seed=1', 'seed=2'))
+    for config, k in ((config_file, 3), (config_file, 5), (other, 3), (config_file, 3)):
+        run_tool('tools/evaluate.py', 'knn', config, '--init', 'pixels', '--k', k, '--out', tmp_path / 'out' / 'x.json')
+    assert len(list((tmp_path / 'out').glob('*.json'))) == 1  # a name that is given is taken
+    state = {
+        f'backbone.{key}': value
+        for key, value in load_backbone(load_config(str(config_file)), seed=0).state_dict().items()
+    }
+    torch.save(dict(state_dict=state), tmp_path / 'a.pth')
+    for config, k in ((config_file, 3), (config_file, 5), (other, 3), (config_file, 3)):
+        run_tool('tools/evaluate.py', 'knn', config, tmp_path / 'a.pth', '--k', k)
+    kept = [json.loads(path.read_text()) for path in tmp_path.glob('a_student_knn*.json')]
+    assert sorted(next(iter(record['scores'])) for record in kept) == ['k-NN, k = 3', 'k-NN, k = 3', 'k-NN, k = 5']

@@ -1,5 +1,6 @@
 """The SVM protocol against scikit-learn called plainly, on handwritten digits."""
 
+import dataclasses
 from itertools import pairwise
 
 import numpy as np
@@ -133,5 +134,9 @@ def test_classes_too_small_for_the_folds_and_labels_that_do_not_fit_are_one_sent
         labels[(labels[:, 2] == value).nonzero().flatten()[2:], 2] = 1 - value
         with pytest.raises(UserError, match=f'^2 training images are {kind} class 2, and its SVM .* by 3 folds'):
             svm(Features(train.x, labels), test, GRID)
+    column = digits[0].y == 0
+    groups = np.where(column.numpy(), 'one', [f'p{number % 5}' for number in range(len(column))])
+    with pytest.raises(UserError, match='the training images of class 0 are all of one group'):
+        svm(dataclasses.replace(digits[0], groups=groups), digits[1], GRID)
     with pytest.raises(UserError, match='label 10 is out of range'):
         svm(digits[0], Features(digits[1].x, digits[1].y + 1))

@@ -43,6 +43,8 @@ def test_a_batch_without_a_label_moves_nothing():
     before = hook.probe.weight.clone()
     assert hook._step(rows, torch.full((6,), -1), 0.0) == 0
     assert torch.equal(hook.probe.weight, before)
+    hook._step(rows * torch.nan, torch.zeros(6, dtype=torch.long), 0.0)  # a batch whose step is left out
+    assert torch.equal(hook.probe.weight, before)
 
 
 def test_rates_follow_the_reference():

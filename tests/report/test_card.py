@@ -59,6 +59,13 @@ def test_the_card_says_what_the_checkpoint_knows_and_leaves_the_licence_open(che
     assert '| knn | 71.25 | folder |' in body and '99' not in body and 'log_level' not in body
 
 
+def test_weights_from_elsewhere_are_not_said_to_be_ours(checkpoint, tmp_path, run_tool):
+    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'theirs.pth')
+    run_tool('tools/convert.py', tmp_path / 'theirs.pth', tmp_path / 'hub' / 'a.pth', '--to', 'timm')
+    text = (tmp_path / 'hub' / 'README.md').read_text()
+    assert 'million parameters.' in text and 'mmairl' not in text.partition('## Recipe')[0]
+
+
 def test_its_lines_of_timm_run(checkpoint, tmp_path, run_tool, monkeypatch):
     pytest.importorskip('timm', reason='timm is not installed (pip install timm)')
     run_tool('tools/convert.py', checkpoint, tmp_path / 'r18.pth', '--to', 'timm')

@@ -103,6 +103,10 @@ def test_what_is_missing_is_one_sentence(folder, run_tool, capsys):
     for arguments, sentence in (
         ((TOOL, 'cka', a, b), 'give --config'),
         ((TOOL, 'norms', a, a), 'given twice'),
+        (
+            (TOOL, 'measures', a, '--config', DEMO.parents[1] / 'evaluation/shapes_r18.py'),
+            'has no training, whose views',
+        ),
         (('tools/study.py', study, '--scale', 'demo', '--tasks', 'knn@nothing', '--dry-run'), 'there is no config'),
     ):
         with pytest.raises(SystemExit, match='2'):

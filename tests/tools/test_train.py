@@ -25,6 +25,13 @@ def applied(monkeypatch, toy_config):
     return run
 
 
+def test_a_file_to_go_on_from_is_where_the_first_start_begins_and_no_later_one(applied, monkeypatch):
+    assert applied('--resume', 'a.pth').resume is True
+    monkeypatch.setenv('MMAIRL_STARTED_AGAIN', '1')
+    cfg = applied('--resume', 'a.pth')
+    assert (cfg.resume, cfg.load_from) == ('again', 'a.pth') and applied().resume == 'auto'
+
+
 def test_flags_become_config(applied):
     cfg = applied('--amp', '--auto-scale-lr', '--seed', 5, '--resume')
     assert cfg.work_dir == 'work_dirs/mocov2plus_r50_200e'

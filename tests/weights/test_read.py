@@ -206,6 +206,12 @@ def test_weights_that_are_not_finite_are_read_with_a_warning(states, tmp_path, m
         said.clear()
 
 
+def test_wrappers_are_taken_off_in_any_order(states, tmp_path):
+    for number, wrappers in enumerate(('module._orig_mod.', '_orig_mod.module.')):
+        torch.save(with_prefix(wrappers, states[0]), tmp_path / f'{number}.pth')
+        assert_equal(read_backbone(tmp_path / f'{number}.pth').weights, states[0])
+
+
 def test_what_holds_no_backbone_is_named_by_its_keys(tmp_path):
     torch.save(dict(w=torch.zeros(2)), tmp_path / 'a.pth')
     with pytest.raises(UserError, match=r"keys look like \['w'\]"):

@@ -94,6 +94,17 @@ def test_registers_stay_when_our_own_file_is_read(tmp_path):
     assert all(torch.equal(value, again.weights[key]) for key, value in first.weights.items())
 
 
+def test_registers_go_back_to_timm(tmp_path):
+    how = dict(img_size=SIZE, patch_size=14, embed_dim=128, depth=2, num_heads=2, num_classes=0)
+    network, again = (restless(timm.create_model('vit_small_patch14_reg4_dinov2', **how)) for _ in 'ab')
+    torch.save(network.state_dict(), tmp_path / 'a.pth')
+    write_backbone(read_backbone(tmp_path / 'a.pth'), tmp_path / 'b.pth', to='timm')
+    again.load_state_dict(torch.load(tmp_path / 'b.pth'))
+    images = torch.randn(2, 3, SIZE, SIZE)
+    with torch.no_grad():
+        torch.testing.assert_close(again(images), network(images))
+
+
 DINOV3 = ['small', 'small_plus', 'small_plus_qkvb']  # the second's MLP is gated
 
 
