@@ -21,7 +21,6 @@ from mmengine.fileio import register_handler
 from mmengine.fileio.handlers import YamlHandler
 from mmengine.utils import import_modules_from_strings
 
-from mmairl.data.domains import named_views
 from mmairl.errors import UserError, closest, explained, holds_secret
 from mmairl.files import NUMBER, TUPLE, PlainLoader, write_text
 
@@ -115,11 +114,6 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
         cfg.merge_from_dict(options or {})
         if any(key.startswith('custom_imports') for key in options or {}):
             import_modules_from_strings(**cfg.custom_imports)
-    images = dict(walk(cfg.get('train_dataloader', {})))
-    named = {keys: value for keys, value in images.items() if keys[-1:] == ('views',) and isinstance(value, str)}
-    cfg.merge_from_dict(
-        {'.'.join(map(str, ('train_dataloader', *keys))): named_views(name) for keys, name in named.items()}
-    )
     for name in cfg:
         if name not in KNOWN and closest(name, KNOWN):
             raise UserError(f"the config {path} sets '{name}', which nothing reads{closest(name, KNOWN)}")

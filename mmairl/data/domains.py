@@ -24,3 +24,8 @@ def named_views(name: str, like: Sequence[Sequence[dict]] = ((CROP,), (CROP,))) 
     """Return the views of this name, as many and with the crops of those that they are to be `like`."""
     crops = [[dict(step) for step in view if step['type'] == 'RandomResizedCrop'] for view in like]
     return [[*crop, *(step for step, _ in reasons(name))] for crop in crops]
+
+
+def listed(views: Any) -> Any:
+    """Return views that a config has by their name as the list that it stands for, and others as they are."""
+    return named_views(views) if isinstance(views, str) else views

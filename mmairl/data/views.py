@@ -9,7 +9,7 @@ from mmengine.model import BaseDataPreprocessor
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmairl.data.domains import named_views
+from mmairl.data.domains import listed
 from mmairl.data.images import DICOM, MAX_PIXELS, Reason, UnreadableImage, decode_bytes
 from mmairl.errors import UserError, printable
 from mmairl.registry import MODELS, TRANSFORMS
@@ -23,9 +23,7 @@ def build_views(views: Views | None) -> list[Pipeline]:
     """One list of transforms per view from its configs; no views mean one empty pipeline, the image as it is."""
     # OpenCV's thread pool does not survive the fork of a data worker, and each worker has one core to itself.
     cv2.setNumThreads(0)
-    if isinstance(views, str):  # of a data set that no config of ours describes
-        views = named_views(views)
-    return [[TRANSFORMS.build(step) for step in steps] for steps in (views or [[]])]
+    return [[TRANSFORMS.build(step) for step in steps] for steps in (listed(views) or [[]])]
 
 
 class ViewDataset(Dataset):

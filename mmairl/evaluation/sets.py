@@ -7,6 +7,7 @@ from mmengine import Config
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from mmairl.data.domains import listed
 from mmairl.data.splits import HELD_OUT, groups_of, names_of, refuse_shared
 from mmairl.data.views import require_channels
 from mmairl.errors import UserError
@@ -95,7 +96,7 @@ def with_views(described: Mapping, views: Sequence | None) -> dict:
     inner = innermost(described)
     inner.pop('views', None)
     if views is not None:
-        inner['views'] = [list(view) for view in views]
+        inner['views'] = [list(view) for view in listed(views)]
     return described
 
 

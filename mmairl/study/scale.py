@@ -8,6 +8,7 @@ from mmengine.config import Config
 from msgspec.structs import replace
 
 from mmairl.configs import home, load_config
+from mmairl.data.domains import listed
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import innermost
 from mmairl.files import Declared, read_yaml
@@ -87,7 +88,8 @@ def resolve(row: Row, scale: Scale) -> Config:
 def _change_data(cfg: Config, scale: Scale) -> None:
     """Other images, and the same operations on them at another size."""
     images = innermost(cfg.train_dataloader.dataset)
-    sizes = [step['size'] for view in images.get('views') or () for step in view if 'size' in step]
+    given = listed(images.get('views')) or ()
+    sizes = [step['size'] for view in given for step in view if 'size' in step]
 
     def changed(step: dict) -> dict:
         change = scale.views.get(step['type'], {})
@@ -95,7 +97,7 @@ def _change_data(cfg: Config, scale: Scale) -> None:
             return {**step, 'size': round(size * change.get('size', max(sizes)) / max(sizes))}
         return {**step, **change}
 
-    views = [[changed(step) for step in view] for view in images.get('views') or ()]
+    views = [[changed(step) for step in view] for view in given]
     if scale.data is not None:
         images.clear()
         images.update(copy.deepcopy(scale.data))

@@ -61,7 +61,9 @@ class Input:
 def input_of(settings: Mapping[str, str]) -> Input:
     """Return what the settings of a training run of ours say of its images."""
     ends = ('.mean', '.std', '.views', 'dataset.channels')
-    known = {key: ast.literal_eval(text) for key, text in settings.items() if key.endswith(ends) and text != 'None'}
+    # None and the views that have a name, whose crops are of the usual size, say nothing here.
+    told = {key: text for key, text in settings.items() if key.endswith(ends) and not text.isidentifier()}
+    known = {key: ast.literal_eval(text) for key, text in told.items()}
     views = [view for key, views in known.items() if key.endswith('.views') for view in views]
     said = {name: known[key] for name in ('mean', 'std') if (key := f'model.data_preprocessor.{name}') in known}
     said['size'] = next((step['size'] for view in views for step in view if 'size' in step), Input.size)

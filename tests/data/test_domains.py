@@ -13,7 +13,10 @@ from mmairl.data.transforms import STAINS
 from mmairl.data.views import build_views
 from mmairl.engine.checkpoint import settings
 from mmairl.errors import UserError
+from mmairl.evaluation.sets import with_views
 from mmairl.own.suggest import config_for, domain_of, full_size, suggest_for
+from mmairl.study.scale import read_scale, resolve
+from mmairl.study.spec import Row
 from mmairl.weights.read import input_of
 
 
@@ -86,9 +89,12 @@ def test_a_suggestion_names_the_list_for_the_images_it_looked_at(kind, tmp_path)
     assert (f'# customary, for {kind}: ' in text) == (kind != 'photographs')
 
 
-def test_a_name_in_a_config_is_the_list_that_it_stands_for(tmp_path):
+def test_a_name_in_a_config_is_read_by_all_who_look_at_views():
     cfg = load_config('mmairl::mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satellite'})
-    views = [[dict(step) for step in view] for view in cfg.train_dataloader.dataset.views]
-    assert views == named_views('satellite') and input_of(settings(cfg)).size == 224
-    with pytest.raises(UserError, match="no views 'satelite'; did you mean 'satellite'"):
-        load_config('mmairl::mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satelite'})
+    assert input_of(settings(cfg)).size == 224  # of its checkpoints
+    assert with_views(cfg.evaluation.train, 'satellite')['views'] == named_views('satellite')
+    cfg = resolve(
+        Row('a', 'mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satellite'}), read_scale('demo')
+    )
+    (crop, *_), _ = cfg.model.data_preprocessor.views
+    assert crop['size'] == 28
