@@ -104,7 +104,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
         return self._accumulative_counts
 
     def _note_step(self, *_: object) -> None:
-        """A fused optimizer is called for steps that it leaves out, too: to ask would wait, so that the teacher's mean moves."""
+        """A fused optimizer is called for steps that it leaves out, too; to ask would wait, so the teacher's mean moves."""
         self._applied = True
 
     @property
