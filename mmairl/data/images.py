@@ -28,13 +28,8 @@ MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a gigabyte of RGB; Im
 BYTES_PER_PIXEL = 16  # the most that Pillow reads: four channels of 32 bits
 # What is found under the names of images. Others in Pillow's list run programs (EPS) or take any file for theirs (TGA).
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000', 'DIB', 'ICO')
-KINDS = {
-    'JPEG': 'jpg',
-    'MPO': 'jpg',
-    'TIFF': 'tif',
-    'JPEG2000': 'jp2',
-    'DIB': 'bmp',
-}  # extensions that are not the format's name
+# Extensions that are not the format's name; MPO is a JPEG of several pictures, as phones write.
+KINDS = {'JPEG': 'jpg', 'MPO': 'jpg', 'TIFF': 'tif', 'JPEG2000': 'jp2', 'DIB': 'bmp'}
 NPY = b'\x93NUMPY'
 ORIENTATION = 0x0112  # of EXIF
 DICOM = b'DICM'  # behind 128 bytes of anything

@@ -177,7 +177,9 @@ class ExactCheckpointHook(CheckpointHook):
         loader = runner.train_dataloader
         place = dict(images_per_step=images_per_step(loader), images=images_per_epoch(loader), steps=len(loader))
         if hasattr(sampler, 'seed'):
-            place |= dict(seed=sampler.seed, order_by_sum=getattr(sampler, 'by_sum', None))
+            place['seed'] = sampler.seed
+        if isinstance(sampler, ResumableSampler):
+            place['order_by_sum'] = sampler.by_sum
         checkpoint.update(random_states=self.states, place=place)
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:

@@ -83,10 +83,8 @@ def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
         with FileLock(home / '.lock'):
             if not (folder / 'about.json').is_file():
                 build(shards, stamps, folder, cache)
-                for old in set(home.iterdir()) - {
-                    folder,
-                    home / '.lock',
-                }:  # may be of another node's copies of the shards
+                # Others may be of another node's copies of the shards.
+                for old in set(home.iterdir()) - {folder, home / '.lock'}:
                     if old.stat().st_mtime < time.time() - UNUSED:
                         shutil.rmtree(old)
     with suppress(OSError):
