@@ -222,6 +222,19 @@ def test_a_checkpoint_removes_nothing_but_what_the_hook_writes(tmp_path, toy_con
     assert sorted(path.name for path in work_dir.glob('*.pth')) == ['iter_1.pth', 'iter_3.pth', 'notes.pth']
 
 
+def test_epochs_of_another_length_are_refused(tmp_path, toy_config):
+    cfg = toy_config(steps=2, width=4)
+    cfg.default_hooks.checkpoint.interval = 1
+    launch.train(cfg)
+    saved, path = load_checkpoint(Path(cfg.work_dir) / 'iter_2.pth'), tmp_path / 'other.pth'
+    saved['place']['steps'] += 1
+    torch.save(saved, path)
+    again = toy_config(steps=2, width=4)
+    again.resume, again.load_from = True, str(path)
+    with pytest.raises(UserError, match='was made with epochs of .* iterations and this run has'):
+        launch.train(again)
+
+
 @pytest.mark.parametrize('name', ['/abs/{}.pth', '../{}.pth', 'a.pth', '{:999999999}.pth'])
 def test_a_template_that_is_not_a_plain_name_is_refused(name):
     with pytest.raises(UserError, match='is not a plain file name'):

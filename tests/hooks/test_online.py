@@ -1,10 +1,12 @@
 """The probe and the k-NN beside pre-training: what they measure, and that the student does not notice them."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from mmengine.logging import MessageHub
 from torch.utils._pytree import tree_leaves
 
 from mmairl.engine import launch
@@ -45,6 +47,20 @@ def test_a_batch_without_a_label_moves_nothing():
     assert torch.equal(hook.probe.weight, before)
     hook._step(rows * torch.nan, torch.zeros(6, dtype=torch.long), 0.0)  # a batch whose step is left out
     assert torch.equal(hook.probe.weight, before)
+
+
+def test_a_first_batch_without_a_label_of_a_set_that_has_some_builds_the_probe():
+    hook = OnlineProbeHook(classes=3)
+    hook.features = torch.randn(6, 5)
+    labels = torch.full((6,), -1)
+    dataset = SimpleNamespace(labels=torch.tensor([-1, -1, 2]))
+    loader, hub = SimpleNamespace(dataset=dataset), MessageHub('probe')
+    runner = SimpleNamespace(train_dataloader=loader, message_hub=hub, iter=0, max_iters=4)
+    hook.after_train_iter(runner, 0, dict(data_samples=dict(label=labels)))
+    assert hook.probe is not None
+    hook.probe, hook.features, dataset.labels = None, torch.randn(6, 5), labels
+    with pytest.raises(UserError, match='the training set has none'):
+        hook.after_train_iter(runner, 0, dict(data_samples=dict(label=labels)))
 
 
 def test_rates_follow_the_reference():

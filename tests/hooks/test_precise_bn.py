@@ -6,6 +6,7 @@ import pytest
 import torch
 from mmengine.model import BaseDataPreprocessor, BaseModel
 from mmengine.optim import OptimWrapper
+from mmengine.runner import EpochBasedTrainLoop
 from torch import nn
 
 from mmairl.hooks import batchnorm
@@ -47,3 +48,15 @@ def test_statistics_are_the_mean_over_batches_whatever_they_were(norm, monkeypat
     torch.testing.assert_close(model.norm.running_var, variances.mean(dim=0), rtol=1e-12, atol=1e-12)
     assert model.norm.momentum == 0.1
     assert model.norm.weight.grad is None and torch.equal(model.norm.weight, torch.ones(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize('by_epoch, measured', [(True, [5, 11]), (False, [1, 3, 5, 7, 9, 11])])
+def test_it_is_due_where_the_loop_evaluates(by_epoch, measured):
+    """Two epochs of six iterations, of which every epoch, or every second iteration, is evaluated."""
+    loop = EpochBasedTrainLoop.__new__(EpochBasedTrainLoop) if by_epoch else SimpleNamespace()
+    loop.val_interval, loop.dataloader = (1 if by_epoch else 2), range(6)
+    hook, found = PreciseBNHook(), []
+    hook.measure = lambda runner: found.append(runner.iter)
+    for iteration in range(12):
+        hook.after_train_iter(SimpleNamespace(train_loop=loop, val_loop=object(), iter=iteration, max_iters=12))
+    assert found == measured

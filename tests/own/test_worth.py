@@ -1,5 +1,6 @@
 """Whether pre-training pays: the verdict where the truth is planted, bad labels, a second call, and the page."""
 
+import dataclasses
 import re
 import shutil
 from collections import Counter
@@ -7,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torchvision.models import resnet18
 from toy import NARROW
 
 import mmairl
@@ -179,6 +182,27 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
     assert mmairl.worth(images, labels, out, **QUICK).record == found.record
     with pytest.raises(UserError, match='differs in how.seed'):
         mmairl.worth(images, labels, out, seed=1, **QUICK)
+
+
+def test_starts_of_like_names_train_in_folders_of_their_own(images, tmp_path, monkeypatch):
+    folders = []
+    monkeypatch.setattr(module, 'pretrain', lambda method, data, folder, *_, **__: folders.append(folder))
+    task = read_task(images, tmp_path / 'labels.csv', None, None, 0)
+    starts = dict.fromkeys(('run-1.pth', 'run_1.pth'), 'x')
+    comparison = module.Comparison(task, tmp_path / 'out', starts, 'mocov2plus', 0, None, 0, {})
+    for name in starts:
+        comparison.trained(f'{module.OWN} from {name}', module.Plan({}, 16, 1, {}))
+    assert len(set(folders)) == 2
+    other = dataclasses.replace(comparison, starts={}, task=dataclasses.replace(task, unlabelled=task.unlabelled[1:]))
+    assert other.identity() != dataclasses.replace(comparison, starts={}).identity()
+
+
+def test_weights_of_rgb_give_features_of_other_channels(tmp_path):
+    state = {key: value for key, value in resnet18().state_dict().items() if not key.startswith('fc.')}
+    torch.save(state, tmp_path / 'a.pth')
+    module.register()
+    network, normal, _ = module.network(tmp_path / 'a.pth', 5)
+    assert len(normal['mean']) == 5 and network(torch.randn(2, 5, 32, 32))[-1].shape[1] == 512
 
 
 def test_a_budget_chooses_the_largest_crops_that_leave_time_to_learn(images, tmp_path, monkeypatch):

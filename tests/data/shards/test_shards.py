@@ -80,6 +80,15 @@ def by_pyarrow(folder: Path, kind: str) -> str:
     return str(folder)
 
 
+def test_an_image_without_a_name_of_a_class_has_no_label(tmp_path):
+    pa = pytest.importorskip('pyarrow', reason='pyarrow is not installed (pip install pyarrow)')
+    import pyarrow.parquet
+
+    table = pa.table(dict(jpg=pa.array(FILES[:3], pa.large_binary()), label=pa.array(['cat', 'dog', None])))
+    pyarrow.parquet.write_table(table, tmp_path / 'a.parquet')
+    assert Shards(tmp_path).labels.tolist() == [0, 1, -1]
+
+
 @pytest.mark.parametrize(
     ('write', 'kind', 'classes'),
     [
