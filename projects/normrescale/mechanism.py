@@ -1,74 +1,84 @@
-"""How far each form of NormRescale changes what a network computes: python projects/normrescale/mechanism.py STUDY_FOLDER
+"""How far NormRescale changes what a network computes: python projects/normrescale/mechanism.py RUNS
 
-Of each seed's LARS-trained network in the folder of a finished worth.yaml: the cosine of its features with those after
-rescaling by SGD's, over test images, with the statistics of batch norm that the form leaves, and with fresh ones.
+For each rescaled row among the runs of a study (its folder `runs`, or `tuned`): the cosine of a network's features with those
+after rescaling, over test images, with the statistics of batch norm that the form leaves, and with fresh ones. `--gains OUT`
+writes another form for gains.yaml: gains and biases rescaled as in the plain form, and kernels left as they are. Batch norm
+follows every kernel, so that it computes what the plain form does, once statistics are measured anew, as fine-tuning does.
 """
 
 import argparse
 import statistics
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from mmengine.config import Config
 from torch import Tensor
 
 from mmairl.analysis.normrescale import normrescale
 from mmairl.configs import load_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.evaluation.backbone import load_backbone, refresh_statistics
+from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.protocol import default_device
+from mmairl.files import read_json
 from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS
 from mmairl.report.table import print_table
 from mmairl.study.derived import last_checkpoint
-from mmairl.weights.read import read_backbone
-
-CONFIG = Path(__file__).parent / 'supervised' / 'lars_shapes.py'
-FORMS = {
-    'plain': dict(),
-    'plain, by channel': dict(per='channel'),
-    'exact': dict(exact=True),
-    'exact, by channel': dict(exact=True, per='channel'),
-}
+from mmairl.study.spec import Rescaled
+from mmairl.study.stored import Asked
+from mmairl.weights.read import Backbone, read_backbone
+from mmairl.weights.write import write_backbone
 
 
 @one_sentence_errors
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('folder', type=Path, help='of the study: work_dirs/studies/worth_small')
-    folder = parser.parse_args().folder
+    parser.add_argument('runs', type=Path, help='of a study: work_dirs/studies/worth_small/runs')
+    parser.add_argument('--gains', type=Path, metavar='OUT', help='where to write it of each network')
+    args = parser.parse_args()
+    folder = args.runs
     register()
-    cfg = load_config(str(CONFIG))
-    how = extraction(cfg, default_device(), 0)
-    images = [batch for batch, *_ in how.images(DATASETS.build(cfg.evaluation.test), 'images')]
-    found = {(form, fresh): [] for form in FORMS for fresh in (False, True)}
-    for lars in sorted((folder / 'runs' / 'lars').glob('seed_*')):
-        sgd = folder / 'runs' / 'sgd' / lars.name
-        if not all((run / 'result.json').is_file() for run in (lars, sgd)):
-            continue
-        backbone = read_backbone(str(last_checkpoint(lars)))
-        anchor = read_backbone(str(last_checkpoint(sgd))).weights
-        own = dict(backbone.weights)
-        before = features(cfg, backbone, images)
-        for form, fresh in found:
-            backbone.weights.update(normrescale(own, anchor, **FORMS[form])[0])
-            after = features(cfg, backbone, images, fresh)
-            found[form, fresh].append(torch.cosine_similarity(before, after).mean().item())
-    if not found['plain', False]:
-        raise UserError(f'{folder} has no finished runs of LARS and SGD; run worth.yaml first, and give its folder')
-    rows = [(form, [spread(found[form, fresh]) for fresh in (False, True)]) for form in FORMS]
-    print_table(('statistics as they were', 'fresh statistics'), rows, 'cosine with the features before', head='form')
+    found = defaultdict(list)
+    for run in sorted(folder.glob('*/seed_*')):
+        made = read_json(run / 'asked.json', Asked).rescaled
+        if made and (run / 'result.json').is_file():
+            found[run.parent.name].append(cosines(run, made))
+            if args.gains and made.anchor and not made.exact and made.per == 'tensor':
+                before, after = (read_backbone(str(last_checkpoint(made_by))) for made_by in (Path(made.of), run))
+                write_backbone(gains_alone(before, after), args.gains / run.parent.name / f'{run.name}.pth')
+    if not found:
+        raise UserError(f'{folder} has no finished run of a rescaled row; give the folder `runs` or `tuned` of a study')
+    rows = [(name, [spread(values) for values in zip(*pairs)]) for name, pairs in found.items()]
+    print_table(('statistics as they were', 'fresh statistics'), rows, 'cosine with the features before', head='row')
 
 
-def features(cfg, backbone, images: list[Tensor], fresh: bool = False) -> Tensor:
-    """Return the features of all images, with batch norm's statistics measured on them before where they are `fresh`."""
+def cosines(run: Path, made: Rescaled) -> list[float]:
+    """Return how alike features are before and after, with statistics as they were, and with those of the study's run."""
+    cfg = load_config(str(run / 'asked' / 'config.yaml'))
+    before = read_backbone(str(last_checkpoint(Path(made.of))))
+    anchor = made.anchor and read_backbone(str(last_checkpoint(Path(made.anchor)))).weights
+    weights, _ = normrescale(before.weights, anchor, made.constant, made.per, exact=made.exact)
+    fresh = read_backbone(str(last_checkpoint(run)))
+    own, *others = (features(cfg, network) for network in (before, replace(before, weights=weights), fresh))
+    return [torch.cosine_similarity(own, other).mean().item() for other in others]
+
+
+def gains_alone(before: Backbone, after: Backbone) -> Backbone:
+    """Return the rescaled network with its kernels as they were before."""
+    kernels = {name: weight for name, weight in before.weights.items() if weight.ndim > 1}
+    return replace(after, weights={**after.weights, **kernels})
+
+
+def features(cfg: Config, backbone: Backbone) -> Tensor:
     network = load_backbone(cfg, backbone)
-    if fresh:
-        refresh_statistics(network, iter(images))
     network.eval()
+    images = extraction(cfg, default_device(), 0).images(DATASETS.build(cfg.evaluation.test), 'images')
     with torch.inference_mode():
-        return torch.cat([pooled(network(batch)) for batch in images])
+        return torch.cat([pooled(network(batch)) for batch, *_ in images])
 
 
 def spread(values: list[float]) -> str:

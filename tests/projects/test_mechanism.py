@@ -1,0 +1,28 @@
+"""The parts of NormRescale apart: with rescaled gains and biases alone a network computes what the plain form does."""
+
+import torch
+
+from mmairl.analysis.normrescale import normrescale
+from mmairl.registry import MODELS
+from mmairl.weights.read import Backbone
+from projects.normrescale.mechanism import gains_alone
+
+
+def test_gains_alone_compute_what_the_plain_form_does_with_kernels_of_their_own_length():
+    torch.manual_seed(0)
+    network = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8)).double()
+    own = {name: value * 5 if value.is_floating_point() else value for name, value in network.state_dict().items()}
+    anchor = {name: torch.rand_like(value) if value.is_floating_point() else value for name, value in own.items()}
+    plain, _ = normrescale(own, anchor)
+    before, after = (Backbone(weights, '', 'mmairl', 'student') for weights in (own, {**own, **plain}))
+    alone = gains_alone(before, after).weights
+    images = torch.randn(8, 3, 64, 64, dtype=torch.float64)
+
+    def features(weights):
+        network.load_state_dict(weights)
+        return network(images)[-1]  # in training mode: with the batch's own statistics
+
+    kernel = 'conv1.weight'
+    assert torch.equal(alone[kernel], own[kernel]) and not torch.equal(plain[kernel], own[kernel])
+    torch.testing.assert_close(features(alone), features(after.weights), rtol=1e-3, atol=1e-3)
+    assert (features(own) - features(alone)).abs().max() > 0.1
