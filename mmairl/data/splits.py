@@ -178,14 +178,15 @@ def _split_by_group(
     counts = torch.zeros(len(place), of_class.shape[1], dtype=torch.float64).index_add_(0, number, of_class)
     missing, held = fraction * counts.sum(0), torch.zeros(len(place), dtype=torch.bool)
     weight, there = 1 / missing.clamp_min(1), counts > 0
+    left = there.sum(0)  # groups of each class to fit on
 
     def spare(group: int) -> bool:
         """Whether each class of the group has another one to fit on."""
-        return y.ndim == 2 or bool((there & ~held[:, None]).sum(0)[there[group]].gt(1).all())
+        return y.ndim == 2 or bool(left[there[group]].gt(1).all())
 
     for group in torch.randperm(len(place), generator=generator).tolist():
         if (weight * (missing.square() - (missing - counts[group]).square())).sum() > 0 and spare(group):
-            held[group], missing = True, missing - counts[group]
+            held[group], missing, left = True, missing - counts[group], left - there[group].long()
     for label in range(counts.shape[1] if y.ndim == 1 else 0):
         if (there[:, label] & held).any():
             continue
@@ -196,7 +197,8 @@ def _split_by_group(
                 'can be held out so that every class keeps another to fit on; add groups of it, leave the class out, or name '
                 'validation data as evaluation.val'
             )
-        held[min(free, key=lambda group: counts[group].sum())] = True  # the smallest will do
+        smallest = min(free, key=lambda group: counts[group].sum())  # it will do
+        held[smallest], left = True, left - there[smallest].long()
     return (~held[number]).nonzero().flatten(), held[number].nonzero().flatten()
 
 

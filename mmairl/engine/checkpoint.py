@@ -59,9 +59,13 @@ class Start:
 
     def begin(self, work_dir: Path) -> None:
         """Note whose the checkpoints in the work dir are from now on, so that `--resume` never takes an earlier run's."""
-        if is_main_process() and self.run is not None and self.run != run_in(work_dir):
+        if not is_main_process():
+            return
+        if self.run is not None and self.run != run_in(work_dir):
             (work_dir / 'last_checkpoint').unlink(missing_ok=True)
             write_text(work_dir / RUN, self.run)
+        if self.resume:  # a later one, which this run has turned back from, is the newest no more
+            write_text(work_dir / 'last_checkpoint', self.path)
 
 
 def choose_start(cfg: Config) -> Start:

@@ -82,7 +82,7 @@ def read_task(
     parts = split_by_class(torch.from_numpy(y), seed, TEST, told if groups else None)
     pool, test = (part.sort().values.numpy() for part in parts)
     number = np.unique(told, return_inverse=True)[1]
-    require_several(y, pool, number)
+    require_several(y, pool, test, number)
     tested = {told[place] for place in test}
     kept = [name for name in names if own[name] not in tested]
     if len(kept) < FEWEST:
@@ -93,8 +93,10 @@ def read_task(
     return Task(Path(images).resolve(), names, labelled, y, classes, pool, test, kept, channels, number)
 
 
-def require_several(y: np.ndarray, pool: np.ndarray, groups: np.ndarray) -> None:
-    """Refuse a pool of which no class has two groups: how much it matters which they are could not be told."""
+def require_several(y: np.ndarray, pool: np.ndarray, test: np.ndarray, groups: np.ndarray) -> None:
+    """Refuse a pool of which no class has two groups, and a test of one: how much it matters which they are is not told."""
+    if len(set(groups[test])) < 2:
+        raise UserError('a single image, or group, is to test on, and nothing tells how others would do; label more')
     if max(len(set(groups[pool[y[pool] == label]])) for label in set(y[pool])) < 2:
         raise UserError(
             'of each class a single image, or group, is to learn from, and nothing tells how others would do; label more'
@@ -122,9 +124,10 @@ def lay_out(task: Task, folder: Path) -> None:
     """Fill a folder with links to the images of the own pre-training."""
     for name in task.unlabelled:
         link = folder / name
-        if not link.is_symlink() or os.readlink(link) != str(task.root / name):  # the images may have been moved
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.unlink(missing_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if link.is_symlink() and os.readlink(link) != str(task.root / name):  # the images have been moved
+            link.unlink()
+        if not link.is_symlink():
             link.symlink_to(task.root / name)
 
 
@@ -139,11 +142,12 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, A
             raise UserError(
                 f"too few images of class '{printable(name)}' can be read; mend them, or leave the class out"
             )
-    require_several(task.y, pool, task.groups)
     sets = [task.dataset([[]], places) for places in (pool, test)]
     alike = look_alikes(*sets, workers)
     if len(alike) == len(test):
         raise UserError(f'each test image below {task.root} looks like one to learn from; take copies out')
+    unlike = np.delete(test, [*alike])
+    require_several(task.y, pool, unlike, task.groups)
     unreadable = [printable(task.labelled[place]) for place in np.flatnonzero(~fine)]
     left_out = dict(look_alikes=len(alike), pairs=pictures(*sets, alike.items()), unreadable=unreadable)
-    return replace(task, pool=pool, test=np.delete(test, [*alike])), left_out
+    return replace(task, pool=pool, test=unlike), left_out

@@ -253,9 +253,10 @@ def worth(
     """
     register()
     task, out = read_task(images, labels, channels, groups, seed, column), Path(out)
-    if out.resolve().is_relative_to(task.root):
+    links = (out / 'images').resolve()
+    if links.is_relative_to(task.root) or task.root.is_relative_to(links):
         raise UserError(
-            f'{out} lies inside of {images}, where its links would be images; name another folder (--work-dir)'
+            f'the links of {out}/images would lie among the images of {images}; name another folder (--work-dir)'
         )
     weights = [weights] if isinstance(weights, str | Path) else weights
     starts = dict(zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights)))

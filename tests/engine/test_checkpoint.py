@@ -102,6 +102,16 @@ def test_a_restart_goes_on_from_what_the_first_start_has_saved_and_else_from_the
     assert Path(start.path).name == 'iter_3.pth' and start.resume and start.run == 'a'
 
 
+def test_a_run_that_was_turned_back_goes_on_from_there_before_it_has_saved_anew(folder):
+    for epoch in (1, 2):
+        torch.save(training_checkpoint(run='a'), folder / f'epoch_{epoch}.pth')
+    (folder / 'last_checkpoint').write_text('epoch_2.pth')
+    cfg = dict(work_dir=str(folder), resume=True, load_from=str(folder / 'epoch_1.pth'))
+    choose_start(Config(cfg)).begin(folder)
+    for how in (dict(cfg, resume='again'), dict(work_dir=str(folder), resume='auto')):
+        assert Path(choose_start(Config(how)).path).name == 'epoch_1.pth'
+
+
 def test_a_resume_opens_its_file_once(tmp_path, monkeypatch):
     """From the choice of the file to the first step, in any way that Python opens files."""
     cfg = resuming.config('views_of_the_batch', str(tmp_path), leave_at=5)

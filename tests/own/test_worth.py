@@ -124,8 +124,12 @@ def test_too_few_images_and_one_group_a_class_are_a_sentence_before_anything_is_
         mmairl.worth(images, labels, out, groups=lambda name: str(int(name[:2]) % 2))
     with pytest.raises(UserError, match='of each class a single image, or group, is to learn from'):
         mmairl.worth(images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(4)]), out)
-    with pytest.raises(UserError, match='lies inside of .*name another folder'):
-        mmairl.worth(images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(40)]), images / 'out')
+    table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(40)])
+    for inside in (images / 'out', images.parent):  # whose own links would be in `images`
+        with pytest.raises(UserError, match='would lie among the images of .*name another folder'):
+            mmairl.worth(images, labels, inside)
+    with pytest.raises(UserError, match='a single image, or group, is to test on'):  # three patients
+        mmairl.worth(images, labels, out, groups=lambda name: str(max(1, int(name[:2]) // 10)), seed=2)
     for number in range(40, 80):
         (images / f'{number}.png').unlink()
     with pytest.raises(UserError, match='of the 50 images .* 20 are put aside .* the 30 others .* give 34 more'):
