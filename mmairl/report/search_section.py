@@ -47,7 +47,10 @@ def search_runs(study: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if 'search' not in study:
         return []
     published = [
-        run for row in study['as_published']['rows'] if not (row['untrained'] or row.get('given')) for run in row['runs']
+        run
+        for row in study['as_published']['rows']
+        if not (row['untrained'] or row.get('given'))
+        for run in row['runs']
     ]
     return published + [trial for trials in study['search']['rows'].values() for trial in trials]
 

@@ -80,7 +80,8 @@ def config_of(name: str, depth: int) -> Path:
     """The config of a task for a backbone of this depth; one of evaluate.py is for every depth."""
     task = TASKS[name]
     if task.depths and depth not in task.depths and not task.protocol:
-        raise UserError(f'{name} has configs for ResNet-{task.depths}, not for ResNet-{depth}; leave the task out')
+        known = ', '.join(f'ResNet-{known}' for known in task.depths)
+        raise UserError(f'{name} has configs for {known}, not for ResNet-{depth}; leave the task out')
     return home() / 'configs' / f'{task.config.format(depth=depth)}.py'
 
 

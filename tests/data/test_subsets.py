@@ -65,6 +65,8 @@ def test_a_long_tail_keeps_labels_and_a_smaller_imbalance_a_superset():
     assert draws[0] == draws[1] != draws[2]
     assert len(LongTailed(numbered(6), 50)) == 6
     assert torch.bincount(LongTailed(numbered(100, 31, 10), 10).labels).tolist() == [100, 31, 10]
+    with pytest.raises(UserError, match='class c1 has 0 images and LongTailed.imbalance=10 wants 31 of it'):
+        LongTailed(numbered(100, 0, 10), 10)
 
 
 def test_a_sample_of_classes_keeps_all_their_images_and_is_nested():

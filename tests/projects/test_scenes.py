@@ -12,6 +12,7 @@ from PIL import Image
 
 from mmairl.configs import load_config
 from mmairl.data.shapes import KINDS
+from mmairl.errors import UserError
 from mmairl.registry import MODELS
 from mmairl.transfer import run as transfer_run
 from mmairl.transfer.run import Place, prepare, run_task, tune_task
@@ -46,6 +47,8 @@ def test_configs_name_the_kinds_and_the_scenes_are_never_lacking(tmp_path):
         assert tuple(cfg.kinds) == tuple(KINDS) and cfg.labels == ('background', *KINDS)
         assert cfg.optim_wrapper.optimizer.lr == 0.02 and cfg.custom_hooks[0].type == 'mmairl.PreciseBNHook'
         assert not lacking(TASKS[name], tmp_path)
+    with pytest.raises(UserError, match='coco_c4 has configs for ResNet-50, not for ResNet-18; leave the task out'):
+        config_of('coco_c4', 18)
 
 
 @pytest.mark.slow
