@@ -89,7 +89,7 @@ def info_nce(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) -> tup
     The negatives get no gradient: they are keys of earlier steps. Everything runs in float32 or better but for the
     products with the negatives, which autocast may narrow.
 
-    Example:
+    Examples:
         >>> q, k, queue = (torch.nn.functional.normalize(torch.randn(n, 16), dim=1) for n in (8, 8, 100))
         >>> loss, nearer = info_nce(q, k, queue, temperature=0.2)
     """

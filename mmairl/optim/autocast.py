@@ -61,7 +61,7 @@ class AutocastOptimWrapper(AmpOptimWrapper):
     queued behind it. Gradients that are not finite at a finite loss drop the step as well on a CPU, where they are there;
     on a GPU they become zero and the next step reads that they did (`dropped`).
 
-    Example:
+    Examples:
         >>> optimizer = dict(type='SGD', lr=0.12, momentum=0.9, weight_decay=1e-4)
         >>> optim_wrapper = dict(type='AutocastOptimWrapper', optimizer=optimizer, dtype='bfloat16')
     """

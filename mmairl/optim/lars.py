@@ -31,7 +31,7 @@ class LARS(Optimizer):
     All tensors move in one multi-tensor step, which never waits for the device. Of DTensors, which have parts of the
     weights in each process, the norms are those of the whole ones.
 
-    Example:
+    Examples:
         >>> optimizer = LARS(torch.nn.Linear(4, 2).parameters(), lr=4.8, weight_decay=1e-6)
         >>> [(len(group['params']), group['adapt']) for group in optimizer.param_groups]
         [(1, True), (1, False)]

@@ -9,6 +9,6 @@ from mmairl.registry import OPTIMIZERS
 class Muon(TimmMuon):
     """Momentum whose matrices are made orthogonal; a kernel is a matrix of its outputs, and gains and biases take AdamW.
 
-    Example:
+    Examples:
         >>> optimizer = dict(type='Muon', lr=0.02, momentum=0.95, nesterov=True, weight_decay=0.01)
     """

@@ -13,7 +13,7 @@ class WarmUpLR(LinearLR):
 
     mmengine's LinearLR starts from a fraction of that rate, and arrives a step early.
 
-    Example:
+    Examples:
         >>> param_scheduler = [dict(type='WarmUpLR', start=1e-6, end=10), dict(type='CosineAnnealingLR', begin=10)]
     """
 
