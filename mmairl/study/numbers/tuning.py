@@ -45,37 +45,22 @@ class Worth:
     target: float  # the other network, untuned
 
 
-def worth(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]], draws: int = 2000) -> Worth:
+def worth(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]]) -> Worth:
     """Return how many trials beside the recipe's own `tuned` wants to be as good as `untuned` at the recipe's.
 
     Both have an entry for each seed, in which the halves of held-out images have a score: of each trial, the recipe's
-    own first, and of the one run. One half chooses and the other reports, both ways. The interval resamples the seeds
-    and, within each, the order in which a search comes to the trials.
+    own first, and of the one run. One half chooses and the other reports, both ways. Seeds, which search at places of their
+    own, are the unit of the interval: it has all numbers of trials at which the paired t-test can tell nothing.
     """
-    trials, target = np.array(tuned, float), np.array(untuned, float)  # (S, T, 2), (S, 2)
-    seeds, count = trials.shape[:2]
+    trials, target = np.array(tuned, float), np.array(untuned, float).mean(1)  # (S, T, 2), (S,)
     halves = ((0, 1), (1, 0))
-    mean = np.mean([best_of(search[0, a], search[1:, a], search[:, b]) for search in trials for a, b in halves], axis=0)
-    random, wanted = np.random.default_rng(0), []
-    for _ in range(draws):
-        drawn = random.integers(seeds, size=seeds)
-        orders = [np.append(0, 1 + random.permutation(count - 1)) for _ in drawn]
-        paths = [_path(trials[seed][order], a, b) for seed, order in zip(drawn, orders) for a, b in halves]
-        wanted.append(_first(np.mean(paths, axis=0) >= target[drawn].mean()))
-    low, high = np.quantile(wanted, [0.025, 0.975], method='closest_observation')
-    ends = (None if end == count else int(end) for end in (_first(mean >= target.mean()), low, high))
-    return Worth(*ends, count - 1, tuple(mean), float(target.mean()))
-
-
-def _path(trials: np.ndarray, choose: int, report: int) -> np.ndarray:
-    """Return what the best so far by one half scores on the other, as a search goes on."""
-    best = np.maximum.accumulate(trials[:, choose])
-    first = [int(np.argmax(trials[:, choose] == score)) for score in best]
-    return trials[first, report]
-
-
-def _first(reached: np.ndarray) -> int:
-    return int(np.argmax(reached)) if reached.any() else len(reached)
+    curves = np.array([[best_of(one[0, a], one[1:, a], one[:, b]) for a, b in halves] for one in trials]).mean(1).T
+    reached = []
+    for estimate, error, freedom in zip(*paired(curves, target)):
+        _, low, high = interval(float(estimate), float(error), float(freedom)).values()
+        reached.append((estimate >= 0, high is None or high >= 0, low is not None and low >= 0))
+    first = (told.index(True) if True in told else None for told in zip(*reached))
+    return Worth(*first, len(curves) - 1, tuple(curves.mean(1)), float(target.mean()))
 
 
 def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:

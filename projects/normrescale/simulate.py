@@ -1,0 +1,70 @@
+"""How often the interval of the worth in trials holds the true one: python -m projects.normrescale.simulate.
+
+A network fine-tunes to a height at its best rate and falls off on both sides; the rescaled one is measured at the recipe's.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mmairl.report.table import print_table
+from mmairl.study.numbers.tuning import Worth, worth
+
+STUDIES, MANY = 1000, 4000  # of each case, and networks that tell the truth
+TRIALS, SEEDS = 5, (3, 5, 10)
+RATES = np.log([1 / 100, 10])  # of the trials, beside the recipe's
+CHANCE, RUN, HALF = 8.3, 1.0, 1.5  # points: of guessing; standard deviations of a run, and of half of the images
+CASES = {  # of the network as it is the height, its deviation over seeds, the best rate and its deviation; the gain
+    'as good': (30, 3, 0, 0.5, 0),
+    'a lower rate does it': (30, 3, -1.5, 0.7, -0.5),
+    'a search does some': (30, 3, -2, 0.7, 2),
+    'no rate does it': (30, 3, 0, 0.5, 4),
+    'seeds differ much': (20, 7, -1, 1, 0),
+}
+
+
+def networks(
+    random: np.random.Generator, many: int, trials: int, height: float, spread: float, best: float, wide: float
+) -> np.ndarray:
+    """Return scores (networks, trials, halves); the first trial is the recipe's own."""
+    places = np.c_[np.zeros(many), random.uniform(*RATES, (many, trials - 1))]
+    top, peak = height + spread * random.normal(size=(many, 1)), best + wide * random.normal(size=(many, 1))
+    score = np.maximum(CHANCE, top - (places - peak) ** 2) + RUN * random.normal(size=places.shape)
+    return score[..., None] + HALF * random.normal(size=(*places.shape, 2))
+
+
+def study(random: np.random.Generator, case: str, seeds: int) -> Worth:
+    """Return the worth that a study of so many seeds finds."""
+    height, spread, best, wide, gain = CASES[case]
+    rescaled = networks(random, seeds, 1, height + gain, spread, 0, wide)[:, 0]
+    return worth(networks(random, seeds, TRIALS, height, spread, best, wide), rescaled)
+
+
+def holds(found: Worth, truth: Worth) -> bool:
+    """Whether the true number of trials is in the interval; None is more than all."""
+    low, true, high = (found.most + 1 if end is None else end for end in (found.low, truth.trials, found.high))
+    return low <= true <= high
+
+
+def coverage(case: str, seeds: int, studies: int = STUDIES) -> Mapping[str, float]:
+    """Return the share of studies whose interval holds the truth, and of those that it leaves one answer."""
+    random = np.random.default_rng(0)
+    truth, found = study(random, case, MANY), [study(random, case, seeds) for _ in range(studies)]
+    return dict(
+        holds=np.mean([holds(one, truth) for one in found]), decided=np.mean([one.low == one.high for one in found])
+    )
+
+
+def main() -> None:
+    rows = []
+    for case in CASES:
+        told = [coverage(case, seeds) for seeds in SEEDS]
+        truth = study(np.random.default_rng(0), case, MANY).trials
+        shares = [f'{100 * one[part]:.1f} %' for part in ('holds', 'decided') for one in told]
+        rows.append((case, [f'more than {TRIALS - 1}' if truth is None else str(truth), *shares]))
+    columns = [f'{part}, {seeds} seeds' for part in ('holds', 'decided') for seeds in SEEDS]
+    print_table(['truth', *columns], rows)
+
+
+if __name__ == '__main__':
+    main()
