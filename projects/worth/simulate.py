@@ -4,10 +4,24 @@ Four classes are clouds around four points; how far these are apart is how good 
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from mmairl.own.few_labels import Verdict, class_weights, draw, judged, prepared, recognised_by_draw
+from mmairl.own.few_labels import (
+    Right,
+    Verdict,
+    class_weights,
+    draw,
+    judged,
+    needed,
+    prepared,
+    recognised_by_draw,
+    resampled,
+    saved,
+)
 from mmairl.report.table import print_table
 
 STUDIES = 1000
@@ -23,24 +37,61 @@ CASES = {  # distances of the own pre-trainings, and of the rest; labels, and im
     'own better': ((3.0,), (2.0, 0.0)),
     'own worse': ((1.0,), (2.0, 0.0)),
 }
+CURVES = {
+    '160 labels': ((2.6,), (2.0,)),
+    '40 labels': ((2.6,), (2.0,), 40),
+    '20 patients of 8 images': ((2.6,), (2.0,), 160, 8),
+}
 
 
-def verdict(
-    seed: int, own: tuple[float, ...], rest: tuple[float, ...], labels: int = 160, together: int = 1
-) -> Verdict:
-    """Return the verdict of a study with so many labelled images, half of them for the test, in groups of so many."""
+@dataclass(frozen=True)
+class Simulated:
+    """What the candidates of a study recognise: see mmairl.own.few_labels."""
+
+    right: Right
+    own: Sequence[str]
+    labels: np.ndarray
+    weight: np.ndarray
+    groups: np.ndarray  # of the test images
+
+
+def study(
+    seed: int, own: tuple[float, ...], rest: tuple[float, ...], labels: int = 160, together: int = 1, last: int = 0
+) -> Simulated:
+    """Return a study with so many labelled images, half of them for the test, in groups of so many; at its last points."""
     random, groups = np.random.default_rng(seed), np.arange(labels) // together
     y = groups % 4
     pool, test = np.arange(labels // 2), np.arange(labels // 2, labels)
-    # Half of the labels and all: at which a verdict looks.
-    points, right = dict([*draw(y, pool, seed, groups=groups).items()][-2:]), {}
+    points, right = dict([*draw(y, pool, seed, groups=groups).items()][-last:]), {}
     for name, distance in zip([*OWN[: len(own)], *map(str, rest)], [*own, *rest]):
         x = distance * np.eye(8)[y] + random.normal(size=(labels, 8))
         if together > 1:  # and as far apart from other groups as images are
             x += random.normal(size=(labels, 8))[groups]
         x = prepared(x, pool)
         right[f'{name} {len(right)}' if name not in OWN else name] = recognised_by_draw(x, y, points, test)
-    return judged(right, class_weights(y[test]), OWN[: len(own)], labels, groups[test])
+    return Simulated(right, OWN[: len(own)], np.array([*points]), class_weights(y[test]), groups[test])
+
+
+def verdict(
+    seed: int, own: tuple[float, ...], rest: tuple[float, ...], labels: int = 160, together: int = 1
+) -> Verdict:
+    """Return the verdict of a study, which looks at half of the labels and at all."""
+    found = study(seed, own, rest, labels, together, last=2)
+    return judged(found.right, found.weight, found.own, labels, found.groups)
+
+
+def bands(*case: Any, studies: int = 200) -> tuple[np.ndarray, float]:
+    """Return how often the bands of the curves hold the truth (candidates, points), and the interval of labels saved."""
+    found = [study(seed, *case) for seed in range(studies)]
+    means = [np.array([100 * (hits * one.weight).mean((1, 2)) for hits in one.right.values()]) for one in found]
+    truth, held, kept = np.mean(means, 0), [], []
+    for seed, (one, mean) in enumerate(zip(found, means)):
+        samples = resampled(one.right, one.weight, seed, one.groups)
+        low, high = np.percentile(samples, [2.5, 97.5], axis=0)
+        held.append((low <= truth) & (truth <= high))
+        few, _, least, most = saved(mean, samples, one.labels, 0, 1)
+        kept.append(least <= needed(truth[1], one.labels, truth[0][one.labels.tolist().index(few)]) <= most)
+    return np.mean(held, 0), float(np.mean(kept))
 
 
 def main() -> None:
@@ -51,6 +102,11 @@ def main() -> None:
         shares = [f'{100 * count[word] / STUDIES:.1f}' for word in ('pays', 'keep', 'undecided')]
         rows.append((name, [f'{gain:+.1f}', *shares]))
     print_table(['mean gain', 'pays, %', 'keep, %', 'undecided, %'], rows, head='truth')
+    rows = []
+    for name, case in CURVES.items():
+        held, kept = bands(*case)
+        rows.append((name, [f'{100 * held.min():.0f} to {100 * held.max():.0f}', f'{100 * kept:.0f}']))
+    print_table(['bands hold, %', 'labels saved, %'], rows, head='2.6 beside 2.0')
 
 
 if __name__ == '__main__':

@@ -21,7 +21,7 @@ from mmairl.evaluation.features import Extraction
 from mmairl.own import few_labels
 from mmairl.own import worth as module
 from mmairl.own.task import lay_out, read_task
-from projects.worth.simulate import verdict
+from projects.worth.simulate import bands, verdict
 
 QUICK = dict(size=16, batch=32, workers=0, epochs=1, options=NARROW)
 
@@ -47,6 +47,11 @@ def test_undecided_names_the_labels_that_tell():
     wanted = np.median([one.more for one in found if one.word == 'undecided'])
     more = Counter(verdict(seed, (2.3,), (2.0,), labels=4 * ((160 + int(wanted)) // 4)).word for seed in range(20))
     assert more['pays'] + more['keep'] >= 10 > 20 * np.mean([one.word != 'undecided' for one in found]), (wanted, more)
+
+
+def test_the_bands_of_the_curves_and_the_labels_saved_hold_the_truth():
+    held, kept = bands((2.6,), (2.0,), studies=40)
+    assert held.min() > 0.8 and kept > 0.9
 
 
 def test_the_classifier_is_the_one_that_scikit_learn_fits():
