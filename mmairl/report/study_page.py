@@ -41,7 +41,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         labels={metric['key']: metric['label'] for metric in study['metrics']},
         progress=progress(study),
         unfinished=Counter(run['state'] for run in runs if run['state'] != 'done').most_common(),
-        timed=[run for run in chain(runs, search_runs(study)) if run.get('seconds') is not None],
+        timed=[run for run in chain(runs, search_runs(study)) if run.get('seconds') and not run.get('made')],
         words=WORDS,
         legend=LEGEND,
         kinds=[(kind, len(list(part))) for kind, part in groupby(column.kind for column in heads)],

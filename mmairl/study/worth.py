@@ -16,7 +16,7 @@ from mmairl.study.numbers.tuning import worth
 from mmairl.study.runs import Run
 from mmairl.study.search import own_value
 from mmairl.study.spec import Row, Study
-from mmairl.weights.norms import predicted_times
+from mmairl.weights.norms import predicted_times, typical_gain, typical_growth
 from mmairl.weights.read import read_backbone
 
 RATE = 'optim_wrapper.optimizer.lr'
@@ -64,13 +64,13 @@ def _pair(row: Row, kept: Mapping[str, Mapping[int, Tried]]) -> dict[str, Any]:
     if not (seeds := sorted(old.keys() & new.keys())):
         return {}
     value = worth([old[seed].halves for seed in seeds], [new[seed].halves[0] for seed in seeds])
-    best = geometric_mean([old[seed].best for seed in seeds])
-    pair = dict(
-        asdict(value), row=row.name, of=row.rescaled.of, seeds=len(seeds), rate=old[seeds[0]].rates[0], best=best
-    )
+    bests, rate = [old[seed].best for seed in seeds], old[seeds[0]].rates[0]
+    pair = dict(asdict(value), row=row.name, of=row.rescaled.of, seeds=len(seeds), rate=rate, bests=bests)
+    pair.update(best=geometric_mean(bests), norms=_norms(old, seeds))
     usual = kept.get(row.rescaled.anchor, {})
     if not usual.keys() >= set(seeds):
         return pair
+    pair['anchor_norms'] = _norms(usual, seeds)
     times = [predicted_times(old[seed].weights, usual[seed].weights) for seed in seeds]
     for way in times[0]:
         rates = [old[seed].rates[0] * factors[way] for seed, factors in zip(seeds, times)]
@@ -79,6 +79,13 @@ def _pair(row: Row, kept: Mapping[str, Mapping[int, Tried]]) -> dict[str, Any]:
             times=geometric_mean(factors[way] for factors in times), rate=geometric_mean(rates), score=there
         )
     return pair
+
+
+def _norms(row: Mapping[int, Tried], seeds: Sequence[int]) -> dict[str, float]:
+    """Return how long 3x3 kernels are beside their start, and how large gains, where the network has these."""
+    measured = dict(kernels=typical_growth, gains=typical_gain)
+    found = {name: [measure(row[seed].weights) for seed in seeds] for name, measure in measured.items()}
+    return {name: geometric_mean(values) for name, values in found.items() if all(values)}
 
 
 def _mean_line(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:

@@ -219,6 +219,7 @@ def test_any_page_is_safe_and_for_everybody(page_of, open_page, kind):
     assert page.locator('img[src=x]').count() == 0 and page.locator('script:not([type])').count() == 1
     if kind not in ('study', 'three rows', 'health', 'views', 'cka'):  # which have no such name, or cut it short
         assert TURNED in page.inner_text('main') and '{{ 7 * 7 }}' in page.inner_text('main')
+    assert page.locator('.names span').count() > 1 or kind != 'norms', 'a wide chart names its lines'
     for _ in range(10):
         page.keyboard.press('Tab')
         told = page.evaluate(

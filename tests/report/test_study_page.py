@@ -391,3 +391,22 @@ def test_cost_and_noise_stand_on_the_page_and_what_is_not_known_is_blank(page):
     assert 'dear cheap 2.5 PFLOP 55.0 51.0 +4.0 +1.0 to +7.0' in text and 'No checkpoints' not in text
     rows['dear']['flops'], rows['same'], found['cost']['equal'] = 2.5e15, rows['cheap'], {'k-nn': []}
     assert 'All rows cost the same within 1 %' in text_of(page(found))
+
+
+def test_the_worth_of_rescaling_comes_first_and_what_was_made_from_it_is_no_training(page):
+    found = tiny(SGD=(50.0, 52.0), LARS=(60.0, 61.0), rescaled=(60.0, 62.0))
+    for one in found['rows'][2]['runs']:
+        one['made'] = dict(of='LARS')
+    pair = dict(
+        row='rescaled', of='LARS', seeds=2, trials=None, low=0, high=None, most=4, curve=[20.0, 22.0], target=30.0,
+        rate=0.03, best=0.01, bests=[0.005, 0.02], norms=dict(kernels=6.0), anchor_norms=dict(kernels=0.3),
+        kernels=dict(times=400.0, rate=12.0, score=None),
+    )  # fmt: skip
+    lines = {name: [[0.01, 20.0], [0.1, 22.0]] for name in ('SGD', 'LARS', 'rescaled')}
+    text = text_of(page({**found, 'worth': dict(finetune=dict(pairs=[pair], lines=lines))}))
+    assert text.index('What NormRescale is worth') < text.index('Every row and what it changes')
+    assert 'LARS rescaled 20.0 22.0 30.0 more than 4 0 to more than 4 2' in text
+    assert 'LARS 6 (0.3) — 0.03 0.01 (0.005 to 0.02) 12 outside — —' in text and 'training in all, 4 runs' in text
+    text = text_of(page({**found, 'worth': dict(finetune=dict(pairs=[], lines=lines))}))
+    assert text.index('The rates of fine-tuning') > text.index('Every row and what it changes')
+    assert 'NormRescale is worth' not in text

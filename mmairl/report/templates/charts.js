@@ -259,6 +259,11 @@ for (const chart of curves) {
     button('PNG', `Copy the chart ${title} as PNG`, async from => { if (chart.stale) draw(chart); give(from, await picture(chart, shown()), 'chart.png'); }),
     button('CSV', `Copy the numbers of the chart ${title} as CSV`, from => give(from, FORMATS.CSV([['line', unitOf(chart), title], ...rows()]), 'chart.csv')))));
   frame.append(chart.tip);
+  if (frame.classList.contains('wide') && series.length > 1 && series.length <= 12) frame.append(make('div', { class: 'names' }, ...series.map(({ name }) => {
+    const sign = swatch(colourOf(chart, name));
+    if (place(chart, name) >= 6) Object.assign(sign.style, { border: `2px dotted ${sign.style.background}`, background: 'none' }); // a dashed line
+    return make('span', {}, sign, name);
+  })));
   set(frame, { tabindex: 0, role: 'group', 'aria-label': `${title}; the arrow keys read its values` });
   frame.addEventListener('keydown', event => { if (event.target === frame && walk(chart, event.key)) event.preventDefault(); });
   markers.push(name => {
