@@ -93,9 +93,9 @@ def advise(args: argparse.Namespace) -> None:
     if args.anchor:
         times = predicted_times(weights, read_backbone(args.anchor, args.anchor_part).weights)
         if 'gains' in times:
-            lower = args.rate * times['gains']
+            rate = args.rate * times['gains']
             print(
-                f'if {args.rate:g} suits {args.anchor}, the gains predict {lower:.2g} for this one: search from there up'
+                f'if {args.rate:g} suits {args.anchor}, the gains predict {rate:.2g} for this one: search on both sides'
             )
         else:
             print('no rate is predicted, for this one or the anchor has no gains of batch norm')
