@@ -25,7 +25,6 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
 from mmairl.files import output, replacing
-from mmairl.weights.formats import backbone_of
 from mmairl.weights.read import Backbone, input_of, read_backbone
 
 Images = str | Path | Sequence[str | Path | Image.Image | np.ndarray]
@@ -53,7 +52,7 @@ def embed(
             arrays H x W x C.
         part: 'student' or 'teacher'.
         size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
-        config: the config of a network of another kind, or of a ViT whose heads have not 64 dimensions.
+        config: the config of a network of another kind, or of a ViT with other heads than a warning says.
         batch: images at a time.
         workers: processes that load images.
         device: by default the GPU, where there is one.
@@ -125,7 +124,7 @@ def network_of(
     trained = input_of(backbone.settings)
     normal, channels = dict(mean=trained.mean, std=trained.std), trained.channels
     if config is None:
-        cfg = Config(dict(model=dict(backbone=backbone_of(backbone.weights, str(checkpoint)))))
+        cfg = Config(dict(model=dict(backbone=backbone.network)))
         channels = channels or cfg.model.backbone.get('in_channels')
     else:
         cfg = load_config(config)

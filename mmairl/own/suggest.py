@@ -19,7 +19,6 @@ from mmairl.data.views import ViewDataset, to_unit
 from mmairl.errors import UserError, closest
 from mmairl.files import write_text
 from mmairl.machine import cores
-from mmairl.weights.formats import backbone_of
 from mmairl.weights.load import is_released
 from mmairl.weights.read import read_backbone
 
@@ -154,7 +153,7 @@ def begun_anew(base: Config, batch: int) -> dict[str, Any]:
 def begun_from(weights: str | Path, base: Config, batch: int) -> dict[str, Any]:
     """Return the network that a checkpoint holds, begun from it, and an optimizer with a lower rate."""
     read, kind = read_backbone(weights), base.optim_wrapper.optimizer.type
-    backbone, rate = backbone_of(read.weights, read.path), base.optim_wrapper.optimizer.lr / base.total_batch_size
+    backbone, rate = read.network, base.optim_wrapper.optimizer.lr / base.total_batch_size
     file, optimizer = str(weights) if is_released(weights) else str(Path(weights).absolute()), {}
     backbone['init_cfg'] = dict(type='PretrainedBackbone', checkpoint=file)
     if backbone['type'] == 'ResNet':

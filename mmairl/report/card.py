@@ -7,7 +7,6 @@ from mmairl.evaluation.identity import weights_identity
 from mmairl.files import write_text
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.page import fill
-from mmairl.weights.formats import backbone_of
 from mmairl.weights.load import is_released
 from mmairl.weights.read import Backbone, input_of
 
@@ -32,7 +31,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
     if not free:
         raise UserError(f'{names[1]} is not the card of {weights.name}; move it, or give the weights another name')
     try:
-        network = backbone_of(backbone.weights, backbone.path)
+        network = backbone.network
     except UserError:  # of another kind
         network = {}
     trained = input_of(backbone.settings)

@@ -23,7 +23,6 @@ from mmairl.study.measure import require_known
 from mmairl.study.runs import lay_out
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
-from mmairl.weights.formats import backbone_of
 from mmairl.weights.read import read_backbone
 
 AS_IT_IS = Scale(text='as given', rate=1, rate_source='nothing is trained', images=1, floor=('random',))
@@ -122,6 +121,6 @@ def config_of(
     if config is not None:
         cfg.model = load_config(config).model
     else:
-        backbone = backbone_of(read_backbone(checkpoint).weights, checkpoint)
+        backbone = read_backbone(checkpoint).network
         cfg.model.backbone = {**(cfg.model.backbone if 'depth' in backbone else {}), **backbone}
     return cfg

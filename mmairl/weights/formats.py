@@ -4,15 +4,17 @@ Where student and teacher are, and how the tensors are named, is a project's for
 ResNets and mmpretrain's for ViTs.
 """
 
+import logging
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
+from mmengine.logging import print_log
 from torch import Tensor
 
-from mmairl.errors import UserError
+from mmairl.errors import UserError, printable
 
 # What a checkpoint wraps its weights in, from the outside in.
 ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_state', 'network')
@@ -225,11 +227,26 @@ DEPTHS = {
 }
 
 
-def backbone_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> dict:
-    """The `backbone=` of a config that these weights fit: a ResNet, or a ViT with a class token."""
+# The heads of released ViTs, to the width. MoCo v3's of 384 has 12.
+HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
+
+
+def backbone_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint', heads: int | None = None) -> dict:
+    """The `backbone=` of a config that these weights fit: a ResNet, or a ViT with a class token and so many `heads`."""
     if 'vit.cls_token' in weights:
-        return dinov3_of(weights)
-    return vit_of(weights, path) if 'cls_token' in weights else resnet_of(weights, path)
+        return dinov3_of(weights, heads)
+    return vit_of(weights, path, heads) if 'cls_token' in weights else resnet_of(weights, path)
+
+
+def usual_heads(places: Tensor, tokens: int, path: str) -> int:
+    """The heads of a ViT that does not tell them, from its table of positions; a warning unless all released ones have them."""
+    width = places.shape[2]
+    moco = width == 384 and set(places[0, tokens].tolist()) == {0, 1}  # its table of sines, which others learn
+    heads = 12 if moco else HEADS.get(width, max(1, width // 64))
+    if moco or width not in HEADS:
+        said = f'{path} does not tell the heads of its ViT: {heads} of {width // heads} dimensions are taken'
+        print_log(f'{printable(said)}; give a config if it has others', logger='current', level=logging.WARNING)
+    return heads
 
 
 def in_channels(channels: int) -> dict[str, int]:
@@ -237,14 +254,14 @@ def in_channels(channels: int) -> dict[str, int]:
     return {} if channels == 3 else dict(in_channels=channels)
 
 
-def dinov3_of(weights: Mapping[str, Tensor]) -> dict:
+def dinov3_of(weights: Mapping[str, Tensor], heads: int | None = None) -> dict:
     """The `backbone=` of DINOv3's ViT. Heads have 64 dimensions, and 128 in the one of 7 billion weights."""
     width, channels, patch, _ = weights['vit.patch_embed.proj.weight'].shape
     return dict(
         type='RotaryVisionTransformer',
         embed_dims=width,
         num_layers=1 + max(int(key.split('.')[2]) for key in weights if key.startswith('vit.blocks.')),
-        num_heads=max(1, width // (128 if width == 4096 else 64)),
+        num_heads=heads or max(1, width // (128 if width == 4096 else 64)),
         feedforward_channels=weights['vit.blocks.0.mlp.fc2.weight'].shape[1],
         registers=weights['vit.reg_token'].shape[1],
         patch_size=patch,
@@ -254,8 +271,7 @@ def dinov3_of(weights: Mapping[str, Tensor]) -> dict:
     )
 
 
-def vit_of(weights: Mapping[str, Tensor], path: str) -> dict:
-    """A ViT's `backbone=`. Heads have 64 dimensions, as all of DINO's, DINOv2's and DeiT's: weights do not tell."""
+def vit_of(weights: Mapping[str, Tensor], path: str, heads: int | None = None) -> dict:
     if 'pos_embed' not in weights:
         raise UserError(
             f"{path} holds a ViT without a table of positions, and not by the names of timm's or Hugging Face's DINOv3; give "
@@ -267,7 +283,8 @@ def vit_of(weights: Mapping[str, Tensor], path: str) -> dict:
         weights['layers.0.ffn.w3.weight'].shape[1] * 3 // 2 if gated else len(weights['layers.0.ffn.layers.0.0.bias'])
     )
     layers = 1 + max(int(key.split('.')[1]) for key in weights if key.startswith('layers.'))
-    arch = dict(embed_dims=width, num_layers=layers, num_heads=max(1, width // 64), feedforward_channels=inner)
+    heads = heads or usual_heads(weights['pos_embed'], tokens, path)
+    arch = dict(embed_dims=width, num_layers=layers, num_heads=heads, feedforward_channels=inner)
     return dict(
         type='VisionTransformer',
         arch=arch,

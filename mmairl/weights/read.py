@@ -2,6 +2,7 @@
 
 import ast
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from mmairl.weights.formats import (
     ENVELOPES,
     NESTED,
     WRAPPERS,
+    backbone_of,
     names_of,
     of_hugging_face,
     recognise,
@@ -46,6 +48,24 @@ class Backbone:
 
     def __str__(self) -> str:
         return f'{self.part} of {self.path} ({self.source})'
+
+    @property
+    def heads(self) -> int | None:
+        """The heads of a ViT where the file's record, its run's settings or its project tells them."""
+        keys = ('num_heads', 'arch.num_heads', 'arch')
+        told = [self.origin.get('heads'), *(self.settings.get(f'model.backbone.{key}') for key in keys)]
+        if told[-1]:
+            from mmpretrain.models.backbones.vision_transformer import VisionTransformer
+
+            told.append(VisionTransformer.arch_zoo.get(str(told[-1]), {}).get('num_heads'))
+        if 'MoCo v3' in self.source and self.weights.get('pos_embed', torch.empty(0)).shape[-1] == 384:
+            told.append(12)
+        return next((int(text) for text in told if re.fullmatch(r'[1-9]\d?', str(text))), None)
+
+    @property
+    def network(self) -> dict:
+        """The `backbone=` of a config that the weights fit."""
+        return backbone_of(self.weights, self.path, self.heads)
 
 
 @dataclass(frozen=True)

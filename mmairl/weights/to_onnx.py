@@ -15,7 +15,6 @@ from mmairl.errors import UserError
 from mmairl.files import output, replacing
 from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS
-from mmairl.weights.formats import backbone_of
 from mmairl.weights.load import require_same_keys
 from mmairl.weights.read import Backbone, input_of
 
@@ -43,7 +42,7 @@ def write_onnx(backbone: Backbone, path: str | Path, size: int = 224, cfg: Confi
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise UserError(f"{', '.join(missing)} is not installed; pip install {' '.join(NEEDED)}, or 'mmairl[onnx]'")
     init_default_scope('mmairl')
-    network = MODELS.build(cfg.model.backbone if cfg else backbone_of(backbone.weights, backbone.path))
+    network = MODELS.build(cfg.model.backbone if cfg else backbone.network)
     require_same_keys(backbone.weights, network.state_dict(), backbone.path)
     network.load_state_dict(backbone.weights)
     network = Pooled(network).float().eval().requires_grad_(False)

@@ -25,6 +25,7 @@ def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **r
     """
     origin = {
         **backbone.origin,
+        **({'heads': backbone.heads} if backbone.heads else {}),
         'file': Path(backbone.path).name,
         'format': backbone.source,
         'part': backbone.part,

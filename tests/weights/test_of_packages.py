@@ -22,7 +22,6 @@ from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS
 from mmairl.study.given import facts_of
 from mmairl.weights import load
-from mmairl.weights.formats import backbone_of
 from mmairl.weights.load import load_checkpoint, require_same_keys
 from mmairl.weights.read import read_backbone
 
@@ -36,7 +35,7 @@ def package(name: str) -> ModuleType:
 def assert_same(file: Path, theirs: nn.Module, part: str = 'student') -> None:
     """Hold the features of the file's backbone to those of the network that it was written from, statistics included."""
     read = read_backbone(file, part)
-    network = MODELS.build(backbone_of(read.weights, read.path))
+    network = MODELS.build(read.network)
     require_same_keys(read.weights, network.state_dict(), read.path)
     network.load_state_dict(read.weights)
     network.eval()

@@ -10,7 +10,6 @@ import mmairl
 from mmairl.errors import UserError
 from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS
-from mmairl.weights.formats import backbone_of
 from mmairl.weights.load import require_same_keys
 from mmairl.weights.read import read_backbone
 from mmairl.weights.write import write_backbone
@@ -30,7 +29,7 @@ def restless(network: nn.Module) -> nn.Module:
 
 def ours_from(file) -> nn.Module:
     read = read_backbone(file)
-    network = MODELS.build(backbone_of(read.weights, read.path))
+    network = MODELS.build(read.network)
     require_same_keys(read.weights, network.state_dict(), read.path)
     network.load_state_dict(read.weights)
     network.eval()
@@ -103,6 +102,41 @@ def test_registers_go_back_to_timm(tmp_path):
     images = torch.randn(2, 3, SIZE, SIZE)
     with torch.no_grad():
         torch.testing.assert_close(again(images), network(images))
+
+
+@pytest.fixture
+def warned(monkeypatch) -> list[str]:
+    said = []
+    monkeypatch.setattr('mmairl.weights.formats.print_log', lambda text, **_: said.append(text))
+    return said
+
+
+@pytest.mark.parametrize(
+    'width, heads, prefix', [(384, 12, 'module.base_encoder.'), (384, 6, ''), (1280, 16, ''), (96, 1, '')]
+)
+def test_heads_are_the_projects_or_those_of_every_released_vit_of_the_width(width, heads, prefix, tmp_path, warned):
+    how = dict(img_size=SIZE, patch_size=14, embed_dim=width, depth=1, num_heads=heads, num_classes=0)
+    network = restless(timm.create_model('vit_small_patch16_224', **how))
+    torch.save({prefix + key: value for key, value in network.state_dict().items()}, tmp_path / 'a.pth')
+    for to in ('mmairl', 'safetensors'):
+        write_backbone(read_backbone(tmp_path / 'a.pth'), tmp_path / f'a.{to}', to)
+        write_backbone(read_backbone(tmp_path / f'a.{to}'), tmp_path / f'again.{to}', to)
+        assert_same(tmp_path / f'again.{to}', network)
+    assert [('1 of 96 dimensions are taken' in text) for text in warned] == [True, True] * (width == 96)
+
+
+def test_heads_are_those_of_our_run_or_of_the_table_that_moco_v3_alone_has(tmp_path, warned):
+    network = timm.create_model('vit_small_patch16_224', depth=1, num_classes=0)
+    weights = {f'backbone.{key}': value for key, value in network.state_dict().items()}
+    for settings, heads in (({'arch': 'deit-small'}, 6), ({'arch.num_heads': '8'}, 8), ({'arch': '?'}, 6)):
+        meta = dict(settings={f'model.backbone.{key}': text for key, text in settings.items()})
+        torch.save(dict(state_dict=weights, meta=meta), tmp_path / 'a.pth')
+        assert read_backbone(tmp_path / 'a.pth').network['arch']['num_heads'] == heads
+    assert not warned
+    weights['backbone.pos_embed'][0, 1] = torch.tensor([0.0, 1.0]).repeat_interleave(96).repeat(2)
+    torch.save(weights, tmp_path / 'a.pth')
+    assert read_backbone(tmp_path / 'a.pth').network['arch']['num_heads'] == 12
+    assert '12 of 32 dimensions are taken' in warned[0]
 
 
 DINOV3 = ['small', 'small_plus', 'small_plus_qkvb']  # the second's MLP is gated
