@@ -156,9 +156,8 @@ def begun_from(weights: str | Path, base: Config, batch: int) -> dict[str, Any]:
     backbone, rate = read.network, base.optim_wrapper.optimizer.lr / base.total_batch_size
     file, optimizer = str(weights) if is_released(weights) else str(Path(weights).absolute()), {}
     backbone['init_cfg'] = dict(type='PretrainedBackbone', checkpoint=file)
-    if backbone['type'] == 'ResNet':
+    if 'depth' in backbone:
         width = backbone['base_channels'] * (8 if backbone['depth'] < 50 else 32)
-        del backbone['type']
     else:
         width = backbone.get('arch', backbone)['embed_dims']
         backbone['_delete_'] = True

@@ -313,7 +313,7 @@ def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> di
             f'{path} holds no ResNet whose depth is known (blocks {stages}); give --config with its backbone'
         )
     return dict(
-        type='ResNet',
+        type='mmpretrain.ResNet_CIFAR' if weights['conv1.weight'].shape[-1] == 3 else 'ResNet',  # by its stem
         depth=depth,
         stem_channels=weights['conv1.weight'].shape[0],
         base_channels=weights['layer1.0.conv1.weight'].shape[0],
