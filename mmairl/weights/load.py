@@ -58,8 +58,8 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
     file.seek(0)
     if not head:
         raise DamagedCheckpoint(f'the checkpoint {path} is empty (0 bytes); use an earlier one')
-    # A plain pickle is not what torch writes: that is a zip archive, or a pickle which begins with a magic number.
-    if path.suffix == '.pkl' or (head[:1] == b'\x80' and head[2:4] != b'\x8a\n'):
+    # torch writes a zip archive, or a pickle which begins with a magic number; whatever else is at most a plain pickle.
+    if not head.startswith(b'PK\x03\x04') and head[:1] + head[2:4] != b'\x80\x8a\n':
         refuse_endless_tuples(file)
         file.seek(0)
         return PlainUnpickler(file, encoding='latin1').load()

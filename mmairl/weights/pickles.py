@@ -104,7 +104,7 @@ class History(StandIn):
 
 
 class Skipped(StandIn):
-    """Stands for a foreign class or function and for whatever it would make; `plain` puts None there."""
+    """Stands for a script's options, a foreign class or function, and for whatever it would make; `plain` puts None there."""
 
     __slots__ = ()
 
@@ -134,6 +134,7 @@ ALLOWED: dict[str, Callable] = {
     'mmengine.logging.history_buffer.HistoryBuffer': History,
     'builtins.getattr': statistic,
     '__builtin__.getattr': statistic,
+    'argparse.Namespace': Skipped,  # a script's options
 }
 FOR_TORCH = [(stand_in, name) for name, stand_in in ALLOWED.items()]
 

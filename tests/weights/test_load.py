@@ -1,5 +1,6 @@
 """Reading files: what is accepted, what is refused in a sentence, what damage is noticed, and that nothing in a file runs."""
 
+import argparse
 import io
 import pickle
 import struct
@@ -41,6 +42,25 @@ def test_what_a_training_checkpoint_holds_is_read_with_weights_only(tmp_path):
     assert loaded['scalar'] == 2 and all(map(np.array_equal, loaded['numbers'], numbers))
 
 
+@pytest.mark.parametrize('name', ['a.pth', 'a.pkl', 'a'])
+@pytest.mark.parametrize(
+    'write',
+    [
+        torch.save,
+        lambda value, path: torch.save(value, path, _use_new_zipfile_serialization=False),
+        *(
+            lambda value, path, protocol=protocol: path.write_bytes(pickle.dumps(value, protocol))
+            for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
+        ),
+    ],
+)
+def test_a_scripts_options_are_left_out_and_a_files_name_says_nothing_of_its_kind(tmp_path, write, name):
+    write(dict(args=argparse.Namespace(lr=0.1, of=[argparse.Namespace()]), epoch=3), tmp_path / name)
+    assert load_checkpoint(tmp_path / name) == dict(args=None, epoch=3)
+    (tmp_path / name).write_bytes(pickle.dumps(dict(epoch=4), 0))
+    assert load_checkpoint(tmp_path / name) == dict(epoch=4)
+
+
 # Programs for a pickle reader. Each made the old readers take an address for an object, or took more than it gave.
 MARKER = ['what a hostile file must not reach']
 ADDRESS = struct.pack('<Q', id(MARKER))
@@ -76,6 +96,14 @@ ATTACKS = {
     'a method of another class': (
         b'cbuiltins\ngetattr\nccollections\nOrderedDict\nX\x04\x00\x00\x00copy\x86R',
         "request for 'copy'",
+    ),
+    'a program in the options of a script': (
+        b'cargparse\nNamespace\n)\x81}' + text('a') + b'cos\nmkdir\n' + text('a') + b'\x85Rsb',
+        'asks to run',
+    ),
+    'a method of the options of a script': (
+        b'cbuiltins\ngetattr\ncargparse\nNamespace\n' + text('__init__') + b'\x86R',
+        "request for '__init__'",
     ),
 }
 
