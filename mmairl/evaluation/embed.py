@@ -1,7 +1,7 @@
 """The features of any images by any checkpoint, in a line of Python."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,8 @@ from mmairl.evaluation.protocol import default_device
 from mmairl.files import output, replacing
 from mmairl.weights.read import Backbone, input_of, read_backbone
 
-Images = str | Path | Sequence[str | Path | Image.Image | np.ndarray]
+One = str | Path | Image.Image | np.ndarray | Tensor
+Images = One | Sequence[One]
 
 
 @cleared_frames()
@@ -48,8 +49,8 @@ def embed(
 
     Args:
         checkpoint: of a ResNet or a ViT, from a run of ours or of any project that `tools/evaluate.py` reads.
-        images: a folder, an archive of tools/pack.py, a list of these, a file, or a list of files, of Pillow's images or of
-            arrays H x W x C.
+        images: a folder, an archive of tools/pack.py, a list of these, a file, an image or a list of them: of Pillow's, arrays
+            H x W or H x W x C, or tensors C x H x W, of uint8 unless the network was trained on images as they are stored.
         part: 'student' or 'teacher'.
         size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
         config: the config of a network of another kind, or of a ViT with other heads than a warning says.
@@ -141,11 +142,24 @@ def dataset_of(images: Images, views: Views, channels: int | None = None) -> Vie
         if str(images).endswith(SUFFIXES):
             return Shards(images, views, channels=channels)
         images = [images]
-    if not (given := list(images)):
+    shape = images.shape if isinstance(images, (np.ndarray, Tensor)) else (0,) * 4
+    alone = len(shape) == 3 and (isinstance(images, Tensor) or shape[2] in (1, 2, 3, 4, channels))
+    if alone or len(shape) < 3 or not isinstance(images, Iterable):
+        images = [images]
+    if not (given := [as_array(item) for item in images]):
         raise UserError('there are no images to embed: the list is empty')
     if all(isinstance(item, (str, Path)) and (Path(item).is_dir() or str(item).endswith(SUFFIXES)) for item in given):
         return Mixture({str(item): dataset_of(item, None, channels) for item in given}, views=views)
     return Given(given, views, channels)
+
+
+def as_array(image: One) -> str | Path | Image.Image | np.ndarray:
+    """A tensor, whose channels are first, as an array, whose channels are last; anything else as it is."""
+    if not isinstance(image, Tensor):
+        return image
+    image = image.detach().cpu()
+    image = image.float() if image.is_floating_point() else image
+    return (image.movedim(-3, -1) if image.ndim > 2 else image).numpy()
 
 
 class Given(ViewDataset):
@@ -153,7 +167,25 @@ class Given(ViewDataset):
 
     def __init__(self, images: list[str | Path | Image.Image | np.ndarray], views: Views, channels: int | None) -> None:
         super().__init__(views, channels)
+        for number, image in enumerate(images):
+            self.require_image(image, number)
         self.images, self.labels, self.classes = images, torch.full((len(images),), -1), []
+
+    def require_image(self, image: object, number: int) -> None:
+        """Refuse what is no image in memory; 8 bits are shown as they are, and how to show others nobody says."""
+        said = type(image).__name__
+        if isinstance(image, np.ndarray):
+            grey, said = image.ndim == 2, f'an array {" x ".join(map(str, image.shape))} of {image.dtype}'
+            shown = image.dtype in (bool, np.uint8) or (grey and image.dtype == np.uint16)
+            fits = self.as_stored or (shown and (grey or (image.ndim == 3 and 1 <= image.shape[2] <= 4)))
+            if fits and image.size:
+                return
+        elif isinstance(image, (str, Path, Image.Image)):
+            return
+        raise UserError(
+            f'image {number} is {said}; give a path, an image of Pillow, or uint8 from 0 to 255 as an array height x width '
+            '(x channels) or a tensor channels x height x width'
+        )
 
     def name(self, index: int) -> str:
         image = self.images[index]
@@ -169,5 +201,6 @@ class Given(ViewDataset):
             return super().raw(index)
         if self.as_stored:
             return self.alike(channels_first(np.asarray(image)), index)
-        picture = Image.fromarray(image) if isinstance(image, np.ndarray) else image
-        return channels_first(np.array(as_rgb(ImageOps.exif_transpose(picture))))
+        if isinstance(image, np.ndarray):
+            image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)
+        return channels_first(np.array(as_rgb(ImageOps.exif_transpose(image))))

@@ -55,6 +55,42 @@ def test_a_folder_a_list_of_files_and_images_in_memory_have_the_same_features(ne
         np.testing.assert_allclose(features, wanted[: len(names)], rtol=1e-4, atol=1e-5)
 
 
+def test_one_image_grey_ones_and_tensors_are_images_too_and_what_is_none_is_one_sentence(network, pixels, tmp_path):
+    torch.save(network.state_dict(), checkpoint := tmp_path / 'resnet18.pth')
+    wanted, tensor = expected(network, pixels, *IMAGENET), torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    grey = expected(network, pixels[..., :1].repeat(3, 3), *IMAGENET)
+    for images, features in (
+        (Image.fromarray(pixels[0]), wanted[:1]),
+        (pixels[0], wanted[:1]),
+        (pixels, wanted),
+        (tensor[0], wanted[:1]),
+        (tensor, wanted),
+        (list(tensor), wanted),
+        (pixels[0, ..., 0], grey[:1]),
+        (pixels[0, ..., :1], grey[:1]),
+        (pixels[..., :1], grey),
+        (tensor[0, 0], grey[:1]),
+        (tensor[:, :1], grey),
+    ):
+        found, names = mmairl.embed(checkpoint, images, size=CROP)
+        assert names == [f'image {number}' for number in range(len(features))]
+        np.testing.assert_allclose(found, features, rtol=1e-4, atol=1e-5)
+    for images, said in (
+        (pixels / 255, '0 is an array 64 x 64 x 3 of float64; give'),
+        (tensor[0].bfloat16(), '0 is an array 64 x 64 x 3 of float32; give'),
+        (pixels.transpose(0, 3, 1, 2), '0 is an array 3 x 64 x 64 of uint8; give'),
+        ([tensor], '0 is an array 5 x 64 x 64 x 3 of uint8; give'),
+        ([pixels[0], pixels[:0]], '1 is an array 0 x 64 x 64 x 3 of uint8; give'),
+        ([pixels[0], None], '1 is NoneType; give'),
+        (7, '0 is int; give'),
+        (np.uint8(7), '0 is uint8; give'),
+        (torch.tensor(7), r'0 is an array  of int64; give'),
+    ):
+        with pytest.raises(UserError, match=f'^image {said} a path, an image of Pillow, or uint8') as caught:
+            mmairl.embed(checkpoint, images)
+        assert '\n' not in str(caught.value)
+
+
 def test_a_checkpoint_of_ours_says_how_its_images_were_normalised_and_how_large_they_were(network, pixels, tmp_path):
     views = "[[{'type': 'RandomFlip', 'p': 0.5}, {'type': 'RandomResizedCrop', 'size': 56, 'scale': (0.2, 0.6)}]]"
     settings = {
