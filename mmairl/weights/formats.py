@@ -21,7 +21,7 @@ ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_st
 WRAPPERS = ('module.', '_orig_mod.')
 NESTED = ('trunk', 'heads')  # VISSL's weights lie one level down
 # The stem of a ResNet or a ViT under each of the names that layouts give it.
-STEMS = ('conv1.weight', 'stem.', 'patch_embed.', 'cls_token')
+STEMS = ('conv1.weight', 'stem.', 'patch_embed.', 'cls_token', 'conv_proj.')
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,18 @@ TIMM: Names = (
     ('layers.', 'blocks.'),
     ('patch_embed.projection.', 'patch_embed.proj.'),
 )
+TORCHVISION_VIT: Names = (
+    ('cls_token', 'class_token'),
+    ('pos_embed', 'encoder.pos_embedding'),
+    ('patch_embed.projection.', 'conv_proj.'),
+    ('ln1.', 'encoder.ln.'),
+    ('.attn.qkv.', '.self_attention.in_proj_'),
+    ('.attn.proj.', '.self_attention.out_proj.'),
+    ('.ffn.layers.0.0.', '.mlp.0.'),
+    ('.ffn.layers.1.', '.mlp.3.'),
+    ('layers.#.ln#.', 'encoder.layers.encoder_layer_#.ln_#.'),
+    ('layers.', 'encoder.layers.encoder_layer_'),
+)
 # timm's names and Hugging Face's, of its ViT (DINO), Dinov2 and Dinov2WithRegisters, where qkv are three tensors.
 HUGGING_FACE: Names = (
     ('cls_token', 'embeddings.cls_token'),
@@ -155,7 +167,8 @@ HUGGING_FACE_DINOV3: Names = (
 )
 # The first name of every tensor of a ResNet or ViT, in any layout; what begins otherwise is a head.
 BACKBONE = re.compile(
-    r'(conv1|bn1|layer[1-4]|stem|res[2-5]|vit|cls_token|pos_embed|reg_token|register_tokens|patch_embed|blocks|norm|layers|ln1|pre_norm)(\.|$)'
+    r'(conv1|bn1|layer[1-4]|stem|res[2-5]|vit|cls_token|pos_embed|reg_token|register_tokens|patch_embed|blocks|norm|layers|ln1|pre_norm|'
+    r'class_token|conv_proj|encoder\.(?:pos_embedding|ln|layers\.encoder_layer_\d+))(\.|$)'
 )
 
 
@@ -174,6 +187,8 @@ def names_of(keys: Iterable[str]) -> Names:
         return DETECTRON2
     if '4.0.conv1.weight' in keys:
         return SEQUENTIAL
+    if 'conv_proj.weight' in keys:
+        return TORCHVISION_VIT
     if not any(key.startswith('blocks.') for key in keys):
         return ()
     return DINOV3 if 'blocks.0.gamma_1' in keys and 'pos_embed' not in keys else TIMM

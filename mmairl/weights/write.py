@@ -1,6 +1,7 @@
 """A backbone written the way another project reads it; every file says where its weights came from."""
 
 import pickle
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from mmairl.errors import UserError
 from mmairl.files import output, replacing
-from mmairl.weights.formats import DETECTRON2, DINOV3, TIMM, rename
+from mmairl.weights.formats import DETECTRON2, DINOV3, TIMM, TORCHVISION_VIT, rename
 from mmairl.weights.pickles import ORIGIN
 from mmairl.weights.read import Backbone
 
@@ -47,7 +48,20 @@ def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     torch.save(state, file)
 
 
-def _timm(weights: Weights, origin: dict, file: IO[bytes]) -> None:
+def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
+    """By its names; its ViT has a class token, a table of positions and biases, and nothing beside them."""
+    if any(key.endswith('cls_token') for key in weights):
+        named = {rename(key, TORCHVISION_VIT): value for key, value in weights.items()}
+        left = any(re.search(r'^(vit|pre_norm|layers)\.|\.(attn|ffn)\.', key) for key in named)
+        if left or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
+            raise UserError(
+                'torchvision has no such ViT: its own has biases, and no registers, scales of layers or gates; write timm'
+            )
+        weights = named
+    _plain(weights, origin, file)
+
+
+def _of_timm(weights: Weights) -> Weights:
     names = TIMM if 'cls_token' in weights else DINOV3
     if (
         'cls_token' in weights and (tokens := weights['cls_token'].shape[1]) > 1
@@ -56,7 +70,7 @@ def _timm(weights: Weights, origin: dict, file: IO[bytes]) -> None:
         first = weights['cls_token'] + places[:, :tokens]
         parts = dict(cls_token=first[:, :1], reg_token=first[:, 1:], pos_embed=places[:, tokens:])
         weights = weights | {name: part.contiguous() for name, part in parts.items()}
-    _plain({rename(key, names): value for key, value in weights.items()}, origin, file)
+    return {rename(key, names): value for key, value in weights.items()}
 
 
 def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
@@ -76,15 +90,16 @@ def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
 
 
 def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
+    """By timm's names, which loads such files; a ResNet's are torchvision's, too."""
     from safetensors.torch import save
 
-    file.write(save(weights, metadata={key: str(value) for key, value in origin.items()}))
+    file.write(save(_of_timm(weights), metadata={key: str(value) for key, value in origin.items()}))
 
 
 WRITERS: dict[str, Callable[[Weights, dict, IO[bytes]], None]] = {
     'mmairl': _mmairl,
-    'torchvision': _plain,
-    'timm': _timm,
+    'torchvision': _torchvision,
+    'timm': lambda weights, origin, file: _plain(_of_timm(weights), origin, file),
     'detectron2': _detectron2,
     'safetensors': _safetensors,
 }

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import timm
 import torch
+import torchvision
+from safetensors.torch import load_file
 from torch import nn
 
 import mmairl
@@ -137,6 +139,29 @@ def test_heads_are_those_of_our_run_or_of_the_table_that_moco_v3_alone_has(tmp_p
     torch.save(weights, tmp_path / 'a.pth')
     assert read_backbone(tmp_path / 'a.pth').network['arch']['num_heads'] == 12
     assert '12 of 32 dimensions are taken' in warned[0]
+
+
+def test_a_vit_is_written_as_torchvision_has_it_and_read_again_or_refused(tmp_path):
+    network = torchvision.models.VisionTransformer(SIZE, 14, num_layers=2, num_heads=2, hidden_dim=128, mlp_dim=512)
+    network = restless(network)
+    torch.save(network.state_dict(), tmp_path / 'a.pth')
+    network.heads = nn.Identity()
+    assert_same(tmp_path / 'a.pth', network)
+    for to in ('safetensors', 'mmairl', 'torchvision'):
+        write_backbone(read_backbone(tmp_path / 'a.pth'), tmp_path / f'a.{to}', to)
+        write_backbone(read_backbone(tmp_path / f'a.{to}'), tmp_path / 'b.pth', 'torchvision')
+        again = torch.load(tmp_path / 'b.pth')
+        assert again.keys() == network.state_dict().keys()
+        assert all(torch.equal(value, again[key]) for key, value in network.state_dict().items())
+    timms = timm.create_model(
+        'vit_small_patch16_224', img_size=SIZE, patch_size=14, embed_dim=128, depth=2, num_heads=2, num_classes=0
+    )
+    timms.load_state_dict(load_file(tmp_path / 'a.safetensors'))
+    for name in ('vit_small_patch14_dinov2', 'vit_small_patch14_reg4_dinov2', 'vit_small_patch16_dinov3'):
+        torch.save(timm.create_model(name, depth=1, num_classes=0).state_dict(), tmp_path / 'c.pth')
+        with pytest.raises(UserError, match='torchvision has no such ViT'):
+            write_backbone(read_backbone(tmp_path / 'c.pth'), tmp_path / 'd.pth', 'torchvision')
+        assert not (tmp_path / 'd.pth').exists()
 
 
 DINOV3 = ['small', 'small_plus', 'small_plus_qkvb']  # the second's MLP is gated
