@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from mmengine import Config
 from PIL import Image
 from test_evaluation_page import leave
 from test_health_page import healthy, write_scalars
-from test_study_page import crossed, drawn_as_lines, ladder, study
+from test_study_page import crossed, drawn_as_lines, ladder, rescaled, study
 
 from mmairl.analysis.geometry import STRENGTHS
 from mmairl.analysis.images import Images
@@ -155,6 +156,7 @@ def analysis(instrument: str, folder: Path) -> Path:
 KINDS = {
     'study': lambda folder: write_study_page(crossed(), folder / 'page.html'),
     'three rows': lambda folder: write_study_page(study(ladder()['rows'][:3]), folder / 'page.html'),
+    'rescaled': lambda folder: write_study_page(rescaled(), folder / 'page.html'),
     'hostile study': lambda folder: write_study_page(hostile(drawn_as_lines()), folder / 'page.html'),
     'studies': studies,
     'health': health,
@@ -217,7 +219,14 @@ def test_any_page_is_safe_and_for_everybody(page_of, open_page, kind):
     page = open_page(page_of(kind))
     assert page.faults == [] and [url for url in page.asked if not url.startswith('data:')] == [page_of(kind).as_uri()]
     assert page.locator('img[src=x]').count() == 0 and page.locator('script:not([type])').count() == 1
-    if kind not in ('study', 'three rows', 'health', 'views', 'cka'):  # which have no such name, or cut it short
+    if kind not in (
+        'study',
+        'three rows',
+        'rescaled',
+        'health',
+        'views',
+        'cka',
+    ):  # which have no such name, or cut it short
         assert TURNED in page.inner_text('main') and '{{ 7 * 7 }}' in page.inner_text('main')
     assert page.locator('.names span').count() > 1 or kind != 'norms', 'a wide chart names its lines'
     for _ in range(10):
@@ -304,6 +313,27 @@ def test_one_measurement_is_a_mark(open_page, tmp_path):
         return data.filter((blue, i) => i % 4 === 2 && blue > 180 && data[i - 2] < 80 && data[i + 1] > 200).length;
     }"""
     assert canvas.evaluate(inked) > 10
+
+
+def test_the_worth_of_rescaling_stands_above_the_bar_of_the_curves_and_all_else(page_of, open_page):
+    page = open_page(page_of('rescaled'))
+    parts = (
+        'section:has-text("NormRescale is worth")',
+        '.controls',
+        'section:has-text("rates of fine-tuning")',
+        '.tiles',
+    )
+    tops = [page.locator(part).first.bounding_box()['y'] for part in parts]
+    assert tops == sorted(tops) and page.locator('section').first.locator('table').count() == 1
+
+
+@pytest.mark.parametrize('width', [1280, 400])
+def test_names_of_a_wide_chart_neither_overlap_nor_are_cut(page_of, open_page, width):
+    names = open_page(page_of('rescaled'), viewport=dict(width=width, height=800)).locator('.names').first
+    frame, *boxes = names.evaluate('e => [e, ...e.children].map(e => e.getBoundingClientRect())')
+    assert len(boxes) == 11 and all(frame['left'] <= box['left'] and box['right'] <= frame['right'] for box in boxes)
+    assert frame['right'] <= width
+    assert all(one['right'] <= two['left'] or one['bottom'] <= two['top'] for one, two in pairwise(boxes))
 
 
 def test_lines_are_hidden_smoothed_and_zoomed_for_all_charts_at_once(page_of, open_page):
