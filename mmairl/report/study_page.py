@@ -31,6 +31,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
     heads, table, factors = columns(study), table_lines(study), effects_of_factors(study)
     charts = [drawn for place, column in enumerate(heads) if (drawn := _chart(study, column, table, place))]
     runs = [run for row in study['rows'] for run in row['runs']]
+    trained = [run for run in chain(runs, search_runs(study)) if 'of' not in run.get('made', ())]  # and not rescaled
     groups = dict.fromkeys(row['group'] for row in study['rows'] if row['group'])
     return write_page(
         out,
@@ -41,7 +42,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         labels={metric['key']: metric['label'] for metric in study['metrics']},
         progress=progress(study),
         unfinished=Counter(run['state'] for run in runs if run['state'] != 'done').most_common(),
-        timed=[run for run in chain(runs, search_runs(study)) if run.get('seconds') and not run.get('made')],
+        timed=[run for run in trained if run.get('seconds')],
         words=WORDS,
         legend=LEGEND,
         kinds=[(kind, len(list(part))) for kind, part in groupby(column.kind for column in heads)],

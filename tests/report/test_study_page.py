@@ -430,7 +430,7 @@ def rescaled() -> dict:
     return {**found, 'search': search, 'as_published': published, 'worth': worth}
 
 
-def test_a_study_with_rescaled_rows_begins_with_their_worth(page):
+def test_a_study_with_rescaled_rows_begins_with_their_worth_and_counts_only_what_was_trained(page):
     found = rescaled()
     whole = page(found)
     text = text_of(whole)
@@ -439,6 +439,8 @@ def test_a_study_with_rescaled_rows_begins_with_their_worth(page):
     assert 'At demo scale' in text[: text.index('The rates of fine-tuning')]
     # Of both pairs of a network the one by an anchor, which has predictions, tells of it.
     assert text.count('LARS 6 (0.3) — 0.03 0.01 (0.005 to 0.02) 12 outside — —') == text.count('0.005 to 0.02') == 1
+    # Trained: two winners of SGD, one of LARS, and four trials.
+    assert '4 rows 8 of 8 runs finished' in text and 'training in all, 7 runs' in text
     found['worth']['finetune']['pairs'] = []
     text = text_of(page(found))
     assert text.index('The rates of fine-tuning') > text.index('Every row and what it changes')
