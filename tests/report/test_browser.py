@@ -336,6 +336,12 @@ def test_names_of_a_wide_chart_neither_overlap_nor_are_cut(page_of, open_page, w
     assert all(one['right'] <= two['left'] or one['bottom'] <= two['top'] for one, two in pairwise(boxes))
 
 
+def test_verdicts_are_whole_in_a_window_of_1280_pixels(page_of, open_page):
+    page = open_page(page_of('rescaled'), viewport=dict(width=1280, height=800))
+    tables = page.locator('.scroll:has(.verdict)')
+    assert tables.evaluate_all('found => found.map(e => e.scrollWidth - e.clientWidth)') == [0, 0]
+
+
 def test_lines_are_hidden_smoothed_and_zoomed_for_all_charts_at_once(page_of, open_page):
     page = open_page(page_of('compare'), viewport=dict(width=1200, height=900))
     chart = page.locator('.curves', has_text='spread of the keys')
