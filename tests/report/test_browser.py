@@ -342,6 +342,21 @@ def test_verdicts_are_whole_in_a_window_of_1280_pixels(page_of, open_page):
     assert tables.evaluate_all('found => found.map(e => e.scrollWidth - e.clientWidth)') == [0, 0]
 
 
+def test_steps_along_a_budget_are_whole_numbers(page_of, open_page):
+    page = open_page(page_of('rescaled'))
+    page.evaluate("""() => {
+        const canvas = CanvasRenderingContext2D.prototype, write = canvas.fillText;
+        window.written = [];
+        canvas.fillText = function (text, ...at) { written.push(text); write.call(this, text, ...at); };
+    }""")
+    chart = page.locator('.curves', has_text='best held-out score')
+    chart.scroll_into_view_if_needed()
+    chart.locator('canvas').wait_for()
+    written = page.evaluate('written')
+    first = written.index('budget, in runs of the cheapest row') + 1
+    assert written[first : first + 4] == [*'1234'] and len(written[first + 4]) == 2  # a score
+
+
 def test_lines_are_hidden_smoothed_and_zoomed_for_all_charts_at_once(page_of, open_page):
     page = open_page(page_of('compare'), viewport=dict(width=1200, height=900))
     chart = page.locator('.curves', has_text='spread of the keys')

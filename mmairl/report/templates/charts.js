@@ -1,6 +1,7 @@
 // ---- Curves: all lines at one step under the pointer, zoom, smoothing, and one bar for all charts of the page
 
 const DASHES = [[], [9, 4], [2, 3], [9, 3, 2, 3]]; // each for as many lines as have colours that everybody tells apart
+const WHOLE = [...'012345678'].flatMap(zeros => [1, 2, 5].map(step => step * 10 ** zeros)); // steps along an axis of whole numbers
 const axesOf = chart => [...new Set(chart.series.flatMap(line => Object.keys(line.x)))];
 const curves = all('.curves').map(frame => ({ frame, section: frame.closest('section'), stale: true, ...JSON.parse(frame.dataset.chart) }));
 const sets = new Map(); // the names of each section's lines, which have one colour each
@@ -58,7 +59,8 @@ function draw(chart) {
   });
   const font = '12px system-ui, sans-serif', values = (plot, splits) => splits.map(value => value === null ? '' : plain(value));
   const axis = { stroke: css('--quiet'), grid: { stroke: css('--line'), width: 1 }, ticks: { show: false }, font, values };
-  const names = { values: (plot, splits) => splits.map(x => ticks[x] ?? ''), incrs: [1, 2, 5, 10, 20, 50], space: 14 };
+  const names = { values: (plot, splits) => splits.map(x => ticks[x] ?? ''), incrs: WHOLE, space: 14 };
+  const counted = !chart.log.includes('x') && series.every(line => (line.x[unit] ?? []).every(Number.isInteger));
   if (ticks.length > 8) Object.assign(names, { rotate: -60, size: 100 });
   const reach = (plot, least, most) => { // with the normal range, but not a low end that a logarithmic axis has far below
     const room = 0.5 * (most - least) || Infinity, far = series.flatMap(({ low, high }) => low ? [Math.max(Math.min(...low), least - room), Math.min(Math.max(...high), most + room)] : []);
@@ -78,7 +80,7 @@ function draw(chart) {
       y: { distr: log ? 3 : 1, range: reach },
     },
     axes: [
-      { ...axis, label: unit, labelFont: font, labelSize: 18, size: 28, ...(ticks.length ? names : {}) },
+      { ...axis, label: unit, labelFont: font, labelSize: 18, size: 28, ...(ticks.length ? names : counted ? { incrs: WHOLE } : {}) },
       { ...axis, size: (plot, texts) => 14 + 7 * Math.max(3, ...(texts ?? []).map(text => text.length)) },
     ],
     series: [{}, ...series.map(look), ...faint.map(line => ({ ...look(line), alpha: 0.25, points: { show: false } }))],
