@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -63,6 +64,9 @@ def suggest(
     teacher start from its backbone. `views` names a list of data/domains.yaml, in place of what each of the method's views does
     after its crop.
     """
+    for name, value in dict(epochs=epochs, size=size, batch=batch).items():
+        if value is not None and not (isinstance(value, Integral) and value >= 1):
+            raise UserError(f'{name}={value!r} is not a whole number of 1 or more; set one')
     if images < FEWEST:
         raise UserError(
             f'{images} images are too few to learn from; give at least {FEWEST}, or start from published weights'

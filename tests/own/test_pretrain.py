@@ -89,12 +89,14 @@ def test_a_cell_of_a_notebook_prints_what_a_run_uses_and_what_is_wrong_and_no_lo
 def test_bad_input_is_a_user_error_of_one_sentence(images, tmp_path):
     def said(*given, **how) -> str:
         with pytest.raises(UserError) as caught:
-            mmairl.pretrain(*given, out=tmp_path / 'out', size=32, **how)
+            mmairl.pretrain(*given, **{'out': tmp_path / 'out', 'size': 32, **how})
         return str(caught.value)
 
     assert "did you mean 'mocov2plus'" in said('moco_v2plus', images)
     assert 'there is no folder of images at' in said('byol', tmp_path / 'none')
     assert "the config has no 'modell'; did you mean 'model'" in said('byol', images, options={'modell.x': 1})
+    for name, value in dict(epochs=0, batch=0.5, size='32').items():
+        assert said('byol', images, **{'epochs': 1, name: value}).startswith(f'{name}={value!r} is not a whole number')
     assert 'fewer than one batch of 100' in said('byol', images, batch=100, options=NARROW)
     for number in range(20):
         (images / f'{number:02}.png').unlink()
