@@ -49,7 +49,7 @@ class PlainYaml(YamlHandler):
     """mmengine's reader of YAML by PlainLoader: its own reads 1e-3 as text, and runs code that annotations of images hold."""
 
     def load_from_fileobj(self, file: IO[str], **_: Any) -> Any:
-        return yaml.load(file, Loader=PlainLoader)
+        return {} if (values := yaml.load(file, Loader=PlainLoader)) is None else values  # of an empty file
 
 
 PlainDumper.add_representer(tuple, lambda dumper, values: dumper.represent_sequence(TUPLE, values))
@@ -95,6 +95,8 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     path = str(config_path(path) if str(path).startswith(PREFIX) else path)
     if not os.path.isfile(path):
         raise UserError(f'there is no config at {path}; see configs/ for those that come with mmairl')
+    if Path(path).suffix not in ('.py', '.yaml', '.yml', '.json'):
+        raise UserError(f'{path} is no config; give one as NAME.py, NAME.yaml or NAME.json')
     read_plain_yaml()
     for folder in (*Path(path).resolve().parents, home()):
         if (folder / 'projects').is_dir():

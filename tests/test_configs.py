@@ -8,6 +8,7 @@ import pytest
 from mmengine.config import Config
 
 from mmairl.configs import load_config, write_config
+from mmairl.engine.check import check_config
 from mmairl.errors import UserError
 from mmairl.study.factors import changed, factors_of
 
@@ -118,3 +119,7 @@ def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path):
         with pytest.raises(UserError, match='cannot be read') as caught:
             load_config(config(tmp_path, text))
         assert '\n' not in str(caught.value)
+    with pytest.raises(UserError, match='there is nothing to train'):
+        check_config(load_config(config(tmp_path, '')))
+    with pytest.raises(UserError, match='a.pth is no config; give one as'):
+        load_config(config(tmp_path, '', 'a.pth'))
