@@ -11,6 +11,7 @@ import torch
 from mmengine import Config
 
 from mmairl.engine.distributed import start_processes
+from mmairl.errors import UserError
 from mmairl.evaluation import by_training, on_features
 from mmairl.evaluation.by_training import TrainingSettings
 from mmairl.evaluation.features import on_main_process
@@ -64,6 +65,8 @@ def evaluate(
     >>> evaluate(cfg, 'knn', 'work_dirs/demo/epoch_10.pth').scores  # doctest: +SKIP
     {'k-NN, k = 20': 71.3, 'k-NN, k = 200': 69.8}
     """
+    if protocol not in (known := (*ON_FEATURES, *BY_TRAINING)):
+        raise UserError(f"there is no protocol '{protocol}'; say one of {', '.join(known)}")
     settings, began = settings or settings_for(protocol), time.perf_counter()
     start_processes(settings.launcher)
     read = str(subject) if subject in BASELINES else read_backbone(subject, part)

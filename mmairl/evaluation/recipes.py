@@ -26,6 +26,10 @@ def recipe_of(cfg: Config, protocol: str, name: str | None = None) -> Config:
     lars = cfg.get('optim_wrapper', {}).get('optimizer', {}).get('type') == 'LARS'
     chosen = name or named or ('linear_lars_80e' if protocol == 'linear' and lars else DEFAULT[protocol])
     ours = {path.stem: path for path in (home() / 'configs/_base_/recipes').glob('*.py')}
+    if chosen not in ours and not Path(chosen).suffix:
+        raise UserError(
+            f"there is no recipe '{chosen}'; give one of {', '.join(sorted(ours))}, or the path of a config"
+        )
     recipe = load_config(str(ours.get(chosen, chosen)))
     if lacking := [key for key in NEEDED if key not in recipe]:
         raise UserError(

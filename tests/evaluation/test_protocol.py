@@ -98,6 +98,8 @@ def test_what_is_missing_broken_or_too_much_is_one_sentence_and_leaves_no_json(
                 'pixels',
                 settings=settings_for(protocol, recipe='linear_shapes_20e', work_dir=tmp_path / 'a'),
             )
+    with pytest.raises(UserError, match="no protocol 'kn'; say one of knn, "):
+        evaluate(cfg, 'kn', 'pixels')
     cfg.pop('evaluation')
     with pytest.raises(UserError, match='names no data to evaluate on'):
         evaluate(cfg, 'knn', 'pixels')
