@@ -82,7 +82,8 @@ class ImageFolder(FileDataset):
     ) -> None:
         if not Path(root).is_dir():
             raise UserError(
-                f'the image folder {Path(root).resolve()} does not exist; give one that holds {self.layout}, by '
+                f'the image folder {Path(root).resolve()} {"is a file" if Path(root).exists() else "does not exist"}; '
+                f'give one that holds {self.layout}{" (archives: type=Shards)" if Path(root).exists() else ""}, by '
                 '--cfg-options train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR'
             )
         kinds = EXTENSIONS if channels is None else (*EXTENSIONS, '.npy')

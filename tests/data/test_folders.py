@@ -63,6 +63,9 @@ def test_missing_and_empty_folders_say_what_is_wanted(tmp_path):
     for kind in (ImageFolder, UnlabelledFolder):
         with pytest.raises(UserError, match='does not exist; .* train_dataloader.dataset.root=DIR'):
             kind(tmp_path / 'gone')
+        (tmp_path / 'a.tar').touch()
+        with pytest.raises(UserError, match='a.tar is a file; .* type=Shards'):
+            kind(tmp_path / 'a.tar')
         (tmp_path / 'notes').mkdir(exist_ok=True)
         (tmp_path / 'notes' / 'readme.txt').touch()
         with pytest.raises(UserError, match='holds no image'):
