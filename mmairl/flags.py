@@ -20,7 +20,7 @@ def whole(least: int, most: float = float('inf')) -> Callable[[str], int]:
         value = int(text) if re.fullmatch(r'-?\d+', text) else None
         if value is None or not least <= value <= most:
             upto = f' to {most}' if most < float('inf') else ' or more'
-            raise argparse.ArgumentTypeError(f'{text!r} is not a whole number; give {least}{upto}')
+            raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of {least}{upto}; give one')
         return value
 
     return parse

@@ -22,6 +22,8 @@ def test_values_outside_of_their_range_are_refused(kind, good, bad):
     for text in bad:
         with pytest.raises(argparse.ArgumentTypeError, match='give '):
             kind(text)
+    with pytest.raises(argparse.ArgumentTypeError, match="'-5' is not a whole number of 1 or more; give one"):
+        flags.positive('-5')
 
 
 def parsed(*words: str) -> dict:

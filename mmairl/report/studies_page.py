@@ -35,6 +35,8 @@ def write_studies_page(folder: str | Path) -> Path:
             others[path.name] = 'no study.json is in it: no study, or one that has not collected yet (--collect)'
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # whatever a foreign file holds
             others[path.name] = f'its study.json is no record of a study ({type(error).__name__}); collect it again'
+    if not studies and not others:
+        raise UserError(f'there is no study in {folder}; give the folder that holds the folders of studies')
     return write_page(
         folder / 'index.html',
         'studies.html',

@@ -81,7 +81,7 @@ def require_known(tasks: Sequence[str]) -> None:
     for task in tasks:
         data_of(task)  # is there
         if not is_local(task) and task not in TASKS:
-            known = ', '.join([*ON_FEATURES, *BY_TRAINING, *TASKS])
+            known = ', '.join(dict.fromkeys([*ON_FEATURES, *BY_TRAINING, *TASKS]))
             raise UserError(
                 f"there is no task '{task}'; say some of {known}, PROTOCOL@CONFIG of configs/evaluation, or "
                 'linear#1 for its classifier from another seed'

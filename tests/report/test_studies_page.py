@@ -41,6 +41,8 @@ def test_studies_stand_newest_first_with_what_came_out_of_them(tmp_path):
     assert 'empty: no study.json is in it' in text and 'file.txt' not in text
     with pytest.raises(UserError, match='there is no folder'):
         write_studies_page(tmp_path / 'gone')
+    with pytest.raises(UserError, match='there is no study in'):
+        write_studies_page(tmp_path / 'empty')
 
 
 def test_a_crossed_study_has_the_verdicts_of_its_factors_and_hostile_names_stay_text(tmp_path):
