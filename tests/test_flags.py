@@ -22,6 +22,9 @@ def test_values_outside_of_their_range_are_refused(kind, good, bad):
     for text in bad:
         with pytest.raises(argparse.ArgumentTypeError, match='give '):
             kind(text)
+
+
+def test_a_whole_number_below_its_least_is_not_called_none():
     with pytest.raises(argparse.ArgumentTypeError, match="'-5' is not a whole number of 1 or more; give one"):
         flags.positive('-5')
 
