@@ -94,7 +94,8 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     """
     path = str(config_path(path) if str(path).startswith(PREFIX) else path)
     if not os.path.isfile(path):
-        raise UserError(f'there is no config at {path}; see configs/ for those that come with mmairl')
+        near = closest(os.path.basename(path), [file.name for file in (home() / 'configs').rglob('*.py')])
+        raise UserError(f'there is no config at {path}{near}; see configs/ for those that come with mmairl')
     if Path(path).suffix not in ('.py', '.yaml', '.yml', '.json'):
         raise UserError(f'{path} is no config; give one as NAME.py, NAME.yaml or NAME.json')
     read_plain_yaml()

@@ -123,3 +123,5 @@ def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path):
         check_config(load_config(config(tmp_path, '')))
     with pytest.raises(UserError, match='a.pth is no config; give one as'):
         load_config(config(tmp_path, '', 'a.pth'))
+    with pytest.raises(UserError, match=r"no config at .*r5_200e.py; did you mean 'mocov2plus_r50_200e.py'\?"):
+        load_config(tmp_path / 'mocov2plus_r5_200e.py')
