@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from mmairl.configs import home, load_config
 from mmairl.data.domains import listed
+from mmairl.engine.check import BUILT, check_parts
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import innermost
 from mmairl.files import Declared, read_yaml
@@ -67,7 +68,12 @@ def read_scale(name: str) -> Scale:
 def resolve(row: Row, scale: Scale) -> Config:
     """Return the row's config at this scale, as it will run."""
     path = next((path for path in (home() / 'configs' / row.config, home() / row.config) if path.is_file()), row.config)
-    cfg = load_config(str(path), row.options)
+    try:
+        cfg = load_config(str(path), row.options)
+        if row.options:
+            check_parts(cfg, BUILT)
+    except UserError as error:
+        raise UserError(f"the row '{row.name}': {error}") from error
     if row.weights and 'train_dataloader' not in cfg:  # of the evaluation alone: its network and its data are these
         return cfg
     own = cfg.model.backbone.get('base_channels', 64)

@@ -143,6 +143,18 @@ def test_a_difference_that_nobody_declares_is_refused(tmp_path, second, found):
         require_fair(compare(study, resolved(study)))
 
 
+@pytest.mark.parametrize(
+    'second, said',
+    [
+        (dict(options={'model.heat.temperature': 0.1}), "model has no key 'heat'; did you mean 'head'"),
+        (dict(config='mocov2plus_lar_r50_200e.py'), "there is no config .* did you mean 'mocov2plus_lars_r50_200e.py'"),
+    ],
+)
+def test_a_misspelt_option_or_config_is_named_with_its_row(tmp_path, second, said):
+    with pytest.raises(UserError, match=f"^the row 'two': {said}"):
+        resolved(read_study(written(tmp_path, {}, second)))
+
+
 def cross(**others) -> dict:
     levels = [{'off': {}, 'on': {key: value}} for key, value in (('total_batch_size', 512), ('model.symmetric', False))]
     declared = ['total_batch_size'], ['model.symmetric']
