@@ -52,6 +52,27 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 class PatientAgent(LocalElasticAgent):
     """Starts no process again that was told to stop, and waits GRACE for them, not 30 s; torch has no option for either."""
 
+    starting, heard = False, 0
+
+    @classmethod
+    def stop(cls, number: int) -> None:
+        """Answer a signal as torch's own handler does, but once: its second signal leaves the processes behind.
+
+        One that comes while processes start waits until all of them are known, or some would be left behind.
+        """
+        cls.heard = number
+        if not cls.starting:
+            raise SignalException(f'process {os.getpid()} got {signal.Signals(number).name}', signal.Signals(number))
+
+    def _start_workers(self, worker_group):
+        PatientAgent.starting = True
+        try:
+            return super()._start_workers(worker_group)
+        finally:
+            PatientAgent.starting = False
+            if self.heard:
+                self.stop(self.heard)
+
     def _monitor_workers(self, worker_group):
         result = super()._monitor_workers(worker_group)
         if any(failure.exitcode == AGAIN for failure in result.failures.values()):
@@ -64,11 +85,6 @@ class PatientAgent(LocalElasticAgent):
         super()._shutdown(death_sig, **others)
 
 
-def stop_agent(number: int) -> None:
-    """Answer a signal as torch's own handler does, but once: its second signal leaves the processes behind."""
-    raise SignalException(f'process {os.getpid()} got {signal.Signals(number).name}', sigval=signal.Signals(number))
-
-
 @one_sentence_errors
 def main() -> None:
     rendezvous_handler_registry.register('loopback', LoopbackRendezvous)
@@ -77,7 +93,7 @@ def main() -> None:
     if not any(word.startswith('--nnodes') for word in sys.argv[1:]):
         options += ['--nnodes=1', '--rdzv-backend=loopback', f'--rdzv-endpoint={LOOPBACK}:0']
     try:
-        with closing(Listener(stop_agent)):
+        with closing(Listener(PatientAgent.stop)):
             torchrun([*options, *sys.argv[1:]])
     except SignalException:
         sys.exit(AGAIN)

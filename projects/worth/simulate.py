@@ -46,7 +46,7 @@ CURVES = {
 
 @dataclass(frozen=True)
 class Simulated:
-    """What the candidates of a study recognise: see mmairl.own.few_labels."""
+    """A study: `right` of its candidates, as mmairl.own.few_labels has it."""
 
     right: Right
     own: Sequence[str]

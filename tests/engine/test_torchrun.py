@@ -70,6 +70,19 @@ def test_all_processes_save_and_the_launcher_leaves_with_75(told, to, number):
         assert [(folder / f'{what}_{rank}').read_text() for what in ('begun', 'saved')] == ['begun\n', 'saved\n']
 
 
+def test_a_signal_while_processes_start_is_answered_when_all_are_known(monkeypatch):
+    def start(agent, group):
+        agent.stop(SIGNALS[0])
+        agent._pcontext = 'all of them'
+
+    monkeypatch.setattr(torchrun.LocalElasticAgent, '_start_workers', start)
+    monkeypatch.setattr(torchrun.PatientAgent, 'heard', 0)
+    agent = torchrun.PatientAgent.__new__(torchrun.PatientAgent)
+    with pytest.raises(torchrun.SignalException):
+        agent._start_workers(None)
+    assert agent._pcontext == 'all of them' and not torchrun.PatientAgent.starting
+
+
 @pytest.mark.parametrize('script', ['dist_train.sh', 'dist_evaluate.sh'])
 def test_the_scripts_become_the_launcher_so_that_a_signal_to_them_is_one_to_it(tmp_path, script):
     (tmp_path / 'python').write_text('#!/bin/sh\necho $$\n')
