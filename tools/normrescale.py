@@ -113,15 +113,15 @@ def growth_of(weights: dict) -> str:
 
 def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str) -> None:
     """A training checkpoint of ours keeps all it holds beside the student; of any other, the backbone is written."""
-    record = dict(file=Path(source.path).name, format=source.source, part=source.part)
-    record['normrescale'] = f'{anchor}, per {args.per}, statistics {args.statistics}' + ', exact' * args.exact
+    how = f'{anchor}, per {args.per}, statistics {args.statistics}' + ', exact' * args.exact
+    record = {**source.record, 'normrescale': how}
     state = {f'backbone.{key}': value for key, value in weights.items()}
     loaded = load_checkpoint(args.lars)
     if source.source.startswith('mmairl') and args.part == 'student' and 'state_dict' in loaded:
         loaded['state_dict'] = type(loaded['state_dict'])({**loaded['state_dict'], **state})
-        loaded['meta'] = {**loaded.get('meta', {}), ORIGIN: {**source.origin, **record}}
+        loaded['meta'] = {**loaded.get('meta', {}), ORIGIN: record}
     else:
-        loaded = dict(meta={ORIGIN: {**source.origin, **record}}, state_dict=state)
+        loaded = dict(meta={ORIGIN: record}, state_dict=state)
     write_checkpoint(loaded, args.out)
 
 

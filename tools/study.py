@@ -20,9 +20,10 @@ from msgspec.structs import replace
 from rich.console import Console
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
-from mmairl.configs import home
+from mmairl.configs import home, walk
 from mmairl.engine.launch import register
-from mmairl.errors import UserError, one_sentence_errors
+from mmairl.errors import UserError, closest, one_sentence_errors
+from mmairl.evaluation.identity import is_absent
 from mmairl.files import write_text
 from mmairl.flags import count, positive, seed
 from mmairl.machine import cores
@@ -45,7 +46,7 @@ from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue
 from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.task_hours import hours_of_tasks
 from mmairl.study.trials import trial_counts
-from mmairl.transfer.tasks import require_platform
+from mmairl.transfer.tasks import TASKS, lacking, require_platform
 from projects.label_free.networks import measured_networks, regret_record
 
 CONSOLE = Console(markup=False)
@@ -101,6 +102,14 @@ def main() -> None:
     register()
     study, scale = read_study(args.study), read_scale(args.scale)
     out = args.out or Path('work_dirs/studies') / f'{study.name}_{scale.name}'
+    if args.collect and not out.is_dir():
+        raise UserError(f'there is no folder {out} to collect; give --out the folder of the study')
+    if (
+        not args.scale.endswith('.yaml')
+        and scale.name not in study.tasks
+        and (near := closest(scale.name, study.tasks))
+    ):
+        raise UserError(f"{args.study} has no `tasks` for the scale '{scale.name}'{near}")
     study = replace(study, seeds=tuple(args.seeds or scale.seeds or study.seeds))
     seeds, tasks = study.seeds, args.tasks or study.tasks.get(scale.name) or scale.tasks
     require_known(tasks)
@@ -205,6 +214,12 @@ def show_plan(study: Study, configs: dict, scale: Scale, tasks: Sequence[str], s
     counted = ', '.join(f'{task} {spent:.1f} h' for task, spent in hours.items()) or 'not known'
     rest = f'; not known beforehand: {", ".join(sorted(unknown))}' if unknown else ''
     say(f'tasks take on top, by the work on their images: {counted}{rest}')
+    values = [pair for cfg in configs.values() for pair in walk(cfg.to_dict())]
+    places = {value for keys, value in values if 'root' in keys and isinstance(value, str)}
+    absent = [place for place in places if is_absent({'root': place})]
+    absent += [str(path) for task in tasks if not is_local(task) for path in lacking(TASKS[task], Path())]
+    if absent:
+        say(f'images that are not here: {", ".join(sorted({*absent}))}')
 
 
 def show_status(runs: list[Run]) -> None:

@@ -121,11 +121,11 @@ class Comparison:
     def shape(self, size: int, start: str | None) -> dict[str, Any]:
         return dict(size=size, batch=self.batch, workers=self.workers, channels=self.task.channels, weights=start)
 
-    def config(self, size: int, start: str | None = None) -> Config:
-        """Return a config that `pretrain` trains by, for one epoch."""
+    def config(self, size: int | None, start: str | None = None, epochs: int | None = 1) -> Config:
+        """Return a config that `pretrain` trains by."""
         options = {'train_dataloader.persistent_workers': False, **self.options, 'log_level': 'ERROR'}
         images = len(self.task.unlabelled)
-        return config_for(self.method, images, self.out / 'images', options, epochs=1, **self.shape(size, start))
+        return config_for(self.method, images, self.out / 'images', options, epochs=epochs, **self.shape(size, start))
 
     def trained(self, name: str, plan: Plan) -> tuple[Path, float]:
         """Return the last checkpoint of the own pre-training and its seconds; train, or go on, where it is not there."""
@@ -261,7 +261,10 @@ def worth(
     weights = [weights] if isinstance(weights, str | Path) else weights
     starts = dict(zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights)))
     comparison = Comparison(task, out, starts, method, seed, batch, workers, options or {})
-    comparison.config(SIZES[0])  # what is wrong with the method or the options is said before anything is written
+    if minutes is not None and not minutes > 0:
+        raise UserError(f'minutes={minutes} is not above 0; set it, or leave it out')
+    # What is wrong with the rest is said before anything is written.
+    comparison.config(SIZES[0] if size is None else size, epochs=epochs)
     claim(out, comparison.identity(), ('worth.json',))
     lay_out(task, out / 'images')
     chosen = comparison.planned(size, epochs, minutes)

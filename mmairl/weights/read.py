@@ -15,6 +15,7 @@ from mmengine.logging import print_log
 from torch import Tensor
 
 from mmairl.errors import UserError, printable
+from mmairl.files import read_json
 from mmairl.weights.formats import (
     BACKBONE,
     ENVELOPES,
@@ -51,16 +52,24 @@ class Backbone:
 
     @property
     def heads(self) -> int | None:
-        """The heads of a ViT where the file's record, its run's settings or its project tells them."""
+        """The heads of a ViT where the file's record, its run's settings, a config.json beside it or its project tells them."""
         keys = ('num_heads', 'arch.num_heads', 'arch')
         told = [self.origin.get('heads'), *(self.settings.get(f'model.backbone.{key}') for key in keys)]
         if told[-1]:
             from mmpretrain.models.backbones.vision_transformer import VisionTransformer
 
             told.append(VisionTransformer.arch_zoo.get(str(told[-1]), {}).get('num_heads'))
+        with suppress(UserError, TypeError):
+            told.append(read_json(Path(self.path).with_name('config.json'), dict).get('num_attention_heads'))
         if 'MoCo v3' in self.source and self.weights.get('pos_embed', torch.empty(0)).shape[-1] == 384:
             told.append(12)
         return next((int(text) for text in told if re.fullmatch(r'[1-9]\d?', str(text))), None)
+
+    @property
+    def record(self) -> dict:
+        """All that a file which is made of it says of its origin."""
+        heads = {'heads': self.heads} if self.heads else {}
+        return {**self.origin, **heads, 'file': Path(self.path).name, 'format': self.source, 'part': self.part}
 
     @property
     def network(self) -> dict:

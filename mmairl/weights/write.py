@@ -24,16 +24,10 @@ def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **r
 
     >>> write_backbone(read_backbone('moco_v2.pth.tar'), 'moco_v2.pkl', to='detectron2')  # doctest: +SKIP
     """
-    origin = {
-        **backbone.origin,
-        **({'heads': backbone.heads} if backbone.heads else {}),
-        'file': Path(backbone.path).name,
-        'format': backbone.source,
-        'part': backbone.part,
-        **record,
-    }
     with replacing(output(path, backbone.path)) as beside, beside.open('wb') as file:
-        WRITERS[to]({key: value.contiguous() for key, value in backbone.weights.items()}, origin, file)
+        WRITERS[to](
+            {key: value.contiguous() for key, value in backbone.weights.items()}, {**backbone.record, **record}, file
+        )
 
 
 def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:

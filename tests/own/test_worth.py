@@ -149,6 +149,13 @@ def test_a_wrong_method_or_option_does_not_claim_the_folder(images, tmp_path):
         assert not (tmp_path / 'out').exists()
 
 
+@pytest.mark.parametrize('wrong', ['size', 'epochs', 'minutes'])
+def test_a_wish_of_nothing_is_a_sentence_before_anything_is_written(images, tmp_path, wrong):
+    with pytest.raises(UserError, match=f'{wrong}=0'):
+        mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **{wrong: 0})
+    assert not (tmp_path / 'out').exists()
+
+
 def test_a_class_that_cannot_be_read_is_a_sentence(images, tmp_path, monkeypatch):
     monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
     for number in range(0, 40, 2):

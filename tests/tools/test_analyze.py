@@ -97,9 +97,10 @@ def test_measures_of_networks_stand_in_a_table_and_look_at_no_label(folder, tmp_
     assert 'CLID is relative' in page and page.count('data-chart=') == len(header) - 2  # there is no log of a loss
 
 
-def test_what_is_missing_is_one_sentence(folder, run_tool, capsys):
+def test_what_is_missing_is_one_sentence(folder, tmp_path, run_tool, capsys):
     a, b = folder / 'a.pth', folder / 'b.pth'
-    study = DEMO.parents[1] / 'studies/ladder.yaml'
+    study, misspelt = DEMO.parents[1] / 'studies/ladder.yaml', tmp_path / 'misspelt.yaml'
+    misspelt.write_text('{title: "", tasks: {dmo: [knn]}, rows: [{name: MoCo v2+, config: mocov2plus_r50_200e.py}]}')
     for arguments, sentence in (
         ((TOOL, 'cka', a, b), 'give --config'),
         ((TOOL, 'norms', a, a), 'given twice'),
@@ -108,7 +109,18 @@ def test_what_is_missing_is_one_sentence(folder, run_tool, capsys):
             'has no training, whose views',
         ),
         (('tools/study.py', study, '--scale', 'demo', '--tasks', 'knn@nothing', '--dry-run'), 'there is no config'),
+        (('tools/study.py', misspelt, '--scale', 'demo', '--dry-run'), "for the scale 'demo'; did you mean 'dmo'?"),
+        (('tools/study.py', study, '--collect', '--out', folder / 'nowhere'), 'there is no folder'),
     ):
         with pytest.raises(SystemExit, match='2'):
             run_tool(*arguments)
         assert sentence in capsys.readouterr().err
+    assert not (folder / 'nowhere').exists()
+
+
+def test_a_plan_says_which_images_are_not_here(tmp_path, monkeypatch, run_tool, capsys):
+    monkeypatch.chdir(tmp_path)
+    study = DEMO.parents[1] / 'studies/ladder.yaml'
+    run_tool('tools/study.py', study, '--tasks', 'linear', 'coco_fpn', '--dry-run')
+    words = ' '.join(capsys.readouterr().out.split())
+    assert words.endswith('not here: data/coco/annotations, data/imagenet/train, data/imagenet/val')

@@ -141,6 +141,17 @@ def test_heads_are_those_of_our_run_or_of_the_table_that_moco_v3_alone_has(tmp_p
     assert '12 of 32 dimensions are taken' in warned[0]
 
 
+def test_heads_of_hugging_faces_config_beside_the_weights_stay_with_what_is_made_of_them(tmp_path, run_tool, warned):
+    network = timm.create_model('vit_small_patch16_224', depth=1, num_classes=0)
+    (folder := tmp_path / 'released').mkdir()
+    torch.save(network.state_dict(), folder / 'pytorch_model.bin')
+    (folder / 'config.json').write_text('{"num_attention_heads": 8}')
+    run_tool('tools/normrescale.py', folder / 'pytorch_model.bin', tmp_path / 'a.pth', '--constant', 0.5)
+    for path in (folder / 'pytorch_model.bin', tmp_path / 'a.pth'):
+        assert read_backbone(path).network['arch']['num_heads'] == 8
+    assert not warned
+
+
 def test_a_vit_is_written_as_torchvision_has_it_and_read_again_or_refused(tmp_path):
     network = torchvision.models.VisionTransformer(SIZE, 14, num_layers=2, num_heads=2, hidden_dim=128, mlp_dim=512)
     network = restless(network)
