@@ -114,6 +114,16 @@ def test_trials_are_tested_when_their_choice_is_noted_and_no_choice_reads_it(sea
     assert pooled['situations'][SETTINGS]['CLID'] == kept['situations'][SETTINGS]['CLID']
 
 
+def test_a_search_whose_trials_have_all_diverged_has_no_choice(searched, tmp_path):
+    study, configs, *_ = searched
+    runs = lay_out(study, configs, study.seeds, ('knn',), tmp_path)
+    for run in runs:
+        if run.part == 'trial':
+            end(run.folder, labels={'knn': 'k-NN'}, diverged='the loss is not finite')
+    assert measured_networks(study, configs, runs, ('knn',), print) == ('knn', [])
+    assert not list(tmp_path.rglob('chosen.json'))
+
+
 def test_studies_are_pooled_choice_by_choice_and_what_cannot_be_is_a_sentence(tmp_path, run_tool):
     def study(name: str, seeds: range, margin: float = 1.0) -> str:
         trials = [

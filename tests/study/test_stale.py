@@ -19,10 +19,11 @@ from mmairl.files import write_json
 from mmairl.study import scale as scales
 from mmairl.study import worker
 from mmairl.study.guard import at_scale
+from mmairl.study.measure import outdated
 from mmairl.study.runs import Run, lay_out, plan_runs
 from mmairl.study.scale import Scale, read_scale
 from mmairl.study.spec import Row, Study, read_study
-from mmairl.study.stored import Trained
+from mmairl.study.stored import Asked, Result, Trained
 from mmairl.weights.read import Backbone, read_backbone
 from mmairl.weights.write import write_backbone
 
@@ -164,3 +165,11 @@ def test_a_row_that_did_not_train_and_now_does_is_refused(planned):
     assert [run.outdated for run in planned(changed)] == [''] * 4 + ['the config']
     with pytest.raises(UserError, match='null.* was begun with another config'):
         planned(changed, act=lay_out)
+
+
+def test_other_trials_of_a_task_on_the_platforms_make_its_score_old(tmp_path):
+    tried = ({}, {'optim_wrapper.optimizer.lr': 0.1})
+    result = Result(labels={'scenes_det': 'AP'}, tuned={'scenes_det': dict(trials=list(tried))})
+    same, fewer = (Asked(0, ('scenes_det',), untrained='random', tuned={'scenes_det': to}) for to in (tried, tried[:1]))
+    assert outdated(tmp_path, result, same) == ''
+    assert outdated(tmp_path, result, fewer) == 'scenes_det: its trials'
