@@ -270,10 +270,13 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_
     record = json.loads((tmp_path / 'out' / 'study.json').read_text())
     page = (tmp_path / 'out' / 'page.html').read_text()
     assert {metric['key'] for metric in record['metrics']} == set(tasks)
-    for place, column in enumerate(columns(record)):
-        lines = [line for line in table_lines(record) if column.kind == 'measured']
-        assert all(line.cells[place].value in page and line.cells[place].numbers for line in lines)
-        assert column.kind != 'measured' or f'{column.label}, measured' in page, f'no figure of {column.label}'
+    measured = [(place, column.label) for place, column in enumerate(columns(record)) if column.kind == 'measured']
+    cells = [(line.row, line.cells[place]) for line in table_lines(record) for place, _ in measured]
+    assert all(cell.value in page and (cell.numbers or row['untrained'] == 'pixels') for row, cell in cells)
+    strips = sum(bool(cell.numbers) for _, cell in cells) if len(record['rows']) > 1 else 0
+    assert page.count('<svg class="strip" ') == strips  # the seeds of each row
+    if read_study(path).figure.kind == 'lines':
+        assert all(f'{label}, measured' in page for _, label in measured)
     assert all(escape(row['name']) in page for row in record['rows'])
     looks = [list(tmp_path.glob(f'out/{look.instrument}_{n}/*.html')) for n, look in enumerate(read_study(path).look)]
     assert all(looks)
