@@ -32,8 +32,8 @@ from mmairl.models.batchnorm import PASS, norms_of, pass_of
 from mmairl.models.stages import blocks
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
-# Compiled forms of one block: by width, stride, side, mode; torch's 8 leave the student of a ResNet-50 eager.
-FORMS = 64
+# Compiled forms of one block: by width, stride, size, side, mode; torch's 8 leave the student of a ResNet-50 eager.
+FORMS = 128
 GRAPHS = ('reduce-overhead', 'max-autotune')  # torch's modes that replay what is compiled as CUDA graphs
 FUSED = ('SGD', 'Adam', 'AdamW')  # torch's optimizers with such a form
 
@@ -106,7 +106,7 @@ def compile_parts(model: nn.Module, options: dict) -> None:
             layer.drop_prob = float(layer.drop_prob)
     parts = list(compiled_parts(model))
     for part in parts:
-        part.compile(**options)
+        part.compile(**{'dynamic': False, **options})  # stages share their code, and would become one of any shape
     alone = sorted({type(part).__name__ for part in parts if type(part).__module__.startswith('torch.nn.modules')})
     several = ', each SyncBN and what stands alone beside one' if get_world_size() > 1 else ''
     eager = f"the head, the queue, the teacher's average{several}, and layers outside of blocks ({', '.join(alone)})"
