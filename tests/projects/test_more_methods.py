@@ -176,12 +176,12 @@ def test_frozen_prototypes_keep_their_place_and_let_the_rest_learn():
 
 
 def trained(name: str, work_dir: Path, options: dict) -> tuple[nn.Module, Tensor]:
-    """The network after 32 steps, and a batch of unseen images as it is trained on."""
+    """The network after 64 steps, and a batch of unseen images as it is trained on."""
     cfg = load_config(str(CONFIGS / f'{name}_shapes.py'), options)
     cfg.model.backbone.update(stem_channels=8, base_channels=8)
     cfg.model.projector.in_channels = 64
     cfg.train_dataloader.dataset.count, cfg.total_batch_size = 512, 64
-    cfg.train_cfg = dict(by_epoch=True, max_epochs=4)
+    cfg.train_cfg = dict(by_epoch=True, max_epochs=8)
     cfg.param_scheduler = [dict(type='CosineAnnealingLR', eta_min=0.0, convert_to_iter_based=True)]
     cfg.default_hooks.checkpoint.update(interval=100, save_last=False)
     cfg.work_dir, cfg.randomness.seed = str(work_dir), 0
@@ -217,22 +217,22 @@ def spread_of(model: nn.Module, images: Tensor) -> float:
     return float(spread(project(model, images)))
 
 
-# A method, what it is without the part that keeps it from collapsing, its measure, and what that must be above and below.
+# A method, what it is without the part that keeps it from collapsing, and the measure that halves at least.
 CASES = {
-    'simsiam': ({'model.target': 'student'}, rank, 6, 3),
-    'simclr': ({'model.head.beta': 0.0}, spread_of, 0.15, 0.06),
-    'vicreg': ({'model.head.variance': 0.0, 'model.head.covariance': 0.0}, deviation, 0.1, 0.02),
-    'barlow': ({'model.head.weight': 0.0}, rank, 6, 3),
-    'lejepa': ({'model.head.weight': 0.0}, deviation, 0.3, 0.15),
-    'swav': ({'model.head.iterations': 0}, winners, 20, 8),
-    'dino': ({'model.head.centre_momentum': 1.0}, information, 0.5, 0.05),
+    'simsiam': ({'model.target': 'student'}, rank),
+    'simclr': ({'model.head.beta': 0.0}, spread_of),
+    'vicreg': ({'model.head.variance': 0.0, 'model.head.covariance': 0.0}, deviation),
+    'barlow': ({'model.head.weight': 0.0}, rank),
+    'lejepa': ({'model.head.weight': 0.0}, deviation),
+    'swav': ({'model.head.iterations': 0}, winners),
+    'dino': ({'model.head.centre_momentum': 1.0}, information),
 }
 
 
 @pytest.mark.parametrize('name', [pytest.param(n, marks=[] if n == 'simsiam' else pytest.mark.slow) for n in CASES])
 @torch.no_grad()
 def test_the_method_does_not_collapse_and_without_its_remedy_it_does(tmp_path, name):
-    remedy, measure, above, below = CASES[name]
+    remedy, measure = CASES[name]
     with torch.enable_grad():
         sound, collapsed = (trained(name, tmp_path / str(len(options)), options) for options in ({}, remedy))
-    assert measure(*sound) > above and measure(*collapsed) < below
+    assert measure(*sound) > 2 * measure(*collapsed)
