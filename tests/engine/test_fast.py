@@ -125,7 +125,7 @@ def test_a_network_that_falls_back_to_eager_is_found(toy_config, monkeypatch):
 def left_eager(cfg: dict, backbone: dict, width: int) -> int:
     """How many products of a network a second step does not run compiled; a backend counts those that it runs.
 
-    Nothing is compiled for any size: such code is slower, and torch's compiler fails on some of it.
+    Nothing is compiled for any size: torch's compiler fails on some of it.
     """
     ran: list[int] = []
 
