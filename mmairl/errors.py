@@ -41,16 +41,21 @@ def holds_secret(text: str) -> bool:
 
 
 class UserError(ValueError):
-    """One sentence: what is wrong, where, what to do. It is one line without secrets, and no name in it acts on a terminal.
+    """An error the user can fix. The message is one line: what is wrong, where, and what to do.
 
-    Commands print it without a traceback. From a data worker it comes as a whole traceback, whose last line is the sentence.
+    Commands print it without a traceback. Secrets in URLs are removed and control characters are escaped.
+
+    Args:
+        message: The message. A data worker's error arrives as a full traceback, of which the last line is kept.
+        code: A short, stable identifier such as ``'no-queue'``, for tests and for programs that handle the error.
     """
 
-    def __init__(self, said: object = '') -> None:
-        text = without_secrets(said).strip()
+    def __init__(self, message: object = '', code: str = '') -> None:
+        text = without_secrets(message).strip()
         if text.startswith('Caught '):
             text = re.sub(r'^mmairl\.[\w.]+: ', '', text.splitlines()[-1])
         super().__init__(printable(text))
+        self.code = code
 
 
 class Diverged(UserError):
