@@ -139,9 +139,7 @@ def test_a_written_config_is_not_substituted(tmp_path, monkeypatch, suffix):
         '\\{{$SECRET:x}}',
         'a {{ b }}\u2028c\n',
     ]
-    values = dict(
-        roots=[*names, '{{$SECRET:y', '}}'], by_name=dict.fromkeys(names, 1), quoted={"it's": 1, 'class': 2}
-    )
+    values = dict(roots=[*names, '{{$SECRET:y', '}}'], by_name=dict.fromkeys(names, 1), quoted={"it's": 1, 'class': 2})
     cfg, path = Config(values), tmp_path / f'run{suffix}'
     if suffix == '.py':
         write_text(path, python_text(cfg))

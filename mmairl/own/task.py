@@ -11,7 +11,16 @@ import numpy as np
 import torch
 
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.splits import Groups, groups_of, look_alikes, names_of, read_column, split_by_class, values_of
+from mmairl.data.splits import (
+    Groups,
+    groups_of,
+    look_alikes,
+    names_of,
+    read_column,
+    split_by_class,
+    split_conflicts,
+    values_of,
+)
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.duplicates import pictures
@@ -132,7 +141,10 @@ def lay_out(task: Task, folder: Path) -> None:
 
 
 def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, Any]]:
-    """Leave out test images that look like one to learn from; count and show these, and name what cannot be read."""
+    """Leave out unreadable images, and test images that duplicate an image to learn from; return what was left out.
+
+    A test image whose look-alike has another label stays: it is counted and shown as a label conflict.
+    """
     fine = ~np.isnan(x[:, 0])
     if (x[fine] == x[fine][0]).all():
         raise UserError(f'the {fine.sum()} labelled images below {task.root} are all alike; give others')
@@ -144,10 +156,17 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, A
             )
     sets = [task.dataset([[]], places) for places in (pool, test)]
     alike = look_alikes(*sets, workers)
-    if len(alike) == len(test):
+    duplicates, conflicts = split_conflicts(alike, *(part.labels for part in sets))
+    if len(duplicates) == len(test):
         raise UserError(f'each test image below {task.root} looks like one to learn from; take copies out')
-    unlike = np.delete(test, [*alike])
+    unlike = np.delete(test, [*duplicates])
     require_several(task.y, pool, unlike, task.groups)
     unreadable = [printable(task.labelled[place]) for place in np.flatnonzero(~fine)]
-    left_out = dict(look_alikes=len(alike), pairs=pictures(*sets, alike.items()), unreadable=unreadable)
+    left_out = dict(
+        look_alikes=len(duplicates),
+        pairs=pictures(*sets, duplicates.items()),
+        conflicts=len(conflicts),
+        conflict_pairs=pictures(*sets, conflicts.items()),
+        unreadable=unreadable,
+    )
     return replace(task, pool=pool, test=unlike), left_out
