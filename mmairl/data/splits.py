@@ -23,7 +23,7 @@ from mmairl.errors import UserError, closest, explained, printable
 HELD_OUT = 0.2
 HASH = 64  # bits of a hash
 BITS, ALIKE = 4, 0.1  # of a hash, and of the deviation of all thumbnails: the most that two may differ by
-# The same for colors. JPEG of quality 20 reaches 0.31 on images of 32 x 32; other colors of one drawing start at 0.71.
+# The same for colors. JPEG of quality 20 reaches 0.27 on images of 32 x 32; other colors of one drawing start at 0.71.
 COLORS = 0.4
 BLOCK = 128  # hashes that are compared with all others at once
 INDEX = ('', 'Unnamed: 0')  # the heads of the numbers that pandas and R write before a table
@@ -101,7 +101,7 @@ def names_of(dataset: Dataset) -> list[str]:
 
 
 def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
-    """Return each image's group, by its name.
+    """Return each image's group by its name. Raise a UserError if an image has none.
 
     `groups` is a regular expression, whose first bracket, or else whole match, is the group; a CSV whose first column names
     the images, as dict(csv=FILE, column=NAME); or a function, in a config as dict(function='module.function').
@@ -109,27 +109,38 @@ def groups_of(names: Sequence[str], groups: Groups) -> list[str]:
     >>> groups_of(['p07/a.png', 'p07/b.png', 'p08/a.png'], r'(p\\d+)/')
     ['p07', 'p07', 'p08']
     """
+    found = find_groups(names, groups)
+    require_groups(names, found, groups)
+    return found
+
+
+def find_groups(names: Sequence[str], groups: Groups) -> list[str | None]:
+    """Return each image's group, as `groups_of`, or None."""
     if isinstance(groups, str):
         with explained(f'groups={groups} is no regular expression', 'mend it, as (p\\d+)/', re.error):
-            found = [re.search(groups, name) for name in names]
-        made = [match and (match[1] if match.re.groups else match[0]) for match in found]
+            matches = [re.search(groups, name) for name in names]
+        found = [match and (match[1] if match.re.groups else match[0]) for match in matches]
     elif callable(groups):
-        made = list(map(groups, names))
+        found = list(map(groups, names))
     elif 'function' in groups:
         with explained(f'groups={groups} names no function', "say 'module.function'", (ImportError, AttributeError)):
             function = resolve_name(groups['function'])
-        return groups_of(names, function)
+        return find_groups(names, function)
     elif 'csv' not in groups:
         raise UserError(f'groups={groups} names no table; say dict(csv=FILE, column=NAME)')
     else:
-        given, _ = values_of(names, read_column(groups['csv'], groups.get('column')), groups['csv'])
-        made = list(map(given.get, names))
-    if without := [name for name, group in zip(names, made) if group in (None, '')]:
+        table, _ = values_of(names, read_column(groups['csv'], groups.get('column')), groups['csv'])
+        found = list(map(table.get, names))
+    return [None if group in (None, '') else str(group) for group in found]
+
+
+def require_groups(names: Sequence[str], found: Sequence[str | None], groups: Groups) -> None:
+    if without := [name for name, group in zip(names, found) if group is None]:
         raise UserError(
             f'{len(without)} of the {len(names)} images have no group by groups={groups}, first {printable(without[0])}; '
-            'name the group of every image'
+            'name the group of every image',
+            code='no-group',
         )
-    return list(map(str, made))
 
 
 def refuse_shared(groups: Mapping[str, Sequence[str]]) -> None:
