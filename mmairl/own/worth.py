@@ -103,7 +103,7 @@ class Plan(msgspec.Struct):
         minutes, planned = self.asked['minutes'], sum(self.seconds.values()) / 60
         remarks = []
         if minutes and planned > minutes:
-            remarks.append(f'the plan takes {planned:.1f} minutes, more than the {minutes:g} given')
+            remarks.append(f'the plan takes {planned:.3g} minutes, more than the {minutes:g} given')
         if self.epochs < ENOUGH:
             remarks.append(f'{count(self.epochs, "epoch")} cannot show that pre-training does not pay; {ENOUGH} can')
         return remarks
@@ -430,7 +430,7 @@ def sentence(verdict: Verdict, own: float, best: float, labels: int, training: T
         return f'No, keep {verdict.best}: {scores}.'
     missing = [f'about {verdict.more:,} more labels would decide'] if verdict.more else []
     if training.epochs < ENOUGH:
-        missing.append(f'a "no" requires at least {ENOUGH} epochs of pre-training')
+        missing.append(f'ruling out pre-training requires at least {ENOUGH} epochs')
     return f'Inconclusive: {scores}; {", and ".join(missing)}.'
 
 
