@@ -10,7 +10,8 @@ Such a base behaves exactly like a relative `_base_`.
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from keyword import iskeyword
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,11 +21,16 @@ from mmengine.config import utils as by_mmengine
 from mmengine.fileio import register_handler
 from mmengine.fileio.handlers import YamlHandler
 from mmengine.utils import import_modules_from_strings
+from yapf.yapflib.yapf_api import FormatCode
 
 from mmairl.errors import UserError, closest, explained, holds_secret
 from mmairl.files import NUMBER, TUPLE, PlainLoader, write_text
 
 PREFIX = 'mmairl::'
+# The style of mmengine's `pretty_text`.
+STYLE = dict(
+    based_on_style='pep8', blank_line_before_nested_class_or_def=True, split_before_expression_after_opening_paren=True
+)
 PACKAGE = Path(__file__).resolve().parent
 # A wheel's configs lie inside of the package, a checkout's beside it.
 HOMES = (PACKAGE / '.mim', PACKAGE.parent)
@@ -45,6 +51,11 @@ class PlainDumper(yaml.SafeDumper):
         return True
 
 
+def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Quote text with braces, so that `literal_braces` can escape them."""
+    return dumper.represent_scalar('tag:yaml.org,2002:str', text, style='"' if '{{' in text else None)
+
+
 class PlainYaml(YamlHandler):
     """mmengine's reader of YAML by PlainLoader: its own reads 1e-3 as text, and runs code that annotations of images hold."""
 
@@ -53,6 +64,7 @@ class PlainYaml(YamlHandler):
 
 
 PlainDumper.add_representer(tuple, lambda dumper, values: dumper.represent_sequence(TUPLE, values))
+PlainDumper.add_representer(str, represent_text)
 PlainDumper.add_implicit_resolver(*NUMBER)
 
 
@@ -104,7 +116,17 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
             _import_from(folder)
     with explained(f'the config {path} cannot be read', 'correct it'):  # a program can fail in any way
         cfg = Config.fromfile(path)  # noqa: TID251  the user's own program
-    for key in options or {}:
+    override(cfg, options or {}, path)
+    return cfg
+
+
+def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
+    """Merge `--cfg-options` into the config read from `path`.
+
+    Raises:
+        UserError: If a key is misspelled, an option does not fit, or a URL contains a secret.
+    """
+    for key in options:
         name = key.split('.')[0]
         if name in KNOWN:
             continue
@@ -114,14 +136,13 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
             )
         raise UserError(f"--cfg-options {key}: the config has no '{name}'{closest(name, KNOWN)}")
     with explained(f'--cfg-options do not fit the config {path}', 'correct them'):
-        cfg.merge_from_dict(options or {})
-        if any(key.startswith('custom_imports') for key in options or {}):
+        cfg.merge_from_dict(options)
+        if any(key.startswith('custom_imports') for key in options):
             import_modules_from_strings(**cfg.custom_imports)
     for name in cfg:
         if name not in KNOWN and closest(name, KNOWN):
             raise UserError(f"the config {path} sets '{name}', which nothing reads{closest(name, KNOWN)}")
     refuse_secrets(cfg)
-    return cfg
 
 
 def refuse_secrets(cfg: Config) -> None:
@@ -156,8 +177,38 @@ def config_text(cfg: Config, suffix: str = '.yaml') -> str:
     kinds = (TypeError, yaml.YAMLError)
     with explained('the config holds a value that is not plain data', 'it stays a Python file', kinds):
         if suffix == '.json':
-            return json.dumps(cfg.to_dict(), indent=2)
-        return yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False)
+            return literal_braces(json.dumps(cfg.to_dict(), indent=2), r'\u007b')
+        return literal_braces(yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False))
+
+
+def python_text(cfg: Config) -> str:
+    """Return assignments in Python that evaluate to exactly these values, whatever their keys and text contain.
+
+    It looks like mmengine's `pretty_text`, which does not escape keys.
+    """
+    lines = [f'{key} = {_expression(value)}' for key, value in sorted(cfg.to_dict().items())]
+    return literal_braces(FormatCode('\n'.join(lines), style_config=STYLE)[0])
+
+
+def _expression(value: Any) -> str:
+    if isinstance(value, dict):
+        items = sorted(value.items(), key=lambda item: str(item[0]))
+        if all(isinstance(key, str) and key.isidentifier() and not iskeyword(key) for key in value):
+            return f'dict({", ".join(f"{key}={_expression(part)}" for key, part in items)})'
+        return f'{{{", ".join(f"{key!r}: {_expression(part)}" for key, part in items)}}}'
+    if isinstance(value, list):
+        return f'[{"".join(f"{_expression(part)}, " for part in value)}]'
+    if isinstance(value, tuple):
+        return f'({"".join(f"{_expression(part)}, " for part in value)})'
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def literal_braces(text: str, brace: str = r'\x7b') -> str:
+    """Escape the braces of `{{ ... }}`, which mmengine replaces everywhere in a config's text before parsing it.
+
+    The text may contain them in comments and quoted strings only.
+    """
+    return text.replace('{{', '{' + brace)
 
 
 def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:

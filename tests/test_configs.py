@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from mmairl.configs import load_config, write_config
+from mmairl.configs import load_config, python_text, write_config
 from mmairl.engine.check import check_config
 from mmairl.errors import UserError
+from mmairl.files import write_text
 from mmairl.study.factors import changed, factors_of
 
 CONFIGS = Path(__file__).parent.parent / 'configs'
@@ -125,3 +126,23 @@ def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path):
         load_config(config(tmp_path, '', 'a.pth'))
     with pytest.raises(UserError, match=r"no config at .*r5_200e.py; did you mean 'mocov2plus_r50_200e.py'\?"):
         load_config(tmp_path / 'mocov2plus_r5_200e.py')
+
+
+@pytest.mark.parametrize('suffix', ['.py', '.yaml', '.json'])
+def test_a_written_config_is_not_substituted(tmp_path, monkeypatch, suffix):
+    monkeypatch.setenv('SECRET', 'value')
+    names = [
+        '{{ fileDirname }}',
+        '{{$SECRET:x}}',
+        '{{ _base_.a }}',
+        '{{{{$SECRET:(',
+        '\\{{$SECRET:x}}',
+        'a {{ b }}\u2028c\n',
+    ]
+    values = dict(roots=[*names, '{{$SECRET:y', '}}'], by_name=dict.fromkeys(names, 1), quoted={"it's": 1, 'class': 2})
+    cfg, path = Config(values), tmp_path / f'run{suffix}'
+    if suffix == '.py':
+        write_text(path, python_text(cfg))
+    else:
+        write_config(cfg, path)
+    assert load_config(path).to_dict() == values

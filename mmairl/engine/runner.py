@@ -20,7 +20,7 @@ from mmengine.utils import apply_to
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
-from mmairl.configs import write_config
+from mmairl.configs import python_text, write_config
 from mmairl.data.training import ResumableSampler, TrainingImages, require_a_batch
 from mmairl.data.views import inner_most
 from mmairl.data.workers import delivered, safe
@@ -56,7 +56,7 @@ class Runner(Checkpointed, PlainRunner):
         path = Path(self.work_dir) / source.name
         if path.resolve() == source.resolve():
             return  # the run goes on by the config that it has left
-        write_text(path, self.cfg.pretty_text) if path.suffix == '.py' else write_config(self.cfg, path)
+        write_text(path, python_text(self.cfg)) if path.suffix == '.py' else write_config(self.cfg, path)
 
     def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
         if isinstance(loop, BaseLoop) or 'type' in loop:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mmairl.data.splits import look_alikes
+from mmairl.data.splits import look_alikes, split_conflicts
 from mmairl.data.views import to_unit
 from mmairl.errors import printable
 from mmairl.evaluation.features import Features
@@ -40,7 +40,10 @@ def too_near(distances: Tensor) -> Tensor:
 def near_duplicates(
     sets: tuple[Dataset, Dataset], features: tuple[Features, Features], device: str, workers: int
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Mark the rows of the test features with a near duplicate in training; and count them, with pairs to look at."""
+    """Return a mask of test rows with a near duplicate in training, and counts with pairs to look at.
+
+    Images whose labels differ from their look-alike's are label conflicts. They are counted and shown, and not in the mask.
+    """
     (train, test), (bank, query) = sets, features
     bank_rows, rows = (np.delete(np.arange(len(dataset)), list(own.unreadable)) for dataset, own in zip(sets, features))
     centre = bank.x.mean(0)  # else a network that finds all alike has hardly any angles
@@ -48,10 +51,18 @@ def near_duplicates(
     close = too_near(1 - similarity).nonzero().flatten()
     by_features = dict(zip(rows[close].tolist(), bank_rows[position[close, 0]].tolist()))
     by_look = look_alikes(train, test, workers)
-    of_row, least = dict(zip(rows.tolist(), similarity[:, 0].tolist())), by_features | by_look
-    pairs = pictures(train, test, sorted(least.items(), key=lambda pair: of_row.get(pair[0], 1.0)))
-    counts = dict(images=len(least), by_look=len(by_look), by_features=len(by_features))
-    return np.isin(rows, list(least)), dict(**counts, pairs=pairs)
+    of_row, alike = dict(zip(rows.tolist(), similarity[:, 0].tolist())), by_features | by_look
+    by_similarity = dict(sorted(alike.items(), key=lambda pair: of_row.get(pair[0], 1.0)))
+    duplicates, conflicts = split_conflicts(by_similarity, train.labels, test.labels)
+    found = dict(
+        images=len(alike),
+        by_look=len(by_look),
+        by_features=len(by_features),
+        pairs=pictures(train, test, duplicates.items()),
+        conflicts=len(conflicts),
+        conflict_pairs=pictures(train, test, conflicts.items()),
+    )
+    return np.isin(rows, list(duplicates)), found
 
 
 def pictures(train: Dataset, test: Dataset, twins: Iterable[tuple[int, int]]) -> list[list[tuple[str, str]]]:

@@ -4,26 +4,25 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jinja2 import Template
-from mmengine.config import Config
+from jinja2 import Environment
+from markupsafe import Markup
+from mmengine.config import Config, ConfigDict
 
-from mmairl.configs import PREFIX, home, load_config
+from mmairl.configs import PREFIX, home, literal_braces, load_config, override, python_text
 from mmairl.data.domains import named_views, reasons
 from mmairl.data.folders import UnlabelledFolder
 from mmairl.data.images import UnreadableImage
 from mmairl.data.views import ViewDataset, to_unit
-from mmairl.errors import UserError, closest
-from mmairl.files import write_text
+from mmairl.errors import UserError, closest, printable
 from mmairl.machine import cores
 from mmairl.weights.load import is_released
 from mmairl.weights.read import read_backbone
 
-TEMPLATE = Template(Path(__file__).with_name('suggested.jinja').read_text('utf-8'), trim_blocks=True)
+TEMPLATE = Path(__file__).with_name('suggested.jinja')
 FEWEST, LARGE = 64, 1_000_000  # images
 LOWER = 10  # the rate's divisor where a run goes on from weights
 # The configs of the paper's frameworks and of other methods, whose names begin with the method's.
@@ -38,13 +37,33 @@ SHARE, LARGEST_BATCH, LONGEST_QUEUE, MOST_WORKERS = 256, 1024, 65_536, 16
 def config_for(
     method: str, images: int, data: str | Path, options: Mapping[str, Any] | None = None, **how: Any
 ) -> Config:
-    """Return the config that `suggest` writes for so many images in the folder `data`, with options in their place."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / full_size(method).removeprefix(PREFIX).rpartition('/')[2]
-        return load_config(write_text(file, suggest(method, images, data=data, **how)), dict(options or {}))
+    """Return the config that `suggest` prints for the images in the folder `data`, with `options` merged in.
+
+    The values are merged as they are: no text with names of files is ever executed.
+    """
+    base = full_size(method)
+    cfg = load_config(base)
+    override(cfg, ConfigDict(recommended(method, images, data=data, **how)[0]), base)
+    override(cfg, options or {}, base)
+    return cfg
 
 
-def suggest(
+def suggest(method: str, images: int, gpus: int = 1, *given: Any, **how: Any) -> str:
+    """Return the text of a commented config for training on unlabeled images (arguments: `recommended`)."""
+    values, facts = recommended(method, images, gpus, *given, **how)
+
+    def code(key: str) -> Markup:
+        return Markup(python_text(Config({key: values[key]})).strip())
+
+    # File names may contain line breaks: whatever is not code is made printable, on one line.
+    lines = Environment(
+        trim_blocks=True, finalize=lambda value: value if isinstance(value, Markup) else printable(value)
+    )
+    template = lines.from_string(TEMPLATE.read_text('utf-8'))
+    return literal_braces(template.render(**facts, method=method, images=images, gpus=gpus, code=code))
+
+
+def recommended(
     method: str,
     images: int,
     gpus: int = 1,
@@ -57,12 +76,21 @@ def suggest(
     batch: int | None = None,
     workers: int | None = None,
     views: str | None = None,
-) -> str:
-    """Return the text of a config that trains the framework on so many unlabelled images, with the reasons.
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what to change in a method's config for training on unlabeled images, and facts for the comments.
 
-    With `channels` the images are read as they are stored. With `weights`, a checkpoint of any known project, student and
-    teacher start from its backbone. `views` names a list of data/domains.yaml, in place of what each of the method's views does
-    after its crop.
+    Args:
+        method: The method's short name, such as `'byol'`.
+        images: How many images there are.
+        gpus: How many GPUs train.
+        channels: Channels of images that are read as stored. Default: RGB.
+        weights: A checkpoint of any known project to start student and teacher from.
+        data: The folder of images.
+        epochs: How often each image is seen. Default: by the number of images.
+        size: Side of the largest crop in pixels.
+        batch: Images in a step. Default: by the number of images.
+        workers: Data workers. Default: one per core, at most 16.
+        views: A list of data/domains.yaml that replaces each view's steps after its crop.
     """
     for name, value in dict(epochs=epochs, size=size, batch=batch).items():
         if value is not None and not (isinstance(value, Integral) and value >= 1):
@@ -75,11 +103,12 @@ def suggest(
     batch = batch or max(1, (min(LARGEST_BATCH, SHARE * gpus) if large else batch_for(images)) // gpus) * gpus
     epochs = epochs or (200 if large else 400 if images >= 100_000 else 800)
     steps, momentum = images // batch * epochs, base.default_hooks.momentum.base
+    start = min(momentum, round(1 - 50 / max(steps, 500), 4))
     schedules = base.to_dict()['param_scheduler']
     if len(schedules) > 1:
         schedules[0]['end'] = schedules[1]['begin'] = min(schedules[0]['end'], max(1, epochs // 10))
     begun = begun_from(weights, base, batch) if weights else begun_anew(base, batch)
-    model = begun.pop('model')
+    model = begun['model']
     if base.model.get('queue'):
         model['queue'] = dict(length=LONGEST_QUEUE if large else queue_for(images, batch))
     for part in ('projector', 'head') if not large else ():
@@ -88,28 +117,37 @@ def suggest(
     if channels:
         model['backbone']['in_channels'] = channels
         model['data_preprocessor'] = dict(mean=[0.5] * channels, std=[0.25] * channels)
-    return TEMPLATE.render(
-        **begun,
-        method=method,
-        images=images,
-        gpus=gpus,
+    workers = max(1, min(MOST_WORKERS, cores() // gpus)) if workers is None else workers
+    dataset = folder_of(data, base.train_dataloader.dataset.to_dict()['views'], size, channels, views)
+    values = dict(
+        model=model,
+        total_batch_size=batch,
+        optim_wrapper=dict(optimizer=begun['optimizer']),
+        auto_scale_lr=dict(base_batch_size=batch),
+        default_hooks=dict(checkpoint=dict(interval=max(1, epochs // 10)), momentum=dict(base=start)),
+        train_cfg=dict(max_epochs=epochs),
+        train_dataloader=dict(num_workers=workers, dataset=dataset),
+    )
+    if len(schedules) > 1:
+        values['param_scheduler'] = schedules
+    facts = dict(
         base=full_size(method),
         weights=weights and Path(weights).name,
         channels=channels,
         model=model,
         batch=batch,
+        kind=begun['kind'],
+        rate=begun['rate'],
         epochs=epochs,
         steps=steps,
         momentum=momentum,
-        start=min(momentum, round(1 - 50 / max(steps, 500), 4)),
+        start=start,
         schedules=schedules,
         cores=cores(),
-        workers=max(1, min(MOST_WORKERS, cores() // gpus)) if workers is None else workers,
         views=views,
         reasons=reasons(views) if views else (),
-        dataset=folder_of(data, base.train_dataloader.dataset.to_dict()['views'], size, channels, views),
-        code=lambda **values: Config(values).pretty_text.strip(),
     )
+    return values, facts
 
 
 def suggest_for(

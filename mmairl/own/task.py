@@ -11,7 +11,17 @@ import numpy as np
 import torch
 
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.splits import Groups, groups_of, look_alikes, names_of, read_column, split_by_class, values_of
+from mmairl.data.splits import (
+    Groups,
+    find_groups,
+    look_alikes,
+    names_of,
+    read_column,
+    require_groups,
+    split_by_class,
+    split_conflicts,
+    values_of,
+)
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.duplicates import pictures
@@ -35,6 +45,7 @@ class Task:
     unlabelled: list[str]  # for pre-training: all but the test images and those of their groups
     channels: int | None
     groups: np.ndarray  # a number for each labelled image, of its own where there are none
+    ungrouped: int = 0  # images without labels that are left out for want of a group
 
     def paths(self, names: Sequence[str]) -> list[Path]:
         return [self.root / name for name in names]
@@ -71,26 +82,30 @@ def read_task(
         raise UserError(f'there are {len(count)} classes {where} {images}; give labels of two classes or more')
     labelled, classes = sorted(given), sorted(count)
     y = np.array([classes.index(given[name]) for name in labelled])
-    own = dict(zip(names, groups_of(names, groups) if groups else names))
+    own = dict(zip(names, find_groups(names, groups) if groups else names))
+    told = [own[name] for name in labelled]
+    require_groups(labelled, told, groups)
     for label in classes:
         if len({own[name] for name in labelled if given[name] == label}) < 2:
             raise UserError(
                 f"the labelled images of class '{printable(label)}' are all of one group, which cannot be to learn from and "
                 'to test on at once; label images of another group, or leave the class out'
             )
-    told = [own[name] for name in labelled]
     parts = split_by_class(torch.from_numpy(y), seed, TEST, told if groups else None)
     pool, test = (part.sort().values.numpy() for part in parts)
     number = np.unique(told, return_inverse=True)[1]
     require_several(y, pool, test, number)
     tested = {told[place] for place in test}
-    kept = [name for name in names if own[name] not in tested]
+    ungrouped = sum(group is None for group in own.values())
+    # An image without a group may be of a test image's group.
+    kept = [name for name in names if own[name] is not None and own[name] not in tested]
     if len(kept) < FEWEST:
+        aside = 'are put aside to test on' + ' or have no group' * bool(ungrouped)
         raise UserError(
-            f'of the {len(names)} images below {images} {len(names) - len(kept)} are put aside to test on, and the {len(kept)} '
+            f'of the {len(names)} images below {images} {len(names) - len(kept)} {aside}, and the {len(kept)} '
             f'others are too few for a pre-training; give {FEWEST - len(kept)} more, with or without labels'
         )
-    return Task(Path(images).resolve(), names, labelled, y, classes, pool, test, kept, channels, number)
+    return Task(Path(images).resolve(), names, labelled, y, classes, pool, test, kept, channels, number, ungrouped)
 
 
 def require_several(y: np.ndarray, pool: np.ndarray, test: np.ndarray, groups: np.ndarray) -> None:
@@ -132,7 +147,10 @@ def lay_out(task: Task, folder: Path) -> None:
 
 
 def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, Any]]:
-    """Leave out test images that look like one to learn from; count and show these, and name what cannot be read."""
+    """Leave out unreadable images, and test images that duplicate an image to learn from; return what was left out.
+
+    A test image whose look-alike has another label stays: it is counted and shown as a label conflict.
+    """
     fine = ~np.isnan(x[:, 0])
     if (x[fine] == x[fine][0]).all():
         raise UserError(f'the {fine.sum()} labelled images below {task.root} are all alike; give others')
@@ -144,10 +162,17 @@ def testable(task: Task, x: np.ndarray, workers: int) -> tuple[Task, dict[str, A
             )
     sets = [task.dataset([[]], places) for places in (pool, test)]
     alike = look_alikes(*sets, workers)
-    if len(alike) == len(test):
+    duplicates, conflicts = split_conflicts(alike, *(part.labels for part in sets))
+    if len(duplicates) == len(test):
         raise UserError(f'each test image below {task.root} looks like one to learn from; take copies out')
-    unlike = np.delete(test, [*alike])
+    unlike = np.delete(test, [*duplicates])
     require_several(task.y, pool, unlike, task.groups)
     unreadable = [printable(task.labelled[place]) for place in np.flatnonzero(~fine)]
-    left_out = dict(look_alikes=len(alike), pairs=pictures(*sets, alike.items()), unreadable=unreadable)
+    left_out = dict(
+        look_alikes=len(duplicates),
+        pairs=pictures(*sets, duplicates.items()),
+        conflicts=len(conflicts),
+        conflict_pairs=pictures(*sets, conflicts.items()),
+        unreadable=unreadable,
+    )
     return replace(task, pool=pool, test=unlike), left_out

@@ -1,6 +1,7 @@
 """Does pre-training pay on one's own images? An answer from a folder and some labels, with the curves that it rests on."""
 
 import io
+import math
 import re
 import sys
 import time
@@ -8,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,10 +48,14 @@ from mmairl.own.suggest import config_for
 from mmairl.own.task import Task, lay_out, read_task, testable
 from mmairl.report.compare_page import names_of as names_of_files
 from mmairl.report.worth_page import write_worth_page
+from mmairl.weights.load import load_checkpoint
 from mmairl.weights.read import read_backbone
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)  # of crops, among which a budget chooses
-EPOCHS, ENOUGH, MOST = 100, 100, 800  # by default; that a larger crop must leave time for; and at most
+EPOCHS, MOST = 100, 800  # by default, and the most that a budget chooses
+# Fewer epochs cannot show that pre-training does not pay: 100 is the shortest schedule that the methods' papers report, on
+# a million images, and small sets need more. A budget chooses larger crops only if they leave time for as many.
+ENOUGH = 100
 SHARE, OF_DRAWS = 0.8, 0.1  # of the minutes that are given, for the trainings and for the classifiers
 BUDGETED = (10, 50)  # the fewest and the most draws of labels that a budget chooses
 PIXELS = 32  # the side of the images whose raw pixels are features
@@ -70,6 +76,18 @@ class Worth:
         return self.record['answer']
 
 
+@dataclass(frozen=True)
+class Training:
+    """How long an own pre-training was, and on crops of which side in pixels."""
+
+    size: int
+    epochs: int
+    steps: int
+
+    def __str__(self) -> str:
+        return f'{count(self.epochs, "epoch")}, {count(self.steps, "step")}, crops of {self.size} pixels'
+
+
 class Plan(msgspec.Struct):
     """The wish, the side of the crops, the epochs, the seconds that each stage will take here, and the draws of labels."""
 
@@ -79,13 +97,24 @@ class Plan(msgspec.Struct):
     seconds: dict[str, float]
     draws: int = DRAWS
 
+    @property
+    def remarks(self) -> list[str]:
+        """Return what the plan cannot do: meet the budget, or justify a 'no'."""
+        minutes, planned = self.asked['minutes'], sum(self.seconds.values()) / 60
+        remarks = []
+        if minutes and planned > minutes:
+            remarks.append(f'the plan takes {planned:.3g} minutes, more than the {minutes:g} given')
+        if self.epochs < ENOUGH:
+            remarks.append(f'{count(self.epochs, "epoch")} cannot show that pre-training does not pay; {ENOUGH} can')
+        return remarks
+
     def __str__(self) -> str:
         lines = [f'{seconds / 60:8.1f} minutes  {stage}' for stage, seconds in self.seconds.items()]
         total = f'{sum(self.seconds.values()) / 60:8.1f} minutes in all, by the speed that was measured here'
-        chosen = (
-            f'own pre-training: crops of {self.size} pixels, {self.epochs} epochs; labels are drawn {self.draws} times'
-        )
-        return '\n'.join([*lines, total, chosen])
+        remarks = [f'remark: {remark}' for remark in self.remarks]
+        length = f'crops of {self.size} pixels, {count(self.epochs, "epoch")}'
+        chosen = f'own pre-training: {length}; labels are drawn {self.draws} times'
+        return '\n'.join([*lines, total, *remarks, chosen])
 
 
 @dataclass(frozen=True)
@@ -261,8 +290,8 @@ def worth(
     weights = [weights] if isinstance(weights, str | Path) else weights
     starts = dict(zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights)))
     comparison = Comparison(task, out, starts, method, seed, batch, workers, options or {})
-    if minutes is not None and not minutes > 0:
-        raise UserError(f'minutes={minutes} is not above 0; set it, or leave it out')
+    if minutes is not None and not (isinstance(minutes, Real) and 0 < minutes < math.inf):
+        raise UserError(f'minutes={minutes!r} is not a number above 0; set it, or leave it out', code='bad-minutes')
     # What is wrong with the rest is said before anything is written.
     comparison.config(SIZES[0] if size is None else size, epochs=epochs)
     claim(out, comparison.identity(), ('worth.json',))
@@ -270,6 +299,8 @@ def worth(
     chosen = comparison.planned(size, epochs, minutes)
     if plan:
         return chosen
+    for remark in chosen.remarks:
+        print(f'remark: {remark}', file=sys.stderr, flush=True)
     right: dict[str, np.ndarray] = {}
     own: dict[str, tuple[Path, float]] = {}
     for name in announced(chosen):
@@ -281,8 +312,8 @@ def worth(
             task, left_out = testable(task, x, workers or 0)
             points = draw(task.y, task.pool, seed, chosen.draws, task.groups)
         right[name] = recognised_by_draw(prepared(np.nan_to_num(x), task.pool), task.y, points, task.test)
-    record = recorded(task, right, np.array([*points]), own, seed)
-    record |= dict(margin=MARGIN, **left_out, plan=msgspec.to_builtins(chosen))
+    record = recorded(task, right, np.array([*points]), own, chosen, seed)
+    record |= dict(margin=MARGIN, enough=ENOUGH, **left_out, plan=msgspec.to_builtins(chosen), remarks=chosen.remarks)
     write_json(out / 'worth.json', record)
     return Worth(record, write_worth_page(record, out / 'worth.html'))
 
@@ -333,20 +364,27 @@ def central(size: int) -> Views:
 
 
 def recorded(
-    task: Task, right: Right, labels: np.ndarray, trained: Mapping[str, tuple[Path, float]], seed: int
+    task: Task, right: Right, labels: np.ndarray, trained: Mapping[str, tuple[Path, float]], plan: Plan, seed: int
 ) -> dict[str, Any]:
-    """Return the answer and all that is on its page, as plain values."""
+    """Return the answer and all that is on its page, as plain values.
+
+    `word` is the answer; `compared` is the verdict on these networks, whatever the length of their training.
+    """
     weight, groups, names = class_weights(task.y[task.test]), task.groups[task.test], list(right)
     own_ones, labelled = [name for name in names if name.startswith(OWN)], len(task.pool) + len(task.test)
     said = judged(right, weight, own_ones, labelled, groups)
+    steps = load_checkpoint(trained[said.own][0])['meta']['iter']
+    training = Training(plan.size, plan.epochs, steps)
     means = np.array([100 * (hits * weight).mean((1, 2)) for hits in right.values()])
     samples = resampled(right, weight, seed, groups)
     low, high = np.percentile(samples, [2.5, 97.5], axis=0)
     own, best = names.index(said.own), names.index(said.best)
     few, *many = saved(means, samples, labels, own, best)
     return dict(
-        answer=sentence(said, means[own, -1], means[best, -1], len(task.pool)),
-        **asdict(said),
+        answer=sentence(said, means[own, -1], means[best, -1], len(task.pool), training),
+        **asdict(said) | dict(word=answer_word(said, training)),
+        compared=said.word,
+        training=dict(**asdict(training), text=str(training)),
         labels=labels.tolist(),
         candidates={
             name: dict(
@@ -361,6 +399,7 @@ def recorded(
         split=dict(
             images=len(task.names),
             pretrained_on=len(task.unlabelled),
+            ungrouped=task.ungrouped,
             labelled=len(task.labelled),
             classes=len(task.classes),
             learned_from=len(task.pool),
@@ -371,12 +410,34 @@ def recorded(
     )
 
 
-def sentence(said: Verdict, own: float, best: float, labels: int) -> str:
-    """Return the answer."""
-    scores = f'with {labels:,} labels, {said.own} recognises {own:.0f} % of new images and {said.best} {best:.0f} %'
-    between = f'{said.gain:+.0f} points, 95 % interval {said.low:+.0f} to {said.high:+.0f}'
-    if said.word == 'undecided':
-        return f'Not decided: {scores} ({between}); about {said.more:,} more labels would tell.'
-    start = said.own.partition(' from ')[2]
-    head = f'Pre-train your own{f", from {start}" * bool(start)}' if said.word == 'pays' else f'No, keep {said.best}'
-    return f'{head}: {scores} ({between}).'
+def answer_word(verdict: Verdict, training: Training) -> str:
+    """Return `pays`, `keep` or `undecided`: a short training can show that pre-training pays, not that it does not."""
+    return 'undecided' if verdict.word == 'keep' and training.epochs < ENOUGH else verdict.word
+
+
+def sentence(verdict: Verdict, own: float, best: float, labels: int, training: Training) -> str:
+    """Return the answer with the length of the training, and what is missing if it is inconclusive."""
+    gain = f'{verdict.gain:+.0f} points, 95 % interval {verdict.low:+.0f} to {verdict.high:+.0f}'
+    scores = (
+        f'with {labels:,} labels, {verdict.own} ({training}) recognizes {own:.0f} % of new images and '
+        f'{verdict.best} {best:.0f} % ({gain})'
+    )
+    word = answer_word(verdict, training)
+    if word == 'pays':
+        start = verdict.own.partition(' from ')[2]
+        return f'Pre-train your own{f", from {start}" * bool(start)}: {scores}.'
+    if word == 'keep':
+        return f'No, keep {verdict.best}: {scores}.'
+    missing = [f'about {verdict.more:,} more labels would decide'] if verdict.more else []
+    if training.epochs < ENOUGH:
+        missing.append(f'ruling out pre-training requires at least {ENOUGH} epochs')
+    return f'Inconclusive: {scores}; {", and ".join(missing)}.'
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, 'epoch'), count(1500, 'step')
+    ('1 epoch', '1,500 steps')
+    """
+    return f'{number:,} {noun}{"s" * (number != 1)}'

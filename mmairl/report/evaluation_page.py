@@ -37,6 +37,8 @@ class NearDuplicates(msgspec.Struct):
     by_look: int
     by_features: int
     pairs: list[list[tuple[str, str]]]
+    conflicts: int = 0  # of these images, those with another label than their twin
+    conflict_pairs: list[list[tuple[str, str]]] = []
 
 
 class Details(msgspec.Struct):
@@ -155,6 +157,13 @@ def write_evaluation_page(
                 'makes them. Left the test image, right its twin, the least alike first.',
                 fill('pictures.html', pairs=twins.pairs, neighbours=()) if twins.pairs else '',
             )
+            if twins.conflicts:
+                page.add(
+                    f'{record.data}: label conflicts by {names[record.network]}',
+                    f'{twins.conflicts} of these test images have another label than their twin. They count in every score. '
+                    'Check the pairs: either a label is wrong, or the images differ in a detail that decides the class.',
+                    fill('pictures.html', pairs=twins.conflict_pairs, neighbours=()),
+                )
     for x, y in plots:
         scores: dict[str, dict[str, float]] = {}
         for row in (row for _, _, rows in tables for row in rows):

@@ -21,18 +21,21 @@ def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
     for name, candidate in candidates.items():
         scores = [f'{mean:.0f} [{low:.0f}, {high:.0f}]' for mean, low, high in zip(*(candidate[key] for key in CURVE))]
         rows.append((name, [*scores, f'{candidate["seconds"] / 60:.1f}' if 'seconds' in candidate else '–']))
-    place = f'The network of {record["own"]}: {candidates[record["own"]]["checkpoint"]}'
+    training = f'Own pre-training: {record["training"]["text"]}.'
+    remarks = ''.join(f' {remark[0].upper()}{remark[1:]}.' for remark in record['remarks'])
+    place = f'{training}{remarks} The network of {record["own"]}: {candidates[record["own"]]["checkpoint"]}'
     return write_page(
         path,
         'does_it_pay.html',
         title=f'{head}.',
         lead=f'{rest[0].upper()}{rest[1:]}',
         record=record,
-        curves=chart(curves, 'recognised, %', 'labels of each class', log='x', wide=True),
+        curves=chart(curves, 'recognized, %', 'labels of each class', log='x', wide=True),
         saving=saving(record),
         table=html_table(columns, rows),
         place=place,
         twins=fill('pictures.html', pairs=record['pairs'], neighbours=()) if record['pairs'] else '',
+        conflicts=fill('pictures.html', pairs=record['conflict_pairs'], neighbours=()) if record['conflicts'] else '',
     )
 
 
@@ -42,4 +45,4 @@ def saving(record: Mapping[str, Any]) -> str:
     most = f'more than {record["labels"][-1]:.0f}'
     many, low, high = (most if end is None else f'{end:.0f}' for end in (many, low, high))
     own = f'With {few:.0f} label{"s" * (few > 1)} of each class, {record["own"]}'
-    return f'{own} recognises as many as {record["best"]} with {many} (95 % interval {low} to {high}).'
+    return f'{own} recognizes as many as {record["best"]} with {many} (95 % interval {low} to {high}).'

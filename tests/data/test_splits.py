@@ -9,7 +9,16 @@ from PIL import Image
 
 from mmairl.data.images import Reason, UnreadableImage, decode_bytes
 from mmairl.data.shapes import Shapes
-from mmairl.data.splits import groups_of, look_alikes, names_of, read_column, refuse_shared, split_by_class, values_of
+from mmairl.data.splits import (
+    groups_of,
+    look_alikes,
+    names_of,
+    read_column,
+    refuse_shared,
+    split_by_class,
+    split_conflicts,
+    values_of,
+)
 from mmairl.data.subsets import Part
 from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
@@ -144,3 +153,54 @@ class Memory(ViewDataset):
 def as_jpeg(image: torch.Tensor) -> bytes:
     Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer := BytesIO(), 'JPEG', quality=70)
     return buffer.getvalue()
+
+
+def pattern(number: int, channels: int = 1) -> torch.Tensor:
+    """Return smooth random values around 110."""
+    values = 80 * torch.rand(1, channels, 8, 8, generator=torch.Generator().manual_seed(number)) + 70
+    return torch.nn.functional.interpolate(values, (64, 64), mode='bilinear')[0]
+
+
+def drawing(number: int, color: int) -> torch.Tensor:
+    """Return a pattern in one of three tints of the same gray."""
+    tint = torch.full((3, 1, 1), -30.0)
+    tint[color] = 60
+    return (pattern(number) + tint).byte()
+
+
+def test_drawings_in_another_color_do_not_look_alike():
+    train = Memory([drawing(number, color) for number in range(30) for color in (0, 1)])
+    test = Memory([drawing(number, 2) for number in range(30)])
+    assert look_alikes(train, test) == {}
+    grays = [
+        Memory([image.float().mean(0, keepdim=True).round().byte() for image in part.images]) for part in (train, test)
+    ]
+    assert len(look_alikes(*grays)) == 30
+
+
+def test_a_copy_is_found_among_other_colors():
+    train = Memory([drawing(number, color) for number in range(30) for color in (0, 1, 2)])
+    test = Memory([decode_bytes(as_jpeg(drawing(number, 2))) for number in range(30)])
+    assert look_alikes(train, test) == {number: 3 * number + 2 for number in range(30)}
+
+
+@pytest.mark.parametrize('channels', [1, 2, 5])
+def test_copies_of_any_number_of_channels_look_alike(channels):
+    images = [pattern(number, channels).byte() for number in range(30)]
+    halves = [torch.nn.functional.avg_pool2d(image.float(), 2).byte() for image in images[:10]]
+    assert look_alikes(Memory(images), Memory(halves)) == {number: number for number in range(10)}
+    assert look_alikes(Memory(images[10:]), Memory(halves)) == {}
+
+
+def test_gray_and_color_files_of_one_set_are_compared():
+    gray = pattern(11).byte()
+    train = Memory([*(drawing(number, 0) for number in range(10)), gray])
+    assert look_alikes(train, Memory([gray.expand(3, -1, -1), drawing(3, 0)])) == {0: 10, 1: 3}
+
+
+@pytest.mark.parametrize('kind', ['classes', 'several'])
+def test_look_alikes_of_other_labels_are_conflicts(kind):
+    train, test = torch.tensor([0, 1, 2]), torch.tensor([0, 2])
+    if kind == 'several':
+        train, test = torch.eye(3)[train], torch.eye(3)[test]
+    assert split_conflicts({0: 0, 1: 1}, train, test) == ({0: 0}, {1: 1})

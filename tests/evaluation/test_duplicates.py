@@ -97,3 +97,28 @@ def test_results_by_other_settings_or_on_other_images_are_kept_beside_each_other
         run_tool('tools/evaluate.py', 'knn', config, tmp_path / 'a.pth', '--k', k)
     kept = [json.loads(path.read_text()) for path in tmp_path.glob('a_student_knn*.json')]
     assert sorted(next(iter(record['scores'])) for record in kept) == ['k-NN, k = 3', 'k-NN, k = 3', 'k-NN, k = 5']
+
+
+@DATASETS.register_module(force=True)
+class Mislabelled(DATASETS.get('Leaking')):
+    """Copies of training images, of which the first three have another label."""
+
+    def __init__(self, views: list | None = None) -> None:
+        super().__init__()
+        self.labels[:3] = (self.labels[:3] + 1) % 3
+
+
+def test_label_conflicts_count_in_every_score(config_file, tmp_path, run_tool, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = config_file.read_text().replace("dict(type='Noise', count=30, seed=1)", "dict(type='Mislabelled')")
+    config_file.write_text(data)
+    how = ('--init', 'pixels', '--k', 3, '--near-duplicates', '--out', tmp_path / 'a.json')
+    run_tool('tools/evaluate.py', 'knn', config_file, *how)
+    record = json.loads((tmp_path / 'a.json').read_text())
+    found = record['details']['near_duplicates']
+    assert (found['images'], found['conflicts'], len(found['conflict_pairs']), len(found['pairs'])) == (10, 3, 3, 7)
+    right = unpacked(record['details']['right'])
+    remaining = np.delete(right, np.arange(3, 10))
+    assert record['scores']['k-NN, k = 3, without near duplicates'] == pytest.approx(100 * remaining.mean())
+    page = (tmp_path / 'evaluation.html').read_text()
+    assert '3 of these test images have another label than their twin' in page and page.count('class="pair"') == 10

@@ -1,15 +1,23 @@
 """The suggested config: it loads and trains, and its numbers keep the rules that it gives as reasons."""
 
+import ast
+import copy
+import random
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torchvision.models import resnet18
 
 from mmairl.configs import load_config
 from mmairl.engine import launch
 from mmairl.engine.check import check_config
 from mmairl.errors import UserError
+from mmairl.own import suggest as module
 from mmairl.own.suggest import config_for, suggest
 
 
@@ -114,3 +122,57 @@ def test_too_few_images_are_one_sentence(run_tool, capsys):
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/train.py')
     assert 'give a config, or --suggest' in capsys.readouterr().err
+
+
+# What could end a comment or a string, or start a substitution by mmengine or jinja.
+PIECES = [
+    *'\n\r\f\v\t\0\x1b\x85\u2028\u2029\ufeff\udcff\'"#\\{}[](),=:; a$%',
+    '\'\'\'', '"""', '\\\'', '{{', '}}', '{{ fileDirname }}', '{{ _base_.model }}', '{{$HOME:x}}', "{{'$HOME:x'}}",
+    '{{ 7 * 7 }}', '{% raw %}', '{# #}', "open('PWNED','w')", 'import os', '# -*- coding: utf-7 -*-', '_base_ = []',
+]  # fmt: skip
+
+
+def hostile_names(count):
+    draw = random.Random(0)
+    return [*PIECES, *(''.join(draw.choices(PIECES, k=draw.randint(2, 8))) for _ in range(count))]
+
+
+def test_hostile_names_stay_text(tmp_path, monkeypatch):
+    network = dict(type='ResNet', depth=18, base_channels=64)
+    monkeypatch.setattr(module, 'read_backbone', lambda path: SimpleNamespace(network=dict(network)))
+    base = load_config('mmairl::mocov2plus_r50_200e.py')
+    monkeypatch.setattr(module, 'load_config', lambda path: copy.deepcopy(base))
+    monkeypatch.chdir(tmp_path)
+    reference = assigned(suggest('mocov2plus', 640, weights='a.pth', data='images'))
+    for name in hostile_names(30):
+        how = dict(weights=f'/strangers/{name}x', data=f'/images/{name}')
+        text = suggest('mocov2plus', 640, **how)
+        assert assigned(text) == reference
+        Path('mine.py').write_text(text)
+        cfg = config_for('mocov2plus', 640, **how)
+        assert load_config('mine.py').to_dict() == cfg.to_dict()
+        assert cfg.train_dataloader.dataset.root == how['data']
+        assert cfg.model.backbone.init_cfg.checkpoint == how['weights']
+    assert not Path('PWNED').exists()
+
+
+def assigned(text):
+    """Return the names that a config assigns, after checking that it does nothing else but call `dict`."""
+    tree = ast.parse(text)
+    assert all(isinstance(line, ast.Assign) for line in tree.body)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert {call.func.id for call in calls} == {'dict'}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return len(tree.body), sorted(node.id for node in names)
+
+
+def test_checkpoint_name_is_never_executed(tmp_path, monkeypatch, run_tool, capsys):
+    monkeypatch.chdir(tmp_path)
+    weights = Path("a\nopen('PWNED','w')#.pth")
+    torch.save(resnet18().state_dict(), weights)
+    assert config_for('mocov2plus', 640, 'images', weights=weights).model.backbone.depth == 18
+    run_tool('tools/train.py', '--suggest', '--images', 640, '--weights', weights)
+    Path('mine.py').write_text(capsys.readouterr().out)
+    run_tool('tools/train.py', 'mine.py', '--dump-config', 'mine.yaml')
+    assert load_config('mine.yaml').model.backbone.init_cfg.checkpoint == str(weights.absolute())
+    assert not Path('PWNED').exists()

@@ -19,7 +19,9 @@ from mmairl.data.splits import names_of
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction
 from mmairl.own import few_labels
+from mmairl.own import task as tasks
 from mmairl.own import worth as module
+from mmairl.own.few_labels import Verdict
 from mmairl.own.task import lay_out, read_task
 from projects.worth.simulate import bands, verdict
 
@@ -187,6 +189,11 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
     assert found.page.read_text().count('class="pair"') == 1
     assert found.record['candidates']['raw pixels']['accuracy'][-1] == 100
     assert 'Of 90 images, 40 have labels' in found.page.read_text()
+    assert record['word'] == 'undecided' and record['compared'] in ('keep', 'undecided')
+    length = '(1 epoch, 2 steps, crops of 16 pixels)'
+    assert str(found).startswith('Inconclusive: ') and length in str(found)
+    assert str(found).endswith(' ruling out pre-training requires at least 100 epochs.')
+    assert f'Own pre-training: {length[1:-1]}. 1 epoch cannot show' in found.page.read_text()
     shown = re.search(r'<h1>(.*?)</h1><p class="lead">(.*?)</p>', found.page.read_text()).groups()
     assert ' '.join(shown).replace('. ', ': ', 1).lower() == str(found).lower().replace('<', '&lt;')
 
@@ -274,3 +281,82 @@ def test_without_a_table_the_folders_are_the_classes_and_other_images_have_no_la
     assert task.classes == ['a', 'b'] and (len(task.labelled), len(task.unlabelled)) == (20, 80)
     lay_out(task, tmp_path / 'links')
     assert sorted(names_of(UnlabelledFolder(tmp_path / 'links'))) == sorted(task.unlabelled)
+
+
+@pytest.mark.parametrize(
+    'word, epochs, head',
+    [
+        ('keep', 99, 'Inconclusive'),
+        ('keep', 100, 'No, keep raw pixels'),
+        ('undecided', 99, 'Inconclusive'),
+        ('undecided', 100, 'Inconclusive'),
+        ('pays', 1, 'Pre-train your own'),
+    ],
+)
+def test_answer_names_training_length(word, epochs, head):
+    verdict = Verdict(word, module.OWN, module.RAW, 1.0, -1.0, 3.0, 50 if word == 'undecided' else 0)
+    training = module.Training(32, epochs, 147)
+    answer = module.sentence(verdict, 50.0, 49.0, 200, training)
+    assert answer.partition(': ')[0] == head
+    assert f'({module.count(epochs, "epoch")}, 147 steps, crops of 32 pixels)' in answer
+    assert ('50 more labels' in answer) == (word == 'undecided')
+    assert ('at least 100 epochs' in answer) == (epochs < 100 and word != 'pays')
+    assert module.answer_word(verdict, training) == ('undecided' if head == 'Inconclusive' else word)
+
+
+def test_unmet_budget_is_stated(images, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(module, 'pace', lambda cfg: 1.0)  # 70 s an epoch
+    how = dict(QUICK, epochs=None, minutes=0.5)
+    plan = mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **how)
+    assert plan.epochs == 1
+    assert re.search(r'remark: the plan takes 1\.\d+ minutes, more than the 0.5 given', str(plan))
+    assert 'remark: 1 epoch cannot show that pre-training does not pay; 100 can' in str(plan)
+    found = mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **how)
+    assert capsys.readouterr().err.count('more than the 0.5 given') == 1
+    assert found.page.read_text().count('more than the 0.5 given') == 1
+    assert not module.Plan(dict(minutes=2), 16, 100, dict(own=100.0)).remarks
+
+
+@pytest.mark.parametrize('minutes', [float('inf'), float('nan'), '5', -1])
+def test_bad_minutes_raise(images, tmp_path, minutes):
+    with pytest.raises(UserError) as caught:
+        mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=minutes, plan=True)
+    assert caught.value.code == 'bad-minutes'
+
+
+def test_look_alikes_of_other_classes_are_tested_on(images, tmp_path):
+    labels = tmp_path / 'labels.csv'
+    task = read_task(images, labels, None, None, 0)
+    source = task.pool[0]
+    same, other = (next(place for place in task.test if (task.y[place] == task.y[source]) == equal) for equal in (1, 0))
+    for place in (same, other):
+        shutil.copy(images / task.labelled[source], images / task.labelled[place])
+    left, record = tasks.testable(task, np.arange(len(task.y))[:, None].astype(float), 0)
+    assert same not in left.test and other in left.test
+    assert (record['look_alikes'], record['conflicts']) == (1, 1)
+    assert [[Path(name).name for _, name in pair] for pair in record['conflict_pairs']] == [
+        [task.labelled[other], task.labelled[source]]
+    ]
+
+
+def test_label_conflicts_are_on_the_page(images, tmp_path):
+    labels = tmp_path / 'labels.csv'
+    task = read_task(images, labels, None, None, 0)
+    other = next(place for place in task.test if task.y[place] != task.y[task.pool[0]])
+    shutil.copy(images / task.labelled[task.pool[0]], images / task.labelled[other])
+    page = mmairl.worth(images, labels, tmp_path / 'out', **QUICK).page.read_text()
+    assert '1 test images look like an image to learn from with another label' in page
+    assert page.count('class="pair"') == 1 and task.labelled[other] in page
+
+
+def test_unlabeled_images_without_a_group_are_left_out(images, tmp_path):
+    lines = [f'{number:02}.png,{number % 2},p{number // 4}' for number in range(88)]
+    (tmp_path / 'groups.csv').write_text('\n'.join(['file,class,patient', *lines]))
+    groups = dict(csv=tmp_path / 'groups.csv', column='patient')
+    task = read_task(images, tmp_path / 'labels.csv', None, groups, 0)
+    assert task.ungrouped == 2
+    assert not {'88.png', '89.png'} & set(task.unlabelled)
+    (tmp_path / 'groups.csv').write_text('\n'.join(['file,class,patient', *lines[1:]]))
+    with pytest.raises(UserError) as caught:
+        read_task(images, tmp_path / 'labels.csv', None, groups, 0)
+    assert caught.value.code == 'no-group'
