@@ -7,12 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.images import Reason, UnreadableImage, faults_explained, installed
+from mmairl.data.images import EXPANSION, Reason, UnreadableImage, faults_explained, installed, require_plausible_size
 from mmairl.errors import UserError
 
-# A compressed file may hold this many pixels, or EXPANSION per byte where that is more. Scans compress by 2 to 10.
-COMPRESSED_PIXELS = 2**24
-EXPANSION = 32
+PLAUSIBLE_PIXELS = 2**24  # fewer than of other images, because their values become float64
 PREAMBLE = 132  # bytes before the file's meta group
 META_GROUP = 2
 CHUNK = 2**20
@@ -36,8 +34,7 @@ def dicom_pixels(data: bytes, max_pixels: int, stored: bool = False) -> np.ndarr
     with installed('pydicom', 'DICOM files'):
         from pydicom import dcmread
         from pydicom.pixels import apply_modality_lut
-    plausible = max(COMPRESSED_PIXELS, EXPANSION * len(data))
-    require_inflated_size(data, 2 * plausible + CHUNK)
+    require_inflated_size(data, 2 * max(PLAUSIBLE_PIXELS, EXPANSION * len(data)) + CHUNK)
     file = dcmread(BytesIO(data))
     if 'PixelData' not in file:
         raise UnreadableImage(Reason.NO_IMAGE)
@@ -45,8 +42,7 @@ def dicom_pixels(data: bytes, max_pixels: int, stored: bool = False) -> np.ndarr
         raise UnreadableImage(Reason.FRAMES)
     if file.Rows * file.Columns > max_pixels:
         raise UnreadableImage(Reason.TOO_LARGE)
-    if file.Rows * file.Columns > plausible:
-        raise UnreadableImage(Reason.EXPANDS)
+    require_plausible_size(file.Rows * file.Columns, data, PLAUSIBLE_PIXELS)
     try:
         pixels = file.pixel_array
     except (RuntimeError, NotImplementedError) as error:  # pydicom's, where no package for the compression is installed

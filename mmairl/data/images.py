@@ -25,6 +25,10 @@ except ImportError:
     simplejpeg = None
 
 MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a gigabyte of RGB; ImageNet's largest has 61 million
+# A file may hold PLAUSIBLE_PIXELS (a page at 600 dpi has 35 million), or EXPANSION per byte where that is more: a blank
+# image of 100 kB can take a gigabyte and seconds. Photographs have 2 to 10 pixels per byte.
+PLAUSIBLE_PIXELS = 36 * 10**6
+EXPANSION = 32
 # Each scan of a progressive JPEG visits all pixels. Encoders write about 10 scans; a scan without content has 10 bytes.
 ORDINARY_SCANS = 16
 MAX_SCANNED_PIXELS = 2**31  # about 2 seconds
@@ -103,11 +107,17 @@ def opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             with Image.open(BytesIO(data), formats=formats()) as image:
+                require_plausible_size(image.width * image.height, data)
                 if image.format in ('JPEG', 'MPO'):
                     require_few_scans(data, image.width * image.height)
                 yield image
     finally:
         Image.MAX_IMAGE_PIXELS = before
+
+
+def require_plausible_size(pixels: int, data: bytes, least: int = PLAUSIBLE_PIXELS) -> None:
+    if pixels > max(least, EXPANSION * len(data)):
+        raise UnreadableImage(Reason.EXPANDS)
 
 
 def require_few_scans(data: bytes, pixels: int) -> None:

@@ -236,6 +236,19 @@ def progressive(width: int, height: int, more: int = 0) -> bytes:
     return data.removesuffix(b'\xff\xd9') + more * header + b'\xff\xd9'
 
 
+@pytest.mark.parametrize('kind', ['PNG', 'JPEG', 'GIF', 'WEBP'])
+def test_small_file_of_many_pixels_is_not_decoded(kind, monkeypatch):
+    data = encoded(Image.new('1' if kind == 'PNG' else 'L', (8000, 5000)), kind)
+    assert len(data) < 2**20
+    monkeypatch.setattr(Image.Image, 'load', lambda _: pytest.fail('it was decoded'))
+    assert reason(data) is Reason.EXPANDS
+
+
+def test_blank_page_of_600_dpi_is_decoded():
+    data = encoded(Image.new('1', (4960, 7016)), 'PNG')
+    assert len(data) < 100_000 and decode_bytes(data).shape == (3, 7016, 4960)
+
+
 @pytest.mark.parametrize('pixels', [64, 2000])
 def test_ordinary_progressive_jpeg_is_decoded(pixels):
     data = progressive(pixels, pixels)
