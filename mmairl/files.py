@@ -9,10 +9,12 @@ import json
 import os
 import platform
 import re
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from io import BytesIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -21,7 +23,7 @@ import msgspec
 import torch
 import yaml
 
-from mmairl.errors import UserError, chain, closest, explained
+from mmairl.errors import UserError, chain, closest
 
 Kind = TypeVar('Kind')
 # The words of msgspec's messages.
@@ -39,18 +41,33 @@ TUPLE = 'tag:yaml.org,2002:python/tuple'
 # YAML 1.1 wants a dot in the mantissa; without this a learning rate of 1e-3 would be text.
 NUMBER = ('tag:yaml.org,2002:float', re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$'), list('-+0123456789'))
 LARGEST = 100_000  # values in a YAML file with all that it refers to; a few lines can stand for a billion
+MIB = 2**20
+LARGEST_TEXT = 64 * MIB  # bytes of a text or JSON file
+LARGEST_LIST = 1024 * MIB  # bytes of a list or table with a line for each image
+LARGEST_YAML = MIB // 4  # PyYAML takes up to ten seconds for a hostile megabyte
+LONGEST_INTEGER = 100  # characters; 1:30:30:... costs the square of its length
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class UnreadableFile(UserError):
+    """A file that is missing, is not a regular file, is too large or is not in its format."""
 
 
 class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of what people declare in a file: a key that nothing reads and a value of another type are refused."""
 
 
-class PlainLoader(yaml.SafeLoader):
+class PlainLoader(getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):  # libyaml is five times as fast
     """The safe loader of YAML, which also reads 1e-3 as a number, and the tuples that mmengine writes."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > LONGEST_INTEGER:
+            raise ValueError('an integer is too long')
+        return super().construct_yaml_int(node)
 
 
 PlainLoader.add_constructor(TUPLE, lambda loader, node: tuple(loader.construct_sequence(node, deep=True)))
+PlainLoader.add_constructor('tag:yaml.org,2002:int', PlainLoader.construct_yaml_int)
 PlainLoader.add_implicit_resolver(*NUMBER)
 
 
@@ -125,35 +142,82 @@ def write_checkpoint(content: dict, path: str | Path) -> None:
 
 def read_json(path: str | Path, kind: type[Kind] = Any) -> Kind:
     """Return what a JSON file holds, as `kind`; a file that is missing, cut off or something else is a UserError."""
-    return typed(_parsed(path, json.loads, 'JSON'), kind, path)
+    return typed(_parsed(path, read_text(path), json.loads, 'JSON'), kind, path)
 
 
 def read_yaml(path: str | Path, kind: type[Kind] = Any, loader: type = WithoutMerges) -> Kind:
     """Return what a YAML file holds, as `kind`; by yaml.BaseLoader all values are text, which counts as the number in it."""
-    return typed(_parsed(path, partial(parse_yaml, loader=loader), 'YAML'), kind, path, loader is not yaml.BaseLoader)
+    content = _parsed(path, read_text(path, LARGEST_YAML), partial(parse_yaml, loader=loader), 'YAML')
+    return typed(content, kind, path, loader is not yaml.BaseLoader)
 
 
 def parse_yaml(text: str, loader: type = WithoutMerges) -> Any:
-    """Return the values of a text in YAML, which may be a stranger's; an OverflowError where they are too many."""
+    """Return the values of an untrusted text in YAML. Raise OverflowError if it is too long or holds too many values."""
+    if len(text) > LARGEST_YAML:
+        raise OverflowError('it is too large')
     content = yaml.load(text, loader)
     if next(islice(json.JSONEncoder(default=str).iterencode(content), LARGEST, None), None):
         raise OverflowError('it is too large')
     return content
 
 
-def read_text(path: str | Path) -> str:
-    """Return a text file's content; a file that is missing, a pipe or something else is a UserError."""
-    path = Path(path)
-    if not path.is_file():
-        raise UserError(f'there is no file {path}; check the path')
-    with explained(f'{path} cannot be read', 'check its permissions, or make it again', (OSError, UnicodeDecodeError)):
-        return path.read_text(encoding='utf-8')
+def read_text(path: str | Path, limit: int = LARGEST_TEXT, encoding: str = 'utf-8', errors: str = 'strict') -> str:
+    """Return the content of a text file, with line ends as ``\\n``; see `read_bytes`."""
+    content = read_bytes(path, limit)
+    try:
+        return TextIOWrapper(BytesIO(content), encoding, errors).read()
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(
+            f'{path} cannot be read (UnicodeDecodeError: {error.reason} at byte {error.start}); save it in UTF-8',
+            code='not-text',
+        ) from error
 
 
-def _parsed(path: str | Path, parse: Callable[[str], Any], language: str) -> Any:
-    text, kinds = read_text(path), (ValueError, yaml.YAMLError, RecursionError, OverflowError)
-    with explained(f'{path} is not a whole {language} file', 'correct it, or make it again', kinds):
+def read_bytes(path: str | Path, limit: int = LARGEST_TEXT) -> bytes:
+    """Return the content of a small file.
+
+    Read every small file through this function unless it is part of mmairl: a named pipe never answers, a device never
+    ends, and a sparse file of a few bytes on disk can be larger than the memory.
+
+    Raises:
+        UnreadableFile: If the path is not a regular file, cannot be read or has more than `limit` bytes.
+    """
+    try:
+        with open(path, 'rb', opener=_open_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            content = file.read(limit + 1) if stat.S_ISREG(status.st_mode) and status.st_size <= limit else b''
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null byte in the name
+        raise UnreadableFile(f'there is no file {path}; check the path', code='no-file') from error
+    except IsADirectoryError as error:
+        raise UnreadableFile(
+            f'there is no file {path}, but a folder; check the path', code='not-a-regular-file'
+        ) from error
+    except OSError as error:
+        raise UnreadableFile(
+            f'{path} cannot be read ({error.strerror}); check its permissions, or make it again', code='unreadable-file'
+        ) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise UnreadableFile(
+            f'there is no file {path}, but a pipe or device; check the path', code='not-a-regular-file'
+        )
+    if max(status.st_size, len(content)) > limit:
+        raise UnreadableFile(f'{path}: larger than {limit} bytes; check the path', code='file-too-large')
+    return content
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # without it, opening a named pipe waits for a writer
+
+
+def _parsed(path: str | Path, text: str, parse: Callable[[str], Any], language: str) -> Any:
+    try:
         return parse(text)
+    except (ValueError, yaml.YAMLError, RecursionError, OverflowError) as error:
+        reason = ' '.join(str(error).split())[:200]
+        raise UnreadableFile(
+            f'{path} is not a whole {language} file ({type(error).__name__}: {reason}); correct it, or make it again',
+            code=f'not-{language.lower()}',
+        ) from error
 
 
 def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True) -> Kind:

@@ -17,9 +17,13 @@ from mmairl.errors import UserError
 from mmairl.files import (
     BackgroundWriter,
     Declared,
+    UnreadableFile,
     appending,
     output,
+    parse_yaml,
+    read_bytes,
     read_json,
+    read_text,
     read_yaml,
     replacing,
     write_json,
@@ -178,3 +182,98 @@ def test_yaml_that_stands_for_more_than_fits_into_memory_and_keys_that_are_no_te
     path.write_text('part: {name: a, by_name: {3: []}}')
     with pytest.raises(UserError, match='a key of part.by_name: expected text, got a whole number'):
         read_yaml(path, Whole)
+
+
+def no_file(path: Path) -> None:
+    path.unlink()
+
+
+def sparse(path: Path) -> None:
+    with path.open('wb') as file:
+        file.truncate(2**40)
+
+
+def device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to('/dev/zero')
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+UNREADABLE = {
+    'no-file': no_file,
+    'file-too-large': sparse,
+    'not-a-regular-file': device,
+    'not-a-regular-file ': pipe,
+    'not-a-regular-file  ': folder,
+}
+
+
+@pytest.mark.parametrize('read', [read_bytes, read_text, read_json, read_yaml])
+@pytest.mark.parametrize('code', UNREADABLE)
+def test_file_without_end_raises(tmp_path, read, code):
+    path = tmp_path / 'file'
+    path.touch()
+    UNREADABLE[code](path)
+    with pytest.raises(UnreadableFile) as caught:
+        read(path)
+    assert caught.value.code == code.strip()
+
+
+def test_file_at_the_limit_is_read(tmp_path):
+    path = tmp_path / 'file'
+    path.write_bytes(b'12345')
+    assert read_bytes(path, 5) == b'12345'
+    with pytest.raises(UnreadableFile) as caught:
+        read_bytes(path, 4)
+    assert caught.value.code == 'file-too-large'
+
+
+def test_content_beyond_the_stated_size_raises():
+    """Files of /proc have a size of 0."""
+    assert read_bytes('/proc/self/status').startswith(b'Name:')
+    with pytest.raises(UnreadableFile) as caught:
+        read_bytes('/proc/self/status', 10)
+    assert caught.value.code == 'file-too-large'
+
+
+def test_text_has_plain_line_ends_and_no_mark(tmp_path):
+    path = tmp_path / 'file'
+    path.write_bytes('\ufeffä\r\nb\rc'.encode())
+    assert read_text(path, encoding='utf-8-sig') == 'ä\nb\nc'
+    path.write_bytes(b'\xff')
+    assert read_text(path, errors='replace') == '\ufffd'
+    with pytest.raises(UnreadableFile) as caught:
+        read_text(path)
+    assert caught.value.code == 'not-text'
+
+
+@pytest.mark.parametrize(
+    'content',
+    ['1' + ':1' * 1000, '- &a [1]\n' + '- *a\n' * 50_000, '[' * 10_000, '{a: ' * 10_000, '? - ' * 10_000],
+    ids=['long number', 'aliases', 'lists', 'mappings', 'keys'],
+)
+def test_hostile_yaml_raises(tmp_path, content):
+    path = tmp_path / 'file.yaml'
+    path.write_text(content)
+    with pytest.raises(UnreadableFile) as caught:
+        read_yaml(path)
+    assert caught.value.code == 'not-yaml'
+
+
+def test_long_yaml_is_not_parsed(tmp_path):
+    path = tmp_path / 'file.yaml'
+    path.write_text('- 1\n' * 70_000)
+    with pytest.raises(UnreadableFile) as caught:
+        read_yaml(path)
+    assert caught.value.code == 'file-too-large'
+    with pytest.raises(OverflowError):
+        parse_yaml(path.read_text())

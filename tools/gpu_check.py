@@ -20,6 +20,7 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.files import read_text
 from projects.benchmark.gpu import commands, visit
 from projects.benchmark.wheels import wheels
 
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument('--wheels', nargs='?', const='', metavar='FILE', help='list the packages to carry, and end')
     args = parser.parse_args()
     if args.wheels is not None:
-        print('\n'.join(wheels(Path(args.wheels).read_text() if args.wheels else '')))
+        print('\n'.join(wheels(read_text(args.wheels) if args.wheels else '')))
         return
     if args.device == 'cuda' and not torch.cuda.is_available():
         raise UserError('this machine has no GPU that torch can use; --device cpu --quick rehearses the visit')

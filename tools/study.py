@@ -5,7 +5,6 @@ is not done again, whenever and however often the study is interrupted.
 """
 
 import argparse
-import json
 import shutil
 import sys
 from collections import Counter
@@ -24,7 +23,7 @@ from mmairl.configs import home, walk
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, closest, one_sentence_errors
 from mmairl.evaluation.identity import is_absent
-from mmairl.files import write_text
+from mmairl.files import read_json, write_text
 from mmairl.flags import count, positive, seed
 from mmairl.machine import cores
 from mmairl.report.studies_page import write_studies_page
@@ -241,7 +240,7 @@ def show_power(study: Study, path: Path, effect: float) -> None:
     """For each declared comparison what its seeds can see, and how many `effect` wants."""
     if not path.is_file():
         raise UserError(f'there is no {path}; --power reads the spreads of finished runs, so run the study first')
-    record = json.loads(path.read_text())
+    record = read_json(path)
     labels = {metric['key']: metric['label'] for metric in record['metrics']}
     columns = ('spread', 'seeds', 'they see an effect of', f'seeds for an effect of {effect:g}')
     for key, fit in record.get('attribution', {}).items():

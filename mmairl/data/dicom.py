@@ -1,13 +1,19 @@
 """DICOM files by pydicom: shown through their window, or stored as the whole range of their bits."""
 
+import zlib
 from io import BytesIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.images import Reason, UnreadableImage, faults_explained, installed
+from mmairl.data.images import EXPANSION, Reason, UnreadableImage, faults_explained, installed, require_plausible_size
 from mmairl.errors import UserError
+
+PLAUSIBLE_PIXELS = 2**24  # fewer than of other images, because their values become float64
+PREAMBLE = 132  # bytes before the file's meta group
+META_GROUP = 2
+CHUNK = 2**20
 
 
 def decode_dicom(data: bytes, max_pixels: int, stored: bool = False) -> Tensor:
@@ -28,6 +34,7 @@ def dicom_pixels(data: bytes, max_pixels: int, stored: bool = False) -> np.ndarr
     with installed('pydicom', 'DICOM files'):
         from pydicom import dcmread
         from pydicom.pixels import apply_modality_lut
+    require_inflated_size(data, 2 * max(PLAUSIBLE_PIXELS, EXPANSION * len(data)) + CHUNK)
     file = dcmread(BytesIO(data))
     if 'PixelData' not in file:
         raise UnreadableImage(Reason.NO_IMAGE)
@@ -35,6 +42,7 @@ def dicom_pixels(data: bytes, max_pixels: int, stored: bool = False) -> np.ndarr
         raise UnreadableImage(Reason.FRAMES)
     if file.Rows * file.Columns > max_pixels:
         raise UnreadableImage(Reason.TOO_LARGE)
+    require_plausible_size(file.Rows * file.Columns, data, PLAUSIBLE_PIXELS)
     try:
         pixels = file.pixel_array
     except (RuntimeError, NotImplementedError) as error:  # pydicom's, where no package for the compression is installed
@@ -55,3 +63,29 @@ def dicom_pixels(data: bytes, max_pixels: int, stored: bool = False) -> np.ndarr
         values = 1 - values
     white, kind = (65535, np.uint16) if stored else (255, np.uint8)
     return np.rint(white * values.clip(0, 1)).astype(kind)
+
+
+def require_inflated_size(data: bytes, limit: int) -> None:
+    """Raise if a deflated file inflates to more than `limit` bytes. pydicom inflates without a limit."""
+    from pydicom.filereader import read_dataset
+    from pydicom.uid import DeflatedExplicitVRLittleEndian
+
+    file = BytesIO(data)
+    file.seek(PREAMBLE)
+    meta = read_dataset(file, is_implicit_VR=False, is_little_endian=True, stop_when=_after_meta)
+    if meta.get('TransferSyntaxUID') != DeflatedExplicitVRLittleEndian:
+        return
+    inflater, count = zlib.decompressobj(-zlib.MAX_WBITS), 0
+    deflated = data[file.tell() :]
+    while not inflater.eof:
+        chunk = inflater.decompress(deflated, CHUNK)
+        deflated = inflater.unconsumed_tail
+        count += len(chunk)
+        if count > limit:
+            raise UnreadableImage(Reason.EXPANDS)
+        if not chunk:
+            raise UnreadableImage(Reason.CUT_SHORT)
+
+
+def _after_meta(tag: int, *_: object) -> bool:
+    return tag >> 16 != META_GROUP

@@ -25,6 +25,14 @@ except ImportError:
     simplejpeg = None
 
 MAX_PIXELS = 178_956_970  # where Pillow refuses too: half a gigabyte of RGB; ImageNet's largest has 61 million
+# A file may hold PLAUSIBLE_PIXELS (a page at 600 dpi has 35 million), or EXPANSION per byte where that is more: a blank
+# image of 100 kB can take a gigabyte and seconds. Photographs have 2 to 10 pixels per byte.
+PLAUSIBLE_PIXELS = 36 * 10**6
+EXPANSION = 32
+# Each scan of a progressive JPEG visits all pixels. Encoders write about 10 scans; a scan without content has 10 bytes.
+ORDINARY_SCANS = 16
+MAX_SCANNED_PIXELS = 2**31  # about 2 seconds
+START_OF_SCAN = b'\xff\xda'
 BYTES_PER_PIXEL = 16  # the most that Pillow reads: four channels of 32 bits
 # What is found under the names of images. Others in Pillow's list run programs (EPS) or take any file for theirs (TGA).
 FORMATS = ('JPEG', 'PNG', 'WEBP', 'GIF', 'TIFF', 'BMP', 'PPM', 'AVIF', 'JPEG2000', 'DIB', 'ICO')
@@ -58,6 +66,8 @@ class Reason(IntEnum):
     NO_ARRAY = 10, 'is no array of height, width and channels in uint8, uint16 or floats'
     NOT_RGB = 11, 'is damaged, or a TIFF of other channels than RGB (then set channels of the data set)'
     FRAMES = 13, 'is a DICOM file of several frames (save each frame as a file of its own)'
+    SCANS = 14, 'is a JPEG of too many scans (save it again)'
+    EXPANDS = 15, 'is compressed to far less than images are (save it without compression)'
     PAGES = 12, 'is a TIFF of several pages (set channels of the data set to the number of pages, or keep one page)'
 
 
@@ -97,9 +107,23 @@ def opened(data: bytes, max_pixels: int) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             with Image.open(BytesIO(data), formats=formats()) as image:
+                require_plausible_size(image.width * image.height, data)
+                if image.format in ('JPEG', 'MPO'):
+                    require_few_scans(data, image.width * image.height)
                 yield image
     finally:
         Image.MAX_IMAGE_PIXELS = before
+
+
+def require_plausible_size(pixels: int, data: bytes, least: int = PLAUSIBLE_PIXELS) -> None:
+    if pixels > max(least, EXPANSION * len(data)):
+        raise UnreadableImage(Reason.EXPANDS)
+
+
+def require_few_scans(data: bytes, pixels: int) -> None:
+    """Raise if a JPEG has so many scans that it takes minutes to decode. The pixels are not decoded."""
+    if data.count(START_OF_SCAN) > max(ORDINARY_SCANS, MAX_SCANNED_PIXELS // max(pixels, 1)):
+        raise UnreadableImage(Reason.SCANS)
 
 
 def decoder() -> str:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from io import StringIO
 from itertools import chain
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,6 +22,7 @@ from torchvision import datasets
 from mmairl.data.folders import FileDataset, image_files
 from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
+from mmairl.files import LARGEST_LIST, UnreadableFile, read_text
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val', 'train+val', 'test')
@@ -56,8 +58,10 @@ class Published:
         try:
             yield
         except (OSError, RuntimeError, ValueError, LookupError, SyntaxError) as error:
-            if isinstance(error, UserError):
+            if isinstance(error, UserError) and not isinstance(error, UnreadableFile):
                 raise
+            if isinstance(error, UnreadableFile):
+                error = error.__cause__ or error
             # torchvision's RuntimeErrors only advise a download, which we do not make.
             cause = '' if isinstance(error, RuntimeError) else f' ({type(error).__name__}: {printable(error)})'
             raise UserError(
@@ -189,8 +193,8 @@ class SUN397(ListedDataset):
 
     def listing(self, root: Path, part: str) -> Listing:
         # A line is /a/apartment_building/outdoor/sun_NAME.jpg, and its class is all but the first and the last part.
-        names = (root / 'SUN397' / 'ClassName.txt').read_text().split()
-        images = (root / 'splits' / self.partition[part]).read_text().split()
+        names = read_text(root / 'SUN397' / 'ClassName.txt').split()
+        images = read_text(root / 'splits' / self.partition[part]).split()
         label = {name: number for number, name in enumerate(names)}
         labels = [label[image.rpartition('/')[0]] for image in images]
         return [f'SUN397{image}' for image in images], labels, [name[len('/a/') :] for name in names]
@@ -221,8 +225,8 @@ class Birdsnap(ListedDataset):
 
 def table(path: Path) -> list[dict[str, str]]:
     """A table of tab-separated fields under a line of their names."""
-    with path.open(newline='', encoding='utf-8') as file:
-        return list(csv.DictReader(file, delimiter='\t', quoting=csv.QUOTE_NONE))
+    lines = StringIO(read_text(path))
+    return list(csv.DictReader(lines, delimiter='\t', quoting=csv.QUOTE_NONE))
 
 
 @DATASETS.register_module()
@@ -263,7 +267,7 @@ class Places205(ListedDataset):
     layout = f'trainvalsplit_places205/{{train,val}}_places205.csv and {folder}/a/abbey/NAME.jpg'
 
     def listing(self, root: Path, part: str) -> Listing:
-        lines = (root / 'trainvalsplit_places205' / f'{part}_places205.csv').read_text().splitlines()
+        lines = read_text(root / 'trainvalsplit_places205' / f'{part}_places205.csv', LARGEST_LIST).splitlines()
         images, numbers = zip(*(line.rsplit(' ', 1) for line in lines if line.strip()))
         labels = [int(number) for number in numbers]
         # The list names classes only by their folders; a/abbey is abbey.
@@ -280,7 +284,7 @@ class INaturalist2018(ListedDataset):
     layout = 'train2018.json, val2018.json and train_val2018/'
 
     def listing(self, root: Path, part: str) -> Listing:
-        record = json.loads((root / f'{part}2018.json').read_text())
+        record = json.loads(read_text(root / f'{part}2018.json', LARGEST_LIST))
         categories = sorted(record['categories'], key=lambda category: category['id'])
         label = {category['id']: number for number, category in enumerate(categories)}
         species = {item['image_id']: label[item['category_id']] for item in record['annotations']}
@@ -374,7 +378,7 @@ class STL10(Published, ViewDataset):
         super().__init__(views)
         folder = Path(root) / 'stl10_binary'
         with self.reading(root, split):
-            self.classes = (folder / 'class_names.txt').read_text().split()
+            self.classes = read_text(folder / 'class_names.txt').split()
             self.images = np.memmap(folder / f'{split}_X.bin', np.uint8, 'r').reshape(-1, 3, self.size, self.size)
             self.labels = torch.full((len(self.images),), -1)
             if split != 'unlabeled':

@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from io import StringIO
 from itertools import combinations
 from pathlib import Path, PurePosixPath
 from pkgutil import resolve_name
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from mmairl.data.images import UnreadableImage
 from mmairl.data.views import to_unit
 from mmairl.errors import UserError, closest, explained, printable
+from mmairl.files import LARGEST_LIST, UnreadableFile, read_text
 
 HELD_OUT = 0.2
 HASH = 64  # bits of a hash
@@ -33,12 +35,12 @@ Groups = str | Mapping[str, str] | Callable[[str], str]
 def read_column(path: str | Path, column: str | None = None) -> dict[str, str]:
     """Return a column of a CSV, or the second, by what stands in the first, which names the images."""
     try:
-        with open(path, newline='', encoding='utf-8-sig') as file:
-            lines = file.readlines() or ['']
-            marks = max(',;\t', key=lines[0].count)  # all that spreadsheets write
-            head, *rows = csv.reader(lines, delimiter=marks, strict=True)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f'the table {path} cannot be read ({error}); give a CSV in UTF-8') from error
+        lines = StringIO(read_text(path, LARGEST_LIST, 'utf-8-sig')).readlines() or ['']
+        marks = max(',;\t', key=lines[0].count)  # all that spreadsheets write
+        head, *rows = csv.reader(lines, delimiter=marks, strict=True)
+    except (UnreadableFile, csv.Error) as error:
+        code = getattr(error, 'code', 'not-csv')
+        raise UserError(f'the table {path} cannot be read ({error}); give a CSV in UTF-8', code=code) from error
     if len(head) > 2 and head[0] in INDEX:
         head, *rows = (row[1:] for row in (head, *rows) if row)
     if head and head[0].lower().endswith(('.png', '.jpg', '.jpeg', '.tif', '.tiff', '.dcm')):

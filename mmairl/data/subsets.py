@@ -11,7 +11,8 @@ from torch import Tensor
 
 from mmairl.data.splits import HELD_OUT, Groups, groups_of, names_of, split_by_class
 from mmairl.data.views import ViewDataset
-from mmairl.errors import UserError, explained, printable
+from mmairl.errors import UserError, printable
+from mmairl.files import LARGEST_LIST, UnreadableFile, read_text
 from mmairl.registry import DATASETS
 
 ARTIFACT = 'n00021939'  # WordNet's node
@@ -183,8 +184,11 @@ def find(names: list[str], files: Iterable[str], source: str | Path) -> Tensor:
 def read_lines(path: str | Path, kind: str) -> list[str]:
     """The lines of a list, without blank ones and comments."""
     path = Path(path).resolve()
-    with explained(f'the list of {kind} at {path} cannot be read', 'give a text file in UTF-8'):
-        text = path.read_text('utf-8-sig')
+    try:
+        text = read_text(path, LARGEST_LIST, 'utf-8-sig')
+    except UnreadableFile as error:
+        message = f'the list of {kind} at {path} cannot be read ({error}); give a text file in UTF-8'
+        raise UserError(message, code=error.code) from error
     names = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith('#')]
     if not names:
         raise UserError(f'the list of {kind} at {path} is empty; write one name a line')

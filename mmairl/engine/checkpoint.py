@@ -29,7 +29,7 @@ from mmengine.utils import apply_to
 import mmairl
 from mmairl.configs import flat, read_plain_yaml
 from mmairl.errors import UserError
-from mmairl.files import output, write_checkpoint, write_text
+from mmairl.files import output, read_text, write_checkpoint, write_text
 from mmairl.models.processes import network_of
 from mmairl.weights.load import DamagedCheckpoint, Device, fetched, load_checkpoint
 from mmairl.weights.pickles import PlainPickles
@@ -107,7 +107,7 @@ def _lacking(checkpoint: dict[str, Any]) -> str | None:
 def run_in(work_dir: Path) -> str | None:
     """The name of the run whose checkpoints a work dir holds; one from before runs had names has none."""
     path = work_dir / RUN
-    return path.read_text(errors='replace').strip() if path.is_file() else None
+    return read_text(path, errors='replace').strip() if path.is_file() else None
 
 
 def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = None) -> tuple[Path, dict] | None:
@@ -117,7 +117,7 @@ def newest_checkpoint(folder: Path, run: str | None = None, note: Path | None = 
     an earlier run are named and passed over; what is not a training checkpoint is passed over.
     """
     note = note or folder / 'last_checkpoint'
-    last = Path(note.read_text(errors='replace').strip()).name if note.is_file() else None
+    last = Path(read_text(note, errors='replace').strip()).name if note.is_file() else None
     saved = [path for path in folder.glob('*.pth') if path.is_file() and not path.name.startswith('best_')]
     saved.sort(key=lambda path: (path.name == last, path.stat().st_mtime_ns), reverse=True)
     damaged = False

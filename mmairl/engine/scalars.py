@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mmairl.errors import UserError, explained
-from mmairl.files import read_text
+from mmairl.files import LARGEST_LIST, read_text
 
 Curve = tuple[list[int], list[float]]
 
@@ -34,7 +34,7 @@ def _starts(work_dir: str | Path) -> Iterator[dict[str, dict[int, float]]]:
         raise UserError(f'there is no */vis_data/scalars.json under {work_dir}; give the work_dir of a training run')
     for file in files:
         own: dict[str, dict[int, float]] = {}
-        for line in read_text(file).splitlines():
+        for line in read_text(file, LARGEST_LIST).splitlines():
             try:
                 record = json.loads(line)
             except json.JSONDecodeError:

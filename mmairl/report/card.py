@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import weights_identity
-from mmairl.files import write_text
+from mmairl.files import read_text, write_text
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.page import fill
 from mmairl.weights.load import is_released
@@ -27,7 +27,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
     """
     weights = Path(weights)
     names = (weights.with_name('README.md'), weights.with_name(f'{weights.name}.md'))
-    free = [path for path in names if not path.exists() or OWN.format(weights.name) in path.read_text('utf-8')]
+    free = [path for path in names if not path.exists() or OWN.format(weights.name) in read_text(path)]
     if not free:
         raise UserError(f'{names[1]} is not the card of {weights.name}; move it, or give the weights another name')
     try:

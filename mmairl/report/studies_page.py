@@ -1,6 +1,5 @@
 """One page over all studies of a folder, the newest first: what was asked, how far it is, what came out."""
 
-import json
 import time
 from collections.abc import Mapping
 from operator import itemgetter
@@ -8,10 +7,13 @@ from pathlib import Path
 from statistics import mean
 
 from mmairl.errors import UserError
+from mmairl.files import read_json
 from mmairl.report.page import write_page
 from mmairl.report.study_page import progress, verdict_words
-from mmairl.report.study_tables import columns, effects_of_factors, signed, table_lines
+from mmairl.report.study_tables import column_cells, columns, effects_of_factors, signed
 
+# A study.json may hold anything, such as a score of 400 digits.
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 WITH_EFFECT = ('differs', 'equivalent', 'undecided')
 
 
@@ -25,16 +27,19 @@ def write_studies_page(folder: str | Path) -> Path:
     studies, others = [], {}
     for path in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
         try:
-            study, changed = json.loads((path / 'study.json').read_text()), (path / 'study.json').stat().st_mtime
+            study = read_json(path / 'study.json')
+            changed = (path / 'study.json').stat().st_mtime
             shown = {name: str(study[name]) for name in ('title', 'question')}
             shown |= dict(scale=study['scale']['name'], done='{} of {}'.format(*progress(study)), scores=_scores(study))
             written = time.strftime('%Y-%m-%d %H:%M', time.localtime(changed))
             linked = (path / 'page.html').is_file()
             studies.append(dict(shown, folder=path.name, linked=linked, changed=changed, written=written))
-        except FileNotFoundError:
-            others[path.name] = 'no study.json is in it: no study, or one that has not collected yet (--collect)'
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:  # whatever a foreign file holds
-            others[path.name] = f'its study.json is no record of a study ({type(error).__name__}); collect it again'
+        except UNREADABLE as error:
+            if getattr(error, 'code', '') == 'no-file':
+                others[path.name] = 'no study.json is in it: no study, or one that has not collected yet (--collect)'
+                continue
+            reason = getattr(error, 'code', '') or type(error).__name__
+            others[path.name] = f'its study.json is no record of a study ({reason}); collect it again'
     if not studies and not others:
         raise UserError(f'there is no study in {folder}; give the folder that holds the folders of studies')
     return write_page(
@@ -53,8 +58,8 @@ def _scores(study: Mapping) -> list[str]:
     if not study['metrics']:
         return ['—'] * 4
     metric = study['metrics'][0]
-    place = [(column.kind, column.key) for column in columns(study)].index(('measured', metric['key']))
-    rows = [(line.row['name'], cell) for line in table_lines(study) if (cell := line.cells[place]).numbers]
+    cells = zip(study['rows'], column_cells(study, columns(study)[0]))
+    rows = [(row['name'], cell) for row, cell in cells if cell.numbers]
     said = [f'{name}: {cell.value} {cell.spread} (n = {cell.n})' for name, cell in rows]
     best = max(range(len(rows)), key=lambda row: mean(rows[row][1].numbers), default=None)
     by_verdict: dict[str, list[str]] = {}

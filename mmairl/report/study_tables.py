@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from math import isfinite
 from statistics import mean, stdev
@@ -85,33 +86,52 @@ def columns(study: Mapping) -> list[Column]:
 
 
 def table_lines(study: Mapping) -> list[Line]:
-    rows, heads = {row['name']: row for row in study['rows']}, columns(study)
-    comparisons = [c for family in study['comparisons'].values() for c in family]
-    differ = {(c['row'], c['metric']) for c in comparisons if c['verdict'] == 'differs' and c.get('share') is None}
-    lines = []
-    for row in study['rows']:
-        certain = [column.kind == 'published' or (row['name'], column.key) in differ for column in heads]
-        cells = tuple(_cell(study, row, rows.get(row['on']), *pair) for pair in zip(heads, certain))
-        lines.append(Line(row, cells, tuple(problems(study, row))))
-    return lines
+    by_column = [column_cells(study, column) for column in columns(study)]
+    return [
+        Line(row, tuple(cells[place] for cells in by_column), tuple(problems(study, row)))
+        for place, row in enumerate(study['rows'])
+    ]
 
 
-def _cell(study: Mapping, row: Mapping, base: Mapping | None, column: Column, certain: bool) -> Cell:
-    """A difference that no test finds is in parentheses; what the spread of a published number is, nobody printed."""
-    numbers, gap = column.numbers(row), column.kind == 'gap'
+def column_cells(study: Mapping, column: Column) -> list[Cell]:
+    """Return a column's cell of each row. A difference that no test finds is in parentheses.
+
+    The time is linear in the number of runs, because a study.json may come from anybody.
+    """
+    rows, is_gap = study['rows'], column.kind == 'gap'
+    numbers = [column.numbers(row) for row in rows]
+    # A difference has the digits of the numbers that it is between: one for percentages, three for quantities about 1.
+    scores = map(replace(column, kind='measured').numbers, rows) if is_gap else numbers
+    digits = 1 if max((abs(mean(values)) for values in scores if values), default=10) >= 10 else 3
+    means = {} if is_gap else {row['name']: mean(values) if values else None for row, values in zip(rows, numbers)}
+    certain = _rows_that_differ(study, column)
+    cells = []
+    for row, values in zip(rows, numbers):
+        change = ''
+        if values and row['on'] in means:
+            before = means[row['on']]
+            change = BLANK if before is None else signed(mean(values) - before, digits)
+            change = change if before is None or row['name'] in certain else f'({change})'
+        cells.append(_cell(column, values, digits, change))
+    return cells
+
+
+def _rows_that_differ(study: Mapping, column: Column) -> set[str]:
+    """Return the rows whose difference to their base is certain: a test finds it, or both numbers were printed."""
+    if column.kind == 'published':
+        return {row['name'] for row in study['rows']}
+    comparisons = [found for family in study['comparisons'].values() for found in family]
+    found = [one for one in comparisons if one['metric'] == column.key and one['verdict'] == 'differs']
+    return {one['row'] for one in found if one.get('share') is None}
+
+
+def _cell(column: Column, numbers: tuple[float, ...], digits: int, change: str) -> Cell:
     if not numbers:
         return Cell()
-    # One decimal for percentages, three for quantities about 1.
-    scale = replace(column, kind='measured') if gap else column
-    largest = max((abs(mean(scores)) for scores in map(scale.numbers, study['rows']) if scores), default=10)
-    digits, change = 1 if largest >= 10 else 3, ''
-    if base and not gap:
-        before = column.numbers(base)
-        change = signed(mean(numbers) - mean(before), digits) if before else BLANK
-        change = change if certain or not before else f'({change})'
-    value = signed(mean(numbers), digits) if gap else f'{mean(numbers):.{digits}f}'.replace('-', '−')
+    form = partial(signed, digits=digits) if column.kind == 'gap' else f'{{:.{digits}f}}'.format
     spread = f'± {stdev(numbers):.{digits}f}' if len(numbers) > 1 else ''
-    return Cell(numbers, value, spread, len(numbers) if column.kind == 'measured' else 0, change)
+    count = len(numbers) if column.kind == 'measured' else 0
+    return Cell(numbers, form(mean(numbers)).replace('-', '−'), spread, count, change)
 
 
 def signed(value: float, digits: int) -> str:

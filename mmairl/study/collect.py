@@ -11,7 +11,7 @@ from typing import Any
 from mmengine.config import Config
 from msgspec import to_builtins
 
-from mmairl.files import read_json, write_json
+from mmairl.files import read_json, read_text, write_json
 from mmairl.study.given import SAME, factors
 from mmairl.study.guard import after, compare, hidden
 from mmairl.study.measure import recipe
@@ -165,7 +165,7 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
     elif (run.folder / 'chosen.json').is_file():
         found['chosen'] = to_builtins(read_json(run.folder / 'chosen.json', Choice))
     if (run.folder / 'asked' / 'config.yaml').is_file():
-        found['config_text'] = (run.folder / 'asked' / 'config.yaml').read_text()
+        found['config_text'] = read_text(run.folder / 'asked' / 'config.yaml')
     return found
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from mmairl.configs import config_text
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import held_out
-from mmairl.files import appending, read_json, write_json, write_text
+from mmairl.files import appending, read_json, read_text, write_json, write_text
 from mmairl.machine import cores
 from mmairl.stopping import AGAIN, SIGNALS, start, stop
 from mmairl.study.given import require_networks, stated_factors, whole_path
@@ -88,7 +88,7 @@ class Run:
     def begun_otherwise(self) -> bool:
         """Whether its folder is that of another config, or of a row that trains where this one does not."""
         config, asked = self.folder / 'asked' / 'config.yaml', self.folder / 'asked.json'
-        return (self.config and config.is_file() and config.read_text() != self.config) or (
+        return (self.config and config.is_file() and read_text(config) != self.config) or (
             asked.is_file() and read_json(asked, Asked).trains != self.asked.trains
         )
 
@@ -109,7 +109,7 @@ def status(run: Run) -> tuple[str, str]:
         return 'running', f'{said} ({timedelta(seconds=seconds)} ago)' if said else ''
     failed = run.folder / 'failed.txt'
     if failed.is_file():
-        return 'failed', failed.read_text().strip()
+        return 'failed', read_text(failed).strip()
     if run.result is not None:
         lacking = ', '.join(sorted(set(run.tasks) - run.result.labels.keys()))
         return 'not measured', lacking or run.outdated

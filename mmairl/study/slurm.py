@@ -14,7 +14,7 @@ from jinja2 import Template
 from msgspec import Meta
 
 from mmairl.errors import UserError
-from mmairl.files import Declared, read_yaml, write_text
+from mmairl.files import Declared, read_text, read_yaml, write_text
 from mmairl.study.runs import LAST_WORDS, Run, commands, status
 
 JOB = Template(Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True)
@@ -164,7 +164,7 @@ def sbatch(*words: object) -> tuple[str, str]:
 def job_of(run: Run) -> str:
     """Return the job that the run was last submitted as; '' where it never was."""
     path = run.folder / 'job.txt'
-    return path.read_text().strip() if path.is_file() else ''
+    return read_text(path).strip() if path.is_file() else ''
 
 
 def read_queue(runs: Sequence[Run]) -> Queue:
@@ -194,7 +194,7 @@ def status_in(queue: Queue | None, run: Run) -> tuple[str, str]:
     if what in ('done', 'running') or not job or queue is None:
         return what, said
     begun = run.folder / 'begun.txt'
-    began = begun.is_file() and begun.read_text().strip() == job
+    began = begun.is_file() and read_text(begun).strip() == job
     state, reason = queue.get(run, ('', ''))
     because = f'{reason if reason != "None" else "no reason yet"} (job {job})'
     if state == 'PENDING':

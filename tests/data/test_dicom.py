@@ -1,5 +1,6 @@
 """DICOM files, written by pydicom: through their window as pydicom applies it, and stored with all their values."""
 
+import zlib
 from io import BytesIO
 
 import numpy as np
@@ -71,3 +72,45 @@ def test_several_frames_are_one_sentence_and_others_of_the_folder_are_read(scan,
     with pytest.raises(UnreadableImage) as caught:
         dataset[2]
     assert caught.value.reason in (Reason.BROKEN, Reason.NO_IMAGE, Reason.CUT_SHORT)
+
+
+def deflated(scan: np.ndarray, content: bytes | None = None) -> bytes:
+    """Write a deflated file, or one whose deflated part is `content`."""
+    syntax = pydicom.uid.DeflatedExplicitVRLittleEndian
+    file = pydicom.dcmread(BytesIO(written(scan)))
+    file.file_meta.TransferSyntaxUID = syntax
+    file.save_as(buffer := BytesIO(), enforce_file_format=True)
+    if content is None:
+        return buffer.getvalue()
+    end = buffer.getvalue().index(syntax.encode()) + len(syntax) + len(syntax) % 2
+    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    meta = buffer.getvalue()[:end]
+    return meta + compressor.compress(content) + compressor.flush()
+
+
+def test_deflated_file_has_the_same_pixels(scan):
+    assert torch.equal(decode_dicom(deflated(scan), MAX), decode_dicom(written(scan), MAX))
+
+
+def test_file_that_inflates_without_end_raises(scan, monkeypatch):
+    data = deflated(scan, bytes(2**26))
+    assert len(data) < 2**17
+    monkeypatch.setattr(pydicom, 'dcmread', lambda *_: pytest.fail('pydicom has inflated it'))
+    with pytest.raises(UnreadableImage) as caught:
+        decode_dicom(data, 10**9)
+    assert caught.value.reason is Reason.EXPANDS
+
+
+def test_deflated_file_that_is_cut_short_raises(scan):
+    data = deflated(scan)
+    with pytest.raises(UnreadableImage) as caught:
+        decode_dicom(data[:-100], MAX)
+    assert caught.value.reason is Reason.CUT_SHORT
+
+
+def test_few_bytes_of_many_pixels_raise():
+    """Run-length encoding makes 64 bytes of 2."""
+    data = written(np.zeros((2, 2), np.uint16), Rows=2**13, Columns=2**13)
+    with pytest.raises(UnreadableImage) as caught:
+        decode_dicom(data, 10**9)
+    assert caught.value.reason is Reason.EXPANDS

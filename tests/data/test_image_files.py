@@ -16,7 +16,16 @@ from PIL import Image
 
 from mmairl.data import images
 from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.images import Reason, UnreadableImage, decode_bytes, file_kind
+from mmairl.data.images import (
+    MAX_PIXELS,
+    ORDINARY_SCANS,
+    START_OF_SCAN,
+    Reason,
+    UnreadableImage,
+    decode_bytes,
+    file_kind,
+    require_few_scans,
+)
 from mmairl.errors import UserError
 
 RANDOM = np.random.default_rng(0)
@@ -217,3 +226,47 @@ def test_a_phones_jpeg_of_several_pictures_is_a_jpeg_and_the_error_of_a_worker_s
     one.save(buffer := BytesIO(), 'MPO', save_all=True, append_images=[two])
     assert file_kind(buffer.getvalue()) == 'jpg' and decode_bytes(buffer.getvalue()).shape == (3, 8, 8)
     assert str(UnreadableImage('Caught it in a worker')) == 'Caught it in a worker'  # as torch makes it anew
+
+
+def progressive(width: int, height: int, more: int = 0) -> bytes:
+    """Write a progressive JPEG with `more` scans without content behind its own."""
+    Image.new('L', (width, height), 'gray').save(buffer := BytesIO(), 'JPEG', progressive=True)
+    data = buffer.getvalue()
+    header = data[data.rindex(START_OF_SCAN) :][:10]
+    return data.removesuffix(b'\xff\xd9') + more * header + b'\xff\xd9'
+
+
+@pytest.mark.parametrize('kind', ['PNG', 'JPEG', 'GIF', 'WEBP'])
+def test_small_file_of_many_pixels_is_not_decoded(kind, monkeypatch):
+    data = encoded(Image.new('1' if kind == 'PNG' else 'L', (8000, 5000)), kind)
+    assert len(data) < 2**20
+    monkeypatch.setattr(Image.Image, 'load', lambda _: pytest.fail('it was decoded'))
+    assert reason(data) is Reason.EXPANDS
+
+
+def test_blank_page_of_600_dpi_is_decoded():
+    data = encoded(Image.new('1', (4960, 7016)), 'PNG')
+    assert len(data) < 100_000 and decode_bytes(data).shape == (3, 7016, 4960)
+
+
+@pytest.mark.parametrize('pixels', [64, 2000])
+def test_ordinary_progressive_jpeg_is_decoded(pixels):
+    data = progressive(pixels, pixels)
+    assert 1 < data.count(START_OF_SCAN) <= ORDINARY_SCANS
+    assert decode_bytes(data).shape == (3, pixels, pixels)
+
+
+def test_scans_beyond_the_work_of_a_jpeg_raise(monkeypatch):
+    data = progressive(2000, 2000, more=600)
+    assert len(data) < 50_000
+    monkeypatch.setattr('mmairl.data.images.turn_upright', lambda _: pytest.fail('it was decoded'))
+    monkeypatch.setattr('mmairl.data.images.sound_jpeg', lambda *_: pytest.fail('it was decoded'))
+    with pytest.raises(UnreadableImage) as caught:
+        decode_bytes(data)
+    assert caught.value.reason is Reason.SCANS
+
+
+def test_scans_of_a_large_jpeg_are_those_of_encoders():
+    require_few_scans(ORDINARY_SCANS * START_OF_SCAN, MAX_PIXELS)
+    with pytest.raises(UnreadableImage):
+        require_few_scans((ORDINARY_SCANS + 1) * START_OF_SCAN, MAX_PIXELS)

@@ -1,5 +1,6 @@
 """Groups stay on one side of every split."""
 
+import os
 from io import BytesIO
 
 import numpy as np
@@ -204,3 +205,24 @@ def test_look_alikes_of_other_labels_are_conflicts(kind):
     if kind == 'several':
         train, test = torch.eye(3)[train], torch.eye(3)[test]
     assert split_conflicts({0: 0, 1: 1}, train, test) == ({0: 0}, {1: 1})
+
+
+@pytest.mark.parametrize('kind', ['pipe', 'device', 'sparse'])
+def test_table_without_end_raises(tmp_path, kind):
+    path = tmp_path / 'table.csv'
+    if kind == 'pipe':
+        os.mkfifo(path)
+    elif kind == 'device':
+        path.symlink_to('/dev/zero')
+    else:
+        with path.open('wb') as file:
+            file.truncate(2**40)
+    with pytest.raises(UserError, match='give a CSV') as caught:
+        read_column(path)
+    assert caught.value.code == ('file-too-large' if kind == 'sparse' else 'not-a-regular-file')
+
+
+def test_table_keeps_unusual_line_ends_in_names(tmp_path):
+    path = tmp_path / 'table.csv'
+    path.write_bytes('file,class\r\na\u2028.png,x\r\nb\x0c.png,"y\nz"\r\n'.encode())
+    assert read_column(path) == {'a\u2028.png': 'x', 'b\x0c.png': 'y\nz'}

@@ -10,6 +10,7 @@ from test_study_page import HOSTILE, crossed, ladder, text_of, tiny
 
 from mmairl.errors import UserError
 from mmairl.report.studies_page import write_studies_page
+from mmairl.report.study_tables import Column, table_lines
 
 
 def laid(folder, name: str, content: str, changed: int, page: bool = True) -> None:
@@ -55,3 +56,35 @@ def test_a_crossed_study_has_the_verdicts_of_its_factors_and_hostile_names_stay_
     assert said + ' runs collapse: symmetric loss' in text_of(page)
     assert '<script>alert' not in page and str(escape(HOSTILE)) in page and '&lt;i&gt;&amp;: its' in page
     assert sound(page).references == ['./javascript%3Aalert%28%221%22%29%3Cb%3E/page.html']
+
+
+def test_study_json_without_end_is_listed(tmp_path):
+    for name in ('pipe', 'device', 'sparse', 'large'):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / 'pipe' / 'study.json')
+    (tmp_path / 'device' / 'study.json').symlink_to('/dev/zero')
+    with (tmp_path / 'sparse' / 'study.json').open('wb') as file:
+        file.truncate(2**40)
+    study = tiny(a=(70.0,))
+    study['rows'][0]['runs'][0]['scores']['k-nn'] = 10**400
+    (tmp_path / 'large' / 'study.json').write_text(json.dumps(study))
+    text = text_of(write_studies_page(tmp_path).read_text())
+    assert 'pipe: its study.json is no record of a study (not-a-regular-file)' in text
+    assert 'device: its study.json is no record of a study (not-a-regular-file)' in text
+    assert 'sparse: its study.json is no record of a study (file-too-large)' in text
+    assert 'large: its study.json is no record of a study (OverflowError)' in text
+
+
+@pytest.mark.parametrize('rows', [10, 40])
+def test_work_is_linear_in_rows(tmp_path, monkeypatch, rows):
+    """Each row has ten runs, and all build on the first."""
+    calls, numbers = [], Column.numbers
+    study = tiny(**{f'row {number}': (70.0,) * 10 for number in range(rows)})
+    for row in study['rows'][1:]:
+        row['on'] = 'row 0'
+    laid(tmp_path, 'study', json.dumps(study), 1000)
+    monkeypatch.setattr(Column, 'numbers', lambda column, row: calls.append(row) or numbers(column, row))
+    write_studies_page(tmp_path)
+    assert len(calls) == rows
+    calls.clear()
+    assert len(table_lines(study)) == rows and len(calls) == rows
