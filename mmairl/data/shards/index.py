@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,6 +38,7 @@ SUFFIXES = ('.tar', '.parquet', '.arrow')
 THREADS = 16  # that wait for a network disk
 VERSION = 3  # of the files below a folder
 BRACES = re.compile(r'\{(?:(\d{1,18})\.\.(\d{1,18})|([^{}]*,[^{}]*))\}')
+PART = re.compile(r'(.*-)(\d{1,18})-of-(\d{1,18})(\D*)')
 MOST = 10**6  # shards by one pattern
 FEW = 4  # so many shards are searched without other processes
 UNUSED = 30 * 86400  # seconds after which another index of the same shards goes
@@ -75,6 +77,9 @@ class Index:
 def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
     """The index of these shards. It is made if there is none, by one process of a node."""
     stamps, contents = stamps_of(shards)
+    if not cache:
+        for shard, stamp in zip(shards, stamps):
+            far.refuse_unversioned(shard, stamp)
     names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]
     home = machine.cache() / 'shards' / names
     folder = home / hashlib.sha256(json.dumps([VERSION, stamps, contents]).encode()).hexdigest()[:16]
@@ -170,7 +175,7 @@ def stamps_of(shards: Sequence[str]) -> tuple[list[far.Stamp], list[str]]:
         first = far.stamp_of(shards[0])  # alone: where a storage hangs, a pool waits for all that it has begun
         with ThreadPoolExecutor(THREADS) as pool:
             stamps = [first, *pool.map(far.stamp_of, shards[1:])]
-        whole = sum(size for size, _ in stamps) <= WHOLE and not any(map(far.is_far, shards))
+        whole = sum(stamp[0] for stamp in stamps) <= WHOLE and not any(map(far.is_far, shards))
         return stamps, [hashlib.sha256(Path(shard).read_bytes()).hexdigest() for shard in shards if whole]
     except OSError as error:
         raise UserError(
@@ -200,7 +205,7 @@ def matching(place: str) -> list[str]:
     """The shards of a place that is no list."""
     here, shards = os.path.abspath(place), []
     if far.is_far(place):
-        shards = [place] if place.endswith(SUFFIXES) and '*' not in place else far.listed(place, SUFFIXES)
+        shards = [place] if far.ending(place).endswith(SUFFIXES) and '*' not in place else far.listed(place, SUFFIXES)
     elif os.path.isdir(place):
         shards = sorted(entry.path for entry in os.scandir(here) if entry.name.endswith(SUFFIXES) and entry.is_file())
     elif place.endswith(SUFFIXES):
@@ -219,14 +224,23 @@ def matching(place: str) -> list[str]:
 
 
 def refuse_gaps(shards: Sequence[str]) -> None:
-    """In a folder, names such as train-00003-of-00010.parquet say how many there must be."""
-    parts = [re.fullmatch(r'(.*-)(\d+)-of-(\d+)(\D*)', shard) for shard in shards]
-    for before, digits, count, end in {(part[1], len(part[2]), part[3], part[4]) for part in parts if part}:
-        names = {f'{before}{at:0{digits}}-of-{count}{end}' for at in range(int(count))}
-        if missing := sorted(names - set(shards)):
+    """Raise if shards of a folder are missing: names such as train-00003-of-00010.parquet state how many there must be."""
+    numbers, first_parts = defaultdict(set), {}
+    for shard in shards:
+        if part := PART.fullmatch(shard):
+            series = part[1], part[3], part[4]
+            numbers[series].add(int(part[2]))
+            first_parts.setdefault(series, part)
+    for series, present in numbers.items():
+        part, count = first_parts[series], int(series[1])
+        missing = count - sum(number < count for number in present)
+        if missing:
+            first = next(number for number in range(count) if number not in present)
+            name = f'{part[1]}{first:0{len(part[2])}}-of-{part[3]}{part[4]}'
             raise UserError(
-                f'{len(missing)} of the {count} shards are missing, first {printable(missing[0])}; bring them back, or '
-                'name those that are there by a pattern'
+                f'{missing} of the {part[3]} shards are missing, first {printable(name)}; bring them back, or '
+                'name those that are there by a pattern',
+                code='missing-shards',
             )
 
 
