@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -186,39 +187,47 @@ def stamps_of(shards: Sequence[str]) -> tuple[list[far.Stamp], list[str]]:
 def shards_at(root: str | Path | Sequence[str]) -> list[str]:
     """The shards that a config names: a file, a folder of them, a pattern, a list file (.txt), or a list of all these."""
     places = root if isinstance(root, (list, tuple)) else [root]
-    shards = [shard for place in places for name in braces(os.fspath(place)) for shard in files_at(name)]
+    names = (name for place in places for name in braces(os.fspath(place)))
+    shards = list(islice((shard for name in names for shard in files_at(name)), MOST + 1))
+    if len(shards) > MOST:
+        raise UserError(
+            f'{printable(places[0])} names more than {MOST} shards; correct its numbers', code='many-shards'
+        )
     if not shards or len(set(shards)) < len(shards):
         raise UserError('the list of shards is empty, or names one twice; name one or more, each once')
     return shards
 
 
-def files_at(place: str) -> list[str]:
+def files_at(place: str) -> Iterator[str]:
     """The shards of a place without braces; of a list file, those of its lines."""
     if far.is_far(place) or not place.endswith('.txt') or os.path.isdir(place):
-        return matching(place)
+        yield from matching(place)
+        return
     folder, lines = os.path.dirname(os.path.abspath(place)), read_lines(place, 'shards')
-    patterns = [line if far.is_far(line) else os.path.join(folder, line) for line in lines]
-    return [shard for pattern in patterns for name in braces(pattern) for shard in matching(name)]
+    for line in lines:
+        for name in braces(line if far.is_far(line) else os.path.join(folder, line)):
+            yield from matching(name)
 
 
 def matching(place: str) -> list[str]:
     """The shards of a place that is no list."""
-    here, shards = os.path.abspath(place), []
+    here, shards, is_folder = os.path.abspath(place), [], os.path.isdir(place)
     if far.is_far(place):
         shards = [place] if far.ending(place).endswith(SUFFIXES) and '*' not in place else far.listed(place, SUFFIXES)
-    elif os.path.isdir(place):
+    elif is_folder:
         shards = sorted(entry.path for entry in os.scandir(here) if entry.name.endswith(SUFFIXES) and entry.is_file())
     elif place.endswith(SUFFIXES):
-        rest = place.removeprefix(name := existing(place))
+        name = existing(place) if glob.has_magic(place) else place
+        rest = place.removeprefix(name)
         shards = sorted(map(os.path.abspath, glob.glob(glob.escape(name) + rest))) if glob.has_magic(rest) else [here]
     if not shards:
-        inside = sorted(entry.name for entry in os.scandir(place) if entry.is_dir()) if os.path.isdir(place) else []
+        inside = sorted(entry.name for entry in os.scandir(place) if entry.is_dir()) if is_folder else []
         below = f' (below it are {printable(", ".join(inside[:5]))})' if inside else ''
         raise UserError(
             f'{printable(place)} names no shard{below}; give a file {", ".join("NAME" + end for end in SUFFIXES)}, a folder '
             'of them, a pattern such as train-{000000..000146}.tar or train-*.parquet, or a list of shards NAME.txt'
         )
-    if os.path.isdir(place) or (far.is_far(place) and shards != [place] and '*' not in place):
+    if is_folder or (far.is_far(place) and shards != [place] and '*' not in place):
         refuse_gaps(shards)
     return shards
 
@@ -254,7 +263,7 @@ def existing(pattern: str) -> str:
 def braces(pattern: str) -> Iterator[str]:
     """The names that a pattern stands for, as in a shell: a{01..03}.tar, {train,val}.tar; a{1}.tar is a name."""
     pattern = pattern.removeprefix('file://')
-    inner = BRACES.search(pattern, len(existing(pattern)))
+    inner = BRACES.search(pattern, len(existing(pattern))) if '{' in pattern else None
     if not inner:
         yield pattern
         return
