@@ -222,7 +222,14 @@ def requested(system: Any, url: str, stamp: Stamp = (), start: int = 0, size: in
     """
     from fsspec.asyn import sync
 
-    return sync(system.loop, _requested, system, url, stamp, start, size)
+    try:
+        return sync(system.loop, _requested, system, url, stamp, start, size)
+    except OSError:
+        raise  # some are ValueErrors as well
+    except ValueError:  # its text may hold the address of a redirect
+        raise UserError(
+            f'{printable(url)}: the URL is not valid, or redirects to such; correct it', code='bad-url'
+        ) from None
 
 
 async def _requested(system: Any, url: str, stamp: Stamp, start: int, size: int) -> tuple[Stamp, bytes]:

@@ -5,6 +5,7 @@ import re
 import socket
 import ssl
 import threading
+import traceback
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -85,6 +86,9 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         site = self.site
+        if self.path.startswith('/nowhere/'):
+            self.answer(302, {'Location': 'http://[verysecret/a.tar'}, b'')
+            return
         if self.path.startswith('/redirect/'):
             self.answer(302, {'Location': f'{site.url}/signed.tar?X-Amz-Signature=verysecret'}, b'')
             return
@@ -242,6 +246,19 @@ def test_server_that_is_away_is_retried_at_any_time(site, clock, monkeypatch):
         clock, 'sleep', lambda _: site.serve(site.server.server_address, site.server.RequestHandlerClass)
     )
     assert int(data.raw(1)[0, 0, 0]) == 200
+
+
+@pytest.mark.parametrize('url', ['http:///a.tar', 'http://[::1/a.tar', 'http://host:99999/a.tar'])
+def test_invalid_url_is_an_error(url):
+    with pytest.raises(UserError) as raised:
+        Shards(url)
+    assert raised.value.code == 'bad-url'
+
+
+def test_redirect_to_an_invalid_url_does_not_show_it(site):
+    with pytest.raises(UserError) as raised:
+        Shards(f'{site.url}/nowhere/a.tar')
+    assert raised.value.code == 'bad-url' and 'verysecret' not in ''.join(traceback.format_exception(raised.value))
 
 
 def test_dns_failure_is_retried(clock):
