@@ -6,6 +6,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from data.archives import archive, png, tar
@@ -40,16 +41,16 @@ def refused(path: Path) -> str:
 
 
 EXTENDED = {
-    'empty records': b'2 ' * 2**19 + b'path=',
-    'short records': b'4 x\n' * 2**18 + b'9 path=x\n',
-    'digits': b'9' * 2**20 + b' path=',
+    'empty records': b'2 ' * (2**19 - 8) + b'path=',
+    'short records': b'4 x\n' * (2**18 - 8) + b'9 path=x\n',
+    'digits': b'9' * (2**20 - 8) + b' path=',
     'size of many digits': b'99999 size=' + b'9' * 99988,
 }
 
 
 @pytest.mark.parametrize('text', EXTENDED.values(), ids=EXTENDED)
 def test_extended_header_costs_linear_time(text, tmp_path):
-    (tmp_path / 'a.tar').write_bytes(member('x', tarfile.XHDTYPE, text[: 2**20]) + GOOD)
+    (tmp_path / 'a.tar').write_bytes(member('x', tarfile.XHDTYPE, text) + GOOD)
     began = time.process_time()
     try:
         Shards(tmp_path / 'a.tar')
@@ -166,10 +167,11 @@ def test_parquet_that_expands_to_much_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('labels', [[0.5, 1.5], [True, False]])
-def test_labels_of_another_type_are_reported(labels, tmp_path, caplog, capfd):
+def test_labels_of_another_type_are_reported(labels, tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, 'print_log', log := Mock())
     data = Shards(parquet(tmp_path / 'a.parquet', dict(image=[IMAGE] * 2, label=labels)))
     assert data.labels.tolist() == [-1, -1]
-    assert 'is not used as labels' in caplog.text + ''.join(capfd.readouterr())
+    assert 'is not used as labels' in log.call_args.args[0]
 
 
 LIMITED = """
