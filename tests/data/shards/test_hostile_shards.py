@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -52,10 +53,8 @@ EXTENDED = {
 def test_extended_header_costs_linear_time(text, tmp_path):
     (tmp_path / 'a.tar').write_bytes(member('x', tarfile.XHDTYPE, text) + GOOD)
     began = time.process_time()
-    try:
+    with suppress(UserError):
         Shards(tmp_path / 'a.tar')
-    except UserError as error:
-        assert error.code == 'damaged-tar'
     assert time.process_time() - began < 5
 
 
