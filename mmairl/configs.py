@@ -23,7 +23,7 @@ from mmengine.fileio.handlers import YamlHandler
 from mmengine.utils import import_modules_from_strings
 from yapf.yapflib.yapf_api import FormatCode
 
-from mmairl.errors import UserError, closest, explained, holds_secret
+from mmairl.errors import UserError, closest, explained, refuse_secret
 from mmairl.files import NUMBER, TUPLE, PlainLoader, write_text
 
 PREFIX = 'mmairl::'
@@ -146,13 +146,10 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
 
 
 def refuse_secrets(cfg: Config) -> None:
-    """Refuse a URL that holds a password or a signature, before a log, a checkpoint or a result keeps it."""
+    """Raise if a URL in the config may hold a secret, before a log, a checkpoint or a result contains it."""
     for key, value in by_key(cfg).items():
-        if isinstance(value, str) and holds_secret(value):
-            raise UserError(
-                f"the config sets {key} to a URL with a secret, '{value}', which logs and checkpoints "
-                "would keep; leave the secret out, and put it where the storage's own package looks for it"
-            )
+        if isinstance(value, str):
+            refuse_secret(value, f'config key {key}')
 
 
 def read_plain_yaml() -> None:

@@ -8,36 +8,61 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from urllib.parse import unquote
 
 from mmengine.dist import is_main_process
 
 from mmairl.stopping import AGAIN, Listener, Stopped, leave, stop_processes
 
-# A URL, or the path that Python makes of one, with its user and its query, in any text; `zip://a::s3://b` are two.
+# A URL, or the path that Python makes of one, in any text: scheme, user, path, and query, fragment or parameters. A chained
+# URL (`zip://a::s3://b`) is two. Local files (`file://`) are not URLs: their names may contain any character.
 URL = re.compile(
-    r"""(\b\w+:/{1,2})([^\s/?#'":]*:(?![:/])[^\s?#'"]*@|[^\s/?#'"]*@)?((?:(?!::)[^\s?#'"])*)([?#][^\s'"]*=[^\s'"]*)?"""
+    r"""(\b(?!file:)\w+:/{1,2})([^\s/?#'":]*:(?![:/])[^\s?#'"]*@|[^\s/?#'"]*@)?"""
+    r"""((?:(?!::)[^\s?#;'"]|['"](?=[\w./-]))*)([?#;]\S*)?"""
 )
-SECRET = re.compile(r'sig|token|key|cred|secret|access|auth|pass|pwd|policy', re.IGNORECASE)
+AFTER_URL = '\'".,:;?#!)]}>'  # punctuation of the text around a URL
+# The only query that is accepted. Everything else behind a path may be a secret, whatever it is called.
+PLAIN_QUERY = re.compile(r'\?(versionId=[\w.+/=-]+|download=(true|1))(&download=(true|1))?')
 
 
 def without_secrets(text: object) -> str:
-    """The text with its URLs cut to scheme, host and path: the rest may be a password or a signature.
+    """Reduce every URL in a text to scheme, host and path, because the rest may be a password or a signature.
 
     >>> without_secrets('no answer from https://me:pw@host/a.tar?sig=x')
     'no answer from https://host/a.tar'
     """
-    return URL.sub(r'\1\3', str(text))
+    return URL.sub(lambda url: url[1] + url[3] + _split_extra(url[4])[1], str(text))
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a URL in the text has a password, or a parameter that is named like a signature, a token or a key."""
-    for scheme, user, _, query in URL.findall(text):
+    """Return whether a URL in the text has a part that may be secret: a password, a query, a fragment or a parameter."""
+    for scheme, user, _, extra in URL.findall(_joined(text)):
         if user and (':' in user or scheme.startswith('http')):
             return True
-        if any(SECRET.search(unquote(part.partition('=')[0])) for part in re.split('[?#&;]', query)):
+        extra, _ = _split_extra(extra)
+        if extra and not PLAIN_QUERY.fullmatch(extra):
             return True
     return False
+
+
+def refuse_secret(text: str, where: str) -> None:
+    """Raise if a URL in the text may hold a secret. Call this before the text reaches a file, a log or a terminal."""
+    if holds_secret(text):
+        raise UserError(
+            f"{where}: the URL has a user, a query, a fragment or a parameter, which may be a secret ('{_joined(text)}'); "
+            'remove it, and store credentials where the package of the storage looks for them',
+            code='secret-in-url',
+        )
+
+
+def _joined(text: str) -> str:
+    """Replace spaces in a text that is a single URL, so that they do not end it."""
+    return re.sub(r'\s', '%20', text.strip()) if re.match(r'\s*[\w+.:-]+:/', text) else text
+
+
+def _split_extra(extra: str | None) -> tuple[str, str]:
+    """Split what follows a URL's path into query, fragment or parameters, and punctuation of the surrounding text."""
+    query = (extra or '').rstrip(AFTER_URL)
+    return query, (extra or '')[len(query) :]
 
 
 class UserError(ValueError):

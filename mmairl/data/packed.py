@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from mmairl.data.folders import FileDataset
 from mmairl.data.images import UnreadableImage, file_kind
 from mmairl.data.shards.dataset import Shards
-from mmairl.data.shards.formats import ABOUT, content, members
+from mmairl.data.shards.formats import ABOUT, NOTE, content, members
 from mmairl.data.training import unreadable_allowed
 from mmairl.errors import UserError, printable
 from mmairl.files import replacing
@@ -142,7 +142,7 @@ def said_by(shard: Path) -> dict[bytes, dict]:
     """The first and the last member of a shard, where it has such."""
     with shard.open('rb') as file:
         return {
-            path: json.loads(content(file.fileno(), *member))
+            path: json.loads(content(file.fileno(), member, str(shard), NOTE))
             for path, member in members(file.fileno(), str(shard))
             if path in (HEAD, TAIL)
         }

@@ -9,6 +9,7 @@ from mmengine.registry import Registry
 
 from mmairl.configs import walk
 from mmairl.data.images import decoder
+from mmairl.data.shards.cache import NodeCache
 from mmairl.data.shards.index import index_of, shards_at
 from mmairl.evaluation.backbone import FEATURES
 from mmairl.evaluation.identity import code_identity
@@ -125,7 +126,9 @@ def images_of(described: dict) -> str:
         return '; '.join(sorted({images_of(one) for one in described['sets'].values()}))
     if described['type'] != 'Shards':
         return 'as they are'
-    about = index_of(shards_at(described['root'])).about
+    cache = described.get('cache')
+    held = NodeCache(cache, described.get('cache_size', 2**40)) if cache else None
+    about = index_of(shards_at(described['root']), held).about
     if not about.get('short_side'):
         return 'as they are'
     return f'packed with a short side of {about["short_side"]} pixels as JPEGs of quality {about["quality"]}'

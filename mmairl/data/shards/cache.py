@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from mmairl.data.shards.far import Stamp, copy, is_far
+from mmairl.data.shards.far import Stamp, copy, ending, is_far
 from mmairl.errors import UserError
 from mmairl.files import replacing
 
@@ -26,7 +26,7 @@ def on_disk(shard: str, stamp: Stamp, cache: 'NodeCache | None') -> Iterator[Pat
         yield cache.local(shard, stamp)
     else:
         with TemporaryDirectory() as folder:
-            file = Path(folder) / os.path.basename(shard)
+            file = Path(folder) / ending(shard)
             file.touch()
             copy(shard, stamp, file)
             yield file
@@ -41,7 +41,7 @@ class NodeCache:
 
     def local(self, url: str, stamp: Stamp) -> Path:
         """The shard's file, copied first where it is not there."""
-        name = hashlib.sha256(f'{url} {stamp}'.encode()).hexdigest()[:32] + os.path.splitext(url)[1]
+        name = hashlib.sha256(f'{url} {stamp}'.encode()).hexdigest()[:32] + os.path.splitext(ending(url))[1]
         file = self.folder / name
         if not file.is_file():
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,7 @@ class Shards(ViewDataset):
 
         if self.cache or not far.is_far(name):
             return retried(lambda: local(name, stamp, self.cache, start, size), name)
-        if name.endswith('.parquet'):
+        if far.ending(name).endswith('.parquet'):
             raise UserError(
                 f'{printable(name)} is read group by group; set cache of the data set to a folder of this node'
             )
@@ -87,7 +87,7 @@ def local(name: str, stamp: far.Stamp, cache: NodeCache | None, start: int, size
     """An image of a shard that is a file of this node; one that is overwritten while it is open is refused."""
     try:
         file = opened(os.getpid(), name, stamp, cache)
-        parquet = name.endswith('.parquet')
+        parquet = far.ending(name).endswith('.parquet')
         data = parquet_image(file, name, start, size) if parquet else os.pread(file.fileno(), size, start)
     except OSError:
         opened.cache_clear()  # a mount that went and came back needs its files opened again

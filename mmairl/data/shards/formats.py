@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from logging import WARNING
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 from zlib import adler32
 
 import msgspec
 import numpy as np
+from mmengine.logging import print_log
 from msgspec import Meta
 
 from mmairl.data.folders import EXTENSIONS
@@ -24,6 +26,13 @@ from mmairl.errors import UserError, printable
 from mmairl.files import typed
 
 BLOCK = 512  # of a tar archive
+SMALL = 2**20  # bytes of a label, a JSON file or an extended header
+NOTE = 2**26  # bytes of the note of tools/pack.py, which lists all classes
+INFLATED = 2**28  # bytes that a compressed column of a Parquet file may expand to, unless it is large itself
+INFLATION = 50  # such a column may expand so many times
+REGULAR = (b'0', b'\0', b'7')  # kinds of members whose content follows; '7' is a contiguous file
+LOST = {b'1': 'a hard link', b'S': 'a sparse file'}  # kinds of members whose content is elsewhere or rearranged
+DIGITS = 20  # of a length in an extended header, at most
 IMAGES = {kind[1:].encode() for kind in EXTENSIONS} | {b'avif', b'jp2', b'ico'}
 ARRAY = b'npy'
 ABOUT = b'__mmairl__/'  # the folder of what tools/pack.py says about an archive; webdataset skips such names
@@ -98,7 +107,7 @@ def tar_rows(file: Path, shard: str) -> Rows:
     with file.open('rb', buffering=0) as opened:
         for name, sample in samples(opened.fileno(), shard):
             if name.startswith(ABOUT):
-                about = about or msgspec.to_builtins(json_of(opened.fileno(), sample, About, name, shard))
+                about = about or msgspec.to_builtins(json_of(opened.fileno(), sample, About, name, shard, NOTE))
                 continue
             labels.append(label_of(opened.fileno(), sample, name, shard))
             # Beside an image, an array is something else.
@@ -145,7 +154,15 @@ def samples(file: int, shard: str) -> Iterator[tuple[bytes, dict[bytes, Member]]
         yield name, sample
 
 
-def content(file: int, start: int, size: int, first: bytes) -> bytes:
+def content(file: int, member: Member, shard: str, limit: int = SMALL) -> bytes:
+    """Return the content of a small member."""
+    start, size, first = member
+    if size > limit:
+        raise UserError(
+            f'{shard}: a label, a note or an extended header has {size} bytes, and at most {limit} are read; write that '
+            'shard again, or leave it out',
+            code='member-too-large',
+        )
     return first if len(first) == size else os.pread(file, size, start)
 
 
@@ -153,12 +170,14 @@ def label_of(file: int, sample: dict[bytes, Member], name: bytes, shard: str) ->
     if b'cls' not in sample:
         record = json_of(file, sample, Labelled, name, shard)
         return record.cls if record.label is None else record.label
-    text = content(file, *sample[b'cls']).decode(errors='replace').strip()
+    text = content(file, sample[b'cls'], shard).decode(errors='replace').strip()
     return int(text) if NUMBER.fullmatch(text) else text
 
 
-def json_of(file: int, sample: dict[bytes, Member], kind: type[Kind], name: bytes, shard: str) -> Kind:
-    text = content(file, *sample[b'json']) if b'json' in sample else b'{}'
+def json_of(
+    file: int, sample: dict[bytes, Member], kind: type[Kind], name: bytes, shard: str, limit: int = SMALL
+) -> Kind:
+    text = content(file, sample[b'json'], shard, limit) if b'json' in sample else b'{}'
     return told(text, kind, f'{named(name)}.json in the shard {shard}')
 
 
@@ -184,23 +203,42 @@ def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
         if (adler32(head[:BLOCK]) % 2**16 - 1 - expected) % 65521:
             raise UserError(f'the shard {shard} is no tar archive, or damaged at byte {at}; copy it again')
         start, size = at + BLOCK, records.get('size', octal(head[124:136]))
+        if size < 0:
+            raise UserError(f'the shard {shard} is damaged at byte {at}; copy it again', code='damaged-tar')
         at = start + -(-size // BLOCK) * BLOCK
         if start + size > end:
             raise UserError(f'the shard {shard} is cut short in its member {named(head[:100])}; copy it again')
         kind, member = head[156:157], (start, size, head[BLOCK : BLOCK + size])
         if kind in b'Lx':  # what does not fit into the next member's header
+            text = content(file, member, shard)
             try:
-                records.update(extended(kind, content(file, *member)))
+                records.update(extended(kind, text))
             except ValueError as error:
-                raise UserError(f'the shard {shard} is damaged at byte {start}; copy it again') from error
+                raise UserError(
+                    f'the shard {shard} is damaged at byte {start}; copy it again', code='damaged-tar'
+                ) from error
             continue
-        if kind in b'0\0':
-            name = head[:100].rstrip(b'\0')
-            if head[257:263] == b'ustar\0' and head[345]:
-                name = head[345:500].rstrip(b'\0') + b'/' + name
-            yield records.get('path', name), member
+        if kind in REGULAR or kind in LOST:
+            name = records.get('path') or path_of(head)
+            lost = LOST.get(kind) or records.get('sparse')
+            if lost and name.rpartition(b'.')[2].lower() in IMAGES:
+                raise UserError(
+                    f'{shard}: the image {named(name)} is stored as {lost}, without its content; write the archive again '
+                    'by tar --hard-dereference, and without --sparse',
+                    code='image-without-content',
+                )
+            if not lost:
+                yield name, member
         if kind != b'g':
             records = {}
+
+
+def path_of(head: bytes) -> bytes:
+    """Return the path in a header, which has a prefix in the ustar format."""
+    name = head[:100].rstrip(b'\0')
+    if head[257:263] == b'ustar\0' and head[345]:
+        name = head[345:500].rstrip(b'\0') + b'/' + name
+    return name
 
 
 def octal(field: bytes) -> int:
@@ -213,21 +251,25 @@ def octal(field: bytes) -> int:
         return -1
 
 
-def extended(kind: bytes, text: bytes) -> dict[str, bytes | int]:
-    """GNU's long name, or the path and size among the records of POSIX, each 'LENGTH KEY=VALUE'."""
+def extended(kind: bytes, text: bytes) -> dict[str, bytes | int | str]:
+    """Return GNU's long name, or path, size and a sparse format from the records of POSIX, each 'LENGTH KEY=VALUE'."""
     if kind == b'L':
         return dict(path=text.rstrip(b'\0'))
-    records = {}
-    while b'path=' in text or b'size=' in text:  # WebDataset's have a time of change alone
-        length = int(text.partition(b' ')[0])
-        if length < 1:
-            raise ValueError('a record of no length')
-        key, _, value = text[:length].partition(b' ')[2].rstrip(b'\n').partition(b'=')
+    records, at = {}, 0
+    last = max(text.rfind(b'path='), text.rfind(b'size='))  # WebDataset writes only a time of change
+    while at <= last:
+        digits, _, _ = text[at : at + DIGITS].partition(b' ')
+        length, begin = int(digits), at + len(digits) + 1
+        if at + length <= begin:
+            raise ValueError('a record without content')
+        key, _, value = text[begin : at + length].rstrip(b'\n').partition(b'=')
         if key == b'path':
             records['path'] = value
         elif key == b'size':
-            records['size'] = max(0, int(value))
-        text = text[length:]
+            records['size'] = int(value)
+        elif key.startswith(b'GNU.sparse.'):
+            records['sparse'] = LOST[b'S']
+        at += length
     return records
 
 
@@ -241,9 +283,16 @@ def arrow_rows(file: Path, name: str) -> Rows:
         whole = mapped.read_buffer()
         try:
             table = (pa.ipc.open_file if bytes(whole[:6]) == b'ARROW1' else pa.ipc.open_stream)(whole).read_all()
-        except (pa.ArrowInvalid, OSError) as error:
-            raise UserError(f'the shard {name} is no Arrow file, or cut short ({error}); copy it again') from error
-        column, label, classes = columns(table.schema, name)
+            column, label, classes = columns(table.schema, name)
+            if not label:
+                report_unused_labels(table.schema, name)
+            table = table.select([column, label] if label else [column])
+            table.validate(full=True)  # offsets that lead out of the file would be read
+        except (pa.ArrowInvalid, pa.ArrowIndexError, OSError) as error:
+            raise UserError(
+                f'the shard {name} is no Arrow file, or cut short or damaged ({error}); copy it again',
+                code='damaged-arrow',
+            ) from error
         starts, sizes = [], []
         for images in table.column(column).chunks:
             images = images.field('bytes') if pa.types.is_struct(images.type) else images
@@ -264,12 +313,29 @@ def arrow_rows(file: Path, name: str) -> Rows:
 
 
 def parquet_rows(file: Path, name: str) -> Rows:
-    opened = parquet(file, name)
-    _, label, classes = columns(opened.schema_arrow, name)
+    opened, _, label, classes = parquet(file, name)
     groups = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
     starts = [np.full(count, group) for group, count in enumerate(groups)]
+    if not label:
+        report_unused_labels(opened.schema_arrow, name)
     labels = opened.read([label]).column(label) if label else None
     return columnar(starts, [np.arange(count) for count in groups], labels, classes, groups)
+
+
+def refuse_inflated(metadata: Any, size: int, used: set[str | None], name: str) -> None:
+    """Raise if a small Parquet file stands for far more data than an image file compresses to."""
+    fault = f'{metadata.num_rows} rows' if not 0 <= metadata.num_rows <= size else ''
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for part in map(group.column, range(group.num_columns)):
+            inflated = part.total_uncompressed_size
+            if part.path_in_schema.partition('.')[0] in used and inflated > max(INFLATED, INFLATION * size):
+                fault = f'{inflated} bytes in {part.path_in_schema}'
+    if fault:
+        raise UserError(
+            f'{name}: the file has {size} bytes and states {fault}; write it again, or leave it out',
+            code='inflated-parquet',
+        )
 
 
 def columnar(starts: list, sizes: list, labels: Any, classes: list[str], groups: Sequence[int] = ()) -> Rows:
@@ -297,19 +363,27 @@ def arrow(name: str) -> Any:
     return pyarrow
 
 
-def parquet(file: Path | io.FileIO, name: str) -> Any:
+def parquet(file: Path | io.FileIO, name: str) -> tuple[Any, str, str | None, list[str]]:
+    """Open a Parquet file; return it with its columns of images and of labels, and the names of the classes."""
     pa = arrow(name)
     try:
-        return pa.parquet.ParquetFile(file)
+        opened = pa.parquet.ParquetFile(file)
+        column, label, classes = columns(opened.schema_arrow, name)
+        size = os.stat(file.fileno() if isinstance(file, io.FileIO) else file).st_size
+        refuse_inflated(opened.metadata, size, {column, label}, name)
+        if size <= INFLATED:  # keep repeated values as a dictionary: a few bytes can stand for gigabytes
+            parts = map(opened.schema.column, range(len(opened.schema)))
+            repeated = [part.path for part in parts if part.path.partition('.')[0] in {column, label}]
+            opened = pa.parquet.ParquetFile(file, metadata=opened.metadata, read_dictionary=repeated)
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(f'the shard {name} is no Parquet file, or cut short ({error}); copy it again') from error
+    return opened, column, label, classes
 
 
 @lru_cache
 def table(file: io.FileIO, name: str) -> tuple[Any, str]:
     """An open Parquet file and its column of images."""
-    opened = parquet(file, name)
-    return opened, columns(opened.schema_arrow, name)[0]
+    return parquet(file, name)[:2]
 
 
 @lru_cache(GROUPS)
@@ -350,6 +424,17 @@ def columns(schema: Any, name: str) -> tuple[str, str | None, list[str]]:
         return images[0], label, typed(noted[label].get('names'), list[str], f'the classes of {name}')
     integers = [field.name for field in schema if types.is_integer(field.type)]
     return images[0], next((column for column in ('label', 'cls') if column in integers + texts), None), []
+
+
+def report_unused_labels(schema: Any, name: str) -> None:
+    """Warn about columns that are named like labels and have another type."""
+    unused = [f'{field.name} ({field.type})' for field in schema if field.name in ('label', 'cls')]
+    if unused:
+        print_log(
+            f'{name}: {", ".join(unused)} is not used as labels, which must be integers or names; cast it',
+            logger='current',
+            level=WARNING,
+        )
 
 
 def is_image(kind: Any, types: Any) -> bool:

@@ -12,10 +12,12 @@ import os
 import re
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,7 @@ SUFFIXES = ('.tar', '.parquet', '.arrow')
 THREADS = 16  # that wait for a network disk
 VERSION = 3  # of the files below a folder
 BRACES = re.compile(r'\{(?:(\d{1,18})\.\.(\d{1,18})|([^{}]*,[^{}]*))\}')
+PART = re.compile(r'(.*-)(\d{1,18})-of-(\d{1,18})(\D*)')
 MOST = 10**6  # shards by one pattern
 FEW = 4  # so many shards are searched without other processes
 UNUSED = 30 * 86400  # seconds after which another index of the same shards goes
@@ -75,6 +78,9 @@ class Index:
 def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
     """The index of these shards. It is made if there is none, by one process of a node."""
     stamps, contents = stamps_of(shards)
+    if not cache:
+        for shard, stamp in zip(shards, stamps):
+            far.refuse_unversioned(shard, stamp)
     names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]
     home = machine.cache() / 'shards' / names
     folder = home / hashlib.sha256(json.dumps([VERSION, stamps, contents]).encode()).hexdigest()[:16]
@@ -170,7 +176,7 @@ def stamps_of(shards: Sequence[str]) -> tuple[list[far.Stamp], list[str]]:
         first = far.stamp_of(shards[0])  # alone: where a storage hangs, a pool waits for all that it has begun
         with ThreadPoolExecutor(THREADS) as pool:
             stamps = [first, *pool.map(far.stamp_of, shards[1:])]
-        whole = sum(size for size, _ in stamps) <= WHOLE and not any(map(far.is_far, shards))
+        whole = sum(stamp[0] for stamp in stamps) <= WHOLE and not any(map(far.is_far, shards))
         return stamps, [hashlib.sha256(Path(shard).read_bytes()).hexdigest() for shard in shards if whole]
     except OSError as error:
         raise UserError(
@@ -181,52 +187,69 @@ def stamps_of(shards: Sequence[str]) -> tuple[list[far.Stamp], list[str]]:
 def shards_at(root: str | Path | Sequence[str]) -> list[str]:
     """The shards that a config names: a file, a folder of them, a pattern, a list file (.txt), or a list of all these."""
     places = root if isinstance(root, (list, tuple)) else [root]
-    shards = [shard for place in places for name in braces(os.fspath(place)) for shard in files_at(name)]
+    names = (name for place in places for name in braces(os.fspath(place)))
+    shards = list(islice((shard for name in names for shard in files_at(name)), MOST + 1))
+    if len(shards) > MOST:
+        raise UserError(
+            f'{printable(places[0])} names more than {MOST} shards; correct its numbers', code='many-shards'
+        )
     if not shards or len(set(shards)) < len(shards):
         raise UserError('the list of shards is empty, or names one twice; name one or more, each once')
     return shards
 
 
-def files_at(place: str) -> list[str]:
+def files_at(place: str) -> Iterator[str]:
     """The shards of a place without braces; of a list file, those of its lines."""
     if far.is_far(place) or not place.endswith('.txt') or os.path.isdir(place):
-        return matching(place)
+        yield from matching(place)
+        return
     folder, lines = os.path.dirname(os.path.abspath(place)), read_lines(place, 'shards')
-    patterns = [line if far.is_far(line) else os.path.join(folder, line) for line in lines]
-    return [shard for pattern in patterns for name in braces(pattern) for shard in matching(name)]
+    for line in lines:
+        for name in braces(line if far.is_far(line) else os.path.join(folder, line)):
+            yield from matching(name)
 
 
 def matching(place: str) -> list[str]:
     """The shards of a place that is no list."""
-    here, shards = os.path.abspath(place), []
+    here, shards, is_folder = os.path.abspath(place), [], os.path.isdir(place)
     if far.is_far(place):
-        shards = [place] if place.endswith(SUFFIXES) and '*' not in place else far.listed(place, SUFFIXES)
-    elif os.path.isdir(place):
+        shards = [place] if far.ending(place).endswith(SUFFIXES) and '*' not in place else far.listed(place, SUFFIXES)
+    elif is_folder:
         shards = sorted(entry.path for entry in os.scandir(here) if entry.name.endswith(SUFFIXES) and entry.is_file())
     elif place.endswith(SUFFIXES):
-        rest = place.removeprefix(name := existing(place))
+        name = existing(place) if glob.has_magic(place) else place
+        rest = place.removeprefix(name)
         shards = sorted(map(os.path.abspath, glob.glob(glob.escape(name) + rest))) if glob.has_magic(rest) else [here]
     if not shards:
-        inside = sorted(entry.name for entry in os.scandir(place) if entry.is_dir()) if os.path.isdir(place) else []
+        inside = sorted(entry.name for entry in os.scandir(place) if entry.is_dir()) if is_folder else []
         below = f' (below it are {printable(", ".join(inside[:5]))})' if inside else ''
         raise UserError(
             f'{printable(place)} names no shard{below}; give a file {", ".join("NAME" + end for end in SUFFIXES)}, a folder '
             'of them, a pattern such as train-{000000..000146}.tar or train-*.parquet, or a list of shards NAME.txt'
         )
-    if os.path.isdir(place) or (far.is_far(place) and shards != [place] and '*' not in place):
+    if is_folder or (far.is_far(place) and shards != [place] and '*' not in place):
         refuse_gaps(shards)
     return shards
 
 
 def refuse_gaps(shards: Sequence[str]) -> None:
-    """In a folder, names such as train-00003-of-00010.parquet say how many there must be."""
-    parts = [re.fullmatch(r'(.*-)(\d+)-of-(\d+)(\D*)', shard) for shard in shards]
-    for before, digits, count, end in {(part[1], len(part[2]), part[3], part[4]) for part in parts if part}:
-        names = {f'{before}{at:0{digits}}-of-{count}{end}' for at in range(int(count))}
-        if missing := sorted(names - set(shards)):
+    """Raise if shards of a folder are missing: names such as train-00003-of-00010.parquet state how many there must be."""
+    numbers, first_parts = defaultdict(set), {}
+    for shard in shards:
+        if part := PART.fullmatch(shard):
+            series = part[1], part[3], part[4]
+            numbers[series].add(int(part[2]))
+            first_parts.setdefault(series, part)
+    for series, present in numbers.items():
+        part, count = first_parts[series], int(series[1])
+        missing = count - sum(number < count for number in present)
+        if missing:
+            first = next(number for number in range(count) if number not in present)
+            name = f'{part[1]}{first:0{len(part[2])}}-of-{part[3]}{part[4]}'
             raise UserError(
-                f'{len(missing)} of the {count} shards are missing, first {printable(missing[0])}; bring them back, or '
-                'name those that are there by a pattern'
+                f'{missing} of the {part[3]} shards are missing, first {printable(name)}; bring them back, or '
+                'name those that are there by a pattern',
+                code='missing-shards',
             )
 
 
@@ -240,7 +263,7 @@ def existing(pattern: str) -> str:
 def braces(pattern: str) -> Iterator[str]:
     """The names that a pattern stands for, as in a shell: a{01..03}.tar, {train,val}.tar; a{1}.tar is a name."""
     pattern = pattern.removeprefix('file://')
-    inner = BRACES.search(pattern, len(existing(pattern)))
+    inner = BRACES.search(pattern, len(existing(pattern))) if '{' in pattern else None
     if not inner:
         yield pattern
         return
