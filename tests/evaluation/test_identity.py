@@ -189,7 +189,7 @@ SETTINGS = dict(
     sweep=(True, ['linear', 'finetune']),
     trials=(({'optim_wrapper.optimizer.lr': 0.1},), ['linear', 'finetune']),
     near_duplicates=(True, []),  # a score more, and none that is another
-    **dict.fromkeys(('device', 'workers', 'cache', 'work_dir', 'launcher'), ('other', [])),
+    **dict.fromkeys(('device', 'workers', 'cache', 'work_dir', 'launcher', 'remeasure'), ('other', [])),
 )
 
 
