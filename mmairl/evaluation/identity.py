@@ -133,7 +133,7 @@ def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What tells a checkpoint's network from others: the digest of its weights, and a sample of their values."""
+    """The model in a checkpoint: the digest of its weights, and a sample of their values for comparison."""
 
     weights: str
     sample: Tensor

@@ -131,17 +131,14 @@ def _outside_file(name: str, folders: list[str]) -> Path | None:
 
 def _spec(name: str, folders: list[str]) -> Any:
     """Find a module as a new process would, without importing the packages around it."""
-    path, spec = None, None
-    for part in _with_parents(name):
-        finders = (finder for finder in sys.meta_path if hasattr(finder, 'find_spec'))
-        spec = next(filter(None, (finder.find_spec(part, path) for finder in finders)), None)
-        if spec is None and path is None:
-            spec = PathFinder.find_spec(part, folders)
-        if spec is None:
+    top, *inner = name.split('.')
+    finders = (finder for finder in sys.meta_path if hasattr(finder, 'find_spec'))
+    spec = next(filter(None, (finder.find_spec(top, None) for finder in finders)), None)
+    spec = spec or PathFinder.find_spec(top, folders)
+    for part in inner:
+        if spec is None or spec.submodule_search_locations is None:
             return None
-        path = spec.submodule_search_locations
-        if path is None and part != name:
-            return None
+        spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     return spec
 
 

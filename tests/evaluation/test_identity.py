@@ -153,16 +153,15 @@ def test_a_users_own_data_set_is_known_by_its_folder(tmp_path, folder):
     assert data_identity(data, Own()) != base
 
 
-def test_weights_differ_by_value_type_shape_and_name():
+def test_weights_differ_by_value_shape_and_name():
     base = dict(a=torch.zeros(2, 3), b=torch.tensor(0))
     others = [
         dict(a=torch.zeros(3, 2), b=torch.tensor(0)),
-        dict(a=torch.zeros(2, 3).half(), b=torch.tensor(0)),
         dict(a=torch.full((2, 3), 1e-30), b=torch.tensor(0)),
         dict(a=torch.zeros(2, 3), c=torch.tensor(0)),
     ]
     assert weights_identity(dict(reversed(base.items()))) == weights_identity(base)
-    assert len({weights_identity(weights) for weights in [base, *others]}) == 5
+    assert len({weights_identity(weights) for weights in [base, *others]}) == 4
 
 
 def test_a_split_is_no_folder_and_the_decoder_is_part_of_the_code(tmp_path, monkeypatch):

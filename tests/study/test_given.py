@@ -70,8 +70,9 @@ def test_stated_factors_are_compared_and_the_rest_is_unknown(tmp_path, ours):
 def test_files_that_are_not_there_or_given_twice_are_refused(tmp_path):
     lightning(tmp_path / 'a.ckpt', 0)
     (tmp_path / 'b.ckpt').write_bytes((tmp_path / 'a.ckpt').read_bytes())
-    with pytest.raises(UserError, match='same file'):
+    with pytest.raises(UserError) as caught:
         require_distinct([Row('x', '', weights={0: str(tmp_path / 'a.ckpt'), 1: str(tmp_path / 'b.ckpt')})])
+    assert caught.value.code == 'same-model'
     with pytest.raises(UserError, match='no checkpoint at'):
         whole_path(Row('x', '', weights={0: str(tmp_path / 'c.ckpt')}), 0)
 
