@@ -23,6 +23,7 @@ from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import NAME, claim, config_identity
 from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.evaluation.sets import held_out, left_out, refit
+from mmairl.evaluation.sources import outside_sources
 from mmairl.files import read_json, write_json
 from mmairl.weights.norms import looks_lars_trained
 from mmairl.weights.read import Backbone
@@ -82,6 +83,8 @@ class TrainingSettings:
             recipe=config_identity({key: recipe[key] for key in OF_RECIPE if key in recipe}),
             sweep=config_identity(recipe.sweep) if sweeps else False,
         )
+        if imports := outside_sources(recipe):
+            chosen['imports'] = imports
         if (sweeps or recipe.get('trials')) and 'val' not in cfg.evaluation:
             chosen['held_out'] = cfg.evaluation.get('held_out', HELD_OUT)
         return chosen

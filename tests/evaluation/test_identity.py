@@ -164,6 +164,15 @@ def test_weights_differ_by_value_shape_and_name():
     assert len({weights_identity(weights) for weights in [base, *others]}) == 4
 
 
+def test_weights_are_known_by_float32_values():
+    base = dict(a=torch.randn(3, 2), b=torch.randn(3))
+    same = dict(base, a=base['a'].double()) | {'bn.num_batches_tracked': torch.tensor(7)}
+    assert weights_identity(same) == weights_identity(base)
+    half = {name: value.half() for name, value in base.items()}
+    assert weights_identity(half) != weights_identity(base)
+    assert weights_identity(half) == weights_identity({name: value.float() for name, value in half.items()})
+
+
 def test_a_split_is_no_folder_and_the_decoder_is_part_of_the_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'train').mkdir()

@@ -58,7 +58,9 @@ def test_source_covers_the_modules_of_a_package(folder):
 
 
 def test_source_covers_dotted_types_and_files_by_path(folder):
-    cfg = Config(dict(model=dict(type='a_method.Head', code=str(folder / 'by_path/a_script.py'), base='mmpretrain.ResNet')))
+    cfg = Config(
+        dict(model=dict(type='a_method.Head', code=str(folder / 'by_path/a_script.py'), base='mmpretrain.ResNet'))
+    )
     assert outside_sources(cfg).keys() == {'a_method', 'a_helper', 'a_script.py', 'a_neighbor'}
 
 
@@ -71,7 +73,9 @@ def test_missing_module_is_recorded_and_compared(folder):
 
 
 def test_installed_packages_are_left_out(folder):
-    assert outside_sources(Config(dict(custom_imports=dict(imports=['torch', 'sklearn', 'json', 'mmairl.models'])))) == {}
+    assert (
+        outside_sources(Config(dict(custom_imports=dict(imports=['torch', 'sklearn', 'json', 'mmairl.models'])))) == {}
+    )
 
 
 @pytest.fixture

@@ -165,9 +165,7 @@ def test_scores_are_replaced_by_remeasure(planned):
 
 def as_earlier(run: Run) -> None:
     """Rewrite a run's files as revision 5 has left them."""
-    weights = {
-        run.result.weights: _earlier_weights_identity(read_backbone(run.folder / run.result.checkpoint).weights)
-    }
+    weights = {run.result.weights: _earlier_weights_identity(read_backbone(run.folder / run.result.checkpoint).weights)}
     if run.row.along:
         source = read_backbone(run.folder.parents[1] / 'own/seed_0/iter_4.pth')
         weights[run.result.made['of']] = _earlier_weights_identity(source.weights)
@@ -208,7 +206,7 @@ def test_results_of_earlier_versions_are_read_and_labeled(planned):
 def test_earlier_result_of_other_weights_is_stale(planned):
     for run in planned():
         as_earlier(run)
-    base, own, half = planned()
+    _, own, half = planned()
     leave_weights(own.folder, seed=9)
     assert own.outdated == 'checkpoint' and half.outdated.startswith('weights: of (')
 
