@@ -17,7 +17,7 @@ from mmairl.configs import PREFIX, load_config
 from mmairl.engine.check import check_parts
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.evaluation.identity import difference, key_of
+from mmairl.evaluation.identity import SOURCES, difference, key_of
 from mmairl.evaluation.knn import TEMPERATURE
 from mmairl.evaluation.protocol import (
     BASELINES,
@@ -68,6 +68,9 @@ def parse_args() -> argparse.Namespace:
         action='store_true',
         help='knn, logreg, svm: count test images that a training image is nearly the same as; score without them, too',
     )
+    parser.add_argument(
+        '--remeasure', action='store_true', help='measure again and replace the stored features, run and scores'
+    )
     parser.add_argument('--work-dir', type=Path, help='linear, finetune: where the run lives, and is resumed from')
     parser.add_argument('--cache', type=Path, default=Path('work_dirs/features'), help='where features are kept')
     parser.add_argument('--no-cache', action='store_const', const=None, dest='cache', help='keep no features')
@@ -116,7 +119,7 @@ def write(args: argparse.Namespace, result, out: Path) -> None:
     print_results([result], f'in percent, {Path(args.config).stem}{features}')
     if args.out is None and out.is_file():  # by other settings, or on other images: both are kept
         there = read_json(out).get('identity') or {}
-        if difference(there, result.identity, but=('weights', 'code')):
+        if difference(there, result.identity, but=('weights', 'code', SOURCES)):
             out = out.with_name(f'{out.stem}_{key_of(result.identity)}.json')
     record = dict(protocol=args.protocol, config=args.config, checkpoint=args.checkpoint, part=args.part)
     write_json(out, {**record, **dataclasses.asdict(result)})

@@ -39,7 +39,7 @@ from mmairl.study.numbers.looks import USUAL, begin
 from mmairl.study.numbers.power import more_runs, plan_seeds
 from mmairl.study.numbers.statistics import Comparison
 from mmairl.study.plan import Cost, cost
-from mmairl.study.runs import Run, lay_out, plan_runs
+from mmairl.study.runs import Run, lay_out, measure_again, plan_runs
 from mmairl.study.scale import Scale, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, catalogue, read_study
@@ -49,6 +49,7 @@ from mmairl.transfer.tasks import TASKS, lacking, require_platform
 from projects.label_free.networks import measured_networks, regret_record
 
 CONSOLE = Console(markup=False)
+NOT_WITH_REMEASURE = ('status', 'dry_run', 'power', 'print_commands', 'collect', 'until_decided')
 
 
 def parse_args() -> argparse.Namespace:
@@ -85,6 +86,11 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         '--measures', action='store_true', help='what choosing its networks without labels would cost: docs/measures.md'
     )
+    parser.add_argument(
+        '--remeasure',
+        action='store_true',
+        help='measure finished runs again and replace their scores; weights are kept',
+    )
     parser.add_argument('--collect', action='store_true', help='write the page of what is there, and leave')
     return parser.parse_args()
 
@@ -99,6 +105,11 @@ def main() -> None:
         print(catalogue(home() / 'configs' / 'studies'), end='')
         return
     register()
+    if args.remeasure and (other := next((name for name in NOT_WITH_REMEASURE if getattr(args, name)), None)):
+        raise UserError(
+            f'--remeasure does not go with --{other.replace("_", "-")}; leave one of them out',
+            code='remeasure-conflict',
+        )
     study, scale = read_study(args.study), read_scale(args.scale)
     out = args.out or Path('work_dirs/studies') / f'{study.name}_{scale.name}'
     if args.collect and not out.is_dir():
@@ -148,6 +159,8 @@ def main() -> None:
         runs = until_decided(study, configs, scale, tasks, out, plan, finish, say)
     else:
         runs = (plan_runs if args.collect else lay_out)(study, configs, seeds, tasks, out)
+    if args.remeasure:
+        measure_again(runs)
     if args.slurm or args.cluster:
         cluster = read_cluster(args.cluster) if args.cluster else Cluster()
         wanted = dict(partition=args.slurm or cluster.partition, gres='none' if args.gpus == 0 else cluster.gres)

@@ -5,10 +5,11 @@ A run that is finished is read, and one that is not is continued, so that a kill
 
 import copy
 import itertools
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mmengine import Config
 from mmengine.dist import barrier, is_main_process
@@ -19,9 +20,10 @@ from mmairl.data.splits import HELD_OUT
 from mmairl.engine.launch import train
 from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.features import on_main_process
-from mmairl.evaluation.identity import claim, config_identity
+from mmairl.evaluation.identity import NAME, claim, config_identity
 from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.evaluation.sets import held_out, left_out, refit
+from mmairl.evaluation.sources import outside_sources
 from mmairl.files import read_json, write_json
 from mmairl.weights.norms import looks_lars_trained
 from mmairl.weights.read import Backbone
@@ -49,6 +51,8 @@ class TrainingSettings:
     workers: int = 0
     work_dir: Path = Path('work_dirs/evaluation')
     launcher: str = 'none'
+    remeasure: bool = False  # whether a stored run is removed and trained again
+    implementation: ClassVar[tuple[str, ...]] = ('by_training', 'recipes', 'metrics')  # files of this folder
 
     def sweeps(self, cfg: Config, protocol: str) -> bool:
         return bool(protocol == 'linear' and cfg.evaluation.get('sweep') if self.sweep is None else self.sweep)
@@ -79,6 +83,8 @@ class TrainingSettings:
             recipe=config_identity({key: recipe[key] for key in OF_RECIPE if key in recipe}),
             sweep=config_identity(recipe.sweep) if sweeps else False,
         )
+        if imports := outside_sources(recipe):
+            chosen['imports'] = imports
         if (sweeps or recipe.get('trials')) and 'val' not in cfg.evaluation:
             chosen['held_out'] = cfg.evaluation.get('held_out', HELD_OUT)
         return chosen
@@ -100,7 +106,7 @@ def measure(
         cfg.model.backbone, cfg.model.in_channels = dict(type='Pixels'), image.numel()
     name = Path(recipe.filename).stem
     print_log(f'{protocol} of {subject} by the recipe {name}', logger='current')
-    start = on_main_process(lambda: _start(settings.work_dir, identity, subject))
+    start = on_main_process(lambda: _start(settings, identity, subject))
     sweeps = settings.sweeps(cfg, protocol)
     scores, details = train_and_test(cfg, recipe, start, settings.work_dir, sweeps, settings.workers, settings.launcher)
     counts = {count: int(scores.pop(count)) for count in list(scores) if count.startswith('unreadable')}
@@ -110,8 +116,11 @@ def measure(
     return scores, {'recipe': name, 'work_dir': str(settings.work_dir), **details}, counts
 
 
-def _start(folder: Path, identity: dict[str, Any], subject: Backbone | str) -> dict | None:
+def _start(settings: TrainingSettings, identity: dict[str, Any], subject: Backbone | str) -> dict | None:
     """Take the folder for this evaluation, and put the weights there that all of its runs start from."""
+    folder = settings.work_dir
+    if settings.remeasure and (folder / NAME).is_file():
+        shutil.rmtree(folder)
     claim(folder, identity)
     if isinstance(subject, str):
         return None

@@ -4,6 +4,9 @@ An identity is a nested dictionary of plain values, which is stored beside the r
 same measurement; a result with another identity is never returned and never mixed. Nothing is in it that does not change
 the number: no path, no number of workers, no device. Data that are not on this machine are ABSENT, which counts as unchanged;
 data that are there and cannot be looked at are UNKNOWN, which equals nothing.
+
+Results of earlier versions do not record their source code (SOURCES). They stay readable: their other parts are compared, and
+`is_verified` is False, so that pages can label them "identity unknown".
 """
 
 import hashlib
@@ -13,6 +16,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -28,9 +33,10 @@ import mmairl
 from mmairl.configs import flat, walk
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import PARTS, described_sets, innermost, precision_of, with_views
+from mmairl.evaluation.sources import outside_sources, protocol_source
 from mmairl.files import read_json, write_json
 from mmairl.registry import DATASETS
-from mmairl.weights.read import Backbone
+from mmairl.weights.read import Backbone, read_backbone
 
 REVISION = 5  # of our code; raise it with a change that changes what is measured
 PACKAGES = (
@@ -51,6 +57,12 @@ RESULTS = ('scores.json', 'last_checkpoint')  # what a run leaves in its folder
 ABSENT = 'not on this machine'
 UNKNOWN = 'unknown: '
 FILE = 'file '
+SOURCES = 'sources'
+FEATURE_CODE = ('features', 'backbone')  # files of this folder that turn images into features
+# By a digest of weights: those that earlier versions gave the same weights. For comparison with stored identities.
+EARLIER: dict[str, set[str]] = {}
+SAMPLED = 64  # values of each tensor
+HALF, TINY = 2**-8, 2**-24  # relative and absolute errors of rounding to float16 or bfloat16
 
 
 def identity_of(
@@ -83,6 +95,7 @@ def identity_of(
         data={part: (data or data_identity)(cfg.evaluation[part]) for part in PARTS if part in cfg.evaluation},
         views={name: config_identity(innermost(described).get('views')) for name, described in sets.items()},
         code=code_identity(),
+        sources=dict(protocol=protocol_source(protocol, settings.implementation), imports=outside_sources(cfg)),
         **(dict(asked=config_identity(asked)) if asked else {}),
     )
 
@@ -91,16 +104,64 @@ def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str,
     """Name the features of one data set of an evaluation, by what they depend on."""
     parts = [name, 'val'] if described.get('split') == 'train+val' and 'val' in identity['data'] else [name]
     shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code')}
+    shared['sources'] = dict(identity[SOURCES], protocol=protocol_source('features', FEATURE_CODE))
     return key_of(dict(**shared, views=identity['views'][name], data=[identity['data'][part] for part in parts]))
 
 
 def weights_identity(weights: Mapping[str, Tensor]) -> str:
-    """A digest of every name, type, shape and value."""
+    """Return a digest of the names, shapes and float32 values of a network's weights, whatever the file format or precision.
+
+    Batch counters are left out: some formats lack them, and no output depends on them.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in _sorted_weights(weights):
+        digest.update(f'{name} {tuple(tensor.shape)}\n'.encode())
+        digest.update(_bytes(tensor.detach().float()))
+    found = digest.hexdigest()[:16]
+    EARLIER.setdefault(found, set()).add(_earlier_weights_identity(weights))
+    return found
+
+
+def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
+    """Return the digest that versions up to revision 5 stored."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(f'{name} {tensor.dtype} {tuple(tensor.shape)}\n'.encode())
         digest.update(_bytes(tensor))
     return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """The model in a checkpoint: the digest of its weights, and a sample of their values for comparison."""
+
+    weights: str
+    sample: Tensor
+
+    def is_near(self, other: 'Model') -> bool:
+        """Whether the values agree within the rounding of float16 and bfloat16."""
+        if self.sample.shape != other.sample.shape:
+            return False
+        largest = torch.maximum(self.sample.abs(), other.sample.abs())
+        return bool(((self.sample - other.sample).abs() <= HALF * largest + TINY).all())
+
+
+def model_at(path: str | Path) -> Model:
+    """Return the model in a checkpoint, which is read once in a process as long as the file does not change."""
+    status = os.stat(path)
+    return _model(str(path), status.st_size, status.st_mtime_ns)
+
+
+@cache
+def _model(path: str, size: int, changed: int) -> Model:
+    weights = read_backbone(path).weights
+    parts = [tensor.detach().reshape(-1) for _, tensor in _sorted_weights(weights)]
+    sample = [part[:: max(1, len(part) // SAMPLED)].float() for part in parts]
+    return Model(weights_identity(weights), torch.cat(sample))
+
+
+def _sorted_weights(weights: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    return [(name, tensor) for name, tensor in sorted(weights.items()) if not name.endswith('num_batches_tracked')]
 
 
 def data_identity(described: Mapping[str, Any], dataset: Dataset | None = None) -> dict[str, Any]:
@@ -222,6 +283,7 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any], but: Collectio
     >>> difference(dict(weights='3f2a', k=20, code='1'), dict(weights='9b1c', k=20, code='2'), but=['code'])
     'weights (3f2a there, 9b1c here)'
     """
+    but = {*but, *({SOURCES} - there.keys())}  # not recorded by earlier versions
     old, new = (
         flat(json.loads(json.dumps({name: value for name, value in side.items() if name not in but})))
         for side in (there, here)
@@ -232,11 +294,18 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any], but: Collectio
         values = old.get(name), new.get(name)
         if name.startswith(absent) and (ABSENT in values or any(str(value).startswith(FILE) for value in values)):
             return False  # files that data are listed in are absent with them
+        if str(values[0]) in EARLIER.get(str(values[1]), ()):
+            return False
         return values[0] != values[1] or str(values[1]).startswith(UNKNOWN)
 
     names = list(filter(differs, dict.fromkeys([*old, *new])))
     words = [f'{name} ({old.get(name, "nothing")} there, {new.get(name, "nothing")} here)' for name in names[:2]]
     return ' and '.join(words) + (f' and {len(names) - 2} more' if len(names) > 2 else '')
+
+
+def is_verified(identity: Mapping[str, Any]) -> bool:
+    """Return whether an identity records its source code; those of earlier versions do not."""
+    return SOURCES in identity
 
 
 def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RESULTS) -> None:
@@ -245,8 +314,8 @@ def claim(folder: Path, identity: Mapping[str, Any], results: Sequence[str] = RE
     if path.is_file():
         if differs := difference(read_json(path), identity):
             raise UserError(
-                f'{folder} holds another result, which differs in {differs}; name another folder (--work-dir), or '
-                'remove this one'
+                f'{folder} holds another result, which differs in {differs}; name another folder (--work-dir), '
+                'remove this one, or replace it by --remeasure'
             )
         return
     if left := [name for name in results if (folder / name).exists()]:

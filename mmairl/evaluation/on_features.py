@@ -5,8 +5,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from mmengine import Config
@@ -44,6 +45,8 @@ class FeatureSettings:
     workers: int = 0
     cache: Path | None = None
     launcher: str = 'none'
+    remeasure: bool = False  # whether stored features are computed again
+    implementation: ClassVar[tuple[str, ...]] = ('on_features', 'features', 'backbone')  # files of this folder
 
     def neighbours(self, cfg: Config) -> list[int]:
         return list(self.ks or cfg.evaluation.get('ks', KS))
@@ -67,6 +70,8 @@ def measure(
         root = settings.cache or on_main_process(lambda: stack.enter_context(tempfile.TemporaryDirectory()))
         for name, (described, dataset) in sets.items():
             path = Path(root) / f'{features_key(identity, name, described)}.npy'
+            if settings.remeasure:
+                on_main_process(partial(path.unlink, missing_ok=True))
             features[name] = stored(path, backbone, dataset, how)
         train, test, val = (features.get(name) for name in ('train', 'test', 'val'))
         if (groups := own_groups(cfg, sets['train'][1])) is not None:

@@ -15,9 +15,10 @@ from mmairl.errors import UserError
 from mmairl.evaluation import by_training, on_features
 from mmairl.evaluation.by_training import TrainingSettings
 from mmairl.evaluation.features import on_main_process
-from mmairl.evaluation.identity import data_identity, identity_of
+from mmairl.evaluation.identity import NAME, data_identity, identity_of
 from mmairl.evaluation.on_features import FeatureSettings
 from mmairl.evaluation.sets import evaluation_sets, with_views
+from mmairl.files import read_json
 from mmairl.machine import cores
 from mmairl.weights.read import read_backbone
 
@@ -79,6 +80,8 @@ def evaluate(
     identity = on_main_process(lambda: identity_of(cfg, protocol, read, settings, asked, looked_at))
     road = on_features if protocol in ON_FEATURES else by_training
     scores, details, left_out = road.measure(cfg, protocol, read, settings, sets, identity)
+    if protocol in BY_TRAINING:  # a finished run may be of an earlier version
+        identity = read_json(settings.work_dir / NAME)
     return Result(name_of(subject, part), scores, time.perf_counter() - began, details, identity, left_out)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from mmairl.errors import UserError
-from mmairl.evaluation.identity import weights_identity
+from mmairl.evaluation.identity import difference, weights_identity
 from mmairl.files import read_text, write_text
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.page import fill
@@ -37,7 +37,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
     trained = input_of(backbone.settings)
     own = weights_identity(backbone.weights)
     records = [] if is_released(backbone.path) else records_in(Path(backbone.path).parent)
-    measured = [record for record in records if record.weights == own]
+    measured = [record for record in records if not difference(dict(weights=record.weights), dict(weights=own))]
     text = fill(
         'card.md',
         name=weights.stem,

@@ -29,7 +29,8 @@ STATES = {
     'running': 'is running',
     'stopped': 'was stopped, and goes on when the study is run again',
     'failed': 'failed',
-    'replaced': 'was measured before its checkpoint, data or settings were changed; run the study again',
+    'replaced': 'was measured before its checkpoint, data, settings or source code were changed; run the study again',
+    'stale': 'was begun before its config or source code was changed; run the study again',
 }
 
 

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from mmairl.files import read_json, read_text, write_json
 from mmairl.study.given import SAME, factors
 from mmairl.study.guard import after, compare, hidden
-from mmairl.study.measure import recipe
+from mmairl.study.measure import recipe, unverified
 from mmairl.study.numbers import looks
 from mmairl.study.numbers.attribution import attribute
 from mmairl.study.numbers.costs import at_equal_cost, costs
@@ -87,7 +87,7 @@ def collect(
             )
             for row in study.rows
         ],
-        rows_left_out=[*rows_left_out, *networks(compared)],
+        rows_left_out=[*rows_left_out, *networks(compared), *unknown_identities(described.values())],
         fairness=dict(before=compared, after=after(trained), hidden=hidden(stated)),
         reading=study.reading.get(scale.name, ''),
         assumptions=assumptions(ours, sorted({task for run in runs for task in run.tasks})),
@@ -132,6 +132,15 @@ def networks(compared: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             yield f"'{entry['row']}' less '{entry['on']}' is {SAME}: not stated are {', '.join(unknown[:6])}{more}"
 
 
+def unknown_identities(described: Collection[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a sentence if runs were made by an earlier version, which did not record their source code."""
+    if unknown := sum(bool(run.get('unverified')) for run in described):
+        yield (
+            f'identity unknown of {unknown} runs: an earlier version did not record the source of their protocols and '
+            'modules; --remeasure measures them again'
+        )
+
+
 def assumptions(configs: dict[str, Config], tasks: Sequence[str] = ()) -> dict[str, list[str]]:
     """List what the configs of rows and tasks assume because the papers do not say it, each with its rows."""
     assumed: dict[str, list[str]] = {}
@@ -150,6 +159,8 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
         found.update(dict(scores={}, labels={}), **to_builtins(result), state='done')
         if differs := run.outdated:
             found.update(state='replaced', error=differs)
+        if parts := unverified(result, run.asked):
+            found['unverified'] = parts
         for name, value in found.pop('further', {}).items():
             if name in printed:
                 task, _, score = name.partition(' ')

@@ -12,7 +12,7 @@ from mmairl.study.collect import collect
 from mmairl.study.derived import last_checkpoint
 from mmairl.study.numbers.looks import Plan, open_rows
 from mmairl.study.numbers.statistics import Comparison
-from mmairl.study.runs import Run, execute, lay_out
+from mmairl.study.runs import Run, execute, lay_out, unfinished
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Study
 from mmairl.weights.read import read_backbone
@@ -20,7 +20,7 @@ from mmairl.weights.read import read_backbone
 
 def complete(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[str], None]) -> None:
     """Run what is not finished, `jobs` beside each other on `devices` each, with a line for each that begins or ends."""
-    done = sum(run.done for run in runs)
+    done = len(runs) - len(unfinished(runs))
     say(f'{done} of {len(runs)} runs are finished')
     for run in runs:
         if differs := run.outdated:

@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from mmairl.analysis.normrescale import normrescale
 from mmairl.configs import load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone, refresh_statistics
-from mmairl.evaluation.identity import ABSENT, UNKNOWN, config_identity, data_identity, difference, weights_identity
+from mmairl.evaluation.identity import ABSENT, UNKNOWN, config_identity, data_identity, difference, model_at
 from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.protocol import default_device, default_workers
 from mmairl.files import read_json, read_text, write_json, write_text
@@ -71,16 +70,7 @@ def _weights_in(folder: Path, part: str | None) -> Any:
 
 
 def _weights_of(path: Path) -> str:
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return ABSENT
-    return _digest(path, stat.st_size, stat.st_mtime_ns)
-
-
-@cache
-def _digest(path: Path, size: int, changed: int) -> str:
-    return weights_identity(read_backbone(str(path)).weights)
+    return model_at(path).weights if path.exists() else ABSENT
 
 
 def known_data(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from mmengine.config import Config
 from mmairl.configs import home
 from mmairl.errors import UserError, closest
 from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.identity import Model, model_at
 from mmairl.files import read_yaml
 from mmairl.study.factors import factors_of, hidden_factors
-from mmairl.study.measure import sha256
 from mmairl.study.spec import Row
 from mmairl.weights.load import load_checkpoint
 
@@ -54,13 +54,28 @@ def compare_stated(row: Row, base: Row, configs: Mapping[str, Config]) -> tuple[
 
 
 def require_distinct(rows: Sequence[Row]) -> None:
-    """Refuse a checkpoint that is given twice: its run would count as two."""
-    seen: dict[str, str] = {}
+    """Raise if a model is given twice, in whatever file format or precision: its runs would count as two seeds.
+
+    Files that cannot be read are left to `require_networks`.
+    """
+    seen: dict[str, Model] = {}
     for row in rows:
         for seed, path in row.weights.items():
             name = f"'{row.name}', seed {seed}"
-            if Path(path).is_file() and (other := seen.setdefault(sha256(Path(path)), name)) != name:
-                raise UserError(f'{name} and {other} are the same file; give each network once')
+            try:
+                model = model_at(path)
+            except (OSError, UserError):
+                continue
+            for other, earlier in seen.items():
+                if model.weights == earlier.weights:
+                    raise UserError(f'{name} and {other} are the same model; give each model once', code='same-model')
+                if model.is_near(earlier):
+                    raise UserError(
+                        f'{name} is a near-duplicate of {other}: the weights agree within half precision; give each '
+                        'model once',
+                        code='near-duplicate-model',
+                    )
+            seen[name] = model
 
 
 def whole_path(row: Row, seed: int) -> str:

@@ -113,7 +113,10 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]  # the finished runs of each
 
 
 def after(results: Results) -> list[dict[str, Any]]:
-    """Whether the finished runs are comparable: as many images seen, measured alike, by the same code."""
+    """Return whether the finished runs are comparable: as many images seen, measured alike, by the same code.
+
+    Code of which a run did not record all sources is not verified. Modules outside the package are compared one by one.
+    """
     questions = {
         'images seen': 'images_seen',
         'optimizer steps': 'steps',
@@ -121,7 +124,16 @@ def after(results: Results) -> list[dict[str, Any]]:
         'software': 'versions',
         'code': 'git',
     }
-    return [_equal(name, key, results) for name, key in questions.items()]
+    checks = [_equal(name, key, results) for name, key in questions.items()]
+    unverified = {
+        row: ', '.join(sorted({part for run in runs for part in run.get('unverified', ())}))
+        for row, runs in results.items()
+    }
+    if unverified := {row: parts for row, parts in unverified.items() if parts}:
+        checks[-1] = dict(checks[-1], equal=False, unverified=unverified)
+    sources = {row: [run.get('sources') or {} for run in runs] for row, runs in results.items()}
+    modules = {name for runs in sources.values() for run in runs for name in run}
+    return checks + [_equal(f'source of {name}', name, sources) for name in sorted(modules)]
 
 
 def hidden(results: Results) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import hashlib
 import json
 import platform
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from mmairl.configs import load_config
 from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError
 from mmairl.evaluation.features import on_main_process
-from mmairl.evaluation.identity import UNKNOWN, difference, identity_of, key_of, versions
+from mmairl.evaluation.identity import UNKNOWN, difference, identity_of, is_verified, key_of, model_at, versions
 from mmairl.evaluation.protocol import (
     BY_TRAINING,
     ON_FEATURES,
@@ -32,6 +33,7 @@ from mmairl.evaluation.protocol import (
     settings_for,
 )
 from mmairl.evaluation.recipes import recipe_of
+from mmairl.evaluation.sources import package_source
 from mmairl.files import read_json, write_json
 from mmairl.study.derived import known_data, last_checkpoint, origin
 from mmairl.study.factors import hidden_factors
@@ -100,8 +102,9 @@ def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, str, Set
     if elsewhere:
         network = {key: cfg.model.backbone[key] for key in SIZES if key in cfg.model.backbone}
         width = cfg.model.get('in_channels') or cfg.model.projector.in_channels
+        imports = {key: cfg[key] for key in ('custom_imports',) if key in cfg}
         cfg = elsewhere
-        cfg.merge_from_dict({'model.backbone': network, 'model.in_channels': width})
+        cfg.merge_from_dict({'model.backbone': network, 'model.in_channels': width, **imports})
     seed = int(seed) if seed else None
     trials = asked.tuned.get(task, ()) or None
     settings = settings_for(protocol, device=default_device(), workers=default_workers(), seed=seed, trials=trials)
@@ -115,9 +118,9 @@ def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
     weights = asked.untrained or read_backbone(str(subject))
     made = {} if asked.untrained else read_json(folder / 'trained.json', Trained).made
     identity = on_main_process(lambda: identity_of(cfg, protocol, weights, settings, made))
+    if known := on_main_process(lambda: _stored(folder, task, identity)):
+        return known
     done = result_file(folder, task, identity)
-    if done.is_file():
-        return read_json(done, Measured)
     place = dict(cache=folder / FEATURES) if protocol in ON_FEATURES else dict(work_dir=done.with_suffix(''))
     settings = replace(settings, **place, launcher=launcher)
     result = evaluate(cfg, protocol, subject, settings=settings, asked=made)
@@ -126,6 +129,28 @@ def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
     if is_main_process():
         write_json(done, measured)
     return measured
+
+
+def _stored(folder: Path, task: str, identity: Mapping[str, Any]) -> Measured | None:
+    """Return the result of this identity, which an earlier version may have stored by another key."""
+    stored = (read_json(path, Measured) for path in sorted(folder.glob(f'{task}_*.json')))
+    return next((result for result in stored if not difference(result.identity, identity)), None)
+
+
+def forget(folder: Path, task: str) -> None:
+    """Remove what is stored of a task's scores, so that it is measured again."""
+    if is_local(task):
+        paths = [
+            path for path in folder.iterdir() if re.fullmatch(rf'{re.escape(task)}_[0-9a-f]{{16}}(\.json)?', path.name)
+        ]
+    else:
+        places = [place for pattern in ('transfer_*', 'transfer_*/*') for place in folder.glob(pattern)]
+        paths = [path for place in places for path in (place / task, *place.glob(f'{task}_trial_*'))]
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def result_file(folder: Path, task: str, identity: Mapping[str, Any]) -> Path:
@@ -138,6 +163,7 @@ def result_of(cfg: Config, folder: Path, asked: Asked, measured: Mapping[str, Me
     if not asked.untrained:
         checkpoint, trained = last_checkpoint(folder), read_json(folder / 'trained.json', Trained)
         weights = dict(asdict(trained), checkpoint=checkpoint.name, sha256=sha256(checkpoint), file=_file(checkpoint))
+        weights['weights'] = model_at(checkpoint).weights
         weights |= dict(curves=curves(folder), hidden={} if asked.given else hidden_factors(cfg))
     first = {task: next(iter(result.scores.items())) for task, result in measured.items()}
     how = {
@@ -171,12 +197,11 @@ def outdated(folder: Path, result: Result, asked: Asked) -> str:
     checkpoint = folder / result.checkpoint
     if differs := difference(result.made, origin(asked, folder)):
         return f'weights: {differs}'
-    if not asked.untrained:
-        if not checkpoint.is_file():
-            return ''
-        if result.file != _file(checkpoint) and sha256(checkpoint) != result.sha256:
-            return 'checkpoint'
+    if not asked.untrained and not checkpoint.is_file():
+        return ''
     try:
+        if not asked.untrained and _is_replaced(checkpoint, result):
+            return 'checkpoint'
         weights = asked.untrained or read_backbone(str(checkpoint))
     except UserError as error:
         return f'checkpoint ({UNKNOWN}{error})'
@@ -190,6 +215,20 @@ def outdated(folder: Path, result: Result, asked: Asked) -> str:
         if differs := difference(result.identities.get(task, {}), here, but=['code']):
             return f'{task}: {differs}'
     return ''
+
+
+def _is_replaced(checkpoint: Path, result: Result) -> bool:
+    if result.file == _file(checkpoint):
+        return False
+    if not result.weights:  # of an earlier version
+        return sha256(checkpoint) != result.sha256
+    return model_at(checkpoint).weights != result.weights
+
+
+def unverified(result: Result, asked: Asked) -> list[str]:
+    """Return the tasks, and 'training', of which an earlier version recorded no source code."""
+    training = ['training'] if asked.sources and result.sources is None else []
+    return training + [task for task, identity in result.identities.items() if not is_verified(identity)]
 
 
 def sha256(path: Path) -> str:
@@ -212,13 +251,14 @@ def curves(folder: Path) -> dict[str, Any]:
 
 
 def git_state() -> str:
-    """The commit of the code and whether it was changed since, where it is a checkout and git is installed."""
+    """Return the commit of the code and a digest of the package's source, which covers files that git does not track."""
     command = ['git', 'describe', '--always', '--exclude=*', '--dirty= with changes']
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+        commit = done.stdout.strip()
     except OSError:
-        return 'not a checkout'
-    return done.stdout.strip() or 'not a checkout'
+        commit = ''
+    return f'{commit or "not a checkout"}, source {package_source()}'
 
 
 def hardware() -> str:

@@ -1,6 +1,7 @@
 """The runs of a study: laid out as folders, started beside each other, and never done twice."""
 
 import copy
+import itertools
 import os
 import re
 import sys
@@ -21,11 +22,12 @@ from msgspec.structs import replace
 from mmairl.configs import config_text
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import held_out
+from mmairl.evaluation.sources import changed_sources, outside_sources
 from mmairl.files import appending, read_json, read_text, write_json, write_text
 from mmairl.machine import cores
 from mmairl.stopping import AGAIN, SIGNALS, start, stop
 from mmairl.study.given import require_networks, stated_factors, whole_path
-from mmairl.study.measure import BY_TRAINING, ON_FEATURES, is_local, measures, outdated, recipe
+from mmairl.study.measure import BY_TRAINING, ON_FEATURES, forget, is_local, measures, outdated, recipe
 from mmairl.study.search import FIRST, Search, Tune, trial_options
 from mmairl.study.spec import Row, Study
 from mmairl.study.stored import Asked, Chosen, Result
@@ -34,6 +36,7 @@ from mmairl.transfer.tasks import require_platform
 
 # Of a run that has failed; what torchrun says below it is left out. Python's and grep's patterns in one.
 LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
+CONFIG = 'the config'
 # A run that does not listen for a signal yet ends by it.
 STOPPED = (AGAIN, *(-number for number in SIGNALS))
 
@@ -80,17 +83,32 @@ class Run:
     @property
     def outdated(self) -> str:
         """Name what the run's scores depend on and has changed; '' where nothing has, and for a run without scores."""
-        if self.result and self.begun_otherwise:
-            return 'the config'
-        return outdated(self.folder, self.result, self.asked) if self.result else ''
+        if self.result is None:
+            return ''
+        return self.begun_otherwise or outdated(self.folder, self.result, self.asked)
 
     @property
-    def begun_otherwise(self) -> bool:
-        """Whether its folder is that of another config, or of a row that trains where this one does not."""
+    def begun_otherwise(self) -> str:
+        """Name what the folder was begun with and has changed: the config, or the source of modules that it imports."""
         config, asked = self.folder / 'asked' / 'config.yaml', self.folder / 'asked.json'
-        return (self.config and config.is_file() and read_text(config) != self.config) or (
-            asked.is_file() and read_json(asked, Asked).trains != self.asked.trains
-        )
+        if self.config and config.is_file() and read_text(config) != self.config:
+            return CONFIG
+        if not asked.is_file():
+            return ''
+        begun = read_json(asked, Asked)
+        if begun.trains != self.asked.trains:
+            return CONFIG
+        return changed_sources(begun.sources, self.asked.sources)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process, on whatever node, holds the lock of the folder."""
+        lock = self.folder / '.lock_0'
+        try:
+            with FileLock(lock, timeout=0) if lock.is_file() else nullcontext():
+                return False
+        except Timeout:
+            return True
 
 
 def status(run: Run) -> tuple[str, str]:
@@ -100,19 +118,16 @@ def status(run: Run) -> tuple[str, str]:
     log = run.folder / 'log.txt'
     text = log.read_text(errors='replace')[-5000:] if log.is_file() else ''
     said = (text.strip().splitlines() or [''])[-1]
-    lock = FileLock(run.folder / '.lock_0', timeout=0)
-    try:
-        with lock if (run.folder / '.lock_0').is_file() else nullcontext():
-            pass
-    except Timeout:
+    if run.is_running:
         seconds = max(0, round(time.time() - log.stat().st_mtime)) if said else 0  # a node's clock may be ahead
         return 'running', f'{said} ({timedelta(seconds=seconds)} ago)' if said else ''
     failed = run.folder / 'failed.txt'
     if failed.is_file():
         return 'failed', read_text(failed).strip()
+    if changed := run.begun_otherwise or run.outdated:
+        return 'stale', changed
     if run.result is not None:
-        lacking = ', '.join(sorted(set(run.tasks) - run.result.labels.keys()))
-        return 'not measured', lacking or run.outdated
+        return 'not measured', ', '.join(sorted(set(run.tasks) - run.result.labels.keys()))
     return ('stopped', said) if said else ('waiting' if run.needs and not run.ready else 'not begun', '')
 
 
@@ -133,14 +148,50 @@ def lay_out(*planned: Any) -> list[Run]:
     study, configs, *_ = planned
     require_networks(study.rows, configs)
     runs = plan_runs(*planned)
-    for run in runs:
-        if run.begun_otherwise:
-            raise UserError(
-                f'{run.folder} was begun with another config; give --out another folder, or remove this one to begin it anew'
-            )
+    changes = {run: run.begun_otherwise for run in runs}
+    if other := next((run for run, change in changes.items() if change == CONFIG), None):
+        raise UserError(
+            f'{other.folder} was begun with another config; give --out another folder, or remove this one to begin it anew'
+        )
+    for run, change in changes.items():
+        if change:
+            set_aside(run, change)
         write_text(run.folder / 'asked' / 'config.yaml', run.config)
-        write_json(run.folder / 'asked.json', run.asked)
+        write_json(run.folder / 'asked.json', _with_known_sources(run))
     return runs
+
+
+def set_aside(run: Run, change: str) -> None:
+    """Rename the folder of a run that was trained by other source code, so that it is trained again and nothing is lost."""
+    if run.is_running:
+        raise UserError(
+            f'{run.name} is running, and {change} has changed; stop it, or wait for its end, and start the study again',
+            code='source-changed-while-running',
+        )
+    number = next(number for number in itertools.count(1) if not _aside(run, number).exists())
+    run.folder.rename(_aside(run, number))
+    print(f'{run.name}: {change} has changed; the earlier run is kept in {_aside(run, number)}', file=sys.stderr)
+
+
+def _aside(run: Run, number: int) -> Path:
+    return run.folder.with_name(f'{run.folder.name}_set_aside_{number}')
+
+
+def _with_known_sources(run: Run) -> Asked:
+    """Return what is asked of a run; one that was begun by an earlier version keeps that its sources are unknown."""
+    path = run.folder / 'asked.json'
+    begun = path.is_file() and (run.folder / 'last_checkpoint').is_file()
+    return replace(run.asked, sources=read_json(path, Asked).sources) if begun else run.asked
+
+
+def measure_again(runs: Sequence[Run]) -> None:
+    """Remove the scores of finished runs; trained weights are kept."""
+    if busy := next((run for run in runs if run.is_running), None):
+        raise UserError(f'--remeasure: {busy.name} is running; wait for its end, or stop it', code='remeasure-running')
+    for run in runs:
+        (run.folder / 'result.json').unlink(missing_ok=True)
+        for task in run.tasks:
+            forget(run.folder, task)
 
 
 def _of_seed(
@@ -177,6 +228,7 @@ def _of_seed(
             paths = tuple(str(folder.absolute()) for folder in tried)
             asked['chosen'] = Chosen(paths, study.search.criterion, str(published.absolute()))
         asked['tuned'] = trials_of(row, seed)
+        asked['sources'] = outside_sources(configs[row.name]) if row.trains else None
         own = tuple(task for task in tasks if measures(row.untrained, task))
         asked, needed = Asked(seed, own, **asked), (*needs.values(), *tried)
         yield Run(row, seed, folders[row.name], own, needed, part, asked, config_text(configs[row.name]))
@@ -225,7 +277,7 @@ def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out:
         changed.evaluation = dict(others, train=fit, test=held)
         folder = out / 'trials' / row.slug / f'search_{number}' / str(trial)
         tasks = (search.criterion,) if search.criterion in ON_FEATURES else ()
-        asked = Asked(FIRST + number, tasks, trial=options)
+        asked = Asked(FIRST + number, tasks, trial=options, sources=outside_sources(changed))
         yield Run(row, asked.seed, folder, asked.tasks, (), 'trial', asked, config_text(changed))
 
 
@@ -240,12 +292,20 @@ def commands(run: Run, devices: int) -> list[list[str]]:
     return [first] if local else [first, [*worker, '--transfer', str(devices)]]
 
 
+def unfinished(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that are not done, with those that take something from them: it may change."""
+    found = [run for run in runs if not run.done]
+    while more := [run for run in runs if run not in found and {other.folder for other in found} & set(run.needs)]:
+        found += more
+    return [run for run in runs if run in found]
+
+
 def execute(runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run, str], None]) -> None:
     """Start what is not done, `jobs` at a time on `devices` GPUs each; what fails is reported and the rest goes on.
 
     A run that was stopped is left as it is: the next call goes on with it.
     """
-    waiting, active = [run for run in runs if not run.done], []
+    waiting, active = unfinished(runs), []
 
     def ready() -> list[Run]:
         changing = {run.folder for run in [*waiting, *(work.run for work in active)]}

@@ -28,6 +28,7 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     trial: dict[str, Any] | None = None  # of a search: the config keys that it changes, which the config has already
     chosen: Chosen | None = None
     tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # by task: the trials of its recipe
+    sources: dict[str, str] | None = None  # digests of the outside modules that training imports; None: not recorded
 
     @property
     def trains(self) -> bool:
@@ -65,6 +66,7 @@ class Trained(Struct, kw_only=True):
     images_seen: int | None = None
     start: Start | None = None
     made: dict[str, Any] = {}  # `derived.origin`: how, and of which weights, without training
+    sources: dict[str, str] | None = None  # as in asked.json, when training began
 
 
 class Result(Trained, omit_defaults=True, kw_only=True):
@@ -75,7 +77,8 @@ class Result(Trained, omit_defaults=True, kw_only=True):
     labels: dict[str, str] = {}
     further: dict[str, float] = {}  # other scores of the tasks
     identities: dict[str, dict[str, Any]] = {}  # by task, of `evaluation.identity`
-    sha256: str = ''
+    sha256: str = ''  # of the checkpoint's file
+    weights: str = ''  # the identity of its model, which other files can share
     file: tuple[int, ...] = ()  # size and time of change of the checkpoint
     git: str = ''
     versions: dict[str, str] = {}

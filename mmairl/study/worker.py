@@ -15,8 +15,9 @@ from mmengine.dist import get_world_size, is_main_process
 from mmairl.configs import load_config
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.launch import register, train
-from mmairl.errors import Diverged, one_sentence_errors
+from mmairl.errors import Diverged, UserError, one_sentence_errors
 from mmairl.evaluation.identity import key_of
+from mmairl.evaluation.sources import changed_sources, outside_sources
 from mmairl.files import read_json, write_json
 from mmairl.stopping import AGAIN, stop_processes
 from mmairl.study.derived import derive, origin, take_published
@@ -62,6 +63,11 @@ def run(folder: Path, launcher: str = 'none') -> None:
     asked, trained = read_json(folder / 'asked.json', Asked), folder / 'trained.json'
     cfg = load_config(str(folder / 'asked' / 'config.yaml'))
     published = None
+    if asked.trains and not trained.is_file() and (changed := changed_sources(asked.sources, outside_sources(cfg))):
+        raise UserError(
+            f'{folder}: {changed} has changed since the study was started; start the study again',
+            code='source-changed',
+        )
     if asked.chosen:
         cfg.merge_from_dict(options := take_best(folder, asked.chosen))
         published = None if options else Path(asked.chosen.published)
@@ -105,6 +111,7 @@ def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
             images_seen=runner.max_iters * runner.train_dataloader.batch_size * get_world_size(),
             start=read_json(folder / 'start.json', Start),
             made=origin(asked, folder),
+            sources=asked.sources,
         )
         write_json(folder / 'trained.json', trained)
 

@@ -14,6 +14,7 @@ from mmairl.data.images import Reason, UnreadableImage
 from mmairl.errors import Diverged, UserError
 from mmairl.evaluation import by_training
 from mmairl.evaluation.by_training import TrainingSettings, train_and_test
+from mmairl.evaluation.identity import is_verified
 from mmairl.evaluation.protocol import evaluate, settings_for
 from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.registry import DATASETS
@@ -128,6 +129,27 @@ def test_a_folder_is_one_evaluations_whatever_takes_the_name_of_its_checkpoint(
     assert evaluate(cfg, 'linear', './epoch_3.pth', settings=again).scores == scores
     cfg.evaluation.test.count = 33
     refused(r'data.test.settings.count \(30 there, 33 here\)')
+
+
+def test_finished_run_is_replaced_by_remeasure(cfg, recipe, tmp_path, checkpoint, monkeypatch):
+    recipe.train_cfg.max_epochs = recipe.param_scheduler[0].end = 1
+    recipe.dump(str(tmp_path / 'recipe.py'))
+    settings = TrainingSettings(recipe=str(tmp_path / 'recipe.py'), work_dir=tmp_path / 'a')
+    scores = evaluate(cfg, 'linear', checkpoint, settings=settings).scores
+    planted = json.dumps({'top-1': -1.0})
+    (tmp_path / 'a/scores.json').write_text(planted)
+    identity = json.loads((tmp_path / 'a/identity.json').read_text())
+    (tmp_path / 'a/identity.json').write_text(json.dumps({k: v for k, v in identity.items() if k != 'sources'}))
+    read = evaluate(cfg, 'linear', checkpoint, settings=settings)
+    assert read.scores == {'linear, top-1': -1.0} and not is_verified(read.identity), 'of an earlier version'
+    monkeypatch.setattr(by_training, 'train', lambda *_: pytest.fail('trained'))
+    other = {**identity, 'sources': {**identity['sources'], 'protocol': '0123'}}
+    (tmp_path / 'a/identity.json').write_text(json.dumps(other))
+    with pytest.raises(UserError, match=r'sources.protocol \(0123 there.* --remeasure'):
+        evaluate(cfg, 'linear', checkpoint, settings=settings)
+    monkeypatch.undo()
+    again = evaluate(cfg, 'linear', checkpoint, settings=dataclasses.replace(settings, remeasure=True))
+    assert again.scores == scores and is_verified(again.identity)
 
 
 def test_a_sweep_chooses_on_held_out_images_and_scores_the_test_images_once(cfg, recipe, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import torchvision
 from sklearn.neighbors import KNeighborsClassifier
 
 from mmairl.errors import UserError
+from mmairl.evaluation import features
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import extract
 from mmairl.evaluation.metrics import unpacked
@@ -50,6 +51,22 @@ def test_the_tool_measures_the_named_part_once_for_all_protocols(
     assert names == {'epoch_3_teacher_knn', 'epoch_3_teacher_svm', 'epoch_3_teacher_logreg'}
     page = (checkpoint.parent / 'evaluation.html').read_text()
     assert all(name in page for name in ('k-NN, k = 3', 'SVM, mAP', 'logistic regression, top-1'))
+
+
+def test_features_and_scores_are_replaced_by_remeasure(tool, config_file, checkpoint, monkeypatch):
+    filled, fill = [], features._fill
+    monkeypatch.setattr(features, '_fill', lambda *args: filled.append(args) or fill(*args))
+    out = checkpoint.parent / 'epoch_3_student_knn.json'
+    for more in ([], [], ['--remeasure']):
+        tool('knn', config_file, checkpoint, '--k', 3, *more)
+    assert len(filled) == 4, 'training and test images, twice'
+    record = json.loads(out.read_text())
+    stored = {**record, 'scores': {'k-NN, k = 3': -1.0}}
+    stored['identity']['sources']['protocol'] = '0123'  # before a correction
+    out.write_text(json.dumps(stored))
+    tool('knn', config_file, checkpoint, '--k', 3)
+    assert json.loads(out.read_text())['scores']['k-NN, k = 3'] > 0
+    assert len(list(checkpoint.parent.glob('*.json'))) == 1
 
 
 @DATASETS.register_module(force=True)

@@ -7,11 +7,13 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from safetensors.torch import save_file
 from torchvision.models import resnet18, resnet50
 
 import mmairl
 from mmairl.configs import load_config
 from mmairl.errors import UserError
+from mmairl.evaluation.identity import model_at
 from mmairl.files import write_json
 from mmairl.report.study_page import write_study_page
 from mmairl.study.collect import collect, describe
@@ -21,6 +23,8 @@ from mmairl.study.runs import Run, lay_out, plan_runs
 from mmairl.study.scale import read_scale
 from mmairl.study.spec import Row, Study
 from mmairl.study.stored import Result
+from mmairl.weights.read import read_backbone
+from mmairl.weights.write import write_backbone
 
 OURS = Row('ours', 'byol_r50_200e.py')
 
@@ -70,10 +74,71 @@ def test_stated_factors_are_compared_and_the_rest_is_unknown(tmp_path, ours):
 def test_files_that_are_not_there_or_given_twice_are_refused(tmp_path):
     lightning(tmp_path / 'a.ckpt', 0)
     (tmp_path / 'b.ckpt').write_bytes((tmp_path / 'a.ckpt').read_bytes())
-    with pytest.raises(UserError, match='same file'):
+    with pytest.raises(UserError) as caught:
         require_distinct([Row('x', '', weights={0: str(tmp_path / 'a.ckpt'), 1: str(tmp_path / 'b.ckpt')})])
+    assert caught.value.code == 'same-model'
     with pytest.raises(UserError, match='no checkpoint at'):
         whole_path(Row('x', '', weights={0: str(tmp_path / 'c.ckpt')}), 0)
+
+
+def saved(folder: Path, weights: dict, kind: str) -> str:
+    """Write the weights of one network as another tool or precision has them."""
+    path = folder / f'{kind}.{"safetensors" if kind == "safetensors" else "pth"}'
+    if kind in ('torchvision', 'timm', 'mmairl'):
+        write_backbone(read_backbone(saved(folder, weights, 'plain')), path, kind)
+    elif kind == 'safetensors':
+        save_file(weights, path)
+    elif kind == 'resaved':
+        torch.save(dict(epoch=99, state_dict=weights), path)
+    elif kind == 'lightning':
+        torch.save(dict(state_dict={f'backbone.{key}': value for key, value in weights.items()}), path)
+    elif kind == 'no counters':
+        torch.save({key: value for key, value in weights.items() if 'num_batches' not in key}, path)
+    else:
+        precision = getattr(torch, kind, torch.float32)
+        torch.save({key: value.to(precision) for key, value in weights.items()}, path)
+    return str(path)
+
+
+SAME = ('torchvision', 'mmairl', 'timm', 'safetensors', 'resaved', 'lightning', 'no counters', 'float64')
+
+
+@pytest.mark.parametrize('kind, code', [
+    *((kind, 'same-model') for kind in SAME), ('float16', 'near-duplicate-model'), ('bfloat16', 'near-duplicate-model'),
+])  # fmt: skip
+def test_model_in_another_file_is_no_new_seed(tmp_path, kind, code):
+    torch.manual_seed(0)
+    network = resnet18()
+    network(torch.randn(4, 3, 64, 64))  # its statistics and counters are not those of a new network
+    weights = {key: value for key, value in network.state_dict().items() if not key.startswith('fc.')}
+    paths = [saved(tmp_path, weights, name) for name in ('plain', kind)]
+    for rows in (
+        [Row('x', '', weights=dict(enumerate(paths)))],
+        [Row('x', '', weights={0: paths[0]}), Row('y', '', weights={0: paths[1]})],
+    ):
+        with pytest.raises(UserError) as caught:
+            require_distinct(rows)
+        assert caught.value.code == code
+
+
+def test_models_of_other_seeds_are_distinct(tmp_path):
+    kinds = ('float32', 'float16', 'bfloat16')
+    paths = []
+    for seed, kind in enumerate(kinds):
+        torch.manual_seed(seed)
+        paths.append(saved(tmp_path, resnet18().state_dict(), kind))
+    (tmp_path / 'damaged.pth').write_bytes(b'damaged')
+    paths += [str(tmp_path / name) for name in ('damaged.pth', 'absent.pth')]
+    require_distinct([Row('x', '', weights=dict(enumerate(paths)))])
+
+
+def test_half_precisions_of_one_model_are_near(tmp_path):
+    torch.manual_seed(0)
+    weights = resnet18().state_dict()
+    half, bfloat = (model_at(saved(tmp_path, weights, kind)) for kind in ('float16', 'bfloat16'))
+    assert half.weights != bfloat.weights and half.is_near(bfloat)
+    weights['layer4.0.conv1.weight'] *= 1.01
+    assert not half.is_near(model_at(saved(tmp_path, weights, 'other')))
 
 
 def test_networks_that_do_not_fill_their_row_are_refused_before_anything_is_written(tmp_path, ours):

@@ -24,6 +24,7 @@ from waiting import wait_for
 from mmairl.configs import load_config, write_config
 from mmairl.engine.launch import register
 from mmairl.errors import UserError
+from mmairl.evaluation.sources import package_source
 from mmairl.files import read_json
 from mmairl.study import derived, measure, worker
 from mmairl.study.collect import describe
@@ -235,9 +236,9 @@ def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp
 
 
 def test_a_run_tells_its_code_also_where_there_is_no_git(monkeypatch):
-    assert (measure.git_state() == 'not a checkout') == (not (ROOT / '.git').exists())
+    assert ('not a checkout' in measure.git_state()) == (not (ROOT / '.git').exists())
     monkeypatch.setenv('PATH', '/none')
-    assert measure.git_state() == 'not a checkout'
+    assert measure.git_state() == f'not a checkout, source {package_source()}'
 
 
 def test_another_config_under_the_same_folder_is_refused(tmp_path):

@@ -1,0 +1,128 @@
+"""The source that a result depends on: modules outside of the package, with all that they import, and protocols."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from mmengine import Config
+
+from mmairl.evaluation import sources
+from mmairl.evaluation.identity import difference, features_key, identity_of
+from mmairl.evaluation.protocol import settings_for
+from mmairl.evaluation.sources import NOT_FOUND, changed_sources, outside_sources, package_source, protocol_source
+
+FILES = {
+    'a_method.py': 'import torch\nimport mmengine\nimport a_helper\n\ndef loss(x):\n    return a_helper.scale * x\n',
+    'a_helper.py': 'scale = 1.0\n',
+    'a_stranger.py': 'nothing = 1\n',
+    'a_package/__init__.py': '',
+    'a_package/head.py': 'from . import parts\nfrom .deep.more import value\n',
+    'a_package/parts.py': 'def late():\n    from a_package import lazy\n',
+    'a_package/lazy.py': 'import importlib\nimportlib.import_module("a_package.named")\n',
+    'a_package/named.py': '',
+    'a_package/unused.py': '',
+    'a_package/deep/more.py': 'value = 1\n',
+    'by_path/a_script.py': 'import a_neighbor\n',
+    'by_path/a_neighbor.py': 'value = 1\n',
+}
+IMPORTS = dict(custom_imports=dict(imports=['a_method'], allow_failed_imports=False))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize('name, text, changed', [
+    ('a_method.py', FILES['a_method.py'].replace('scale * x', 'scale * x * 0'), 'the source of a_method'),
+    ('a_helper.py', 'scale = 0.0\n', 'the source of a_helper'),
+    ('a_stranger.py', 'nothing = 2\n', ''),
+    ('a_helper.py', '"""A docstring."""\n\nscale = 1.0  # a comment\n', ''),
+    ('a_helper.py', 'scale = (', 'the source of a_helper'),
+])  # fmt: skip
+def test_source_follows_imported_modules(folder, name, text, changed):
+    before = outside_sources(Config(IMPORTS))
+    assert before.keys() == {'a_method', 'a_helper'}
+    (folder / name).write_text(text)
+    assert changed_sources(before, outside_sources(Config(IMPORTS))) == changed
+
+
+def test_source_covers_the_modules_of_a_package(folder):
+    found = outside_sources(Config(dict(custom_imports=dict(imports='a_package.head'))))
+    inside = {'head', 'parts', 'lazy', 'named', 'deep.more'}
+    assert found.keys() == {'a_package', *(f'a_package.{name}' for name in inside)}
+
+
+def test_source_covers_dotted_types_and_files_by_path(folder):
+    cfg = Config(
+        dict(model=dict(type='a_method.Head', code=str(folder / 'by_path/a_script.py'), base='mmpretrain.ResNet'))
+    )
+    assert outside_sources(cfg).keys() == {'a_method', 'a_helper', 'a_script.py', 'a_neighbor'}
+
+
+def test_missing_module_is_recorded_and_compared(folder):
+    cfg = Config(dict(custom_imports=dict(imports=['a_missing'], allow_failed_imports=True)))
+    before = outside_sources(cfg)
+    assert before == {'a_missing': NOT_FOUND}
+    (folder / 'a_missing.py').write_text('')
+    assert changed_sources(before, outside_sources(cfg)) == 'the source of a_missing'
+
+
+def test_installed_packages_are_left_out(folder):
+    assert (
+        outside_sources(Config(dict(custom_imports=dict(imports=['torch', 'sklearn', 'json', 'mmairl.models'])))) == {}
+    )
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch) -> Path:
+    """Return the evaluation folder of a copy of the package, whose source counts."""
+    room = tmp_path / 'mmairl' / 'evaluation'
+    shutil.copytree(sources.PACKAGE / 'evaluation', room, ignore=shutil.ignore_patterns('__pycache__'))
+    monkeypatch.setattr(sources, 'PACKAGE', room.parent)
+    return room
+
+
+def edit(path: Path) -> None:
+    path.write_text(path.read_text() + '\nEDITED = 1\n')
+
+
+@pytest.mark.parametrize('file, protocols', [
+    ('knn', ['knn']), ('metrics', ['logreg', 'svm', 'linear', 'finetune']), ('features', ['knn', 'logreg', 'svm']),
+    ('by_training', ['linear', 'finetune']), ('embed', []),
+])  # fmt: skip
+def test_protocol_source_follows_its_implementation(package, file, protocols):
+    def digests() -> dict[str, str]:
+        names = ('knn', 'logreg', 'svm', 'linear', 'finetune')
+        return {name: protocol_source(name, settings_for(name).implementation) for name in names}
+
+    before, whole = digests(), package_source()
+    edit(package / f'{file}.py')
+    assert [name for name, digest in digests().items() if digest != before[name]] == protocols
+    assert package_source() != whole, 'files that git does not track count, too'
+
+
+def test_corrected_protocol_is_another_result_of_the_same_features(package, cfg):
+    before = identity_of(cfg, 'knn', 'pixels', settings_for('knn'))
+    edit(package / 'knn.py')
+    after = identity_of(cfg, 'knn', 'pixels', settings_for('knn'))
+    assert difference(before, after).startswith('sources.protocol (')
+    keys = {features_key(identity, 'train', cfg.evaluation.train) for identity in (before, after)}
+    assert len(keys) == 1
+    edit(package / 'features.py')
+    keys.add(features_key(identity_of(cfg, 'knn', 'pixels', settings_for('knn')), 'train', cfg.evaluation.train))
+    assert len(keys) == 2
+
+
+def test_outside_module_is_another_result(folder, cfg):
+    cfg.merge_from_dict(IMPORTS)
+    before = identity_of(cfg, 'knn', 'pixels', settings_for('knn'))
+    (folder / 'a_helper.py').write_text('scale = 0.0\n')
+    after = identity_of(cfg, 'knn', 'pixels', settings_for('knn'))
+    assert difference(before, after).startswith('sources.imports.a_helper (')
+    keys = {features_key(identity, 'train', cfg.evaluation.train) for identity in (before, after)}
+    assert len(keys) == 2

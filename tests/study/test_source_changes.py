@@ -1,0 +1,230 @@
+"""A study whose source code changes: outside modules, protocols, and results of versions that recorded neither."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from filelock import FileLock
+from study.small_runs import toy_scale
+from study.test_stale import leave_weights
+
+from mmairl.engine.launch import register
+from mmairl.errors import UserError
+from mmairl.evaluation import sources
+from mmairl.evaluation.identity import _earlier_weights_identity, is_verified
+from mmairl.files import read_json, write_json
+from mmairl.report.study_page import write_study_page
+from mmairl.report.study_tables import markdown
+from mmairl.study import worker
+from mmairl.study.collect import collect, describe
+from mmairl.study.guard import at_scale
+from mmairl.study.runs import Run, lay_out, measure_again, plan_runs, status, unfinished
+from mmairl.study.scale import read_scale
+from mmairl.study.spec import read_study
+from mmairl.study.stored import Trained
+from mmairl.weights.read import read_backbone
+
+CONFIG = 'mocov2plus_r50_200e.py'
+OWN = {
+    'custom_imports': dict(imports=['outside_method'], allow_failed_imports=False),
+    'model.head.temperature': 0.3,
+}
+STUDY = dict(
+    title='t',
+    seeds=[0],
+    rows=[
+        dict(name='base', config=CONFIG),
+        dict(name='own', config=CONFIG, options=OWN, declares=['custom_imports', 'model'], factor='code'),
+        dict(name='half', config=CONFIG, along=dict(of='own', part='1/2'), against='own'),
+    ],
+)
+
+
+class Planned:
+    """A study of which all runs are finished; their training is made up."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out = folder, folder / 'out'
+        (folder / 'study.yaml').write_text(yaml.safe_dump(STUDY))
+        (folder / 'toy.yaml').write_text(yaml.safe_dump(toy_scale(64, epochs=0.015, tasks=['knn'], floor=[])))
+        self.finish(self(lay_out))
+
+    def __call__(self, act: Callable[..., list[Run]] = plan_runs) -> list[Run]:
+        scale = read_scale(str(self.folder / 'toy.yaml'))
+        self.study, self.configs, _ = at_scale(read_study(self.folder / 'study.yaml'), scale, ['knn'])
+        return act(self.study, self.configs, [0], ['knn'], self.out)
+
+    def finish(self, runs: list[Run]) -> None:
+        for run in runs:
+            if run.asked.trains and not (run.folder / 'trained.json').is_file():
+                leave_weights(run.folder, seed=len(run.row.name))
+                trained = read_json(run.folder / 'trained.json', Trained)
+                trained.sources = run.asked.sources
+                write_json(run.folder / 'trained.json', trained)
+            worker.run(run.folder)
+        assert all(run.done for run in self())
+
+    def record(self) -> dict:
+        runs, scale = self(), read_scale(str(self.folder / 'toy.yaml'))
+        return collect(self.study, self.configs, scale, runs, self.out)
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch) -> Planned:
+    (tmp_path / 'outside_method.py').write_text('import outside_helper\n')
+    (tmp_path / 'outside_helper.py').write_text('weight = 1.0\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ('outside_method', 'outside_helper'):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    register()
+    return Planned(tmp_path)
+
+
+def stored(run: Run) -> list[Path]:
+    return sorted(run.folder.glob('knn_*.json'))
+
+
+def test_changed_method_is_trained_again_and_kept(planned):
+    before = planned()[1].result.scores
+    (planned.folder / 'outside_helper.py').write_text('weight = 0.0\n')
+    base, own, half = planned()
+    assert [run.done for run in (base, own, half)] == [True, False, True]
+    assert status(own) == ('stale', 'the source of outside_helper')
+    assert unfinished([base, own, half]) == [own, half], 'half takes weights of own'
+    assert describe(own, planned.out)['state'] == 'replaced'
+    assert 'own, seed 0: was measured before its' in markdown(planned.record())
+    planned(lay_out)
+    kept = own.folder.with_name('seed_0_set_aside_1')
+    assert not (own.folder / 'trained.json').exists()
+    assert json.loads((kept / 'result.json').read_text())['scores'] == before
+    planned.finish(planned())
+    assert not (planned()[1].folder / 'seed_0_set_aside_2').exists()
+
+
+def test_comment_in_a_method_changes_nothing(planned):
+    (planned.folder / 'outside_helper.py').write_text('weight = 1.0  # of the loss\n')
+    (planned.folder / 'stranger.py').write_text('value = 1\n')
+    assert all(run.done for run in planned(lay_out))
+
+
+def test_half_trained_run_of_other_source_is_stale(planned):
+    own = planned()[1]
+    for name in ('result.json', 'trained.json'):
+        (own.folder / name).unlink()
+    (planned.folder / 'outside_method.py').write_text('import outside_helper\nvalue = 2\n')
+    assert status(planned()[1]) == ('stale', 'the source of outside_method')
+    with pytest.raises(UserError) as caught:
+        worker.run(own.folder)  # as a job that is requeued does
+    assert caught.value.code == 'source-changed'
+
+
+def test_running_run_is_not_set_aside(planned):
+    (planned.folder / 'outside_method.py').write_text('value = 2\n')
+    own = planned()[1]
+    with FileLock(own.folder / '.lock_0'), pytest.raises(UserError) as caught:
+        planned(lay_out)
+    assert caught.value.code == 'source-changed-while-running' and own.folder.is_dir()
+    with FileLock(own.folder / '.lock_0'), pytest.raises(UserError) as caught:
+        measure_again([own])
+    assert caught.value.code == 'remeasure-running' and own.result
+
+
+def test_corrected_protocol_is_measured_again(planned, tmp_path, monkeypatch):
+    room = tmp_path / 'mmairl' / 'evaluation'
+    shutil.copytree(sources.PACKAGE / 'evaluation', room, ignore=shutil.ignore_patterns('__pycache__'))
+    monkeypatch.setattr(sources, 'PACKAGE', room.parent)
+    assert all(run.done for run in planned())
+    (room / 'knn.py').write_text((room / 'knn.py').read_text() + '\nEDITED = 1\n')
+    assert all(run.outdated.startswith('knn: sources.protocol (') for run in planned())
+    trained = [run.folder / 'trained.json' for run in planned()]
+    before = [path.stat().st_mtime_ns for path in trained]
+    planned.finish(planned(lay_out))
+    assert [len(stored(run)) for run in planned()] == [2, 2, 2]
+    assert [path.stat().st_mtime_ns for path in trained] == before
+
+
+def test_scores_are_replaced_by_remeasure(planned):
+    runs = planned()
+    for run in runs:
+        (path,) = stored(run)
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({**content, 'scores': {'k-NN, k = 20': -1.0}}))
+        (run.folder / 'result.json').unlink()
+    planned.finish(runs)
+    assert planned()[0].result.scores == {'knn': -1.0}, 'a stored score is read'
+    measure_again(planned())
+    assert not any(run.result or stored(run) for run in runs)
+    planned.finish(runs)
+    assert planned()[0].result.scores['knn'] >= 0
+
+
+def as_earlier(run: Run) -> None:
+    """Rewrite a run's files as revision 5 has left them."""
+    weights = {run.result.weights: _earlier_weights_identity(read_backbone(run.folder / run.result.checkpoint).weights)}
+    if run.row.along:
+        source = read_backbone(run.folder.parents[1] / 'own/seed_0/iter_4.pth')
+        weights[run.result.made['of']] = _earlier_weights_identity(source.weights)
+    for name in ('asked.json', 'trained.json', 'result.json', *(path.name for path in stored(run))):
+        text = (run.folder / name).read_text()
+        for new, old in weights.items():
+            text = text.replace(new, old)
+        content = json.loads(text)
+        for identity in [content.get('identity', {}), *content.get('identities', {}).values(), content]:
+            identity.pop('sources', None)
+        if name == 'result.json':
+            content.pop('weights')
+        (run.folder / name).write_text(json.dumps(content))
+
+
+def test_results_of_earlier_versions_are_read_and_labeled(planned):
+    for run in planned():
+        as_earlier(run)
+    runs = planned(lay_out)
+    assert [run.outdated for run in runs] == ['', '', '']
+    assert [describe(run, planned.out)['unverified'] for run in runs] == [['knn'], ['training', 'knn'], ['knn']]
+    record = planned.record()
+    assert 'identity unknown of 3 runs' in markdown(record)
+    page = write_study_page(record, planned.out / 'page.html').read_text()
+    assert '○ not verified</span> code: identity unknown of base (knn), own (knn, training)' in page
+    for run in runs:
+        (run.folder / 'result.json').unlink()
+        worker.run(run.folder)
+    assert [len(stored(run)) for run in runs] == [1, 1, 1], 'nothing is measured again'
+    assert not any(is_verified(run.result.identities['knn']) for run in planned())
+    (planned.folder / 'outside_helper.py').write_text('weight = 0.0\n')
+    assert planned(lay_out)[1].done, 'the source that it was trained by is unknown'
+    measure_again(planned())
+    planned.finish(planned())
+    assert [describe(run, planned.out).get('unverified') for run in planned()] == [None, ['training'], None]
+
+
+def test_earlier_result_of_other_weights_is_stale(planned):
+    for run in planned():
+        as_earlier(run)
+    _, own, half = planned()
+    leave_weights(own.folder, seed=9)
+    assert own.outdated == 'checkpoint' and half.outdated.startswith('weights: of (')
+
+
+def test_checkpoint_that_is_saved_again_is_the_same(planned):
+    base = planned()[0]
+    path = base.folder / 'iter_8.pth'
+    torch.save(dict(torch.load(path, weights_only=True), more=1), path)
+    assert base.done
+    leave_weights(base.folder, seed=9)
+    assert base.outdated == 'checkpoint'
+
+
+def test_page_states_what_equal_code_covers(planned):
+    record = planned.record()
+    text = write_study_page(record, planned.out / 'page.html').read_text()
+    assert 'Equal code means that the commit and every Python file of mmairl are the same' in text
+    assert '<dt>source of outside_helper</dt>' in text
+    checks = {check['check']: check for check in record['fairness']['after']}
+    assert checks['code']['equal'] and ', source ' in checks['code']['values']['base']
+    assert checks['source of outside_method']['values'].keys() == {'own', 'half'}
