@@ -81,7 +81,10 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--until-decided', action='store_true', help='add seeds until every comparison is decided')
     parser.add_argument(
-        '--most', type=positive, metavar='RUNS', help=f'--until-decided: run at most RUNS, trials of a search included (default: {USUAL} seeds or searches of each row)',
+        '--most',
+        type=positive,
+        metavar='RUNS',
+        help=f'--until-decided: at most RUNS runs, trials included (default: {USUAL} seeds or searches)',
     )
     parser.add_argument(
         '--measures', action='store_true', help='what choosing its networks without labels would cost: docs/measures.md'

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -55,7 +56,7 @@ def _sizes(dataset: Dataset, rows: np.ndarray) -> np.ndarray | None:
         with ThreadPoolExecutor(THREADS) as pool:
             found = pool.map(lambda block: [_size(dataset.path(int(row))) for row in block], blocks)
             return np.array([size for block in found for size in block])
-    if isinstance(dataset, Shards) and not any(shard.endswith('.parquet') for shard in dataset.contents.shards):
+    if isinstance(dataset, Shards) and not _has_parquet(dataset):
         return np.asarray(dataset.contents.sizes)[rows]
     return None
 
@@ -69,11 +70,16 @@ def _size(path: str | os.PathLike) -> int:
 
 def _digests(leaves: Sequence[Leaf]) -> Iterator[tuple[str, bytes]]:
     """Yield the name and a digest of the content of each image that can be read."""
-    with ThreadPoolExecutor(THREADS) as pool:
-        for dataset, rows in leaves:
-            for row, digest in zip(rows, pool.map(lambda row: _digest(dataset, int(row)), rows)):
+    for dataset, rows in leaves:
+        with ThreadPoolExecutor(1 if _has_parquet(dataset) else THREADS) as pool:
+            for row, digest in zip(rows, pool.map(partial(_digest, dataset), map(int, rows))):
                 if digest is not None:
                     yield _name(dataset, int(row)), digest
+
+
+def _has_parquet(dataset: Dataset) -> bool:
+    """Whether images lie in Parquet files, whose index has no sizes in bytes and whose reader serves one thread."""
+    return isinstance(dataset, Shards) and any(shard.endswith('.parquet') for shard in dataset.contents.shards)
 
 
 def _digest(dataset: Dataset, row: int) -> bytes | None:

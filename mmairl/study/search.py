@@ -109,7 +109,9 @@ class Tune(Declared, frozen=True):
 class Search(Declared, frozen=True):
     """How the rows of a study are tuned."""
 
-    budget: Annotated[float, Meta(ge=1, le=MOST_TRIALS)]  # training FLOPs of a search, in runs of the study's cheapest row
+    budget: Annotated[
+        float, Meta(ge=1, le=MOST_TRIALS)
+    ]  # training FLOPs of a search, in runs of the study's cheapest row
     dimensions: Dimensions
     searches: Annotated[int, Meta(ge=1)] = 3
     criterion: str = 'knn'  # a protocol, on images that are held out of the training labels; or label_free [STUDY.JSON]
@@ -143,7 +145,7 @@ def require_searchable(dimensions: Mapping[str, Dimension]) -> None:
         for key, reason in NOT_SEARCHED.items():
             if within(dimension.key, key) or within(key, dimension.key):
                 raise UserError(
-                    f"search.dimensions.{name}: {dimension.key} cannot be searched, since {reason}; leave it out",
+                    f'search.dimensions.{name}: {dimension.key} cannot be searched, since {reason}; leave it out',
                     code='not-searchable',
                 )
 
@@ -217,7 +219,9 @@ def trial_options(search: Search | Tune, row: Any, cfg: Config, number: int, tri
 def _listed(mine: Mapping[str, Dimension], cfg: Config) -> Iterator[dict[str, Any]]:
     """Yield all combinations of the values of dimensions that are lists, without the row's own."""
     own = {axis.key: own_value(cfg, axis.key) for axis in mine.values()}
-    different = [[value for at, value in enumerate(axis.values) if value not in axis.values[:at]] for axis in mine.values()]
+    different = [
+        [value for at, value in enumerate(axis.values) if value not in axis.values[:at]] for axis in mine.values()
+    ]
     for values in product(*different):
         if (options := dict(zip(own, values))) != own:
             yield options

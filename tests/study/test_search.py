@@ -357,7 +357,9 @@ def fail_trial(run: Run, words: str) -> str:
 def test_a_trial_that_failed_twice_alike_counts_as_the_worst(searched, tmp_path):
     study, configs, scale, *_ = searched
     planned = study, configs, (0,), ('knn',), tmp_path
-    first, second, *_ = trials_of_one = [run for run in lay_out(*planned) if run.part == 'trial' and run.row.name == 'one']
+    first, second, *_ = trials_of_one = [
+        run for run in lay_out(*planned) if run.part == 'trial' and run.row.name == 'one'
+    ]
     assert len(trials_of_one) == 2
     fail_trial(second, OUT_OF_MEMORY.format(2.5))
     fail_trial(second, 'OSError: the disk is full')
@@ -459,7 +461,9 @@ def test_no_trial_of_listed_values_repeats_another_one(tmp_path):
     crossed = dict(SEARCH, budget=5, dimensions=dict(rate=RATE, **listed))
     study = read_study(written(tmp_path, search=crossed))
     options = trial_options(study.search, study.rows[0], configs['one'], 0, 5)
-    assert len(options) == 5 and all(RATE['key'] in trial for trial in options[1:])  # with another rate its own may return
+    assert len(options) == 5 and all(
+        RATE['key'] in trial for trial in options[1:]
+    )  # with another rate its own may return
 
 
 def test_until_decided_counts_every_run_of_a_search(searched, tmp_path):

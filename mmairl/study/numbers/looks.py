@@ -47,9 +47,7 @@ class Plan(Declared):
         return f'seeds are added until all is decided; looks at {looks} seeds a row, which together keep the 5 %'
 
 
-def begin(
-    out: Path, study: Study, seeds: Sequence[int], budget: int | None, runs_a_seed: int | None = None
-) -> Plan:
+def begin(out: Path, study: Study, seeds: Sequence[int], budget: int | None, runs_a_seed: int | None = None) -> Plan:
     """Return the plan of a budget of runs; a plan that was begun is never changed.
 
     Args:
