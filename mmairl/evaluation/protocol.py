@@ -72,7 +72,7 @@ def evaluate(
     read = str(subject) if subject in BASELINES else read_backbone(subject, part)
     sets = evaluation_sets(cfg, protocol)
     if protocol == CHOOSE_BY_VAL and 'val' in sets:
-        on_main_process(lambda: require_no_test_images({part: dataset for part, (_, dataset) in sets.items()}))
+        on_main_process(lambda: require_no_test_images(cfg.evaluation, sets['val'][1], sets['test'][1]))
     built = {str(with_views(described, None)): dataset for described, dataset in sets.values()}
 
     def looked_at(described: Mapping) -> dict[str, Any]:

@@ -106,12 +106,13 @@ class Tune(Declared, frozen=True):
         require_distinct(self.dimensions)
 
 
+Budget = Annotated[float, Meta(ge=1, le=MOST_TRIALS)]
+
+
 class Search(Declared, frozen=True):
     """How the rows of a study are tuned."""
 
-    budget: Annotated[
-        float, Meta(ge=1, le=MOST_TRIALS)
-    ]  # training FLOPs of a search, in runs of the study's cheapest row
+    budget: Budget  # training FLOPs of a search, in runs of the study's cheapest row
     dimensions: Dimensions
     searches: Annotated[int, Meta(ge=1)] = 3
     criterion: str = 'knn'  # a protocol, on images that are held out of the training labels; or label_free [STUDY.JSON]
@@ -131,7 +132,7 @@ class Search(Declared, frozen=True):
 def require_distinct(dimensions: Mapping[str, Dimension]) -> None:
     """Raise if two dimensions vary one key, or one of them a part of the other's."""
     for one, other in permutations(dimensions.values(), 2):
-        if one is not other and within(one.key, other.key):
+        if within(one.key, other.key):
             same = one.key == other.key
             raise UserError(
                 f'two dimensions vary {one.key}{"" if same else f", which is a part of {other.key}"}; give it one',

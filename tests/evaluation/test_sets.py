@@ -15,6 +15,7 @@ from mmairl.configs import load_config
 from mmairl.data.folders import ImageFolder
 from mmairl.data.packed import pack
 from mmairl.errors import UserError
+from mmairl.evaluation import sets
 from mmairl.evaluation.overlap import shared_images
 from mmairl.evaluation.protocol import evaluate
 from mmairl.evaluation.sets import PARTS, evaluation_sets, held_out, require_apart
@@ -122,6 +123,23 @@ def test_a_held_out_part_of_test_images_raises(folders, tmp_path):
     with pytest.raises(UserError) as error:
         require_apart(dict(train=train, test=folders['test']))
     assert error.value.code == 'val-in-test'
+
+
+def test_few_copies_among_own_splits_are_no_error(monkeypatch):
+    found = [('a', 'b')]
+    monkeypatch.setattr(sets, 'shared_images', lambda *_: found)
+    held, test = range(100), range(50)
+    own = dict(val=dict(type='DTD', split='val', views=[[]]), test=dict(type='DTD', split='test'))
+    sets.require_no_test_images(own, held, test)  # of a published set
+    sets.require_no_test_images({}, held, test)  # of the training images
+    other = dict(val=dict(type='DTD', split='val'), test=dict(type='DTD', root='elsewhere', split='test'))
+    for data in (other, dict(val=own['test'], test=own['test'])):
+        with pytest.raises(UserError):
+            sets.require_no_test_images(data, held, test)
+    found *= 2
+    for data in (own, {}):
+        with pytest.raises(UserError):
+            sets.require_no_test_images(data, held, test)
 
 
 def test_arrays_in_memory_are_compared_by_pixels():
