@@ -237,7 +237,8 @@ def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True)
             '`(.*?)`', lambda names: ' or '.join(KINDS.get(name, f'`{name}`') for name in names[1].split(' | ')), said
         )
         place = re.sub(r'\$\.?|`', '', place)
-        raise UserError(f'{path}: {place and place + ": "}{said[0].lower()}{said[1:]}{near}') from error
+        code = getattr(error.__cause__, 'code', '')  # of a UserError in a `__post_init__`
+        raise UserError(f'{path}: {place and place + ": "}{said[0].lower()}{said[1:]}{near}', code=code) from error
 
 
 def _remove_leftovers(path: Path) -> None:

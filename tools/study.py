@@ -44,7 +44,7 @@ from mmairl.study.scale import Scale, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, catalogue, read_study
 from mmairl.study.task_hours import hours_of_tasks
-from mmairl.study.trials import trial_counts
+from mmairl.study.trials import runs_of_each, trial_counts
 from mmairl.transfer.tasks import TASKS, lacking, require_platform
 from projects.label_free.networks import measured_networks, regret_record
 
@@ -81,7 +81,10 @@ def parse_args() -> argparse.Namespace:
     )
     parser.add_argument('--until-decided', action='store_true', help='add seeds until every comparison is decided')
     parser.add_argument(
-        '--most', type=positive, metavar='RUNS', help=f'--until-decided: at most so many (default: {USUAL} of each row)'
+        '--most',
+        type=positive,
+        metavar='RUNS',
+        help=f'--until-decided: at most RUNS runs, trials included (default: {USUAL} seeds or searches)',
     )
     parser.add_argument(
         '--measures', action='store_true', help='what choosing its networks without labels would cost: docs/measures.md'
@@ -154,7 +157,7 @@ def main() -> None:
     if args.until_decided:
         if args.slurm or args.cluster:
             raise UserError('--until-decided waits for each look, which jobs of Slurm do not; leave one of them out')
-        plan = begin(out, study, seeds, args.most)
+        plan = begin(out, study, seeds, args.most, sum(runs_of_each(study, configs).values()))
         finish = (lambda runs: None) if args.collect else lambda runs: complete(runs, jobs, devices, say)
         runs = until_decided(study, configs, scale, tasks, out, plan, finish, say)
     else:
@@ -198,7 +201,7 @@ def show_plan(study: Study, configs: dict, scale: Scale, tasks: Sequence[str], s
     costs = {row.name: Cost(0, 0, 0) if row.weights else cost(configs[row.name], scale) for row in study.rows}
     costs |= {row.name: Cost(0, 0, costs[row.name].gigabytes) for row in study.rows if not row.trains}
     trials = trial_counts(study, configs) if study.search else {}
-    runs = {row.name: seeds * (trials.get(row.name, 0) + 1 + bool(study.search)) for row in study.rows}
+    runs = {name: seeds * count for name, count in runs_of_each(study, configs).items()}
     runs |= {row.name: len(row.weights) or 1 for row in study.rows if row.untrained or row.weights}
     rows = []
     for row in study.rows:

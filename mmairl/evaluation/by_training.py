@@ -22,7 +22,7 @@ from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import NAME, claim, config_identity
 from mmairl.evaluation.recipes import compose, recipe_of
-from mmairl.evaluation.sets import held_out, left_out, refit
+from mmairl.evaluation.sets import held_out, left_out, refit, require_apart
 from mmairl.evaluation.sources import outside_sources
 from mmairl.files import read_json, write_json
 from mmairl.weights.norms import looks_lars_trained
@@ -141,6 +141,8 @@ def train_and_test(
         return run(compose(cfg, recipe, train_data, test_data, start, work_dir / name, workers), launcher)
 
     data = cfg.evaluation
+    if sweep or recipe.get('trials'):
+        on_main_process(lambda: require_apart(data))
     if sweep:
         return _sweep(measure, recipe, data)
     if recipe.get('trials'):

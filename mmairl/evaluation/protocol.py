@@ -17,7 +17,7 @@ from mmairl.evaluation.by_training import TrainingSettings
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import NAME, data_identity, identity_of
 from mmairl.evaluation.on_features import FeatureSettings
-from mmairl.evaluation.sets import evaluation_sets, with_views
+from mmairl.evaluation.sets import CHOOSE_BY_VAL, evaluation_sets, require_no_test_images, with_views
 from mmairl.files import read_json
 from mmairl.machine import cores
 from mmairl.weights.read import read_backbone
@@ -72,6 +72,8 @@ def evaluate(
     start_processes(settings.launcher)
     read = str(subject) if subject in BASELINES else read_backbone(subject, part)
     sets = evaluation_sets(cfg, protocol)
+    if protocol == CHOOSE_BY_VAL and 'val' in sets:
+        on_main_process(lambda: require_no_test_images(cfg.evaluation, sets['val'][1], sets['test'][1]))
     built = {str(with_views(described, None)): dataset for described, dataset in sets.values()}
 
     def looked_at(described: Mapping) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The searches on a study's page: what each trial scored, what the best of a budget is worth, and who is ahead from when on."""
+"""The searches on a study's page: what each trial scored, which was chosen, and what the best of a budget is worth."""
 
 from collections.abc import Mapping
 from statistics import mean, stdev
@@ -22,10 +22,6 @@ def search_section(study: Mapping[str, Any]) -> dict[str, Any]:
         for name, trials in tried.items()
     }
     curves = {name: points for name, points in search['curves'].items() if points}
-    # Where runs of both rows collapsed, their trials tell nothing of the pair.
-    told = {(c['row'], c['on']) for family in study['comparisons'].values() for c in family if not all(c['collapsed'])}
-    ways = zip(search['ahead'][::2], search['ahead'][1::2])
-    pairs = [pair for pair in ways if (pair[0]['row'], pair[0]['on']) in told]
     diverged = [
         dict(trial, row=name) for name, trials in search['rows'].items() for trial in trials if trial['diverged']
     ]
@@ -34,11 +30,30 @@ def search_section(study: Mapping[str, Any]) -> dict[str, Any]:
         responses=drawn,
         tracks={metric['key']: _tracks(study, metric['key']) for metric in study['metrics']},
         best=best_of(curves) if curves else '',
-        ahead=[way for pair in pairs for way in pair if way['budget']],
-        unknown=[one for one, two in pairs if not (one['budget'] or two['budget'])],
+        **_by_fresh_runs(study),
         forgiving={name: mean(shares) for name, shares in search['forgiving'].items() if shares},
         diverged=diverged,
         ended={name: sum(trial['state'] == 'done' for trial in trials) for name, trials in search['rows'].items()},
+    )
+
+
+def _by_fresh_runs(study: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which searched rows are ahead by the primary score of the winners' fresh runs, corrected for all pairs.
+
+    The scores of trials cannot tell: the best of more trials is higher by luck alone.
+    """
+    primary = study.get('primary') or next((metric['key'] for metric in study['metrics']), '')
+    pairs = [
+        pair
+        for pair in study['comparisons'].get(primary, ())
+        if pair['row'] in study['search']['rows'] and pair['on'] in study['search']['rows']
+    ]
+    differing = [pair for pair in pairs if pair['verdict'] == 'differs' and pair.get('share') is None]
+    ordered = [(pair['row'], pair['on']) if pair['estimate'] > 0 else (pair['on'], pair['row']) for pair in differing]
+    return dict(
+        primary=primary,
+        ahead=[dict(row=row, on=on, by=abs(pair['estimate'])) for pair, (row, on) in zip(differing, ordered)],
+        unknown=[dict(row=pair['row'], on=pair['on']) for pair in pairs if pair['verdict'] == 'undecided'],
     )
 
 
@@ -70,15 +85,21 @@ def _tracks(study: Mapping[str, Any], metric: str) -> list[dict[str, Any]]:
 
 
 def response(trials: list[Mapping], dimension: str, key: str) -> Markup:
-    """Chart the score of each trial over one dimension, a colour a search; what is no number stands in a row."""
+    """Chart the score of each trial over one dimension, a color per search, and the chosen trials in one of their own."""
     trials = [trial for trial in trials if trial['score'] is not None]
     values = sorted({trial['values'][dimension] for trial in trials}, key=lambda value: (str(type(value)), value))
     numbers = all(isinstance(value, int | float) for value in values)
+    groups = {
+        f'search {search + 1}': [trial for trial in trials if trial['search'] == search]
+        for search in sorted({trial['search'] for trial in trials})
+    }
+    groups['chosen'] = [trial for trial in trials if trial.get('chosen')]
     series = {}
-    for search in sorted({trial['search'] for trial in trials}):
-        own = [(trial['values'][dimension], trial['score']) for trial in trials if trial['search'] == search]
-        places = sorted((value if numbers else values.index(value), score) for value, score in own)
-        series[f'search {search + 1}'] = tuple(zip(*places))
+    for name, own in groups.items():
+        points = [(trial['values'][dimension], trial['score']) for trial in own]
+        places = sorted((value if numbers else values.index(value), score) for value, score in points)
+        if places:
+            series[name] = tuple(zip(*places))
     log = 'x' if numbers and min(values) > 0 and max(values) > 4 * min(values) else ''
     ticks = () if numbers else [str(value) for value in values]
     name = f'{dimension} ({key})' if key != dimension else dimension

@@ -28,7 +28,7 @@ from mmairl.files import read_json, read_text, write_json, write_text
 from mmairl.registry import DATASETS
 from mmairl.study.spec import Along, Rescaled
 from mmairl.study.stored import Asked, Trained
-from mmairl.study.trials import best_trial
+from mmairl.study.trials import NOTED, OF_THE_FOLDER, best_trial
 from mmairl.weights.read import Backbone, read_backbone
 from mmairl.weights.write import write_backbone
 
@@ -133,9 +133,7 @@ def take_earlier(made: Along) -> tuple[Backbone, Trained]:
 
 def take_published(published: Path, asked: Asked, folder: Path) -> None:
     """Leave what the row as published has trained, at no cost, where the best trial is the row as published."""
-    own = shutil.ignore_patterns(
-        'asked*', 'result.json', 'trained.json', 'chosen.json', 'log.txt', 'failed.txt', 'job.*', 'begun.txt', '.lock*'
-    )
+    own = shutil.ignore_patterns(*OF_THE_FOLDER, 'result.json', 'trained.json', NOTED)
     shutil.copytree(published, folder, ignore=own, dirs_exist_ok=True)
     trained = read_json(published / 'trained.json', Trained)
     write_json(folder / 'trained.json', replace(trained, made=origin(asked, folder), seconds=0.0, device_seconds=0.0))

@@ -1,5 +1,6 @@
 """Fairness, made executable: two rows differ in what the study declares, and in nothing else."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,9 +8,10 @@ from mmengine.config import Config
 from msgspec.structs import replace
 
 from mmairl.errors import UserError
+from mmairl.evaluation.sets import CHOOSE_BY_VAL, held_out
 from mmairl.study.factors import changed, same_run
 from mmairl.study.given import compare_stated, require_distinct
-from mmairl.study.measure import measures
+from mmairl.study.measure import BY_TRAINING, data_of, is_local, measures, recipe
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.search import searched_keys
 from mmairl.study.spec import Row, Study
@@ -46,8 +48,31 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, d
         if not any(row.untrained == kind for row in rows) and any(measures(kind, task) for task in tasks):
             rows += (Row(FLOOR[kind], rows[0].config, rows[0].options, factor='no training', untrained=kind),)
             configs[FLOOR[kind]] = configs[rows[0].name]
+    require_clean_choices(study, {row.name: configs[row.name] for row in rows}, tasks)
     looks = tuple(replace(look, rows=tuple(equal.get(name, name) for name in look.rows)) for look in study.look)
     return replace(study, rows=rows, look=looks), {row.name: configs[row.name] for row in rows}, said
+
+
+def require_clean_choices(study: Study, configs: Mapping[str, Config], tasks: Sequence[str]) -> None:
+    """Raise if the configs say that a search or a task would choose by test images; runs compare the images themselves."""
+    for cfg in configs.values():
+        chosen_on = [cfg] if study.search else []
+        chosen_on += [data_of(task) or cfg for task in tasks if is_local(task) and _chooses(study, cfg, task)]
+        for data in chosen_on:
+            if {'train', 'test'} <= data.get('evaluation', {}).keys():
+                held_out(data.evaluation)
+
+
+def _chooses(study: Study, cfg: Config, task: str) -> bool:
+    """Whether a task chooses by images that are held out, or by `evaluation.val`."""
+    protocol = re.split('[@#]', task)[0]
+    evaluation = (data_of(task) or cfg).get('evaluation', {})
+    if protocol == CHOOSE_BY_VAL:
+        return 'val' in evaluation
+    if protocol not in BY_TRAINING:
+        return False
+    sweeps = protocol == 'linear' and evaluation.get('sweep')
+    return bool(task in study.tune or sweeps or recipe(cfg, task).get('trials'))
 
 
 def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]:

@@ -21,7 +21,7 @@ exec >>"$run_folder/log.txt" 2>&1
 job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 echo "job $job begins on $(hostname)"
 echo "$job" >"$run_folder/begun.txt"
-rm -f "$run_folder/failed.txt"
+[[ ! -f $run_folder/failed.txt ]] || mv -f "$run_folder/failed.txt" "$run_folder/failed_before.txt"
 {% for line in environment %}
 {{ line }}
 {% endfor %}

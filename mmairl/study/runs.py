@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from mmairl.configs import config_text
 from mmairl.errors import UserError
-from mmairl.evaluation.sets import held_out
+from mmairl.evaluation.sets import SPLITS, held_out
 from mmairl.evaluation.sources import changed_sources, outside_sources
 from mmairl.files import appending, read_json, read_text, write_json, write_text
 from mmairl.machine import cores
@@ -37,6 +37,7 @@ from mmairl.transfer.tasks import require_platform
 # Of a run that has failed; what torchrun says below it is left out. Python's and grep's patterns in one.
 LAST_WORDS = '^error: .|^[A-Za-z_.]+(Error|Exception): .'
 CONFIG = 'the config'
+FAILURES = ('failed_before.txt', 'failed.txt')  # the last words of the last two starts that failed
 # A run that does not listen for a signal yet ends by it.
 STOPPED = (AGAIN, *(-number for number in SIGNALS))
 
@@ -158,6 +159,7 @@ def lay_out(*planned: Any) -> list[Run]:
             set_aside(run, change)
         write_text(run.folder / 'asked' / 'config.yaml', run.config)
         write_json(run.folder / 'asked.json', _with_known_sources(run))
+    settle_failed_trials(runs)
     return runs
 
 
@@ -192,6 +194,30 @@ def measure_again(runs: Sequence[Run]) -> None:
         (run.folder / 'result.json').unlink(missing_ok=True)
         for task in run.tasks:
             forget(run.folder, task)
+
+
+def settle_failed_trials(runs: Sequence[Run]) -> list[Run]:
+    """Let trials that failed twice alike count as the worst of their search, and return them.
+
+    Only where another trial of that search has finished: if all of them fail, the cause is not in their settings.
+    """
+    settled = []
+    for run in runs:
+        words = failed_twice(run.folder) if run.part == 'trial' and run.result is None else ''
+        if words and list(run.folder.parent.glob('*/result.json')):
+            labels = {task: task for task in run.tasks}
+            settled.append((run, Result(labels=labels, diverged=f'failed twice: {words}')))
+    for run, result in settled:  # after all are known: one that counts as the worst has not finished
+        write_json(run.folder / 'result.json', result)
+    return [run for run, _ in settled]
+
+
+def failed_twice(folder: Path) -> str:
+    """Return the last words of a run whose last two starts failed with the same error, numbers in it aside; else ''."""
+    before, last = (path.read_text().strip() if path.is_file() else '' for path in map(folder.joinpath, FAILURES))
+    if not re.search(LAST_WORDS, last):  # a line of its log, where it was killed
+        return last if last == before else ''
+    return last if re.sub(r'[\d.]+', '', last) == re.sub(r'[\d.]+', '', before) else ''
 
 
 def _of_seed(
@@ -269,6 +295,7 @@ def _plan_search(
 
 def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out: Path) -> Iterator[Run]:
     """Yield the trials of a row in one search, measured on images that are held out of the training labels."""
+    splits = {key: value for key, value in cfg.to_dict()['evaluation'].items() if key in SPLITS}
     for trial, options in enumerate(trial_options(search, row, cfg, number, count)):
         changed = copy.deepcopy(cfg)
         changed.merge_from_dict(options)
@@ -277,7 +304,8 @@ def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out:
         changed.evaluation = dict(others, train=fit, test=held)
         folder = out / 'trials' / row.slug / f'search_{number}' / str(trial)
         tasks = (search.criterion,) if search.criterion in ON_FEATURES else ()
-        asked = Asked(FIRST + number, tasks, trial=options, sources=outside_sources(changed))
+        sources = outside_sources(changed)
+        asked = Asked(FIRST + number, tasks, trial=options, splits=splits, sources=sources)
         yield Run(row, asked.seed, folder, asked.tasks, (), 'trial', asked, config_text(changed))
 
 
@@ -324,7 +352,11 @@ def execute(runs: Sequence[Run], jobs: int, devices: int, report: Callable[[Run,
                     shares.append(work.share)
                     report(work.run, work.ended(code))
             if not active and not ready():
-                break  # what is left needs a run that has failed
+                settled = settle_failed_trials(runs)
+                for run in settled:
+                    report(run, 'failed twice alike, so it counts as the worst trial')
+                if not settled:
+                    break  # what is left needs a run that has failed
             time.sleep(0.2)
     finally:
         with suppress(OSError):  # a terminal that is closed
@@ -381,5 +413,7 @@ class Work:
         lines = [line for line in output.splitlines() if line.strip()]
         errors = [line for line in lines if re.search(LAST_WORDS, line)]
         said = (errors or lines or [f'exit code {code}'])[-1]
+        if failed.is_file():
+            failed.replace(self.run.folder / FAILURES[0])
         write_text(failed, said)
         return f'failed: {said}'

@@ -6,8 +6,9 @@ points and other seeds, so that the spread over searches holds the luck of both.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import islice, permutations, product
 from typing import Annotated, Any
 
 from mmengine.config import Config
@@ -20,7 +21,16 @@ from mmairl.evaluation.protocol import ON_FEATURES
 from mmairl.files import Declared
 from mmairl.study.trusted import LABEL_FREE, SETTINGS, trusted
 
+MOST_TRIALS = 10_000  # of a row in a search
+SPARE = 16  # points for each trial, of which those that repeat another trial are passed over
 OWN = 2  # dimensions that a row may add to those of all
+LENGTH = 'trials of other lengths or batches cost other FLOPs than the budget counts'
+MEASURING = 'all trials are measured alike'
+NOT_SEARCHED = {
+    **dict.fromkeys(('train_cfg', 'total_batch_size', 'train_dataloader.batch_size'), LENGTH),
+    **dict.fromkeys(('evaluation', 'recipes'), MEASURING),
+    'randomness': 'trials of a search share their seed',
+}
 FIRST = 1000  # the seed of the first search's trials; its winner has seed 0, far from those
 
 
@@ -96,16 +106,20 @@ class Tune(Declared, frozen=True):
         require_distinct(self.dimensions)
 
 
+Budget = Annotated[float, Meta(ge=1, le=MOST_TRIALS)]
+
+
 class Search(Declared, frozen=True):
     """How the rows of a study are tuned."""
 
-    budget: Annotated[float, Meta(ge=1)]  # training FLOPs of a search, in runs of the study's cheapest row
+    budget: Budget  # training FLOPs of a search, in runs of the study's cheapest row
     dimensions: Dimensions
     searches: Annotated[int, Meta(ge=1)] = 3
     criterion: str = 'knn'  # a protocol, on images that are held out of the training labels; or label_free [STUDY.JSON]
 
     def __post_init__(self) -> None:
         require_distinct(self.dimensions)
+        require_searchable(self.dimensions)
         if self.criterion.split(' ')[0] == LABEL_FREE:
             trusted(SETTINGS, self.criterion)  # is there
         elif self.criterion not in ON_FEATURES:
@@ -116,9 +130,30 @@ class Search(Declared, frozen=True):
 
 
 def require_distinct(dimensions: Mapping[str, Dimension]) -> None:
-    keys = [dimension.key for dimension in dimensions.values()]
-    if twice := {key for key in keys if keys.count(key) > 1}:
-        raise UserError(f'two dimensions vary {min(twice)}; give it one')
+    """Raise if two dimensions vary one key, or one of them a part of the other's."""
+    for one, other in permutations(dimensions.values(), 2):
+        if within(one.key, other.key):
+            same = one.key == other.key
+            raise UserError(
+                f'two dimensions vary {one.key}{"" if same else f", which is a part of {other.key}"}; give it one',
+                code='same-dimension',
+            )
+
+
+def require_searchable(dimensions: Mapping[str, Dimension]) -> None:
+    """Raise if trials would differ in what the budget is counted by, in how they are measured, or in luck alone."""
+    for name, dimension in dimensions.items():
+        for key, reason in NOT_SEARCHED.items():
+            if within(dimension.key, key) or within(key, dimension.key):
+                raise UserError(
+                    f'search.dimensions.{name}: {dimension.key} cannot be searched, since {reason}; leave it out',
+                    code='not-searchable',
+                )
+
+
+def within(key: str, prefix: str) -> bool:
+    """Whether a dotted key is another one, or lies below it."""
+    return f'{key}.'.startswith(f'{prefix}.')
 
 
 def own_value(cfg: Config, key: str) -> Any:
@@ -129,6 +164,7 @@ def own_value(cfg: Config, key: str) -> Any:
 def dimensions_of(search: Search | Tune, row: Any, cfg: Config) -> dict[str, Dimension]:
     """Return the dimensions that a row is searched over: those of all whose key it has, and in a search its own."""
     own = row.search if isinstance(search, Search) else {}
+    require_searchable(own)
     require_distinct(dimensions := {**search.dimensions, **own})
     values = {name: own_value(cfg, dimension.key) for name, dimension in dimensions.items()}
     if lacking := [name for name in own if values[name] is None]:
@@ -152,15 +188,44 @@ def places(dimensions: int, number: int, trials: int) -> list[list[float]]:
     return sobol.random_base2(math.ceil(math.log2(max(1, trials)))).tolist()
 
 
+def settings_of(search: Search | Tune, row: Any, cfg: Config) -> float:
+    """Return how many different trials there are, the row as published among them; infinite where a range is searched."""
+    mine = dimensions_of(search, row, cfg)
+    if not all(axis.values for axis in mine.values()):
+        return math.inf
+    return 1 + sum(1 for _ in islice(_listed(mine, cfg), MOST_TRIALS))
+
+
 def trial_options(search: Search | Tune, row: Any, cfg: Config, number: int, trials: int) -> list[dict[str, Any]]:
-    """Return the config keys of each trial of a row in search `number`; the first has none, and is as published."""
+    """Return the config keys of each trial of a row in search `number`; the first has none, and is as published.
+
+    Points that repeat a trial are passed over. Where all dimensions are lists there may be fewer trials than asked for.
+    """
     mine = dimensions_of(search, row, cfg)
     names = dict.fromkeys([*search.dimensions, *mine])
-    options: list[dict[str, Any]] = [{}]
-    for point in places(len(search.dimensions), number, trials)[: trials - 1]:
+    own = {axis.key: own_value(cfg, axis.key) for axis in mine.values()}
+    options: list[dict[str, Any]] = []
+    repeated: list[dict[str, Any]] = []
+    for point in places(len(search.dimensions), number, SPARE * trials):
         at = dict(zip(names, point))
-        options.append({axis.key: axis.at(at[name], own_value(cfg, axis.key)) for name, axis in mine.items()})
-    return options
+        drawn = {axis.key: axis.at(at[name], own[axis.key]) for name, axis in mine.items()}
+        if len(options) == trials - 1:
+            break
+        (repeated if drawn == own or drawn in options else options).append(drawn)
+    if all(axis.values for axis in mine.values()):  # combinations that no point has hit
+        repeated = [listed for listed in islice(_listed(mine, cfg), SPARE * trials) if listed not in options]
+    return [{}, *options, *repeated][:trials]
+
+
+def _listed(mine: Mapping[str, Dimension], cfg: Config) -> Iterator[dict[str, Any]]:
+    """Yield all combinations of the values of dimensions that are lists, without the row's own."""
+    own = {axis.key: own_value(cfg, axis.key) for axis in mine.values()}
+    different = [
+        [value for at, value in enumerate(axis.values) if value not in axis.values[:at]] for axis in mine.values()
+    ]
+    for values in product(*different):
+        if (options := dict(zip(own, values))) != own:
+            yield options
 
 
 def searched_keys(search: Search | None, rows: Sequence[Any], configs: Mapping[str, Config]) -> dict[str, set[str]]:

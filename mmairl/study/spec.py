@@ -18,6 +18,7 @@ from mmairl.study.numbers.designs import Design, fraction_rows, title
 from mmairl.study.numbers.statistics import MARGIN
 from mmairl.study.search import OWN, Dimension, Search, Tune
 
+USUAL_SEEDS = (0,)
 LONGEST = 150  # bytes of a folder's name, which others are added to
 Untrained = Literal['pixels', 'random']  # no network, or one as it is initialised
 Seed = Annotated[int, Meta(ge=0, lt=2**32)]
@@ -205,7 +206,7 @@ class Study(Declared, frozen=True):
 
     title: str
     rows: tuple[Row, ...] = ()
-    seeds: Seeds = (0,)
+    seeds: Seeds = USUAL_SEEDS
     tasks: dict[str, tuple[str, ...]] = {}  # by scale; 'in1k' is the paper's
     primary: dict[str, str] = {}  # by scale: the task whose verdicts have the 5 %; the first unless this says otherwise
     question: str = ''
@@ -271,6 +272,11 @@ def read_study(path: str | Path) -> Study:
         rows.append(row if row.untrained else replace(row, against=row.against or above))
         above = above if row.untrained else row.name
     seeds = tuple(range(study.search.searches)) if study.search else study.seeds
+    if study.search and study.seeds not in (seeds, USUAL_SEEDS):
+        raise UserError(
+            f'seeds: a study with `search` repeats its searches in place of seeds ({list(study.seeds)}); set search.searches',
+            code='seeds-and-search',
+        )
     return replace(study, rows=tuple(rows), seeds=seeds, name=study.name or path.stem)
 
 

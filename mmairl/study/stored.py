@@ -26,6 +26,7 @@ class Asked(Struct, omit_defaults=True, frozen=True):
     given: str = ''  # the checkpoint of a network that was trained elsewhere
     stated: dict[str, str] = {}  # its factors, as its author states them
     trial: dict[str, Any] | None = None  # of a search: the config keys that it changes, which the config has already
+    splits: dict[str, Any] = {}  # of a trial: the row's own data, whose test images the trial must not see
     chosen: Chosen | None = None
     tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # by task: the trials of its recipe
     sources: dict[str, str] | None = None  # digests of the outside modules that training imports; None: not recorded

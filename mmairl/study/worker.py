@@ -17,6 +17,7 @@ from mmairl.engine.distributed import start_processes
 from mmairl.engine.launch import register, train
 from mmairl.errors import Diverged, UserError, one_sentence_errors
 from mmairl.evaluation.identity import key_of
+from mmairl.evaluation.sets import require_apart
 from mmairl.evaluation.sources import changed_sources, outside_sources
 from mmairl.files import read_json, write_json
 from mmairl.stopping import AGAIN, stop_processes
@@ -24,7 +25,7 @@ from mmairl.study.derived import derive, origin, take_published
 from mmairl.study.measure import FEATURES, is_local, measure, result_of
 from mmairl.study.start import RecordStart
 from mmairl.study.stored import Asked, Result, Start, Trained
-from mmairl.study.trials import take_best
+from mmairl.study.trials import take_best, wait_for_choice
 
 PATIENCE = 60  # seconds that the next start of a run waits for one that is stopping, and saving
 
@@ -68,8 +69,11 @@ def run(folder: Path, launcher: str = 'none') -> None:
             f'{folder}: {changed} has changed since the study was started; start the study again',
             code='source-changed',
         )
+    if asked.splits:
+        require_apart(asked.splits)
     if asked.chosen:
-        cfg.merge_from_dict(options := take_best(folder, asked.chosen))
+        choose = take_best if launcher == 'none' or rank_told() == '0' else wait_for_choice
+        cfg.merge_from_dict(options := choose(folder, asked.chosen))
         published = None if options else Path(asked.chosen.published)
     try:
         if asked.rescaled or asked.along or asked.given:

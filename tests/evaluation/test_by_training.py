@@ -262,3 +262,17 @@ def test_weights_choose_the_linear_recipe_where_the_config_does_not_tell(
     result = evaluate(cfg, 'linear', checkpoint, settings=TrainingSettings(work_dir=tmp_path / 'a'))
     assert result.details['recipe'] == recipe == Path(asked[0].filename).stem
     assert asked[0].randomness.seed == 0 == result.identity['protocol']['recipe']['randomness']['seed']
+
+
+@pytest.mark.parametrize('choice', [dict(sweep=True), dict(trials=[{}, {'optim_wrapper.optimizer.lr': 1.0}])])
+def test_no_rate_is_chosen_on_test_images(cfg, recipe, tmp_path, choice):
+    cfg.evaluation.val = dict(type='Noise', count=12, seed=1)
+    cfg.evaluation.test = dict(type='Mixture', sets=dict(a=dict(type='Noise', count=30, seed=2)))
+    recipe.trials = choice.get('trials', ())
+    sweep = choice.get('sweep', False)
+    run(cfg, recipe, tmp_path / 'apart', sweep=sweep)
+    cfg.evaluation.test.sets.b = dict(type='Noise', count=12, seed=1)
+    cfg.evaluation.val = dict(type='Part', dataset=dict(type='Noise', count=12, seed=1), held=True)
+    with pytest.raises(UserError) as error:
+        run(cfg, recipe, tmp_path / 'leak', sweep=sweep)
+    assert error.value.code == 'val-in-test' and not (tmp_path / 'leak').exists()

@@ -1,13 +1,25 @@
 """The data sets of an evaluation, as each protocol takes them."""
 
+import copy
+import math
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 import torch
 
 from mmairl.configs import load_config
-from mmairl.evaluation.sets import held_out
-from mmairl.registry import TRANSFORMS
+from mmairl.data.folders import ImageFolder
+from mmairl.data.packed import pack
+from mmairl.errors import UserError
+from mmairl.evaluation import sets
+from mmairl.evaluation.overlap import shared_images
+from mmairl.evaluation.protocol import evaluate
+from mmairl.evaluation.sets import PARTS, evaluation_sets, held_out, require_apart
+from mmairl.registry import DATASETS, TRANSFORMS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
@@ -24,3 +36,153 @@ def test_a_protocol_may_have_a_view_of_its_own_and_a_data_set_its_held_out_fract
     fit_on, held = held_out(imagenet.evaluation)
     assert fit_on.pop('held') is False and held.pop('held') is True and fit_on == held
     assert held['fraction'] * 1_281_167 == pytest.approx(10_009)
+
+
+def write_images(root: Path, numbers: Sequence[int]) -> dict:
+    """Two classes of images, each of one color that is its number."""
+    for number in numbers:
+        path = root / 'ab'[number % 2] / f'p{number:02}.png'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), np.full((8, 8, 3), number, np.uint8))
+    return dict(type='ImageFolder', root=str(root))
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, dict]:
+    """Training images 0 to 39, validation images 40 to 59, test images 60 to 79."""
+    bounds = dict(train=(0, 40), val=(40, 60), test=(60, 80))
+    return {name: write_images(tmp_path / name, range(*numbers)) for name, numbers in bounds.items()}
+
+
+def described_leaks(data: dict[str, dict]) -> dict[str, dict[str, dict]]:
+    train, test = data['train'], data['test']
+    part = dict(type='Part', dataset=test, held=True)
+    viewed = dict(test, views=[[dict(type='CenterCrop', size=8)]])
+    return {
+        'val is test': dict(val=test),
+        'val is test with views': dict(val=viewed),
+        'val is a part of test': dict(val=part),
+        'val mixes test in': dict(val=dict(type='Mixture', sets=dict(a=data['val'], b=test))),
+        'val is train': dict(val=train),
+        'val is a part of all of train': dict(val=dict(type='Part', dataset=train, held=True)),
+        'train is test': dict(train=test),
+        'train is a part of test': dict(train=part),
+        'train mixes test in': dict(train=dict(type='Mixture', sets=dict(a=train, b=test))),
+    }
+
+
+@pytest.mark.parametrize('case', described_leaks(dict(train={}, val={}, test={})))
+def test_a_described_leak_is_found_without_images(case):
+    data = {name: dict(type='ImageFolder', root=f'nowhere/{name}') for name in ('train', 'val', 'test')}
+    held_out(data)
+    with pytest.raises(UserError) as error:
+        held_out({**data, **described_leaks(data)[case]})
+    assert error.value.code in ('val-is-test', 'val-is-train', 'train-is-test')
+
+
+@pytest.mark.parametrize('fraction', [0, 1, -1, 2, 0.0, 1.0, True, '0.2', math.nan])
+def test_a_fraction_that_holds_nothing_out_raises(fraction):
+    data = dict(train=dict(type='ImageFolder', root='a'), test=dict(type='ImageFolder', root='b'))
+    with pytest.raises(UserError) as error:
+        held_out(dict(data, held_out=fraction))
+    assert error.value.code == 'bad-held-out'
+
+
+def test_sets_without_common_images_are_apart(folders):
+    require_apart(folders)
+    require_apart(dict(train=folders['train'], test=folders['test']))
+    splits = {name: dict(type='Part', dataset=folders['train'], held=name == 'val') for name in ('train', 'val')}
+    require_apart(dict(splits, test=folders['test']))
+
+
+@pytest.mark.parametrize(
+    'part, numbers, code',
+    [
+        ('val', range(60, 80), 'val-in-test'),
+        ('val', [*range(40, 60), 79], 'val-in-test'),  # one image is enough
+        ('val', range(0, 40), 'val-in-train'),
+        ('train', [*range(40), *range(60, 80)], 'test-in-train'),
+        ('train', [60, 61, *range(100, 103)], 'train-in-test'),
+    ],
+)
+def test_copies_under_other_paths_are_the_same_images(folders, tmp_path, part, numbers, code):
+    copied = dict(folders, **{part: write_images(tmp_path / 'copies' / 'deeper', numbers)})
+    held_out(copied)  # the config alone cannot tell
+    with pytest.raises(UserError) as error:
+        require_apart(copied)
+    assert error.value.code == code and 'p' in str(error.value)
+
+
+def test_a_few_copies_in_training_are_no_error(folders, tmp_path):
+    train = write_images(tmp_path / 'more', [*range(40), 79])
+    require_apart(dict(folders, train=train))
+
+
+def test_a_held_out_part_of_test_images_raises(folders, tmp_path):
+    train = write_images(tmp_path / 'copies', range(60, 80))
+    with pytest.raises(UserError) as error:
+        require_apart(dict(train=train, test=folders['test']))
+    assert error.value.code == 'val-in-test'
+
+
+def test_few_copies_among_own_splits_are_no_error(monkeypatch):
+    found = [('a', 'b')]
+    monkeypatch.setattr(sets, 'shared_images', lambda *_: found)
+    held, test = range(100), range(50)
+    own = dict(val=dict(type='DTD', split='val', views=[[]]), test=dict(type='DTD', split='test'))
+    sets.require_no_test_images(own, held, test)  # of a published set
+    sets.require_no_test_images({}, held, test)  # of the training images
+    other = dict(val=dict(type='DTD', split='val'), test=dict(type='DTD', root='elsewhere', split='test'))
+    for data in (other, dict(val=own['test'], test=own['test'])):
+        with pytest.raises(UserError):
+            sets.require_no_test_images(data, held, test)
+    found *= 2
+    for data in (own, {}):
+        with pytest.raises(UserError):
+            sets.require_no_test_images(data, held, test)
+
+
+def test_arrays_in_memory_are_compared_by_pixels():
+    shapes = dict(type='Shapes', size=24)
+    data = dict(train=dict(shapes, split='train', count=48), test=dict(shapes, split='val', count=48))
+    require_apart(dict(data, val=dict(shapes, split='train', count=24, seed=1)))
+    with pytest.raises(UserError) as error:
+        require_apart(dict(data, val=dict(shapes, split='val', count=12)))  # the first twelve test images
+    assert error.value.code == 'val-in-test'
+
+
+def test_a_shard_of_copies_holds_the_same_images(folders, tmp_path):
+    list(pack(ImageFolder(folders['test']['root']), tmp_path / 'copies.tar'))
+    shards = dict(type='Shards', root=str(tmp_path / 'copies.tar'))
+    copies = shared_images(DATASETS.build(shards), DATASETS.build(folders['test']))
+    assert len(copies) == 20
+    assert not shared_images(DATASETS.build(shards), DATASETS.build(folders['val']))
+
+
+@pytest.mark.parametrize('protocol', ['knn', 'svm', 'logreg', 'linear'])
+@pytest.mark.parametrize('one, other', [('val', 'test'), ('train', 'test'), ('train', 'val')])
+def test_no_group_is_on_two_sides_in_any_protocol(cfg, folders, protocol, one, other):
+    cfg.evaluation = dict(copy.deepcopy(folders), groups=r'(p\d+)')
+    evaluation_sets(cfg, protocol)
+    patient = {'train': 'p00', 'val': 'p40', 'test': 'p60'}
+    first = Path(folders[one]['root']) / 'a' / f'{patient[one]}.png'
+    first.rename(first.with_name(f'{patient[other]}_{one}.png'))
+    with pytest.raises(UserError, match=f'1 groups have images among both the {PARTS[one]} and the {PARTS[other]}'):
+        evaluation_sets(cfg, protocol)
+
+
+def test_held_out_groups_are_compared_with_the_test(folders):
+    data = dict(train=folders['train'], test=folders['test'], groups=r'(p\d+)')
+    require_apart(data)
+    first = Path(folders['test']['root']) / 'a' / 'p60.png'
+    for number in range(40):  # one of each training group
+        shutil.copy(first, first.with_name(f'p{number:02}_b.png'))
+    with pytest.raises(UserError, match='groups have images among both'):
+        require_apart(data)
+
+
+def test_logreg_chooses_by_no_test_image(cfg, folders, tmp_path):
+    cfg.evaluation = dict(folders, val=write_images(tmp_path / 'copies', range(60, 80)))
+    with pytest.raises(UserError) as error:
+        evaluate(cfg, 'logreg', 'pixels')
+    assert error.value.code == 'val-in-test'

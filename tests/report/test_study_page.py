@@ -420,7 +420,7 @@ def rescaled() -> dict:
     search = dict(
         criterion='k-nn', budget=4.0, margin=1.0, searches=1, dimensions={}, counts=dict(SGD=4), rows=dict(SGD=trials),
         curves=dict(SGD=[dict(estimate=50.0 + n) for n in range(4)], LARS=[dict(estimate=40.0 + n) for n in range(4)]),
-        ahead=[], forgiving={}, edges=[],
+        forgiving={}, edges=[],
     )  # fmt: skip
     published = dict(rows=[dict(row, runs=[]) for row in found['rows']], comparisons=found['comparisons'])
     lines = {
@@ -428,6 +428,21 @@ def rescaled() -> dict:
     }
     worth = dict(finetune=dict(pairs=[constant, by_sgd], lines=lines))
     return {**found, 'search': search, 'as_published': published, 'worth': worth}
+
+
+def test_the_page_names_chosen_and_failed_trials(page):
+    found = rescaled()
+    trials = found['search']['rows']['SGD']
+    trials[2]['chosen'] = True
+    trials[3].update(score=None, diverged='failed twice: RuntimeError: out of memory')
+    found['search']['rows']['LARS'] = []
+    differs = dict(verdict='differs', share=None, row='LARS', on='SGD', estimate=9.0)
+    found['comparisons']['k-nn'][0].update(differs)
+    text = text_of(page(found))
+    assert '1 2 ✓ chosen 50.00' in text and text.count('✓ chosen') == 1
+    assert 'SGD, search 1, trial 3 did not finish and counts as the worst: failed twice: RuntimeError' in text
+    assert '1 3 not finished' in text
+    assert 'LARS is ahead of SGD by 9.0 points' in text and 'from a budget of' not in text
 
 
 def test_a_study_with_rescaled_rows_begins_with_their_worth_and_counts_only_what_was_trained(page):

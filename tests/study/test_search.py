@@ -3,11 +3,13 @@
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from msgspec.structs import replace
 from study.small_runs import toy_scale
 from study.test_spec import resolved, written
 from torchvision.models import resnet18
@@ -17,17 +19,19 @@ from mmairl.engine.launch import register
 from mmairl.errors import Diverged, UserError
 from mmairl.files import read_json, write_json, write_text
 from mmairl.report.search_section import search_runs
-from mmairl.study import derived, measure, worker
+from mmairl.study import derived, measure, trials, worker
+from mmairl.study import runs as runs_module
 from mmairl.study.collect import collect
-from mmairl.study.guard import compare, require_fair
+from mmairl.study.guard import at_scale, compare, require_fair
+from mmairl.study.numbers.looks import begin
 from mmairl.study.plan import flops
-from mmairl.study.runs import lay_out, plan_runs
+from mmairl.study.runs import Run, lay_out, plan_runs, settle_failed_trials
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.search import FIRST, own_value, places, trial_options, trials_for
 from mmairl.study.slurm import plain_commands
 from mmairl.study.spec import read_study
 from mmairl.study.stored import Asked, Choice, Chosen, Result, Trained
-from mmairl.study.trials import search_record, take_best
+from mmairl.study.trials import runs_of_each, search_record, take_best, trial_counts
 
 RATE = dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])
 TEACHER = dict(key='default_hooks.momentum.base', times=[0.5, 2], complement=True)
@@ -184,27 +188,39 @@ def test_the_best_trial_is_trained_anew_from_a_fresh_seed_and_one_that_diverges_
         (0, None, True), (0, 60.0, False), (1, None, True), (1, 60.0, False)
     ]  # fmt: skip
     assert [point['estimate'] for point in record['search']['curves']['two']] == [0.0, 60.0]
-    assert record['search']['ahead'][0]['budget'] is None  # equal trials have no spread to tell by
+    assert [trial['chosen'] for trial in tried] == [False, True, False, True]
     chosen = read_json(out / 'tuned/one/seed_0/chosen.json', Choice)
     assert chosen.score == 60.0 and math.isclose(chosen.options[RATE['key']], rates['one, seed 0'])
 
 
-def test_searches_of_two_rows_are_compared_by_their_numbers_where_both_have_ended(searched):
+def planted_trials(values: dict[str, list], scores: list[float]) -> list[dict]:
+    """One ended search of a row, as the page has runs; the first trial is as published."""
+    options = [{}, *({key: column[at] for key, column in values.items()} for at in range(len(scores) - 1))]
+    return [
+        dict(state='done', seed=FIRST, folder=f'0/{at}', trial=trial, scores=dict(knn=score))
+        for at, (trial, score) in enumerate(zip(options, scores))
+    ]
+
+
+@pytest.mark.parametrize('momentum, end', [(0.98, 'high'), (0.5, 'low')])
+def test_edges_name_the_end_by_the_key_itself(searched, momentum, end):
     study, configs, *_ = searched
-    levels = {'one': (40.0, 70.0, 50.0), 'two': (30.0, 60.4, 40.2)}  # ten apart in each search, and thirty between them
+    own = own_value(configs['one'], TEACHER['key'])
+    ends = 1 - (1 - own) * 2, 1 - (1 - own) * 0.5
+    value = max(ends) if end == 'high' else min(ends)
+    rate = own_value(configs['one'], RATE['key'])
+    trials = planted_trials({TEACHER['key']: [value], RATE['key']: [rate]}, [40.0, 60.0])
+    found = search_record(study, configs, (0,), dict(one=trials, two=[]))
+    assert [(edge['dimension'], edge['end']) for edge in found['edges']] == [('teacher', end)]
 
-    def trials(name: str, ended: tuple[int, ...]) -> list[dict]:
-        kept = [(number, trial) for number in ended for trial in (0, 1)]
-        score = {number: dict(knn=level) for number, level in enumerate(levels[name])}
-        beside = dict(state='done', trial={})
-        return [dict(beside, seed=FIRST + n, folder=f'{n}/{trial}', scores=score[n]) for n, trial in kept]
 
-    def ahead(one: tuple[int, ...], two: tuple[int, ...]) -> int | None:
-        found = search_record(study, configs, (0, 1, 2), dict(one=trials('one', one), two=trials('two', two)))
-        return next(entry['budget'] for entry in found['ahead'] if entry['row'] == 'one')
-
-    assert ahead((0, 1, 2), (0, 1, 2)) == 1 == ahead((0, 1, 2), (0, 1)) == ahead((1, 2), (1, 2, 0))
-    assert ahead((0, 1), (1, 2)) is None  # they share one search
+def test_chosen_trials_are_marked_once_a_search_ended(searched):
+    study, configs, *_ = searched
+    rate = own_value(configs['one'], RATE['key'])
+    trials = planted_trials({RATE['key']: [rate]}, [60.0, 60.0])
+    found = search_record(study, configs, (0,), dict(one=trials, two=trials[:1]))
+    assert [trial['chosen'] for trial in found['rows']['one']] == [True, False]  # the first of equals
+    assert [trial['chosen'] for trial in found['rows']['two']] == [False]  # its second trial has not run
 
 
 def test_a_winner_as_published_is_not_trained_twice(searched, tmp_path, monkeypatch):
@@ -255,19 +271,259 @@ def test_an_untrained_row_is_the_floor_of_both_tracks(searched, tmp_path):
     assert len(folders) == len({*folders}) == 2 * (2 + sum(record['search']['counts'].values()))
 
 
-def test_a_choice_that_changes_after_training_is_said(searched, tmp_path):
-    for trial, score in (('a', 1.0), ('b', 2.0)):
-        write_json(tmp_path / trial / 'result.json', Result(scores={'knn': score}, labels={'knn': 'k'}))
-        write_json(tmp_path / trial / 'asked.json', Asked(0, ('knn',), trial={'x': trial}))
-    chosen = Chosen((str(tmp_path / 'a'), str(tmp_path / 'b')), 'knn')
-    assert take_best(tmp_path / 'run', chosen) == {'x': 'b'} == take_best(tmp_path / 'run', chosen)
-    write_json(tmp_path / 'a/result.json', Result(scores={'knn': 3.0}, labels={'knn': 'k'}))
-    with pytest.raises(UserError, match='begun with another choice'):
-        take_best(tmp_path / 'run', chosen)
+def plant_trials(folder: Path, **scores: float) -> Chosen:
+    for trial, score in scores.items():
+        write_json(folder / trial / 'result.json', Result(scores={'knn': score}, labels={'knn': 'k'}))
+        write_json(folder / trial / 'asked.json', Asked(0, ('knn',), trial={'x': trial}))
+    return Chosen(tuple(str(folder / trial) for trial in scores), 'knn')
+
+
+def test_a_winner_with_another_choice_is_set_aside(tmp_path):
+    chosen, run = plant_trials(tmp_path, a=1.0, b=2.0), tmp_path / 'run'
+    assert take_best(run, chosen) == {'x': 'b'} == take_best(run, chosen)
+    assert not list(tmp_path.glob('run.replaced*'))
+    (run / 'asked').mkdir()
+    for name in ('asked/config.yaml', 'asked.json', 'log.txt', '.lock_0', 'result.json', 'trained.json', 'epoch_1.pth'):
+        (run / name).write_text(name)
+    for number, winner in enumerate('cd', 1):  # as after two larger budgets
+        chosen = plant_trials(tmp_path, a=1.0, b=2.0, **{winner: 2.0 + number})
+        assert take_best(run, chosen) == {'x': winner}
+        assert read_json(run / 'chosen.json', Choice).options == {'x': winner}
+    assert {path.name for path in run.iterdir()} == {'asked', 'asked.json', 'log.txt', '.lock_0', 'chosen.json'}
+    moved = {path.name for path in (tmp_path / 'run.replaced_1').iterdir()}
+    assert moved == {'result.json', 'trained.json', 'epoch_1.pth', 'chosen.json'}
+    assert read_json(tmp_path / 'run.replaced_1/chosen.json', Choice).options == {'x': 'b'}
+    assert [path.name for path in (tmp_path / 'run.replaced_2').iterdir()] == ['chosen.json']
+
+
+def test_a_search_whose_trials_all_failed_has_no_choice(tmp_path):
+    chosen = plant_trials(tmp_path, a=1.0, b=2.0)
     for trial in 'ab':
         write_json(tmp_path / trial / 'result.json', Result(labels={'knn': 'k'}, diverged='NaN'))
     with pytest.raises(UserError, match='all 2 trials'):
         take_best(tmp_path / 'other', chosen)
+
+
+def test_other_ranks_wait_for_the_choice_of_the_first(tmp_path, monkeypatch):
+    chosen, run = plant_trials(tmp_path, a=1.0, b=2.0), tmp_path / 'run'
+    monkeypatch.setattr(trials.time, 'sleep', lambda seconds: take_best(run, chosen))
+    assert trials.wait_for_choice(run, chosen) == {'x': 'b'}
+    plant_trials(tmp_path, a=3.0)
+    monkeypatch.setattr(trials.time, 'sleep', lambda seconds: None)
+    with pytest.raises(UserError) as error:
+        trials.wait_for_choice(run, chosen)
+    assert error.value.code == 'no-choice'
+
+
+def test_a_larger_budget_trains_a_changed_winner_again(searched, tmp_path, monkeypatch):
+    study, configs, *_ = searched
+    trained = []
+
+    def train(cfg, asked, folder, launcher):
+        trained.append(folder)
+        write_json(folder / 'trained.json', Trained(made=derived.origin(asked, folder)))
+
+    scores = {'0': 50.0, '1': 60.0, '2': 55.0, '3': 90.0}
+    monkeypatch.setattr(worker, 'train_row', train)
+    monkeypatch.setattr(worker, 'measure', lambda task, folder, *_: scores.get(folder.name, 70.0))
+    monkeypatch.setattr(
+        worker,
+        'result_of',
+        lambda cfg, folder, asked, got: Result(scores=got, labels={'knn': 'k'}, made=derived.origin(asked, folder)),
+    )
+    for budget in (2, 4):
+        larger = replace(study, search=replace(study.search, budget=budget))
+        runs = lay_out(larger, configs, (0,), ('knn',), tmp_path)
+        for run in runs:
+            if not run.done:
+                worker.run(run.folder)
+    winner = next(run for run in runs if run.part == 'compared' and run.row.name == 'one')
+    assert winner.done and trained.count(winner.folder) == 2
+    assert read_json(winner.folder / 'chosen.json', Choice).trial.endswith('/3')
+    assert (winner.folder.parent / 'seed_0.replaced_1' / 'result.json').is_file()
+
+
+OUT_OF_MEMORY = 'RuntimeError: CUDA out of memory. Tried to allocate {} GiB'
+
+
+def fail_trial(run: Run, words: str) -> str:
+    """End a trial as a worker does that failed with these last words."""
+    work = object.__new__(runs_module.Work)
+    work.run, work.log, work.begins = run, run.folder / 'log.txt', 0
+    work.log.write_text(f'Epoch(train) [1][3/9]\n{words}\n' if words else '')
+    return work.ended(1)
+
+
+def test_a_trial_that_failed_twice_alike_counts_as_the_worst(searched, tmp_path):
+    study, configs, scale, *_ = searched
+    planned = study, configs, (0,), ('knn',), tmp_path
+    first, second, *_ = trials_of_one = [
+        run for run in lay_out(*planned) if run.part == 'trial' and run.row.name == 'one'
+    ]
+    assert len(trials_of_one) == 2
+    fail_trial(second, OUT_OF_MEMORY.format(2.5))
+    fail_trial(second, 'OSError: the disk is full')
+    fail_trial(second, OUT_OF_MEMORY.format(2.5))
+    write_json(first.folder / 'result.json', Result(scores={'knn': 50.0}, labels={'knn': 'k-NN'}))
+    assert settle_failed_trials(lay_out(*planned)) == []  # the two last failures were of two kinds
+    fail_trial(second, OUT_OF_MEMORY.format(2.75))  # the numbers in it may change
+    runs = lay_out(*planned)
+    assert second.done and OUT_OF_MEMORY.format(2.75) in second.result.diverged
+    winner = next(run for run in runs if run.part == 'compared' and run.row.name == 'one')
+    assert winner.ready and take_best(winner.folder, winner.asked.chosen) == {}
+    tried = collect(study, configs, scale, runs, tmp_path)['search']['rows']['one']
+    assert [(trial['chosen'], trial['diverged'][:12]) for trial in tried] == [(True, ''), (False, 'failed twice')]
+
+
+def test_trials_that_all_fail_are_tried_again(searched, tmp_path):
+    study, configs, *_ = searched
+    planned = study, configs, (0,), ('knn',), tmp_path
+    for run in [run for run in lay_out(*planned) if run.part == 'trial'] * 2:
+        fail_trial(run, 'OSError: the disk is full')
+    assert not any(run.result for run in lay_out(*planned) if run.part == 'trial')
+
+
+def test_a_search_ends_in_the_start_that_fails_again(searched, tmp_path, monkeypatch):
+    study, configs, *_ = searched
+    reported = []
+    script = (
+        'import json, pathlib, sys\n'
+        'folder = pathlib.Path(sys.argv[1])\n'
+        'if "trials/one" in str(folder) and folder.name == "1":\n'
+        '    sys.exit("error: it does not fit")\n'
+        'folder.joinpath("result.json").write_text(json.dumps(dict(scores=dict(knn=1), labels=dict(knn="k"))))\n'
+    )
+    monkeypatch.setattr(runs_module, 'commands', lambda run, devices: [[sys.executable, '-c', script, str(run.folder)]])
+    for start in (1, 2):
+        planned = lay_out(study, configs, (0,), ('knn',), tmp_path)
+        runs_module.execute(planned, 4, 1, lambda run, what: reported.append((run.name, what)))
+        winner = next(run for run in planned if run.part == 'compared' and run.row.name == 'one')
+        assert (winner.result is not None) == (start == 2)
+    assert sum(name == 'one, search 0, trial 1' and what == 'running' for name, what in reported) == 2
+
+
+@pytest.mark.parametrize(
+    'key',
+    [
+        'train_cfg.max_epochs',
+        'train_cfg',
+        'total_batch_size',
+        'evaluation.test.split',
+        'evaluation.train.count',
+        'recipes.linear',
+        'randomness.seed',
+        'train_dataloader.batch_size',
+    ],
+)
+def test_what_the_budget_or_the_measure_fixes_is_not_searched(tmp_path, key):
+    dimension = dict(wrong=dict(key=key, values=[1, 2]))
+    for rows, dimensions in (((), dict(rate=RATE, **dimension)), (({}, dict(search=dimension)), dict(rate=RATE))):
+        with pytest.raises(UserError) as error:
+            study = read_study(written(tmp_path, *rows, search={**SEARCH, 'dimensions': dimensions}))
+            compare(study, resolved(study, 'demo'))
+        assert error.value.code == 'not-searchable' and key in str(error.value)
+
+
+def test_a_key_and_a_part_of_it_are_not_both_searched(tmp_path):
+    whole = dict(key='optim_wrapper.optimizer', values=[dict(type='SGD', lr=1), dict(type='SGD', lr=2)])
+    for dimensions in (dict(rate=RATE, all=whole), dict(all=whole, rate=RATE)):
+        with pytest.raises(UserError) as error:
+            read_study(written(tmp_path, search={**SEARCH, 'dimensions': dimensions}))
+        assert error.value.code == 'same-dimension'
+    near = dict(rate=RATE, other=dict(key='optim_wrapper.optimizer.lr_decay', values=[1, 2]))
+    read_study(written(tmp_path, search={**SEARCH, 'dimensions': near}))  # a longer name is not a part
+
+
+@pytest.mark.parametrize('budget', [math.inf, math.nan, 1e9])
+def test_a_budget_without_end_is_refused(tmp_path, budget):
+    with pytest.raises(UserError, match='budget'):
+        read_study(written(tmp_path, search={**SEARCH, 'budget': budget}))
+
+
+def test_seeds_that_a_search_would_ignore_are_refused(tmp_path):
+    with pytest.raises(UserError) as error:
+        read_study(written(tmp_path, seeds=[0, 1, 2], search=SEARCH))
+    assert error.value.code == 'seeds-and-search'
+    assert read_study(written(tmp_path, seeds=[0, 1], search=SEARCH)).seeds == (0, 1)  # the same two searches
+
+
+def test_no_trial_of_listed_values_repeats_another_one(tmp_path):
+    own = own_value(resolved(read_study(written(tmp_path)), 'demo')['one'], TEMPERATURE['key'])
+    listed = dict(temperature=dict(TEMPERATURE, values=[own, 0.123, 0.456, 0.456]))
+    study = read_study(written(tmp_path, search={**SEARCH, 'budget': 9, 'dimensions': listed}))
+    configs = resolved(study, 'demo')
+    for number in range(8):
+        options = trial_options(study.search, study.rows[0], configs['one'], number, 9)
+        values = [trial.get(TEMPERATURE['key'], own) for trial in options]
+        assert values[0] == own and sorted(values[1:]) == [0.123, 0.456]
+    assert trial_counts(study, configs) == dict(one=3, two=3)
+    assert len([run for run in plan_runs(study, configs, (0,), ('knn',), tmp_path) if run.part == 'trial']) == 6
+    crossed = dict(SEARCH, budget=5, dimensions=dict(rate=RATE, **listed))
+    study = read_study(written(tmp_path, search=crossed))
+    options = trial_options(study.search, study.rows[0], configs['one'], 0, 5)
+    assert len(options) == 5 and all(
+        RATE['key'] in trial for trial in options[1:]
+    )  # with another rate its own may return
+
+
+def test_until_decided_counts_every_run_of_a_search(searched, tmp_path):
+    study, configs, *_ = searched
+    each = runs_of_each(study, configs)
+    planned = plan_runs(study, configs, (0,), ('knn',), tmp_path)
+    assert each == {name: sum(run.row.name == name for run in planned) for name in ('one', 'two')} == dict(one=4, two=4)
+    assert begin(tmp_path / 'a', study, (0, 1), 35, sum(each.values())).most == 4  # 32 runs
+    with pytest.raises(UserError, match='--most 16 or more'):
+        begin(tmp_path / 'b', study, (0, 1), 12, sum(each.values()))
+    assert runs_of_each(replace(study, search=None), configs) == dict(one=1, two=1)
+
+
+def leaking(folder: Path, **changes) -> tuple:
+    """A study at a small scale whose evaluation data are changed."""
+    scale = toy_scale(64, epochs=0.005, tasks=['knn'])
+    data = scale['replace']['evaluation']
+    data |= {part: value(data) if callable(value) else value for part, value in changes.items()}
+    (folder / 'toy.yaml').write_text(yaml.safe_dump(scale))
+    return read_scale(str(folder / 'toy.yaml'))
+
+
+@pytest.mark.parametrize(
+    'changes, code',
+    [
+        (dict(val=lambda data: data['test']), 'val-is-test'),
+        (dict(val=lambda data: data['train']), 'val-is-train'),
+        (dict(train=lambda data: data['test']), 'train-is-test'),
+        (dict(val=lambda data: dict(type='Part', dataset=data['test'], held=False)), 'val-is-test'),
+        (dict(held_out=0), 'bad-held-out'),
+        (dict(held_out=2), 'bad-held-out'),
+    ],
+)
+def test_a_search_on_test_images_is_refused_before_it_runs(tmp_path, changes, code):
+    scale = leaking(tmp_path, **changes)
+    tune = dict(trials=2, dimensions=dict(rate=RATE))
+    for asked, task in ((dict(search=SEARCH), 'knn'), (dict(tune=dict(finetune=tune)), 'finetune')):
+        with pytest.raises(UserError) as error:
+            at_scale(read_study(written(tmp_path, **asked)), scale, [task])
+        assert error.value.code == code
+    at_scale(read_study(written(tmp_path)), scale, ['knn'])  # which chooses nothing
+
+
+def test_a_sweep_on_test_images_is_refused_before_it_runs(tmp_path):
+    scale = leaking(tmp_path, val=lambda data: data['test'], sweep=True)
+    for task in ('linear', 'linear#1', 'logreg'):
+        with pytest.raises(UserError) as error:
+            at_scale(read_study(written(tmp_path)), scale, [task])
+        assert error.value.code == 'val-is-test'
+    at_scale(read_study(written(tmp_path)), scale, ['knn', 'svm'])  # which choose nothing by them
+
+
+def test_a_trial_compares_its_images_with_the_tests(tmp_path, monkeypatch):
+    scale = leaking(tmp_path, val=lambda data: dict(data['test'], count=12))  # the first of the test images
+    study, configs, _ = at_scale(read_study(written(tmp_path, search={**SEARCH, 'budget': 2})), scale, ['knn'])
+    run = next(run for run in lay_out(study, configs, (0,), ('knn',), tmp_path) if run.part == 'trial')
+    monkeypatch.setattr(worker, 'train_row', lambda *_: pytest.fail('it was trained'))
+    with pytest.raises(UserError) as error:
+        worker.run(run.folder)
+    assert error.value.code == 'val-in-test'
 
 
 def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path):

@@ -35,7 +35,9 @@ def written(folder: Path, *changes: dict, **others) -> Path:
     """A study of two rows, each changed as said, and with other keys."""
     rows = [{**row, **change} for row, change in zip_longest(ROWS, changes, fillvalue={})]
     path = folder / 'two.yaml'
-    study = {'title': 'Two rows', 'seeds': [0, 1], **({} if 'cross' in others else {'rows': rows}), **others}
+    usual = {} if 'cross' in others else dict(rows=rows)
+    usual |= {} if 'search' in others else dict(seeds=[0, 1])  # a search has `searches`
+    study = {'title': 'Two rows', **usual, **others}
     path.write_text(yaml.safe_dump(study, sort_keys=False))
     return path
 

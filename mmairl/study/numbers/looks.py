@@ -47,17 +47,23 @@ class Plan(Declared):
         return f'seeds are added until all is decided; looks at {looks} seeds a row, which together keep the 5 %'
 
 
-def begin(out: Path, study: Study, seeds: Sequence[int], budget: int | None) -> Plan:
-    """The plan of a budget of runs; one that was begun is gone on with, and never changed."""
+def begin(out: Path, study: Study, seeds: Sequence[int], budget: int | None, runs_a_seed: int | None = None) -> Plan:
+    """Return the plan of a budget of runs; a plan that was begun is never changed.
+
+    Args:
+        runs_a_seed: The runs of all rows that one more seed, or search, takes. Default: one of each row.
+    """
     if study.design:
         raise UserError(
             '--until-decided is for rows one on another; of a crossed study --power says how many runs its effects want'
         )
     path, rows = out / 'sequential.json', sum(not row.untrained for row in study.rows)
-    plan = Plan(len(seeds), budget // rows if budget else max(USUAL, len(seeds)))
+    each = runs_a_seed or rows
+    plan = Plan(len(seeds), budget // each if budget else max(USUAL, len(seeds)))
     if not 2 <= plan.first <= plan.most:
         raise UserError(
-            f'{rows} rows from {plan.first} seeds want --most {rows * max(2, plan.first)} or more, and 2 seeds to begin with'
+            f'{rows} rows from {plan.first} seeds want --most {each * max(2, plan.first)} or more, and 2 seeds to begin with',
+            code='budget-too-small',
         )
     if path.is_file():
         begun = read(out)

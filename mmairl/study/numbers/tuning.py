@@ -1,4 +1,4 @@
-"""The worth of tuning: how good the best of n trials is, which row is ahead at which budget, and how much a user may miss.
+"""The worth of tuning: how good the best of n trials is, and how much a user may miss.
 
 A search is the unit: it is repeated with other points and other seeds, so that the spread over searches holds the luck of both.
 Scores are those of the criterion, by which trials were chosen, so the best looks better than it is; `worth` therefore chooses
@@ -71,22 +71,6 @@ def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:
         return [dict(estimate=float(value)) for value in scores[0]]
     error = scores.std(0, ddof=1) / np.sqrt(len(scores))
     return [interval(float(m), float(e), len(scores) - 1) for m, e in zip(scores.mean(0), error)]
-
-
-def ahead_from(one: Sequence[np.ndarray], two: Sequence[np.ndarray], level: float) -> int | None:
-    """Return the number of trials from which row `one` is ahead of row `two` by all larger numbers too, or None.
-
-    The searches are blocks; each number of trials is tested at `level`.
-    """
-    length = min(map(len, [*one, *two]))
-    if min(len(one), len(two)) < 2:
-        return None
-    one, two = (np.array([search[:length] for search in searches]).T for searches in (one, two))
-    estimate, error, freedom = paired(one, two)
-    low = [interval(*map(float, numbers), level)['low'] for numbers in zip(estimate, error, freedom)]
-    behind = [place for place, end in enumerate(low) if end is None or end <= 0]
-    first = behind[-1] + 1 if behind else 0
-    return None if first == length else first + 1
 
 
 def forgiving(scores: Sequence[float], within: float) -> float:
