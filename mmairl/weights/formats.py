@@ -47,6 +47,8 @@ class Format:
         return any(key.startswith(begins) for key in keys)
 
 
+# Names of a teacher, which is never read in place of a student.
+TEACHER = re.compile(r'teacher|momentum|target|ema|key|_k\.', re.IGNORECASE)
 # Detectors of the C4 kind hold a backbone's last stage in their heads, detectron2's and mmdet's.
 LAST_STAGES = (('roi_heads.res5.', 'res5.'), ('roi_head.shared_head.', ''))
 # The most particular first: a format's names may hold another's.
@@ -428,9 +430,9 @@ def require_complete(weights: Mapping[str, Tensor], network: Mapping, path: str)
     )
 
 
-def first_few(keys: Collection[str], most: int = 3) -> str:
-    shown = ', '.join(list(keys)[:most])
-    return f'{shown} and {len(keys) - most} more' if len(keys) > most else shown
+def first_few(names: Collection[str], most: int = 3, separator: str = ', ') -> str:
+    shown = separator.join(list(names)[:most])
+    return f'{shown} (and {len(names) - most} more)' if len(names) > most else shown
 
 
 def usual_heads(places: Tensor, tokens: int, path: str) -> int:
@@ -458,7 +460,7 @@ def dinov3_of(weights: Mapping[str, Tensor], heads: int | None = None, path: str
         num_layers=numbers(weights, 'vit.blocks.'),
         num_heads=heads or max(1, width // (128 if width == 4096 else 64)),
         feedforward_channels=sizes(weights, 'vit.blocks.0.mlp.fc2.weight', 2, path)[1],
-        registers=sizes(weights, 'vit.reg_token', 3, path)[1] if 'vit.reg_token' in weights else 0,
+        registers=sizes(weights, 'vit.reg_token', 3, path)[1],
         patch_size=patch,
         **in_channels(channels),
         qkv_bias='vit.blocks.0.attn.q_bias' in weights,

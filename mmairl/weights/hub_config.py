@@ -105,6 +105,20 @@ class HubConfig:
                 code='other-network',
             )
         table.require({key: value for key, value in self.config.items() if key != family}, self.path / CONFIG)
+        self._require_registers(network.get('registers', 0))
+
+    def _require_registers(self, registers: int) -> None:
+        """Raise if another number of registers is stated: without them, a file's tensors are those of another ViT."""
+        if self.timm:
+            named = re.search(r'_reg(\d+)', self.config['architecture'])
+            stated = int(named[1]) if named else self.model_args.get('reg_tokens', registers)
+        else:
+            stated = self.config.get('num_register_tokens', registers)
+        if stated != registers:
+            raise UserError(
+                f'{self.path / CONFIG}: the network has {stated} registers, the file {registers}; give a whole file',
+                code='other-network',
+            )
 
 
 @dataclass(frozen=True)

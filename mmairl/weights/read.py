@@ -21,6 +21,7 @@ from mmairl.weights.formats import (
     IGNORED,
     LAST_STAGES,
     NESTED,
+    TEACHER,
     WRAPPED,
     WRAPPERS,
     Format,
@@ -116,6 +117,13 @@ class Backbone:
             UserError: If it is no known network, or `config.json` next to the file describes another one.
         """
         found = backbone_of(self.weights, self.path, self.heads, self.norm_eps)
+        width, heads = (found.get('arch', found).get(name) for name in ('embed_dims', 'num_heads'))
+        if width and width % heads:
+            raise UserError(
+                f"{self.path}: {heads} attention heads do not divide the width ('{width}'); correct the number in config.json, "
+                'or give a config with its backbone',
+                code='other-network',
+            )
         require_complete(self.weights, found, self.path)
         self.hub.require_network(found)
         if found['type'].endswith('_CIFAR'):
@@ -223,29 +231,34 @@ class Search:
         """Read the backbone below the prefix of a known format, or below the only prefix that has a whole network."""
         form = recognise(self.tensors)
         prefix = form and (form.student if self.part == 'student' else form.teacher)
-        if prefix is not None and not any(key.startswith(prefix) for key in self.tensors):
-            prefix = None
+        if form and (prefix is None or not any(key.startswith(prefix) for key in self.tensors)):
+            raise self.absent(form)
         error = self.absent(form)
-        if form and prefix is not None:
+        if form:
             try:
                 return self.whole(prefix, form.name)
             except UserError as failed:
                 error = failed
-        elif form:
-            raise error
-        found = dict(self.whole_networks())
-        if len(found) > 1:
-            raise UserError(
-                f'{self.path}: backbones are below {", ".join(map(repr, found))}; give the prefix of one (--prefix)',
-                code='several-backbones',
-            )
-        if found and self.part == 'student':
-            (prefix, read), *_ = found.items()
-            if prefix:
-                print_log(printable(f"{self.path}: the backbone is read below the prefix '{prefix}'"), logger='current')
-            return read
-        if form and prefix is not None and form.pure and error.code in ('unknown-network', 'other-network'):
+        # Where a format is known, another network of the file is never taken in place of its student or teacher.
+        if self.part == 'student' and prefix != '':
+            within = prefix or ''
+            found = {place: read for place, read in self.whole_networks() if place.startswith(within)}
+            if len(found) > 1:
+                raise UserError(
+                    f'{self.path}: backbones are below {", ".join(map(repr, found))}; give the prefix of one (--prefix)',
+                    code='several-backbones',
+                )
+            if found:
+                (place, read), *_ = found.items()
+                if place not in SOURCES:
+                    print_log(
+                        printable(f"{self.path}: the backbone is read below the prefix '{place}'"), logger='current'
+                    )
+                return read
+        if form and form.pure and error.code in ('unknown-network', 'other-network') and not self.network:
             return self.as_stored(prefix, form.name)  # of a kind that a config must tell
+        if form is None and (places := self.prefixes()):
+            return self.whole(places[0], '')  # raises what is wrong with it
         raise error
 
     def absent(self, form: Format | None) -> UserError:
@@ -282,11 +295,12 @@ class Search:
         """Yield each prefix with a whole network below it, unless a shorter prefix has it."""
         seen: list[str] = []
         for prefix in self.prefixes():
-            if any(prefix.startswith(shorter) for shorter in seen):
+            if TEACHER.search(prefix) or any(prefix.startswith(shorter) for shorter in seen):
                 continue
             with suppress(UserError):
-                yield prefix, self.whole(prefix, SOURCES.get(prefix, f"prefix '{prefix}'"))
+                read = self.whole(prefix, SOURCES.get(prefix, f"prefix '{prefix}'"))
                 seen.append(prefix)
+                yield prefix, read
 
     def prefixes(self) -> list[str]:
         """Return the prefixes below which a known network may be, and, if one is to be filled, it, the shortest first."""
@@ -347,10 +361,10 @@ class Search:
                 return weights, {keys[name]: ours for name, ours in renamed.items()}, source
             faults.append((len(missing) + len(unknown), missing, unknown))
         _, missing, unknown = min(faults, key=lambda fault: fault[0])
-        parts = [f'{what} {first_few(names)}' for what, names in (('lacks', missing), ('has also', unknown)) if names]
+        parts = [*(f'it lacks {name}' for name in missing), *(f'it has {name} beyond the config' for name in unknown)]
         raise UserError(
-            f'{self.path}: the tensors below {prefix!r} do not fill the network of the config: the file {" and ".join(parts)}; '
-            'give the config it was trained with, or another prefix (--prefix)',
+            f'checkpoint {self.path} holds another architecture: {first_few(parts, separator="; ")}; give the config it was '
+            'trained with, or the prefix of another network in the file (--prefix)',
             code='other-network' if unknown else 'incomplete-network',
         )
 
