@@ -5,14 +5,19 @@ compared with torch before it is kept.
 """
 
 import argparse
+from dataclasses import replace
+
+from mmengine.config import Config
 
 from mmairl.configs import load_config
-from mmairl.errors import one_sentence_errors
+from mmairl.errors import UserError, one_sentence_errors
+from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.files import output
 from mmairl.flags import positive
 from mmairl.report.card import write_card
 from mmairl.report.table import print_table
-from mmairl.weights.read import Backbone, read_backbone
+from mmairl.weights.hub_config import statistics
+from mmairl.weights.read import Backbone, read_backbone, warn_of_assumed_statistics
 from mmairl.weights.write import WRITERS, write_backbone
 
 WITH_CARD = ('timm', 'safetensors')
@@ -24,8 +29,15 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('dst')
     parser.add_argument('--to', choices=[*WRITERS, 'onnx'], default='mmairl')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
-    parser.add_argument('--size', type=positive, default=224, help="--to onnx: the images' side in pixels")
-    parser.add_argument('--config', help='--to onnx: a config with the backbone, where that is no ResNet')
+    parser.add_argument('--prefix', help='read the backbone below this beginning of the keys; found by default')
+    parser.add_argument(
+        '--size', type=positive, default=224, help='--to onnx: side of the images in pixels (default: 224)'
+    )
+    parser.add_argument(
+        '--mean', type=float, nargs='+', help='mean of each channel, from 0 to 1; by default what is stated'
+    )
+    parser.add_argument('--std', type=float, nargs='+', help='standard deviation of each channel, like --mean')
+    parser.add_argument('--config', help='take the network from this config; needed if it is no ResNet or ViT')
     return parser.parse_args()
 
 
@@ -37,8 +49,8 @@ def summary(backbone: Backbone) -> list[tuple[str, list[str]]]:
     example = next(iter(changed.items()), None)
     rows.append(('renamed', [f'{len(changed)}' + (f', as {example[0]} → {example[1]}' if example else '')]))
     rows.append(('left behind', [f'{len(backbone.dropped)}' + _groups(backbone.dropped)]))
-    counters = len(backbone.weights) - len(backbone.renamed)
-    if counters > 0:  # registers have joined the class token
+    counters = len(backbone.weights.keys() - set(backbone.renamed.values()))
+    if counters > 0:
         rows.append(('added', [f'{counters} batch counters of 0, which this format does not store']))
     return rows
 
@@ -57,12 +69,13 @@ def _groups(keys: list[str]) -> str:
 def main() -> None:
     args = parse_args()
     output(args.dst, args.src, args.config)
-    backbone = read_backbone(args.src, args.part)
+    cfg = load_config(args.config) if args.config else None
+    backbone = source(args, cfg)
     print_table(('tensors',), summary(backbone), str(backbone))
     if args.to == 'onnx':
-        from mmairl.weights.to_onnx import write_onnx  # and with it the networks of mmpretrain, which take seconds
+        from mmairl.weights.to_onnx import write_onnx
 
-        off = write_onnx(backbone, args.dst, args.size, load_config(args.config) if args.config else None)
+        off = write_onnx(backbone, args.dst, args.size, cfg)
         print(
             f'{args.dst} turns `images`, normalised as its metadata says, into `features`, {off:.1e} of the largest from torch'
         )
@@ -71,6 +84,21 @@ def main() -> None:
     if args.to in WITH_CARD:
         print(f'the model card, in which the licence is yours to fill in, is {write_card(backbone, args.dst, args.to)}')
     print(f'{args.dst} holds {len(backbone.weights)} tensors in the format {args.to}')
+
+
+def source(args: argparse.Namespace, cfg: Config | None) -> Backbone:
+    """Return the whole backbone of the source, with the statistics of the flags, the file or the config."""
+    backbone = read_backbone(args.src, args.part, args.prefix, tensors_of_config(cfg) if cfg else None)
+    if cfg is None:
+        _ = backbone.network  # raises unless every tensor is there
+    if bool(args.mean) != bool(args.std):
+        raise UserError('--mean and --std describe the same images; give both', code='half-statistics')
+    if args.mean:
+        given = {name: statistics(getattr(args, name), f'--{name}', args.src) for name in ('mean', 'std')}
+        return replace(backbone, origin={**backbone.origin, **given}, settings={})
+    if not backbone.input.origin and args.to in (*WITH_CARD, 'onnx') and cfg is None:
+        warn_of_assumed_statistics(backbone, '--mean and --std')
+    return backbone
 
 
 if __name__ == '__main__':

@@ -43,6 +43,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('checkpoint', nargs='?', help='the checkpoint to measure; or give --init')
     parser.add_argument('--init', choices=BASELINES, help='measure a baseline in place of a checkpoint')
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
+    parser.add_argument('--prefix', help='read the backbone below this beginning of the keys; found by default')
     parser.add_argument(
         '--k',
         dest='ks',
@@ -107,7 +108,7 @@ def main() -> None:
     args.work_dir = args.work_dir or (out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run'))
     settings = settings_for(**vars(args))
     check_parts(cfg, ('model', 'evaluation'))
-    result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings)
+    result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings, prefix=args.prefix)
     if is_main_process():
         write(args, result, out)
     stop_processes()

@@ -35,6 +35,8 @@ def parse_args() -> argparse.Namespace:
     norms.add_argument('--constant', type=above_zero, help="no anchor: multiply by this; the paper's is 0.1")
     parser.add_argument('--part', choices=['student', 'teacher'], default='student')
     parser.add_argument('--anchor-part', choices=['student', 'teacher'], default='student')
+    parser.add_argument('--prefix', help='read the backbone below this beginning of the keys; found by default')
+    parser.add_argument('--anchor-prefix', help='the same for the anchor')
     parser.add_argument('--per', choices=PER, default='tensor', help='match norms per weight tensor or output channel')
     parser.add_argument(
         '--statistics',
@@ -60,10 +62,10 @@ def main() -> None:
     if not args.out or not (args.anchor or args.constant):
         raise UserError('give a checkpoint to write, and --anchor or --constant; --advise alone writes nothing')
     output(args.out, args.lars, args.anchor)
-    source = read_backbone(args.lars, args.part)
+    source = read_backbone(args.lars, args.part, args.prefix)
     if 'normrescale' in source.origin and args.constant:
         raise UserError(f'{args.lars} was rescaled before ({source.origin["normrescale"]}); scale the original instead')
-    anchor = read_backbone(args.anchor, args.anchor_part) if args.constant is None else None
+    anchor = read_backbone(args.anchor, args.anchor_part, args.anchor_prefix) if args.constant is None else None
     names = anchor.weights if anchor else None
     weights, rows = normrescale(source.weights, names, args.constant, args.per, args.statistics, args.exact)
     if all(row.why for row in rows):
@@ -83,7 +85,7 @@ def main() -> None:
 
 def advise(args: argparse.Namespace) -> None:
     """Print the norms, whether the network is long, the rate that they predict, and what to do."""
-    weights = read_backbone(args.lars, args.part).weights
+    weights = read_backbone(args.lars, args.part, args.prefix).weights
     if (grown := typical_growth(weights)) is None:
         raise UserError(f'{args.lars} has no 3x3 convolutions, whose norms the advice is by; search the rate')
     rows = [(tensor.name, [f'{tensor.norm:.4f}', f'{tensor.growth:.2f}']) for tensor in weight_norms(weights, kernel=3)]
@@ -91,7 +93,7 @@ def advise(args: argparse.Namespace) -> None:
     long = looks_lars_trained(weights)
     print(f'the typical one is {grown:.2f} times as long as at its start: the network is {"" if long else "not "}long')
     if args.anchor:
-        times = predicted_times(weights, read_backbone(args.anchor, args.anchor_part).weights)
+        times = predicted_times(weights, read_backbone(args.anchor, args.anchor_part, args.anchor_prefix).weights)
         if 'gains' in times:
             rate = args.rate * times['gains']
             print(
@@ -116,7 +118,7 @@ def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str
     how = f'{anchor}, per {args.per}, statistics {args.statistics}' + ', exact' * args.exact
     record = {**source.record, 'normrescale': how}
     state = {f'backbone.{key}': value for key, value in weights.items()}
-    loaded = load_checkpoint(args.lars)
+    loaded = load_checkpoint(source.path)
     if source.source.startswith('mmairl') and args.part == 'student' and 'state_dict' in loaded:
         loaded['state_dict'] = type(loaded['state_dict'])({**loaded['state_dict'], **state})
         loaded['meta'] = {**loaded.get('meta', {}), ORIGIN: record}

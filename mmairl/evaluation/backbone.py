@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import torch
 from mmengine import Config
 from mmengine.logging import MMLogger, print_log
@@ -16,25 +17,31 @@ from mmairl.models.batchnorm import measure_statistics, norms_of  # which regist
 from mmairl.registry import MODELS
 from mmairl.weights.init import fitted
 from mmairl.weights.load import require_same_keys
-from mmairl.weights.read import Backbone, read_backbone
+from mmairl.weights.read import Backbone, read_backbone, warn
 
 # A hidden factor: what `load_backbone` and `pooled` do unless they are told otherwise.
 FEATURES = "the student's, pooled after the backbone"
 
 
 def load_backbone(
-    cfg: Config, checkpoint: str | Path | Backbone | None = None, part: str = 'student', seed: int = 0
+    cfg: Config,
+    checkpoint: str | Path | Backbone | None = None,
+    part: str = 'student',
+    seed: int = 0,
+    prefix: str | None = None,
 ) -> nn.Module:
-    """The config's backbone, frozen and in eval mode, with a checkpoint's weights or (None) a seeded random start.
+    """Return the config's backbone, frozen and in eval mode, with a checkpoint's weights or a seeded random start.
 
-    A checkpoint is a path, or a `Backbone` that has been read before.
+    Args:
+        cfg: The config that has the network as `model.backbone`.
+        checkpoint: A path, or a `Backbone` that has been read before. None is a random start.
+        part: 'student' or 'teacher'.
+        seed: Seed of the random start.
+        prefix: The beginning of the backbone's keys in the checkpoint. None finds it.
     """
-    description = cfg.model.backbone.copy()
-    # A pre-trained start in the config belongs to training; here it would hide what the checkpoint lacks.
-    description.pop('init_cfg', None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        backbone = MODELS.build(description)
+        backbone = build_backbone(cfg)
         if checkpoint is None:
             origin = f'random initialisation, seed {seed}'
             logger = MMLogger.get_current_instance()
@@ -45,7 +52,9 @@ def load_backbone(
             finally:
                 logger.setLevel(level)
     if checkpoint is not None:
-        source = checkpoint if isinstance(checkpoint, Backbone) else read_backbone(checkpoint, part)
+        read = isinstance(checkpoint, Backbone)
+        source = checkpoint if read else read_backbone(checkpoint, part, prefix, backbone.state_dict())
+        warn_of_other_statistics(cfg, source)
         weights = fitted(source.weights, backbone.state_dict(), source.path)
         require_same_keys(weights, backbone.state_dict(), source.path)
         backbone.load_state_dict(weights)
@@ -54,6 +63,34 @@ def load_backbone(
     backbone.requires_grad_(False)
     backbone.eval()
     return backbone
+
+
+def build_backbone(cfg: Config) -> nn.Module:
+    """Build the config's backbone, without a pre-trained start, which would hide what a checkpoint lacks."""
+    description = cfg.model.backbone.copy()
+    description.pop('init_cfg', None)
+    return MODELS.build(description)
+
+
+def tensors_of_config(cfg: Config) -> dict[str, Tensor]:
+    """Return the tensors that a checkpoint must fill for the config's backbone."""
+    with torch.random.fork_rng(devices=[]):
+        return build_backbone(cfg).state_dict()
+
+
+def warn_of_other_statistics(cfg: Config, source: Backbone) -> None:
+    """Warn if the checkpoint states another mean or standard deviation than the config normalizes images with."""
+    stated, normal = source.input, cfg.model.get('data_preprocessor')
+    if not stated.origin or normal is None or stated.channels is not None:
+        return
+    for name in ('mean', 'std'):
+        used, known = normal.get(name), getattr(stated, name)
+        if used is None or len(used) != len(known) or np.allclose(used, known, atol=1e-3):
+            continue
+        warn(
+            f'{source.path}: {stated.origin} states the {name} {list(known)} and the config normalizes images with '
+            f'{list(used)}; set model.data_preprocessor.{name} if that is not intended'
+        )
 
 
 def refresh_statistics(backbone: nn.Module, batches: Iterable[Tensor]) -> None:

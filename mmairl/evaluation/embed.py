@@ -1,8 +1,9 @@
 """The features of any images by any checkpoint, in a line of Python."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +22,11 @@ from mmairl.data.stored import channels_first
 from mmairl.data.views import ViewDataset, Views
 from mmairl.engine.launch import register
 from mmairl.errors import UserError, cleared_frames, printable
-from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.backbone import load_backbone, tensors_of_config
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
 from mmairl.files import output, replacing
-from mmairl.weights.read import Backbone, input_of, read_backbone
+from mmairl.weights.read import Backbone, read_backbone, warn_of_assumed_statistics
 
 One = str | Path | Image.Image | np.ndarray | Tensor
 Images = One | Sequence[One]
@@ -37,7 +38,10 @@ def embed(
     images: Images,
     *,
     part: str = 'student',
+    prefix: str | None = None,
     size: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
     config: str | Path | None = None,
     batch: int = 64,
     workers: int = 0,
@@ -52,7 +56,12 @@ def embed(
         images: a folder, an archive of tools/pack.py, a list of these, a file, an image or a list of them: of Pillow's, arrays
             H x W or H x W x C, or tensors C x H x W, of uint8 unless the network was trained on images as they are stored.
         part: 'student' or 'teacher'.
-        size: the side of the central crop; by default that of the training's crops, where the checkpoint says it, or 224.
+        prefix: the beginning of the backbone's keys, for a file of which mmairl does not find it.
+        size: the side of the central crop; by default that of the training's crops, if the checkpoint or a file next to it
+            (`config.json`, `preprocessor_config.json`) states it, or 224.
+        mean: mean of each channel, of values from 0 to 1; by default that of the training, stated like the size, or
+            ImageNet's, with a warning.
+        std: standard deviation of each channel, like the mean.
         config: the config of a network of another kind, or of a ViT with other heads than a warning says.
         batch: images at a time.
         workers: processes that load images.
@@ -69,7 +78,8 @@ def embed(
     >>> cells.shape, places[0]  # doctest: +SKIP
     ((5000, 196, 384), array([0.036, 0.036]))
     """
-    cfg, backbone, normal, views, channels = network_of(checkpoint, part, size, config)
+    stated = dict(mean=mean, std=std, size=size)
+    cfg, backbone, normal, views, channels = network_of(checkpoint, part, prefix, config, stated)
     dataset = dataset_of(images, views, channels)
     how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
     names = [dataset.name(index) for index in range(len(dataset))]
@@ -117,21 +127,33 @@ def write_patches(
 
 
 def network_of(
-    checkpoint: str | Path, part: str, size: int | None, config: str | Path | None
+    checkpoint: str | Path,
+    part: str,
+    prefix: str | None,
+    config: str | Path | None,
+    given: Mapping[str, Any],
 ) -> tuple[Config, Backbone, dict, Views, int | None]:
-    """A config that has the network, its weights, and of its images the statistics, the one view and the `channels`."""
+    """Return a config with the network, its weights, and the statistics, the view and the channels of its images.
+
+    `given` has the mean, the std and the size that the user gave, or None for each.
+    """
     register()
-    backbone = read_backbone(checkpoint, part)
-    trained = input_of(backbone.settings)
-    normal, channels = dict(mean=trained.mean, std=trained.std), trained.channels
-    if config is None:
-        cfg = Config(dict(model=dict(backbone=backbone.network)))
-        channels = channels or cfg.model.backbone.get('in_channels')
+    cfg = load_config(config) if config else None
+    backbone = read_backbone(checkpoint, part, prefix, tensors_of_config(cfg) if cfg else None)
+    expected = backbone.input
+    normal = {name: given[name] or getattr(expected, name) for name in ('mean', 'std')}
+    if cfg is not None:
+        normal = {name: given[name] or cfg.model.data_preprocessor[name] for name in normal}
+        channels = expected.channels
     else:
-        cfg = load_config(config)
-        normal = {key: cfg.model.data_preprocessor[key] for key in normal}
-    size = size or trained.size
+        cfg = Config(dict(model=dict(backbone=backbone.network)))
+        channels = expected.channels or cfg.model.backbone.get('in_channels')
+        if not expected.origin and not (given['mean'] and given['std']):
+            warn_of_assumed_statistics(backbone, 'mean= and std=')
+    size = given['size'] or expected.size
     view = [dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]
+    if expected.interpolation != 'bilinear':
+        view[0]['interpolation'] = expected.interpolation
     return cfg, backbone, normal, [view], channels
 
 

@@ -13,6 +13,7 @@ from mmengine import Config
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
 from mmairl.evaluation import by_training, on_features
+from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.by_training import TrainingSettings
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import NAME, data_identity, identity_of
@@ -60,8 +61,11 @@ def evaluate(
     part: str = 'student',
     settings: Settings | None = None,
     asked: Mapping[str, Any] | None = None,
+    prefix: str | None = None,
 ) -> Result:
     """Measure one subject by one protocol; `asked` is added to what the result depends on.
+
+    `prefix` is the beginning of the backbone's keys in a checkpoint, which is found if it is None.
 
     >>> evaluate(cfg, 'knn', 'work_dirs/demo/epoch_10.pth').scores  # doctest: +SKIP
     {'k-NN, k = 20': 71.3, 'k-NN, k = 200': 69.8}
@@ -70,7 +74,7 @@ def evaluate(
         raise UserError(f"there is no protocol '{protocol}'; say one of {', '.join(known)}")
     settings, began = settings or settings_for(protocol), time.perf_counter()
     start_processes(settings.launcher)
-    read = str(subject) if subject in BASELINES else read_backbone(subject, part)
+    read = str(subject) if subject in BASELINES else read_backbone(subject, part, prefix, tensors_of_config(cfg))
     sets = evaluation_sets(cfg, protocol)
     if protocol == CHOOSE_BY_VAL and 'val' in sets:
         on_main_process(lambda: require_no_test_images(cfg.evaluation, sets['val'][1], sets['test'][1]))

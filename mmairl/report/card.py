@@ -8,7 +8,7 @@ from mmairl.files import read_text, write_text
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.page import fill
 from mmairl.weights.load import is_released
-from mmairl.weights.read import Backbone, input_of
+from mmairl.weights.read import Backbone
 
 # The settings that a checkpoint of ours keeps, by how they begin, that say what its network has learnt from and how.
 DATA = ('train_dataloader.dataset.',)
@@ -34,7 +34,7 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
         network = backbone.network
     except UserError:  # of another kind
         network = {}
-    trained = input_of(backbone.settings)
+    trained = backbone.input
     own = weights_identity(backbone.weights)
     records = [] if is_released(backbone.path) else records_in(Path(backbone.path).parent)
     measured = [record for record in records if not difference(dict(weights=record.weights), dict(weights=own))]

@@ -4,17 +4,22 @@ Where student and teacher are, and how the tensors are named, is a project's for
 ResNets and mmpretrain's for ViTs.
 """
 
+import json
 import logging
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import torch
 from mmengine.logging import print_log
+from mmengine.registry import init_default_scope
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from mmairl.errors import UserError, printable
+from mmairl.errors import UserError, building, printable
 
 # What a checkpoint wraps its weights in, from the outside in.
 ENVELOPES = ('state_dict', 'model', 'classy_state_dict', 'base_model', 'model_state', 'network')
@@ -42,6 +47,10 @@ class Format:
         return any(key.startswith(begins) for key in keys)
 
 
+# Names of a teacher, which is never read in place of a student.
+TEACHER = re.compile(r'teacher|momentum|target|ema|key|_k\.', re.IGNORECASE)
+# Detectors of the C4 kind hold a backbone's last stage in their heads, detectron2's and mmdet's.
+LAST_STAGES = (('roi_heads.res5.', 'res5.'), ('roi_head.shared_head.', ''))
 # The most particular first: a format's names may hold another's.
 FORMATS = (
     Format('mmselfsup (MoCo)', 'encoder_q.0.', 'encoder_k.0.'),
@@ -66,6 +75,7 @@ FORMATS = (
     Format('VISSL', 'trunk.base_model._feature_blocks.'),
     Format('VISSL', '_feature_blocks.'),
     Format('SimSiam', 'encoder.'),
+    Format('student and teacher', 'student.', 'teacher.'),
     Format('plain (torchvision, timm, Hugging Face, detectron2)', ''),
 )
 
@@ -165,11 +175,97 @@ HUGGING_FACE_DINOV3: Names = (
     ('.mlp.fc1_g.', '.mlp.gate_proj.'),
     ('.mlp.fc2.', '.mlp.down_proj.'),
 )
-# The first name of every tensor of a ResNet or ViT, in any layout; what begins otherwise is a head.
-BACKBONE = re.compile(
-    r'(conv1|bn1|layer[1-4]|stem|res[2-5]|vit|cls_token|pos_embed|reg_token|register_tokens|patch_embed|blocks|norm|layers|ln1|pre_norm|'
-    r'class_token|conv_proj|encoder\.(?:pos_embedding|ln|layers\.encoder_layer_\d+))(\.|$)'
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to name the tensors of a backbone.
+
+    Args:
+        name: The name in messages.
+        marks: Keys that every file of this layout has. The first also finds its prefix.
+        tables: Renames from our names to the file's, the last step first.
+        without: A key that no file of this layout has.
+    """
+
+    name: str
+    marks: tuple[str, ...]
+    tables: tuple[Names, ...] = ()
+    without: str = ''
+
+    def fits(self, keys: Collection[str], prefix: str = '') -> bool:
+        return all(prefix + mark in keys for mark in self.marks) and not (
+            self.without and prefix + self.without in keys
+        )
+
+
+# The most particular first.
+LAYOUTS = (
+    Layout('detectron2', ('stem.conv1.weight', 'res2.0.conv1.weight'), (DETECTRON2,)),
+    Layout("torchvision's ResNet in a Sequential", ('4.0.conv1.weight', '0.weight'), (SEQUENTIAL,)),
+    Layout("Hugging Face's ResNet", ('embedder.embedder.convolution.weight',), (STAGES,)),
+    Layout("torchvision's ViT", ('conv_proj.weight', 'class_token'), (TORCHVISION_VIT,)),
+    Layout(
+        "Hugging Face's DINOv3 with gates",
+        ('embeddings.patch_embeddings.weight', 'embeddings.cls_token', 'layer.0.mlp.gate_proj.weight'),
+        ((*HUGGING_FACE_DINOV3, ('.mlp.fc1_x.', '.mlp.up_proj.')), DINOV3),
+    ),
+    Layout(
+        "Hugging Face's DINOv3",
+        ('embeddings.patch_embeddings.weight', 'embeddings.cls_token'),
+        ((*HUGGING_FACE_DINOV3, ('.mlp.fc1.', '.mlp.up_proj.')), DINOV3),
+    ),
+    Layout(
+        "Hugging Face's ViT",
+        ('embeddings.patch_embeddings.projection.weight', 'embeddings.cls_token'),
+        (HUGGING_FACE, TIMM),
+    ),
+    Layout("timm's DINOv3", ('reg_token', 'cls_token', 'blocks.0.norm1.weight'), (DINOV3,), without='pos_embed'),
+    Layout("timm's ViT", ('patch_embed.proj.weight', 'blocks.0.norm1.weight'), (TIMM,)),
+    Layout("mmairl's DINOv3", ('vit.cls_token', 'vit.blocks.0.norm1.weight')),
+    Layout("mmpretrain's ViT", ('patch_embed.projection.weight', 'layers.0.ln1.weight')),
+    Layout("torchvision's ResNet", ('layer1.0.conv1.weight', 'conv1.weight')),
 )
+# Tensors next to a backbone that its features do not depend on: heads, tokens of masked patches, queues, counted angles.
+IGNORED = re.compile(
+    r'(fc|heads?|head_\w+|classifier\w*|linear|projector\w*|projection\w*|predict\w+|prototypes|decoder\w*|last_layer|'
+    r'mask_token|masked_embed|embeddings\.mask_token|pooler|queue\w*|stem\.fc|rope\.periods|rope_embeddings\.inv_freq)(\.|$)'
+)
+WRAPPED = 'timm_model.'  # what mmpretrain's TIMMBackbone puts before timm's names
+
+
+def layout_of(keys: Collection[str]) -> Layout | None:
+    """Return the layout of these keys, which have no prefix."""
+    return next((layout for layout in LAYOUTS if layout.fits(keys)), None)
+
+
+def prefixes_of(keys: Collection[str]) -> list[str]:
+    """Return each prefix below which the keys have a known layout, the shortest first."""
+    marks = {layout.marks[0] for layout in LAYOUTS}
+    ends = {key[: -len(mark)] for key in keys for mark in marks if key.endswith(mark)}
+    whole = [end for end in ends if end == '' or (end.endswith('.') and not end.endswith(WRAPPED))]
+    return sorted((end for end in whole if any(layout.fits(keys, end) for layout in LAYOUTS)), key=len)
+
+
+def to_ours(tensors: Mapping[str, Tensor], layout: Layout, path: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors of a file without prefix under our names, and our name of each key.
+
+    Raises:
+        UserError: 'duplicate-tensor' if two keys have the same name of ours.
+    """
+    joined, origins = joined_attention(tensors)
+    renamed = {key: key for key in joined}
+    for table in layout.tables:
+        renamed = {key: rename(name, table, to_ours=True) for key, name in renamed.items()}
+    first: dict[str, str] = {}
+    for key, name in renamed.items():
+        if (other := first.setdefault(name, key)) != key:
+            raise UserError(
+                f"{path}: '{other}' and '{key}' are the same tensor by the names of {layout.name}; remove one",
+                code='duplicate-tensor',
+            )
+    weights = with_registers({renamed[key]: value for key, value in joined.items()})
+    return weights, {key: renamed[joint] for key, joint in origins.items()}
 
 
 def rename(key: str, names: Names, to_ours: bool = False) -> str:
@@ -180,52 +276,44 @@ def rename(key: str, names: Names, to_ours: bool = False) -> str:
     return key
 
 
-def names_of(keys: Iterable[str]) -> Names:
-    """The names that these keys, free of any prefix, have in place of ours."""
-    keys = set(keys)
-    if 'stem.conv1.weight' in keys:
-        return DETECTRON2
-    if '4.0.conv1.weight' in keys:
-        return SEQUENTIAL
-    if 'conv_proj.weight' in keys:
-        return TORCHVISION_VIT
-    if not any(key.startswith('blocks.') for key in keys):
-        return ()
-    return DINOV3 if 'blocks.0.gamma_1' in keys and 'pos_embed' not in keys else TIMM
+def joined_attention(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Concatenate Hugging Face's query, key and value where all three exist and have one shape.
 
-
-def of_hugging_face(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a ViT of Hugging Face's by timm's names, with qkv in one, and of a ResNet's by ours."""
-    if any(key.endswith(STAGES[0][1] + 'weight') for key in tensors):
-        return {rename(key.removeprefix('resnet.'), STAGES, to_ours=True): value for key, value in tensors.items()}
-    table = next((key for key in tensors if key.endswith('embeddings.cls_token')), None)
-    if table is None:
-        return dict(tensors)
-    bare = {key.removeprefix(table.removesuffix('embeddings.cls_token')): value for key, value in tensors.items()}
-    for key in [
-        key for key in bare if '.attention.attention.query.' in key or key.endswith('.attention.q_proj.weight')
-    ]:
-        others = [key.replace('query', name).replace('q_proj', f'{name[0]}_proj') for name in ('key', 'value')]
-        bare[key] = torch.cat([bare[key], *map(bare.pop, others)])
-    names = HUGGING_FACE
-    if 'layer.0.norm1.weight' in bare:
-        gated = (('.mlp.fc1_x.' if 'layer.0.mlp.gate_proj.weight' in bare else '.mlp.fc1.', '.mlp.up_proj.'),)
-        names = HUGGING_FACE_DINOV3 + gated
-    return {rename(key, names, to_ours=True): value for key, value in bare.items()}
+    Returns:
+        The tensors, and for each key of `tensors` the key of the result that holds it.
+    """
+    joined = dict(tensors)
+    origins = {key: key for key in tensors}
+    for query in tensors:
+        parts = [
+            query,
+            *(query.replace('query', name).replace('q_proj', f'{name[0]}_proj') for name in ('key', 'value')),
+        ]
+        if len(set(parts)) < 3 or not all(part in joined for part in parts):
+            continue
+        if len({tensors[part].shape for part in parts}) > 1 or tensors[query].ndim == 0:
+            continue
+        joined[query] = torch.cat([joined[query], *map(joined.pop, parts[1:])])
+        origins |= dict.fromkeys(parts, query)
+    return joined, origins
 
 
 def with_registers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a ViT's weights with its register tokens behind the class token, and a position, of zeros, for each of them.
+    """Merge a ViT's register tokens into its class token, and add zeros to the table of positions for each of them.
 
-    So the network of models/vit.py has them. The class token gets a position of zeros where the file has none.
+    This is how models/vit.py stores them. The class token also gets a position of zeros if the file has none for it.
+    Tokens of unexpected shapes are returned as they are.
     """
     weights = dict(weights)
-    registers = [weights.pop(key) for key in ('reg_token', 'register_tokens') if key in weights]
-    places = weights.get('pos_embed')
-    if places is None or 'cls_token' not in weights or weights['cls_token'].shape[1] > 1:
+    names = [key for key in ('cls_token', 'reg_token', 'register_tokens', 'pos_embed') if key in weights]
+    if 'cls_token' not in names or 'pos_embed' not in names or any(weights[key].ndim != 3 for key in names):
         return weights
+    if len({weights[key].shape[::2] for key in names}) > 1 or weights['cls_token'].shape[1] != 1:
+        return weights
+    registers = [weights.pop(key) for key in names[1:-1]]
     weights['cls_token'] = torch.cat([weights['cls_token'], *registers], dim=1)
-    own = int(math.isqrt(places.shape[1]) ** 2 != places.shape[1])  # of the class token, beside the square of patches
+    places = weights['pos_embed']
+    own = int(math.isqrt(places.shape[1]) ** 2 != places.shape[1])  # of the class token, next to the square of patches
     zeros = places.new_zeros(1, weights['cls_token'].shape[1] - own, places.shape[2])
     weights['pos_embed'] = torch.cat([places[:, :own], zeros, places[:, own:]], dim=1)
     return weights
@@ -246,11 +334,105 @@ DEPTHS = {
 HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
 
 
-def backbone_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint', heads: int | None = None) -> dict:
-    """The `backbone=` of a config that these weights fit: a ResNet, or a ViT with a class token and so many `heads`."""
+def sizes(weights: Mapping[str, Tensor], key: str, ndim: int, path: str) -> torch.Size:
+    """Return the shape of a tensor that describes its network.
+
+    Raises:
+        UserError: 'incomplete-network' if it is missing or has another number of dimensions.
+    """
+    if key not in weights:
+        raise UserError(f"{path}: '{key}' is missing; give a file with the whole backbone", code='incomplete-network')
+    if weights[key].ndim != ndim:
+        raise UserError(
+            f"{path}: '{key}' must have {ndim} dimensions ('{tuple(weights[key].shape)}'); give the config of its network",
+            code='other-network',
+        )
+    return weights[key].shape
+
+
+def numbers(weights: Mapping[str, Tensor], begin: str) -> int:
+    """Return how many numbers follow `begin` in the keys."""
+    found = (re.match(rf'{re.escape(begin)}(\d+)\.', key) for key in weights)
+    return len({match[1] for match in found if match})
+
+
+def backbone_of(
+    weights: Mapping[str, Tensor],
+    path: str = 'the checkpoint',
+    heads: int | None = None,
+    norm_eps: float | None = None,
+) -> dict:
+    """Return the `backbone=` of a config for weights under our names.
+
+    Args:
+        weights: Tensors of a ResNet, of a ViT with a class token, or of DINOv3's ViT.
+        path: The file, for messages.
+        heads: Attention heads of a ViT, which tensors do not show. None takes those of released ViTs of this width.
+        norm_eps: Epsilon of a ViT's layer norms. None is 1e-6.
+
+    Raises:
+        UserError: 'unknown-network' for another network, 'incomplete-network' if a tensor is missing.
+    """
     if 'vit.cls_token' in weights:
-        return dinov3_of(weights, heads)
-    return vit_of(weights, path, heads) if 'cls_token' in weights else resnet_of(weights, path)
+        return dinov3_of(weights, heads, path)
+    return vit_of(weights, path, heads, norm_eps) if 'cls_token' in weights else resnet_of(weights, path)
+
+
+class WithoutValues(TorchFunctionMode):
+    """Create parameters without memory. With `torch.device('meta')`, mmpretrain's ResNet could not read its drop rates."""
+
+    def __torch_function__(self, func: Callable, types: tuple, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.empty, torch.zeros, torch.ones) and kwargs.get('device') is None:
+            kwargs['device'] = 'meta'
+        return func(*args, **kwargs)
+
+
+def tensors_of(network: Mapping) -> Mapping[str, Tensor]:
+    """Return the names and shapes of a known network's tensors, without values."""
+    return _tensors_of(json.dumps(network, sort_keys=True))
+
+
+@lru_cache(64)
+def _tensors_of(network: str) -> Mapping[str, Tensor]:
+    import mmairl.models  # noqa: F401  registers mmpretrain's backbones, which takes seconds
+    from mmairl.registry import MODELS
+
+    init_default_scope('mmairl')
+    with building('the network that the weights show'), WithoutValues():
+        return MODELS.build(json.loads(network)).state_dict()
+
+
+def require_complete(weights: Mapping[str, Tensor], network: Mapping, path: str) -> None:
+    """Raise unless the weights are exactly the tensors of a known network.
+
+    Raises:
+        UserError: 'incomplete-network' if tensors are missing and nothing else is wrong, 'other-network' otherwise.
+    """
+    expected = tensors_of(network)
+    missing = [key for key in expected if key not in weights]
+    unknown = [key for key in weights if key not in expected]
+    shaped = [
+        f"'{key}' has the shape {tuple(value.shape)} and not {tuple(expected[key].shape)}"
+        for key, value in weights.items()
+        if key in expected and value.shape != expected[key].shape
+    ]
+    kind = (
+        f'{network["type"].removeprefix("mmpretrain.")}-{network["depth"]}' if 'depth' in network else network['type']
+    )
+    if not missing and not unknown and not shaped:
+        return
+    parts = [f'{what}: {first_few(keys)}' for what, keys in (('missing', missing), ('unknown', unknown)) if keys]
+    raise UserError(
+        f'{path}: tensors are not those of a {kind} ({"; ".join([*parts, *shaped[:3]])}); give a config with its backbone, or '
+        'the prefix of another network in the file',
+        code='other-network' if unknown or shaped else 'incomplete-network',
+    )
+
+
+def first_few(names: Collection[str], most: int = 3, separator: str = ', ') -> str:
+    shown = separator.join(list(names)[:most])
+    return f'{shown} (and {len(names) - most} more)' if len(names) > most else shown
 
 
 def usual_heads(places: Tensor, tokens: int, path: str) -> int:
@@ -269,16 +451,16 @@ def in_channels(channels: int) -> dict[str, int]:
     return {} if channels == 3 else dict(in_channels=channels)
 
 
-def dinov3_of(weights: Mapping[str, Tensor], heads: int | None = None) -> dict:
-    """The `backbone=` of DINOv3's ViT. Heads have 64 dimensions, and 128 in the one of 7 billion weights."""
-    width, channels, patch, _ = weights['vit.patch_embed.proj.weight'].shape
+def dinov3_of(weights: Mapping[str, Tensor], heads: int | None = None, path: str = 'the checkpoint') -> dict:
+    """Return the `backbone=` of DINOv3's ViT. Heads have 64 dimensions, and 128 in the one of 7 billion weights."""
+    width, channels, patch, _ = sizes(weights, 'vit.patch_embed.proj.weight', 4, path)
     return dict(
         type='RotaryVisionTransformer',
         embed_dims=width,
-        num_layers=1 + max(int(key.split('.')[2]) for key in weights if key.startswith('vit.blocks.')),
+        num_layers=numbers(weights, 'vit.blocks.'),
         num_heads=heads or max(1, width // (128 if width == 4096 else 64)),
-        feedforward_channels=weights['vit.blocks.0.mlp.fc2.weight'].shape[1],
-        registers=weights['vit.reg_token'].shape[1],
+        feedforward_channels=sizes(weights, 'vit.blocks.0.mlp.fc2.weight', 2, path)[1],
+        registers=sizes(weights, 'vit.reg_token', 3, path)[1],
         patch_size=patch,
         **in_channels(channels),
         qkv_bias='vit.blocks.0.attn.q_bias' in weights,
@@ -286,35 +468,39 @@ def dinov3_of(weights: Mapping[str, Tensor], heads: int | None = None) -> dict:
     )
 
 
-def vit_of(weights: Mapping[str, Tensor], path: str, heads: int | None = None) -> dict:
+def vit_of(weights: Mapping[str, Tensor], path: str, heads: int | None = None, norm_eps: float | None = None) -> dict:
     if 'pos_embed' not in weights:
         raise UserError(
-            f"{path} holds a ViT without a table of positions, and not by the names of timm's or Hugging Face's DINOv3; give "
-            'weights of DINO, DINOv2, DINOv3 or DeiT'
+            f"{path}: the ViT has no table of positions, and not the names of timm's or Hugging Face's DINOv3; give weights of "
+            'DINO, DINOv2, DINOv3 or DeiT, or a config with its backbone',
+            code='unknown-network',
         )
-    width, channels, patch, _ = weights['patch_embed.projection.weight'].shape
-    tokens, gated = weights['cls_token'].shape[1], 'layers.0.ffn.w3.weight' in weights
-    inner = (
-        weights['layers.0.ffn.w3.weight'].shape[1] * 3 // 2 if gated else len(weights['layers.0.ffn.layers.0.0.bias'])
-    )
-    layers = 1 + max(int(key.split('.')[1]) for key in weights if key.startswith('layers.'))
+    width, channels, patch, _ = sizes(weights, 'patch_embed.projection.weight', 4, path)
+    tokens = sizes(weights, 'cls_token', 3, path)[1]
+    places = sizes(weights, 'pos_embed', 3, path)[1]
+    gated = 'layers.0.ffn.w3.weight' in weights
+    if gated:
+        inner = sizes(weights, 'layers.0.ffn.w3.weight', 2, path)[1] * 3 // 2
+    else:
+        inner = sizes(weights, 'layers.0.ffn.layers.0.0.bias', 1, path)[0]
     heads = heads or usual_heads(weights['pos_embed'], tokens, path)
-    arch = dict(embed_dims=width, num_layers=layers, num_heads=heads, feedforward_channels=inner)
+    arch = dict(embed_dims=width, num_layers=numbers(weights, 'layers.'), num_heads=heads, feedforward_channels=inner)
     return dict(
         type='VisionTransformer',
         arch=arch,
         registers=tokens - 1,
-        img_size=math.isqrt(weights['pos_embed'].shape[1] - tokens) * patch,
+        img_size=math.isqrt(max(0, places - tokens)) * patch,
         patch_size=patch,
         **in_channels(channels),
         qkv_bias='layers.0.attn.qkv.bias' in weights,
         layer_scale_init_value=float('layers.0.attn.gamma1.weight' in weights),
         layer_cfgs=dict(ffn_type='swiglu_fused' if gated else 'origin'),
+        **({} if norm_eps in (None, 1e-6) else dict(norm_cfg=dict(type='LN', eps=norm_eps))),
     )
 
 
 def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> dict:
-    """The `backbone=` of a config that these weights fit.
+    """Return the `backbone=` of a config for a ResNet's weights.
 
     >>> import torchvision
     >>> resnet_of(torchvision.models.resnet18().state_dict())
@@ -322,15 +508,28 @@ def resnet_of(weights: Mapping[str, Tensor], path: str = 'the checkpoint') -> di
     """
     blocks = {tuple(map(int, match.groups())) for key in weights if (match := re.match(r'layer(\d)\.(\d+)\.', key))}
     stages = tuple(sum(stage == number for stage, _ in blocks) for number in (1, 2, 3, 4))
-    depth = DEPTHS.get((stages, 'layer1.0.conv3.weight' in weights))
-    if depth is None or 'conv1.weight' not in weights:
+    if 'conv1.weight' not in weights or not blocks:
         raise UserError(
-            f'{path} holds no ResNet whose depth is known (blocks {stages}); give --config with its backbone'
+            f'{path} holds no ResNet or ViT whose layout mmairl knows (keys: {first_few(weights)}); give a config with its '
+            'backbone',
+            code='unknown-network',
         )
+    if 0 in stages:
+        raise UserError(
+            f"{path}: the ResNet has no 'layer{stages.index(0) + 1}'; give a file with the whole backbone",
+            code='incomplete-network',
+        )
+    depth = DEPTHS.get((stages, 'layer1.0.conv3.weight' in weights))
+    if depth is None:
+        raise UserError(
+            f'{path} holds no ResNet whose depth is known (blocks {stages}); give a config with its backbone',
+            code='unknown-network',
+        )
+    stem_channels, channels, _, side = sizes(weights, 'conv1.weight', 4, path)
     return dict(
-        type='mmpretrain.ResNet_CIFAR' if weights['conv1.weight'].shape[-1] == 3 else 'ResNet',  # by its stem
+        type='mmpretrain.ResNet_CIFAR' if side == 3 else 'ResNet',  # by its stem
         depth=depth,
-        stem_channels=weights['conv1.weight'].shape[0],
-        base_channels=weights['layer1.0.conv1.weight'].shape[0],
-        **in_channels(weights['conv1.weight'].shape[1]),
+        stem_channels=stem_channels,
+        base_channels=sizes(weights, 'layer1.0.conv1.weight', 4, path)[0],
+        **in_channels(channels),
     )

@@ -1,6 +1,7 @@
 """A network that starts from a checkpoint's backbone: every weight fits, or the checkpoint is refused."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from mmengine.logging import print_log
@@ -27,13 +28,21 @@ class PretrainedBackbone:
                 '--cfg-options model.backbone.init_cfg.checkpoint=CKPT'
             )
         self.checkpoint, self.part, self.prefix = checkpoint, part, prefix
+        self.network: Mapping[str, Tensor] | None = None
 
     def weights(self) -> tuple[dict[str, Tensor], str]:
-        """The backbone's weights, and a few words on what they are."""
-        backbone = read_backbone(self.checkpoint, self.part)
+        """Return the backbone's weights, those of `self.network` if they fill it, and their origin."""
+        try:
+            backbone = read_backbone(self.checkpoint, self.part, network=self.network)
+        except UserError as error:
+            # A module of some stages, such as a C4 detector's backbone, takes its part of a whole network.
+            if self.network is None or error.code not in ('other-network', 'incomplete-network'):
+                raise
+            backbone = read_backbone(self.checkpoint, self.part)
         return backbone.weights, str(backbone)
 
     def __call__(self, module: nn.Module) -> None:
+        self.network = None if self.prefix else module.state_dict()
         whole, origin = self.weights()
         weights = weights_for(module, whole, self.prefix, self.checkpoint)
         module.load_state_dict(weights)

@@ -171,7 +171,10 @@ def require_same_keys(there: dict[str, Tensor], here: dict[str, Tensor], path: s
 
     if faults := list(filter(None, map(fault, {**here, **there}))):
         said = '; '.join(faults[:3]) + (f' (and {len(faults) - 3} more)' if faults[3:] else '')
-        raise UserError(f'checkpoint {path} holds another architecture: {said}; give the config it was trained with')
+        raise UserError(
+            f'checkpoint {path} holds another architecture: {said}; give the config it was trained with',
+            'other-architecture',
+        )
 
 
 def wrong_kind(value: object, whole: bool) -> str:

@@ -16,7 +16,7 @@ from mmairl.files import output, replacing
 from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS
 from mmairl.weights.load import require_same_keys
-from mmairl.weights.read import Backbone, input_of
+from mmairl.weights.read import Backbone
 
 NEEDED = ('onnx', 'onnxscript', 'onnxruntime')
 ALLOWED = 1e-4  # of the largest feature: sums in another order
@@ -48,7 +48,7 @@ def write_onnx(backbone: Backbone, path: str | Path, size: int = 224, cfg: Confi
     network = Pooled(network).float().eval().requires_grad_(False)
     channels = channels_of(network) or 3
     images = torch.randn(3, channels, size, size, generator=torch.Generator().manual_seed(0))
-    normal = cfg.model.data_preprocessor if cfg else input_of(backbone.settings)
+    normal = cfg.model.data_preprocessor if cfg else backbone.input
     about = dict(mean=list(normal.mean), std=list(normal.std), value_range=[0, 1], channels=channels, size=size)
     with replacing(output(path, backbone.path)) as beside:
         torch.onnx.export(

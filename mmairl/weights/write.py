@@ -87,7 +87,8 @@ def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
     """By timm's names, which loads such files; a ResNet's are torchvision's, too."""
     from safetensors.torch import save
 
-    file.write(save(_of_timm(weights), metadata={key: str(value) for key, value in origin.items()}))
+    metadata = {key: str(value) for key, value in origin.items()} | {'format': 'pt'}  # the hub's loader requires it
+    file.write(save(_of_timm(weights), metadata=metadata))
 
 
 WRITERS: dict[str, Callable[[Weights, dict, IO[bytes]], None]] = {

@@ -133,7 +133,8 @@ def test_the_tool_takes_teachers_and_refuses_a_second_constant_and_another_netwo
     with pytest.raises(SystemExit, match='2'):
         run_tool('tools/normrescale.py', tmp_path / 'out.pth', tmp_path / 'twice.pth', '--constant', '0.1')
     assert 'was rescaled before' in capsys.readouterr().err and not (tmp_path / 'twice.pth').exists()
-    torch.save({**weights(2), 'conv1.weight': torch.ones(2)}, tmp_path / 'other.pth')
+    other = {**weights(2), 'conv1.weight': torch.ones(2)}
+    torch.save({f'backbone.{key}': value for key, value in other.items()}, tmp_path / 'other.pth')
     command = ('tools/normrescale.py', lars, tmp_path / 'loose.pth', '--anchor', tmp_path / 'other.pth')
     with pytest.raises(SystemExit, match='2'):
         run_tool(*command, '--strict')
@@ -155,7 +156,8 @@ def test_as_an_init_cfg_the_backbone_starts_rescaled(tmp_path):
     backbone = MODELS.build(dict(**SMALL, zero_init_residual=True, init_cfg=init))
     backbone.init_weights()
     assert_rescaled(backbone.state_dict(), source, anchor)
-    torch.save({**anchor, 'conv1.weight': torch.ones(3, 3)}, tmp_path / 'anchor.pth')
+    other = {**anchor, 'conv1.weight': torch.ones(3, 3)}
+    torch.save({f'backbone.{key}': value for key, value in other.items()}, tmp_path / 'anchor.pth')
     with pytest.raises(UserError, match='use an anchor of the same network'):
         initialize(backbone, init)
 

@@ -159,7 +159,9 @@ def test_keys_that_are_no_text_and_attributes_of_the_weights_do_no_harm(tmp_path
     weight = EMPTY + b'(K\x01K\x02\x85' + DTYPE % b'f4' + STATE % b'\x00' + b'\x89' + BYTES + b'tb'
     attributes = b'}' + b''.join(text(name) + b'K\x01s' for name in ('items', 'get', '_metadata')) + b'b'
     program = b'ccollections\nOrderedDict\n)R' + text('conv1.weight') + weight + b's' + attributes
-    assert read_backbone(with_program(tmp_path, suffix, program)).weights.keys() == {'conv1.weight'}
+    assert load_checkpoint(with_program(tmp_path, suffix, program))['model'].keys() == {'conv1.weight'}
+    with pytest.raises(UserError, match='no ResNet or ViT'):
+        read_backbone(tmp_path / f'a.{suffix}')
     torch.save({1: torch.ones(1), ('a', 2): torch.ones(1)}, tmp_path / 'b.pth')
     with pytest.raises(UserError, match='holds no student backbone'):
         read_backbone(tmp_path / 'b.pth')

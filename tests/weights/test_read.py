@@ -111,7 +111,7 @@ def test_round_trips_are_bit_exact_name_their_origin_and_notice_a_cut(to, states
     back = read_backbone(out)
     assert_equal(back.weights, states[0], 'num_batches' if to == 'detectron2' else 'nothing')  # it stores no counters
     assert {value.dtype for value in back.weights.values()} == {torch.float32, torch.int64}
-    assert back.origin['file'] == 'moco.pth' and back.origin['format'] == 'MoCo v1 or v2'
+    assert back.origin['file'] == 'moco.pth' and back.origin['source_format'] == 'MoCo v1 or v2'
     whole = out.read_bytes()
     for left in (0, 0.5, 0.99):
         out.write_bytes(whole[: int(left * len(whole))])
