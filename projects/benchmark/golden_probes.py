@@ -724,46 +724,50 @@ def probe_wheel() -> None:
 # Evaluation
 
 
-SMALL_EVALUATION = [
-    'evaluation.train.count=240',
+SMALL_NETWORK = ['model.backbone.stem_channels=8', 'model.backbone.base_channels=8']
+SMALL_SHAPES = [
+    *SMALL_NETWORK,
+    'evaluation.train.count=480',
     'evaluation.train.size=32',
-    'evaluation.test.count=120',
+    'evaluation.test.count=240',
     'evaluation.test.size=32',
     'evaluation.batch_size=60',
-    'model.backbone.stem_channels=8',
-    'model.backbone.base_channels=8',
-    'model.projector.in_channels=64',
 ]
+SMALL_DIGITS = [*SMALL_NETWORK, 'model.in_channels=64']
+# The config, its overrides, and the arguments of the command.
 EVALUATIONS = {
-    'knn': 'knn --k 5 20',
-    'knn_teacher': 'knn --k 5 --part teacher',
-    'logreg': 'logreg --seed 1',
-    'svm': 'svm --seed 1 --low-shot',
-    'linear': 'linear --seed 1 --recipe {linear}',
-    'linear_sweep': 'linear --seed 1 --recipe {linear} --sweep',
-    'finetune': 'finetune --seed 1 --recipe {finetune}',
-    'pixels': 'knn --k 5 --init pixels',
-    'random': 'knn --k 5 --init random --seed 1',
+    'shapes_knn': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 20'),
+    'shapes_random': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 --init random --seed 1'),
+    'shapes_pixels': ('mocov2plus_shapes.py', SMALL_SHAPES, 'knn --k 5 --init pixels'),
+    'knn': ('digits_r18.py', SMALL_DIGITS, 'knn --k 5 20'),
+    'knn_teacher': ('digits_r18.py', SMALL_DIGITS, 'knn --k 5 --part teacher'),
+    'logreg': ('digits_r18.py', SMALL_DIGITS, 'logreg --seed 1'),
+    'svm': ('digits_r18.py', SMALL_DIGITS, 'svm --seed 1 --low-shot'),
+    'linear': ('digits_r18.py', SMALL_DIGITS, 'linear --seed 1 --recipe {linear}'),
+    'linear_sweep': ('digits_r18.py', SMALL_DIGITS, 'linear --seed 1 --recipe {linear} --sweep'),
+    'finetune': ('digits_r18.py', SMALL_DIGITS, 'finetune --seed 1 --recipe {finetune}'),
 }
 
 
 def evaluation_checkpoint(folder: Path) -> Path:
-    """Write a checkpoint of two seeded ResNet-18s of base width 8."""
+    """Write a checkpoint of two seeded ResNet-18s of base width 8, with the statistics of digits."""
     import torch
     from mmengine.registry import init_default_scope
 
     import mmairl.models  # noqa: F401  registers the backbones
-    from mmairl.registry import MODELS
+    from mmairl.registry import DATASETS, MODELS
 
     init_default_scope('mmairl')
+    digits = DATASETS.build(dict(type='Digits', split='train', size=32))
+    images = (torch.stack([digits.raw(index) for index in range(64)]).float() / 255 - 0.5) / 0.25
     state = {}
     for seed, prefix in enumerate(('backbone.', 'teacher.backbone.')):
         torch.manual_seed(seed)
         network = MODELS.build(dict(type='mmpretrain.ResNet', depth=18, stem_channels=8, base_channels=8))
         network.init_weights()
         network.train()
-        for _ in range(20):
-            network(torch.randn(16, 3, 32, 32))
+        for _ in range(30):
+            network(images)
         state |= with_prefix(prefix, network.state_dict())
     torch.save(dict(meta={}, state_dict=state), path := folder / 'small.pth')
     return path
@@ -782,15 +786,16 @@ def short_recipe(folder: Path, name: str, epochs: int) -> Path:
     return path
 
 
-def measure(line: str, folder: Path, checkpoint: Path | None, recipes: Mapping[str, Path]) -> dict[str, Any]:
+def measure(name: str, folder: Path, checkpoint: Path, recipes: Mapping[str, Path]) -> dict[str, Any]:
+    config, options, line = EVALUATIONS[name]
     protocol, *arguments = line.format(**recipes).split()
     subject = [] if '--init' in arguments else [checkpoint]
     out = folder / 'result.json'
     out.unlink(missing_ok=True)
     shutil.rmtree(folder / 'run', ignore_errors=True)
-    config = find_file('mocov2plus_shapes.py').relative_to(TREE)
     rest = ['--no-cache', '--device', 'cpu', '--workers', 0, '--work-dir', folder / 'run', '--out', out]
-    succeed(*tool('evaluate'), protocol, config, *subject, *arguments, *rest, '--cfg-options', *SMALL_EVALUATION)
+    start = [*tool('evaluate'), protocol, find_file(config).relative_to(TREE)]
+    succeed(*start, *subject, *arguments, *rest, '--cfg-options', *options)
     record = json.loads(out.read_text())
     return dict(
         scores={name: float(score).hex() for name, score in record['scores'].items()},
@@ -801,15 +806,15 @@ def measure(line: str, folder: Path, checkpoint: Path | None, recipes: Mapping[s
 
 
 def probe_evaluation() -> None:
-    """Scores of each protocol on drawn shapes, from one checkpoint."""
+    """Scores of each protocol on digits and drawn shapes, from one checkpoint."""
     folder = fresh_folder('evaluation')
     checkpoint = evaluation_checkpoint(folder)
     recipes = dict(
         linear=short_recipe(folder, 'linear_shapes_20e', 3),
         finetune=short_recipe(folder, 'finetune_shapes', 2),
     )
-    for name, line in EVALUATIONS.items():
-        save('evaluation', name, lambda line=line: measure(line, folder, checkpoint, recipes))
+    for name in EVALUATIONS:
+        save('evaluation', name, lambda name=name: measure(name, folder, checkpoint, recipes))
 
 
 # Studies
@@ -929,7 +934,7 @@ def write_fixtures() -> None:
         run_training(fixture_config(folder / kind, kind, resume=False, leave_after=7))
     (folder / 'evaluation').mkdir()
     checkpoint = evaluation_checkpoint(folder / 'evaluation')
-    measure(EVALUATIONS['knn'], folder / 'evaluation', checkpoint, {})
+    measure('knn', folder / 'evaluation', checkpoint, {})
     (folder / 'study.yaml').write_text(yaml.safe_dump(FIXTURE_STUDY))
     scale = write_scale(folder)
     demo = lookup('load_config')(str(find_file('mocov2plus_shapes.py')))
@@ -967,7 +972,7 @@ def probe_fixtures() -> None:
 
     def evaluated() -> dict[str, Any]:
         before = json.loads((folder / 'evaluation/result.json').read_text())
-        again = measure(EVALUATIONS['knn'], folder / 'evaluation', folder / 'evaluation/small.pth', {})
+        again = measure('knn', folder / 'evaluation', folder / 'evaluation/small.pth', {})
         return dict(scores_equal={name: float(score).hex() for name, score in before['scores'].items()}, again=again)
 
     def study() -> dict[str, Any]:

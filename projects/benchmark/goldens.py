@@ -24,6 +24,7 @@ ROOT = HERE.parents[1]
 PROBES = HERE / 'golden_probes.py'
 PARTS = ('train_one', 'train_two', 'resume', 'formats', 'evaluation', 'study', 'tools', 'wheel', 'fixtures')
 LIMIT = 3600  # seconds for one part in one tree
+MISSING = 'nothing'  # in place of a value that one side lacks
 # Differences that are expected: the probe, the key inside of it, and the reason. Patterns are those of fnmatch.
 ALLOWED = (
     ('tools/help_*', 'help', 'help texts are rewritten; only the exit code counts'),
@@ -63,7 +64,9 @@ def main() -> int:
         if base == new:
             print(f'{part}: both trees are the same; nothing to compare', flush=True)
             continue
-        differs, fails = report(results(work, base, args.steps) / part, results(work, new, args.steps) / part, args)
+        differs, fails = report(
+            results(work, base, args.steps) / part, results(work, new, args.steps) / part, args.quiet
+        )
         differing += differs
         failed += fails
     print(f'{differing} probes differ, {failed} failed')
@@ -160,7 +163,7 @@ def restore_fixtures(work: Path, base: str, steps: int) -> None:
     shutil.copytree(stored, scratch)  # keeps times of change, which identities contain
 
 
-def report(base: Path, new: Path, args: argparse.Namespace) -> tuple[int, int]:
+def report(base: Path, new: Path, quiet: bool) -> tuple[int, int]:
     """Print one line for each probe; return how many differ and how many could not run."""
     differing = failed = 0
     names = sorted({path.stem for folder in (base, new) for path in folder.glob('*.*')})
@@ -176,25 +179,32 @@ def report(base: Path, new: Path, args: argparse.Namespace) -> tuple[int, int]:
             print(f'{probe}: FAILED in {" and ".join(missing)}: {reason(new, name) or reason(base, name)}')
             continue
         before, after = (dict(flatten(json.loads(path.read_text())['value'])) for path in sides)
-        unexpected, expected = [], {}
-        for key in sorted({*before, *after}):
-            if before.get(key, 'nothing') == after.get(key, 'nothing'):
-                continue
-            words = allowed(probe, key)
-            if words:
-                expected.setdefault(words, key)
-            else:
-                unexpected.append(key)
-        if unexpected:
-            differing += 1
-            key = unexpected[0]
-            values = [shorten(side.get(key, 'nothing')) for side in (before, after)]
-            print(f'{probe}: DIFFERS in {len(unexpected)} values, first {key}: {values[0]} -> {values[1]}')
-        elif expected:
-            print(f'{probe}: same, but for allowed differences: {"; ".join(expected)}')
-        elif not args.quiet:
-            print(f'{probe}: same ({len(before)} values)')
+        line, is_different = compare(probe, before, after)
+        differing += is_different
+        if is_different or not quiet:
+            print(line)
     return differing, failed
+
+
+def compare(probe: str, before: dict[str, Any], after: dict[str, Any]) -> tuple[str, bool]:
+    """Return the line for a probe, and whether it differs in a way that ALLOWED does not list."""
+    unexpected = []
+    reasons = []
+    for key in sorted({*before, *after}):
+        if before.get(key, MISSING) == after.get(key, MISSING):
+            continue
+        words = allowed(probe, key)
+        if not words:
+            unexpected.append(key)
+        elif words not in reasons:
+            reasons.append(words)
+    if unexpected:
+        first = unexpected[0]
+        values = f'{shorten(before.get(first, MISSING))} -> {shorten(after.get(first, MISSING))}'
+        return f'{probe}: DIFFERS in {len(unexpected)} values, first {first}: {values}', True
+    if reasons:
+        return f'{probe}: same, except for allowed differences: {"; ".join(reasons)}', False
+    return f'{probe}: same ({len(before)} values)', False
 
 
 def reason(folder: Path, name: str) -> str:
@@ -208,8 +218,11 @@ def allowed(probe: str, key: str) -> str:
 
 def flatten(value: Any, prefix: str = '') -> Iterator[tuple[str, Any]]:
     """Yield every plain value by its dotted key."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    if pairs is None or not value:
+    if isinstance(value, dict) and value:
+        pairs = value.items()
+    elif isinstance(value, list) and value:
+        pairs = enumerate(value)
+    else:
         yield prefix, value
         return
     for key, inner in pairs:

@@ -9,6 +9,7 @@ is rewritten, the fault is reported as stale; update it. Exits with 1 if a fault
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -202,6 +203,7 @@ def parse_args() -> argparse.Namespace:
 def main() -> int:
     args = parse_args()
     work = (args.work or Path(tempfile.gettempdir()) / 'mmairl_goldens').absolute()
+    shutil.rmtree(work / 'mutations', ignore_errors=True)  # an interrupted run may have left a fault in its copy
     tree = checkout(work / 'mutations', working_tree())
     bad = 0
     for number, fault in enumerate(FAULTS, start=1):
