@@ -21,7 +21,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-PROBES = HERE / 'golden_probes.py'
+PROBES = (HERE / 'golden_probes.py').read_text()
+VERSION = hashlib.sha256(PROBES.encode()).hexdigest()[:8]
 PARTS = ('train_one', 'train_two', 'resume', 'formats', 'evaluation', 'study', 'tools', 'wheel', 'fixtures')
 LIMIT = 3600  # seconds for one part in one tree
 MISSING = 'nothing'  # in place of a value that one side lacks
@@ -105,14 +106,13 @@ def checkout(work: Path, tree: str) -> Path:
 
 def results(work: Path, tree: str, steps: int) -> Path:
     """Return the folder of a tree's results. It depends on the probes, so a changed probe runs again."""
-    version = hashlib.sha256(PROBES.read_bytes()).hexdigest()[:8]
-    return work / 'results' / f'{tree[:12]}_{version}_{steps}'
+    return work / 'results' / f'{tree[:12]}_{VERSION}_{steps}'
 
 
 def run_probes(work: Path, tree: str, part: str, steps: int) -> None:
     """Run a copy of the probes in a tree. The scratch folder has the same path for all trees."""
     folder = checkout(work, tree)
-    shutil.copy(PROBES, work / 'golden_probes.py')
+    (work / 'golden_probes.py').write_text(PROBES)
     (work / 'scratch').mkdir(exist_ok=True)
     env = {
         **os.environ,

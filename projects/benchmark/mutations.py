@@ -225,7 +225,7 @@ def main() -> int:
 def plant(tree: Path, fault: Fault, check: bool) -> str:
     """Put a fault into the tree, run its tests, and take it out again."""
     path = file_with(tree, fault.old)
-    tests = test_files(tree, fault.tests)
+    tests = files_named(tree, fault.tests)
     if check:
         return f'applies to {path.relative_to(tree)}'
     original = path.read_text()
@@ -247,7 +247,7 @@ def file_with(tree: Path, snippet: str) -> Path:
     return found[0]
 
 
-def test_files(tree: Path, names: Sequence[str]) -> list[Path]:
+def files_named(tree: Path, names: Sequence[str]) -> list[Path]:
     found = [path for name in names for path in sorted((tree / 'tests').rglob(name))]
     if not found:
         raise LookupError(f'no test file is called {" or ".join(names)}')
