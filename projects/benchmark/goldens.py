@@ -10,11 +10,13 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -58,16 +60,18 @@ def main() -> int:
     new = working_tree()
     failed = differing = 0
     for part in args.part:
+        folders = []
         for tree in dict.fromkeys((base, new)):
+            out = results(work, tree, args.steps)
             if part == 'fixtures':
                 restore_fixtures(work, base, args.steps)
-            run_part(work, tree, part, args.steps)
-        if base == new:
+                out /= f'fixtures_of_{base[:12]}'
+            run_part(work, tree, part, args.steps, out)
+            folders.append(out / part)
+        if len(folders) == 1:
             print(f'{part}: both trees are the same; nothing to compare', flush=True)
             continue
-        differs, fails = report(
-            results(work, base, args.steps) / part, results(work, new, args.steps) / part, args.quiet
-        )
+        differs, fails = report(*folders, args.quiet)
         differing += differs
         failed += fails
     print(f'{differing} probes differ, {failed} failed')
@@ -109,7 +113,7 @@ def results(work: Path, tree: str, steps: int) -> Path:
     return work / 'results' / f'{tree[:12]}_{VERSION}_{steps}'
 
 
-def run_probes(work: Path, tree: str, part: str, steps: int) -> None:
+def run_probes(work: Path, tree: str, part: str, steps: int, out: Path) -> None:
     """Run a copy of the probes in a tree. The scratch folder has the same path for all trees."""
     folder = checkout(work, tree)
     (work / 'golden_probes.py').write_text(PROBES)
@@ -118,7 +122,7 @@ def run_probes(work: Path, tree: str, part: str, steps: int) -> None:
         **os.environ,
         'PYTHONPATH': str(folder),
         'OMP_NUM_THREADS': '1',
-        'GOLDENS_OUT': str(results(work, tree, steps)),
+        'GOLDENS_OUT': str(out),
         'GOLDENS_SCRATCH': str(work / 'scratch'),
         'GOLDENS_STEPS': str(steps),
     }
@@ -134,18 +138,20 @@ def run_probes(work: Path, tree: str, part: str, steps: int) -> None:
         )
         try:
             code = process.wait(LIMIT)
-        except BaseException:
-            os.killpg(process.pid, 9)
-            raise
+        except subprocess.TimeoutExpired:
+            code = f'a timeout after {LIMIT} s'
+        finally:
+            with suppress(ProcessLookupError):  # processes that a failed part has left behind
+                os.killpg(process.pid, signal.SIGKILL)
     if code:
         print(f'{part} in {tree[:12]} ended with {code}; see {log}', flush=True)
 
 
-def run_part(work: Path, tree: str, part: str, steps: int) -> None:
+def run_part(work: Path, tree: str, part: str, steps: int, out: Path) -> None:
     began = time.perf_counter()
-    for old in (results(work, tree, steps) / part).glob('*.failed'):
+    for old in (out / part).glob('*.failed'):
         old.unlink()
-    run_probes(work, tree, part, steps)
+    run_probes(work, tree, part, steps, out)
     print(f'{part} in {tree[:12]}: {time.perf_counter() - began:.0f} s', flush=True)
 
 
@@ -154,7 +160,7 @@ def restore_fixtures(work: Path, base: str, steps: int) -> None:
     stored = results(work, base, steps) / 'written_fixtures'
     scratch = work / 'scratch' / 'fixtures'
     if not stored.is_dir():
-        run_probes(work, base, 'write_fixtures', steps)
+        run_probes(work, base, 'write_fixtures', steps, stored.parent)
         if not (scratch / 'complete').is_file():
             raise SystemExit(f'{base[:12]} could not write the fixtures; see write_fixtures_{base[:12]}.log in {work}')
         stored.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +179,7 @@ def report(base: Path, new: Path, quiet: bool) -> tuple[int, int]:
     for name in names:
         probe = f'{base.name}/{name}'
         sides = [folder / f'{name}.json' for folder in (base, new)]
-        missing = [path.parent.parent.name for path in sides if not path.is_file()]
+        missing = [side for side, path in zip(('the base', 'the new tree'), sides) if not path.is_file()]
         if missing:
             failed += 1
             print(f'{probe}: FAILED in {" and ".join(missing)}: {reason(new, name) or reason(base, name)}')
