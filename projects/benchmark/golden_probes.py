@@ -70,11 +70,12 @@ def lookup(name: str) -> Any:
 
 
 def find_file(name: str) -> Path:
-    """Return the one file of this name that the tree has below a `configs` folder."""
-    found = [path for path in sorted(TREE.rglob(name)) if 'configs' in path.parts and 'build' not in path.parts]
-    if not found:
-        raise LookupError(f'{TREE} has no configs/**/{name}')
-    return found[0]
+    """Return the file of this name below a `configs` folder of the tree, wherever a move has put it."""
+    for root in (TREE / 'configs', TREE / 'projects'):
+        for path in sorted(root.rglob(name)):
+            if 'configs' in path.parts:
+                return path
+    raise LookupError(f'{TREE} has no configs/**/{name}')
 
 
 def save(part: str, name: str, compute: Callable[[], Any], rank: int = 0) -> None:
@@ -276,8 +277,9 @@ def run_training(cfg: Any, launcher: str = 'none') -> dict[str, Any]:
     try:
         runner = lookup('train')(cfg, launcher)
     except LeftInTheMiddle:
-        end_workers()
         return dict(losses=list(recorder.losses))
+    finally:
+        end_workers()
     return dict(losses=list(recorder.losses), **describe_run(runner))
 
 
