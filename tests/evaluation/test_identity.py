@@ -22,6 +22,7 @@ from mmairl.evaluation.identity import (
     config_identity,
     data_identity,
     difference,
+    features_key,
     identity_of,
     key_of,
     weights_identity,
@@ -238,6 +239,30 @@ def test_weights_data_network_and_what_was_asked_are_in_the_identity_and_a_path_
     shutil.copy(checkpoint, tmp_path / 'copy.pth')
     cfg.evaluation.batch_size = 3
     assert identity_of(cfg, 'knn', read_backbone(tmp_path / 'copy.pth'), settings) == found[-1]
+
+
+@pytest.mark.parametrize('key', [key for key in CHANGES if key not in ('evaluation.ks', 'evaluation.test.count')])
+def test_features_key_covers_what_features_depend_on(cfg, checkpoint, key):
+    backbone, described = read_backbone(checkpoint), cfg.evaluation.train
+    before = identity_of(cfg, 'knn', backbone, settings_for('knn'))
+    cfg.merge_from_dict({key: CHANGES[key]})
+    after = identity_of(cfg, 'knn', backbone, settings_for('knn'))
+    assert features_key(before, 'train', described) != features_key(after, 'train', cfg.evaluation.train)
+
+
+def test_features_key_ignores_protocol_settings(cfg, checkpoint):
+    backbone, described = read_backbone(checkpoint), cfg.evaluation.train
+    keys = [
+        features_key(identity_of(cfg, 'knn', backbone, settings_for('knn', ks=ks)), 'train', described)
+        for ks in ([1], [5])
+    ]
+    assert keys[0] == keys[1]
+
+
+def test_features_key_differs_between_weights(cfg, checkpoint):
+    settings, described = settings_for('knn'), cfg.evaluation.train
+    identities = [identity_of(cfg, 'knn', read_backbone(checkpoint, part), settings) for part in ('student', 'teacher')]
+    assert len({features_key(identity, 'train', described) for identity in identities}) == 2
 
 
 def test_absent_data_count_as_unchanged_and_data_that_cannot_be_looked_at_do_not(folder, tmp_path):

@@ -26,6 +26,18 @@ def test_under_accumulation_teacher_and_queue_move_once_per_optimizer_step(toy_c
     assert torch.allclose(queue.vectors[:8], unit(queue.fresh[1]))
 
 
+def test_momentum_at_first_middle_and_last_step(toy_config):
+    """m(k) = 1 - (1 - m0) (cos(pi k / K) + 1) / 2 for k = 1, 2, 3 = K."""
+    cfg = toy_config(width=8, steps=3, **{'default_hooks.momentum.base': 0.96})
+    launch.share_batch(cfg, 1)
+    runner = launch.build(cfg)
+    momenta = []
+    follow = runner.model.teacher.follow
+    runner.model.teacher.follow = lambda student, momentum: (momenta.append(momentum), follow(student, momentum))
+    runner.train()
+    assert momenta == pytest.approx([1 - 0.04 * 0.75, 1 - 0.04 * 0.25, 1.0])
+
+
 @pytest.mark.parametrize('wrong', [dict(schedule='linear'), dict(base=1.5)])
 def test_a_wrong_setting_is_one_sentence(wrong):
     with pytest.raises(UserError, match='MomentumHook'):

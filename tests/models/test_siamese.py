@@ -62,6 +62,17 @@ def test_the_views_that_become_keys_are_a_key(build):
     torch.testing.assert_close(found['loss'], expected)
 
 
+@pytest.mark.parametrize('target, learns', [('student', True), ('stop_gradient', False), ('teacher', False)])
+def test_only_keys_of_the_student_have_gradients(build, target, learns):
+    model = build(**{'model.target': target})
+    seen = []
+    model.head.register_forward_pre_hook(lambda head, arguments: seen.append(arguments[:2]))
+    model(views(), mode='loss')
+    ((queries, keys),) = seen
+    assert all(query.requires_grad for query in queries.values())
+    assert [key.requires_grad for key in keys.values()] == [learns, learns]
+
+
 def test_a_wrong_setting_is_one_sentence(build):
     for sentence, setting in {
         'set model.predictor': {'model.teacher_predictor': True, 'model.predictor': None},

@@ -54,9 +54,11 @@ def test_a_planted_effect_is_found_as_often_as_promised(seeds, effect):
 
 def test_rows_that_are_equal_are_found_equivalent_and_those_at_the_margin_are_not():
     equal, apart = ladders(10, 3.0, spread=0.2), ladders(10, 3.0, spread=0.2, steps=1.0)
+    noisy = ladders(10, 3.0, spread=1.0, steps=1.0)  # too noisy for 'differs', which is decided first
     for scores, test in (
         (equal, lambda share: share > 0.95),
         (apart, lambda share: share <= 0.05 + 2 * standard_error(0.05)),
+        (noisy, lambda share: share <= 0.05 + 2 * standard_error(0.05)),
     ):
         words = verdicts(*paired(scores[:, 1:], scores[:, :-1]), margin=1.0)
         assert test((words == 'equivalent').any(-1).mean())
@@ -136,6 +138,14 @@ def test_runs_near_the_untrained_rows_have_collapsed_and_how_many_did_is_what_is
     assert found.spread == (
         () if verdict == 'differs' else pytest.approx([-3.0, -2.9, 5.9])
     )  # as blocks, without the two
+
+
+def test_collapse_limit_is_quarter_of_median_gain():
+    """Untrained rows score 20 and the median is 45, so runs below 20 + 25 / 4 = 26.25 have collapsed."""
+    study = record([41.0, 45.0, 49.0, 46.0, 44.0], [26.0, 27.0, 46.0, 43.1, 49.9])
+    study['rows'].append(recorded('random', [19.0, 21.0], untrained='random'))
+    (found,) = compare(study, 'knn', 1.0)
+    assert found.collapsed == (1, 0)
 
 
 def test_the_interval_of_the_probability_of_improvement_covers_it_in_nineteen_of_twenty():
