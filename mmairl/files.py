@@ -22,6 +22,7 @@ import torch
 import yaml
 
 from mmairl.errors import UserError, chain, closest, explained
+from mmairl.weights.pickles import portable_checkpoint
 
 Kind = TypeVar('Kind')
 # The words of msgspec's messages.
@@ -118,9 +119,9 @@ def write_json(path: str | Path, content: object) -> Path:
 
 
 def write_checkpoint(content: dict, path: str | Path) -> None:
-    """Save what torch can save, whole or not at all."""
+    """Write a checkpoint atomically, as plain types that `torch.load(weights_only=True)` accepts without this package."""
     with replacing(path) as beside, beside.open('wb') as file:  # given a path, torch would hide what went wrong
-        torch.save(content, file)
+        torch.save(portable_checkpoint(content), file)
 
 
 def read_json(path: str | Path, kind: type[Kind] = Any) -> Kind:
