@@ -86,7 +86,7 @@ def take_up_optimizer(
 
 
 def _settings(state: dict[str, Any]) -> dict[str, Any]:
-    """A schedule without how far it is, and without functions, which are not saved. Under ZeRO, groups of equal settings are one."""
+    """A schedule without its progress and its functions, which are not saved. Under ZeRO, groups of equal settings are one."""
     plain = {key: value for key, value in state.items() if key not in PROGRESS and not callable(value)}
     return {**plain, 'base_values': set(state['base_values'])}
 

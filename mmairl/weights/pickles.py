@@ -270,7 +270,9 @@ def refuse_endless(file: IO[bytes]) -> None:
             stack[start:] = [(size, items if known else OTHER)]
         elif name in CONSTANTS:
             stack.append((1, CONSTANTS[name]))
-        elif type(value) in (int, float, str, bytes) and name not in NAMES and code.stack_after and not code.stack_before:
+        elif (
+            type(value) in (int, float, str, bytes) and name not in NAMES and code.stack_after and not code.stack_before
+        ):
             size = 1 + (value.bit_length() // 32 if type(value) is int else 0)
             if size > 2:
                 cost.of_key(value)
