@@ -197,6 +197,8 @@ def _expression(value: Any) -> str:
         return f'[{"".join(f"{_expression(part)}, " for part in value)}]'
     if isinstance(value, tuple):
         return f'({"".join(f"{_expression(part)}, " for part in value)})'
+    if callable(value):
+        return repr(f'{value.__module__}.{value.__qualname__}')  # a name that mmengine's registries import
     return repr(value) if isinstance(value, str) else str(value)
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import msgspec
-import torch
 import yaml
 
 from mmairl.errors import UserError, chain, closest
@@ -132,12 +131,6 @@ def write_text(path: str | Path, text: str) -> Path:
 def write_json(path: str | Path, content: object) -> Path:
     """Write a JSON file, whole or not at all, and return where it is; for every JSON file that a command leaves behind."""
     return write_text(path, json.dumps(content, indent=1, default=msgspec.to_builtins) + '\n')
-
-
-def write_checkpoint(content: dict, path: str | Path) -> None:
-    """Save what torch can save, whole or not at all."""
-    with replacing(path) as beside, beside.open('wb') as file:  # given a path, torch would hide what went wrong
-        torch.save(content, file)
 
 
 def read_json(path: str | Path, kind: type[Kind] = Any) -> Kind:

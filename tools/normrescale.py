@@ -10,15 +10,16 @@ from mmengine.logging import print_log
 
 from mmairl.analysis.normrescale import PER, STATISTICS, WHOLE_NUMBERS, Row, left_alone, normrescale
 from mmairl.errors import UserError, one_sentence_errors, printable
-from mmairl.files import output, write_checkpoint
+from mmairl.files import output
 from mmairl.flags import above_zero
 from mmairl.report.figures import norm_lines, save_figure
 from mmairl.report.table import print_table, save_table
 from mmairl.weights.load import load_checkpoint
 from mmairl.weights.norms import looks_lars_trained, predicted_times, typical_growth, weight_norms
-from mmairl.weights.pickles import ORIGIN
+from mmairl.weights.pickles import ORIGIN, write_checkpoint
 from mmairl.weights.read import Backbone, read_backbone
 
+KEPT_META = ('cfg', 'settings', 'epoch', 'iter', 'dataset_meta', 'mmairl_version')  # what describes the weights
 ADVICE = {
     True: "what to do: rescale it by an anchor (plain, not --exact) and keep your recipe's rate, or search lower rates",
     False: 'what to do: nothing here looks as LARS leaves it; if your recipe is for SGD with weight decay and this network is '
@@ -114,17 +115,16 @@ def growth_of(weights: dict) -> str:
 
 
 def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str) -> None:
-    """A training checkpoint of ours keeps all it holds beside the student; of any other, the backbone is written."""
+    """Write weights only: of a training checkpoint of ours all networks, of any other file the backbone."""
     how = f'{anchor}, per {args.per}, statistics {args.statistics}' + ', exact' * args.exact
     record = {**source.record, 'normrescale': how}
     state = {f'backbone.{key}': value for key, value in weights.items()}
+    meta = {ORIGIN: record}
     loaded = load_checkpoint(source.path)
     if source.source.startswith('mmairl') and args.part == 'student' and 'state_dict' in loaded:
-        loaded['state_dict'] = type(loaded['state_dict'])({**loaded['state_dict'], **state})
-        loaded['meta'] = {**loaded.get('meta', {}), ORIGIN: record}
-    else:
-        loaded = dict(meta={ORIGIN: record}, state_dict=state)
-    write_checkpoint(loaded, args.out)
+        state = {**loaded['state_dict'], **state}
+        meta |= {key: value for key, value in loaded.get('meta', {}).items() if key in KEPT_META}
+    write_checkpoint(dict(meta=meta, state_dict=state), args.out)
 
 
 def cells(row: Row) -> tuple[str, list[str]]:

@@ -2,6 +2,7 @@
 
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -56,8 +57,27 @@ def delivered(loader: DataLoader) -> Iterator[Any]:
     except (RuntimeError, OSError, EOFError) as error:
         if not loader.num_workers or str(error).startswith('Caught '):
             raise
-        said = '; '.join(f'{type(link).__name__}: {link}' for link in chain(error) if str(link))
-        raise UserError(
-            f'the data workers failed ({said or type(error).__name__}); lower num_workers, or set it to 0 to see the error '
-            'itself; a training run goes on with --resume'
-        ) from error
+        raise workers_failed(error) from error
+
+
+@contextmanager
+def explained_deaths() -> Iterator[None]:
+    """Turn the death of a data worker into a UserError.
+
+    torch notices it by a signal and raises wherever the main process is: in most cases within a training step.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith('DataLoader worker (pid'):
+            raise
+        raise workers_failed(error) from error
+
+
+def workers_failed(error: Exception) -> UserError:
+    said = '; '.join(f'{type(link).__name__}: {link}' for link in chain(error) if str(link))
+    return UserError(
+        f'the data workers failed ({said or type(error).__name__}); lower num_workers, or set it to 0 to see the error '
+        'itself; a training run goes on with --resume',
+        code='data-workers-failed',
+    )

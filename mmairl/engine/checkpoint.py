@@ -19,7 +19,7 @@ import mmengine
 import torch
 from mmengine.config import Config
 from mmengine.dist import broadcast_object_list, is_main_process
-from mmengine.fileio import register_handler
+from mmengine.fileio import LocalBackend, get_file_backend, register_handler
 from mmengine.logging import print_log
 from mmengine.runner import CheckpointLoader
 from mmengine.runner import checkpoint as platform
@@ -29,10 +29,10 @@ from mmengine.utils import apply_to
 import mmairl
 from mmairl.configs import flat, read_plain_yaml
 from mmairl.errors import UserError
-from mmairl.files import output, read_text, write_checkpoint, write_text
+from mmairl.files import output, read_text, write_text
 from mmairl.models.processes import network_of
 from mmairl.weights.load import DamagedCheckpoint, Device, fetched, load_checkpoint
-from mmairl.weights.pickles import PlainPickles
+from mmairl.weights.pickles import PlainPickles, portable_checkpoint, write_checkpoint
 
 NEEDED = ('meta', 'state_dict', 'optimizer')  # of a checkpoint that a run goes on from
 NOTED = {'epoch': int, 'iter': int, 'run': str | None}  # in its meta
@@ -208,6 +208,29 @@ class Checkpointed:
         checkpoint['state_dict']._metadata = metadata
         checkpoint['meta']['time'] = time.strftime('%Y%m%d_%H%M%S')
         return checkpoint
+
+    def save_checkpoint(
+        self,
+        out_dir: str,
+        filename: str,
+        file_client_args: dict | None = None,
+        save_optimizer: bool = True,
+        save_param_scheduler: bool = True,
+        meta: dict[str, int] | None = None,
+        by_epoch: bool = True,
+        backend_args: dict | None = None,
+    ) -> None:
+        """Write a checkpoint for a hook of mmengine's, with the content and the writer of our own; all processes call it."""
+        now = dict(epoch=self.epoch + bool(by_epoch), iter=self.iter + (not by_epoch))
+        checkpoint = self.snapshot({**now, **(meta or {})}, save_optimizer, save_param_scheduler)
+        if checkpoint is None:
+            return
+        backend = get_file_backend(out_dir, backend_args=backend_args)
+        path = backend.join_path(out_dir, filename)
+        if isinstance(backend, LocalBackend) and not file_client_args:
+            write_checkpoint(checkpoint, path)
+        else:
+            platform.save_checkpoint(portable_checkpoint(checkpoint), path, file_client_args, backend_args)
 
     @cached_property
     def _origin(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ def take_up(runner: Runner, checkpoint: dict[str, Any], path: str, today: dict[s
         if 'message_hub' in checkpoint:
             info = checkpoint['message_hub']['runtime_info']
             require_same_length(schedules, info, runner.max_epochs, runner.max_iters)
+            forget_files(info)
             runner.message_hub.load_state_dict(checkpoint['message_hub'])
         loop._epoch, loop._iter = meta['epoch'], meta['iter']  # mmengine has no other way to set these two
         if meta.get('seed') is not None and meta['seed'] != runner._randomness_cfg.get('seed'):
@@ -49,6 +50,15 @@ def take_up(runner: Runner, checkpoint: dict[str, Any], path: str, today: dict[s
     changes += config_changes(meta.get('settings'), today)
     if changes:
         runner.logger.warning(table(changes))
+
+
+def forget_files(info: dict[str, Any]) -> None:
+    """Remove the names of checkpoints that mmengine's hook would delete later: a file must not tell us what to delete.
+
+    The names in `kept_checkpoints` stay. ExactCheckpointHook verifies each of them before it deletes one.
+    """
+    for key in [key for key in info if str(key).startswith(('best_ckpt', 'keep_ckpt_ids'))]:
+        del info[key]
 
 
 def take_up_optimizer(
@@ -76,8 +86,8 @@ def take_up_optimizer(
 
 
 def _settings(state: dict[str, Any]) -> dict[str, Any]:
-    """A schedule without how far it is. Under ZeRO, groups of equal settings are one."""
-    plain = {key: value for key, value in state.items() if key not in PROGRESS}
+    """A schedule without its progress and its functions, which are not saved. Under ZeRO, groups of equal settings are one."""
+    plain = {key: value for key, value in state.items() if key not in PROGRESS and not callable(value)}
     return {**plain, 'base_values': set(state['base_values'])}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from mmengine.config import Config
 from mmengine.dist import get_world_size, master_only
-from mmengine.hooks import Hook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.logging import print_log
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from mmengine.runner import Runner as PlainRunner
@@ -23,13 +23,13 @@ from torch.utils.data import DataLoader, Sampler
 from mmairl.configs import python_text, write_config
 from mmairl.data.training import ResumableSampler, TrainingImages, require_a_batch
 from mmairl.data.views import inner_most
-from mmairl.data.workers import delivered, safe
+from mmairl.data.workers import delivered, explained_deaths, safe
 from mmairl.engine.checkpoint import Checkpointed
 from mmairl.engine.fast import lay_out, make_fast
 from mmairl.errors import UserError, building
 from mmairl.files import write_text
 from mmairl.models.processes import network_of
-from mmairl.registry import DATASETS
+from mmairl.registry import DATASETS, HOOKS
 from mmairl.stopping import obey_parent_only
 
 RUNS = count()  # of this process
@@ -64,6 +64,17 @@ class Runner(Checkpointed, PlainRunner):
         settings = dict(loop)
         kind = EpochLoop if settings.pop('by_epoch') else IterLoop
         return kind(self, self._build_train_dataloader(), **settings)
+
+    def register_hook(self, hook: Hook | dict, priority: int | str | None = None) -> None:
+        """Register ExactCheckpointHook for mmengine's CheckpointHook, from which no run can be resumed exactly."""
+        kind = hook.get('type') if isinstance(hook, dict) else None
+        if (HOOKS.get(kind) if isinstance(kind, str) else kind) is CheckpointHook:
+            hook = {**hook, 'type': 'mmairl.ExactCheckpointHook'}
+        super().register_hook(hook, priority)
+
+    def train(self) -> nn.Module:
+        with explained_deaths():
+            return super().train()
 
     def register_default_hooks(self, hooks: dict[str, Hook | dict | None] | None = None) -> None:
         """A hook that a config sets to None is left out; mmengine takes that for the six that it knows itself."""

@@ -1,9 +1,8 @@
 """The features of any images by any checkpoint, in a line of Python."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -78,8 +77,9 @@ def embed(
     >>> cells.shape, places[0]  # doctest: +SKIP
     ((5000, 196, 384), array([0.036, 0.036]))
     """
-    stated = dict(mean=mean, std=std, size=size)
-    cfg, backbone, normal, views, channels = network_of(checkpoint, part, prefix, config, stated)
+    cfg, backbone, normal, views, channels = embedding_network(
+        checkpoint, part, config, prefix, mean=mean, std=std, size=size
+    )
     dataset = dataset_of(images, views, channels)
     how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
     names = [dataset.name(index) for index in range(len(dataset))]
@@ -126,31 +126,31 @@ def write_patches(
     return np.load(out, mmap_mode='r'), torch.cartesian_prod(y, x).numpy(), torch.cat(fine)
 
 
-def network_of(
+def embedding_network(
     checkpoint: str | Path,
-    part: str,
-    prefix: str | None,
-    config: str | Path | None,
-    given: Mapping[str, Any],
+    part: str = 'student',
+    config: str | Path | None = None,
+    prefix: str | None = None,
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    size: int | None = None,
 ) -> tuple[Config, Backbone, dict, Views, int | None]:
-    """Return a config with the network, its weights, and the statistics, the view and the channels of its images.
-
-    `given` has the mean, the std and the size that the user gave, or None for each.
-    """
+    """Return a config with the network, its weights, and the statistics, the view and the channels of its images."""
     register()
     cfg = load_config(config) if config else None
     backbone = read_backbone(checkpoint, part, prefix, tensors_of_config(cfg) if cfg else None)
     expected = backbone.input
-    normal = {name: given[name] or getattr(expected, name) for name in ('mean', 'std')}
+    stated = expected if cfg is None else cfg.model.data_preprocessor
+    normal = dict(mean=mean or stated.mean, std=std or stated.std)
     if cfg is not None:
-        normal = {name: given[name] or cfg.model.data_preprocessor[name] for name in normal}
         channels = expected.channels
     else:
         cfg = Config(dict(model=dict(backbone=backbone.network)))
         channels = expected.channels or cfg.model.backbone.get('in_channels')
-        if not expected.origin and not (given['mean'] and given['std']):
+        if not expected.origin and not (mean and std):
             warn_of_assumed_statistics(backbone, 'mean= and std=')
-    size = given['size'] or expected.size
+    size = size or expected.size
     view = [dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]
     if expected.interpolation != 'bilinear':
         view[0]['interpolation'] = expected.interpolation

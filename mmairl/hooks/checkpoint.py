@@ -15,11 +15,12 @@ from mmairl.data.training import ResumableSampler
 from mmairl.engine.checkpoint import trust_mmengine_checkpoints
 from mmairl.engine.runner import images_per_epoch, images_per_step, sampler_of
 from mmairl.errors import Diverged, UserError
-from mmairl.files import BackgroundWriter, write_checkpoint, write_text
+from mmairl.files import BackgroundWriter, write_text
 from mmairl.models.processes import network_of
 from mmairl.randomness import random_state, set_random_state
 from mmairl.registry import HOOKS
-from mmairl.weights.load import not_finite
+from mmairl.weights.load import not_finite, run_of
+from mmairl.weights.pickles import portable_checkpoint, write_checkpoint
 
 
 @HOOKS.register_module()
@@ -57,8 +58,8 @@ class ExactCheckpointHook(CheckpointHook):
         super().before_train(runner)
         self.note = Path(runner.work_dir) / 'last_checkpoint'  # as OpenMMLab's tools know it, wherever checkpoints go
         start = getattr(runner, 'start', None)
-        if start and start.resume and Path(start.path).resolve().parent != Path(self.out_dir).resolve():
-            info.update(kept_checkpoints=[], outdated_checkpoints=[])  # they are in another folder
+        if start and start.resume and is_main_process():
+            self._keep_own_checkpoints(info, Path(start.path), start.run)
         self.kept = deque(info['kept_checkpoints'])
         if is_main_process():  # what a killed process was writing, and what it would have removed next
             folder = Path(self.out_dir)
@@ -77,13 +78,21 @@ class ExactCheckpointHook(CheckpointHook):
 
     def _keep_own_names(self, info: dict[str, Any]) -> None:
         """Keep the names of files that this hook can have written; others that a checkpoint names are not ours to remove."""
+        from mmairl.engine.resume import forget_files
+
+        forget_files(info)  # mmengine's own runner has not done so
         ours = re.escape(self.filename_tmpl).replace(r'\{\}', r'\d{1,18}') + r'|iter_\d{1,18}\.pth'
-        for key in ('kept_checkpoints', 'outdated_checkpoints', 'keep_ckpt_ids'):
+        for key in ('kept_checkpoints', 'outdated_checkpoints'):
             noted = info.get(key) if isinstance(info.get(key), list) else []
-            names = [name for name in noted if isinstance(name, str) and re.fullmatch(ours, name)]
-            info[key] = [step for step in noted if type(step) is int] if key == 'keep_ckpt_ids' else names
-        for key in [key for key in info if key.startswith('best_ckpt')]:
-            del info[key]  # the best weights of before stay beside those of the resumed run
+            info[key] = [name for name in noted if isinstance(name, str) and re.fullmatch(ours, name)]
+
+    def _keep_own_checkpoints(self, info: dict[str, Any], path: Path, run: str | None) -> None:
+        """Keep the names of checkpoints that are in this run's folder and that this run has written."""
+        folder = Path(self.out_dir)
+        here = path.resolve().parent == folder.resolve()
+        for key in ('kept_checkpoints', 'outdated_checkpoints'):
+            names = info[key] if here else []
+            info[key] = [name for name in names if name == path.name or run_of(folder / name) == run]
 
     def _take_up(self, runner: Runner, random_states: list[dict], place: dict[str, int]) -> None:
         """Be at the same point of the same order of images, with the same random numbers to come."""
@@ -181,6 +190,8 @@ class ExactCheckpointHook(CheckpointHook):
         if isinstance(sampler, ResumableSampler):
             place['order_by_sum'] = sampler.by_sum
         checkpoint.update(random_states=self.states, place=place)
+        if not hasattr(runner, 'snapshot'):  # mmengine's own runner writes what it is given
+            checkpoint.update(portable_checkpoint(checkpoint))
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         self.resumed = {key: checkpoint[key] for key in ('random_states', 'place') if key in checkpoint}

@@ -34,7 +34,7 @@ class DeviceHistory(HistoryBuffer):
     """mmengine's buffer, which takes a tensor without waiting for it and reads all that came since at once.
 
     The original turns each value into a number at once, a wait for the device per scalar and step, and copies its whole
-    history at each update. It is saved as the original.
+    history at each update. A copy is an ordinary buffer.
     """
 
     def __init__(self, log_history: Any = (), count_history: Any = ()) -> None:

@@ -24,7 +24,7 @@ from mmairl.data.views import Views
 from mmairl.engine.launch import register, train
 from mmairl.errors import UserError, cleared_frames
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.embed import network_of
+from mmairl.evaluation.embed import embedding_network
 from mmairl.evaluation.features import Extraction, Readable, read_rows, stored
 from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, key_of, weights_identity
 from mmairl.evaluation.protocol import default_device
@@ -352,7 +352,7 @@ def announced(plan: Plan) -> Iterator[str]:
 
 def network(checkpoint: str | Path, channels: int | None = None) -> Network:
     """Return a checkpoint's; where the images have other channels, its first kernels are made to fit."""
-    cfg, backbone, normal, views, _ = network_of(checkpoint, 'student', None, None)
+    cfg, backbone, normal, views, _ = embedding_network(checkpoint)
     if channels and channels != len(normal['mean']):
         cfg.model.backbone.in_channels = channels
         normal = dict(mean=[0.5] * channels, std=[0.25] * channels)

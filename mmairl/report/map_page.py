@@ -27,7 +27,7 @@ from mmairl.data.mixture import Mixture
 from mmairl.data.splits import read_column, values_of
 from mmairl.errors import Diverged, UserError, cleared_frames
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.embed import Images, dataset_of, network_of, write_patches
+from mmairl.evaluation.embed import Images, dataset_of, embedding_network, write_patches
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
 from mmairl.models.siamese import pooled
@@ -88,7 +88,7 @@ def map_images(
     titles = names_of([path.absolute() for path in paths]) if len(paths) > 1 else ['after training']
     features: dict[str, Tensor] = {}
     for path, title in zip(paths, titles):
-        cfg, weights, normal, views, channels = network_of(path, part, size, config)
+        cfg, weights, normal, views, channels = embedding_network(path, part, config, size=size)
         dataset = dataset_of(images, views, channels)
         how = Extraction(**normal, batch_size=batch, device=device or default_device(), workers=workers)
         networks = [load_backbone(cfg, weights)]

@@ -13,9 +13,17 @@ from mmengine.logging import print_log
 from torch import Tensor
 
 from mmairl.errors import UserError, explained, printable
-from mmairl.weights.pickles import FOR_TORCH, ORIGIN, PlainUnpickler, Skipped, plain, refuse_endless_tuples
+from mmairl.weights.pickles import (
+    FOR_TORCH,
+    LEGACY,
+    ORIGIN,
+    PlainUnpickler,
+    Skipped,
+    plain,
+    refuse_endless,
+    restore_histories,
+)
 
-LEGACY = 5  # pickles in a file of torch before 1.6
 FOLDER = 0x10  # a record's attribute; torch reads nothing from a folder and reports success
 Device = str | torch.device | dict | Callable | None
 
@@ -37,6 +45,8 @@ def load_checkpoint(path: str | Path, map_location: Device = 'cpu') -> dict[str,
             return _load_safetensors(path)
         with path.open('rb') as file:
             loaded = plain(_unpickled(file, path, map_location))
+        if isinstance(loaded, dict):
+            restore_histories(loaded)
     except UserError:
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -60,7 +70,7 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
         raise DamagedCheckpoint(f'the checkpoint {path} is empty (0 bytes); use an earlier one')
     # torch writes a zip archive, or a pickle which begins with a magic number; whatever else is at most a plain pickle.
     if not head.startswith(b'PK\x03\x04') and head[:1] + head[2:4] != b'\x80\x8a\n':
-        refuse_endless_tuples(file)
+        refuse_endless(file)
         file.seek(0)
         return PlainUnpickler(file, encoding='latin1').load()
     if head.startswith(b'PK\x03\x04'):
@@ -71,12 +81,12 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
         with zipfile.ZipFile(file) as archive:
             pickles = [name for name in archive.namelist() if name.endswith('.pkl')]
             for name in pickles:
-                refuse_endless_tuples(archive.open(name))
+                refuse_endless(archive.open(name))
             lightning = any(b'pytorch-lightning_version' in archive.read(name) for name in pickles)
     else:
         lightning = False
         for _ in range(LEGACY):
-            refuse_endless_tuples(file)
+            refuse_endless(file)
     file.seek(0)
     with torch.serialization.safe_globals(FOR_TORCH):
         foreign = sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file)) if lightning else []
@@ -86,6 +96,19 @@ def _unpickled(file: IO[bytes], path: Path, map_location: Device) -> Any:
     file.seek(0)
     with torch.serialization.safe_globals(FOR_TORCH + [(Skipped, name) for name in foreign]):
         return torch.load(file, map_location=map_location, weights_only=True)  # noqa: TID251  weights only
+
+
+def run_of(path: Path) -> str | None:
+    """Return the name of the run that wrote a checkpoint, without reading its tensors; '' if the file is no checkpoint."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in (name for name in archive.namelist() if name.endswith('.pkl')):
+                refuse_endless(archive.open(name))
+        with torch.serialization.safe_globals(FOR_TORCH):
+            content = torch.load(path, map_location='cpu', mmap=True, weights_only=True)  # noqa: TID251  weights only
+        return content['meta'].get('run')
+    except Exception:  # a foreign or damaged file can fail in any way
+        return ''
 
 
 def damage(file: IO[bytes] | Path) -> str | None:

@@ -101,7 +101,7 @@ class Backbone:
 
     @property
     def record(self) -> dict:
-        """What a file made from this backbone stores about its origin."""
+        """The origin that a file made from this backbone stores."""
         known: dict[str, Any] = {'heads': self.heads, 'norm_eps': self.norm_eps}
         if (given := self.input).origin:
             known |= {'mean': list(given.mean), 'std': list(given.std), 'size': given.size}

@@ -13,7 +13,7 @@ from torch import Tensor
 from mmairl.errors import UserError
 from mmairl.files import output, replacing
 from mmairl.weights.formats import DETECTRON2, DINOV3, TIMM, TORCHVISION_VIT, rename
-from mmairl.weights.pickles import ORIGIN
+from mmairl.weights.pickles import ORIGIN, portable
 from mmairl.weights.read import Backbone
 
 Weights = dict[str, Tensor]
@@ -25,9 +25,8 @@ def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **r
     >>> write_backbone(read_backbone('moco_v2.pth.tar'), 'moco_v2.pkl', to='detectron2')  # doctest: +SKIP
     """
     with replacing(output(path, backbone.path)) as beside, beside.open('wb') as file:
-        WRITERS[to](
-            {key: value.contiguous() for key, value in backbone.weights.items()}, {**backbone.record, **record}, file
-        )
+        weights = {key: value.contiguous() for key, value in backbone.weights.items()}
+        WRITERS[to](weights, portable({**backbone.record, **record}), file)
 
 
 def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:

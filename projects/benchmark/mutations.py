@@ -74,8 +74,8 @@ FAULTS = (
     ),
     Fault(
         'LARS: weight decay missing in the denominator',
-        "group['eta'] * w / (g + decay * w)",
-        "group['eta'] * w / g",
+        'eta * w / (g + weight_decay * w), 1.0',
+        'eta * w / g, 1.0',
         ('test_lars.py',),
     ),
     Fault('LARS: biases adapted', '(param.ndim > 1) == adapt', '(param.ndim > 0) == adapt', ('test_lars.py',)),
@@ -183,11 +183,11 @@ FAULTS = (
     ),
     Fault(
         'pickle: any global of posix is built',
-        "        if f'{module}.{name}' not in ALLOWED:\n",
+        "        if f'{module}.{name}' not in ALLOWED_IN_PICKLES:\n",
         "        if module == 'posix':\n"
         '            return getattr(__import__(module), name)\n'
-        "        if f'{module}.{name}' not in ALLOWED:\n",
-        ('test_trust.py',),
+        "        if f'{module}.{name}' not in ALLOWED_IN_PICKLES:\n",
+        ('test_trust.py', 'test_pickles.py'),
     ),
 )
 

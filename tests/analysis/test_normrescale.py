@@ -96,7 +96,7 @@ def save_ours(path: Path, source: dict, **more) -> Path:
     return path
 
 
-def test_the_tool_changes_the_student_and_nothing_else_of_a_whole_checkpoint(tmp_path, run_tool, capsys):
+def test_the_tool_changes_the_student_and_writes_weights_only(tmp_path, run_tool, capsys):
     source, anchor = weights(1, scale=9), weights(2)
     lars = save_ours(tmp_path / 'lars.pth', source)
     torch.save(dict(model={f'module.online_encoder.{k}': v for k, v in anchor.items()}), tmp_path / 'sgd.pth')
@@ -108,7 +108,7 @@ def test_the_tool_changes_the_student_and_nothing_else_of_a_whole_checkpoint(tmp
     for key, value in before['state_dict'].items():
         if not key.startswith('backbone.'):
             assert torch.equal(after['state_dict'][key], value), key
-    assert torch.equal(after['optimizer']['state'][0], torch.ones(2)) and after['meta']['epoch'] == 3
+    assert after.keys() == {'meta', 'state_dict'} and after['meta']['epoch'] == 3
     assert 'sgd.pth' in after['meta']['mmairl_origin']['normrescale']
     for kind in ('png', 'svg', 'csv'):
         assert (tmp_path / f'out_norms.{kind}').stat().st_size > 500

@@ -8,12 +8,14 @@ import pytest
 import resuming
 import torch
 from mmengine.config import Config
+from mmengine.hooks import CheckpointHook, Hook
 
 from mmairl.configs import load_config
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import Start, choose_start, load_checkpoint, newest_checkpoint, run_in
 from mmairl.errors import UserError
 from mmairl.hooks.checkpoint import ExactCheckpointHook
+from mmairl.registry import HOOKS
 
 FILES = Path(__file__).parents[1] / 'files'
 
@@ -274,3 +276,100 @@ def test_the_best_weights_may_be_saved_before_the_first_checkpoint(toy_config):
     found = dict(state_dict={})
     launch.build(cfg).call_hook('before_save_checkpoint', checkpoint=found)
     assert found['random_states'] == []
+
+
+def with_mmengines_hook(case: str, work_dir: Path, **how: object) -> Config:
+    """A config with the checkpoint hook that OpenMMLab's configs have."""
+    cfg = resuming.config(case, str(work_dir), **how)
+    cfg.default_hooks.checkpoint = dict(type='CheckpointHook', interval=1, max_keep_ckpts=2)
+    return cfg
+
+
+@pytest.mark.parametrize('case', ['views_of_the_batch', 'lars_accumulated'])
+def test_a_run_with_mmengines_hook_resumes_exactly(tmp_path, case):
+    leave_at = 17 if case == 'lars_accumulated' else 8
+    whole = resuming.run(with_mmengines_hook(case, tmp_path / 'whole'))
+    left = resuming.run(with_mmengines_hook(case, tmp_path / 'run', leave_at=leave_at))
+    assert left.name == 'epoch_1.pth'
+    resumed = resuming.run(with_mmengines_hook(case, tmp_path / 'run', resume=True))
+    assert resumed.name == 'epoch_3.pth'
+    resuming.assert_the_same_run(whole, resumed)
+    assert [path.name for path in sorted(resumed.parent.glob('*.pth'))] == ['epoch_2.pth', 'epoch_3.pth']
+
+
+@pytest.mark.parametrize('kind', [CheckpointHook, 'mmengine.CheckpointHook', None])
+def test_every_name_of_mmengines_hook_saves_exactly(toy_config, kind):
+    cfg = toy_config(steps=1, width=4)
+    if kind is None:
+        del cfg.default_hooks['checkpoint']  # mmengine then adds its own
+    else:
+        cfg.default_hooks.checkpoint = dict(type=kind, by_epoch=False, interval=1)
+    hooks = launch.train(cfg).hooks
+    assert [type(hook) for hook in hooks if isinstance(hook, CheckpointHook)] == [ExactCheckpointHook]
+
+
+def test_a_hook_that_saves_through_the_runner_can_be_resumed(toy_config, tmp_path):
+    """A subclass of mmengine's hook is used as it is, and the runner writes for it."""
+
+    class Foreign(CheckpointHook):
+        pass
+
+    def train(**options: object) -> Config:
+        cfg = toy_config(steps=3, width=4, **options)
+        cfg.default_hooks.checkpoint = dict(type=Foreign, by_epoch=False, interval=1, max_keep_ckpts=1)
+        cfg.custom_hooks = [dict(type='LeaveAt', iteration=2)] if 'resume' not in options else []
+        resuming.run(cfg)
+        return cfg
+
+    first = train()
+    note = Path(first.work_dir) / 'last_checkpoint'
+    assert Path(note.read_text()).name == 'iter_2.pth'
+    second = train(resume=True)
+    assert Path(note.read_text()).name == 'iter_3.pth'
+    log = max(Path(second.work_dir).glob('*/*.log')).read_text()
+    assert 'resumed after epoch 0, iteration 2' in log
+    torch.load(note.read_text(), weights_only=True)
+
+
+@pytest.mark.parametrize('kind', ['ExactCheckpointHook', 'CheckpointHook', 'subclass'])
+def test_a_foreign_checkpoint_deletes_no_best_weights(toy_config, tmp_path, kind):
+    """Its message hub names files and folders, and a better score comes."""
+
+    class Subclass(CheckpointHook):
+        pass
+
+    (tmp_path / 'folder/inside').mkdir(parents=True)
+    (tmp_path / 'victim.txt').touch()
+    cfg = toy_config(steps=1, width=4)
+    launch.train(cfg)
+    path = Path(cfg.work_dir) / 'iter_1.pth'
+    foreign = load_checkpoint(path)
+    foreign['message_hub']['runtime_info'].update(
+        best_ckpt=str(tmp_path / 'victim.txt'), best_ckpt_top1=str(tmp_path / 'folder'), best_score=-1.0,
+        keep_ckpt_ids=['../folder', '../../folder', 1, 2], kept_checkpoints=['iter_7.pth', 'iter_1.pth'],
+        outdated_checkpoints=['iter_8.pth'],
+    )  # fmt: skip
+    torch.save(foreign, path)
+    for number in (7, 8):  # of another run
+        torch.save(training_checkpoint(run='other'), path.with_name(f'iter_{number}.pth'))
+    again = toy_config(steps=3, width=4, resume=True, load_from=str(path), **{'train_dataloader.dataset.count': 8})
+    again.train_dataloader.dataset.count = 8
+    options = dict(type=Subclass if kind == 'subclass' else kind, by_epoch=False, interval=1, max_keep_ckpts=1)
+    again.default_hooks.checkpoint = dict(save_best='top1', rule='greater', **options)
+    again.custom_hooks = [dict(type='BestAtTheEnd')]
+    runner = launch.train(again)
+    assert runner.iter == 3 and list(path.parent.glob('best_top1_*.pth'))
+    assert (tmp_path / 'victim.txt').is_file() and (tmp_path / 'folder/inside').is_dir()
+    assert {'iter_7.pth', 'iter_8.pth'} <= {file.name for file in path.parent.iterdir()}
+
+
+@HOOKS.register_module(force=True)
+class BestAtTheEnd(Hook):
+    """Reports a better score after the last step, as a validation would."""
+
+    priority = 'LOWEST'
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        if runner.iter + 1 == runner.max_iters:
+            saves = next(hook for hook in runner.hooks if isinstance(hook, CheckpointHook))
+            saves.after_val_epoch(runner, dict(top1=1.0))

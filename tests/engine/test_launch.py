@@ -1,22 +1,27 @@
 """Starting runs: repeats, resumes, shares of the batch, and one sentence for each mistake."""
 
 import errno
+import multiprocessing
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.hooks import Hook
 
 from mmairl.configs import load_config
 from mmairl.engine import launch
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.runner import Runner
 from mmairl.errors import UserError, one_sentence_errors
+from mmairl.registry import HOOKS
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 
@@ -54,6 +59,25 @@ def test_the_total_batch_is_shared_unless_a_process_has_a_batch_of_its_own(total
     assert cfg.train_dataloader.batch_size == share and cfg.total_batch_size == share * processes * steps
     with pytest.raises(UserError, match='10 cannot be divided among 3 processes'):
         launch.share_batch(Config(dict(total_batch_size=10, train_dataloader={}, optim_wrapper={})), 3)
+
+
+@HOOKS.register_module(force=True)
+class KillWorker(Hook):
+    """Kills a data worker during a step, as the system does when memory runs out, and goes on computing."""
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        worker = multiprocessing.active_children()[0]
+        os.kill(worker.pid, signal.SIGKILL)
+        for _ in range(6000):
+            time.sleep(0.01)
+
+
+def test_a_worker_killed_during_a_step_is_one_error(toy_config):
+    cfg = toy_config(steps=4, width=4, custom_hooks=[dict(type='KillWorker')])
+    cfg.train_dataloader.num_workers = 1
+    with pytest.raises(UserError, match='is killed by signal: Killed') as caught:
+        launch.train(cfg)
+    assert caught.value.code == 'data-workers-failed'
 
 
 MISTAKES = {

@@ -17,7 +17,7 @@ from mmairl.data.folders import ImageFolder
 from mmairl.data.packed import pack
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.evaluation.embed import network_of
+from mmairl.evaluation.embed import embedding_network
 from mmairl.evaluation.features import Extraction, extract
 from mmairl.report.map_page import SHEET, by_column, fences, groups, linked, map_images, neighbours, standing_out
 
@@ -62,7 +62,7 @@ def test_neighbours_on_the_page_are_those_of_knn_features_by_brute_force(page, c
     data = data_of(page)
     assert data['names'][:2] == ['a/00.png', 'a/02.png'] and len(data['names']) == 41 and 'a/50.png' in page.read_text()
     assert data['classes'] == ['a', 'b'] and data['labels'] == [0] * 20 + [1] * 21
-    cfg, found, normal, views, _ = network_of(checkpoint, 'student', SIZE, None)
+    cfg, found, normal, views, _ = embedding_network(checkpoint, size=SIZE)
     features = extract(load_backbone(cfg, found), ImageFolder(folder, views), Extraction(**normal, batch_size=64))
     assert features.unreadable == (20,)
     unit = torch.nn.functional.normalize(features.x.double()).numpy()
