@@ -56,7 +56,7 @@ setup(
         'mmairl': ['*.sh'],
         'mmairl.data': ['*.yaml'],
         'mmairl.study': ['*.sh', '*.json'],
-        'mmairl.own': ['*.jinja'],
+        'mmairl.apis': ['*.jinja'],
         'mmairl.report': ['templates/*', 'uplot/*', '*.json'],
     },
     cmdclass={'build_py': BuildWithConfigs},

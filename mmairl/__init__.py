@@ -4,7 +4,7 @@ import os
 from importlib import import_module  # noqa: TID251  modules of ours by fixed names
 from typing import Any
 
-from mmairl.stopping import listen_early
+from mmairl.signals import listen_early
 
 listen_early()
 
@@ -13,7 +13,7 @@ listen_early()
 os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
 
 try:
-    from mmairl.configs import teach_mmengine
+    from mmairl.config import teach_mmengine
 except ModuleNotFoundError as missing:
     if missing.name != 'mmengine':
         raise
@@ -26,10 +26,10 @@ __version__ = '0.1.0'
 
 # What a line of Python calls, and where it is; imported when it is asked for.
 CALLED = {
-    'pretrain': 'mmairl.own.pretrain',
+    'pretrain': 'mmairl.apis.pretrain',
     'embed': 'mmairl.evaluation.embed',
-    'compare': 'mmairl.study.judge',
-    'worth': 'mmairl.own.worth',
+    'compare': 'mmairl.apis.compare',
+    'worth': 'mmairl.apis.worth',
     'map_images': 'mmairl.report.map_page',
 }
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 
 from mmengine.dist import is_main_process
 
-from mmairl.stopping import AGAIN, Listener, Stopped, leave, stop_processes
+from mmairl.signals import AGAIN, Listener, Stopped, leave, stop_processes
 
 # A URL, or the path that Python makes of one, in any text: scheme, user, path, and query, fragment or parameters. A chained
 # URL (`zip://a::s3://b`) is two. Local files (`file://`) are not URLs: their names may contain any character.

@@ -77,17 +77,17 @@ def _child(root: parent.Registry, *packages: str) -> Registry:
 MODELS = _child(parent.MODELS, 'models', 'data')
 MODEL_WRAPPERS = _child(parent.MODEL_WRAPPERS, 'engine')
 RUNNERS = _child(parent.RUNNERS, 'engine')
-HOOKS = _child(parent.HOOKS, 'hooks')
+HOOKS = _child(parent.HOOKS, 'engine.hooks', 'evaluation')
 DATASETS = _child(parent.DATASETS, 'data', 'data.shards')
 DATA_SAMPLERS = _child(parent.DATA_SAMPLERS, 'data')
 TRANSFORMS = _child(parent.TRANSFORMS, 'data')
-OPTIMIZERS = _child(parent.OPTIMIZERS, 'optim')
-OPTIM_WRAPPERS = _child(parent.OPTIM_WRAPPERS, 'optim')
-OPTIM_WRAPPER_CONSTRUCTORS = _child(parent.OPTIM_WRAPPER_CONSTRUCTORS, 'optim')
-PARAM_SCHEDULERS = _child(parent.PARAM_SCHEDULERS, 'optim')
+OPTIMIZERS = _child(parent.OPTIMIZERS, 'engine.optim')
+OPTIM_WRAPPERS = _child(parent.OPTIM_WRAPPERS, 'engine.optim')
+OPTIM_WRAPPER_CONSTRUCTORS = _child(parent.OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')
+PARAM_SCHEDULERS = _child(parent.PARAM_SCHEDULERS, 'engine.optim')
 METRICS = _child(parent.METRICS, 'evaluation')
 VISBACKENDS = _child(parent.VISBACKENDS, 'engine')
-WEIGHT_INITIALIZERS = _child(parent.WEIGHT_INITIALIZERS, 'weights', 'analysis')
+WEIGHT_INITIALIZERS = _child(parent.WEIGHT_INITIALIZERS, 'checkpoints')
 
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.
 for _root in (

@@ -16,7 +16,7 @@ import torch
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 
-from mmairl.engine.launch import register
+from mmairl.engine.run import register
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / 'tests'))

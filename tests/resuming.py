@@ -12,10 +12,10 @@ from mmengine.config import Config
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 
-from mmairl.engine import launch
+from mmairl.engine import run as launch
 from mmairl.engine.distributed import start_processes
 from mmairl.registry import HOOKS
-from mmairl.stopping import Stopped, stop_processes
+from mmairl.signals import Stopped, stop_processes
 from projects.faults.compare import different_runs
 from projects.faults.compare import differing as differing  # for the tests that compare states of their own
 from projects.faults.small_run import VIEW as VIEW

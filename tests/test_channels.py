@@ -9,15 +9,15 @@ import torch
 from PIL import Image
 
 import mmairl
-from mmairl.configs import load_config
-from mmairl.engine import launch
+from mmairl.checkpoints.init import fitted
+from mmairl.checkpoints.load import load_checkpoint
+from mmairl.config import load_config
+from mmairl.engine import run as launch
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import extract
 from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.sets import evaluation_sets
-from mmairl.weights.init import fitted
-from mmairl.weights.load import load_checkpoint
 
 CONFIG = """
 _base_ = 'mmairl::mocov2plus_r18_folder_100e.py'

@@ -21,8 +21,8 @@ import yaml
 from packaging.requirements import Requirement
 from PIL import Image
 
-from mmairl.configs import load_config
-from mmairl.engine.check import BUILT, check_parts
+from mmairl.config import load_config
+from mmairl.engine.checks import BUILT, check_parts
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(

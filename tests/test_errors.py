@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mmairl.data.shards.far import filesystem
-from mmairl.engine import launch
+from mmairl.engine import run
 from mmairl.errors import UserError, holds_secret, refuse_secret, without_secrets
 
 STUDIES = Path(__file__).parents[1] / 'configs/studies'
@@ -88,7 +88,7 @@ def test_a_run_an_evaluation_and_a_study_leave_nothing_of_a_secret(
     )
     (tmp_path / 'asked.yaml').write_text(yaml.safe_dump(study))
     with pytest.raises(UserError) as raised:
-        launch.train(toy_config(steps=1, **{'train_dataloader.dataset.root': url}))
+        run.train(toy_config(steps=1, **{'train_dataloader.dataset.root': url}))
     assert raised.value.code == 'secret-in-url'
     demo, option = 'configs/demo/mocov2plus_shapes.py', f'evaluation.train.root={url}'
     home = STUDIES.parents[1]

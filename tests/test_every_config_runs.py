@@ -8,10 +8,10 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from mmairl.configs import load_config
-from mmairl.data.views import build_views
-from mmairl.engine import launch
-from mmairl.weights.load import load_checkpoint
+from mmairl.checkpoints.load import load_checkpoint
+from mmairl.config import load_config
+from mmairl.data.preprocess import build_views
+from mmairl.engine import run
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / 'configs'
@@ -58,7 +58,7 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
         cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
         return cfg
 
-    runner = launch.train(cfg := on_shapes())
+    runner = run.train(cfg := on_shapes())
     assert math.isfinite(runner.message_hub.get_scalar('train/loss').current())
     first = load_checkpoint(f'{runner.work_dir}/iter_1.pth')['state_dict']
     moved = {name for name, p in runner.model.named_parameters() if not torch.equal(p, first[name])}
@@ -68,7 +68,7 @@ def test_it_trains_and_its_checkpoint_loads(toy_config, path):
         follows = any(name.startswith('teacher.') for name in moved)
         # an ascending teacher's last momentum is 1, and so is a fixed one's
         assert follows != (momentum.schedule == 'cosine' or momentum.base == 1)
-    assert launch.train(on_shapes(resume=True)).iter == 2
+    assert run.train(on_shapes(resume=True)).iter == 2
 
 
 def test_every_config_has_a_schedule_that_ends_with_the_run_and_makes_its_views():

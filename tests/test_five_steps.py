@@ -11,7 +11,7 @@ import torchvision
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from mmairl.engine import launch
+from mmairl.engine import run
 
 WIDTH = 8
 
@@ -192,8 +192,8 @@ def run_recording(cfg, monkeypatch) -> tuple:
             losses.append(outputs['loss'].item())
 
     monkeypatch.setattr(siamese, 'shuffle', recorded)
-    launch.share_batch(cfg, 1)
-    runner = launch.build(cfg)
+    run.share_batch(cfg, 1)
+    runner = run.build(cfg)
     runner.register_hook(Record(), 'LOWEST')
     runner.train()
     return runner, start, losses, orders

@@ -14,8 +14,8 @@ import torch
 from mmengine.runner import Runner
 from PIL import Image
 
-from mmairl.configs import load_config
-from mmairl.engine import launch
+from mmairl.config import load_config
+from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.errors import UserError
 from mmairl.transfer.ops import use_torchvision_ops
@@ -26,7 +26,7 @@ def test_a_training_checkpoint_loads_by_init_cfg_in_mmdet_and_mmseg(toy_config):
     pytest.importorskip('mmseg.models', reason='the core set-up has no mmdet and mmseg')
     pytest.importorskip('mmdet.models', reason='the core set-up has no mmdet and mmseg')
     registries = [importlib.import_module(f'{scope}.registry') for scope in ('mmdet', 'mmseg')]
-    runner = launch.train(toy_config(steps=1, width=64))
+    runner = run.train(toy_config(steps=1, width=64))
     init = dict(type='Pretrained', checkpoint=f'{runner.work_dir}/iter_1.pth', prefix='backbone.')
     ours = runner.model.backbone.state_dict()
     for registry, kind in zip(registries, ('mmdet.ResNet', 'mmseg.ResNet')):
@@ -54,7 +54,7 @@ def test_mmpretrain_imports_beside_a_transformers_that_it_does_not_know(tmp_path
 
 def test_a_config_of_ours_trains_and_saves_in_mmengines_own_runner(toy_config, caplog):
     cfg = toy_config(steps=2, batch=8, width=8, **{'train_dataloader.batch_size': 8})
-    launch.register()
+    run.register()
     runner = Runner.from_cfg(cfg)
     runner.train()
     saved = load_checkpoint(Path(cfg.work_dir) / 'iter_2.pth')
@@ -74,11 +74,11 @@ def test_mmengines_own_runner_reads_data_without_workers():
         f'train_dataloader.{key}': value for key, value in dict(num_workers=0, batch_size=4, dataset=data).items()
     }
     cfg = load_config('mmairl::mocov2plus_r50_200e.py', options)
-    launch.register()
+    run.register()
     assert len(list(Runner.build_dataloader(cfg.train_dataloader))) == 2
-    for workers, expected in ((0, (0, False)), (2, (launch.WAIT, True))):
+    for workers, expected in ((0, (0, False)), (2, (run.WAIT, True))):
         cfg.train_dataloader.num_workers = workers
-        launch.keep_workers(cfg.train_dataloader)
+        run.keep_workers(cfg.train_dataloader)
         assert (cfg.train_dataloader.timeout, cfg.train_dataloader.persistent_workers) == expected
         del cfg.train_dataloader['timeout'], cfg.train_dataloader['persistent_workers']
 
@@ -100,7 +100,7 @@ def test_mmpretrains_own_script_trains_a_config_of_ours_as_our_tool_does(toy_con
     runpy.run_path(str(script), run_name='__main__')
     theirs = load_checkpoint(tmp_path / 'theirs/iter_2.pth')
     assert len(theirs['random_states']) == 1, 'our runner: it resumes exactly'
-    ours = launch.train(toy_config(steps=2, width=8)).model.state_dict()
+    ours = run.train(toy_config(steps=2, width=8)).model.state_dict()
     assert all(torch.equal(value, theirs['state_dict'][key]) for key, value in ours.items())
 
 
@@ -132,5 +132,5 @@ def test_our_network_trains_on_mmpretrains_own_data_views_and_preprocessor(toy_c
     cfg.model.data_preprocessor = dict(
         type='mmpretrain.SelfSupDataPreprocessor', mean=[123.7, 116.3, 103.5], std=[58.4, 57.1, 57.4], to_rgb=True
     )
-    runner = launch.train(cfg)
+    runner = run.train(cfg)
     assert runner.iter == 2 and np.isfinite(runner.message_hub.get_scalar('train/loss').current())

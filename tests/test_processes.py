@@ -70,7 +70,7 @@ import os, sys
 from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
-from mmairl.stopping import stop_processes
+from mmairl.signals import stop_processes
 
 start_processes('pytorch')
 os.chdir(sys.argv[1])

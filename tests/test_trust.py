@@ -14,17 +14,17 @@ import pytest
 import torch
 from mmengine.runner import CheckpointLoader
 
-from mmairl.configs import load_config
-from mmairl.data.images import UnreadableImage, decode_bytes
-from mmairl.data.published import CIFAR10
+from mmairl.config import load_config
+from mmairl.data.decode import UnreadableImage, decode_bytes
+from mmairl.data.public import CIFAR10
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
-from mmairl.engine.scalars import config_of
+from mmairl.engine.curves import config_of
 from mmairl.errors import UserError
 from mmairl.evaluation.features import read_rows
 from mmairl.report.compare_page import write_compare_page
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.health_page import write_health_page
-from mmairl.report.studies_page import write_studies_page
+from mmairl.study.pages.index_page import write_studies_page
 from mmairl.study.spec import read_study
 from projects.faults.checkpoints import Canary
 

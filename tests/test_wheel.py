@@ -14,7 +14,7 @@ from mmengine.config import Config
 from mmengine.hub import get_config
 
 import mmairl
-from mmairl.configs import config_path
+from mmairl.config import config_path
 from mmairl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -129,7 +129,7 @@ from pathlib import Path
 import mmairl
 from mmengine.config import Config
 from mmengine.hub import get_config
-from mmairl.configs import home, load_config
+from mmairl.config import home, load_config
 from mmairl.study.published import row
 from mmairl.study.spec import read_study
 

@@ -11,8 +11,8 @@ from mmengine.config import config as config_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from mmairl.configs import load_config
-from mmairl.models.batchnorm import SyncBN
+from mmairl.config import load_config
+from mmairl.models.norm import SyncBN
 from mmairl.registry import DATASETS, MODELS
 
 # A run formats its config's text five times, which takes longer than all steps of a toy.

@@ -13,13 +13,13 @@ import toy
 from mmengine.dist import get_rank, get_world_size
 from torch.testing import assert_close
 
-from mmairl.engine import launch
+from mmairl.engine import run
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
-from mmairl.hooks.probe import OnlineProbeHook
-from mmairl.models.batchnorm import SyncBN, each_view, shuffle, unshuffle
+from mmairl.evaluation.online_probe import OnlineProbeHook
+from mmairl.models.norm import SyncBN, each_view, shuffle, unshuffle
 from mmairl.models.processes import gather, network_of
-from mmairl.stopping import stop_processes
+from mmairl.signals import stop_processes
 
 PROJECTS = '../projects'
 # ShuffleBN's parts differ with the number of processes, by design: MoCo v2 is not among them.
@@ -116,7 +116,7 @@ def train(case: str, work_dir: str, launcher: str) -> dict:
     if 'terms' in cfg.model.head:  # random directions are a process's own
         cfg.model.head.terms = [term for term in cfg.model.head.terms if term.type != 'BrownianTerm']
     cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    runner = launch.train(cfg, launcher)
+    runner = run.train(cfg, launcher)
     scalars = {name: history.data[0] for name, history in runner.message_hub.log_scalars.items()}
     kept = {name for name in scalars if name.startswith('health/') or 'knn' in name} - {'health/data_share'}  # a time
     model = network_of(runner)

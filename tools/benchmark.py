@@ -18,13 +18,13 @@ from mmengine.dist import is_main_process
 from rich.console import Console
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
+from mmairl.cli.flags import positive
 from mmairl.engine.distributed import start_processes
-from mmairl.engine.launch import register
+from mmairl.engine.run import register
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.flags import positive
-from mmairl.machine import keep_freed_memory
+from mmairl.hardware import keep_freed_memory
 from mmairl.report.table import print_table, save_table
-from mmairl.stopping import stop_processes
+from mmairl.signals import stop_processes
 from projects.benchmark import scaling
 from projects.benchmark.limits import measure
 from projects.benchmark.report import machine, show, write
@@ -96,7 +96,7 @@ def main() -> None:
     if args.processes > 1 and args.suite != 'crops':
         raise UserError('--processes is of --suite crops; --suite scaling runs two by itself')
     if args.processes > 1 and 'WORLD_SIZE' not in os.environ:
-        start = [sys.executable, '-m', 'mmairl.engine.torchrun', f'--nproc_per_node={args.processes}', *sys.argv]
+        start = [sys.executable, '-m', 'mmairl.engine.launcher', f'--nproc_per_node={args.processes}', *sys.argv]
         sys.exit(subprocess.run(start, env={'OMP_NUM_THREADS': '1', **os.environ}).returncode)
     start_processes('pytorch' if args.processes > 1 else 'none')
     register()

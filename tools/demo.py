@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
-from mmairl.configs import load_config
-from mmairl.engine.launch import register
+from mmairl.cli.flags import ConfigOptions, seed
+from mmairl.config import load_config
+from mmairl.engine.run import register
 from mmairl.errors import one_sentence_errors
 from mmairl.evaluation.protocol import default_device
-from mmairl.flags import ConfigOptions, seed
 from projects.demo.page import run_demo
 
 

@@ -7,5 +7,5 @@ shift
 [[ $processes =~ ^[1-9][0-9]*$ ]] || { echo "error: N=$processes is not a number of processes; give 1 or more" >&2; exit 2; }
 here=$(cd "$(dirname "$0")/.." && pwd)
 python=${PYTHON:-$([[ -x $here/.venv/bin/python ]] && echo "$here/.venv/bin/python" || echo python)}
-PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m mmairl.engine.torchrun \
+PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m mmairl.engine.launcher \
     --nproc_per_node="$processes" "$here/tools/evaluate.py" "$@" --launcher pytorch

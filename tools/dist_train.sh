@@ -16,5 +16,5 @@ if [[ ${NNODES:-1} != 1 ]]; then
     where=(--nnodes="$NNODES" --node_rank="${NODE_RANK:-0}"
         --master_addr="${MASTER_ADDR:?set it to the address of machine 0}" --master_port="${PORT:-29500}")
 fi
-PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m mmairl.engine.torchrun ${where[@]+"${where[@]}"} \
+PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}" exec "$python" -m mmairl.engine.launcher ${where[@]+"${where[@]}"} \
     --nproc_per_node="$processes" --max-restarts="${MAX_RESTARTS:-0}" "$here/tools/train.py" "$config" --launcher pytorch "$@"

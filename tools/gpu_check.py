@@ -20,7 +20,7 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.files import read_text
+from mmairl.io import read_text
 from projects.benchmark.gpu import commands, visit
 from projects.benchmark.wheels import wheels
 

@@ -8,7 +8,7 @@ set -u
 config=$1 work_dir=$2
 shift 2
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python)}
-source mmairl/stopping.sh || exit 2
+source mmairl/signals.sh || exit 2
 # --kill-on-bad-exit=0: the first that has saved must not end the others; --wait: those of one that has crashed end after it.
 # srun does not know sbatch's --cpus-per-task by itself. In a session of its own, what ends the job's processes spares it.
 start_again setsid srun --kill-on-bad-exit=0 --wait=120 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} \

@@ -16,8 +16,8 @@ listed=$(sinfo -h -p "$partition" -o %G 2>/dev/null || true)
 [[ -n $listed && $listed != *gpu* ]] || gres=("--gres=gpu:$per_node")
 # srun kills its tasks at once on TERM and HUP, and passes USR1 on, upon which they save. In a session of its own, a terminal
 # that closes or a Ctrl-C tells this shell alone. --kill-on-bad-exit=0: the first that has saved must not end the others.
-stopping=$here/mmairl/stopping.sh
-[[ -e $stopping ]] || stopping=$here/../stopping.sh # installed, this lies in the package
+stopping=$here/mmairl/signals.sh
+[[ -e $stopping ]] || stopping=$here/../signals.sh # installed, this lies in the package
 source "$stopping"
 export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"
 # shellcheck disable=SC2086 # SRUN_ARGS is a list of words

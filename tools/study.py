@@ -19,30 +19,30 @@ from msgspec.structs import replace
 from rich.console import Console
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the projects beside the tools
-from mmairl.configs import home, walk
-from mmairl.engine.launch import register
+from mmairl.cli.flags import count, positive, seed
+from mmairl.config import home, walk
+from mmairl.engine.run import register
 from mmairl.errors import UserError, closest, one_sentence_errors
 from mmairl.evaluation.identity import is_absent
-from mmairl.files import read_json, write_text
-from mmairl.flags import count, positive, seed
-from mmairl.machine import cores
-from mmairl.report.studies_page import write_studies_page
-from mmairl.report.study_page import write_study_page
-from mmairl.report.study_tables import latex, markdown
+from mmairl.hardware import cores
+from mmairl.io import read_json, write_text
 from mmairl.report.table import print_table
 from mmairl.study.collect import collect
-from mmairl.study.conduct import complete, look_into, until_decided
-from mmairl.study.given import factors, form, require_networks, stated_factors
-from mmairl.study.guard import at_scale, compare, require_fair
+from mmairl.study.cost import Cost, cost
+from mmairl.study.external import factors, form, require_networks, stated_factors
+from mmairl.study.fairness import at_scale, compare, require_fair
 from mmairl.study.measure import is_local, require_known
-from mmairl.study.numbers.looks import USUAL, begin
-from mmairl.study.numbers.power import more_runs, plan_seeds
-from mmairl.study.numbers.statistics import Comparison
-from mmairl.study.plan import Cost, cost
+from mmairl.study.pages.index_page import write_studies_page
+from mmairl.study.pages.study_page import write_study_page
+from mmairl.study.pages.study_tables import latex, markdown
+from mmairl.study.run_study import complete, look_into, until_decided
 from mmairl.study.runs import Run, lay_out, measure_again, plan_runs
 from mmairl.study.scale import Scale, read_scale
 from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
 from mmairl.study.spec import Study, catalogue, read_study
+from mmairl.study.statistics.compare_rows import Comparison
+from mmairl.study.statistics.power import more_runs, plan_seeds
+from mmairl.study.statistics.sequential import USUAL, begin
 from mmairl.study.task_hours import hours_of_tasks
 from mmairl.study.trials import runs_of_each, trial_counts
 from mmairl.transfer.tasks import TASKS, lacking, require_platform

@@ -5,11 +5,11 @@ tools/worth.py IMAGES --labels labels.csv --weights torchvision:resnet50 --minut
 
 import argparse
 
+from mmairl.apis.worth import Worth, worth
+from mmairl.cli.flags import ConfigOptions, above_zero, count, positive, seed
 from mmairl.data.splits import Groups
 from mmairl.errors import one_sentence_errors
-from mmairl.flags import ConfigOptions, above_zero, count, positive, seed
-from mmairl.own.worth import Worth, worth
-from mmairl.stopping import Stopped
+from mmairl.signals import Stopped
 
 
 def parse_args() -> argparse.Namespace:

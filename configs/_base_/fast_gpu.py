@@ -1,4 +1,4 @@
-# How a step is made fast on a GPU; what each line does stands in mmairl/engine/fast.py, in the order in which it acts.
+# How a step is made fast on a GPU; what each line does stands in mmairl/engine/speed.py, in the order in which it acts.
 fast = dict(
     precision='bfloat16',
     channels_last=True,

@@ -19,9 +19,9 @@ from mmengine import Config
 from torch import Tensor, nn
 
 from mmairl.analysis.geometry import CHANGES, alignment, invariance, uniformity
-from mmairl.analysis.images import Images
+from mmairl.analysis.subjects import Images
+from mmairl.engine.curves import read_scalars
 from mmairl.engine.health import effective
-from mmairl.engine.scalars import read_scalars
 from mmairl.errors import UserError
 from mmairl.evaluation.knn import vote
 from mmairl.models.siamese import pooled

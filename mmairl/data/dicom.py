@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.images import EXPANSION, Reason, UnreadableImage, faults_explained, installed, require_plausible_size
+from mmairl.data.decode import EXPANSION, Reason, UnreadableImage, faults_explained, installed, require_plausible_size
 from mmairl.errors import UserError
 
 PLAUSIBLE_PIXELS = 2**24  # fewer than of other images, because their values become float64

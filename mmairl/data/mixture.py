@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.views import ViewDataset, Views, in_words, inner_most
+from mmairl.data.preprocess import ViewDataset, Views, in_words, inner_most
 from mmairl.errors import UserError, closest
 from mmairl.registry import DATASETS
 

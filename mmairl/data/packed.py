@@ -18,13 +18,13 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from mmairl.data.folders import FileDataset
-from mmairl.data.images import UnreadableImage, file_kind
+from mmairl.data.datasets import FileDataset
+from mmairl.data.decode import UnreadableImage, file_kind
 from mmairl.data.shards.dataset import Shards
 from mmairl.data.shards.formats import ABOUT, NOTE, content, members
-from mmairl.data.training import unreadable_allowed
+from mmairl.data.training_images import unreadable_allowed
 from mmairl.errors import UserError, printable
-from mmairl.files import replacing
+from mmairl.io import replacing
 
 HEAD, TAIL = ABOUT + b'about.json', ABOUT + b'done.json'  # a shard's first and last member
 OVERHEAD = 4 * tarfile.BLOCKSIZE  # headers and filling of an image and its label

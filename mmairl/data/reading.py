@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mmairl.data.images import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableImage
+from mmairl.data.decode import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableImage
 from mmairl.errors import UserError, printable
-from mmairl.files import FULL
+from mmairl.io import FULL
 
 Answer = TypeVar('Answer')
 FIRST_PAUSE = 0.1  # seconds, twice as long after each try

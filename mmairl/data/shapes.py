@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.views import ViewDataset, Views
+from mmairl.data.preprocess import ViewDataset, Views
 from mmairl.errors import UserError
-from mmairl.files import replacing
-from mmairl.machine import cache
+from mmairl.hardware import cache
+from mmairl.io import replacing
 from mmairl.registry import DATASETS
 
 SPLITS = ('train', 'val')

@@ -17,10 +17,10 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from mmairl.data.images import UnreadableImage
-from mmairl.data.views import to_unit
+from mmairl.data.decode import UnreadableImage
+from mmairl.data.preprocess import to_unit
 from mmairl.errors import UserError, closest, explained, printable
-from mmairl.files import LARGEST_LIST, UnreadableFile, read_text
+from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 
 HELD_OUT = 0.2
 HASH = 64  # bits of a hash

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmairl.data.preprocess import ViewDataset
 from mmairl.data.splits import HELD_OUT, Groups, groups_of, names_of, split_by_class
-from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError, printable
-from mmairl.files import LARGEST_LIST, UnreadableFile, read_text
+from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 from mmairl.registry import DATASETS
 
 ARTIFACT = 'n00021939'  # WordNet's node

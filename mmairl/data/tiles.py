@@ -10,10 +10,10 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from mmairl.data.folders import image_files
-from mmairl.data.images import Reason, UnreadableImage, as_rgb, faults_explained, installed
-from mmairl.data.stored import channels_first, codec_installed
-from mmairl.data.views import ViewDataset, Views, to_unit
+from mmairl.data.datasets import image_files
+from mmairl.data.decode import Reason, UnreadableImage, as_rgb, faults_explained, installed
+from mmairl.data.preprocess import ViewDataset, Views, to_unit
+from mmairl.data.raw_values import channels_first, codec_installed
 from mmairl.errors import UserError, explained, printable
 from mmairl.registry import DATASETS
 

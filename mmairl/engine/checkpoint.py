@@ -27,12 +27,12 @@ from mmengine.runner.checkpoint import load_state_dict
 from mmengine.utils import apply_to
 
 import mmairl
-from mmairl.configs import flat, read_plain_yaml
+from mmairl.checkpoints.load import DamagedCheckpoint, Device, fetched, load_checkpoint
+from mmairl.checkpoints.pickles import PlainPickles, portable_checkpoint, write_checkpoint
+from mmairl.config import flat, read_plain_yaml
 from mmairl.errors import UserError
-from mmairl.files import output, read_text, write_text
+from mmairl.io import output, read_text, write_text
 from mmairl.models.processes import network_of
-from mmairl.weights.load import DamagedCheckpoint, Device, fetched, load_checkpoint
-from mmairl.weights.pickles import PlainPickles, portable_checkpoint, write_checkpoint
 
 NEEDED = ('meta', 'state_dict', 'optimizer')  # of a checkpoint that a run goes on from
 NOTED = {'epoch': int, 'iter': int, 'run': str | None}  # in its meta

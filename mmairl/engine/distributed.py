@@ -13,7 +13,7 @@ from torch import nn
 
 from mmairl.errors import UserError
 from mmairl.registry import MODEL_WRAPPERS
-from mmairl.stopping import end_with_parent
+from mmairl.signals import end_with_parent
 
 # The environment variables that a launcher sets for each process.
 VARIABLES = {

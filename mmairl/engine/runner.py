@@ -20,17 +20,17 @@ from mmengine.utils import apply_to
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
-from mmairl.configs import python_text, write_config
-from mmairl.data.training import ResumableSampler, TrainingImages, require_a_batch
-from mmairl.data.views import inner_most
+from mmairl.config import python_text, write_config
+from mmairl.data.preprocess import inner_most
+from mmairl.data.training_images import ResumableSampler, TrainingImages, require_a_batch
 from mmairl.data.workers import delivered, explained_deaths, safe
 from mmairl.engine.checkpoint import Checkpointed
-from mmairl.engine.fast import lay_out, make_fast
+from mmairl.engine.speed import lay_out, make_fast
 from mmairl.errors import UserError, building
-from mmairl.files import write_text
+from mmairl.io import write_text
 from mmairl.models.processes import network_of
 from mmairl.registry import DATASETS, HOOKS
-from mmairl.stopping import obey_parent_only
+from mmairl.signals import obey_parent_only
 
 RUNS = count()  # of this process
 
@@ -111,7 +111,7 @@ class Runner(Checkpointed, PlainRunner):
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
         if not self.cfg.get('strategy'):
             return super().wrap_model(model_wrapper_cfg, model)
-        from mmairl.sharding.zero import shard  # torch's sharding takes a second to import
+        from mmairl.engine.sharding.zero import shard  # torch's sharding takes a second to import
 
         return shard(model, self.cfg.strategy)
 
@@ -128,7 +128,7 @@ class Runner(Checkpointed, PlainRunner):
         """Build what is left to build, which `train` finds done."""
         self.optim_wrapper = self.build_optim_wrapper(self.optim_wrapper)
         if self.cfg.get('strategy'):
-            from mmairl.sharding.zero import shard_optimizer
+            from mmairl.engine.sharding.zero import shard_optimizer
 
             shard_optimizer(self.optim_wrapper)
 
@@ -145,7 +145,7 @@ class Runner(Checkpointed, PlainRunner):
 
     def _weights(self) -> OrderedDict[str, Any]:
         if self.cfg.get('strategy'):
-            from mmairl.sharding.zero import whole_weights
+            from mmairl.engine.sharding.zero import whole_weights
 
             return whole_weights(self.model)
         return network_of(self).state_dict()

@@ -13,11 +13,11 @@ from mmengine import Config
 from mmengine.logging import MMLogger, print_log
 from torch import Tensor, nn
 
-from mmairl.models.batchnorm import measure_statistics, norms_of  # which registers mmpretrain's backbones as well
+from mmairl.checkpoints.init import fitted
+from mmairl.checkpoints.load import require_same_keys
+from mmairl.checkpoints.read import Backbone, read_backbone, warn
+from mmairl.models.norm import measure_statistics, norms_of  # which registers mmpretrain's backbones as well
 from mmairl.registry import MODELS
-from mmairl.weights.init import fitted
-from mmairl.weights.load import require_same_keys
-from mmairl.weights.read import Backbone, read_backbone, warn
 
 # A hidden factor: what `load_backbone` and `pooled` do unless they are told otherwise.
 FEATURES = "the student's, pooled after the backbone"

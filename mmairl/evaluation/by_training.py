@@ -16,18 +16,18 @@ from mmengine.dist import barrier, is_main_process
 from mmengine.logging import print_log
 from torch.utils.data import Dataset
 
+from mmairl.checkpoints.norms import looks_lars_trained
+from mmairl.checkpoints.read import Backbone
+from mmairl.checkpoints.write import write_backbone
 from mmairl.data.splits import HELD_OUT
-from mmairl.engine.launch import train
+from mmairl.engine.run import train
 from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import NAME, claim, config_identity
 from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.evaluation.sets import held_out, left_out, refit, require_apart
 from mmairl.evaluation.sources import outside_sources
-from mmairl.files import read_json, write_json
-from mmairl.weights.norms import looks_lars_trained
-from mmairl.weights.read import Backbone
-from mmairl.weights.write import write_backbone
+from mmairl.io import read_json, write_json
 
 PROTOCOLS = ('linear', 'finetune')
 SEED = 0  # where neither the settings nor the recipe say one: an evaluation made again is the same

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from mmairl.data.preprocess import to_unit
 from mmairl.data.splits import look_alikes, split_conflicts
-from mmairl.data.views import to_unit
 from mmairl.errors import printable
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.knn import nearest

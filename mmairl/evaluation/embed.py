@@ -10,22 +10,22 @@ from mmengine.config import Config
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from mmairl.configs import load_config
-from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.images import as_rgb
+from mmairl.checkpoints.read import Backbone, read_backbone, warn_of_assumed_statistics
+from mmairl.config import load_config
+from mmairl.data.datasets import UnlabelledFolder
+from mmairl.data.decode import as_rgb
 from mmairl.data.mixture import Mixture
+from mmairl.data.preprocess import ViewDataset, Views
+from mmairl.data.raw_values import channels_first
 from mmairl.data.reading import read_file
 from mmairl.data.shards.dataset import Shards
 from mmairl.data.shards.index import SUFFIXES
-from mmairl.data.stored import channels_first
-from mmairl.data.views import ViewDataset, Views
-from mmairl.engine.launch import register
+from mmairl.engine.run import register
 from mmairl.errors import UserError, cleared_frames, printable
 from mmairl.evaluation.backbone import load_backbone, tensors_of_config
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.files import output, replacing
-from mmairl.weights.read import Backbone, read_backbone, warn_of_assumed_statistics
+from mmairl.io import output, replacing
 
 One = str | Path | Image.Image | np.ndarray | Tensor
 Images = One | Sequence[One]

@@ -25,11 +25,11 @@ from rich.progress import track
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from mmairl.data.images import UnreadableImage
-from mmairl.data.views import normalised, require_channels
+from mmairl.data.decode import UnreadableImage
+from mmairl.data.preprocess import normalised, require_channels
 from mmairl.data.workers import delivered, safe
 from mmairl.errors import Diverged, UserError, explained
-from mmairl.files import explained_disk_errors, replacing
+from mmairl.io import explained_disk_errors, replacing
 from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS
 

@@ -30,13 +30,13 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import mmairl
-from mmairl.configs import flat, walk
+from mmairl.checkpoints.read import Backbone, read_backbone
+from mmairl.config import flat, walk
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import PARTS, described_sets, innermost, precision_of, with_views
 from mmairl.evaluation.sources import outside_sources, protocol_source
-from mmairl.files import read_json, write_json
+from mmairl.io import read_json, write_json
 from mmairl.registry import DATASETS
-from mmairl.weights.read import Backbone, read_backbone
 
 REVISION = 5  # of our code; raise it with a change that changes what is measured
 PACKAGES = (

@@ -15,6 +15,7 @@ from mmengine.dist import barrier
 from mmengine.logging import print_log
 from torch.utils.data import Dataset
 
+from mmairl.checkpoints.read import Backbone
 from mmairl.errors import printable
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.duplicates import near_duplicates
@@ -24,7 +25,6 @@ from mmairl.evaluation.knn import TEMPERATURE, knn_right
 from mmairl.evaluation.logreg import STRENGTHS, logistic_regression
 from mmairl.evaluation.metrics import packed, unpacked
 from mmairl.evaluation.sets import left_out, own_groups, precision_of
-from mmairl.weights.read import Backbone
 
 PROTOCOLS = ('knn', 'logreg', 'svm')
 KS = (20, 200)

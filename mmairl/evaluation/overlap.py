@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 from torch.utils.data import Dataset
 
-from mmairl.data.folders import FileDataset
-from mmairl.data.images import UnreadableImage
+from mmairl.data.datasets import FileDataset
+from mmairl.data.decode import UnreadableImage
+from mmairl.data.preprocess import ViewDataset
 from mmairl.data.shards.dataset import Shards
-from mmairl.data.views import ViewDataset
 
 THREADS = 16  # reads in flight on a network disk
 BLOCK = 1024  # files per task

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from mmengine import Config
 
+from mmairl.checkpoints.read import read_backbone
 from mmairl.engine.distributed import start_processes
 from mmairl.errors import UserError
 from mmairl.evaluation import by_training, on_features
@@ -19,9 +20,8 @@ from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import NAME, data_identity, identity_of
 from mmairl.evaluation.on_features import FeatureSettings
 from mmairl.evaluation.sets import CHOOSE_BY_VAL, evaluation_sets, require_no_test_images, with_views
-from mmairl.files import read_json
-from mmairl.machine import cores
-from mmairl.weights.read import read_backbone
+from mmairl.hardware import cores
+from mmairl.io import read_json
 
 BASELINES = ('random', 'pixels')
 ON_FEATURES, BY_TRAINING = on_features.PROTOCOLS, by_training.PROTOCOLS

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from mmengine import Config, ConfigDict
 
-from mmairl.configs import home, load_config
+from mmairl.config import home, load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Readable
 from mmairl.evaluation.sets import precision_of, with_views

@@ -9,9 +9,9 @@ from mmengine.logging import print_log
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mmairl.data.domains import listed
+from mmairl.data.preprocess import require_channels
 from mmairl.data.splits import HELD_OUT, groups_of, names_of, refuse_shared
-from mmairl.data.views import require_channels
+from mmairl.data.view_sets import listed
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.features import require_labelled_images
 from mmairl.evaluation.overlap import shared_images

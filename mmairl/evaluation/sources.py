@@ -18,7 +18,7 @@ from typing import Any
 
 from mmengine import Config
 
-from mmairl.configs import walk
+from mmairl.config import walk
 
 PACKAGE = Path(__file__).resolve().parents[1]
 OURS = 'mmairl'

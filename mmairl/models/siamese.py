@@ -8,7 +8,7 @@ from mmengine.model import BaseModel
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.batchnorm import each_view, shuffle, unshuffle
+from mmairl.models.norm import each_view, shuffle, unshuffle
 from mmairl.models.processes import own_parts
 from mmairl.registry import MODELS
 

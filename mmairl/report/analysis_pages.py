@@ -13,8 +13,11 @@ from torch import Tensor, nn
 
 from mmairl.analysis.cka import full_cka, network_cka, stage_cka
 from mmairl.analysis.geometry import STRENGTHS, alignment, invariance, spectrum, uniformity
-from mmairl.analysis.images import Images
 from mmairl.analysis.measures import MEASURES, measures, training_loss, with_clid
+from mmairl.analysis.subjects import Images
+from mmairl.checkpoints.load import load_checkpoint
+from mmairl.checkpoints.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
+from mmairl.checkpoints.read import Backbone
 from mmairl.engine.health import rankme, spread
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import refresh_statistics
@@ -25,9 +28,6 @@ from mmairl.report.figures import heat_map, lines, norm_curves, norm_lines, save
 from mmairl.report.page import Page
 from mmairl.report.sections import add_maps, add_neighbours
 from mmairl.report.table import html_table, print_table, save_table
-from mmairl.weights.load import load_checkpoint
-from mmairl.weights.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
-from mmairl.weights.read import Backbone
 
 Subjects = Mapping[str, tuple[str, str]]  # name to (checkpoint, part)
 CHANGED = 256  # images that each augmentation alone is tried on

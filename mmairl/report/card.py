@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from mmairl.checkpoints.load import is_released
+from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import difference, weights_identity
-from mmairl.files import read_text, write_text
+from mmairl.io import read_text, write_text
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.page import fill
-from mmairl.weights.load import is_released
-from mmairl.weights.read import Backbone
 
 # The settings that a checkpoint of ours keeps, by how they begin, that say what its network has learnt from and how.
 DATA = ('train_dataloader.dataset.',)

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mmairl.configs import flat
+from mmairl.config import flat
+from mmairl.engine.curves import Curve, config_of, first_steps, read_scalars
 from mmairl.engine.health import QUANTITIES
-from mmairl.engine.scalars import Curve, config_of, first_steps, read_scalars
 from mmairl.errors import UserError
-from mmairl.files import read_json
+from mmairl.io import read_json
 from mmairl.report.charts import chart
 from mmairl.report.evaluation_page import records_in
 from mmairl.report.page import Page

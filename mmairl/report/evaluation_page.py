@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from mmairl.evaluation.identity import difference, key_of
 from mmairl.evaluation.protocol import Result
-from mmairl.files import read_json, typed
+from mmairl.io import read_json, typed
 from mmairl.report.charts import chart
 from mmairl.report.figures import against
 from mmairl.report.page import Page, fill

@@ -18,10 +18,10 @@ from matplotlib.ticker import LogLocator, NullLocator
 from scipy import stats
 from torch import Tensor
 
-from mmairl.files import replacing
+from mmairl.checkpoints.norms import Norm
+from mmairl.io import replacing
 from mmairl.report.charts import Curve, chart
 from mmairl.report.page import COLOURS, TEMPLATES
-from mmairl.weights.norms import Norm
 
 MARKERS = 'os^Dv'
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 
+from mmairl.engine.curves import Curve, read_scalars
 from mmairl.engine.health import QUANTITIES, Quantity, sentence, state
-from mmairl.engine.scalars import Curve, read_scalars
 from mmairl.errors import UserError
 from mmairl.report.charts import chart
 from mmairl.report.page import write_page

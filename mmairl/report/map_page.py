@@ -22,7 +22,8 @@ from sklearn.metrics import silhouette_score
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
-from mmairl.data.folders import FileDataset
+from mmairl.checkpoints.read import Backbone
+from mmairl.data.datasets import FileDataset
 from mmairl.data.mixture import Mixture
 from mmairl.data.splits import read_column, values_of
 from mmairl.errors import Diverged, UserError, cleared_frames
@@ -35,7 +36,6 @@ from mmairl.report.compare_page import names_of
 from mmairl.report.figures import feature_map, png
 from mmairl.report.page import write_page
 from mmairl.report.sections import REACH, plane, principal
-from mmairl.weights.read import Backbone
 
 PIXELS = 16  # the side of the small images whose pixels are features
 NEAREST, NEAREST_CELLS = 12, 8  # of an image, and of a cell

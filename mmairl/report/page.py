@@ -9,7 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from mmairl.files import write_text
+from mmairl.io import write_text
 
 HERE = Path(__file__).parent
 TEMPLATES = HERE / 'templates'

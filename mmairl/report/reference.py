@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mmairl.engine.scalars import Curve, read_scalars
+from mmairl.engine.curves import Curve, read_scalars
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.files import read_json, write_json
+from mmairl.io import read_json, write_json
 from mmairl.report.charts import chart
 
 KEPT = Path(__file__).with_name('reference.json')

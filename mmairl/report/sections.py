@@ -13,7 +13,7 @@ from sklearn.manifold import TSNE
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
-from mmairl.data.views import inner_most, to_unit
+from mmairl.data.preprocess import inner_most, to_unit
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.knn import nearest
 from mmairl.report.charts import chart

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mmairl.errors import printable
 from mmairl.evaluation.protocol import Result
-from mmairl.files import write_text
+from mmairl.io import write_text
 from mmairl.report.page import fill
 
 Rows = Sequence[tuple[str, Sequence[str]]]

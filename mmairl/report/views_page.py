@@ -8,9 +8,9 @@ from pathlib import Path
 import torchvision.transforms.v2.functional as F
 from mmengine import Config
 
-from mmairl.data.domains import reasons
+from mmairl.data.preprocess import Pipeline, ViewDataset, ViewPreprocessor, inner_most, require_channels, to_unit
 from mmairl.data.transforms import Augmentation, Params, RandomResizedCrop
-from mmairl.data.views import Pipeline, ViewDataset, ViewPreprocessor, inner_most, require_channels, to_unit
+from mmairl.data.view_sets import reasons
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS, MODELS
 from mmairl.report.page import write_page

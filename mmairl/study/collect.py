@@ -11,21 +11,21 @@ from typing import Any
 from mmengine.config import Config
 from msgspec import to_builtins
 
-from mmairl.files import read_json, read_text, write_json
-from mmairl.study.given import SAME, factors
-from mmairl.study.guard import after, compare, hidden
+from mmairl.io import read_json, read_text, write_json
+from mmairl.study.cost import flops_per_image
+from mmairl.study.external import SAME, factors
+from mmairl.study.fairness import after, compare, hidden
 from mmairl.study.measure import recipe, unverified
-from mmairl.study.numbers import looks
-from mmairl.study.numbers.attribution import attribute
-from mmairl.study.numbers.costs import at_equal_cost, costs
-from mmairl.study.numbers.noise import noise
-from mmairl.study.numbers.statistics import compare as compare_scores
-from mmairl.study.numbers.statistics import mean_intervals
-from mmairl.study.plan import flops_per_image
 from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
+from mmairl.study.schema import Choice
 from mmairl.study.spec import Study
-from mmairl.study.stored import Choice
+from mmairl.study.statistics import sequential
+from mmairl.study.statistics.attribution import attribute
+from mmairl.study.statistics.compare_rows import compare as compare_scores
+from mmairl.study.statistics.compare_rows import mean_intervals
+from mmairl.study.statistics.equal_cost import at_equal_cost, costs
+from mmairl.study.statistics.noise import noise
 from mmairl.study.trials import search_record
 from mmairl.study.worth import worth_record
 
@@ -71,7 +71,7 @@ def collect(
         seeds=sorted({run.seed for run in runs if run.part == 'compared' and not run.row.weights}),
         primary=primary,
         metrics=[dict(key=key, label=labels[key], unit='%') for key in sorted(labels, key=lambda key: key != primary)],
-        looks=looks.taken(out / 'study.json', sum(map(len, trained.values()))),
+        looks=sequential.taken(out / 'study.json', sum(map(len, trained.values()))),
         published_metrics=[dict(key=task, label=key) for key, task in printed.items()],
         rows=[
             dict(
@@ -107,8 +107,8 @@ def collect(
 
 def add_numbers(record: dict[str, Any], study: Study, out: Path) -> None:
     """Add what the scores say: intervals, verdicts, effects of factors, noise and costs."""
-    scores, margin, plan = [metric['key'] for metric in record['metrics']], study.equivalence, looks.read(out)
-    family = partial(looks.compare_by_looks, plan=plan) if plan else compare_scores
+    scores, margin, plan = [metric['key'] for metric in record['metrics']], study.equivalence, sequential.read(out)
+    family = partial(sequential.compare_by_looks, plan=plan) if plan else compare_scores
     families = {key: family(record, key, margin) for key in scores}
     record['intervals'] = {key: mean_intervals(record, key) for key in scores}
     record['comparisons'] = {key: list(map(asdict, found)) for key, found in families.items()}
@@ -116,7 +116,9 @@ def add_numbers(record: dict[str, Any], study: Study, out: Path) -> None:
         before = {**record, **track}
         track['comparisons'] = {key: list(map(asdict, family(before, key, margin))) for key in scores}
     if plan and scores:
-        record['sequential'] = dict(words=plan.words, looks=looks.told(families[scores[0]], plan, len(record['seeds'])))
+        record['sequential'] = dict(
+            words=plan.words, looks=sequential.told(families[scores[0]], plan, len(record['seeds']))
+        )
     if study.design:
         record['design'] = dict(asdict(study.design), words=study.design.words)
         record['attribution'] = {key: attribute(record, key, margin) for key in scores}

@@ -7,8 +7,8 @@ from typing import Any
 from mmengine.config import Config
 from mmengine.registry import Registry
 
-from mmairl.configs import walk
-from mmairl.data.images import decoder
+from mmairl.config import walk
+from mmairl.data.decode import decoder
 from mmairl.data.shards.cache import NodeCache
 from mmairl.data.shards.index import index_of, shards_at
 from mmairl.evaluation.backbone import FEATURES

@@ -18,8 +18,9 @@ from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
 from msgspec.structs import asdict
 
-from mmairl.configs import load_config
-from mmairl.engine.scalars import read_scalars
+from mmairl.checkpoints.read import read_backbone
+from mmairl.config import load_config
+from mmairl.engine.curves import read_scalars
 from mmairl.errors import UserError
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import UNKNOWN, difference, identity_of, is_verified, key_of, model_at, versions
@@ -34,12 +35,11 @@ from mmairl.evaluation.protocol import (
 )
 from mmairl.evaluation.recipes import recipe_of
 from mmairl.evaluation.sources import package_source
-from mmairl.files import read_json, write_json
-from mmairl.study.derived import known_data, last_checkpoint, origin
+from mmairl.io import read_json, write_json
 from mmairl.study.factors import hidden_factors
-from mmairl.study.stored import Asked, Measured, Result, Trained
+from mmairl.study.reuse import known_data, last_checkpoint, origin
+from mmairl.study.schema import Asked, Measured, Result, Trained
 from mmairl.transfer.tasks import TASKS
-from mmairl.weights.read import read_backbone
 
 FEATURES = 'features'  # of the protocols that share them, until all are measured
 SIZES = ('type', 'depth', 'stem_channels', 'base_channels')  # what a network has on every data set

@@ -3,9 +3,9 @@
 from functools import cache
 from typing import Any
 
-from mmairl.configs import home
+from mmairl.config import home
 from mmairl.errors import UserError
-from mmairl.files import read_yaml
+from mmairl.io import read_yaml
 
 BESIDE = ('columns', 'printed', 'notes')  # of a table: what is no row
 SETTINGS = {'beta'}  # what tells a published row from others; no score

@@ -19,18 +19,18 @@ from filelock import FileLock, Timeout
 from mmengine.config import Config
 from msgspec.structs import replace
 
-from mmairl.configs import config_text
+from mmairl.config import config_text
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import SPLITS, held_out
 from mmairl.evaluation.sources import changed_sources, outside_sources
-from mmairl.files import appending, read_json, read_text, write_json, write_text
-from mmairl.machine import cores
-from mmairl.stopping import AGAIN, SIGNALS, start, stop
-from mmairl.study.given import require_networks, stated_factors, whole_path
+from mmairl.hardware import cores
+from mmairl.io import appending, read_json, read_text, write_json, write_text
+from mmairl.signals import AGAIN, SIGNALS, start, stop
+from mmairl.study.external import require_networks, stated_factors, whole_path
 from mmairl.study.measure import BY_TRAINING, ON_FEATURES, forget, is_local, measures, outdated, recipe
+from mmairl.study.schema import Asked, Chosen, Result
 from mmairl.study.search import FIRST, Search, Tune, trial_options
 from mmairl.study.spec import Row, Study
-from mmairl.study.stored import Asked, Chosen, Result
 from mmairl.study.trials import trial_counts
 from mmairl.transfer.tasks import require_platform
 
@@ -314,7 +314,7 @@ def commands(run: Run, devices: int) -> list[list[str]]:
     worker = [sys.executable, '-m', 'mmairl.study.worker', str(run.folder.absolute())]
     first = worker
     if devices > 1:
-        torchrun = [sys.executable, '-m', 'mmairl.engine.torchrun', f'--nproc_per_node={devices}']
+        torchrun = [sys.executable, '-m', 'mmairl.engine.launcher', f'--nproc_per_node={devices}']
         first = [*torchrun, '--max-restarts=3', *worker[1:], '--launcher', 'pytorch']
     local = all(is_local(task) for task in run.tasks)
     return [first] if local else [first, [*worker, '--transfer', str(devices)]]

@@ -7,12 +7,12 @@ from typing import Any
 from mmengine.config import Config
 from msgspec.structs import replace
 
-from mmairl.configs import home, load_config
-from mmairl.data.domains import listed
-from mmairl.engine.check import BUILT, check_parts
+from mmairl.config import home, load_config
+from mmairl.data.view_sets import listed
+from mmairl.engine.checks import BUILT, check_parts
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import innermost
-from mmairl.files import Declared, read_yaml
+from mmairl.io import Declared, read_yaml
 from mmairl.study.spec import Row, Seeds, Untrained
 
 USUAL_BATCH = 1024  # of the papers' configs, but for BYOL's own, MSBReg's and the supervised ones

@@ -15,10 +15,10 @@ from mmengine.config import Config
 from msgspec import Meta
 from scipy.stats import qmc
 
-from mmairl.configs import by_key
+from mmairl.config import by_key
 from mmairl.errors import UserError
 from mmairl.evaluation.protocol import ON_FEATURES
-from mmairl.files import Declared
+from mmairl.io import Declared
 from mmairl.study.trusted import LABEL_FREE, SETTINGS, trusted
 
 MOST_TRIALS = 10_000  # of a row in a search

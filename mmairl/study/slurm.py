@@ -14,7 +14,7 @@ from jinja2 import Template
 from msgspec import Meta
 
 from mmairl.errors import UserError
-from mmairl.files import Declared, read_text, read_yaml, write_text
+from mmairl.io import Declared, read_text, read_yaml, write_text
 from mmairl.study.runs import LAST_WORDS, Run, commands, status
 
 JOB = Template(Path(__file__).with_name('job.sh').read_text(), trim_blocks=True, keep_trailing_newline=True)
@@ -79,7 +79,7 @@ def job_script(devices: int, out: Path, cluster: Cluster) -> str:
         environment=cluster.environment,
         log=log.replace('%', '%%'),  # a % begins a pattern of Slurm's
         folder=shlex.quote(os.getcwd()),
-        stopping=shlex.quote(str(Path(__file__).parents[1] / 'stopping.sh')),
+        stopping=shlex.quote(str(Path(__file__).parents[1] / 'signals.sh')),
         last_words=LAST_WORDS,
     )
 

@@ -12,11 +12,11 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from mmairl.errors import UserError
-from mmairl.files import Declared, read_yaml
+from mmairl.io import Declared, read_yaml
 from mmairl.study import published
-from mmairl.study.numbers.designs import Design, fraction_rows, title
-from mmairl.study.numbers.statistics import MARGIN
 from mmairl.study.search import OWN, Dimension, Search, Tune
+from mmairl.study.statistics.compare_rows import MARGIN
+from mmairl.study.statistics.designs import Design, fraction_rows, title
 
 USUAL_SEEDS = (0,)
 LONGEST = 150  # bytes of a folder's name, which others are added to

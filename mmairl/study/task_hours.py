@@ -9,8 +9,8 @@ from mmengine.config import Config
 
 from mmairl.evaluation.protocol import ON_FEATURES
 from mmairl.evaluation.sets import innermost
+from mmairl.study.cost import counted_work, work_per_image
 from mmairl.study.measure import data_of, is_local, recipe
-from mmairl.study.plan import counted_work, work_per_image
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row, Study
 

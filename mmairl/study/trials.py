@@ -11,12 +11,12 @@ from typing import Any
 from mmengine.config import Config
 
 from mmairl.errors import UserError
-from mmairl.files import read_json, write_json
-from mmairl.study.numbers.tuning import best_of, curve, forgiving
-from mmairl.study.plan import flops
+from mmairl.io import read_json, write_json
+from mmairl.study.cost import flops
+from mmairl.study.schema import Asked, Choice, Chosen, Result
 from mmairl.study.search import FIRST, Search, dimensions_of, own_value, settings_of, trials_for
 from mmairl.study.spec import Row, Study
-from mmairl.study.stored import Asked, Choice, Chosen, Result
+from mmairl.study.statistics.tuning import best_of, curve, forgiving
 from mmairl.study.trusted import LABEL_FREE
 from mmairl.study.unlabelled import goodness_of_runs
 

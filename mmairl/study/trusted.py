@@ -6,7 +6,7 @@ import msgspec
 
 from mmairl.analysis.measures import MEASURES
 from mmairl.errors import UserError
-from mmairl.files import read_json
+from mmairl.io import read_json
 
 TRUSTED = 'trusted'
 SETTINGS, METHODS, EPOCHS = 'settings of a method', 'methods', 'epochs of a run'

@@ -7,12 +7,12 @@ from pathlib import Path
 from mmengine.config import Config
 from msgspec import Struct
 
-from mmairl.analysis.images import Images
 from mmairl.analysis.measures import MEASURES, REVISION, measures, training_loss, with_clid
-from mmairl.configs import load_config
+from mmairl.analysis.subjects import Images
+from mmairl.config import load_config
 from mmairl.evaluation.protocol import default_device, default_workers
-from mmairl.files import read_json, write_json
-from mmairl.study.stored import Asked, Result, Trained
+from mmairl.io import read_json, write_json
+from mmairl.study.schema import Asked, Result, Trained
 from mmairl.study.trusted import SETTINGS, trusted
 
 FILE = 'measures.json'

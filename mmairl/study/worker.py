@@ -12,19 +12,19 @@ from filelock import FileLock, Timeout
 from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
 
-from mmairl.configs import load_config
+from mmairl.config import load_config
 from mmairl.engine.distributed import start_processes
-from mmairl.engine.launch import register, train
+from mmairl.engine.run import register, train
 from mmairl.errors import Diverged, UserError, one_sentence_errors
 from mmairl.evaluation.identity import key_of
 from mmairl.evaluation.sets import require_apart
 from mmairl.evaluation.sources import changed_sources, outside_sources
-from mmairl.files import read_json, write_json
-from mmairl.stopping import AGAIN, stop_processes
-from mmairl.study.derived import derive, origin, take_published
+from mmairl.io import read_json, write_json
+from mmairl.signals import AGAIN, stop_processes
 from mmairl.study.measure import FEATURES, is_local, measure, result_of
-from mmairl.study.start import RecordStart
-from mmairl.study.stored import Asked, Result, Start, Trained
+from mmairl.study.record_start import RecordStart
+from mmairl.study.reuse import derive, origin, take_published
+from mmairl.study.schema import Asked, Result, Start, Trained
 from mmairl.study.trials import take_best, wait_for_choice
 
 PATIENCE = 60  # seconds that the next start of a run waits for one that is stopping, and saving
@@ -122,7 +122,7 @@ def train_row(cfg: Config, asked: Asked, folder: Path, launcher: str) -> None:
 
 def transfer(folder: Path, gpus: int) -> None:
     """Add the tasks on mmdet and mmseg to the run's result; each is resumed and kept in a folder of its own."""
-    from mmairl.transfer.run import Place, prepare, run_task, tune_task  # needs the platforms
+    from mmairl.transfer.execute import Place, prepare, run_task, tune_task  # needs the platforms
 
     asked, result = read_json(folder / 'asked.json', Asked), read_json(folder / 'result.json', Result)
     place = Place(Path('.').absolute(), folder / f'transfer_{result.sha256[:16]}', gpus)

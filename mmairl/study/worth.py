@@ -10,14 +10,14 @@ import numpy as np
 from mmengine.config import Config
 from torch import Tensor
 
-from mmairl.study.derived import last_checkpoint
+from mmairl.checkpoints.norms import predicted_times, typical_gain, typical_growth
+from mmairl.checkpoints.read import read_backbone
 from mmairl.study.measure import recipe
-from mmairl.study.numbers.tuning import worth
+from mmairl.study.reuse import last_checkpoint
 from mmairl.study.runs import Run
 from mmairl.study.search import own_value
 from mmairl.study.spec import Row, Study
-from mmairl.weights.norms import predicted_times, typical_gain, typical_growth
-from mmairl.weights.read import read_backbone
+from mmairl.study.statistics.tuning import worth
 
 RATE = 'optim_wrapper.optimizer.lr'
 

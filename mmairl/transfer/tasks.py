@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmairl.configs import home
+from mmairl.config import home
 from mmairl.errors import UserError, explained
 
 

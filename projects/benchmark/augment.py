@@ -12,8 +12,8 @@ from torch import Tensor
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from mmairl.configs import load_config
-from mmairl.data.views import ViewPreprocessor, build_views
+from mmairl.config import load_config
+from mmairl.data.preprocess import ViewPreprocessor, build_views
 from projects.benchmark.timing import Case
 
 Views = Callable[[], object]

@@ -11,12 +11,12 @@ from mmengine.optim import build_optim_wrapper
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mmairl.data.views import normalised
+from mmairl.data.preprocess import normalised
 from mmairl.engine.distributed import DistributedModel
-from mmairl.engine.fast import make_fast
-from mmairl.hooks.bad_images import NonFiniteHook
-from mmairl.hooks.log import AsyncRuntimeInfoHook
-from mmairl.hooks.momentum import MomentumHook
+from mmairl.engine.hooks.after_step import MomentumHook
+from mmairl.engine.hooks.bad_data import NonFiniteHook
+from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
+from mmairl.engine.speed import make_fast
 from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS
 from projects.benchmark.augment import MEAN, STD

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from mmairl.configs import load_config
-from mmairl.engine.launch import train
-from mmairl.engine.scalars import read_scalars
-from mmairl.transfer.run import dicts, start_from
+from mmairl.config import load_config
+from mmairl.engine.curves import read_scalars
+from mmairl.engine.run import train
+from mmairl.transfer.execute import dicts, start_from
 from projects.benchmark.drawn_sets import write_voc
 
 CONFIG = 'mmairl::transfer/voc07_c4_r18_9k.py'

@@ -20,12 +20,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from mmairl.data.views import float32_precision
+from mmairl.data.preprocess import float32_precision
 from mmairl.errors import UserError
-from mmairl.files import write_json
+from mmairl.io import write_json
 from mmairl.report.page import Page
 from mmairl.report.table import html_table
-from mmairl.stopping import end_with_parent
+from mmairl.signals import end_with_parent
 from projects.benchmark.report import machine
 from projects.benchmark.step import ON_GPU, TINY, Size, our_step, random_batch, siamese
 from projects.benchmark.timing import peak_bytes, timed
@@ -181,7 +181,7 @@ def profile(one: Callable[[], object], device: str) -> dict[str, float]:
 
 
 if __name__ == '__main__':  # one way of a step, and the file of those that were measured before
-    from mmairl.engine.launch import register
+    from mmairl.engine.run import register
 
     register()
     device, sizes, before, name, *batch = sys.argv[1:]

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from torchvision import datasets
 from torchvision.io import decode_jpeg
 
-from mmairl.data.folders import ImageFolder
-from mmairl.data.images import decode_bytes
+from mmairl.data.datasets import ImageFolder
+from mmairl.data.decode import decode_bytes
 from mmairl.data.packed import add, pack
 from mmairl.data.shards.dataset import Shards
 from projects.benchmark.augment import VIEW, photograph, seeded, tensor, torchvision_released, worker_views

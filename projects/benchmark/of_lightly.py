@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from mmairl.data.views import normalised
+from mmairl.data.preprocess import normalised
 from mmairl.models.siamese import pooled
 
 

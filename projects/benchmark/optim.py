@@ -8,7 +8,7 @@ import torchvision
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mmairl.optim.lars import LARS
+from mmairl.engine.optim.lars import LARS
 from projects.benchmark.of_lightly import installed
 from projects.benchmark.timing import Case
 

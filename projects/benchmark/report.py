@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from mmairl.files import write_json, write_text
+from mmairl.io import write_json, write_text
 from mmairl.report.table import print_table
 from projects.benchmark.limits import Limits
 from projects.benchmark.timing import Row

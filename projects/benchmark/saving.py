@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mmairl.configs import load_config
-from mmairl.engine import launch
+from mmairl.config import load_config
+from mmairl.engine import run as launch
+from mmairl.engine.hooks.saving import ExactCheckpointHook
 from mmairl.engine.runner import Runner
-from mmairl.hooks.checkpoint import ExactCheckpointHook
 from projects.benchmark.timing import Case
 
 NOTE = 'The checkpoint of MoCo v2+, written where temporary files go; with a copy, a thread writes it while training goes on.'

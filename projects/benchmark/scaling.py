@@ -16,8 +16,8 @@ from mmengine.dist import get_rank
 from mmengine.model import BaseModel
 
 from mmairl.engine.distributed import DistributedModel, start_processes
-from mmairl.engine.launch import register
-from mmairl.stopping import stop_processes
+from mmairl.engine.run import register
+from mmairl.signals import stop_processes
 from projects.benchmark.report import machine, save
 from projects.benchmark.step import Size, our_step, random_batch, siamese
 from projects.benchmark.timing import timed
@@ -47,7 +47,7 @@ def measure(rounds: int = 3, steps: int = 3) -> dict[str, list[float]]:
 
 
 def _start(processes: int, steps: int) -> subprocess.Popen:
-    several = ['-m', 'mmairl.engine.torchrun', f'--nproc_per_node={processes}'] if processes > 1 else []
+    several = ['-m', 'mmairl.engine.launcher', f'--nproc_per_node={processes}'] if processes > 1 else []
     return subprocess.Popen(
         [sys.executable, *several, '-m', 'projects.benchmark.scaling', str(steps)],
         stdout=subprocess.PIPE,

@@ -14,10 +14,10 @@ from mmengine.optim import OptimWrapper, build_optim_wrapper
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from mmairl.engine.fast import make_fast
-from mmairl.hooks.bad_images import NonFiniteHook
-from mmairl.hooks.log import AsyncRuntimeInfoHook
-from mmairl.hooks.momentum import MomentumHook, QueueHook
+from mmairl.engine.hooks.after_step import MomentumHook, QueueHook
+from mmairl.engine.hooks.bad_data import NonFiniteHook
+from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
+from mmairl.engine.speed import make_fast
 from mmairl.registry import MODELS
 from projects.benchmark.augment import MEAN, STD
 from projects.benchmark.of_lightly import LightlyBYOL, byol_step, installed

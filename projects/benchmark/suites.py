@@ -9,11 +9,11 @@ import torchvision
 from torch import Tensor
 
 from mmairl.analysis.cka import stage_cka
-from mmairl.analysis.normrescale import normrescale
+from mmairl.checkpoints.normrescale import normrescale
+from mmairl.checkpoints.norms import weight_norms
+from mmairl.engine.optim.head_sgd import HeadSGD
 from mmairl.evaluation.knn import nearest
 from mmairl.models.classifier import Classifier
-from mmairl.optim.head_sgd import HeadSGD
-from mmairl.weights.norms import weight_norms
 from projects.benchmark.augment import augment
 from projects.benchmark.crops import crops
 from projects.benchmark.loader import loader, many_files

@@ -12,9 +12,9 @@ from mmengine.config import Config
 from mmengine.runner import Runner
 from torch.utils.data import default_collate
 
-from mmairl.configs import load_config
+from mmairl.config import load_config
 from mmairl.engine.health import spread
-from mmairl.engine.launch import train
+from mmairl.engine.run import train
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.models.siamese import project
 from mmairl.registry import DATASETS

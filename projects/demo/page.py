@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from mmairl.analysis.geometry import invariance
-from mmairl.analysis.images import Images
-from mmairl.engine.launch import train
-from mmairl.engine.scalars import read_scalars
+from mmairl.analysis.subjects import Images
+from mmairl.engine.curves import read_scalars
+from mmairl.engine.run import train
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features, extract
 from mmairl.evaluation.knn import knn_right

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from mmairl.engine.launch import register
+from mmairl.engine.run import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.report.table import print_table
 from projects.faults import checkpoints, disk, images, kills, long_run

@@ -16,8 +16,8 @@ import torch
 from mmengine.logging import HistoryBuffer
 from torch import nn
 
+from mmairl.checkpoints.load import load_checkpoint
 from mmairl.errors import UserError
-from mmairl.weights.load import load_checkpoint
 from projects.faults import damage
 from projects.faults.compare import differing
 

@@ -21,8 +21,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mmairl.data.folders import FileDataset
-from mmairl.data.images import Reason, UnreadableImage
+from mmairl.data.datasets import FileDataset
+from mmairl.data.decode import Reason, UnreadableImage
 from projects.faults import damage
 
 MAX_PIXELS = 2**20  # broken headers ask for much more, and the memory that a reader takes is bounded by this

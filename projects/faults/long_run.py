@@ -13,7 +13,7 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmairl.engine import launch
+from mmairl.engine import run
 from mmairl.registry import HOOKS, MODELS
 from projects.faults.small_run import VIEW, loader, small_config
 
@@ -30,7 +30,7 @@ KIB_OF_THE_ALLOCATOR = 2048
 
 def long_run(count: int, seed: int, folder: Path) -> dict[str, int | float]:
     """Train `count` steps of a few ms in this process, with all default hooks, a probe, a queue, a worker and checkpoints."""
-    runner = launch.train(config(count, seed, folder))
+    runner = run.train(config(count, seed, folder))
     samples = next(hook for hook in runner.hooks if isinstance(hook, SampleHook)).samples
     return judge(samples, len(list(folder.glob('.*.tmp'))))
 

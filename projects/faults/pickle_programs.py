@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer
 
+from mmairl.checkpoints.load import load_checkpoint
+from mmairl.checkpoints.pickles import ALLOWED
 from mmairl.errors import UserError
-from mmairl.weights.load import load_checkpoint
-from mmairl.weights.pickles import ALLOWED
 from projects.faults.checkpoints import with_record
 
 # Names that torch itself allows, some of which call or change what they are given.

@@ -10,7 +10,7 @@ from typing import IO
 
 from mmengine.config import Config
 
-from mmairl.configs import home, load_config
+from mmairl.config import home, load_config
 
 EPOCH = 10  # iterations, so that epochs end between checkpoints
 INTERVAL = 3  # iterations from one checkpoint to the next

@@ -11,8 +11,8 @@ from PIL.Image import Image
 from torch import Tensor, nn
 from torchvision.transforms.functional import to_pil_image
 
-from mmairl.data.views import normalised
-from mmairl.engine.launch import register
+from mmairl.data.preprocess import normalised
+from mmairl.engine.run import register
 from mmairl.evaluation.sets import innermost
 from mmairl.registry import DATASETS, MODELS
 from mmairl.study.scale import read_scale, resolve

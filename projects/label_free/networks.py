@@ -15,14 +15,14 @@ import numpy as np
 from mmengine.config import Config
 
 from mmairl.analysis.measures import MEASURES, Measure, with_clid
-from mmairl.configs import load_config, walk
+from mmairl.config import load_config, walk
 from mmairl.evaluation.protocol import ON_FEATURES, default_device, default_workers, evaluate, settings_for
-from mmairl.files import read_json, write_json
+from mmairl.io import read_json, write_json
 from mmairl.registry import MODELS
 from mmairl.study.runs import Run
+from mmairl.study.schema import Result
 from mmairl.study.search import FIRST
 from mmairl.study.spec import Study
-from mmairl.study.stored import Result
 from mmairl.study.trials import take_best
 from mmairl.study.trusted import EPOCHS, METHODS, SETTINGS
 from mmairl.study.unlabelled import FILE, unlabelled

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.files import output, read_json, write_json
+from mmairl.io import output, read_json, write_json
 from mmairl.study.trusted import EPOCHS, METHODS, SETTINGS
 from projects.label_free.networks import Network, choices_among, situations
 from projects.label_free.regret import UNDECIDED

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from mmairl.study.numbers.statistics import LEVEL, UNDECIDED, holm
+from mmairl.study.statistics.compare_rows import LEVEL, UNDECIDED, holm
 from mmairl.study.trusted import TRUSTED
 
 USELESS = 'do not use it here'

@@ -16,22 +16,22 @@ import torch
 from mmengine.config import Config
 from torch import Tensor
 
-from mmairl.analysis.normrescale import normrescale
-from mmairl.configs import load_config
-from mmairl.engine.launch import register
+from mmairl.checkpoints.normrescale import normrescale
+from mmairl.checkpoints.read import Backbone, read_backbone
+from mmairl.checkpoints.write import write_backbone
+from mmairl.config import load_config
+from mmairl.engine.run import register
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.files import read_json
+from mmairl.io import read_json
 from mmairl.models.siamese import pooled
 from mmairl.registry import DATASETS
 from mmairl.report.table import print_table
-from mmairl.study.derived import last_checkpoint
+from mmairl.study.reuse import last_checkpoint
+from mmairl.study.schema import Asked
 from mmairl.study.spec import Rescaled
-from mmairl.study.stored import Asked
-from mmairl.weights.read import Backbone, read_backbone
-from mmairl.weights.write import write_backbone
 
 
 @one_sentence_errors

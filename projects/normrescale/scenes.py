@@ -15,8 +15,8 @@ from PIL import Image
 
 from mmairl.data import shapes
 from mmairl.data.shapes import KINDS, NOISE, PATCHES, contrasting, coverage
-from mmairl.files import explained_disk_errors, write_json
-from mmairl.machine import cache
+from mmairl.hardware import cache
+from mmairl.io import explained_disk_errors, write_json
 
 SIZE = 96
 COUNTS = dict(train=400, test=300, half_0=150, half_1=150)  # the halves choose among trials

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mmairl.report.table import print_table
-from mmairl.study.numbers.tuning import Worth, worth
+from mmairl.study.statistics.tuning import Worth, worth
 
 STUDIES, MANY = 1000, 4000  # of each case, and networks that tell the truth
 TRIALS, SEEDS = 5, (3, 5, 10)

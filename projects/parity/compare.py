@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from mmengine.config import Config
 from torch import Tensor, nn
 
-from mmairl.configs import config_path
+from mmairl.config import config_path
+from mmairl.engine.hooks.after_step import momentum_at
+from mmairl.engine.optim.lars import LARS
 from mmairl.evaluation.knn import nearest, vote
-from mmairl.hooks.momentum import momentum_at
 from mmairl.models.heads import ContrastiveHead, RegressionHead
-from mmairl.optim.lars import LARS
 from projects.byol_variants.info_nce import InfoNCEHead
 from projects.more_methods.barlow import BarlowTwinsHead
 from projects.more_methods.dino import DINOHead

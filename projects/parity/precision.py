@@ -15,8 +15,8 @@ import torchvision
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from mmairl.configs import load_config
-from mmairl.engine.launch import register
+from mmairl.config import load_config
+from mmairl.engine.run import register
 from mmairl.registry import DATASETS, MODELS
 from projects.benchmark.step import quiet
 

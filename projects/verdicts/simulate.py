@@ -1,4 +1,4 @@
-"""Simulated studies whose rows are equal, and how often the rules of mmairl.study.numbers call some of them different.
+"""Simulated studies whose rows are equal, and how often the rules of mmairl.study.statistics call some of them different.
 
 Scores are like those of the demo: rows learn to 30 %, spread by a few points and, where runs collapse, fall to what an
 untrained network scores. All studies of a case are computed at once.
@@ -9,9 +9,9 @@ from itertools import product
 
 import numpy as np
 
-from mmairl.study.numbers.attribution import fit, how_many_collapsed
-from mmairl.study.numbers.designs import Design, fraction_rows
-from mmairl.study.numbers.statistics import DIFFERS, collapse_limit, paired, tested, verdicts
+from mmairl.study.statistics.attribution import fit, how_many_collapsed
+from mmairl.study.statistics.compare_rows import DIFFERS, collapse_limit, paired, tested, verdicts
+from mmairl.study.statistics.designs import Design, fraction_rows
 
 LEVEL, NULL, IMAGE = 30.0, 12.0, 5 / 3  # points: of what learned, of what did not, and of one of 60 images
 STUDIES = 8000  # of each case

@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image
 
 from mmairl.errors import UserError, one_sentence_errors
-from mmairl.files import write_text
+from mmairl.io import write_text
 
 # Those of 512 x 512 pixels or more.
 PHOTOGRAPHS = (

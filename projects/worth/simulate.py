@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mmairl.own.few_labels import (
+from mmairl.apis.few_labels import (
     Right,
     Verdict,
     class_weights,
@@ -46,7 +46,7 @@ CURVES = {
 
 @dataclass(frozen=True)
 class Simulated:
-    """A study: `right` of its candidates, as mmairl.own.few_labels has it."""
+    """A study: `right` of its candidates, as mmairl.apis.few_labels has it."""
 
     right: Right
     own: Sequence[str]

@@ -17,17 +17,17 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset
 
-from mmairl.engine.launch import register
+from mmairl.apis.few_labels import MARGIN, prepared, recognised
+from mmairl.apis.suggest import config_for
+from mmairl.apis.worth import OWN, RANDOM, RAW, central, network, worth
+from mmairl.checkpoints.pickles import write_checkpoint
+from mmairl.engine.run import register
 from mmairl.errors import one_sentence_errors
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import dataset_of
 from mmairl.evaluation.features import Extraction
-from mmairl.files import read_json, write_json
-from mmairl.own.few_labels import MARGIN, prepared, recognised
-from mmairl.own.suggest import config_for
-from mmairl.own.worth import OWN, RANDOM, RAW, central, network, worth
+from mmairl.io import read_json, write_json
 from mmairl.report.table import print_table
-from mmairl.weights.pickles import write_checkpoint
 from projects.worth.domains import DOMAINS, SIDE, Domain, write_images
 from projects.worth.domains import draw as drawn
 

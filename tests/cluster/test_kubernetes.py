@@ -28,7 +28,7 @@ def test_the_pods_of_the_docs_job_are_the_machines_of_one_run(tmp_path):
         known = {**os.environ, **settings, 'NODE_RANK': str(index), 'PYTHON': str(tmp_path / 'python')}
         said = subprocess.run(container['command'], cwd=ROOT, env=known, capture_output=True, text=True, check=True)
         words = said.stdout.splitlines()
-        assert words[:4] == ['-m', 'mmairl.engine.torchrun', f'--nnodes={settings["NNODES"]}', f'--node_rank={index}']
+        assert words[:4] == ['-m', 'mmairl.engine.launcher', f'--nnodes={settings["NNODES"]}', f'--node_rank={index}']
         assert (
             f'--master_addr={settings["MASTER_ADDR"]}' in words
             and '--nproc_per_node=8' in words

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from mmairl.data.datasets import UnlabelledFolder
+from mmairl.data.decode import Reason, UnreadableImage
 from mmairl.data.dicom import decode_dicom
-from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.images import Reason, UnreadableImage
 
 pydicom = pytest.importorskip('pydicom', reason='pydicom is not installed (pip install pydicom)')
 MAX = 10**6

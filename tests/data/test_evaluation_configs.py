@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from mmairl.data.published import SPLITS
-from mmairl.data.views import build_views
+from mmairl.data.preprocess import build_views
+from mmairl.data.public import SPLITS
 from mmairl.registry import DATASETS
 
 FOLDER = Path(__file__).parents[2] / 'configs' / 'evaluation'

@@ -12,18 +12,18 @@ from data.archives import draw
 from mmengine.config import Config
 from test_docs import shown_files
 
-from mmairl.configs import load_config
-from mmairl.data.folders import ImageFolder, UnlabelledFolder
+from mmairl.checkpoints.load import load_checkpoint
+from mmairl.config import load_config
+from mmairl.data.datasets import ImageFolder, UnlabelledFolder
 from mmairl.data.mixture import Mixture
 from mmairl.data.packed import pack
-from mmairl.data.training import ResumableSampler
-from mmairl.engine.check import check_config
+from mmairl.data.training_images import ResumableSampler
+from mmairl.engine.checks import check_config
 from mmairl.errors import UserError
 from mmairl.evaluation.embed import dataset_of
 from mmairl.evaluation.on_features import FeatureSettings, by_set
 from mmairl.evaluation.protocol import evaluate
 from mmairl.report.map_page import by_class, name_of
-from mmairl.weights.load import load_checkpoint
 
 pytestmark = pytest.mark.usefixtures('own_cache')
 

@@ -8,8 +8,8 @@ import torch
 from data.archives import draw
 from PIL import Image
 
-from mmairl.data.folders import ImageFolder, UnlabelledFolder
-from mmairl.data.images import Reason, decode_bytes
+from mmairl.data.datasets import ImageFolder, UnlabelledFolder
+from mmairl.data.decode import Reason, decode_bytes
 from mmairl.data.packed import Smaller, pack
 from mmairl.data.shards.dataset import Shards
 from mmairl.errors import UserError

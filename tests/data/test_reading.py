@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mmairl.data import reading
-from mmairl.data.images import Reason, UnreadableImage
+from mmairl.data.decode import Reason, UnreadableImage
 from mmairl.data.reading import answered, read_file, retried
 from mmairl.errors import UserError
 

@@ -7,7 +7,7 @@ import resuming
 from data.archives import draw
 from mmengine.config import Config
 
-from mmairl.data.folders import ImageFolder
+from mmairl.data.datasets import ImageFolder
 from mmairl.data.packed import pack
 
 

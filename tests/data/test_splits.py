@@ -8,7 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
-from mmairl.data.images import Reason, UnreadableImage, decode_bytes
+from mmairl.data.decode import Reason, UnreadableImage, decode_bytes
+from mmairl.data.preprocess import ViewDataset
 from mmairl.data.shapes import Shapes
 from mmairl.data.splits import (
     groups_of,
@@ -21,7 +22,6 @@ from mmairl.data.splits import (
     values_of,
 )
 from mmairl.data.subsets import Part
-from mmairl.data.views import ViewDataset
 from mmairl.errors import UserError
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from mmairl.data.images import UnreadableImage
+from mmairl.data.decode import UnreadableImage
+from mmairl.data.preprocess import ViewDataset
 from mmairl.data.subsets import ClassSubset, ListedSubset, LongTailed, NamedClasses, Part, Relabelled
-from mmairl.data.training import TrainingImages
-from mmairl.data.views import ViewDataset
+from mmairl.data.training_images import TrainingImages
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 

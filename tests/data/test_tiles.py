@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmairl.data.images import UnreadableImage
+from mmairl.data.decode import UnreadableImage
 from mmairl.data.tiles import Tiff, Tiles, opened
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
@@ -117,5 +117,5 @@ def test_a_reader_that_is_missing_is_one_sentence(package, file, scan, tmp_path,
     tifffile.imwrite(tmp_path / file, scan, photometric='rgb')
     opened.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=f"the package {package}.* pip install .*mmairl.own.'"):
+    with pytest.raises(UserError, match=f"the package {package}.* pip install .*mmairl.apis.'"):
         Tiles(tmp_path)

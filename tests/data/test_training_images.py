@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from mmairl.data.folders import UnlabelledFolder
-from mmairl.data.training import ResumableSampler, TrainingImages
+from mmairl.data.datasets import UnlabelledFolder
+from mmairl.data.training_images import ResumableSampler, TrainingImages
 from mmairl.errors import UserError
 
 

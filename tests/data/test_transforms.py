@@ -9,8 +9,8 @@ from kernels import Kernels
 from mmengine.config import Config
 from torch import Tensor
 
+from mmairl.data.preprocess import build_views
 from mmairl.data.transforms import taps_for
-from mmairl.data.views import build_views
 
 COUNT = 24
 VIEWS = Path(__file__).parents[2] / 'configs/_base_/views'

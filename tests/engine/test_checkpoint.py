@@ -10,11 +10,11 @@ import torch
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, Hook
 
-from mmairl.configs import load_config
-from mmairl.engine import launch
+from mmairl.config import load_config
+from mmairl.engine import run as launch
 from mmairl.engine.checkpoint import Start, choose_start, load_checkpoint, newest_checkpoint, run_in
+from mmairl.engine.hooks.saving import ExactCheckpointHook
 from mmairl.errors import UserError
-from mmairl.hooks.checkpoint import ExactCheckpointHook
 from mmairl.registry import HOOKS
 
 FILES = Path(__file__).parents[1] / 'files'

@@ -128,7 +128,7 @@ def test_processes_of_one_machine_listen_on_the_loopback_alone_and_end_with_thei
     script = tmp_path / 'script.py'
     script.write_text(SCRIPT)
     port = free_port()
-    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=1', str(script)]
+    command = [sys.executable, '-m', 'mmairl.engine.launcher', '--nproc_per_node=1', str(script)]
     known = {**os.environ, 'PORT': str(port), 'OMP_NUM_THREADS': '1'}
     launcher = subprocess.Popen(command, env=known, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     addresses, rank = [], None
@@ -163,6 +163,6 @@ dist.destroy_process_group()
 @pytest.mark.slow
 def test_a_process_that_dies_is_replaced_and_meets_the_others_again(tmp_path):
     (tmp_path / 'script.py').write_text(AGAIN)
-    command = [sys.executable, '-m', 'mmairl.engine.torchrun', '--nproc_per_node=2', '--max-restarts=1']
+    command = [sys.executable, '-m', 'mmairl.engine.launcher', '--nproc_per_node=2', '--max-restarts=1']
     done = subprocess.run([*command, tmp_path / 'script.py'], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and done.stdout.count('joined 2') == 2, done.stdout + done.stderr

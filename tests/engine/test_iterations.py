@@ -10,9 +10,9 @@ import torch
 from mmengine.config import Config
 from torch.utils.data import DataLoader, Sampler
 
-from mmairl.configs import load_config
-from mmairl.data.training import ResumableSampler
-from mmairl.engine import launch
+from mmairl.config import load_config
+from mmairl.data.training_images import ResumableSampler
+from mmairl.engine import run
 from mmairl.engine.runner import endless, sampler_of
 from mmairl.errors import UserError
 
@@ -33,7 +33,7 @@ def config(work_dir: Path, leave_at: int | None = None, resume: bool = False) ->
 
 def test_the_configs_of_fig_8_train_to_their_last_iteration_and_resume_bit_for_bit(tmp_path):
     """Left in the second epoch, with a checkpoint at an iteration of the first."""
-    runner = launch.train(config(tmp_path / 'whole'))
+    runner = run.train(config(tmp_path / 'whole'))
     assert len(runner.train_dataloader) == 5 and runner.iter == runner.max_iters == 8
     assert isinstance(sampler_of(runner.train_dataloader), ResumableSampler)
     assert len(runner.message_hub.get_scalar('train/loss').data[0]) == 8
@@ -48,7 +48,7 @@ def test_a_sampler_that_is_one_stream_lasts_when_workers_read_it(tmp_path):
     cfg = config(tmp_path)
     cfg.train_dataloader.sampler = dict(type='InfiniteSampler')
     cfg.default_hooks.checkpoint.interval = 100
-    assert launch.train(cfg).iter == 8
+    assert run.train(cfg).iter == 8
 
 
 class Given(Sampler):

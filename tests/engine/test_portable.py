@@ -8,7 +8,7 @@ import pytest
 import torch
 import toy
 
-from mmairl.engine import launch
+from mmairl.engine import run
 from mmairl.engine.checkpoint import consolidate, load_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -122,12 +122,12 @@ assert not any(name.split('.')[0] == 'mmairl' for name in sys.modules)
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """For each writer a checkpoint of a ResNet-18, and a file with its backbone's tensors alone."""
     folder, files = tmp_path_factory.mktemp('portable'), {}
-    launch.register()
+    run.register()
     for name, kind in (('exact hook', 'ExactCheckpointHook'), ("mmengine's hook", 'CheckpointHook')):
         cfg = toy.config('byol_lars_r50_200e.py', str(folder / kind), steps=1, width=64)
         cfg.default_hooks.checkpoint = dict(type=kind, by_epoch=False, interval=1)
         cfg.custom_hooks = [*cfg.get('custom_hooks', []), dict(type='OnlineProbeHook', classes=4)]
-        runner = launch.train(cfg)
+        runner = run.train(cfg)
         backbone = {key: value.detach() for key, value in runner.model.backbone.state_dict().items()}
         torch.save(backbone, folder / f'{kind}.weights')
         files[name] = folder / kind / 'iter_1.pth', folder / f'{kind}.weights'

@@ -7,8 +7,8 @@ import resuming
 import torch
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
-from mmairl.data.training import ResumableSampler, TrainingImages
-from mmairl.engine import launch
+from mmairl.data.training_images import ResumableSampler, TrainingImages
+from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.runner import batches
 from mmairl.errors import UserError
@@ -40,7 +40,7 @@ def test_the_comparison_sees_a_difference_of_one_draw_and_the_run_said_that_it_w
     checkpoint = load_checkpoint(path)
     del checkpoint['random_states'], checkpoint['place']
     torch.save(checkpoint, path)
-    runner = launch.train(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), resume=True, **resuming.SHORT))
+    runner = run.train(resuming.config('shuffle_bn', str(tmp_path / 'resumed'), resume=True, **resuming.SHORT))
     assert 'not as if uninterrupted' in next(Path(runner.log_dir).glob('*.log')).read_text()
     with pytest.raises((AssertionError, KeyError)):
         resuming.assert_the_same_run(whole, tmp_path / 'resumed' / 'iter_8.pth')

@@ -9,8 +9,8 @@ import torch
 from mmengine import Config
 from mmengine.hooks import CheckpointHook
 
-from mmairl.configs import load_config
-from mmairl.data.images import Reason, UnreadableImage
+from mmairl.config import load_config
+from mmairl.data.decode import Reason, UnreadableImage
 from mmairl.errors import Diverged, UserError
 from mmairl.evaluation import by_training
 from mmairl.evaluation.by_training import TrainingSettings, train_and_test

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmairl.configs import load_config
+from mmairl.config import load_config
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.duplicates import too_near
 from mmairl.evaluation.knn import nearest

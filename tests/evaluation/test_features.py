@@ -14,7 +14,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import nn
 
-from mmairl.data.folders import ImageFolder
+from mmairl.data.datasets import ImageFolder
 from mmairl.errors import UserError
 from mmairl.evaluation import features
 from mmairl.evaluation.backbone import load_backbone

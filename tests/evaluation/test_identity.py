@@ -11,7 +11,8 @@ import torch
 from mmengine import Config
 from PIL import Image
 
-from mmairl.data.folders import ImageFolder
+from mmairl.checkpoints.read import read_backbone
+from mmairl.data.datasets import ImageFolder
 from mmairl.data.packed import pack
 from mmairl.errors import UserError
 from mmairl.evaluation import identity
@@ -29,7 +30,6 @@ from mmairl.evaluation.identity import (
 )
 from mmairl.evaluation.on_features import FeatureSettings
 from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES, evaluate, settings_for
-from mmairl.weights.read import read_backbone
 
 VIEW = [[dict(type='Resize', size=16), dict(type='CenterCrop', size=16)]]
 

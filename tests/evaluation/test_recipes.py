@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from mmengine.optim import build_optim_wrapper
 
-from mmairl.configs import load_config
+from mmairl.config import load_config
 from mmairl.errors import UserError
 from mmairl.evaluation.recipes import compose, recipe_of
 from mmairl.registry import MODELS

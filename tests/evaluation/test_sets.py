@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from mmairl.configs import load_config
-from mmairl.data.folders import ImageFolder
+from mmairl.config import load_config
+from mmairl.data.datasets import ImageFolder
 from mmairl.data.packed import pack
 from mmairl.errors import UserError
 from mmairl.evaluation import sets

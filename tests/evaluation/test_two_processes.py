@@ -10,13 +10,13 @@ import pytest
 import torch
 from mmengine.dist import is_main_process
 
-from mmairl.configs import load_config
-from mmairl.engine.launch import register
+from mmairl.config import load_config
+from mmairl.engine.run import register
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.protocol import evaluate, settings_for
-from mmairl.files import write_json
-from mmairl.stopping import stop_processes
+from mmairl.io import write_json
+from mmairl.signals import stop_processes
 
 ROOT = Path(__file__).parents[2]
 TINY = """

@@ -7,9 +7,9 @@ import torch
 import toy  # noqa: F401  it registers the small backbone
 from torch import nn
 
+from mmairl.engine.optim.head_sgd import HeadSGD
 from mmairl.errors import UserError
 from mmairl.models.classifier import Classifier
-from mmairl.optim.head_sgd import HeadSGD
 
 
 def model(heads: int = 1, frozen: bool = True) -> Classifier:

@@ -1,8 +1,8 @@
 """A process of test_benchmark's run of two: a step of small crops beside lightly's, from the same weights."""
 
 from mmairl.engine.distributed import start_processes
-from mmairl.engine.launch import register
-from mmairl.stopping import stop_processes
+from mmairl.engine.run import register
+from mmairl.signals import stop_processes
 from projects.benchmark.crops import check_one_step
 
 if __name__ == '__main__':

@@ -7,7 +7,7 @@ from mmengine.dist import all_reduce, get_rank, get_world_size
 
 from mmairl.engine.distributed import start_processes
 from mmairl.models.processes import gather
-from mmairl.stopping import stop_processes
+from mmairl.signals import stop_processes
 from projects.more_methods.barlow import BarlowTwinsHead
 from projects.more_methods.dino import DINOHead
 from projects.more_methods.lejepa import LeJEPAHead

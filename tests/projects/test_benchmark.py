@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mmairl.engine.launch import register
+from mmairl.engine.run import register
 from mmairl.errors import UserError
 from projects.benchmark import augment, crops, gpu, scaling, step, timing
 from projects.benchmark.limits import Limits

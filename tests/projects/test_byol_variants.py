@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from losses import assert_same, rows, units
 from torch import Tensor
 
-from mmairl.configs import load_config
+from mmairl.config import load_config
 from mmairl.models.heads import RegressionHead
 from mmairl.registry import MODELS
 from projects.byol_variants import collapse

@@ -13,15 +13,15 @@ from mmengine.optim import build_optim_wrapper
 from study.small_runs import START, recorded
 from torch import Tensor
 
-from mmairl.configs import home, load_config
-from mmairl.data.views import normalised
-from mmairl.hooks.momentum import MomentumHook
+from mmairl.config import home, load_config
+from mmairl.data.preprocess import normalised
+from mmairl.engine.hooks.after_step import MomentumHook
 from mmairl.registry import MODELS
 from mmairl.study.factors import changed
-from mmairl.study.guard import at_scale, compare, require_fair
-from mmairl.study.numbers.attribution import attribute
+from mmairl.study.fairness import at_scale, compare, require_fair
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Study, read_study
+from mmairl.study.statistics.attribution import attribute
 from projects.benchmark.of_lightly import LightlyBYOL, byol_step
 from projects.benchmark.step import copy_weights, quiet, training_loop
 

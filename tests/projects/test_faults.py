@@ -13,13 +13,13 @@ import pytest
 import resuming
 import torch
 
-from mmairl.data.images import Reason
-from mmairl.engine.launch import register
+from mmairl.checkpoints import load
+from mmairl.data.decode import Reason
+from mmairl.engine.hooks import progress
+from mmairl.engine.hooks.saving import ExactCheckpointHook
+from mmairl.engine.run import register
 from mmairl.errors import UserError
-from mmairl.files import replacing
-from mmairl.hooks import log
-from mmairl.hooks.checkpoint import ExactCheckpointHook
-from mmairl.weights import load
+from mmairl.io import replacing
 from projects.faults import checkpoints, disk, images, kills, long_run
 from projects.faults.compare import different_runs, differing
 from projects.faults.disk import TmpFs
@@ -148,7 +148,7 @@ def test_a_run_keeps_its_memory_files_threads_and_workers(tmp_path, run_processe
 
 
 if __name__ == '__main__':
-    log.KEPT = 100  # values of each logged quantity: full after a sixth of the run
+    progress.KEPT = 100  # values of each logged quantity: full after a sixth of the run
     register()
     folder = Path(sys.argv[1])
     (folder / 'found.json').write_text(json.dumps(long_run.long_run(600, 0, folder)))

@@ -12,12 +12,12 @@ import yaml
 from study.small_runs import toy_scale
 from torchvision.transforms.v2.functional import to_pil_image
 
-from mmairl.data.views import normalised
+from mmairl.checkpoints.read import read_backbone
+from mmairl.data.preprocess import normalised
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.study.given import facts_of
+from mmairl.study.external import facts_of
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import read_study
-from mmairl.weights.read import read_backbone
 from projects.judge.sizes import Sizes
 
 NEEDS = {'elsewhere': (), 'lightly_byol': ('lightly',), 'sololearn_byol': ('solo', 'torchmetrics')}

@@ -10,16 +10,16 @@ from study.small_runs import toy_scale
 from study.test_spec import written
 from test_regret import evidence
 
-from mmairl.engine.launch import register
+from mmairl.engine.run import register
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.files import read_json, write_json, write_text
-from mmairl.report.study_page import write_study_page
+from mmairl.io import read_json, write_json, write_text
 from mmairl.study.collect import collect
+from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.runs import lay_out, plan_runs
 from mmairl.study.scale import read_scale, resolve
+from mmairl.study.schema import Result
 from mmairl.study.spec import read_study
-from mmairl.study.stored import Result
 from mmairl.study.trials import scores_of
 from mmairl.study.trusted import EPOCHS, METHODS, SETTINGS, TRUSTED, trusted
 from mmairl.study.unlabelled import Unlabelled, goodness_of

@@ -2,9 +2,9 @@
 
 import torch
 
-from mmairl.analysis.normrescale import normrescale
+from mmairl.checkpoints.normrescale import normrescale
+from mmairl.checkpoints.read import Backbone
 from mmairl.registry import MODELS
-from mmairl.weights.read import Backbone
 from projects.normrescale.mechanism import gains_alone
 
 

@@ -12,8 +12,8 @@ from mmpretrain.models.losses import SwAVLoss
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from mmairl.configs import load_config
-from mmairl.engine import launch
+from mmairl.config import load_config
+from mmairl.engine import run as launch
 from mmairl.engine.health import rankme, spread
 from mmairl.models.siamese import project
 from mmairl.registry import DATASETS

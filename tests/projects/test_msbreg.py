@@ -6,7 +6,7 @@ import pytest
 import torch
 from losses import assert_same, rows, units
 
-from mmairl.configs import load_config
+from mmairl.config import load_config
 from mmairl.models.heads import RegressionHead
 from projects.msbreg.msbreg import BrownianTerm, CentroidHead, SingularValueTerm
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
-from mmairl.configs import load_config
+from mmairl.config import load_config
 from mmairl.data.shapes import KINDS
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
-from mmairl.transfer import run as transfer_run
-from mmairl.transfer.run import Place, prepare, run_task, tune_task
+from mmairl.transfer import execute as transfer_run
+from mmairl.transfer.execute import Place, prepare, run_task, tune_task
 from mmairl.transfer.tasks import TASKS, config_of, lacking
 from projects.normrescale import scenes
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from mmairl.data.splits import groups_of
-from mmairl.files import write_json
+from mmairl.io import write_json
 from projects.worth.domains import DOMAINS, SIDE, draw
 from projects.worth.photographs import LABELLED, cut
 from projects.worth.truth import report

@@ -17,13 +17,14 @@ import torchvision
 import toy
 from mmengine import Config
 from PIL import Image
+from study.pages.test_study_page import crossed, drawn_as_lines, ladder, rescaled, study
 from test_evaluation_page import leave
 from test_health_page import healthy, write_scalars
-from test_study_page import crossed, drawn_as_lines, ladder, rescaled, study
 
 from mmairl.analysis.geometry import STRENGTHS
-from mmairl.analysis.images import Images
-from mmairl.configs import load_config
+from mmairl.analysis.subjects import Images
+from mmairl.checkpoints.read import read_backbone
+from mmairl.config import load_config
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.protocol import Result
@@ -33,11 +34,10 @@ from mmairl.report.compare_page import write_compare_page
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.health_page import write_health_page
 from mmairl.report.map_page import map_images
-from mmairl.report.studies_page import write_studies_page
-from mmairl.report.study_page import write_study_page
 from mmairl.report.table import html_table
 from mmairl.report.views_page import write_views_page
-from mmairl.weights.read import read_backbone
+from mmairl.study.pages.index_page import write_studies_page
+from mmairl.study.pages.study_page import write_study_page
 from projects.demo.page import SCORE, draw
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')

@@ -7,8 +7,8 @@ import torch
 import torchvision
 import yaml
 
+from mmairl.checkpoints.read import read_backbone
 from mmairl.evaluation.identity import weights_identity
-from mmairl.weights.read import read_backbone
 
 SETTINGS = {
     'model.type': 'Siamese',

@@ -9,8 +9,8 @@ from mmengine.config import Config
 from outline import charts, sound
 from test_evaluation_page import leave
 
-from mmairl.configs import flat
-from mmairl.engine.scalars import config_of
+from mmairl.config import flat
+from mmairl.engine.curves import config_of
 from mmairl.errors import UserError
 from mmairl.report.compare_page import write_compare_page
 

@@ -13,7 +13,7 @@ import torchvision
 from PIL import Image
 
 import mmairl
-from mmairl.data.folders import ImageFolder
+from mmairl.data.datasets import ImageFolder
 from mmairl.data.packed import pack
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone

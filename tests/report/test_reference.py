@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from test_health_page import write_scalars
 
-from mmairl.configs import home
+from mmairl.config import home
 from mmairl.errors import UserError
 from mmairl.report.reference import KEPT, LABELS, POINTS, keep
 from mmairl.study.scale import read_scale

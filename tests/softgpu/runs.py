@@ -21,22 +21,22 @@ from mmengine.hooks import Hook  # noqa: E402
 from torch.cuda._sanitizer import CUDASanitizerErrors, enable_cuda_sanitizer  # noqa: E402
 from torch.utils.data import Subset  # noqa: E402
 
-from mmairl.engine import launch  # noqa: E402
+from mmairl.engine import run as launch  # noqa: E402
 from mmairl.engine.checkpoint import trust_mmengine_checkpoints  # noqa: E402
 from mmairl.engine.distributed import start_processes  # noqa: E402
-from mmairl.engine.launch import strategy_named  # noqa: E402
+from mmairl.engine.hooks import progress  # noqa: E402
+from mmairl.engine.run import strategy_named  # noqa: E402
 from mmairl.evaluation.features import Extraction, extract  # noqa: E402
 from mmairl.evaluation.knn import knn_right  # noqa: E402
 from mmairl.evaluation.logreg import logistic_regression  # noqa: E402
-from mmairl.hooks import log  # noqa: E402
 from mmairl.models.heads import unit  # noqa: E402
 from mmairl.models.processes import own_parts  # noqa: E402
 from mmairl.registry import DATASETS, HOOKS, MODELS  # noqa: E402
-from mmairl.stopping import stop_processes  # noqa: E402
+from mmairl.signals import stop_processes  # noqa: E402
 
 LAUNCHER = 'pytorch' if 'RANK' in os.environ else 'none'
 EVERY = 4  # iterations between two log lines
-log.SECONDS = float('inf')  # on a slow machine a line of progress, which waits, would come between them
+progress.SECONDS = float('inf')  # on a slow machine a line of progress, which waits, would come between them
 FAST = dict(precision='bfloat16', channels_last=True, fused=True)
 VIEW = [
     dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1),

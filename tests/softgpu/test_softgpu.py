@@ -15,7 +15,7 @@ import build
 import pytest
 import torch
 
-from mmairl import machine
+from mmairl import hardware
 
 HERE = Path(__file__).parent
 REAL = torch.cuda.is_available()
@@ -33,7 +33,7 @@ def run(tmp_path_factory) -> Callable[[str, int], dict]:
     """
     sources = b''.join((HERE / name).read_bytes() for name in ('build.py', 'cudart.c', 'nccl.c'))
     name = hashlib.sha256(sources + torch.__version__.encode()).hexdigest()[:16]
-    cache = machine.cache() / 'softgpu' / name
+    cache = hardware.cache() / 'softgpu' / name
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / 'lock').open('w') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 import projects.more_methods.dino
 import projects.more_methods.lejepa
 import projects.more_methods.swav  # noqa: F401  registered by their import
-from mmairl.configs import load_config
-from mmairl.engine.launch import register
+from mmairl.config import load_config
+from mmairl.engine.run import register
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.models.siamese import pooled
 from mmairl.registry import MODELS, OPTIMIZERS

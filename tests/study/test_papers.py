@@ -15,18 +15,18 @@ from scipy import stats
 from study.small_runs import rows_of, toy_scale
 from test_docs import check_command, commands
 
-from mmairl.configs import load_config
+from mmairl.config import load_config
+from mmairl.engine.optim.warmup import WarmUpLR
 from mmairl.errors import UserError
-from mmairl.optim.schedule import WarmUpLR
 from mmairl.registry import MODELS
 from mmairl.report.figures import with_fits
-from mmairl.report.study_tables import columns, table_lines
-from mmairl.study import conduct, published, worker
+from mmairl.study import published, run_study, worker
 from mmairl.study import scale as scales
 from mmairl.study.collect import assumptions
 from mmairl.study.factors import same_run
-from mmairl.study.guard import at_scale, compare, require_fair
+from mmairl.study.fairness import at_scale, compare, require_fair
 from mmairl.study.measure import is_local
+from mmairl.study.pages.study_tables import columns, table_lines
 from mmairl.study.spec import Study, read_study
 from mmairl.transfer.tasks import TASKS
 from projects.papers.reproduce import coverage, pages
@@ -265,7 +265,7 @@ def test_every_study_runs_and_draws_its_figure(path, tmp_path, monkeypatch, run_
     taxonomy.write_text(''.join(f'{above} {name}\n' for above, names in TREE.items() for name in names))
     monkeypatch.chdir(tmp_path)
     study, scale = first_rows(path, tmp_path), toy(read_study(path), tmp_path, tasks)
-    monkeypatch.setattr(conduct, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
+    monkeypatch.setattr(run_study, 'execute', lambda runs, *_: [worker.run(run.folder) for run in runs])
     run_tool('tools/study.py', study, '--scale', scale, '--seeds', 0, '--out', tmp_path / 'out')
     record = json.loads((tmp_path / 'out' / 'study.json').read_text())
     page = (tmp_path / 'out' / 'page.html').read_text()

@@ -81,7 +81,7 @@ def test_a_study_that_is_stopped_waits_for_its_runs_to_save_and_kills_what_will_
     )
     scripts = {good: python(slow, good.folder), deaf: python(unheard, deaf.folder)}
     monkeypatch.setattr(runs, 'commands', lambda run, devices: [scripts[run]])
-    monkeypatch.setattr('mmairl.stopping.GRACE', 4)
+    monkeypatch.setattr('mmairl.signals.GRACE', 4)
     told = []
 
     def interrupt(run: Run, what: str) -> None:

@@ -14,23 +14,23 @@ from study.small_runs import toy_scale
 from study.test_spec import resolved, written
 from torchvision.models import resnet18
 
-from mmairl.configs import load_config
-from mmairl.engine.launch import register
+from mmairl.config import load_config
+from mmairl.engine.run import register
 from mmairl.errors import Diverged, UserError
-from mmairl.files import read_json, write_json, write_text
-from mmairl.report.search_section import search_runs
-from mmairl.study import derived, measure, trials, worker
+from mmairl.io import read_json, write_json, write_text
+from mmairl.study import measure, reuse, trials, worker
 from mmairl.study import runs as runs_module
 from mmairl.study.collect import collect
-from mmairl.study.guard import at_scale, compare, require_fair
-from mmairl.study.numbers.looks import begin
-from mmairl.study.plan import flops
+from mmairl.study.cost import flops
+from mmairl.study.fairness import at_scale, compare, require_fair
+from mmairl.study.pages.search_section import search_runs
 from mmairl.study.runs import Run, lay_out, plan_runs, settle_failed_trials
 from mmairl.study.scale import read_scale, resolve
+from mmairl.study.schema import Asked, Choice, Chosen, Result, Trained
 from mmairl.study.search import FIRST, own_value, places, trial_options, trials_for
 from mmairl.study.slurm import plain_commands
 from mmairl.study.spec import read_study
-from mmairl.study.stored import Asked, Choice, Chosen, Result, Trained
+from mmairl.study.statistics.sequential import begin
 from mmairl.study.trials import runs_of_each, search_record, take_best, trial_counts
 
 RATE = dict(key='optim_wrapper.optimizer.lr', times=['1/8', 8])
@@ -166,7 +166,7 @@ def test_the_best_trial_is_trained_anew_from_a_fresh_seed_and_one_that_diverges_
         worker,
         'result_of',
         lambda cfg, folder, asked, measured: Result(
-            scores=measured, labels={'knn': 'knn'}, made=derived.origin(asked, folder)
+            scores=measured, labels={'knn': 'knn'}, made=reuse.origin(asked, folder)
         ),
     )
     for run in runs:
@@ -232,7 +232,7 @@ def test_a_winner_as_published_is_not_trained_twice(searched, tmp_path, monkeypa
         trained.append(folder)
         torch.save(dict(state_dict={}), folder / 'epoch_1.pth')
         write_text(folder / 'last_checkpoint', 'elsewhere/epoch_1.pth')
-        write_json(folder / 'trained.json', Trained(seconds=9.0, steps=4, made=derived.origin(asked, folder)))
+        write_json(folder / 'trained.json', Trained(seconds=9.0, steps=4, made=reuse.origin(asked, folder)))
 
     monkeypatch.setattr(worker, 'train_row', train)
     monkeypatch.setattr(worker, 'measure', lambda *_: next(scores))
@@ -244,9 +244,9 @@ def test_a_winner_as_published_is_not_trained_twice(searched, tmp_path, monkeypa
                 write_text(folder / 'job.sh', f'job {job}')
         worker.run(runs[name].folder)
     assert (winner / 'job.sh').read_text() == 'job 2'
-    assert winner not in trained and derived.last_checkpoint(winner).read_bytes()
+    assert winner not in trained and reuse.last_checkpoint(winner).read_bytes()
     record = read_json(winner / 'trained.json', Trained)
-    assert (record.seconds, record.steps, record.made) == (0.0, 4, derived.origin(runs['one_seed_0'].asked, winner))
+    assert (record.seconds, record.steps, record.made) == (0.0, 4, reuse.origin(runs['one_seed_0'].asked, winner))
     assert read_json(published / 'trained.json', Trained).made == {}
     shutil.rmtree(winner), (published / 'result.json').unlink()  # not there yet: the winner is trained
     lay_out(study, configs, (0,), ('knn',), tmp_path)
@@ -321,7 +321,7 @@ def test_a_larger_budget_trains_a_changed_winner_again(searched, tmp_path, monke
 
     def train(cfg, asked, folder, launcher):
         trained.append(folder)
-        write_json(folder / 'trained.json', Trained(made=derived.origin(asked, folder)))
+        write_json(folder / 'trained.json', Trained(made=reuse.origin(asked, folder)))
 
     scores = {'0': 50.0, '1': 60.0, '2': 55.0, '3': 90.0}
     monkeypatch.setattr(worker, 'train_row', train)
@@ -329,7 +329,7 @@ def test_a_larger_budget_trains_a_changed_winner_again(searched, tmp_path, monke
     monkeypatch.setattr(
         worker,
         'result_of',
-        lambda cfg, folder, asked, got: Result(scores=got, labels={'knn': 'k'}, made=derived.origin(asked, folder)),
+        lambda cfg, folder, asked, got: Result(scores=got, labels={'knn': 'k'}, made=reuse.origin(asked, folder)),
     )
     for budget in (2, 4):
         larger = replace(study, search=replace(study.search, budget=budget))

@@ -51,7 +51,7 @@ def test_a_shell_lets_its_run_save_and_goes_back_into_the_queue_when_it_should(
     tmp_path, command, signals, reason, expected
 ):
     task = dict(SLURM_ARRAY_JOB_ID='12', SLURM_ARRAY_TASK_ID='3', SLURM_JOB_ID='17', REASON=reason)
-    words = ['bash', '-c', SHELL, str(ROOT / 'mmairl/stopping.sh'), command]
+    words = ['bash', '-c', SHELL, str(ROOT / 'mmairl/signals.sh'), command]
     process = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, **task}, stdout=-1, text=True)
     for number in signals:
         wait_for((tmp_path / 'ready').is_file)
@@ -73,7 +73,7 @@ def test_a_job_asks_for_what_the_site_wants(tmp_path):
     assert f'#SBATCH --output="{out}/jobs/slurm.log"'.replace('%', '%%') in on_gpus
     assert '--cpus-per-task=12\n' in on_gpus and '\nmodule load cuda\nexport A=1\n' in on_gpus
     assert '--gres' not in on_cpus and 'OMP_NUM_THREADS=$((${SLURM_CPUS_PER_TASK:-16} / 2))' in on_cpus
-    assert '-m mmairl.engine.torchrun' in slurm.run_script(run, 2, Cluster())
+    assert '-m mmairl.engine.launcher' in slurm.run_script(run, 2, Cluster())
     profile.write_text('per_node: 4')
     on_nodes = slurm.job_script(6, out, read_cluster(profile))
     assert '--nodes=2 --ntasks-per-node=3 --cpus-per-task=8\n' in on_nodes and '--gres=gpu:3\n' in on_nodes

@@ -13,21 +13,21 @@ from filelock import FileLock
 from study.small_runs import toy_scale
 from study.test_stale import leave_weights
 
-from mmairl.engine.launch import register
+from mmairl.checkpoints.read import read_backbone
+from mmairl.engine.run import register
 from mmairl.errors import UserError
 from mmairl.evaluation import sources
 from mmairl.evaluation.identity import _earlier_weights_identity, is_verified
-from mmairl.files import read_json, write_json
-from mmairl.report.study_page import write_study_page
-from mmairl.report.study_tables import markdown
+from mmairl.io import read_json, write_json
 from mmairl.study import worker
 from mmairl.study.collect import collect, describe
-from mmairl.study.guard import at_scale
+from mmairl.study.fairness import at_scale
+from mmairl.study.pages.study_page import write_study_page
+from mmairl.study.pages.study_tables import markdown
 from mmairl.study.runs import Run, lay_out, measure_again, plan_runs, status, unfinished
 from mmairl.study.scale import read_scale
+from mmairl.study.schema import Trained
 from mmairl.study.spec import read_study
-from mmairl.study.stored import Trained
-from mmairl.weights.read import read_backbone
 
 CONFIG = 'mocov2plus_r50_200e.py'
 OWN = {

@@ -10,14 +10,14 @@ import pytest
 import yaml
 from mmengine.config import Config
 
-from mmairl.configs import load_config
+from mmairl.apis.compare import AS_IT_IS
+from mmairl.config import load_config
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
 from mmairl.study.collect import collect
+from mmairl.study.cost import flops, flops_per_image, work_per_image
 from mmairl.study.factors import changed, hidden_factors
-from mmairl.study.guard import at_scale, compare, require_fair
-from mmairl.study.judge import AS_IT_IS
-from mmairl.study.plan import flops, flops_per_image, work_per_image
+from mmairl.study.fairness import at_scale, compare, require_fair
 from mmairl.study.published import tables
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study, read_study

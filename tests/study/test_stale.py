@@ -11,21 +11,21 @@ import torch
 import yaml
 from study.small_runs import toy_scale
 
-from mmairl.configs import load_config
-from mmairl.engine.launch import register
+from mmairl.checkpoints.read import Backbone, read_backbone
+from mmairl.checkpoints.write import write_backbone
+from mmairl.config import load_config
+from mmairl.engine.run import register
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.files import write_json
+from mmairl.io import write_json
 from mmairl.study import scale as scales
 from mmairl.study import worker
-from mmairl.study.guard import at_scale
+from mmairl.study.fairness import at_scale
 from mmairl.study.measure import outdated
 from mmairl.study.runs import Run, lay_out, plan_runs
 from mmairl.study.scale import Scale, read_scale
+from mmairl.study.schema import Asked, Result, Trained
 from mmairl.study.spec import Row, Study, read_study
-from mmairl.study.stored import Asked, Result, Trained
-from mmairl.weights.read import Backbone, read_backbone
-from mmairl.weights.write import write_backbone
 
 CONFIG = 'mocov2plus_r50_200e.py'
 STUDY = dict(

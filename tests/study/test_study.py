@@ -21,19 +21,19 @@ from PIL import Image
 from study.small_runs import run_in, toy_scale
 from waiting import wait_for
 
-from mmairl.configs import load_config, write_config
-from mmairl.engine.launch import register
+from mmairl.checkpoints.read import read_backbone
+from mmairl.config import load_config, write_config
+from mmairl.engine.run import register
 from mmairl.errors import UserError
 from mmairl.evaluation.sources import package_source
-from mmairl.files import read_json
-from mmairl.study import derived, measure, worker
+from mmairl.io import read_json
+from mmairl.study import measure, reuse, worker
 from mmairl.study.collect import describe
-from mmairl.study.derived import derive
+from mmairl.study.reuse import derive
 from mmairl.study.runs import execute, lay_out
 from mmairl.study.scale import read_scale, resolve
+from mmairl.study.schema import Asked
 from mmairl.study.spec import Along, Rescaled, Row, Study, read_study
-from mmairl.study.stored import Asked
-from mmairl.weights.read import read_backbone
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
@@ -222,7 +222,7 @@ def test_a_score_is_not_told_of_a_checkpoint_or_data_that_were_replaced(out, tmp
 
     def image() -> None:
         Image.new('RGB', (24, 24)).save(images / 'a/0.png')
-        derived.KNOWN_DATA.clear()  # as in another process
+        reuse.KNOWN_DATA.clear()  # as in another process
 
     worker.run(folder)
     for change in (checkpoint, image):

@@ -1,8 +1,8 @@
 import pytest
 
-from mmairl.configs import load_config
-from mmairl.engine.launch import register
-from mmairl.study.plan import cost
+from mmairl.config import load_config
+from mmairl.engine.run import register
+from mmairl.study.cost import cost
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.spec import Row, Study
 from mmairl.study.task_hours import hours_of_tasks, task_hours

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transfer.small_runs import write_masks, write_pretrained
 
-from mmairl.engine import launch
+from mmairl.engine import run
 from mmairl.transfer.ops import use_torchvision_ops
 from projects.benchmark.drawn_sets import write_coco, write_voc
 
@@ -26,5 +26,5 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope='session')
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of a ResNet-18."""
-    launch.register()
+    run.register()
     return write_pretrained(tmp_path_factory.mktemp('pretrained') / 'r18.pth', 18)

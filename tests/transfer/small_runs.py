@@ -9,9 +9,9 @@ import toy
 from mmengine.config import Config
 from PIL import Image
 
-from mmairl.configs import load_config
+from mmairl.config import load_config
 from mmairl.registry import MODELS
-from mmairl.transfer.run import dicts, start_from
+from mmairl.transfer.execute import dicts, start_from
 from projects.benchmark.drawn_sets import KINDS, scene
 
 SIZES = dict(cityscapes=(64, 32), voc2012=(48, 48), nyuv2=(80, 60))

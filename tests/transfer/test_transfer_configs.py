@@ -8,9 +8,9 @@ import toy
 from torch import nn
 from transfer.small_runs import small, write_pretrained
 
-from mmairl.configs import load_config
-from mmairl.engine import launch
-from mmairl.transfer.run import dicts
+from mmairl.config import load_config
+from mmairl.engine import run
+from mmairl.transfer.execute import dicts
 from mmairl.transfer.tasks import TASKS
 
 CONFIGS = sorted(
@@ -36,7 +36,7 @@ def test_it_trains_and_evaluates(name, data, pretrained, tmp_path):
     """All of the backbone moves from where the checkpoint put it, every norm is ours, and the metrics are in their range."""
     depth, task = depth_of(name), name.split('_')[0]
     checkpoint = pretrained if depth == 18 else write_pretrained(tmp_path / 'start.pth', depth)
-    runner = launch.train(small(name, data, checkpoint, tmp_path))
+    runner = run.train(small(name, data, checkpoint, tmp_path))
     model, scalars = runner.model, runner.message_hub.log_scalars
     for metric in METRICS[task]:
         assert 0 <= scalars[f'val/{metric}'].current() <= MOST.get(metric, 1), metric

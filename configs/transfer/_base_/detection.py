@@ -1,9 +1,9 @@
 # What the detection runs share: our parts beside mmdet's, batch norm over all GPUs, ImageNet's RGB statistics, batch 16.
 custom_imports = dict(
     imports=[
-        'mmairl.hooks.checkpoint',
+        'mmairl.engine.hooks.saving',
         'mmairl.transfer.c4_head',
-        'mmairl.hooks.batchnorm',
+        'mmairl.engine.hooks.precise_bn',
         'mmairl.transfer.voc_metric',
     ],
     allow_failed_imports=False,

@@ -2,7 +2,12 @@
 # core. tools/transfer.py draws them, and gives the backbone the depth and the width of its checkpoint. A study that tunes the
 # rate chooses it on two halves of 150 more.
 scenes_imports = dict(
-    imports=['mmairl.transfer', 'mmairl.hooks.checkpoint', 'mmairl.hooks.batchnorm', 'projects.normrescale.scenes'],
+    imports=[
+        'mmairl.transfer',
+        'mmairl.engine.hooks.saving',
+        'mmairl.engine.hooks.precise_bn',
+        'projects.normrescale.scenes',
+    ],
     allow_failed_imports=False,
 )
 drawn = dict(type='drawn_scenes')

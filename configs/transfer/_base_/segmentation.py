@@ -1,6 +1,6 @@
 # What the segmentation runs share: our parts beside mmseg's, batch norm over all GPUs, batch 16, and a plain ResNet.
 custom_imports = dict(
-    imports=['mmairl.hooks.checkpoint', 'mmairl.transfer.depth', 'mmairl.hooks.batchnorm'],
+    imports=['mmairl.engine.hooks.saving', 'mmairl.transfer.depth', 'mmairl.engine.hooks.precise_bn'],
     allow_failed_imports=False,
 )
 custom_hooks = [dict(type='mmairl.PreciseBNHook', batches=200)]

@@ -12,7 +12,7 @@ from filelock import FileLock
 
 from mmairl.data.shards.far import Stamp, copy, ending, is_far
 from mmairl.errors import UserError
-from mmairl.files import replacing
+from mmairl.io import replacing
 
 LEFT_OVER = 3600  # seconds without a write after which a temporary file is of a killed process
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mmairl.data.images import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableImage
+from mmairl.data.decode import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableImage
+from mmairl.data.preprocess import ViewDataset, Views
 from mmairl.data.reading import retried
 from mmairl.data.shards import far
 from mmairl.data.shards.cache import NodeCache
 from mmairl.data.shards.formats import parquet_image
 from mmairl.data.shards.index import index_of, shards_at
-from mmairl.data.views import ViewDataset, Views
 from mmairl.errors import UserError, printable
 from mmairl.registry import DATASETS
 

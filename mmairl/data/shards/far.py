@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from mmairl.data.reading import retried
 from mmairl.errors import UserError, chain, printable, refuse_secret
-from mmairl.files import FULL
+from mmairl.io import FULL
 
 Answer = TypeVar('Answer')
 Stamp = tuple[int | str, ...]  # size, then the time of change or the versions that the storage states

@@ -20,10 +20,10 @@ import numpy as np
 from mmengine.logging import print_log
 from msgspec import Meta
 
-from mmairl.data.folders import EXTENSIONS
+from mmairl.data.datasets import EXTENSIONS
 from mmairl.data.reading import read_file
 from mmairl.errors import UserError, printable
-from mmairl.files import typed
+from mmairl.io import typed
 
 BLOCK = 512  # of a tar archive
 SMALL = 2**20  # bytes of a label, a JSON file or an extended header

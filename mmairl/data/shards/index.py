@@ -27,13 +27,13 @@ from mmengine.dist import is_main_process
 from rich.progress import track
 from torch.utils.data import DataLoader
 
-from mmairl import machine
+from mmairl import hardware
 from mmairl.data.shards import far
 from mmairl.data.shards.cache import NodeCache, on_disk
 from mmairl.data.shards.formats import rows_of
 from mmairl.data.subsets import read_lines
 from mmairl.errors import UserError, printable
-from mmairl.files import read_json, replacing, write_json
+from mmairl.io import read_json, replacing, write_json
 
 SUFFIXES = ('.tar', '.parquet', '.arrow')
 THREADS = 16  # that wait for a network disk
@@ -82,7 +82,7 @@ def index_of(shards: Sequence[str], cache: NodeCache | None = None) -> Index:
         for shard, stamp in zip(shards, stamps):
             far.refuse_unversioned(shard, stamp)
     names = hashlib.sha256('\n'.join(shards).encode(errors='surrogateescape')).hexdigest()[:16]
-    home = machine.cache() / 'shards' / names
+    home = hardware.cache() / 'shards' / names
     folder = home / hashlib.sha256(json.dumps([VERSION, stamps, contents]).encode()).hexdigest()[:16]
     if not (folder / 'about.json').is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def build(shards: Sequence[str], stamps: list[far.Stamp], folder: Path, cache: N
     """Search the shards side by side, then put all together."""
     parts = [folder / f'shard_{at:06}.npz' for at in range(len(shards))]
     left = [place for place in zip(parts, shards, stamps) if not place[0].is_file()]
-    workers = min(machine.cores(), len(left)) if len(left) > FEW else 0
+    workers = min(hardware.cores(), len(left)) if len(left) > FEW else 0
     own = torch.Generator()  # a run draws the same numbers, whether or not the index is there
     loader = DataLoader(
         left, batch_size=None, collate_fn=partial(search, cache=cache), num_workers=workers, generator=own

@@ -1,0 +1,198 @@
+"""Features compared by the labels that they need: one classifier, learning curves, and a verdict between candidates.
+
+All candidates learn from the same draws of labels and are tested on the same images. `right` of a candidate is
+(points, draws, test images): the points are numbers of labels, of which the last two are half of the labels and all of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from scipy import stats
+
+from mmairl.study.statistics.compare_rows import LEVEL, holm, interval
+
+LABELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # of each class
+STRENGTHS = np.logspace(-6, 1, 15)  # of the penalty, for rows of length one
+DRAWS, RESAMPLED = 20, 1000
+MARGIN = 2.0  # points: a smaller gain is not worth a training
+POWER = 0.8  # the chance that the number of labels which `more_labels` names will tell
+Right = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`pays`, `keep` or `undecided`; the leading candidate of either kind, and the gain of the one over the other in points."""
+
+    word: str
+    own: str
+    best: str
+    gain: float
+    low: float  # the ends of its 95 % interval
+    high: float
+    more: int = 0  # labels that would tell, where it is undecided
+
+
+def prepared(x: np.ndarray, pool: np.ndarray) -> np.ndarray:
+    """Return features of mean 0 and deviation 1 over the pool, with rows of length one on average, turned to few columns."""
+    mean, std = x[pool].mean(0), x[pool].std(0)
+    x = (x - mean) / np.where(std > 1e-6, std, np.inf) / np.sqrt(x.shape[1])
+    if x.shape[1] <= len(x):
+        return x
+    u, s, _ = np.linalg.svd(x, full_matrices=False)  # a rotation, which changes no answer
+    return u * s
+
+
+def draw(
+    y: np.ndarray, pool: np.ndarray, seed: int, draws: int = DRAWS, groups: np.ndarray | None = None
+) -> dict[float, list[np.ndarray]]:
+    """Return for each number of labels a class some draws from the pool, each within the next larger one; then half and all.
+
+    Half is of the groups, which are what could have been others.
+    """
+    random, groups = np.random.default_rng(seed), np.arange(len(y)) if groups is None else groups
+    classes = [pool[y[pool] == label] for label in np.unique(y[pool])]
+    halves = [[_half(members, groups[members], random) for members in classes] for _ in range(draws)]
+    half, whole = (sum(map(len, chain(*parts))) / len(parts) / len(classes) for parts in (halves, [classes]))
+    few = {n: [[order[:n] for order in of_draw] for of_draw in halves] for n in LABELS if n < half}
+    points = {**few, half: halves, whole: [classes] * draws}
+    return {float(n): [np.concatenate(parts) for parts in of_draws] for n, of_draws in points.items()}
+
+
+def _half(members: np.ndarray, groups: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return the images of half of the groups, in a random order."""
+    order = random.permutation(np.unique(groups))
+    chosen = np.concatenate([np.flatnonzero(groups == group) for group in order[: (len(order) + 1) // 2]])
+    return members[chosen if len(order) == len(groups) else random.permutation(chosen)]
+
+
+def recognised(x: np.ndarray, y: np.ndarray, fit: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """Return which test images are recognised by ridge regression on the classes, where each class counts the same.
+
+    The penalty is the one of the least squared error with each image left out in turn, which has a closed form (Allen, 1974).
+    With a label a class this is the nearest class.
+    """
+    target = np.eye(y.max() + 1)[y[fit]]
+    weight = 1 / target.sum(0)[y[fit]]
+    weight /= weight.sum()
+    mean, share, root = weight @ x[fit], weight @ target, np.sqrt(weight)[:, None]
+    u, s, v = np.linalg.svd(root * (x[fit] - mean), full_matrices=False)
+    along = u.T @ (root * (target - share))
+
+    def left_out_error(strength: float) -> float:
+        shrunk = s**2 / (s**2 + strength)
+        leverage = weight + u**2 @ shrunk
+        missed = root * (target - share) - u @ (shrunk[:, None] * along)
+        return np.square(missed / (1 - leverage)[:, None]).sum()
+
+    best = min(STRENGTHS[::-1], key=left_out_error)  # of equal ones the strongest
+    scores = (x[test] - mean) @ v.T @ ((s / (s**2 + best))[:, None] * along) + share
+    return scores.argmax(1) == y[test]
+
+
+def recognised_by_draw(
+    x: np.ndarray, y: np.ndarray, points: Mapping[float, Sequence[np.ndarray]], test: np.ndarray
+) -> np.ndarray:
+    """Return `right` of a candidate; all labels are one draw, which is learned from once."""
+    *few, whole = points.values()
+    by_point = [[recognised(x, y, fit, test) for fit in draws] for draws in few]
+    return np.array([*by_point, [recognised(x, y, whole[0], test)] * len(whole)])
+
+
+def class_weights(y: np.ndarray) -> np.ndarray:
+    """Return a weight for each test image by which the classes count the same; 1 on average."""
+    classes, place, count = np.unique(y, return_inverse=True, return_counts=True)
+    return len(y) / len(classes) / count[place]
+
+
+def gain(one: np.ndarray, two: np.ndarray, weight: np.ndarray, groups: np.ndarray) -> tuple[float, float, float]:
+    """Return by how many points one candidate is better than another with all labels, its standard error and freedom.
+
+    Two things could have come out otherwise: the test images, and the labels, whose variance is that between half-samples
+    (the delete-half jackknife, Shao and Wu, 1989). Images of one group are one thing: their differences are added (Liang and
+    Zeger, 1986). As in Agresti and Min (2005) one group more differs than was seen, since no difference among few says little.
+    The freedom is Satterthwaite's.
+    """
+    differs = 100 * weight * (one.astype(float) - two)
+    _, place = np.unique(groups, return_inverse=True)
+    sums = np.bincount(place, differs[-1, 0] - differs[-1, 0].mean())
+    many = len(sums)
+    by_images = many / (many - 1) * np.square(sums / weight.size).sum() + (100 / many) ** 2
+    by_labels = differs[-2].mean(1).var(ddof=1)
+    freedom = (by_images + by_labels) ** 2 / (by_images**2 / (many - 1) + by_labels**2 / (len(one[0]) - 1))
+    return float(differs[-1, 0].mean()), float(np.sqrt(by_images + by_labels)), float(freedom)
+
+
+def judged(
+    right: Right, weight: np.ndarray, own: Sequence[str], labelled: int, groups: np.ndarray | None = None
+) -> Verdict:
+    """Say whether a candidate of `own` is worth its training, with an error of 5 % at most whatever the truth is.
+
+    `pays`: one is better than every candidate that needs no training, by one-sided t-tests of which the worst counts, with
+    Holm's correction over `own`. `keep`: each of `own` is less than MARGIN better than one that needs no training, with
+    Bonferroni's over these. Where both hold, the gain is there and too small.
+    """
+    rest = [name for name in right if name not in own]
+    groups = np.arange(len(weight)) if groups is None else groups
+    gains = {o: {b: gain(right[o], right[b], weight, groups) for b in rest} for o in own}
+    p_better = [max(stats.t.sf(g / error, freedom) for g, error, freedom in row.values()) for row in gains.values()]
+    p_less = [
+        min(stats.t.cdf((g - MARGIN) / error, freedom) for g, error, freedom in row.values()) for row in gains.values()
+    ]
+    score = {name: (hits[-1, 0] * weight).mean() for name, hits in right.items()}
+    best, better = max(rest, key=score.get), holm(np.array(p_better)) < LEVEL
+    keep, pays = len(rest) * max(p_less) < LEVEL, bool(better.any())
+    leading = max((o for o, fine in zip(own, better) if fine or not pays), key=score.get)
+    estimate, error, freedom = gains[leading][best]
+    ends = interval(estimate, error, freedom)
+    word = 'keep' if keep else 'pays' if pays else 'undecided'
+    more = more_labels(estimate, error, labelled) if word == 'undecided' else 0
+    return Verdict(word, leading, best, estimate, ends['low'], ends['high'], more)
+
+
+def more_labels(estimate: float, error: float, labelled: int) -> int:
+    """Return how many more labels would tell, if the gain is what it seems: the variance falls as labels come."""
+    wanted = max(estimate, MARGIN - estimate) / (stats.norm.ppf(1 - LEVEL) + stats.norm.ppf(POWER))
+    more = max(labelled * ((error / wanted) ** 2 - 1), labelled / 4)
+    return int(round(more, 1 - len(str(round(more)))))
+
+
+def resampled(right: Right, weight: np.ndarray, seed: int, groups: np.ndarray) -> np.ndarray:
+    """Return accuracies in percent (samples, candidates, points) with other draws and groups of test images, by the bootstrap.
+
+    All candidates have the same ones in a sample.
+    """
+    random = np.random.default_rng(seed)
+    draws, (kinds, place) = next(iter(right.values())).shape[1], np.unique(groups, return_inverse=True)
+    of_draws = random.multinomial(draws, np.full(draws, 1 / draws), RESAMPLED) / draws
+    of_images = random.multinomial(len(kinds), np.full(len(kinds), 1 / len(kinds)), RESAMPLED)[:, place] * weight
+    of_images /= of_images.sum(1, keepdims=True)
+    accuracy = [np.stack([((of_draws @ point) * of_images).sum(1) for point in hits], 1) for hits in right.values()]
+    return 100 * np.stack(accuracy, 1).clip(0, 1)
+
+
+def needed(curve: np.ndarray, labels: np.ndarray, score: float) -> float:
+    """Return how many labels a learning curve takes to a score, between its points on a log axis; infinity beyond its end.
+
+    >>> round(needed(np.array([40.0, 60.0, 80.0]), np.array([1.0, 4.0, 16.0]), 70.0), 6)
+    8.0
+    """
+    rising = np.maximum.accumulate(curve)
+    if score in rising:
+        return float(labels[np.argmax(rising == score)])  # where a curve is flat, its beginning
+    return float(np.exp(np.interp(score, rising, np.log(labels)))) if score <= rising[-1] else np.inf
+
+
+def saved(
+    means: np.ndarray, samples: np.ndarray, labels: np.ndarray, one: int, two: int
+) -> tuple[float, float, float, float]:
+    """Return a number of labels with which one candidate stands, and how many the other takes to that score: mean, low, high.
+
+    It is the largest number that the other's curve has an answer for, or else the smallest.
+    """
+    reached = [place for place in range(len(labels)) if np.isfinite(needed(means[two], labels, means[one][place]))]
+    at = max(reached, default=0)
+    many = [needed(curves[two], labels, curves[one][at]) for curves in samples]
+    low, high = np.percentile(many, [2.5, 97.5], method='nearest')
+    return float(labels[at]), needed(means[two], labels, means[one][at]), float(low), float(high)

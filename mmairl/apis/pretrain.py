@@ -1,0 +1,115 @@
+"""Pre-training on a folder of your own images, in a line of Python."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from rich.console import Console
+
+from mmairl.analysis.measures import training_loss
+from mmairl.apis.suggest import config_for
+from mmairl.checkpoints.load import load_checkpoint
+from mmairl.data.datasets import UnlabelledFolder
+from mmairl.data.statistics import statistics
+from mmairl.engine.logging import log_to
+from mmairl.engine.run import train
+from mmairl.errors import UserError, cleared_frames
+from mmairl.io import read_text
+from mmairl.study.trusted import EPOCHS, trusted
+from mmairl.study.unlabelled import goodness_of, measure_checkpoint
+
+MEASURED = 5000  # images whose statistics are taken for those of all
+
+
+@cleared_frames()
+def pretrain(
+    method: str,
+    data: str | Path,
+    out: str | Path,
+    epochs: int = 100,
+    *,
+    size: int = 224,
+    batch: int | None = None,
+    workers: int | None = None,
+    channels: int | None = None,
+    weights: str | Path | None = None,
+    views: str | None = None,
+    seed: int | None = None,
+    resume: bool = False,
+    log: str | Sequence[str] = (),
+    stop: str = '',
+    options: Mapping[str, Any] | None = None,
+) -> Path:
+    """Pre-train a ResNet-18, or the network of `weights`, on all images below a folder, and return the last checkpoint.
+
+    It runs as `tools/train.py` does, in this process and on one device, and what goes wrong is a `UserError`. `out` also gets
+    the config, by which `tools/train.py` goes on or starts anew. In a notebook it shows a progress bar and warnings;
+    options={'log_level': 'INFO'} shows the log.
+
+    Args:
+        method: by the short name of its config: 'mocov2plus', 'byol', 'byol_lars', ..., or of another paper 'simclr', 'swav',
+            'lejepa', ...; a wrong name lists them.
+        data: a folder of images at any depth, without labels.
+        out: where logs and checkpoints go.
+        epochs: how often each image is seen.
+        size: the side of the crops in pixels; less for small images.
+        batch: images in a step; by default a sixteenth of the images, 16 at least and 256 at most.
+        workers: processes that load images; by default one a core, 16 at most.
+        channels: of images that are to be read as they are stored (TIFF, PNG, NPY of 8 or 16 bits or floats). Mean and std are
+            measured, and where it is not 3, the views lose what only RGB has: grey, saturation and hue.
+        weights: a checkpoint of any known project, or 'torchvision:resnet50', that student and teacher start from, with its
+            network and a tenth of the learning rate: a full one first undoes what the weights know.
+        views: 'satellite', 'microscopy', 'medical_grey' or 'documents': what is done to crops of images that are no photographs
+            (mmairl/data/domains.yaml has the lists, with reasons).
+        seed: a CPU run with one repeats bit for bit.
+        resume: go on from the newest checkpoint in `out`.
+        log: 'wandb', 'mlflow' or both in a list: where curves go as well.
+        stop: 'label-free' returns, of ten checkpoints along the run, the one that the trusted measure without labels picks, and
+            says its regret; 'label-free STUDY.JSON' trusts that study's measures. Where none is trusted it is refused.
+        options: config keys as `--cfg-options` has them, such as {'model.head.temperature': 0.1}.
+
+    >>> mmairl.pretrain('mocov2plus', data='images/', out='runs/a', epochs=100)  # doctest: +SKIP
+    PosixPath('runs/a/epoch_100.pth')
+    """
+    if not Path(data).is_dir():
+        raise UserError(f'there is no folder of images at {Path(data).resolve()}; check the path')
+    dataset = UnlabelledFolder(data, channels=channels)
+    # No worker is left behind in a notebook.
+    chosen = {'train_dataloader.persistent_workers': False, 'randomness.seed': seed, **(options or {})}
+    how = dict(epochs=epochs, size=size, batch=batch, workers=workers, channels=channels, weights=weights, views=views)
+    cfg = config_for(method, len(dataset), data, chosen, **how)
+    if channels is not None:
+        measured = statistics(dataset, cfg.train_dataloader.num_workers, MEASURED)
+        normal = {'model.data_preprocessor.mean': measured.mean, 'model.data_preprocessor.std': measured.std}
+        cfg.merge_from_dict({**normal, **chosen})
+    if Console().is_jupyter and 'log_level' not in chosen:  # a cell shows the bar, and what is wrong
+        cfg.log_level = 'WARNING'
+    cfg.work_dir, cfg.resume = str(out), resume
+    log_to(cfg, log)
+    if stop:
+        if stop.split(' ')[0] != 'label-free':
+            raise UserError(f"stop='{stop}' is not known; say 'label-free', or leave it out for the last checkpoint")
+        measure, regret = trusted(EPOCHS, stop)
+        cfg.default_hooks.checkpoint.max_keep_ckpts = -1
+    if not torch.cuda.is_available():
+        said = 'there is no GPU here, so the CPU trains, far slower; fewer epochs, fewer images and a smaller size help'
+        warnings.warn(said, stacklevel=3)
+    train(cfg)
+    if stop:
+        print(regret)
+        return pick(cfg, sorted(Path(out).glob('epoch_*.pth')), measure)
+    return Path(read_text(Path(out) / 'last_checkpoint').strip())
+
+
+def pick(cfg: Config, checkpoints: Sequence[Path], measure: str) -> Path:
+    """Return the checkpoint that a measure without labels holds to be the best, on the images that it was trained on."""
+    size = max(step['size'] for view in cfg.train_dataloader.dataset.views for step in view if 'size' in step)
+    view = [dict(type='Resize', size=round(size * 8 / 7)), dict(type='CenterCrop', size=size)]
+    cfg.evaluation = dict(train={**cfg.train_dataloader.dataset, 'views': [view]})
+    found = {}
+    for path in checkpoints:
+        found[path] = measure_checkpoint(path, cfg, training_loss(path.parent, load_checkpoint(path)['meta']['iter']))
+    return max(zip(goodness_of(measure, found), checkpoints))[1]

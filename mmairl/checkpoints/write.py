@@ -1,0 +1,99 @@
+"""A backbone written the way another project reads it; every file says where its weights came from."""
+
+import pickle
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import torch
+from torch import Tensor
+
+from mmairl.checkpoints.formats import DETECTRON2, DINOV3, TIMM, TORCHVISION_VIT, rename
+from mmairl.checkpoints.pickles import ORIGIN, portable
+from mmairl.checkpoints.read import Backbone
+from mmairl.errors import UserError
+from mmairl.io import output, replacing
+
+Weights = dict[str, Tensor]
+
+
+def write_backbone(backbone: Backbone, path: str | Path, to: str = 'mmairl', **record: object) -> None:
+    """Write `backbone` in the format `to`; `record` is added to what the file says of its origin.
+
+    >>> write_backbone(read_backbone('moco_v2.pth.tar'), 'moco_v2.pkl', to='detectron2')  # doctest: +SKIP
+    """
+    with replacing(output(path, backbone.path)) as beside, beside.open('wb') as file:
+        weights = {key: value.contiguous() for key, value in backbone.weights.items()}
+        WRITERS[to](weights, portable({**backbone.record, **record}), file)
+
+
+def _mmairl(weights: Weights, origin: dict, file: IO[bytes]) -> None:
+    state = OrderedDict((f'backbone.{key}', value) for key, value in weights.items())
+    torch.save(dict(meta={ORIGIN: origin}, state_dict=state), file)
+
+
+def _plain(weights: Weights, origin: dict, file: IO[bytes]) -> None:
+    """A bare dictionary of tensors, as torch's own models are released; the origin is an attribute of it."""
+    state = OrderedDict(weights)
+    vars(state)[ORIGIN] = origin
+    torch.save(state, file)
+
+
+def _torchvision(weights: Weights, origin: dict, file: IO[bytes]) -> None:
+    """By its names; its ViT has a class token, a table of positions and biases, and nothing beside them."""
+    if any(key.endswith('cls_token') for key in weights):
+        named = {rename(key, TORCHVISION_VIT): value for key, value in weights.items()}
+        left = any(re.search(r'^(vit|pre_norm|layers)\.|\.(attn|ffn)\.', key) for key in named)
+        if left or named['class_token'].shape[1] > 1 or 'layers.0.attn.qkv.bias' not in weights:
+            raise UserError(
+                'torchvision has no such ViT: its own has biases, and no registers, scales of layers or gates; write timm'
+            )
+        weights = named
+    _plain(weights, origin, file)
+
+
+def _of_timm(weights: Weights) -> Weights:
+    names = TIMM if 'cls_token' in weights else DINOV3
+    if (
+        'cls_token' in weights and (tokens := weights['cls_token'].shape[1]) > 1
+    ):  # registers, which have no positions there
+        places = weights['pos_embed']
+        first = weights['cls_token'] + places[:, :tokens]
+        parts = dict(cls_token=first[:, :1], reg_token=first[:, 1:], pos_embed=places[:, tokens:])
+        weights = weights | {name: part.contiguous() for name, part in parts.items()}
+    return {rename(key, names): value for key, value in weights.items()}
+
+
+def _detectron2(weights: Weights, origin: dict, file: IO[bytes]) -> None:
+    """detectron2's own names as NumPy arrays; `matching_heuristics` lets it find them in C4 and in FPN models.
+
+    NumPy has no bfloat16, so that such weights become float32.
+    """
+    if 'conv1.weight' not in weights:
+        raise UserError('detectron2 has names for ResNets alone and this backbone is none; write another format')
+    arrays = {
+        rename(key, DETECTRON2): (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        for key, value in weights.items()
+        if not key.endswith('num_batches_tracked')  # its BN layers have no such counter
+    }
+    content = {'model': arrays, '__author__': 'mmairl', 'matching_heuristics': True, 'meta': {ORIGIN: origin}}
+    pickle.dump(content, file, protocol=4)
+
+
+def _safetensors(weights: Weights, origin: dict, file: IO[bytes]) -> None:
+    """By timm's names, which loads such files; a ResNet's are torchvision's, too."""
+    from safetensors.torch import save
+
+    metadata = {key: str(value) for key, value in origin.items()} | {'format': 'pt'}  # the hub's loader requires it
+    file.write(save(_of_timm(weights), metadata=metadata))
+
+
+WRITERS: dict[str, Callable[[Weights, dict, IO[bytes]], None]] = {
+    'mmairl': _mmairl,
+    'torchvision': _torchvision,
+    'timm': lambda weights, origin, file: _plain(_of_timm(weights), origin, file),
+    'detectron2': _detectron2,
+    'safetensors': _safetensors,
+}

@@ -1,0 +1,259 @@
+"""Configs: found by name or path, read from Python, YAML or JSON, changed by `--cfg-options`, and written as YAML or JSON.
+
+A config is a program, whatever its format: a YAML file names classes and modules that are imported and called.
+
+`mmairl::NAME.py` is a config of this package, from a wheel and from a checkout, also where mmengine reads configs. mmengine
+itself keeps a closed list of packages, wants a folder before the name, and looks in `.mim`, which a checkout does not have.
+Such a base behaves exactly like a relative `_base_`.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from keyword import iskeyword
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+from mmengine.config import Config
+from mmengine.config import utils as by_mmengine
+from mmengine.fileio import register_handler
+from mmengine.fileio.handlers import YamlHandler
+from mmengine.utils import import_modules_from_strings
+from yapf.yapflib.yapf_api import FormatCode
+
+from mmairl.errors import UserError, closest, explained, refuse_secret
+from mmairl.io import NUMBER, TUPLE, PlainLoader, write_text
+
+PREFIX = 'mmairl::'
+# The style of mmengine's `pretty_text`.
+STYLE = dict(
+    based_on_style='pep8', blank_line_before_nested_class_or_def=True, split_before_expression_after_opening_paren=True
+)
+PACKAGE = Path(__file__).resolve().parent
+# A wheel's configs lie inside of the package, a checkout's beside it.
+HOMES = (PACKAGE / '.mim', PACKAGE.parent)
+# The top-level keys that mmengine's runner or this package reads; others are the config author's own variables.
+KNOWN = (
+    'model', 'data_preprocessor', 'model_wrapper_cfg', 'work_dir', 'load_from', 'resume', 'train_dataloader',
+    'val_dataloader', 'test_dataloader', 'train_cfg', 'val_cfg', 'test_cfg', 'optim_wrapper', 'param_scheduler',
+    'auto_scale_lr', 'val_evaluator', 'test_evaluator', 'default_hooks', 'custom_hooks', 'launcher', 'env_cfg',
+    'log_processor', 'log_level', 'visualizer', 'default_scope', 'randomness', 'experiment_name', 'custom_imports',
+    'runner_type', 'strategy', 'total_batch_size', 'fast', 'evaluation', 'recipes',
+)  # fmt: skip
+
+
+class PlainDumper(yaml.SafeDumper):
+    """The writer for PlainLoader: tuples stay tuples, and equal parts are written out."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Quote text with braces, so that `literal_braces` can escape them."""
+    return dumper.represent_scalar('tag:yaml.org,2002:str', text, style='"' if '{{' in text else None)
+
+
+class PlainYaml(YamlHandler):
+    """mmengine's reader of YAML by PlainLoader: its own reads 1e-3 as text, and runs code that annotations of images hold."""
+
+    def load_from_fileobj(self, file: IO[str], **_: Any) -> Any:
+        return {} if (values := yaml.load(file, Loader=PlainLoader)) is None else values  # of an empty file
+
+
+PlainDumper.add_representer(tuple, lambda dumper, values: dumper.represent_sequence(TUPLE, values))
+PlainDumper.add_representer(str, represent_text)
+PlainDumper.add_implicit_resolver(*NUMBER)
+
+
+def home() -> Path:
+    """The folder that holds our `configs`, `tools` and `projects`."""
+    return next(folder for folder in HOMES if (folder / 'configs' / '_base_').is_dir())
+
+
+def config_path(name: str) -> Path:
+    """The file that `mmairl::NAME.py` or `mmairl::projects/PROJECT/configs/NAME.py` names.
+
+    >>> config_path('mmairl::mocov2plus_r50_200e.py').name
+    'mocov2plus_r50_200e.py'
+    """
+    inner = name.removeprefix(PREFIX)
+    root = home() if inner.startswith('projects/') else home() / 'configs'
+    path = (root / inner).resolve()
+    if not path.is_relative_to(root) or not path.is_file():
+        known = [PREFIX + file.relative_to(root).as_posix() for file in root.rglob('*.py')]
+        raise UserError(f"there is no config '{name}'{closest(name, known, 0.6)}")
+    if root == home():
+        _import_from(root)
+    return path
+
+
+def _import_from(folder: Path) -> None:
+    """Let a project's config find the project's own parts."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def load_config(path: str | Path, options: dict | None = None) -> Config:
+    """The config with `--cfg-options` merged in; a misspelt key is an error, not a key that nothing reads.
+
+    `mmairl::NAME.py` is one that comes with mmairl, wherever that is installed.
+
+    >>> load_config('mmairl::mocov2plus_r50_200e.py', {'optim_wrapper.optimizer.lr': 0.06}).optim_wrapper.optimizer.lr
+    0.06
+    """
+    path = str(config_path(path) if str(path).startswith(PREFIX) else path)
+    if not os.path.isfile(path):
+        near = closest(os.path.basename(path), [file.name for file in (home() / 'configs').rglob('*.py')])
+        raise UserError(f'there is no config at {path}{near}; see configs/ for those that come with mmairl')
+    if Path(path).suffix not in ('.py', '.yaml', '.yml', '.json'):
+        raise UserError(f'{path} is no config; give one as NAME.py, NAME.yaml or NAME.json')
+    read_plain_yaml()
+    for folder in (*Path(path).resolve().parents, home()):
+        if (folder / 'projects').is_dir():
+            _import_from(folder)
+    with explained(f'the config {path} cannot be read', 'correct it'):  # a program can fail in any way
+        cfg = Config.fromfile(path)  # noqa: TID251  the user's own program
+    override(cfg, options or {}, path)
+    return cfg
+
+
+def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
+    """Merge `--cfg-options` into the config read from `path`.
+
+    Raises:
+        UserError: If a key is misspelled, an option does not fit, or a URL contains a secret.
+    """
+    for key in options:
+        name = key.split('.')[0]
+        if name in KNOWN:
+            continue
+        if name in cfg:
+            raise UserError(
+                f"--cfg-options {key}: '{name}' is a variable that the config has used by now; override the keys set by it"
+            )
+        raise UserError(f"--cfg-options {key}: the config has no '{name}'{closest(name, KNOWN)}")
+    with explained(f'--cfg-options do not fit the config {path}', 'correct them'):
+        cfg.merge_from_dict(options)
+        if any(key.startswith('custom_imports') for key in options):
+            import_modules_from_strings(**cfg.custom_imports)
+    for name in cfg:
+        if name not in KNOWN and closest(name, KNOWN):
+            raise UserError(f"the config {path} sets '{name}', which nothing reads{closest(name, KNOWN)}")
+    refuse_secrets(cfg)
+
+
+def refuse_secrets(cfg: Config) -> None:
+    """Raise if a URL in the config may hold a secret, before a log, a checkpoint or a result contains it."""
+    for key, value in by_key(cfg).items():
+        if isinstance(value, str):
+            refuse_secret(value, f'config key {key}')
+
+
+def read_plain_yaml() -> None:
+    """Make mmengine read YAML, of configs and of annotations, by PlainLoader."""
+    register_handler(['yml', 'yaml'])(PlainYaml)
+
+
+def write_config(cfg: Config, path: str | Path) -> None:
+    """Write a config, with its bases and options, as YAML or JSON.
+
+    YAML keeps tuples and is equal when read again; JSON has lists for them, which some parts of mmdet do not take.
+    """
+    suffix = Path(path).suffix
+    if suffix not in ('.yaml', '.yml', '.json'):
+        raise UserError(f'a config is written to NAME.yaml or NAME.json, not to {path}; give such a name')
+    write_text(path, config_text(cfg, suffix))
+
+
+def config_text(cfg: Config, suffix: str = '.yaml') -> str:
+    """Return a config as the YAML or JSON that `write_config` writes."""
+    refuse_secrets(cfg)
+    kinds = (TypeError, yaml.YAMLError)
+    with explained('the config holds a value that is not plain data', 'it stays a Python file', kinds):
+        if suffix == '.json':
+            return literal_braces(json.dumps(cfg.to_dict(), indent=2), r'\u007b')
+        return literal_braces(yaml.dump(cfg.to_dict(), Dumper=PlainDumper, sort_keys=False))
+
+
+def python_text(cfg: Config) -> str:
+    """Return assignments in Python that evaluate to exactly these values, whatever their keys and text contain.
+
+    It looks like mmengine's `pretty_text`, which does not escape keys.
+    """
+    lines = [f'{key} = {_expression(value)}' for key, value in sorted(cfg.to_dict().items())]
+    return literal_braces(FormatCode('\n'.join(lines), style_config=STYLE)[0])
+
+
+def _expression(value: Any) -> str:
+    if isinstance(value, dict):
+        items = sorted(value.items(), key=lambda item: str(item[0]))
+        if all(isinstance(key, str) and key.isidentifier() and not iskeyword(key) for key in value):
+            return f'dict({", ".join(f"{key}={_expression(part)}" for key, part in items)})'
+        return f'{{{", ".join(f"{key!r}: {_expression(part)}" for key, part in items)}}}'
+    if isinstance(value, list):
+        return f'[{"".join(f"{_expression(part)}, " for part in value)}]'
+    if isinstance(value, tuple):
+        return f'({"".join(f"{_expression(part)}, " for part in value)})'
+    if callable(value):
+        return repr(f'{value.__module__}.{value.__qualname__}')  # a name that mmengine's registries import
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+def literal_braces(text: str, brace: str = r'\x7b') -> str:
+    """Escape the braces of `{{ ... }}`, which mmengine replaces everywhere in a config's text before parsing it.
+
+    The text may contain them in comments and quoted strings only.
+    """
+    return text.replace('{{', '{' + brace)
+
+
+def walk(values: Any, keys: tuple = ()) -> Iterator[tuple[tuple, Any]]:
+    """Every value at any depth with the keys that lead to it."""
+    yield keys, values
+    items = dict.items(values) if isinstance(values, dict) else ()  # a ConfigDict's own `items` takes a plain key
+    for key, value in enumerate(values) if isinstance(values, (list, tuple, set)) else items:
+        yield from walk(value, (*keys, key))
+
+
+def by_key(cfg: Config) -> dict[str, Any]:
+    """Every value at any depth, parts included, by its dotted key."""
+    return {'.'.join(map(str, keys)): value for keys, value in walk(cfg.to_dict())}
+
+
+def flat(value: Any, key: str = '') -> dict[str, Any]:
+    """The values of a config by their dotted keys."""
+    value = list(value) if isinstance(value, tuple) else value
+    if isinstance(value, list) and any(isinstance(part, dict) for part in value):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {key: value}
+    return {at: leaf for name, part in value.items() for at, leaf in flat(part, f'{key}.{name}'.lstrip('.')).items()}
+
+
+def teach_mmengine() -> None:
+    """Make mmengine know `mmairl::` names: in a `_base_`, and in `mmengine.hub.get_config`, which may be imported by now."""
+    if hasattr(by_mmengine, 'knows_mmairl'):
+        return
+    by_mmengine.knows_mmairl = True
+    path_of_base = Config._get_cfg_path
+    package_and_path, metainfo = by_mmengine._get_package_and_cfg_path, by_mmengine._get_cfg_metainfo
+
+    def our_base(base: str, filename: str) -> tuple[str, str | None]:
+        return (str(config_path(base)), None) if base.startswith(PREFIX) else path_of_base(base, filename)
+
+    def our_path(name: str) -> tuple[str, str]:
+        """Joined to the package's folder, an absolute path stays as it is."""
+        return ('mmairl', str(config_path(name))) if name.startswith(PREFIX) else package_and_path(name)
+
+    def no_metainfo(package: str, path: str) -> dict[str, Any]:
+        if Path(path).is_absolute():
+            raise ValueError(f'{path} is a file, not the name of a model')  # which mmengine takes as an answer
+        return metainfo(package, path)
+
+    Config._get_cfg_path = staticmethod(our_base)
+    for module in (by_mmengine, sys.modules.get('mmengine.hub.hub')):
+        if module is not None:
+            module._get_package_and_cfg_path, module._get_cfg_metainfo = our_path, no_metainfo

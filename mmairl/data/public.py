@@ -1,0 +1,390 @@
+"""The public labelled sets, one class each: its splits, the files that it wants below its root, and how these list images.
+
+A new one is a class in this file and a config in configs/evaluation.
+"""
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from itertools import chain
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from torchvision import datasets
+
+from mmairl.data.datasets import FileDataset, image_files
+from mmairl.data.preprocess import ViewDataset, Views
+from mmairl.errors import UserError, printable
+from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
+from mmairl.registry import DATASETS
+
+SPLITS = ('train', 'val', 'train+val', 'test')
+
+
+def rows_of(split: str, count: int, held_out: tuple[int, int], seed: int) -> Tensor:
+    """The positions of a split among `count` images, in their order; the test list is whole.
+
+    Of so many training images, the second number of `held_out`, the first is for validation; of others the same fraction.
+    """
+    if split == 'test':
+        return torch.arange(count)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    number = round(count * held_out[0] / held_out[1])
+    return {'train': order[number:], 'val': order[:number], 'train+val': order}[split].sort().values
+
+
+Listing = tuple[list[str], list, list[str]]  # images as paths below the root, their labels, the names of the labels
+
+
+class Published:
+    """Base of a published set, which says its splits and the files that it wants below its root."""
+
+    splits: tuple[str, ...] = SPLITS
+    layout: str
+
+    @contextmanager
+    def reading(self, root: str | Path, split: str) -> Iterator[None]:
+        """Turn a wrong split and the errors of missing or broken lists into one sentence."""
+        if split not in self.splits:
+            names = ', '.join(map(repr, self.splits))
+            raise UserError(f'{type(self).__name__} has no split {split!r}; use one of {names}')
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError, LookupError, SyntaxError) as error:
+            if isinstance(error, UserError) and not isinstance(error, UnreadableFile):
+                raise
+            if isinstance(error, UnreadableFile):
+                error = error.__cause__ or error
+            # torchvision's RuntimeErrors only advise a download, which we do not make.
+            cause = '' if isinstance(error, RuntimeError) else f' ({type(error).__name__}: {printable(error)})'
+            raise UserError(
+                f'{type(self).__name__} cannot be read from {Path(root).resolve()}{cause}: it wants {self.layout}; '
+                'put them there or set root of the data set to where they are'
+            ) from error
+
+
+class ListedDataset(Published, FileDataset):
+    """Base of the sets of files with a list for each part; a child has `listing`, or `lists` if torchvision reads them.
+
+    Where the authors list no validation images, `held_out` of the training images are drawn by `seed`. The published
+    numbers come from one such split, of which only the size is known (BYOL's appendix); ours has that size.
+    """
+
+    lists: Callable[[Path, str], Dataset]
+    held_out: tuple[int, int] | None = None
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = 'train',
+        views: Views | None = None,
+        max_unreadable: float = 0.01,
+        seed: int = 0,
+    ) -> None:
+        self.seed = seed
+        with self.reading(root, split):
+            files, labels, self.classes = self.select(Path(root), split)
+        if not files:
+            raise UserError(
+                f'{type(self).__name__} has no image for split {split!r} in {Path(root).resolve()}; '
+                'check that the set is whole'
+            )
+        super().__init__(root, files, labels, views, max_unreadable)
+
+    def listing(self, root: Path, part: str) -> Listing:
+        """The images and labels of one part ('train', 'val' or 'test')."""
+        listed = self.lists(root, part)
+        # torchvision's lists are private: its public way to a file's name decodes the image.
+        if hasattr(listed, '_samples'):
+            files, labels = zip(*listed._samples)
+        else:
+            files, labels = getattr(listed, '_image_files', None) or listed._images, listed._labels
+        return below(root, files), [int(label) for label in labels], listed.classes
+
+    def select(self, root: Path, split: str) -> Listing:
+        if self.held_out is None:
+            files, labels, classes = zip(*(self.listing(root, part) for part in split.split('+')))
+            return [*chain(*files)], [*chain(*labels)], classes[0]
+        files, labels, classes = self.listing(root, 'test' if split == 'test' else 'train')
+        rows = rows_of(split, len(files), self.held_out, self.seed).tolist()
+        return [files[row] for row in rows], [labels[row] for row in rows], classes
+
+
+def below(root: Path, files: Iterable[str | Path]) -> list[str]:
+    return [os.path.relpath(file, root) for file in files]
+
+
+@DATASETS.register_module()
+class Food101(ListedDataset):
+    """101 dishes: 68 175 training, 7 575 validation and 25 250 test images."""
+
+    layout = 'food-101/meta/{train,test}.json and food-101/images/CLASS/NAME.jpg'
+    held_out = 7_575, 75_750
+    lists = datasets.Food101
+
+
+@DATASETS.register_module()
+class StanfordCars(ListedDataset):
+    """196 models of cars: 6 494 training, 1 650 validation and 8 041 test images."""
+
+    layout = (
+        'stanford_cars/devkit/{cars_meta,cars_train_annos}.mat, stanford_cars/cars_test_annos_withlabels.mat '
+        'and stanford_cars/{cars_train,cars_test}/NAME.jpg'
+    )
+    held_out = 1_650, 8_144
+    lists = datasets.StanfordCars
+
+
+@DATASETS.register_module()
+class FGVCAircraft(ListedDataset):
+    """100 variants of aircraft in the authors' own splits of 3 334, 3 333 and 3 333 images."""
+
+    metric = 'mean per class'
+    layout = 'fgvc-aircraft-2013b/data/ with variants.txt, images_variant_{train,val,test}.txt and images/NAME.jpg'
+    lists = datasets.FGVCAircraft
+
+
+@DATASETS.register_module()
+class DTD(ListedDataset):
+    """47 textures, 1 880 images in each split of the first of the authors' ten partitions, the usual one."""
+
+    layout = 'dtd/dtd/labels/{train,val,test}N.txt and dtd/dtd/images/CLASS/NAME.jpg'
+    lists = datasets.DTD
+
+
+@DATASETS.register_module()
+class OxfordIIITPet(ListedDataset):
+    """37 breeds of cats and dogs: 2 940 training, 740 validation and 3 669 test images."""
+
+    metric = 'mean per class'
+    layout = 'oxford-iiit-pet/annotations/{trainval,test}.txt and oxford-iiit-pet/images/NAME.jpg'
+    held_out = 740, 3_680
+
+    def lists(self, root: Path, part: str) -> Dataset:
+        return datasets.OxfordIIITPet(root, 'test' if part == 'test' else 'trainval')
+
+
+@DATASETS.register_module()
+class Flowers102(ListedDataset):
+    """102 flowers in the authors' own splits of 1 020, 1 020 and 6 149 images."""
+
+    metric = 'mean per class'
+    layout = 'flowers-102/{setid,imagelabels}.mat, unchanged by their md5, and flowers-102/jpg/image_NUMBER.jpg'
+    lists = datasets.Flowers102
+
+
+@DATASETS.register_module()
+class SUN397(ListedDataset):
+    """397 scenes by the authors' first partition: 15 880 training, 3 970 validation and 19 850 test images.
+
+    Most of the archive is in no split.
+    """
+
+    layout = 'SUN397/ with ClassName.txt and its images, and splits/{Training_01,Testing_01}.txt from Partitions.zip'
+    partition = {'train': 'Training_01.txt', 'test': 'Testing_01.txt'}
+    held_out = 3_970, 19_850
+
+    def listing(self, root: Path, part: str) -> Listing:
+        # A line is /a/apartment_building/outdoor/sun_NAME.jpg, and its class is all but the first and the last part.
+        names = read_text(root / 'SUN397' / 'ClassName.txt').split()
+        images = read_text(root / 'splits' / self.partition[part]).split()
+        label = {name: number for number, name in enumerate(names)}
+        labels = [label[image.rpartition('/')[0]] for image in images]
+        return [f'SUN397{image}' for image in images], labels, [name[len('/a/') :] for name in names]
+
+
+@DATASETS.register_module()
+class Birdsnap(ListedDataset):
+    """500 birds of North America: 42 405 training, 4 981 validation and 2 443 test images where all are on the disk.
+
+    Photographs that are gone from Flickr are left out of every split, and the validation part shrinks in proportion.
+    """
+
+    images = 'download/images'  # where the authors' script puts them
+    layout = f'species.txt, images.txt, test_images.txt and {images}/SPECIES/NAME.jpg, as get_birdsnap.py leaves them'
+    held_out = 4_981, 47_386
+
+    def listing(self, root: Path, part: str) -> Listing:
+        species = table(root / 'species.txt')
+        label = {row['id']: number for number, row in enumerate(species)}
+        test = {row['path'] for row in table(root / 'test_images.txt')}
+        there = [
+            (f'{self.images}/{row["path"]}', label[row['species_id']])
+            for row in table(root / 'images.txt')
+            if (row['path'] in test) == (part == 'test') and (root / self.images / row['path']).is_file()
+        ]
+        return [file for file, _ in there], [y for _, y in there], [row['common'] for row in species]
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    """A table of tab-separated fields under a line of their names."""
+    lines = StringIO(read_text(path))
+    return list(csv.DictReader(lines, delimiter='\t', quoting=csv.QUOTE_NONE))
+
+
+@DATASETS.register_module()
+class Caltech101(ListedDataset):
+    """25 training and 5 validation images of each class, drawn by `seed`, and the rest for the test.
+
+    The published sizes of 2 550, 510 and 6 084 count BACKGROUND_Google as the 102nd class, and so do we. torchvision
+    leaves it out, hence the list of our own. Which images were drawn for the published numbers is not public.
+    """
+
+    metric = 'mean per class'
+    folder = 'caltech101/101_ObjectCategories'
+    sizes = 25, 5  # training and validation images of each class; the rest is for the test
+    layout = f'{folder}/CLASS/NAME.jpg, BACKGROUND_Google among the classes'
+
+    def select(self, root: Path, split: str) -> Listing:
+        classes = sorted(
+            entry.name for entry in os.scandir(root / self.folder) if entry.is_dir() and entry.name[0] != '.'
+        )
+        train, held_out = self.sizes
+        generator = torch.Generator().manual_seed(self.seed)
+        part = {'train': slice(train), 'val': slice(train, train + held_out), 'train+val': slice(train + held_out)}
+        files, labels = [], []
+        for label, name in enumerate(classes):
+            images = image_files(root, f'{self.folder}/{name}')
+            drawn = torch.randperm(len(images), generator=generator)[part.get(split, slice(train + held_out, None))]
+            files += [images[row] for row in drawn.sort().values.tolist()]
+            labels += [label] * len(drawn)
+        return files, labels, classes
+
+
+@DATASETS.register_module()
+class Places205(ListedDataset):
+    """205 scenes, 2 448 873 training and 20 500 validation images, in the two archives' own folders."""
+
+    splits = ('train', 'val')
+    folder = 'data/vision/torralba/deeplearning/images256'
+    layout = f'trainvalsplit_places205/{{train,val}}_places205.csv and {folder}/a/abbey/NAME.jpg'
+
+    def listing(self, root: Path, part: str) -> Listing:
+        lines = read_text(root / 'trainvalsplit_places205' / f'{part}_places205.csv', LARGEST_LIST).splitlines()
+        images, numbers = zip(*(line.rsplit(' ', 1) for line in lines if line.strip()))
+        labels = [int(number) for number in numbers]
+        # The list names classes only by their folders; a/abbey is abbey.
+        names = {label: image.rpartition('/')[0].partition('/')[2] for image, label in zip(images, labels)}
+        classes = [names.get(label, str(label)) for label in range(max(labels) + 1)]
+        return [f'{self.folder}/{image}' for image in images], labels, classes
+
+
+@DATASETS.register_module()
+class INaturalist2018(ListedDataset):
+    """8 142 species, long-tailed: 437 513 training and 24 426 validation images."""
+
+    splits = ('train', 'val')
+    layout = 'train2018.json, val2018.json and train_val2018/'
+
+    def listing(self, root: Path, part: str) -> Listing:
+        record = json.loads(read_text(root / f'{part}2018.json', LARGEST_LIST))
+        categories = sorted(record['categories'], key=lambda category: category['id'])
+        label = {category['id']: number for number, category in enumerate(categories)}
+        species = {item['image_id']: label[item['category_id']] for item in record['annotations']}
+        files = [image['file_name'] for image in record['images']]
+        labels = [species[image['id']] for image in record['images']]
+        return files, labels, [category['name'] for category in categories]
+
+
+# fmt: off
+VOC_CLASSES = [
+    'aeroplane', 'bicycle', 'bird', 'boat', 'bottle', 'bus', 'car', 'cat', 'chair', 'cow',
+    'diningtable', 'dog', 'horse', 'motorbike', 'person', 'pottedplant', 'sheep', 'sofa', 'train', 'tvmonitor',
+]
+# fmt: on
+
+
+@DATASETS.register_module()
+class VOC2007(ListedDataset):
+    """20 kinds of objects in the official splits of 2 501, 2 510 and 4 952 images; labels of shape (images, 20).
+
+    1: the image shows an object of the class; 0: none; -1: only ones that are marked as difficult, which the official
+    score leaves out.
+    """
+
+    metric = '11-point mAP'
+    layout = 'VOCdevkit/VOC2007/ with ImageSets/Main/{train,val,test}.txt, Annotations/NAME.xml and JPEGImages/NAME.jpg'
+
+    def listing(self, root: Path, part: str) -> Listing:
+        listed = datasets.VOCDetection(root, year='2007', image_set=part)
+        return below(root, listed.images), [presence(path) for path in listed.annotations], VOC_CLASSES
+
+
+def presence(annotation: str | Path) -> list[int]:
+    """1, 0 or -1 for each class from the objects of one image's annotation."""
+    row = [0] * len(VOC_CLASSES)
+    for thing in ElementTree.parse(annotation).iter('object'):
+        label = VOC_CLASSES.index(thing.findtext('name'))
+        if thing.findtext('difficult') != '1':
+            row[label] = 1
+        elif row[label] == 0:
+            row[label] = -1
+    return row
+
+
+@DATASETS.register_module()
+class CIFAR10(Published, ViewDataset):
+    """10 classes of 32 x 32 pixels: 45 000 training, 5 000 validation and 10 000 test images.
+
+    'val' is drawn from the training images by `seed`, because the published split is not public. The files are pickles,
+    and torchvision opens them only when their md5 is the published one.
+    """
+
+    published: type[datasets.CIFAR10] = datasets.CIFAR10
+    held_out = 5_000, 50_000
+    layout = 'cifar-10-batches-py/ with the batches of the Python version, unchanged by their md5'
+
+    def __init__(self, root: str | Path, split: str = 'train', views: Views | None = None, seed: int = 0) -> None:
+        super().__init__(views)
+        with self.reading(root, split):
+            batches = self.published(root, train=split != 'test', download=False)
+        rows = rows_of(split, len(batches.targets), self.held_out, seed)
+        self.classes = list(batches.classes)
+        self.labels = torch.tensor(batches.targets, dtype=torch.int64)[rows]
+        self.images = torch.from_numpy(batches.data)[rows].permute(0, 3, 1, 2).contiguous()
+
+    def raw(self, index: int) -> Tensor:
+        return self.images[index].clone()
+
+
+@DATASETS.register_module()
+class CIFAR100(CIFAR10):
+    """100 classes of 32 x 32 pixels: 44 933 training, 5 067 validation and 10 000 test images, drawn as CIFAR10's."""
+
+    published = datasets.CIFAR100
+    held_out = 5_067, 50_000
+    layout = 'cifar-100-python/ with train, test and meta of the Python version, unchanged by their md5'
+
+
+@DATASETS.register_module()
+class STL10(Published, ViewDataset):
+    """10 classes of 96 x 96 pixels: 5 000 training, 8 000 test and 100 000 unlabeled images.
+
+    The bytes stay on the disk and are shared by all processes; torchvision's reader would put 2.8 GB into each.
+    """
+
+    size = 96
+    splits = ('train', 'test', 'unlabeled')
+    layout = 'stl10_binary/ with class_names.txt, {train,test,unlabeled}_X.bin and {train,test}_y.bin'
+
+    def __init__(self, root: str | Path, split: str = 'train', views: Views | None = None) -> None:
+        super().__init__(views)
+        folder = Path(root) / 'stl10_binary'
+        with self.reading(root, split):
+            self.classes = read_text(folder / 'class_names.txt').split()
+            self.images = np.memmap(folder / f'{split}_X.bin', np.uint8, 'r').reshape(-1, 3, self.size, self.size)
+            self.labels = torch.full((len(self.images),), -1)
+            if split != 'unlabeled':
+                # Counted from 1 on the disk. Assigned in place, so that two files of unequal length are an error.
+                self.labels[:] = torch.from_numpy(np.fromfile(folder / f'{split}_y.bin', np.uint8).astype(np.int64) - 1)
+
+    def raw(self, index: int) -> Tensor:
+        # On the disk the columns of an image follow one another, not its rows.
+        return torch.from_numpy(self.images[index].transpose(0, 2, 1).copy())

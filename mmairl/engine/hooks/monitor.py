@@ -1,0 +1,189 @@
+"""The health of a run while it runs: whether the embeddings collapse, the teacher follows, the weights move."""
+
+import torch
+from mmengine.dist import get_world_size, is_main_process
+from mmengine.hooks import Hook
+from mmengine.runner import Runner
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from mmairl.engine.health import QUANTITIES, distance, of_batch, sentence, state
+from mmairl.models.heads import unit
+from mmairl.models.norm import first_view
+from mmairl.models.processes import gather, network_of, norms
+from mmairl.models.siamese import Siamese, pooled
+from mmairl.models.stages import parameters_by_stage
+from mmairl.registry import HOOKS
+
+SILENT = 1000  # iterations, or a tenth of a shorter run: an untrained network's embeddings look collapsed
+
+
+@HOOKS.register_module()
+class HealthHook(Hook):
+    """Draws curves `health_...` every `interval` iterations; warns when a quantity turns bad, once until it is good again.
+
+    Embeddings and features are those of the joined batch of all processes, as they enter the head. Under accumulation the
+    step that the interval falls into is measured, with the embeddings of its last part. Training is the same to the last
+    bit with this hook and without, and between two measured steps nothing of it is in the network or the optimizer.
+    """
+
+    priority = 'ABOVE_NORMAL'  # before QueueHook writes this step's keys over the negatives that it was compared with
+
+    def __init__(self, interval: int = 50) -> None:
+        self.interval = interval
+        self.recorder: Recorder | None = None
+        self.bad: set[str] = set()
+
+    def before_train(self, runner: Runner) -> None:
+        self.start = runner.iter
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch: dict | None = None) -> None:
+        if due(runner.iter + 1, runner.optim_wrapper.accumulated, self.interval):
+            self.recorder = Recorder(network_of(runner), runner.optim_wrapper.optimizer)
+
+    @torch.no_grad()
+    def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
+        recorder, self.recorder = self.recorder, None
+        if recorder is None:
+            return
+        for handle in recorder.handles:
+            handle.remove()
+        batch = recorder.joined_batch()
+        if not is_main_process():
+            return
+        values = {
+            **of_batch(*batch),
+            **recorder.of_weights(),
+            **self._of_queue(runner, recorder),
+            **self._of_times(runner),
+        }
+        for name, value in values.items():
+            runner.message_hub.update_scalar(f'health/{name}', value)
+        # Curves, not words in the log's every line: there are three dozen.
+        runner.visualizer.add_scalars({f'health_{name}': value for name, value in values.items()}, step=runner.iter + 1)
+        if runner.iter + 1 > min(SILENT, runner.max_iters / 10):
+            self._warn(runner, {**values, 'loss': runner.message_hub.get_scalar('train/loss').current()})
+
+    def _of_queue(self, runner: Runner, recorder: 'Recorder') -> dict[str, float]:
+        """How long the queue takes to be renewed: in steps, in epochs, and in the teacher's time constants 1 / (1 - m)."""
+        if not recorder.embeddings or recorder.model.queue is None:
+            return {}
+        queue, rows = recorder.model.queue, len(recorder.embeddings[1])
+        iterations = queue.length / (rows * get_world_size())
+        steps = iterations / runner.optim_wrapper.accumulated
+        values = dict(
+            queue_steps=steps,
+            queue_epochs=iterations / len(runner.train_dataloader),
+            queue_filled=queue.filled / queue.length,
+        )
+        if 'train/momentum' in runner.message_hub.log_scalars:
+            values['queue_drift'] = steps * (1 - runner.message_hub.get_scalar('train/momentum').current())
+        return values
+
+    def _of_times(self, runner: Runner) -> dict[str, float]:
+        """The share of the last steps' time that went by waiting for data, without a run's first step, which starts it all."""
+        steps = min(self.interval, runner.iter - self.start - 1)
+        if steps < 1 or 'train/time' not in runner.message_hub.log_scalars:
+            return {}
+        waited, whole = (runner.message_hub.get_scalar(f'train/{name}').data[0] for name in ('data_time', 'time'))
+        return dict(data_share=float(waited[-1 - steps : -1].sum() / whole[-steps:].sum()))
+
+    def _warn(self, runner: Runner, values: dict[str, float]) -> None:
+        """Say when a quantity turns bad, and when it is normal again."""
+        for quantity in [quantity for quantity in QUANTITIES if quantity.name in values]:
+            value, bad = values[quantity.name], quantity.name in self.bad
+            now = state(quantity, value)
+            if now == 'bad' and not bad:
+                self.bad.add(quantity.name)
+                said = sentence(quantity, value)
+            elif now == 'good' and bad:
+                self.bad.remove(quantity.name)
+                said = f'all clear, {quantity.label} is normal again at {value:.3g}'
+            else:
+                continue
+            runner.logger.warning(f'health, iteration {runner.iter + 1}: {said}')
+
+
+def due(iteration: int, every: int, interval: int) -> bool:
+    """Whether a step of `every` iterations ends with this one and is the last to end by a multiple of the interval, if any.
+
+    >>> [i for i in range(1, 13) if due(i, 1, 5)], [i for i in range(1, 13) if due(i, 2, 5)]
+    ([5, 10], [4, 10])
+    """
+    if not interval or iteration % every:
+        return False
+    return (iteration + every - 1) // interval > (iteration - 1) // interval
+
+
+class Recorder:
+    """Records one step: the first view's features, the head's inputs, and the weights just before and after they move."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        self.model = model
+        self.features: Tensor | None = None
+        self.embeddings: tuple[Tensor, Tensor, Tensor | None] | None = None  # queries, keys, negatives
+        self.teacher_distance: Tensor | None = None
+        self.norms: list[Tensor] = []  # of gradients, weights and changes, a number for each parameter
+        self.handles = [
+            model.backbone.register_forward_hook(self._keep_features),
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+        if isinstance(model, Siamese):
+            self.handles.append(model.head.register_forward_hook(self._keep_embeddings))
+
+    def _keep_features(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
+        if self.features is None:
+            self.features = first_view(pooled(output).detach())
+
+    def _keep_embeddings(self, module: nn.Module, inputs: tuple, output: dict) -> None:
+        q, k, negatives = inputs
+        query = next(iter(q))
+        key = next(view for view in k if view != query)
+        self.embeddings = q[query].detach(), k[key].detach(), negatives
+
+    @torch.no_grad()
+    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
+        parts = parameters_by_stage(self.model)
+        learning = [(stage, weight) for stage, part in parts.items() for weight in part if weight.grad is not None]
+        self.stages, self.weights = [stage for stage, _ in learning], [weight for _, weight in learning]
+        gradients = norms([weight.grad for weight in self.weights])
+        # A fused optimizer divides by the loss scale itself, in the step; the others are given gradients without it.
+        scale = getattr(optimizer, 'grad_scale', None)
+        self.norms = [gradients if scale is None else gradients / scale, norms(self.weights)]
+        self.before = [weight.detach().clone() for weight in self.weights]
+        if getattr(self.model, 'teacher', None) is not None:
+            self.teacher_distance = distance(*self.model.teacher.pairs(self.model))
+
+    @torch.no_grad()
+    def _after_step(self, *_: object) -> None:
+        self.norms.append(norms(torch._foreach_sub(self.weights, self.before)))
+        del self.before
+
+    def joined_batch(self) -> tuple[Tensor | None, ...]:
+        """Features, queries and keys of all processes' images, and the negatives; all processes call it."""
+        if self.embeddings is None:
+            return _joined(self.features), None, None, None
+        q, k, negatives = self.embeddings
+        return _joined(self.features), unit(_joined(q)), unit(_joined(k)), negatives
+
+    def of_weights(self) -> dict[str, float]:
+        """Norms by stage and of the whole network; none of a step that was not taken."""
+        values = {} if self.teacher_distance is None else dict(teacher_distance=self.teacher_distance.item())
+        if len(self.norms) < 3:
+            return values
+        gradients, weights, changes = torch.stack([norm.double() for norm in self.norms]).cpu()
+        ratios = []
+        for stage in dict.fromkeys(self.stages):
+            rows = [row for row, name in enumerate(self.stages) if name == stage]
+            gradient, weight, change = (
+                torch.linalg.vector_norm(norm[rows]).item() for norm in (gradients, weights, changes)
+            )
+            ratios.append(change / max(weight, 1e-12))
+            values[f'gradient_norm_{stage}'], values[f'weight_norm_{stage}'] = gradient, weight
+            values[f'update_ratio_{stage}'] = ratios[-1]
+        return {**values, 'gradient_norm': torch.linalg.vector_norm(gradients).item(), 'update_ratio': max(ratios)}
+
+
+def _joined(rows: Tensor) -> Tensor:
+    return gather(rows.to(torch.promote_types(rows.dtype, torch.float32)))

@@ -1,0 +1,203 @@
+"""LARS as the papers' systems use it: SGD with momentum whose rate is set anew for each weight tensor.
+
+For a weight w with gradient g::
+
+    local = eta |w| / (|g| + wd |w|)       (1 where either norm is 0)
+    v    <- mu v + lr local (g + wd w)
+    w    <- w - v
+
+The learning rate stands inside the momentum buffer; torch's SGD and lightly's LARS have it outside, which differs as
+soon as it changes, in warm-up and under a cosine. Biases and the gains of normalisation layers take local = 1 and wd = 0.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from mmairl.engine.optim.gradients import require_dense
+from mmairl.errors import UserError
+from mmairl.models.processes import norms, own_parts
+from mmairl.registry import OPTIMIZERS
+
+BLOCK = 1024
+NUMBERS = ('lr', 'momentum', 'weight_decay', 'eta')
+SETTINGS = (*NUMBERS, 'inside', 'adapt')
+
+
+@OPTIMIZERS.register_module()
+class LARS(Optimizer):
+    """Layer-wise adaptive rate scaling (LARS).
+
+    Each parameter group becomes two: tensors with two or more axes, whose rate is adapted, and the others, which take a
+    plain momentum step. A vision transformer's class token and position embedding therefore count as weights, as in
+    MoCo v3. A group that sets ``adapt`` itself stays whole. Frozen parameters are left out; pass them to
+    `add_param_group` once they train.
+
+    One multi-tensor step moves a whole group and never waits for the device. The norm of a DTensor is that of the whole
+    tensor.
+
+    Args:
+        params: Parameters, named parameters or groups, as for every optimizer of torch.
+        lr: Learning rate.
+        momentum: Momentum ``mu``.
+        weight_decay: Weight decay ``wd`` of the adapted tensors.
+        eta: Trust coefficient.
+        inside: Multiply by the learning rate inside the momentum buffer.
+
+    Raises:
+        UserError: If a number is negative, no parameter trains, or a gradient is sparse.
+
+    Example:
+        >>> optimizer = LARS(torch.nn.Linear(4, 2).parameters(), lr=4.8, weight_decay=1e-6)
+        >>> [(len(group['params']), group['adapt']) for group in optimizer.param_groups]
+        [(1, True), (1, False)]
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]],
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        eta: float = 0.001,
+        inside: bool = True,
+    ) -> None:
+        defaults = dict(lr=lr, momentum=momentum, weight_decay=weight_decay, eta=eta, inside=inside)
+        super().__init__(params, defaults)
+        if not self.param_groups:
+            raise UserError('LARS: all parameters are frozen; pass some that train', code='no-trainable-parameters')
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            group.setdefault('inside', True)  # state dicts from before the option existed
+
+    @staticmethod
+    def hidden_factors(inside: bool = True, **_: object) -> dict[str, str]:
+        return {'rate': f'{"inside" if inside else "outside"} of the momentum buffer'}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group in any form that torch accepts, as one adapted group and one that is not adapted."""
+        super().add_param_group(param_group)
+        whole = self.param_groups.pop()
+        require_no_negative(whole)
+        self.param_groups += [whole] if 'adapt' in whole else split(whole)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Move every parameter that has a gradient; return the closure's loss, if there is a closure."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [param for param in group['params'] if param.grad is not None]
+            if params:
+                grads = [param.grad for param in params]
+                require_dense('LARS', grads)
+                buffers = [self._momentum_buffer(param) for param in params]
+                multi_tensor_lars(params, grads, buffers, **{name: group[name] for name in SETTINGS})
+        return loss
+
+    def _momentum_buffer(self, param: Tensor) -> Tensor:
+        if not self.state[param]:
+            self.state[param]['momentum_buffer'] = torch.zeros_like(param)
+        return self.state[param]['momentum_buffer']
+
+
+def require_no_negative(group: dict[str, Any]) -> None:
+    for name in NUMBERS:
+        if not group[name] >= 0:  # also true for NaN
+            raise UserError(
+                f"LARS: {name} must be at least 0 ('{group[name]}'); correct optim_wrapper.optimizer.{name}",
+                code=f'bad-{name.replace("_", "-")}',
+            )
+
+
+def split(group: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the adapted and the other parameters of a group that torch has completed, without frozen parameters."""
+    parts = []
+    for adapt in (True, False):
+        places = [
+            place for place, param in enumerate(group['params']) if param.requires_grad and (param.ndim > 1) == adapt
+        ]
+        members = {key: [group[key][place] for place in places] for key in ('params', 'param_names') if key in group}
+        if places:
+            parts.append({**group, **members, 'adapt': adapt})
+    return parts
+
+
+def single_tensor_lars(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    eta: float,
+    adapt: bool,
+    inside: bool = True,
+) -> None:
+    """Move one tensor after the other, in place. This is the readable twin of `multi_tensor_lars`."""
+    inner, outer = (lr, 1) if inside else (1, lr)
+    for param, grad, buffer in zip(params, grads, buffers):
+        local = 1.0
+        if adapt:
+            local = local_rate(param.norm(), grad.norm(), weight_decay, eta)
+            grad = grad + weight_decay * param
+        buffer.mul_(momentum).add_(inner * local * grad)
+        param.sub_(outer * buffer)
+
+
+def multi_tensor_lars(
+    params: list[Tensor],
+    grads: list[Tensor],
+    buffers: list[Tensor],
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    eta: float,
+    adapt: bool,
+    inside: bool = True,
+) -> None:
+    """Move all tensors at once, in place. The norms stay on the device."""
+    inner, outer = (lr, 1) if inside else (1, lr)
+    w, g = norms([*params, *grads]).chunk(2) if adapt else (None, None)
+    params, grads, buffers = own_parts(params), own_parts(grads), own_parts(buffers)
+    torch._foreach_mul_(buffers, momentum)
+    if adapt:
+        local = local_rate(w, g, weight_decay, eta)
+        grads = torch._foreach_add(grads, params, alpha=weight_decay)
+        torch._foreach_addcmul_(buffers, grads, spread(inner * local, grads))
+    else:
+        torch._foreach_add_(buffers, grads, alpha=inner)
+    torch._foreach_sub_(params, buffers, alpha=outer)
+
+
+def local_rate(w: Tensor, g: Tensor, weight_decay: float, eta: float) -> Tensor:
+    """Return ``eta |w| / (|g| + wd |w|)``, and 1 where either norm is 0."""
+    return torch.where((w > 0) & (g > 0), eta * w / (g + weight_decay * w), 1.0)
+
+
+@cache
+def owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """The number of the tensor that each block of BLOCK elements belongs to; made once, for the copy waits for a GPU."""
+    blocks = [-(-size // BLOCK) for size in sizes]
+    return torch.repeat_interleave(torch.tensor(blocks), output_size=sum(blocks)).to(device)
+
+
+def spread(numbers: Tensor, like: list[Tensor]) -> list[Tensor]:
+    """A factor for each tensor. On a GPU it is as large as the tensor: of smaller ones torch would launch a kernel for each."""
+    if not numbers.is_cuda:
+        return list(numbers.unbind())
+    sizes = tuple(tensor.numel() for tensor in like)
+    full = numbers[owners(sizes, numbers.device)].unsqueeze(1).expand(-1, BLOCK).flatten()
+    starts = accumulate((-(-size // BLOCK) * BLOCK for size in sizes), initial=0)
+    return [full.as_strided(tensor.shape, tensor.stride(), start) for tensor, start in zip(like, starts)]

@@ -1,7 +1,0 @@
-"""Optimizers, schedules, and the wrapper that steps them; a class is imported when it is asked for."""
-
-from mmairl.registry import class_of
-
-
-def __getattr__(name: str) -> type:
-    return class_of('mmairl.optim', name)

@@ -1,0 +1,178 @@
+"""The suggested config: it loads and trains, and its numbers keep the rules that it gives as reasons."""
+
+import ast
+import copy
+import random
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.models import resnet18
+
+from mmairl.apis import suggest as module
+from mmairl.apis.suggest import config_for, suggest
+from mmairl.config import load_config
+from mmairl.engine import run
+from mmairl.engine.checks import check_config
+from mmairl.errors import UserError
+
+
+def suggested(tmp_path, *given, **options):
+    path = tmp_path / 'mine.py'
+    path.write_text(suggest(*given))
+    return load_config(path, options)
+
+
+METHODS = ['mocov1', 'mocov2', 'mocov2plus', 'smocov2plus', 'byol', 'byol_lars']
+OTHERS = ['simclr', 'simsiam', 'swav', 'lejepa', 'dino', 'mocov3', 'barlow', 'vicreg']
+
+
+@pytest.mark.parametrize('gpus', [1, 3, 8])
+@pytest.mark.parametrize('images', [64, 700, 5_000, 50_000, 126_689, 999_999, 1_281_167, 10**8])
+def test_the_numbers_keep_their_rules(tmp_path, images, gpus):
+    method = METHODS[(images + gpus) % len(METHODS)]
+    cfg, full = suggested(tmp_path, method, images, gpus), load_config(f'mmairl::{method}_r50_200e.py')
+    check_config(cfg)
+    batch, momentum, epochs = cfg.total_batch_size, cfg.default_hooks.momentum.base, cfg.train_cfg.max_epochs
+    if queue := cfg.model.get('queue'):
+        assert batch <= queue.length <= min(images / 4, 65536)
+    assert batch % gpus == 0 and batch <= 256 * gpus and images // batch >= min(16, images // 16)
+    assert cfg.optim_wrapper.optimizer.lr / batch == pytest.approx(full.optim_wrapper.optimizer.lr / 1024)
+    assert 0.9 <= momentum <= full.default_hooks.momentum.base
+    assert momentum == 0.9 or 1 / (1 - momentum) <= images // batch * epochs / 50 * 1.02, 'a fiftieth of the steps'
+    assert epochs == (200 if images >= 10**6 else 400 if images >= 10**5 else 800)
+    assert cfg.param_scheduler[0].end == cfg.param_scheduler[1].begin == 10
+
+
+@pytest.mark.parametrize('method', [*METHODS, *OTHERS])
+def test_what_is_printed_is_what_a_line_of_python_trains_by(tmp_path, method):
+    shown, made = suggested(tmp_path, method, 20_000), config_for(method, 20_000, 'data/images')
+    assert shown.to_dict() == made.to_dict()
+    reasons = re.findall('^# (?:known|customary): ', (tmp_path / 'mine.py').read_text(), re.MULTILINE)
+    fewer = any('prototypes' in part for part in (made.model.projector, made.model.head))
+    assert len(reasons) == (8 if made.model.get('queue') or fewer else 7)
+
+
+def test_prototypes_are_no_more_than_images_can_share_and_both_parts_have_as_many():
+    for images, dino, swav in ((2000, 64, 64), (50_000, 2048, 2048), (2_000_000, 65_536, 3000)):
+        models = [config_for(method, images, 'data/images').model for method in ('dino', 'swav')]
+        assert [models[0].projector.prototypes, models[0].head.prototypes, models[1].head.prototypes] == [
+            dino,
+            dino,
+            swav,
+        ]
+
+
+def test_at_imagenets_size_it_is_the_benchmarks_recipe(tmp_path):
+    cfg, paper = suggested(tmp_path, 'mocov2plus', 1_281_167, 8), load_config('mmairl::mocov2plus_r50_200e.py')
+    for side in (cfg, paper):
+        for key in ('train_dataloader', 'auto_scale_lr'):
+            side.pop(key)
+        side.model.backbone.pop('depth'), side.model.projector.pop('in_channels'), side.default_hooks.pop('checkpoint')
+    assert cfg.to_dict() == paper.to_dict()
+
+
+@pytest.mark.parametrize('channels', [None, 5])
+def test_the_printed_file_trains_on_a_folder(tmp_path, run_tool, capsys, channels):
+    run_tool('tools/train.py', '--suggest', '--images', 640, *(['--channels', channels] if channels else []))
+    (tmp_path / 'mine.py').write_text(capsys.readouterr().out)
+    (tmp_path / 'images').mkdir()
+    for index in range(16):
+        pixels = np.random.default_rng(index).integers(0, 256, (20, 20, channels or 3), dtype=np.uint8)
+        if channels:
+            np.save(tmp_path / f'images/{index}.npy', pixels)
+        else:
+            Image.fromarray(pixels).save(tmp_path / f'images/{index}.png')
+    small = {
+        'train_dataloader.dataset.root': str(tmp_path / 'images'),
+        'train_dataloader.num_workers': 0,
+        'model.backbone.stem_channels': 8,
+        'model.backbone.base_channels': 8,
+        'model.projector.in_channels': 64,
+        'total_batch_size': 8,
+        'train_cfg.max_epochs': 1,
+    }
+    cfg = load_config(tmp_path / 'mine.py', small)
+    cfg.work_dir = str(tmp_path / 'run')
+    runner = run.train(cfg)
+    assert runner.model.backbone.conv1.in_channels == (channels or 3)
+    assert runner.iter == 2 and np.isfinite(runner.message_hub.get_scalar('train/loss').current())
+    assert 'the queue holds 128 keys and the training set 16 images' in ''.join(
+        file.read_text() for file in (tmp_path / 'run').glob('*/*.log')
+    )
+
+
+def test_too_few_images_are_one_sentence(run_tool, capsys):
+    with pytest.raises(UserError, match='60 images are too few to learn from'):
+        suggest('byol', 60)
+    with pytest.raises(SystemExit, match='2'):
+        run_tool('tools/train.py', '--suggest', '--images', 600, '--method', 'moco')
+    told = capsys.readouterr().err
+    assert 'say one of Regression: byol, byol_asymmetric, ' in told and '; DINO: dino' in told
+    with pytest.raises(SystemExit, match='2'):
+        run_tool('tools/train.py', '--suggest')
+    assert 'give --images N' in capsys.readouterr().err
+    with pytest.raises(SystemExit, match='2'):
+        run_tool('tools/train.py', '--suggest', 'byol', '--images', 600)
+    assert "'--method byol'" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match='2'):
+        run_tool('tools/train.py')
+    assert 'give a config, or --suggest' in capsys.readouterr().err
+
+
+# What could end a comment or a string, or start a substitution by mmengine or jinja.
+PIECES = [
+    *'\n\r\f\v\t\0\x1b\x85\u2028\u2029\ufeff\udcff\'"#\\{}[](),=:; a$%',
+    '\'\'\'', '"""', '\\\'', '{{', '}}', '{{ fileDirname }}', '{{ _base_.model }}', '{{$HOME:x}}', "{{'$HOME:x'}}",
+    '{{ 7 * 7 }}', '{% raw %}', '{# #}', "open('PWNED','w')", 'import os', '# -*- coding: utf-7 -*-', '_base_ = []',
+]  # fmt: skip
+
+
+def hostile_names(count):
+    draw = random.Random(0)
+    return [*PIECES, *(''.join(draw.choices(PIECES, k=draw.randint(2, 8))) for _ in range(count))]
+
+
+def test_hostile_names_stay_text(tmp_path, monkeypatch):
+    network = dict(type='ResNet', depth=18, base_channels=64)
+    monkeypatch.setattr(module, 'read_backbone', lambda path: SimpleNamespace(network=dict(network)))
+    base = load_config('mmairl::mocov2plus_r50_200e.py')
+    monkeypatch.setattr(module, 'load_config', lambda path: copy.deepcopy(base))
+    monkeypatch.chdir(tmp_path)
+    reference = assigned(suggest('mocov2plus', 640, weights='a.pth', data='images'))
+    for name in hostile_names(30):
+        how = dict(weights=f'/strangers/{name}x', data=f'/images/{name}')
+        text = suggest('mocov2plus', 640, **how)
+        assert assigned(text) == reference
+        Path('mine.py').write_text(text)
+        cfg = config_for('mocov2plus', 640, **how)
+        assert load_config('mine.py').to_dict() == cfg.to_dict()
+        assert cfg.train_dataloader.dataset.root == how['data']
+        assert cfg.model.backbone.init_cfg.checkpoint == how['weights']
+    assert not Path('PWNED').exists()
+
+
+def assigned(text):
+    """Return the names that a config assigns, after checking that it does nothing else but call `dict`."""
+    tree = ast.parse(text)
+    assert all(isinstance(line, ast.Assign) for line in tree.body)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert {call.func.id for call in calls} == {'dict'}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return len(tree.body), sorted(node.id for node in names)
+
+
+def test_checkpoint_name_is_never_executed(tmp_path, monkeypatch, run_tool, capsys):
+    monkeypatch.chdir(tmp_path)
+    weights = Path("a\nopen('PWNED','w')#.pth")
+    torch.save(resnet18().state_dict(), weights)
+    assert config_for('mocov2plus', 640, 'images', weights=weights).model.backbone.depth == 18
+    run_tool('tools/train.py', '--suggest', '--images', 640, '--weights', weights)
+    Path('mine.py').write_text(capsys.readouterr().out)
+    run_tool('tools/train.py', 'mine.py', '--dump-config', 'mine.yaml')
+    assert load_config('mine.yaml').model.backbone.init_cfg.checkpoint == str(weights.absolute())
+    assert not Path('PWNED').exists()

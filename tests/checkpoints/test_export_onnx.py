@@ -1,0 +1,60 @@
+"""A backbone as ONNX: compared with torch by its own runtime; skipped where that is not installed."""
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+
+from mmairl.checkpoints import export_onnx
+from mmairl.checkpoints.export_onnx import write_onnx
+from mmairl.checkpoints.read import read_backbone
+from mmairl.errors import UserError
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory):
+    torch.manual_seed(0)
+    network = torchvision.models.resnet18(num_classes=2)
+    network(torch.randn(4, 3, 64, 64))  # statistics that are not 0 and 1
+    path = tmp_path_factory.mktemp('onnx') / 'r18.pth'
+    torch.save(network.eval().state_dict(), path)
+    network.fc = torch.nn.Identity()
+    return path, network
+
+
+def test_the_file_computes_what_the_network_does_for_any_number_of_images(checkpoint, tmp_path):
+    runtime = pytest.importorskip('onnxruntime', reason="onnxruntime is not installed (pip install 'mmairl[onnx]')")
+    pytest.importorskip('onnxscript', reason="onnxscript is not installed (pip install 'mmairl[onnx]')")
+    path, network = checkpoint
+    off = write_onnx(read_backbone(path), tmp_path / 'r18.onnx', size=64)
+    session = runtime.InferenceSession(tmp_path / 'r18.onnx')
+    about = session.get_modelmeta().custom_metadata_map
+    told = dict(
+        mean='[0.485, 0.456, 0.406]', std='[0.229, 0.224, 0.225]', value_range='[0, 1]', channels='3', size='64'
+    )
+    assert about.items() >= told.items()
+    for count in (1, 5):
+        images = torch.randn(count, 3, 64, 64)
+        (features,) = session.run(['features'], {'images': images.numpy()})
+        with torch.no_grad():
+            ours = network(images).numpy()
+        assert np.abs(features - ours).max() <= 1e-4 * np.abs(ours).max()
+    assert 0 <= off <= 1e-4
+    assert sorted(file.name for file in tmp_path.iterdir()) == ['r18.onnx']
+
+
+def test_a_file_that_computes_something_else_is_not_kept(checkpoint, tmp_path, monkeypatch):
+    pytest.importorskip('onnxruntime', reason="onnxruntime is not installed (pip install 'mmairl[onnx]')")
+    pytest.importorskip('onnxscript', reason="onnxscript is not installed (pip install 'mmairl[onnx]')")
+    monkeypatch.setattr(
+        export_onnx, 'pooled', lambda features, real=export_onnx.pooled: real(features) * (1 + torch.rand(1))
+    )
+    with pytest.raises(UserError, match="onnxruntime's features differ from torch's"):
+        write_onnx(read_backbone(checkpoint[0]), tmp_path / 'r18.onnx', size=64)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_runtime_it_says_what_to_install(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(export_onnx, 'find_spec', lambda name: None)
+    with pytest.raises(UserError, match='onnx, onnxscript, onnxruntime is not installed; pip install'):
+        write_onnx(read_backbone(checkpoint[0]), tmp_path / 'r18.onnx')

@@ -1,0 +1,192 @@
+"""Reading files: what is accepted, what is refused in a sentence, what damage is noticed, and that nothing in a file runs."""
+
+import argparse
+import io
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from mmengine.logging import HistoryBuffer
+
+from mmairl.checkpoints.load import load_checkpoint
+from mmairl.checkpoints.read import read_backbone
+from mmairl.errors import UserError
+from projects.faults.checkpoints import with_record
+from projects.faults.pickle_programs import run_programs, text
+
+
+def refused(path: Path | str, match: str) -> None:
+    with pytest.raises(UserError, match=match) as caught:
+        load_checkpoint(path)
+    assert '\n' not in str(caught.value)
+
+
+def test_what_a_training_checkpoint_holds_is_read_with_weights_only(tmp_path):
+    history, weights = HistoryBuffer([1.0, 3.0], [1, 1]), OrderedDict(a=torch.ones(2))
+    weights._metadata = OrderedDict({'': dict(version=1)})
+    numbers = [np.arange(6.0).reshape(2, 3), np.asfortranarray(np.ones((2, 3), '>i2')), np.empty((0, 3), '?')]
+    torch.save(dict(hub=history, scalar=np.float64(0.5), numbers=numbers, state_dict=weights), tmp_path / 'a.pth')
+    loaded = load_checkpoint(tmp_path / 'a.pth')
+    assert type(loaded['hub']) is HistoryBuffer and loaded['hub'].mean() == 2.0 and loaded['scalar'] == 0.5
+    for found, wanted in zip(loaded['numbers'], numbers, strict=True):
+        assert np.array_equal(found, wanted) and found.dtype == wanted.dtype and found.flags.writeable
+    assert loaded['state_dict']._metadata == weights._metadata
+    with (tmp_path / 'a.pkl').open('wb') as file:
+        pickle.dump(dict(numbers=numbers, scalar=np.float32(2)), file, 2)
+    loaded = load_checkpoint(tmp_path / 'a.pkl')
+    assert loaded['scalar'] == 2 and all(map(np.array_equal, loaded['numbers'], numbers))
+
+
+@pytest.mark.parametrize('name', ['a.pth', 'a.pkl', 'a'])
+@pytest.mark.parametrize(
+    'write',
+    [
+        torch.save,
+        lambda value, path: torch.save(value, path, _use_new_zipfile_serialization=False),
+        *(
+            lambda value, path, protocol=protocol: path.write_bytes(pickle.dumps(value, protocol))
+            for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)
+        ),
+    ],
+)
+def test_a_scripts_options_are_left_out_and_a_files_name_says_nothing_of_its_kind(tmp_path, write, name):
+    write(dict(args=argparse.Namespace(lr=0.1, of=[argparse.Namespace()]), epoch=3), tmp_path / name)
+    assert load_checkpoint(tmp_path / name) == dict(args=None, epoch=3)
+    (tmp_path / name).write_bytes(pickle.dumps(dict(epoch=4), 0))
+    assert load_checkpoint(tmp_path / name) == dict(epoch=4)
+
+
+# Programs for a pickle reader. Each made the old readers take an address for an object, or took more than it gave.
+MARKER = ['what a hostile file must not reach']
+ADDRESS = struct.pack('<Q', id(MARKER))
+BYTES = (
+    b'c_codecs\nencode\n(X'
+    + struct.pack('<I', len(ADDRESS.decode('latin1').encode()))
+    + (ADDRESS.decode('latin1').encode() + b'X\x06\x00\x00\x00latin1tR')
+)
+DTYPE = b'cnumpy\ndtype\nX\x02\x00\x00\x00%s\x89\x88\x87R'
+STATE = b'(K\x03X\x01\x00\x00\x00<NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK%stb'
+EMPTY = b'cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85X\x01\x00\x00\x00b\x87R'
+ATTACKS = {
+    'an array of objects made of bytes': (
+        b'cnumpy\nndarray\nK\x01\x85X\x01\x00\x00\x00O' + BYTES + b'\x87R',
+        'refused|truncated',
+    ),
+    'a number that is an object': (
+        b'cnumpy.core.multiarray\nscalar\n' + DTYPE % b'O8' + BYTES + b'\x86R',
+        'array of something other than numbers',
+    ),
+    'a dtype whose flags are set': (
+        EMPTY + b'(K\x01K\x01\x85' + DTYPE % b'O8' + STATE % b'\x3f' + b'\x89' + BYTES + b'tb',
+        'array of something other than numbers',
+    ),
+    'fields in a dtype': (DTYPE % b'V8' + STATE % b'\x00', 'array of something other than numbers'),
+    'a function of a module': (b'cbuiltins\nlist\n)R', 'asks to run'),
+    'attributes of a class': (b'cnumpy\nndarray\n}X\x01\x00\x00\x00aK\x01sb', 'refused|truncated'),
+    'attributes of a number': (b'K\x01}X\x01\x00\x00\x00aK\x01sb', 'refused|truncated'),
+    'a key of tuples of tuples': (
+        b'}K\x01\x85q\x01' + b''.join(b'h%ch%c\x86q%c' % (n, n, n + 1) for n in range(1, 60)) + b'K\x01s',
+        'tuples that stand for more than a million values',
+    ),
+    'a method of another class': (
+        b'cbuiltins\ngetattr\nccollections\nOrderedDict\nX\x04\x00\x00\x00copy\x86R',
+        "request for 'copy'",
+    ),
+    'a program in the options of a script': (
+        b'cargparse\nNamespace\n)\x81}' + text('a') + b'cos\nmkdir\n' + text('a') + b'\x85Rsb',
+        'asks to run',
+    ),
+    'a method of the options of a script': (
+        b'cbuiltins\ngetattr\ncargparse\nNamespace\n' + text('__init__') + b'\x86R',
+        "request for '__init__'",
+    ),
+}
+
+
+def with_program(folder: Path, suffix: str, program: bytes) -> Path:
+    """A file whose dictionary holds as its model what the program makes."""
+    content, path = b'\x80\x02}' + text('model') + program + b's.', folder / f'a.{suffix}'
+    if suffix == 'pth':
+        written = io.BytesIO()
+        torch.save({}, written)
+        content = with_record(written.getvalue(), '/data.pkl', content)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize('suffix', ['pth', 'pkl'])
+@pytest.mark.parametrize('name', ATTACKS)
+def test_an_attack_by_raw_bytes_or_names_is_refused(tmp_path, name, suffix):
+    program, sentence = ATTACKS[name]
+    refused(with_program(tmp_path, suffix, program), sentence)
+    assert MARKER == ['what a hostile file must not reach']
+
+
+def test_programs_of_a_pickle_make_nothing_but_plain_values(tmp_path):
+    found = run_programs(600, seed=0, folder=tmp_path)
+    assert found['failed'] == 0 and found['plain'] > 50 and found['arrays'] > 10 and found['refused'] > 50, found
+
+
+def contains_itself() -> dict:
+    found: dict = {}
+    found['state_dict'] = found
+    return found
+
+
+@pytest.mark.parametrize(
+    'make, sentence',
+    [
+        (contains_itself, 'it holds an object that contains itself'),
+        (lambda: dict(state_dict={torch.ones(1): 1}), 'a dictionary with a Tensor for a key'),
+        (lambda: dict(a=torch.zeros(1).expand(2**40)), 'a tensor that is larger than its content'),
+        (lambda: dict(a=torch.eye(3).to_sparse()), 'sparse'),
+        (lambda: dict(a=torch.empty(3, device='meta')), 'without content'),
+        (lambda: [1, 2], 'holds a list, not a dictionary'),
+    ],
+)
+def test_what_is_no_plain_checkpoint_is_one_sentence(tmp_path, make, sentence):
+    torch.save(make(), tmp_path / 'a.pth')
+    refused(tmp_path / 'a.pth', sentence)
+
+
+@pytest.mark.parametrize('suffix', ['pth', 'pkl'])
+def test_keys_that_are_no_text_and_attributes_of_the_weights_do_no_harm(tmp_path, suffix):
+    weight = EMPTY + b'(K\x01K\x02\x85' + DTYPE % b'f4' + STATE % b'\x00' + b'\x89' + BYTES + b'tb'
+    attributes = b'}' + b''.join(text(name) + b'K\x01s' for name in ('items', 'get', '_metadata')) + b'b'
+    program = b'ccollections\nOrderedDict\n)R' + text('conv1.weight') + weight + b's' + attributes
+    assert load_checkpoint(with_program(tmp_path, suffix, program))['model'].keys() == {'conv1.weight'}
+    with pytest.raises(UserError, match='no ResNet or ViT'):
+        read_backbone(tmp_path / f'a.{suffix}')
+    torch.save({1: torch.ones(1), ('a', 2): torch.ones(1)}, tmp_path / 'b.pth')
+    with pytest.raises(UserError, match='holds no student backbone'):
+        read_backbone(tmp_path / 'b.pth')
+
+
+def test_foreign_files_and_missing_ones_are_one_sentence(tmp_path):
+    (tmp_path / 'text.pth').write_text('not a checkpoint')
+    refused(tmp_path / 'text.pth', 'not a checkpoint')
+    refused(tmp_path, 'no checkpoint')
+    for name in ('torchvision:resnet5', 'torchvision:vit_h_14'):  # the latter was trained on other images alone
+        refused(name, 'is not a released model')
+
+
+def test_a_record_that_claims_to_be_a_folder_is_refused(tmp_path):
+    """torch reads nothing from it, and the weights are whatever the memory held, which may be the right ones."""
+    torch.save(dict(a=torch.arange(1000.0)), path := tmp_path / 'a.pth')
+    with zipfile.ZipFile(path) as archive:
+        at = archive.start_dir
+        for info in archive.infolist():
+            if info.filename.endswith('data/0'):
+                break
+            at += 46 + len(info.orig_filename) + len(info.extra) + len(info.comment)
+    content = bytearray(path.read_bytes())
+    content[at + 38] = 0x10  # the external attributes
+    path.write_bytes(content)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+    refused(path, 'folder')

@@ -1,0 +1,54 @@
+"""Norms, how far they have grown, and who is warned of it."""
+
+import pytest
+import torch
+import torchvision
+
+from mmairl.checkpoints import init
+from mmairl.checkpoints.norms import (
+    growth,
+    looks_lars_trained,
+    predicted_times,
+    typical_gain,
+    typical_growth,
+    weight_norms,
+)
+
+
+def test_norms_are_of_learnable_tensors_in_order_and_by_kernel():
+    state = torchvision.models.resnet18().state_dict()
+    rows = weight_norms(state)
+    assert [row.name for row in rows] == [k for k in state if 'running' not in k and 'num_batches' not in k]
+    assert rows[0].norm == pytest.approx(state['conv1.weight'].norm().item(), rel=1e-6)
+    threes = weight_norms(state, kernel=3)
+    assert len(threes) == 16 and all(state[row.name].shape[2:] == (3, 3) for row in threes)
+
+
+def test_growth_is_one_where_kaiming_starts_at_any_width():
+    for shape in ((128, 64, 3, 3), (256, 512, 1, 1)):
+        weight = torch.empty(shape)
+        torch.nn.init.kaiming_normal_(weight, mode='fan_out', nonlinearity='relu')
+        assert growth(weight) == pytest.approx(1, abs=0.02)
+
+
+def test_fine_tuning_a_grown_backbone_warns_and_a_frozen_or_small_one_does_not(tmp_path, monkeypatch):
+    said, path = [], tmp_path / 'a.pth'
+    monkeypatch.setattr(init, 'print_log', lambda text, *_, **__: said.append(text))
+    for scale, frozen, warned in ((3, False, True), (3, True, False), (1, False, False)):
+        network = torchvision.models.resnet18(num_classes=1)
+        network.fc = torch.nn.Identity()
+        torch.save({k: scale * v if v.ndim == 4 else v for k, v in network.state_dict().items()}, path)
+        said.clear()
+        init.PretrainedBackbone(path)(network.requires_grad_(not frozen))
+        assert any('looks LARS-trained' in text and 'normrescale.py' in text for text in said) == warned
+        assert typical_growth(network.state_dict()) == pytest.approx(scale, abs=0.05)
+    assert not looks_lars_trained({'w': torch.ones(3)}), 'it has no 3x3 convolutions'
+
+
+def test_longer_kernels_want_a_higher_rate_and_longer_gains_a_lower_one():
+    usual = torchvision.models.resnet18().state_dict()
+    long = {key: 3 * value if value.ndim == 4 else value for key, value in usual.items()}
+    gains = {key: 2 * value if value.ndim == 1 and key.endswith('weight') else value for key, value in usual.items()}
+    assert predicted_times(long, usual)['kernels'] == pytest.approx(9)
+    assert predicted_times(gains, usual)['gains'] == pytest.approx(1 / 4) and typical_gain(usual) == 1
+    assert predicted_times({'w': torch.ones(3)}, usual) == {}

@@ -1,0 +1,49 @@
+"""Command lines take numbers in their range, devices that are there, and options of a config."""
+
+import argparse
+
+import pytest
+
+from mmairl.cli import flags
+
+
+@pytest.mark.parametrize(
+    'kind,good,bad',
+    [
+        (flags.positive, {'1': 1, '20': 20}, ['0', '1.5', 'x']),
+        (flags.seed, {'0': 0, '4294967295': 2**32 - 1}, ['-1', '4294967296']),
+        (flags.fraction, {'0': 0.0, '0.25': 0.25}, ['1.5', '-0.1', 'nan', 'x']),
+        (flags.above_zero, {'0.1': 0.1, '3': 3.0}, ['0', '-1', 'inf', 'nan', 'x']),
+        (flags.device, {'cpu': 'cpu'}, ['foo', 'cuda:99', '']),
+    ],
+)
+def test_values_outside_of_their_range_are_refused(kind, good, bad):
+    assert {text: kind(text) for text in good} == good
+    for text in bad:
+        with pytest.raises(argparse.ArgumentTypeError, match='give '):
+            kind(text)
+
+
+def test_a_whole_number_below_its_least_is_not_called_none():
+    with pytest.raises(argparse.ArgumentTypeError, match="'-5' is not a whole number of 1 or more; give one"):
+        flags.positive('-5')
+
+
+def parsed(*words: str) -> dict:
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--cfg-options', nargs='+', action=flags.ConfigOptions)
+    return parser.parse_args(['--cfg-options', *words]).cfg_options
+
+
+def test_options_keep_spaces_and_nest():
+    assert parsed('root=my images', 'a.b=1e-3', 'c=[1,2]', 'd=(x,y)', 'e=None', 'f= true', 'g=', 'pair=(1, [2, a])') == {
+        'root': 'my images', 'a.b': 1e-3, 'c': [1, 2], 'd': ('x', 'y'), 'e': None, 'f': True, 'g': '', 'pair': (1, [2, 'a']),
+    }  # fmt: skip
+    assert parsed("h={type: 'SGD', lr: 1e-1}", 'i="two words"') == {'h': dict(type='SGD', lr=0.1), 'i': 'two words'}
+
+
+@pytest.mark.parametrize('word', ['epochs', 'a={b: [', 'a=[1,2', 'a={b: !!python/name:os.mkdir }'])
+def test_an_option_that_cannot_be_read_ends_the_command_in_a_sentence(word, capsys):
+    with pytest.raises(SystemExit) as left:
+        parsed(word)
+    assert left.value.code == 2 and 'argument --cfg-options' in capsys.readouterr().err

@@ -1,0 +1,272 @@
+"""Every way in which a file can hold an image, or fail to."""
+
+import io
+import itertools
+import struct
+import sys
+import zlib
+from io import BytesIO
+from unittest.mock import Mock
+
+import numpy as np
+import PIL
+import pytest
+import torch
+from PIL import Image
+
+from mmairl.data import decode
+from mmairl.data.datasets import UnlabelledFolder
+from mmairl.data.decode import (
+    MAX_PIXELS,
+    ORDINARY_SCANS,
+    START_OF_SCAN,
+    Reason,
+    UnreadableImage,
+    decode_bytes,
+    file_kind,
+    require_few_scans,
+)
+from mmairl.errors import UserError
+
+RANDOM = np.random.default_rng(0)
+COLOURS = RANDOM.integers(0, 256, (6, 10, 3), dtype=np.uint8)
+
+
+def encoded(image: Image.Image, kind: str, **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def pixels(data: bytes, **options) -> np.ndarray:
+    return decode_bytes(data, **options).permute(1, 2, 0).numpy()
+
+
+def reason(data: bytes, **options) -> Reason:
+    with pytest.raises(UnreadableImage) as caught:
+        decode_bytes(data, **options)
+    return caught.value.reason
+
+
+def near(found: np.ndarray, wanted: np.ndarray, levels: float) -> bool:
+    return found.shape == wanted.shape and np.abs(found - np.asarray(wanted, dtype=float)).max() <= levels
+
+
+def test_lossless_colours_are_exact_whatever_the_format():
+    for kind in ('PNG', 'BMP', 'TIFF', 'PPM', 'WEBP'):
+        found = decode_bytes(encoded(Image.fromarray(COLOURS), kind, lossless=True))
+        assert found.dtype == torch.uint8
+        assert torch.equal(found, torch.from_numpy(COLOURS).permute(2, 0, 1))
+
+
+def test_sixteen_bit_greys_are_scaled_not_clipped():
+    """round(255 v / 65535) in whole numbers, three times for the channels."""
+    grey = np.array([[0, 1, 128, 129, 255, 256], [257, 4095, 40_000, 65_278, 65_407, 65_535]], dtype=np.uint16)
+    rows = [[(2 * 255 * int(value) + 65_535) // (2 * 65_535) for value in row] for row in grey]
+    wanted = np.stack([rows] * 3, axis=2)
+    for kind in ('PNG', 'TIFF', 'PPM'):
+        assert np.array_equal(pixels(encoded(Image.fromarray(grey), kind)), wanted)
+    high_byte_first = encoded(Image.frombytes('I;16B', grey.shape[::-1], grey.astype('>u2').tobytes()), 'TIFF')
+    assert high_byte_first[:2] == b'MM' and np.array_equal(pixels(high_byte_first), wanted)
+
+
+def test_a_tiff_of_other_numbers_or_channels_is_to_be_read_as_it_is_stored():
+    tiffs = [encoded(Image.fromarray(values), 'TIFF') for values in (np.float32([[0, 0.5]]), np.int32([[0, 257]]))]
+    tifffile = pytest.importorskip('tifffile', reason='tifffile is not installed (pip install tifffile)')
+    tifffile.imwrite(
+        file := io.BytesIO(), np.zeros((6, 9, 5), np.uint16), photometric='minisblack', planarconfig='contig'
+    )
+    for tiff in (*tiffs, file.getvalue()):
+        with pytest.raises(
+            UnreadableImage, match='a TIFF of other channels than RGB .then set channels of the data set'
+        ):
+            decode_bytes(tiff)
+
+
+def test_inks_are_inverted_where_adobe_has_inverted_them():
+    inks = np.array([200, 30, 90, 60])  # cyan, magenta, yellow, black; 0 is none
+    data = encoded(Image.new('CMYK', (16, 16), tuple(inks.tolist())), 'JPEG', quality=100)
+    marker = data.index(b'\xff\xee\x00\x0eAdobe')
+    for file, of_paper in ((data, 255 - inks), (data[:marker] + data[marker + 16 :], inks)):
+        assert near(pixels(file), np.full((16, 16, 3), of_paper[:3] * of_paper[3] / 255), 3)
+
+
+def test_transparent_pixels_are_seen_on_white():
+    values = RANDOM.integers(0, 256, (7, 9, 4), dtype=np.uint8)
+    alpha = values[..., 3:] / 255
+    found = pixels(encoded(Image.fromarray(values), 'PNG'))
+    assert near(found, values[..., :3] * alpha + 255 * (1 - alpha), 1)
+    palette = Image.new('P', (3, 1))
+    palette.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
+    palette.putdata([0, 1, 2])
+    alphas = pixels(encoded(palette, 'PNG', transparency=bytes([255, 0, 51])))[0]
+    assert alphas.tolist() == [[10, 20, 30], [255] * 3, [218, 220, 222]]
+    single = Image.fromarray(np.array([[[1, 2, 3], [4, 5, 6]]], dtype=np.uint8))
+    assert pixels(encoded(single, 'PNG', transparency=(1, 2, 3)))[0].tolist() == [[255] * 3, [4, 5, 6]]
+
+
+def test_an_image_is_turned_as_its_orientation_says_unless_that_is_broken_and_an_animation_is_its_first_frame():
+    def shown(orientation: int) -> np.ndarray:
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        return pixels(encoded(Image.fromarray(COLOURS), 'PNG', exif=exif))
+
+    assert np.array_equal(shown(3), COLOURS[::-1, ::-1]) and np.array_equal(shown(6), np.rot90(COLOURS, -1))
+    assert np.array_equal(shown(9), COLOURS)
+    broken = encoded(Image.fromarray(COLOURS), 'PNG', exif=b'Exif\0\0MM\0*\xff\xff\xff\xff')
+    assert np.array_equal(pixels(broken), COLOURS)
+    frames = [Image.new('RGB', (8, 6), colour) for colour in ('red', 'blue')]
+    data = encoded(frames[0], 'GIF', save_all=True, append_images=frames[1:])
+    assert (pixels(data) == [255, 0, 0]).all()
+    preview = encoded(frames[0], 'TIFF', save_all=True, append_images=[frames[1].resize((4, 3))])
+    assert (pixels(preview) == [255, 0, 0]).all()
+    with pytest.raises(UnreadableImage, match='is a TIFF of several pages .set channels of the data set'):
+        decode_bytes(encoded(frames[0], 'TIFF', save_all=True, append_images=frames[1:]))
+
+
+def shown(data: bytes) -> list | Reason:
+    try:
+        return pixels(data).tolist()
+    except UnreadableImage as fault:
+        return fault.reason
+
+
+def decoded_by_simplejpeg(data: bytes) -> bool:
+    with decode.opened(data, 10**6) as image:
+        return decode.sound_jpeg(image, data) is not None
+
+
+def test_jpegs_have_the_pixels_and_the_faults_of_pillow_whichever_decoder_is_installed(monkeypatch, capfd):
+    fast = pytest.importorskip('simplejpeg', reason='simplejpeg is not installed (pip install simplejpeg)')
+    image = Image.fromarray(RANDOM.integers(0, 256, (65, 33, 3), dtype=np.uint8))
+    sound = [encoded(image, 'JPEG', quality=95, keep_rgb=True)]
+    for size, progressive in itertools.product(((1, 1), (17, 8), (33, 65)), (False, True)):
+        one = image.resize(size, Image.Resampling.BICUBIC)
+        options = dict(quality=80, progressive=progressive)
+        sound += [encoded(one, 'JPEG', subsampling=sampling, **options) for sampling in (0, 1, 2)]
+        sound += [encoded(one.convert('L'), 'JPEG', **options)]
+        sound += [fast.encode_jpeg(np.array(one), 80, colorsubsampling=sampling) for sampling in ('440', '411')]
+    data, turned = encoded(image, 'JPEG'), Image.Exif()
+    turned[0x0112] = 6
+    start, twelve = data.index(b'\xff\xda'), bytearray(data)
+    twelve[data.index(b'\xff\xc0') + 4] = 12  # bits
+    for_pillow = dict(
+        turned=encoded(image, 'JPEG', exif=turned),
+        inks=encoded(image.convert('CMYK'), 'JPEG'),
+        twin=encoded(image, 'MPO', save_all=True, append_images=[image]),
+        half=data[: len(data) // 2],
+        no_end=data[:-2],
+        more_before_a_marker=data[:start] + bytes(30) + data[start:],
+    )
+    others = dict(
+        spoilt=data[: start + 200] + bytes(40) + data[start + 240 :],
+        twelve_bits=bytes(twelve),
+        no_colours=data[:2] + data[start:],
+        broken_exif=encoded(image, 'JPEG', exif=b'Exif\0\0MM\0*\xff\xff\xff\xff'),
+    )
+    assert all(decoded_by_simplejpeg(data) for data in sound)
+    assert [name for name, data in for_pillow.items() if decoded_by_simplejpeg(data)] == []
+    files = [*sound, *for_pillow.values(), *others.values()]
+    found = [shown(data) for data in files]
+    assert decode.decoder().startswith(f'simplejpeg {fast.__version__} for upright JPEGs in RGB or grey, else Pillow')
+    monkeypatch.setattr(decode, 'simplejpeg', None)
+    assert decode.decoder() == f'Pillow {PIL.__version__}'
+    assert found == [shown(data) for data in files]
+    assert shown(for_pillow['half']) is Reason.CUT_SHORT and shown(others['twelve_bits']) is Reason.NO_IMAGE
+    assert capfd.readouterr() == ('', '')
+
+
+def test_half_a_file_and_what_is_not_an_image_say_so():
+    noise = Image.fromarray(RANDOM.integers(0, 256, (60, 60, 3), dtype=np.uint8))
+    for kind in ('JPEG', 'PNG', 'BMP', 'GIF', 'TIFF', 'WEBP'):
+        data = encoded(noise, kind)
+        possible = [Reason.CUT_SHORT] if kind[0] in 'JPBG' else [Reason.BROKEN, Reason.NO_IMAGE, Reason.CUT_SHORT]
+        assert reason(data[: len(data) // 2]) in possible
+    for data in (b'hello', bytes(5000), b'<html>404</html>', b'\xff\xd8', b'\x89PNG\r\n\x1a\n'):
+        assert reason(data) is Reason.NO_IMAGE
+
+
+def test_a_bomb_is_refused_by_its_header():
+    """Small files whose headers promise billions of pixels."""
+    png, jpeg, gif, bmp = (bytearray(encoded(Image.new('RGB', (3, 3)), kind)) for kind in ('PNG', 'JPEG', 'GIF', 'BMP'))
+    png[16:24] = struct.pack('>II', 60_000, 60_000)
+    png[29:33] = struct.pack('>I', zlib.crc32(png[12:29]))
+    at = jpeg.index(b'\xff\xc0') + 5
+    jpeg[at : at + 4] = struct.pack('>HH', 65_500, 65_500)
+    gif[6:10] = struct.pack('<HH', 65_535, 65_535)
+    bmp[18:26] = struct.pack('<II', 100_000, 100_000)
+    for bomb in (png, jpeg, gif, bmp, b'P6 100000 100000 255\n' + bytes(100)):
+        assert reason(bytes(bomb)) is Reason.TOO_LARGE
+
+
+def test_max_pixels_is_the_last_size_that_is_read(monkeypatch):
+    data = encoded(Image.fromarray(COLOURS), 'PNG')
+    monkeypatch.setattr(Image, 'MAX_IMAGE_PIXELS', 7)  # another library's limit
+    assert np.array_equal(pixels(data, max_pixels=60), COLOURS)
+    assert reason(data, max_pixels=59) is Reason.TOO_LARGE and Image.MAX_IMAGE_PIXELS == 7
+
+
+def test_a_machine_without_memory_is_not_the_fault_of_the_image(monkeypatch):
+    monkeypatch.setattr(decode, 'as_rgb', Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        decode_bytes(encoded(Image.fromarray(COLOURS), 'PNG'))
+
+
+def test_dicom_without_its_reader_is_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / 'a.dcm').write_bytes(b'\0' * 128 + b'DICM' + b'\0' * 100)
+    monkeypatch.setitem(sys.modules, 'pydicom', None)
+    with pytest.raises(
+        UserError, match="the package pydicom reads DICOM files .*; pip install pydicom, or 'mmairl.apis.'"
+    ):
+        UnlabelledFolder(tmp_path).raw(0)
+
+
+def test_a_phones_jpeg_of_several_pictures_is_a_jpeg_and_the_error_of_a_worker_stays_a_sentence():
+    one, two = (Image.new('RGB', (8, 8), colour) for colour in ('red', 'blue'))
+    one.save(buffer := BytesIO(), 'MPO', save_all=True, append_images=[two])
+    assert file_kind(buffer.getvalue()) == 'jpg' and decode_bytes(buffer.getvalue()).shape == (3, 8, 8)
+    assert str(UnreadableImage('Caught it in a worker')) == 'Caught it in a worker'  # as torch makes it anew
+
+
+def progressive(width: int, height: int, more: int = 0) -> bytes:
+    """Write a progressive JPEG with `more` scans without content behind its own."""
+    Image.new('L', (width, height), 'gray').save(buffer := BytesIO(), 'JPEG', progressive=True)
+    data = buffer.getvalue()
+    header = data[data.rindex(START_OF_SCAN) :][:10]
+    return data.removesuffix(b'\xff\xd9') + more * header + b'\xff\xd9'
+
+
+@pytest.mark.parametrize('kind', ['PNG', 'JPEG', 'GIF', 'WEBP'])
+def test_small_file_of_many_pixels_is_not_decoded(kind, monkeypatch):
+    data = encoded(Image.new('1' if kind == 'PNG' else 'L', (8000, 5000)), kind)
+    assert len(data) < 2**20
+    monkeypatch.setattr(Image.Image, 'load', lambda _: pytest.fail('it was decoded'))
+    assert reason(data) is Reason.EXPANDS
+
+
+def test_blank_page_of_600_dpi_is_decoded():
+    data = encoded(Image.new('1', (4960, 7016)), 'PNG')
+    assert len(data) < 100_000 and decode_bytes(data).shape == (3, 7016, 4960)
+
+
+@pytest.mark.parametrize('pixels', [64, 2000])
+def test_ordinary_progressive_jpeg_is_decoded(pixels):
+    data = progressive(pixels, pixels)
+    assert 1 < data.count(START_OF_SCAN) <= ORDINARY_SCANS
+    assert decode_bytes(data).shape == (3, pixels, pixels)
+
+
+def test_scans_beyond_the_work_of_a_jpeg_raise(monkeypatch):
+    data = progressive(2000, 2000, more=600)
+    assert len(data) < 50_000
+    monkeypatch.setattr('mmairl.data.decode.turn_upright', lambda _: pytest.fail('it was decoded'))
+    monkeypatch.setattr('mmairl.data.decode.sound_jpeg', lambda *_: pytest.fail('it was decoded'))
+    with pytest.raises(UnreadableImage) as caught:
+        decode_bytes(data)
+    assert caught.value.reason is Reason.SCANS
+
+
+def test_scans_of_a_large_jpeg_are_those_of_encoders():
+    require_few_scans(ORDINARY_SCANS * START_OF_SCAN, MAX_PIXELS)
+    with pytest.raises(UnreadableImage):
+        require_few_scans((ORDINARY_SCANS + 1) * START_OF_SCAN, MAX_PIXELS)

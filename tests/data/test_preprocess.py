@@ -1,0 +1,93 @@
+"""A data set's items, and what the preprocessor makes of a batch on the device."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from mmairl.data.preprocess import ViewDataset, ViewPreprocessor
+from mmairl.errors import UserError
+
+COUNT = 24
+RECIPE = [
+    dict(type='RandomResizedCrop', size=24, scale=(0.2, 1.0)),
+    dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1),
+    dict(type='GaussianBlur', p=0.5, sigma=(0.1, 2.0)),
+]
+
+
+class Ramp(ViewDataset):
+    """Three images, of several classes each."""
+
+    classes = ['a', 'b']
+
+    def __init__(self, views: list | None = None) -> None:
+        super().__init__(views)
+        self.labels = torch.tensor([[1, 0], [0, 1], [-1, 1]])
+
+    def raw(self, index: int) -> Tensor:
+        return torch.arange(12, dtype=torch.uint8).view(3, 2, 2) + index
+
+
+def test_an_item_has_a_view_for_each_pipeline_its_label_and_its_index():
+    data = Ramp([[dict(type='RandomFlip', p=1.0)], [dict(type='Solarize', p=1.0, threshold=0)]])
+    item = data[2]
+    assert torch.equal(item['inputs'][0], data.raw(2).flip(-1)) and torch.equal(item['inputs'][1], 255 - data.raw(2))
+    assert item['data_samples']['label'].tolist() == [-1, 1] and item['data_samples']['index'] == 2
+    assert torch.equal(Ramp()[1]['inputs'][0], data.raw(1)) and data.metainfo == dict(classes=['a', 'b'])
+    assert data.name(2) == 'image 2'
+
+
+def test_each_view_goes_on_with_its_own_pipeline():
+    flip, invert = [dict(type='RandomFlip', p=1.0)], [dict(type='Solarize', p=1.0, threshold=0)]
+    make = ViewPreprocessor(mean=(0.0,) * 3, std=(1.0,) * 3, views=[flip, invert])
+    first, second = torch.randint(0, 256, (2, 4, 3, 8, 8), dtype=torch.uint8)
+    made = make(dict(inputs=[first, second]), training=True)['inputs']
+    torch.testing.assert_close(made[0], first.flip(-1) / 255)
+    torch.testing.assert_close(made[1], 1 - second / 255)
+    shown = make(dict(inputs=[first]), training=True)['inputs']
+    torch.testing.assert_close(shown[0], first.flip(-1) / 255)
+    torch.testing.assert_close(shown[1], 1 - first / 255)
+    with pytest.raises(UserError, match='3 views of an image and data_preprocessor.views has 2 pipelines'):
+        make(dict(inputs=[first] * 3), training=True)
+
+
+def test_neither_tf32_nor_autocast_coarsens_the_views_and_the_run_keeps_them():
+    seen = []
+
+    class Spy:
+        def batch(self, images: Tensor) -> Tensor:
+            seen.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+            return images
+
+    make = ViewPreprocessor(mean=(0.0,) * 3, std=(1.0,) * 3, views=[RECIPE])
+    make.views[0].append(Spy())
+    data = dict(inputs=[torch.randint(0, 256, (8, 3, 40, 40), dtype=torch.uint8)])
+    torch.manual_seed(3)
+    expected = make(data, training=True)['inputs'][0]
+    torch.manual_seed(3)
+    torch.set_float32_matmul_precision('high')
+    try:
+        with torch.autocast('cpu', torch.bfloat16):
+            made = make(data, training=True)['inputs'][0]
+        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ('high', True)
+    finally:
+        torch.set_float32_matmul_precision('highest')
+    assert seen == [('highest', False)] * 2
+    assert made.dtype == torch.float32 and torch.equal(made, expected)
+
+
+def test_the_preprocessor_makes_normalised_views_of_one_batch_and_repeats_by_seed():
+    make = ViewPreprocessor(mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2), views=[RECIPE, RECIPE])
+    data = dict(inputs=[torch.randint(0, 256, (COUNT, 3, 40, 40), dtype=torch.uint8)])
+    torch.manual_seed(1)
+    first, second = make(data, training=True)['inputs']
+    torch.manual_seed(1)
+    again = make(data, training=True)['inputs']
+    assert first.shape == (COUNT, 3, 24, 24) and not torch.equal(first, second)
+    assert torch.equal(first, again[0]) and torch.equal(second, again[1])
+    still = make(data, training=False)['inputs']
+    expected = (data['inputs'][0] / 255 - torch.tensor([0.5, 0.4, 0.3]).view(3, 1, 1)) / 0.2
+    torch.testing.assert_close(still[0], expected)
+    assert not make.state_dict(), 'the statistics are no part of a checkpoint'
+    batch = dict(data, data_samples=dict(label=torch.ones(COUNT), index=torch.arange(COUNT)))
+    assert list(make(batch)['data_samples']) == ['label'] and list(batch['data_samples']) == ['label', 'index']

@@ -1,0 +1,310 @@
+"""The public sets on small trees in their published formats: images, labels, splits, and what is missing in a sentence."""
+
+import hashlib
+import json
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+from PIL import Image
+from torchvision import datasets
+
+from mmairl.data import public
+from mmairl.data.public import CIFAR10, STL10, VOC2007, Birdsnap, Caltech101, INaturalist2018, rows_of
+from mmairl.errors import UserError
+
+EVERY = {
+    name: kind
+    for name, kind in vars(public).items()
+    if isinstance(kind, type) and issubclass(kind, public.Published) and hasattr(kind, 'layout')
+}
+TRAIN, TEST = range(40), range(40, 44)
+OWN = dict(train=range(3), val=range(3, 5), test=range(5, 7))  # where the authors list validation images
+Parts = dict[str, list[tuple[int, int]]]
+
+
+def picture(path: Path, grey: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new('RGB', (9, 6), (grey, grey, grey)).save(path, quality=100)
+
+
+def write(path: Path, *lines: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(''.join(f'{line}\n' for line in lines))
+
+
+def labelled(**parts: Iterable[int]) -> Parts:
+    """The class of an image is its number modulo 2."""
+    return {part: [(i, i % 2) for i in numbers] for part, numbers in parts.items()}
+
+
+def contents(data) -> list[tuple[int, int]]:
+    """(the grey of the image, its label) of every image, in order."""
+    return [(int(data.raw(i)[0, 3, 4]), int(data.labels[i])) for i in range(len(data))]
+
+
+# Each writes a tree of grey images, and returns the (grey, label) pairs of its parts and the names of the classes.
+
+
+def cars(root: Path) -> tuple[Parts, list[str]]:
+    folder, kind = root / 'stanford_cars', [('bbox_x1', 'O'), ('class', 'O'), ('fname', 'O')]
+    (folder / 'devkit').mkdir(parents=True)
+    lists = {'devkit/cars_train_annos': ('cars_train', TRAIN), 'cars_test_annos_withlabels': ('cars_test', TEST)}
+    for file, (images, numbers) in lists.items():
+        rows = np.array([(1, i % 2 + 1, f'{i:05}.jpg') for i in numbers], dtype=kind)
+        scipy.io.savemat(folder / f'{file}.mat', {'annotations': rows.reshape(1, -1)})
+        for i in numbers:
+            picture(folder / images / f'{i:05}.jpg', i)
+    names = ['Acura RL', 'smart fortwo']
+    scipy.io.savemat(folder / 'devkit/cars_meta.mat', {'class_names': np.array([names], dtype=object)})
+    return labelled(train=TRAIN, test=TEST), names
+
+
+def textures(root: Path) -> tuple[Parts, list[str]]:
+    names = ['banded', 'zigzagged']
+    for part, numbers in OWN.items():
+        lines = [f'{names[i % 2]}/{names[i % 2]}_{i:04}.jpg' for i in numbers]
+        write(root / f'dtd/dtd/labels/{part}1.txt', *lines)
+        for i, line in zip(numbers, lines):
+            picture(root / 'dtd/dtd/images' / line, i)
+    return labelled(**OWN), names
+
+
+def pets(root: Path) -> tuple[Parts, list[str]]:
+    folder, breeds = root / 'oxford-iiit-pet', ['Abyssinian', 'american_bulldog']
+    for part, numbers in dict(trainval=TRAIN, test=TEST).items():
+        write(folder / f'annotations/{part}.txt', *(f'{breeds[i % 2]}_{i} {i % 2 + 1} {i % 2 + 1} 1' for i in numbers))
+        for i in numbers:
+            picture(folder / f'images/{breeds[i % 2]}_{i}.jpg', i)
+    return labelled(train=TRAIN, test=TEST), ['Abyssinian', 'American Bulldog']
+
+
+def sun(root: Path) -> tuple[Parts, list[str]]:
+    names = ['/a/abbey', '/a/apartment_building/outdoor']
+    write(root / 'SUN397/ClassName.txt', *names)
+    for part, numbers in dict(Training=TRAIN, Testing=TEST, none=range(44, 46)).items():
+        lines = [f'{names[i % 2]}/sun_{i:04}.jpg' for i in numbers]
+        write(root / f'splits/{part}_01.txt', *lines)
+        for i, line in zip(numbers, lines):
+            picture(root / f'SUN397{line}', i)
+    return labelled(train=TRAIN, test=TEST), ['abbey', 'apartment_building/outdoor']
+
+
+def birds(root: Path) -> tuple[Parts, list[str]]:
+    """Two photographs are gone."""
+    species = ('7', 'Acadian Flycatcher', 'Acadian_Flycatcher'), ('3', "Wilson's Snipe", 'Wilsons_Snipe')
+    lines = [f'{id}\t{common}\tAves aves\t{folder}' for id, common, folder in species]
+    write(root / 'species.txt', 'id\tcommon\tscientific\tdir', *lines)
+    paths = {i: f'{species[i % 2][2]}/{i}.jpg' for i in (*TRAIN, *TEST)}
+    rows = [f'http://flickr/{i}.jpg\t{"0" * 32}\t{path}\t{species[i % 2][0]}\t1\t2' for i, path in paths.items()]
+    write(root / 'images.txt', 'url\tmd5\tpath\tspecies_id\tbb_x1\tbb_y1', *rows)
+    write(root / 'test_images.txt', 'path', *(paths[i] for i in TEST))
+    for i, path in paths.items():
+        if i not in (4, 41):
+            picture(root / 'download/images' / path, i)
+    parts = labelled(train=[i for i in TRAIN if i != 4], test=[i for i in TEST if i != 41])
+    return parts, [common for _, common, _ in species]
+
+
+def places(root: Path) -> tuple[Parts, list[str]]:
+    lists = dict(
+        train=['a/abbey/gsun_1.jpg 0', 'a/apartment_building/outdoor/gsun_2.jpg 2', 'a/abbey/g sun_3.jpg 0'],
+        val=['a/abbey/gsun_4.jpg 0', 'a/apartment_building/outdoor/gsun_5.jpg 2'],
+    )
+    parts = {}
+    for part, lines in lists.items():
+        write(root / f'trainvalsplit_places205/{part}_places205.csv', *lines)
+        parts[part] = [(10 * len(part) + n, int(line[-1])) for n, line in enumerate(lines)]
+        for (grey, _), line in zip(parts[part], lines):
+            picture(root / 'data/vision/torralba/deeplearning/images256' / line[:-2], grey)
+    return parts, ['abbey', '1', 'apartment_building/outdoor']
+
+
+def inaturalist(root: Path) -> tuple[Parts, list[str]]:
+    categories = [dict(id=12, name='Turdus merula', supercategory='Aves'), dict(id=5, name='Apis', supercategory='In')]
+    for part, species in dict(train={901: 12, 900: 5}, val={903: 12}).items():
+        files = {i: f'train_val2018/Aves/{kind}/{i}.jpg' for i, kind in species.items()}
+        record = dict(
+            images=[dict(id=i, file_name=file, width=8, height=8) for i, file in files.items()],
+            # in another order than the images
+            annotations=[dict(id=1000 + i, image_id=i, category_id=kind) for i, kind in sorted(species.items())],
+            categories=categories,
+        )
+        write(root / f'{part}2018.json', json.dumps(record))
+        for i, file in files.items():
+            picture(root / file, i - 900)
+    return dict(train=[(1, 1), (0, 0)], val=[(3, 1)]), ['Apis', 'Turdus merula']
+
+
+def ramp(number: int, size: int) -> np.ndarray:
+    """Red is the number of the image, green the row, blue the column."""
+    rows, columns = np.indices((size, size))
+    return np.stack([np.full((size, size), number), rows, columns]).astype(np.uint8)
+
+
+def cifar(root: Path) -> tuple[Parts, list[str]]:
+    folder = root / 'cifar-10-batches-py'
+    folder.mkdir(parents=True)
+    batches = {f'data_batch_{n + 1}': TRAIN[8 * n : 8 * n + 8] for n in range(5)}
+    for file, numbers in {**batches, 'test_batch': TEST}.items():
+        batch = dict(data=np.stack([ramp(i, 32).ravel() for i in numbers]), labels=[i % 2 for i in numbers])
+        (folder / file).write_bytes(pickle.dumps(batch))
+    (folder / 'batches.meta').write_bytes(pickle.dumps(dict(label_names=['even', 'odd'])))
+    return labelled(train=TRAIN, test=TEST), ['even', 'odd']
+
+
+def stl(root: Path) -> tuple[Parts, list[str]]:
+    """On the disk the columns of an image follow one another."""
+    folder = root / 'stl10_binary'
+    write(folder / 'class_names.txt', 'airplane', 'bird', 'car')
+    parts = dict(train=[(1, 1), (2, 2)], test=[(3, 0)], unlabeled=[(4, -1), (5, -1), (6, -1)])
+    for part, pairs in parts.items():
+        np.stack([ramp(i, 96).transpose(0, 2, 1) for i, _ in pairs]).tofile(folder / f'{part}_X.bin')
+        if part != 'unlabeled':
+            np.array([y + 1 for _, y in pairs], np.uint8).tofile(folder / f'{part}_y.bin')
+    return parts, ['airplane', 'bird', 'car']
+
+
+# One of each kind: the others are read by torchvision as Food101, StanfordCars, DTD or CIFAR10 are.
+TREES = {
+    'StanfordCars': cars, 'DTD': textures, 'OxfordIIITPet': pets, 'SUN397': sun, 'Birdsnap': birds,
+    'Places205': places, 'INaturalist2018': inaturalist, 'CIFAR10': cifar, 'STL10': stl,
+}  # fmt: skip
+
+
+def accept_md5(root: Path, monkeypatch) -> None:
+    """Take the batches of a tree for the published ones."""
+    theirs, folder = datasets.CIFAR10, root / 'cifar-10-batches-py'
+    sums = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in folder.glob('*')}
+    for name in ('train_list', 'test_list'):
+        monkeypatch.setattr(theirs, name, [[file, sums.get(file)] for file, _ in getattr(theirs, name)])
+    monkeypatch.setattr(theirs, 'meta', {**theirs.meta, 'md5': sums.get('batches.meta')})
+
+
+@pytest.mark.parametrize('name', TREES)
+def test_a_set_in_its_published_format_gives_its_images_labels_and_splits(name, tmp_path, monkeypatch):
+    kind, (parts, classes) = EVERY[name], TREES[name](tmp_path)
+    accept_md5(tmp_path, monkeypatch)
+    for part, pairs in parts.items():
+        split = 'train+val' if part == 'train' and 'val' not in parts and 'val' in kind.splits else part
+        assert contents(kind(tmp_path, split)) == pairs
+    if 'val' not in parts and 'val' in kind.splits:
+        train, val = (contents(kind(tmp_path, split)) for split in ('train', 'val'))
+        size = round(len(parts['train']) * kind.held_out[0] / kind.held_out[1])
+        assert len(val) == size > 0 and sorted(train + val) == sorted(parts['train'])
+        assert contents(kind(tmp_path, 'val', seed=1)) != val
+    elif 'train+val' in kind.splits:
+        assert contents(kind(tmp_path, 'train+val')) == parts['train'] + parts['val']
+    assert kind(tmp_path).classes == classes
+
+
+def test_rows_columns_and_channels_in_memory_are_where_they_belong_and_stay_as_they_are(tmp_path, monkeypatch):
+    cifar(tmp_path), stl(tmp_path)
+    accept_md5(tmp_path, monkeypatch)
+    for kind, split, number, size in ((CIFAR10, 'test', 41, 32), (STL10, 'train', 2, 96)):
+        data = kind(tmp_path, split, views=[[dict(type='CenterCrop', size=32)]])
+        whole, at = torch.from_numpy(ramp(number, size)), (size - 32) // 2
+        assert torch.equal(data.raw(1), whole)
+        assert torch.equal(data[1]['inputs'][0], whole[:, at : at + 32, at : at + 32])
+        data.raw(1).zero_()
+        assert torch.equal(data.raw(1), whole), 'what a view does to its image stays with the view'
+
+
+@pytest.mark.parametrize('kind', EVERY.values())
+def test_a_missing_set_or_split_is_one_sentence(kind, tmp_path):
+    with pytest.raises(UserError) as caught:
+        kind(tmp_path / 'gone')
+    sentence = str(caught.value)
+    assert kind.layout in sentence and 'download=True' not in sentence
+    assert not (tmp_path / 'gone').exists(), 'looking for data makes no folders'
+    with pytest.raises(UserError, match=f"no split 'tset'; use one of '{kind.splits[0]}', '"):
+        kind(tmp_path, 'tset')
+
+
+def test_a_file_that_is_missing_broken_or_cut_short_is_one_sentence(tmp_path):
+    stl(tmp_path), voc(tmp_path), birds(tmp_path)
+    with pytest.raises(UserError, match=r'INaturalist2018 .*No such file .*/train2018\.json.*: it wants'):
+        INaturalist2018(tmp_path)
+    write(tmp_path / 'train2018.json', '{"images": [')
+    with pytest.raises(UserError, match=r'INaturalist2018 cannot be read from .*\(JSONDecodeError: .+\): it wants'):
+        INaturalist2018(tmp_path)
+    write(tmp_path / 'VOCdevkit/VOC2007/Annotations/000005.xml', '<annotation><object>')
+    with pytest.raises(UserError, match='VOC2007 cannot be read'):
+        VOC2007(tmp_path)
+    file = tmp_path / 'stl10_binary/train_X.bin'
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UserError, match='STL10 cannot be read'):
+        STL10(tmp_path)
+    (tmp_path / 'download').rename(tmp_path / 'elsewhere')
+    with pytest.raises(UserError, match="Birdsnap has no image for split 'test' in"):
+        Birdsnap(tmp_path, 'test')
+
+
+def test_caltech_draws_25_and_5_images_of_each_class_and_tests_on_the_rest(tmp_path):
+    folder = tmp_path / 'caltech101/101_ObjectCategories'
+    for first, (name, size) in zip((0, 100), {'BACKGROUND_Google': 31, 'ant': 34}.items()):
+        for i in range(size):
+            picture(folder / name / f'image_{i + 1:04}.jpg', first + i)
+    (folder / 'BACKGROUND_Google/tmp').touch()  # as in the archive
+    parts = {split: contents(Caltech101(tmp_path, split)) for split in Caltech101.splits}
+    counts = {split: [sum(y == label for _, y in images) for label in (0, 1)] for split, images in parts.items()}
+    assert counts == {'train': [25, 25], 'val': [5, 5], 'train+val': [30, 30], 'test': [1, 4]}
+    assert sorted(parts['train'] + parts['val']) == sorted(parts['train+val'])
+    assert sorted(parts['train+val'] + parts['test']) == [(i, 0) for i in range(31)] + [(100 + i, 1) for i in range(34)]
+    assert Caltech101(tmp_path).classes == ['BACKGROUND_Google', 'ant']
+    assert contents(Caltech101(tmp_path, 'val', seed=1)) != parts['val']
+
+
+# name -> (split, [(class, difficult)])
+VOC_IMAGES = {
+    '000005': ('train', [('chair', 0), ('chair', 1), ('person', 1)]),
+    '000007': ('train', [('car', 1), ('car', 0)]),
+    '000009': ('val', [('horse', 0), ('person', 0)]),
+    '000001': ('test', [('dog', 1), ('dog', 1)]),
+}
+
+
+def voc(root: Path) -> None:
+    folder = root / 'VOCdevkit/VOC2007'
+    for part in ('train', 'val', 'test'):
+        write(folder / f'ImageSets/Main/{part}.txt', *(name for name, (own, _) in VOC_IMAGES.items() if own == part))
+    for name, (_, things) in VOC_IMAGES.items():
+        picture(folder / f'JPEGImages/{name}.jpg', int(name))
+        objects = ''.join(
+            f'<object><name>{thing}</name><difficult>{difficult}</difficult>'
+            # people come with parts, which are no objects of the task
+            '<part><name>head</name></part></object>'
+            for thing, difficult in things
+        )
+        write(folder / f'Annotations/{name}.xml', f'<annotation>{objects}</annotation>')
+
+
+def test_a_voc_image_is_of_every_class_it_shows_and_difficult_ones_do_not_count(tmp_path):
+    voc(tmp_path)
+
+    def shown(data: VOC2007) -> list[dict[str, int]]:
+        return [{name: value for name, value in zip(data.classes, row) if value} for row in data.labels.tolist()]
+
+    train, both = VOC2007(tmp_path), VOC2007(tmp_path, 'train+val')
+    assert train.labels.shape == (2, 20) and both.labels.shape == (3, 20)
+    assert shown(train) == [{'chair': 1, 'person': -1}, {'car': 1}]
+    assert train[1]['data_samples']['label'].tolist() == train.labels[1].tolist()
+    assert shown(VOC2007(tmp_path, 'test')) == [{'dog': -1}]
+    assert [int(both.raw(i)[0, 0, 0]) for i in range(3)] == [5, 7, 9]
+
+
+# BYOL's appendix: training and validation images
+PUBLISHED = dict(
+    CIFAR10=(45_000, 5_000), CIFAR100=(44_933, 5_067), Food101=(68_175, 7_575), Birdsnap=(42_405, 4_981),
+    SUN397=(15_880, 3_970), StanfordCars=(6_494, 1_650), OxfordIIITPet=(2_940, 740),
+)  # fmt: skip
+
+
+def test_the_held_out_part_has_the_published_size():
+    for name, (train, val) in PUBLISHED.items():
+        rows = [rows_of(split, train + val, EVERY[name].held_out, seed=0).tolist() for split in ('train', 'val')]
+        assert [len(part) for part in rows] == [train, val] and sorted(rows[0] + rows[1]) == list(range(train + val))

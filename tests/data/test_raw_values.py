@@ -1,0 +1,246 @@
+"""Images of any channels and depth: what is read is what was written, and each operation is its formula per channel."""
+
+import io
+import itertools
+import sys
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from mmairl.data.datasets import ImageFolder, UnlabelledFolder
+from mmairl.data.decode import Reason, UnreadableImage
+from mmairl.data.packed import pack
+from mmairl.data.preprocess import ViewDataset, ViewPreprocessor, build_views, require_channels
+from mmairl.data.raw_values import decode_stored
+from mmairl.data.shards.dataset import Shards
+from mmairl.data.statistics import statistics
+from mmairl.errors import UserError
+
+RANDOM = np.random.default_rng(0)
+TYPES = (np.uint8, np.uint16, np.float32)
+MOST = {np.uint8: 255, np.uint16: 65535, np.float32: 1}
+
+
+def noise(*shape: int, kind: type = np.uint16) -> np.ndarray:
+    return (RANDOM.random(shape) * MOST[kind]).astype(kind)
+
+
+def npy(pixels: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, pixels)
+    return file.getvalue()
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """As OpenCV writes it, which takes colours in the order blue, green, red."""
+    return cv2.imencode('.png', pixels if pixels.ndim == 2 else pixels[..., [2, 1, 0, 3][: pixels.shape[2]]])[
+        1
+    ].tobytes()
+
+
+def read(data: bytes, max_pixels: int = 10_000) -> np.ndarray:
+    return decode_stored(data, max_pixels).permute(1, 2, 0).numpy()
+
+
+def reason(data: bytes, max_pixels: int = 10_000) -> Reason:
+    with pytest.raises(UnreadableImage) as caught:
+        decode_stored(data, max_pixels)
+    return caught.value.reason
+
+
+def same(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return found.dtype == wanted.dtype and np.array_equal(found, wanted)
+
+
+def test_arrays_and_pictures_come_back_as_they_were_written():
+    for kind, channels in itertools.product(TYPES, (1, 2, 3, 5)):
+        pixels = noise(6, 9, channels, kind=kind)
+        assert same(read(npy(pixels)), pixels)
+        assert same(read(npy(np.asfortranarray(pixels))), pixels)
+        assert same(read(npy(pixels.astype(pixels.dtype.newbyteorder('>')))), pixels)
+        assert same(read(npy(pixels[..., 0])), pixels[..., :1])
+        if kind is not np.float32 and channels != 2:
+            pixels = noise(6, 9, *((4,) if channels == 5 else (channels,) * (channels > 1)), kind=kind)
+            assert same(read(png(pixels)), pixels.reshape(6, 9, -1))
+    assert same(read(npy(np.float64([[0.1, 7]]))), np.float32([[[0.1], [7]]])), 'floats are taken as they are'
+    file = io.BytesIO()
+    Image.fromarray(noise(6, 9, kind=np.uint8)).save(file, 'JPEG')
+    assert read(file.getvalue()).shape == (6, 9, 1)
+
+
+@pytest.mark.parametrize('kind', TYPES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize('channels', (2, 4, 5, 13))
+def test_a_tiff_has_its_channels_as_samples_or_planes_or_pages(kind, channels):
+    tifffile = pytest.importorskip('tifffile', reason='tifffile is not installed (pip install tifffile)')
+
+    def tiff(shown: np.ndarray, **how) -> bytes:
+        tifffile.imwrite(file := io.BytesIO(), shown, photometric='minisblack', **how)
+        return file.getvalue()
+
+    pixels = noise(6, 9, channels, kind=kind)
+    planes = pixels.transpose(2, 0, 1).copy()
+    for how in ({}, dict(compression='zlib'), dict(tile=(16, 16)), dict(byteorder='>', bigtiff=True)):
+        assert same(read(tiff(pixels, planarconfig='contig', **how)), pixels), how
+        assert same(read(tiff(pixels[..., 0], **how)), pixels[..., :1]), how
+    for how in ({}, dict(planarconfig='separate'), dict(imagej=True)):  # the first has pages
+        assert same(read(tiff(planes, **how)), pixels), how
+    assert same(read(tiff(planes[:, None], metadata=dict(axes='CZYX'), ome=True)), pixels)
+    several = tiff(noise(3, 2, 6, 9), imagej=True, metadata=dict(axes='ZCYX'))
+    assert reason(several) is Reason.NO_ARRAY, 'a stack of several'
+
+
+def test_what_is_no_such_image_is_the_files_own_fault(monkeypatch):
+    good = npy(noise(6, 9, 5))
+    assert reason(good[:-1]) is Reason.CUT_SHORT and reason(good, max_pixels=53) is Reason.TOO_LARGE
+    assert reason(npy(noise(1, 9, 200)), max_pixels=10) is Reason.TOO_LARGE, 'by its channels'
+    for wrong in (
+        np.int16([[1]]),
+        np.zeros((2, 2, 2, 2)),
+        np.zeros(3),
+        np.zeros((0, 4, 3)),
+        np.array([[None]], object),
+    ):
+        assert reason(npy(wrong)) is Reason.NO_ARRAY
+    assert reason(npy(np.float32([[0, np.nan]]))) is Reason.NOT_FINITE
+    assert reason(b'hello') is Reason.NO_IMAGE and reason(good[:20]) is Reason.BROKEN
+    assert reason(png(noise(6, 9, 3)), max_pixels=53) is Reason.TOO_LARGE
+    monkeypatch.setitem(sys.modules, 'tifffile', None)
+    with pytest.raises(UserError, match='pip install tifffile'):
+        decode_stored(b'II*\0', 100)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Six arrays of five channels and 16 bits in two classes, and one file that is none."""
+    for number in range(6):
+        path = tmp_path / 'images' / 'ab'[number % 2] / f'{number}.npy'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(npy(noise(20 + number, 31, 5)))
+    (tmp_path / 'images/a/0.npy').write_bytes(b'none')
+    return tmp_path / 'images'
+
+
+def test_a_folder_is_read_as_it_is_stored_and_packed_to_the_bit(folder):
+    view = [[dict(type='RandomResizedCrop', size=16), dict(type='RandomFlip'), dict(type='GaussianBlur', p=1.0)]]
+    plain = ImageFolder(folder, views=view, channels=5)
+    list(pack(plain, folder.parent / 'images.tar'))
+    packed = Shards(folder.parent / 'images.tar', views=view, channels=5)
+    assert len(plain) == 6 and len(packed) == 5 and plain.depth == packed.depth == torch.uint16
+    for index in range(5):
+        path = plain.path(index + 1)
+        assert np.array_equal(packed.raw(index).permute(1, 2, 0).numpy(), np.load(path))
+        items = []
+        for dataset, at in ((plain, index + 1), (packed, index)):
+            torch.manual_seed(index)
+            items.append(dataset[at]['inputs'][0])
+        assert torch.equal(*items) and items[0].dtype == torch.float32 and items[0].shape == (5, 16, 16)
+    batch = next(iter(DataLoader(packed, batch_size=4, num_workers=1)))
+    assert batch['inputs'][0].shape == (4, 5, 16, 16)
+    with pytest.raises(UserError, match='NAME.npy, with channels=C'):
+        UnlabelledFolder(folder)
+
+
+def test_a_mix_of_channels_or_depths_names_the_file(folder):
+    for odd, said in (
+        (noise(8, 8, 3), r'b/9.npy has 3 channels .* and the data set channels=5 of 16 bits; set channels'),
+        (noise(8, 8, 5, kind=np.uint8), r'b/9.npy has 5 channels of 8 bits .* and the data set channels=5 of 16 bits'),
+        (
+            noise(8, 8, 5, kind=np.float32),
+            r'b/9.npy has 5 channels of floats .* and the data set channels=5 of 16 bits',
+        ),
+    ):
+        (folder / 'b/9.npy').write_bytes(npy(odd))
+        dataset = ImageFolder(folder, channels=5)
+        for use in (
+            lambda data: data[6],
+            lambda data: list(pack(data, folder.parent / 'out.tar')),
+            statistics,
+        ):
+            with pytest.raises(UserError, match=said) as caught:
+                use(dataset)
+            assert not isinstance(caught.value, UnreadableImage)
+    with pytest.raises(UserError, match='a/2.npy has 5 channels .* and the data set channels=4'):
+        ImageFolder(folder, channels=4)
+
+
+def test_statistics_are_numpys_over_all_pixels(folder, run_tool, capsys):
+    pixels = np.concatenate([np.load(path).reshape(-1, 5) for path in sorted(folder.glob('*/[1-5].npy'))]) / 65535
+    found = statistics(ImageFolder(folder, channels=5))
+    np.testing.assert_allclose(found.mean, pixels.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(found.std, pixels.std(0), rtol=1e-6)
+    assert (found.images, found.unreadable) == (5, 1) and statistics(
+        ImageFolder(folder, channels=5), most=3
+    ).images == 2
+    run_tool('tools/pack.py', folder, '--statistics', '--channels', 5, '--workers', 0)
+    printed = capsys.readouterr().out.strip().splitlines()
+    assert printed[-2].endswith('images; 1 could not be read')
+    scope = {}
+    exec(printed[-1], scope)
+    preprocessor = ViewPreprocessor(**scope['model']['data_preprocessor'])
+    np.testing.assert_allclose(preprocessor.mean.flatten(), pixels.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(preprocessor.std.flatten(), pixels.std(0), rtol=1e-4)
+    with pytest.raises(UserError, match='and std no 0'):
+        ViewPreprocessor([0.5, 0.5], [0.1, 0.0])
+
+
+STEPS = [
+    dict(type='RandomResizedCrop', size=16, scale=(0.2, 1.0)),
+    dict(type='RandomFlip', p=1.0),
+    dict(type='GaussianBlur', p=1.0),
+    dict(type='ColorJitter', p=1.0, brightness=0.4, contrast=0.4, saturation=0, hue=0),
+    dict(type='Solarize', p=1.0, threshold=128),
+]
+
+
+@pytest.mark.parametrize('channels', (1, 2, 5))
+@pytest.mark.parametrize('step', STEPS, ids=lambda step: step['type'])
+def test_each_channel_is_changed_as_a_grey_image_in_rgb_in_a_worker_and_on_the_device(step, channels):
+    """For RGB, test_transforms.py holds it against torchvision. The weights of its grey add up to 0.9999."""
+    ((operation,),) = build_views([[step]])
+
+    def drawn(make: Callable, images: torch.Tensor, seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return make(images)
+
+    for kind in TYPES:
+        pixels = torch.from_numpy(noise(channels, 24, 31, kind=kind))
+        values = (pixels.double() / MOST[kind]).float()
+        stored = pixels if kind is np.uint8 else values
+        for seed in range(4):
+            greys = [drawn(operation.batch, value.expand(1, 3, 24, 31), seed)[0, :1] for value in values]
+            wanted = torch.cat(greys)
+            torch.testing.assert_close(drawn(operation.batch, values[None], seed)[0], wanted, atol=2e-5, rtol=0)
+            torch.testing.assert_close(drawn(operation, stored, seed), wanted, atol=2e-5, rtol=0)
+
+
+def test_what_only_rgb_has_is_refused_for_other_channels_in_one_sentence():
+    jitter = dict(type='ColorJitter', p=0.8, brightness=0.4, contrast=0.4, saturation=0.0, hue=0.1)
+    views = build_views([[jitter, dict(type='RandomGrayscale', p=0.2), dict(type='RandomFlip')]] * 2)
+
+    class Five(ViewDataset):
+        channels = 5
+
+        def __init__(self, reach: tuple[float, float] = (0.0, 1.0)) -> None:
+            super().__init__(None)
+            self.reach = reach
+
+    mean, wide = [0.5] * 5, Five(reach=(-0.5, 3.0))
+    fine = build_views([[{**jitter, 'hue': 0}, dict(type='RandomGrayscale', p=0)], [{**jitter, 'p': 0}]])
+    require_channels(Five(), mean, torch.nn.Conv2d(5, 1, 1), fine)
+    require_channels(wide, mean, None, build_views([[dict(type='GaussianBlur', p=1.0), {**jitter, 'p': 0}]]))
+    for said, given in [
+        (
+            r'5 channels, [^;]*: hue of ColorJitter [^;]*; RandomGrayscale .leave it out.; change',
+            (Five(), None, None, views),
+        ),
+        (r'5 channels and data_preprocessor.mean 3 numbers', (Five(), [0.5] * 3)),
+        (r'takes 3; set model.backbone.in_channels=5', (Five(), mean, torch.nn.Conv2d(3, 1, 1))),
+        (r'values from -0.5 to 3, and ColorJitter is for 0 to 1; scale', (wide, mean, None, fine)),
+    ]:
+        with pytest.raises(UserError, match=said):
+            require_channels(*given)

@@ -1,0 +1,77 @@
+"""An epoch's order: today's permutation for what fits, and a keyed one beyond, which is a permutation and uniform."""
+
+import numpy as np
+import pytest
+import torch
+
+from mmairl.data.sampler import SMALL, by_shards, keyed, permutation, seed_of
+from mmairl.data.training_images import ResumableSampler
+
+
+@pytest.mark.parametrize('by_sum', [False, True], ids=['new runs', 'runs begun before'])
+def test_up_to_a_limit_it_is_torchs_permutation_so_that_checkpoints_resume(by_sum):
+    for count, seed, epoch in [(1, 0, 0), (37, 3, 2), (70_000, 5, 0)]:
+        sampler = ResumableSampler(range(count), seed=seed)
+        sampler.by_sum = by_sum
+        sampler.set_epoch(epoch)
+        own = seed + epoch if by_sum else seed_of(seed, epoch)
+        drawn = torch.randperm(count, generator=torch.Generator().manual_seed(own)).tolist()
+        assert list(sampler) == drawn
+        sampler.set_epoch(epoch, count // 2)
+        assert list(sampler) == drawn[count // 2 :]
+    assert permutation(SMALL + 1, 3)(np.arange(9)).tolist() == keyed(np.arange(9), SMALL + 1, 3).tolist()
+
+
+@pytest.mark.parametrize(('order', 'window'), [('images', 16), ('shards', 3)])
+def test_runs_of_neighbouring_seeds_share_no_order(order, window):
+    data = type('Shards', (), dict(shard_bounds=[np.arange(0, 41, 10)], __len__=lambda _: 40))()
+    orders = set()
+    for seed in range(3):
+        sampler = ResumableSampler(data, seed=seed, order=order, window=window)
+        for epoch in range(30):
+            sampler.set_epoch(epoch)
+            orders.add(tuple(sampler))
+    assert len(orders) == 90
+
+
+@pytest.mark.parametrize('count', [1, 2, 3, 5, 64, 1000, 65_537, 300_001])
+def test_the_keyed_one_takes_every_image_once_whatever_the_places_are_asked_in(count):
+    places = np.random.default_rng(count).permutation(count)
+    images = np.concatenate([keyed(block, count, seed=count) for block in np.array_split(places, 3)])
+    assert np.array_equal(np.sort(images), np.arange(count))
+    assert np.array_equal(images[np.argsort(places)], keyed(np.arange(count), count, seed=count))
+
+
+PINNED = {  # by the seed 1, at five places over the whole epoch
+    10: [8, 4, 5, 6, 3],
+    SMALL + 1: [8187687, 2758547, 14545268, 8896267, 12350348],
+    10**8: [57199702, 30341647, 74984148, 69604860, 66091024],
+    2**32 + 15: [3468458329, 3454143186, 2869471304, 3537428405, 2717105097],
+}
+
+
+@pytest.mark.parametrize('count', PINNED)
+def test_the_keyed_one_is_what_it_was_when_its_chances_were_measured(count):
+    """By ranks, remainders, neighbours and seeds it was as a uniform one; with other numbers no run would resume."""
+    assert keyed(np.arange(0, count, count // 5)[:5], count, seed=1).tolist() == PINNED[count]
+
+
+def test_by_shards_every_image_comes_once_and_few_shards_are_open_at_a_time():
+    sizes = np.random.default_rng(0).integers(1, 90, 23)
+    bounds = np.cumsum([0, *sizes])
+    order = by_shards(bounds[:-1], np.diff(bounds), seed=3, window=4)
+    places = np.random.default_rng(1).permutation(bounds[-1])
+    images = np.empty(bounds[-1], int)
+    images[places] = np.concatenate([order(block) for block in np.array_split(places, 7)])
+    assert np.array_equal(np.sort(images), np.arange(bounds[-1]))
+    shards, seen, open_together = np.searchsorted(bounds, images, 'right') - 1, set(), []
+    while len(shards):  # from one set of shards to the next
+        count = next(n for n in range(1, len(shards) + 1) if not set(shards[:n]) & set(shards[n:]))
+        open_together.append(len(set(shards[:count])))
+        assert not seen & set(shards[:count])
+        seen, shards = seen | set(shards[:count]), shards[count:]
+    assert sum(open_together) == 23 and max(open_together) <= 4 and len(open_together) >= 6
+    assert not np.array_equal(images, by_shards(bounds[:-1], np.diff(bounds), seed=4, window=4)(np.arange(bounds[-1])))
+    bounds = np.arange(0, 64_001, 1000)
+    order = by_shards(bounds[:-1], np.diff(bounds), seed=1, window=16)
+    assert order(np.arange(6)).tolist() == [63799, 30909, 27510, 10945, 31141, 33986]

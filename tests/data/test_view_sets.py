@@ -1,0 +1,100 @@
+"""Views by name: they are built, they keep what they say, and images are told apart as the rule of thumb says."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from mmairl.apis.suggest import config_for, domain_of, full_size, suggest_for
+from mmairl.checkpoints.read import input_of
+from mmairl.config import load_config
+from mmairl.data.datasets import UnlabelledFolder
+from mmairl.data.preprocess import build_views
+from mmairl.data.shapes import Shapes
+from mmairl.data.transforms import STAINS
+from mmairl.data.view_sets import DOMAINS, named_views, reasons
+from mmairl.engine.checkpoint import settings
+from mmairl.errors import UserError
+from mmairl.evaluation.sets import with_views
+from mmairl.study.scale import read_scale, resolve
+from mmairl.study.spec import Row
+
+
+@pytest.mark.parametrize('name', DOMAINS)
+def test_a_name_stands_for_views_of_every_method_and_each_change_has_a_reason(name):
+    made = Shapes(count=2, size=40, views=name)[0]['inputs']
+    assert [view.shape for view in made] == [(3, 224, 224)] * 2 and all(why for _, why in reasons(name))
+    for method in ('mocov2plus', 'byol', 'swav'):
+        own = config_for(method, 500, 'images', views=name).train_dataloader.dataset.views
+        plain = load_config(full_size(method)).train_dataloader.dataset['views']
+        assert [view[0] for view in own] == [view[0] for view in plain], 'crops are its own'
+        assert [step['type'] for step in own[0][1:]] == [step['type'] for step, _ in reasons(name)]
+    with pytest.raises(UserError, match="there are no views 'satelite'; did you mean 'satellite'"):
+        named_views('satelite')
+
+
+def test_grey_images_lose_what_only_rgb_has(tmp_path):
+    views = config_for('byol', 500, 'images', views='microscopy', channels=1).train_dataloader.dataset.views
+    assert 'StainJitter' not in str(views) and 'RandomTurn' in str(views)
+
+
+def test_a_turn_is_one_of_eight_alike_in_both_forms():
+    [[turn]] = build_views([[dict(type='RandomTurn', p=1.0)]])
+    image, seen = torch.arange(3 * 16, dtype=torch.uint8).reshape(3, 4, 4), set()
+    for seed in range(60):
+        torch.manual_seed(seed)
+        single = turn(image)
+        torch.manual_seed(seed)
+        assert torch.allclose(turn.batch(image[None] / 255)[0] * 255, single.float(), atol=1e-3)
+        seen.add(tuple(single.flatten().tolist()))
+        assert sorted(single[0].flatten().tolist()) == sorted(image[0].flatten().tolist())
+    assert len(seen) == 8
+
+
+def test_stains_change_in_amount_and_not_in_kind():
+    [[jitter]] = build_views([[dict(type='StainJitter', p=1.0, strength=0.5)]])
+    amounts = torch.rand(1, 3, 8, 8) * torch.tensor([0.5, 0.3, 0.0]).view(3, 1, 1)  # no DAB
+    images = (-torch.einsum('bshw,sc->bchw', amounts, STAINS)).exp()
+    params = jitter.draw(1, 8, 8)
+    back = torch.einsum('bchw,cs->bshw', -jitter.apply(images, params).log(), torch.linalg.inv(STAINS))
+    assert torch.allclose(back, amounts * params['factors'].view(1, 3, 1, 1), atol=1e-4)
+    assert back[:, 0].sum() > 0 and back[:, 2].abs().max() < 1e-4
+    whole = torch.randint(0, 256, (3, 9, 7), dtype=torch.uint8)
+    torch.manual_seed(0)
+    single = jitter(whole)
+    torch.manual_seed(0)
+    assert (jitter.batch(whole[None] / 255)[0] * 255 - single).abs().max() < 0.52
+
+
+def drawn(kind: str, rng: np.random.Generator) -> np.ndarray:
+    image = rng.normal(0, 25, (32, 32, 3)) + rng.normal(0, 40, (4, 4, 1)).repeat(8, 0).repeat(8, 1)
+    if kind == 'documents':
+        return np.where(rng.random((32, 32, 1)) < 0.1, 20, 245).repeat(3, 2)
+    if kind == 'medical_grey':
+        return (90 + image[:, :, :1]).repeat(3, 2)
+    if kind == 'microscopy':
+        return image * 0.3 + [200, 150, 190]
+    sky = 0 if kind == 'satellite' else np.linspace(90, -90, 32)[:, None, None]
+    return image + np.array([120, 130, 90]) + sky
+
+
+@pytest.mark.parametrize('kind', [*DOMAINS, 'photographs'])
+def test_a_suggestion_names_the_list_for_the_images_it_looked_at(kind, tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(70):
+        Image.fromarray(drawn(kind, rng).clip(0, 255).astype(np.uint8)).save(tmp_path / f'{number}.png')
+    assert domain_of(UnlabelledFolder(tmp_path)) == (None if kind == 'photographs' else kind)
+    text = suggest_for(tmp_path, 'byol')
+    assert '70 images without labels' in text
+    assert (f'# customary, for {kind}: ' in text) == (kind != 'photographs')
+
+
+def test_a_name_in_a_config_is_read_by_all_who_look_at_views():
+    cfg = load_config('mmairl::mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satellite'})
+    assert input_of(settings(cfg)).size == 224  # of its checkpoints
+    assert with_views(cfg.evaluation.train, 'satellite')['views'] == named_views('satellite')
+    cfg = resolve(
+        Row('a', 'mocov2plus_r50_200e.py', {'train_dataloader.dataset.views': 'satellite'}), read_scale('demo')
+    )
+    (crop, *_), _ = cfg.model.data_preprocessor.views
+    assert crop['size'] == 28

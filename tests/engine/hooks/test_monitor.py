@@ -1,0 +1,113 @@
+"""The health hook measures what it says, and training does not notice it."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from mmairl.engine import run
+from mmairl.engine.hooks import monitor
+from mmairl.engine.hooks.monitor import HealthHook
+
+HOOK = dict(type='HealthHook', interval=1)
+
+
+def trained(cfg) -> tuple:
+    runner = run.train(cfg)
+    state = {key: value.clone() for key, value in runner.model.state_dict().items() if isinstance(value, torch.Tensor)}
+    return runner, state, torch.get_rng_state()
+
+
+def measured(runner) -> dict[str, list[float]]:
+    found = runner.message_hub.log_scalars
+    prefix = 'health/'
+    return {name.removeprefix(prefix): value.data[0].tolist() for name, value in found.items() if prefix in name}
+
+
+@pytest.mark.parametrize(
+    'scale,fused', [(1.0, False), (8.0, False), (8.0, True)], ids=['plain', 'scaled', 'scaled, fused']
+)
+def test_gradients_and_updates_are_those_of_autograd_without_the_loss_scale(scale, fused):
+    parts = dict(
+        backbone=nn.Sequential(nn.Linear(3, 4)), projector=nn.Linear(4, 2), fc=nn.Linear(2, 2).requires_grad_(False)
+    )
+    model = nn.ModuleDict(parts).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    recorder = monitor.Recorder(model, optimizer)
+    loss = model.projector(model.backbone(torch.randn(5, 3, dtype=torch.float64))).square().mean()
+    parts = {name: list(model[part].parameters()) for name, part in (('stem', 'backbone'), ('projector', 'projector'))}
+    before = {name: torch.cat([p.detach().flatten() for p in part]) for name, part in parts.items()}
+    gradients = {
+        name: torch.cat([g.flatten() for g in torch.autograd.grad(loss, part, retain_graph=True)])
+        for name, part in parts.items()
+    }
+    scaler = torch.amp.GradScaler('cpu', init_scale=scale)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    found = recorder.of_weights()
+    for name in parts:
+        change = torch.cat([p.detach().flatten() for p in parts[name]]) - before[name]
+        assert found[f'gradient_norm_{name}'] == pytest.approx(gradients[name].norm().item())
+        assert found[f'weight_norm_{name}'] == pytest.approx(before[name].norm().item())
+        assert found[f'update_ratio_{name}'] == pytest.approx((change.norm() / before[name].norm()).item())
+    assert found['gradient_norm'] == pytest.approx(torch.cat(list(gradients.values())).norm().item())
+    assert found['update_ratio'] == max(found[f'update_ratio_{name}'] for name in parts)
+    assert not any('fc' in name for name in found), 'a part that does not learn has nothing to report'
+
+
+CASES = {
+    'queue, accumulation': {'name': 'mocov2plus_r50_200e.py', 'optim_wrapper.accumulative_counts': 2},
+    'no queue, bfloat16': {'name': 'byol_lars_r50_200e.py', 'optim_wrapper.dtype': 'bfloat16'},
+    'no teacher': dict(name='../projects/byol_variants/configs/simclr_r50_300e.py'),
+}
+
+
+@pytest.mark.parametrize('case', CASES.values(), ids=CASES)
+def test_training_is_the_same_to_the_last_bit_with_it_and_with_the_hook_of_bad_images(toy_config, tmp_path, case):
+    """Weights, teacher, statistics, queue and the random state."""
+    options = dict(case, steps=4, width=8, **{'default_hooks.checkpoint': None})
+    plain = {'default_hooks.health': None, 'default_hooks.non_finite': None}
+    _, without, drawn = trained(toy_config(**options, **plain, work_dir=str(tmp_path / 'a')))
+    runner, with_it, drawn_too = trained(toy_config(**options, work_dir=str(tmp_path / 'b'), custom_hooks=[HOOK]))
+    assert without.keys() == with_it.keys() and all(torch.equal(without[key], with_it[key]) for key in without)
+    assert torch.equal(drawn, drawn_too)
+    found = measured(runner)
+    assert len(found['spread_key']) == 4 // case.get('optim_wrapper.accumulative_counts', 1)
+    assert {'positive', 'negative', 'gradient_norm_layer1', 'update_ratio', 'data_share'} <= found.keys()
+    assert ('teacher_distance' in found) == (runner.model.teacher is not None)
+    assert ('queue_drift' in found) == (runner.model.queue is not None)
+    assert all(torch.isfinite(torch.tensor(values)).all() for values in found.values())
+
+
+def test_a_classifier_has_the_quantities_that_exist(toy_config):
+    runner, *_ = trained(
+        toy_config('supervised/supervised_r50_100e.py', steps=2, batch=16, width=8, custom_hooks=[HOOK])
+    )
+    found = measured(runner)
+    assert {'rank_features', 'gradient_norm_fc', 'weight_norm_layer4'} <= found.keys()
+    assert not {'spread_key', 'positive', 'teacher_distance', 'queue_steps'} & found.keys()
+
+
+def test_the_queue_is_renewed_in_its_length_over_the_keys_of_a_step(toy_config):
+    cfg = toy_config(
+        steps=4, batch=8, queue=40, width=8, custom_hooks=[HOOK], **{'optim_wrapper.accumulative_counts': 2}
+    )
+    cfg.default_hooks.momentum = dict(type='MomentumHook', base=0.9, schedule='constant')
+    runner, *_ = trained(cfg)
+    found = measured(runner)
+    assert found['queue_steps'][-1] == 5  # 40 keys by 4 + 4 a step
+    assert found['queue_epochs'][-1] == pytest.approx(40 / 32)
+    assert found['queue_filled'] == [0.0, 8 / 40]  # before this step's own keys
+    assert found['queue_drift'][-1] == pytest.approx(5 * (1 - 0.9))
+
+
+def test_a_quantity_warns_once_and_again_only_after_it_recovered(caplog):
+    hook, logger = HealthHook(), logging.getLogger('health-test')
+    with caplog.at_level(logging.WARNING, 'health-test'):
+        for step, value in enumerate([0.9, 0.05, 0.04, 0.3, 0.05, 0.8, 0.03]):
+            hook._warn(SimpleNamespace(logger=logger, iter=step), dict(spread_key=value))
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.split(': ')[0] for text in said] == [f'health, iteration {step}' for step in (2, 6, 7)]
+    assert 'collapse' in said[0] and '0.05' in said[0] and 'all clear' in said[1] and 'collapse' in said[2]

@@ -1,0 +1,176 @@
+"""A run that is told to stop saves itself and asks for another try; two processes are in test_resume.py."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import resuming
+
+from mmairl.engine import run
+from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.engine.hooks.preemption import PreemptionHook
+from mmairl.errors import one_sentence_errors
+from mmairl.signals import AGAIN, SIGNALS, Listener, Stopped
+
+TOOLS = Path(__file__).parents[3] / 'tools'
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Each run and each command gives the signals back."""
+    outside = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}  # nohup and `&` have some ignored
+    yield
+    assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_DFL}
+    for number, handler in outside.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize('number', SIGNALS)
+def test_a_signal_finishes_the_optimizer_step_and_saves_and_asks_for_another_try(
+    toy_config, monkeypatch, capsys, number
+):
+    """It comes twice, and once more on the way out; test_resume.py goes on with such a run and has data workers."""
+    monkeypatch.setattr('mmairl.errors.stop_processes', lambda: os.kill(os.getpid(), signal.SIGTERM))
+    early = Listener(lambda number: pytest.fail('a second signal must not end those who still wait'))
+    signalled = [dict(type='SignalAt', iteration=2, number=number)]
+    cfg = toy_config(width=8, steps=6, batch=12, custom_hooks=signalled, **{'optim_wrapper.accumulative_counts': 3})
+    with pytest.raises(SystemExit) as left:
+        one_sentence_errors(partial(run.train, cfg))()
+    assert left.value.code == AGAIN
+    work_dir = Path(cfg.work_dir)
+    said = f'stopped by {number.name} after 3 iterations: {work_dir}/iter_3.pth is written; go on with --resume'
+    assert said in capsys.readouterr().err
+    assert (work_dir / 'last_checkpoint').read_text().endswith('/iter_3.pth') and not list(work_dir.glob('.*.tmp'))
+    early.close()
+
+
+def test_a_signal_while_a_checkpoint_is_written_leaves_it_whole_and_saves_the_last_step_too(toy_config, monkeypatch):
+    """The thread that writes meets it between the data and the rename."""
+    first = iter([True])
+
+    def fsync(file: int, plain=os.fsync) -> None:
+        if threading.current_thread() is not threading.main_thread() and next(first, False):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.5)
+        plain(file)
+
+    def wait_for_it(hook: PreemptionHook, runner, **_: object) -> None:
+        while runner.iter and not hook.listener.told:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(os, 'fsync', fsync)
+    monkeypatch.setattr(PreemptionHook, 'before_train_iter', wait_for_it)
+    cfg = toy_config(width=8, steps=4, **{'default_hooks.checkpoint.interval': 1})
+    with pytest.raises(Stopped):
+        run.train(cfg)
+    saved = sorted(path.name for path in Path(cfg.work_dir).glob('*iter_*.pth*'))
+    assert saved == ['iter_1.pth', 'iter_2.pth'] and load_checkpoint(Path(cfg.work_dir) / 'iter_1.pth')
+
+
+def test_a_signal_in_the_last_step_lets_the_run_end(toy_config):
+    cfg = toy_config(width=8, steps=2, custom_hooks=[dict(type='SignalAt', iteration=2, number=signal.SIGTERM)])
+    assert run.train(cfg).iter == 2
+
+
+@pytest.mark.parametrize('number', SIGNALS)
+def test_any_tool_that_is_told_to_stop_cleans_up_and_asks_for_another_try(capsys, number):
+    """Once: what it still does on the way out is not disturbed."""
+    cleaned = []
+
+    def main() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(10)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            cleaned.append(True)
+
+    with pytest.raises(SystemExit) as left:
+        one_sentence_errors(main)()
+    assert left.value.code == AGAIN and cleaned
+    assert capsys.readouterr().err == f'stopped by {number.name}; the same command goes on where it can\n'
+
+
+LEAVES_THE_OTHERS = """
+import os, signal, sys, time
+import torch.distributed as dist
+from mmairl.errors import one_sentence_errors
+
+@one_sentence_errors
+def main():
+    dist.init_process_group('gloo', init_method='file://' + sys.argv[1], rank=0, world_size=1)
+    try:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        time.sleep(10)
+    finally:
+        print('waits for the others', flush=True)
+
+main()
+"""
+
+
+def test_one_of_several_processes_that_is_told_to_stop_waits_for_none(tmp_path):
+    """In an evaluation, say: the others may be in an exchange, where this one is missing for ever."""
+    command = [sys.executable, '-c', LEAVES_THE_OTHERS, tmp_path / 'meeting']
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == AGAIN and not done.stdout and 'stopped by SIGUSR2' in done.stderr, done.stderr
+
+
+COMMANDS = [*sorted(TOOLS.glob('*.py')), 'mmairl.engine.launcher', 'mmairl.study.worker']
+
+
+@pytest.mark.parametrize('command', COMMANDS, ids=lambda command: getattr(command, 'stem', command))
+def test_a_signal_before_the_work_has_begun_asks_for_another_try(tmp_path, command):
+    """While Python imports torch, which takes seconds; in its place is a file that gives the signal."""
+    (tmp_path / 'torch.py').write_text('import signal; signal.raise_signal(signal.SIGUSR1)')
+    path = os.pathsep.join([str(tmp_path), str(TOOLS.parent)])
+    words = [command] if isinstance(command, Path) else ['-m', command]
+    done = subprocess.run([sys.executable, *words], env={**os.environ, 'PYTHONPATH': path}, capture_output=True)
+    assert done.returncode == AGAIN, done.stderr
+
+
+@pytest.fixture
+def hook():
+    """A run's hook between the run's start and its end."""
+    hook = PreemptionHook()
+    hook.before_train(None)
+    yield hook
+    hook.after_train(None)
+
+
+def test_a_signal_that_is_ignored_stays_ignored(request):
+    """nohup has SIGHUP ignored so that a run outlives its terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        hook = request.getfixturevalue('hook')
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) == hook.listener
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_process_that_a_library_forks_during_the_run_ends_by_the_signal(hook):
+    """However early it comes: mmdet's and scikit-learn's pools wait for the end of those that they have told to stop."""
+    for _ in range(30):
+        process = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))
+        process.start()
+        process.terminate()
+        process.join(60)
+        code = process.exitcode
+        process.kill()
+        assert code == -signal.SIGTERM
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert hook.listener.told == signal.SIGUSR1
+
+
+def test_a_run_that_fails_gives_the_signals_back(toy_config):
+    cfg = toy_config(steps=3, width=8, custom_hooks=[dict(type='LeaveAt', iteration=2)])
+    with pytest.raises(resuming.LeftInTheMiddle):
+        run.train(cfg)

@@ -1,0 +1,40 @@
+"""Numbers of the network along the run: the closed form, what a run sets, and places that are not there."""
+
+import math
+
+import pytest
+
+from mmairl.engine import run as launch
+from mmairl.engine.hooks.schedules import value_at
+from mmairl.errors import UserError
+from mmairl.registry import HOOKS
+
+
+@pytest.mark.parametrize(
+    'curve, values',
+    [('linear', (4, 5, 6, 6)), ('cosine', (4, 5, 6, 6)), ('step', (4, 4, 6, 6))],
+)
+def test_it_goes_from_start_to_end_and_stays(curve, values):
+    assert [value_at(share, 4, 6, until=0.5, curve=curve) for share in (0, 0.25, 0.5, 1)] == pytest.approx(values)
+    quarter = {'linear': 4.5, 'cosine': 5 - math.cos(math.pi / 4), 'step': 4}[curve]
+    assert value_at(0.125, 4, 6, 0.5, curve) == pytest.approx(quarter)
+
+
+def test_a_run_sets_it_before_each_step_and_a_resumed_one_goes_on(toy_config, tmp_path):
+    def run(**options):
+        cfg = toy_config('mocov2plus_r50_200e.py', steps=4, **options)
+        cfg.custom_hooks = [dict(type='ScheduleHook', values={'head.temperature': dict(start=0.2, end=0.4)})]
+        return launch.train(cfg).model.head.temperature
+
+    assert run() == pytest.approx(0.2 + 0.2 * 3 / 4)
+
+
+def test_a_place_that_is_not_there_and_a_schedule_that_is_none_are_one_sentence(toy_config):
+    for values in ({'head.heat': dict(start=0, end=1)}, {'tail.temperature': dict(start=0, end=1)}):
+        cfg = toy_config('mocov2plus_r50_200e.py', steps=1)
+        cfg.custom_hooks = [dict(type='ScheduleHook', values=values)]
+        with pytest.raises(UserError, match='ScheduleHook cannot set .*name a number of the network'):
+            launch.train(cfg)
+    for wrong in (dict(start=0), dict(start=0, end=1, until=0), dict(start=0, end=1, curve='zigzag')):
+        with pytest.raises(UserError, match='ScheduleHook cannot be built .*(missing|division|zigzag)'):
+            HOOKS.build(dict(type='ScheduleHook', values={'head.temperature': wrong}))

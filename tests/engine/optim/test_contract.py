@@ -1,0 +1,318 @@
+"""The contract of torch.optim.Optimizer, for every optimizer that mmairl registers."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from mmairl.registry import OPTIMIZERS, files_of
+
+SETTINGS = {
+    'LARS': dict(lr=0.5, momentum=0.9, weight_decay=0.01, eta=0.1),
+    'HeadSGD': dict(lr=0.1, rates=[1.0, 0.1], decays=[0.0, 0.01], nesterov=True),
+    'Muon': dict(lr=0.02, momentum=0.95, weight_decay=0.01),
+}
+
+
+def optimizer_names() -> list[str]:
+    return [name for name in files_of('mmairl.engine.optim') if issubclass(OPTIMIZERS.get(name) or object, Optimizer)]
+
+
+@pytest.fixture(params=optimizer_names())
+def kind(request) -> str:
+    return request.param
+
+
+def build(kind: str, params: object, **changes: object) -> Optimizer:
+    """Build an optimizer of this kind by its class, as other libraries do."""
+    return OPTIMIZERS.get(kind)(params, **{**SETTINGS[kind], **changes})
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def loss_of(model: nn.Module, seed: int = 1) -> Tensor:
+    images = torch.randn(5, 6, generator=torch.Generator().manual_seed(seed))
+    return model(images).square().mean()
+
+
+def train(model: nn.Module, optimizer: Optimizer, steps: int, first: int = 1) -> None:
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([param.detach().flatten() for param in model.parameters()])
+
+
+def held(optimizer: Optimizer) -> set[Tensor]:
+    return {param for group in optimizer.param_groups for param in group['params']}
+
+
+GROUPS = {
+    'a generator': lambda model: model.parameters(),
+    'a list': lambda model: list(model.parameters()),
+    'groups of generators': lambda model: [dict(params=part.parameters()) for part in (model[:2], model[2:])],
+    'groups of lists': lambda model: [dict(params=list(part.parameters())) for part in (model[:2], model[2:])],
+    'groups of tensors': lambda model: [dict(params=param) for param in model.parameters()],
+    'a generator of groups': lambda model: (dict(params=param) for param in model.parameters()),
+    'names': lambda model: model.named_parameters(),
+    'groups of names': lambda model: [
+        dict(params=model[:2].named_parameters()),
+        dict(params=model[2:].named_parameters()),
+    ],
+}
+
+
+@pytest.mark.parametrize('form', GROUPS)
+def test_every_form_of_parameters_trains_the_same(kind, form):
+    model, listed = network(), network()
+    optimizer = build(kind, GROUPS[form](model))
+    assert held(optimizer) == set(model.parameters())
+    train(model, optimizer, 3)
+    train(listed, build(kind, list(listed.parameters())), 3)
+    assert torch.equal(weights(model), weights(listed))
+    assert all(not torch.equal(new, old) for new, old in zip(model.parameters(), network().parameters()))
+
+
+def test_options_of_a_group_reach_all_its_parameters(kind):
+    model = network()
+    optimizer = build(kind, [dict(params=model[0].parameters()), dict(params=model[1:].parameters(), lr=0.25)])
+    rates = {param: group['lr'] for group in optimizer.param_groups for param in group['params']}
+    assert {rates[param] for param in model[0].parameters()} == {SETTINGS[kind]['lr']}
+    assert {rates[param] for param in model[1:].parameters()} == {0.25}
+
+
+def test_names_stay_with_their_parameters(kind):
+    model = network()
+    optimizer = build(kind, model.named_parameters())
+    found = {}
+    for group in optimizer.param_groups:
+        found.update(zip(group['param_names'], group['params'], strict=True))
+    assert found == dict(model.named_parameters())
+    names = [name for group in optimizer.state_dict()['param_groups'] for name in group['param_names']]
+    assert sorted(names) == sorted(found)
+
+
+def test_names_of_some_parameters_raise(kind):
+    first, *others = network().named_parameters()
+    with pytest.raises(ValueError, match='names'):
+        build(kind, [first, *(param for _, param in others)])
+    optimizer = build(kind, [first])
+    with pytest.raises(ValueError, match='names'):
+        optimizer.add_param_group(dict(params=others[0][1]))
+
+
+def test_closure_has_gradients_and_its_loss_returns(kind):
+    model, plain = network(), network()
+    optimizer, calls = build(kind, model.parameters()), []
+
+    def closure() -> Tensor:
+        calls.append(torch.is_grad_enabled())
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        return loss
+
+    with torch.no_grad():
+        loss = optimizer.step(closure)
+    assert calls == [True] and loss.item() == loss_of(network()).item()
+    train(plain, build(kind, plain.parameters()), 1)
+    assert torch.equal(weights(model), weights(plain))
+    assert optimizer.step() is None
+
+
+def test_step_leaves_gradients_as_they_are(kind):
+    model = network()
+    optimizer = build(kind, model.parameters())
+    loss_of(model).backward()
+    before = [param.grad.clone() for param in model.parameters()]
+    optimizer.step()
+    assert all(torch.equal(param.grad, old) for param, old in zip(model.parameters(), before))
+
+
+def test_hooks_run_once_a_step(kind):
+    model, calls = network(), []
+    torch.optim.SGD(network().parameters(), lr=0.1)  # the first instance wraps the step of its class
+    optimizer = build(kind, model.parameters())
+    optimizer.register_step_pre_hook(lambda *_: calls.append('before'))
+    optimizer.register_step_post_hook(lambda *_: calls.append('after'))
+    train(model, optimizer, 2)
+    assert calls == ['before', 'after'] * 2
+
+
+def test_group_added_after_a_step_trains(kind):
+    model = network()
+    optimizer = build(kind, model[0].parameters())
+    train(model, optimizer, 1)
+    groups = len(optimizer.param_groups)
+    optimizer.add_param_group(dict(params=model[3].parameters(), lr=0.25))
+    assert held(optimizer) == {*model[0].parameters(), *model[3].parameters()}
+    assert {group['lr'] for group in optimizer.param_groups[groups:]} == {0.25}
+    before = weights(model[3])
+    train(model, optimizer, 1, first=2)
+    assert (weights(model[3]) != before).all()
+
+
+def test_layer_added_after_unfreezing_trains(kind):
+    model = network()
+    model[0].requires_grad_(False)
+    optimizer = build(kind, (param for param in model.parameters() if param.requires_grad))
+    train(model, optimizer, 1)
+    model[0].requires_grad_(True)
+    optimizer.add_param_group(dict(params=model[0].parameters()))
+    before = weights(model[0])
+    train(model, optimizer, 1, first=2)
+    assert (weights(model[0]) != before).all()
+
+
+def through_state_dict(kind: str, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    fresh = network()
+    fresh.load_state_dict(model.state_dict())
+    other = build(kind, fresh.parameters(), lr=SETTINGS[kind]['lr'] / 3)
+    other.load_state_dict(pickle.loads(pickle.dumps(optimizer.state_dict())))
+    return fresh, other
+
+
+COPIES = {
+    'state dict': through_state_dict,
+    'deepcopy': lambda kind, model, optimizer: copy.deepcopy((model, optimizer)),
+    'pickle': lambda kind, model, optimizer: pickle.loads(pickle.dumps((model, optimizer))),
+}
+
+
+@pytest.mark.parametrize('way', COPIES)
+@pytest.mark.parametrize('steps', [0, 3])
+def test_copy_trains_on_as_the_original(kind, way, steps):
+    model = network()
+    optimizer = build(kind, model.parameters())
+    train(model, optimizer, steps)
+    other, copied = COPIES[way](kind, model, optimizer)
+    assert held(copied) == set(other.parameters())
+    train(model, optimizer, 3, first=10)
+    train(other, copied, 3, first=10)
+    assert torch.equal(weights(model), weights(other))
+    assert [group['lr'] for group in copied.param_groups] == [group['lr'] for group in optimizer.param_groups]
+
+
+def test_state_dict_of_other_parameters_raises(kind):
+    optimizer = build(kind, network().parameters())
+    with pytest.raises(ValueError, match='parameter group'):
+        build(kind, network()[:1].parameters()).load_state_dict(optimizer.state_dict())
+
+
+LAYOUTS = {
+    'transposed': lambda tensor: tensor.t().contiguous().t() if tensor.ndim == 2 else tensor,
+    'with gaps': lambda tensor: torch.stack([tensor, torch.zeros_like(tensor)], dim=-1)[..., 0],
+}
+
+
+@pytest.mark.parametrize('of_gradients', LAYOUTS)
+@pytest.mark.parametrize('of_weights', LAYOUTS)
+def test_strides_change_no_weight(kind, of_weights, of_gradients):
+    found = []
+    for weight_layout, gradient_layout in ((lambda t: t, lambda t: t), (LAYOUTS[of_weights], LAYOUTS[of_gradients])):
+        generator = torch.Generator().manual_seed(0)
+        shapes = [(4, 6), (4,)]
+        params = [nn.Parameter(weight_layout(torch.randn(shape, generator=generator).double())) for shape in shapes]
+        optimizer = build(kind, params)
+        for _ in range(3):
+            for param in params:
+                param.grad = gradient_layout(torch.randn(param.shape, generator=generator).double())
+            optimizer.step()
+        found.append(torch.cat([param.detach().flatten() for param in params]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-9)
+
+
+def test_parameters_without_gradients_stay(kind):
+    model = network()
+    optimizer = build(kind, model.parameters())
+    optimizer.step()
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    optimizer.step()
+    moved = [name for name, param in model.named_parameters() if not torch.equal(param, network().get_parameter(name))]
+    assert moved == ['0.weight'] and set(optimizer.state) <= {model[0].weight}
+
+
+def test_rate_of_zero_before_the_first_momentum_stays(kind):
+    model = network()
+    train(model, build(kind, model.parameters(), lr=0.0), 1)
+    assert torch.equal(weights(model), weights(network()))
+
+
+def test_schedulers_of_torch_set_the_rate(kind):
+    model = network()
+    optimizer = build(kind, model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    train(model, optimizer, 1)
+    schedule.step()
+    assert {group['lr'] for group in optimizer.param_groups} == {SETTINGS[kind]['lr'] / 2}
+
+
+@pytest.mark.parametrize('precision', ['float16', 'bfloat16', 'float64'])
+def test_parameters_of_two_precisions_train(kind, precision):
+    model = network()
+    model[3].to(getattr(torch, precision))
+    optimizer = build(kind, model.parameters(), lr=1.0)
+    for param in model.parameters():
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    assert all(param.isfinite().all() for param in model.parameters())
+    assert all(not torch.equal(new, old) for new, old in zip(model.parameters(), network().parameters()))
+
+
+@pytest.mark.parametrize('params', [[], iter([]), ()], ids=['list', 'iterator', 'tuple'])
+def test_empty_parameters_raise(kind, params):
+    with pytest.raises(ValueError, match='empty parameter list'):
+        build(kind, params)
+
+
+def test_parameters_of_wrong_types_raise(kind):
+    weight = nn.Parameter(torch.ones(4, 2))
+    for params in (weight, ['weight'], [dict(params={weight})], [dict(params=[1.0])]):
+        with pytest.raises(TypeError):
+            build(kind, params)
+    with pytest.raises(TypeError):
+        build(kind, [weight]).add_param_group([weight])
+    with pytest.raises(ValueError, match='non-leaf'):
+        build(kind, [weight * 2])
+
+
+def test_a_parameter_in_two_groups_raises(kind):
+    model = network()
+    with pytest.raises(ValueError, match='more than one parameter group'):
+        build(kind, [dict(params=model.parameters()), dict(params=model[3].bias)])
+    optimizer = build(kind, model[0].parameters())
+    with pytest.raises(ValueError, match='more than one parameter group'):
+        optimizer.add_param_group(dict(params=model[0].parameters()))
+    assert held(optimizer) == set(model[0].parameters())
+
+
+NEGATIVE = [
+    *[('LARS', name, number) for name in ('lr', 'momentum', 'weight_decay', 'eta') for number in (-1.0, float('nan'))],
+    *[('HeadSGD', name, -1.0) for name in ('lr', 'momentum')],
+    *[('Muon', name, -1.0) for name in ('lr', 'momentum', 'weight_decay')],
+]
+
+
+@pytest.mark.parametrize('kind,name,number', NEGATIVE)
+def test_numbers_out_of_range_raise(kind, name, number):
+    with pytest.raises(ValueError):
+        build(kind, network().parameters(), **{name: number})
+
+
+def test_sparse_gradients_raise(kind):
+    embedding = nn.Embedding(4, 6, sparse=True)
+    optimizer = build(kind, embedding.parameters())
+    embedding(torch.tensor([0, 2])).sum().backward()
+    before = embedding.weight.detach().clone()
+    with pytest.raises((ValueError, RuntimeError), match='sparse'):
+        optimizer.step()
+    assert torch.equal(embedding.weight, before)

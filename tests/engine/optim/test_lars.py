@@ -1,0 +1,203 @@
+"""LARS's update against the rule worked out in plain Python numbers, and which parameters it adapts."""
+
+import copy
+import math
+
+import pytest
+import torch
+from mmengine.optim import build_optim_wrapper
+from mmpretrain.models import VisionTransformer
+from torch import Tensor, nn
+
+from mmairl.engine.optim.lars import LARS, multi_tensor_lars, single_tensor_lars
+from mmairl.errors import UserError
+
+SHAPES = [(7,), (5, 4), (3, 2, 3, 3)]
+HYPER = {'momentum': 0.9, 'weight_decay': 0.05, 'eta': 0.001}
+
+
+def warm_up_then_cosine(step: int) -> float:
+    """A learning rate that changes every step."""
+    return 2.0 * (step + 1) / 5 if step < 5 else 1 + math.cos(math.pi * (step - 5) / 15)
+
+
+def tensors(seed: int) -> list[Tensor]:
+    """One random tensor per shape, in double precision."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES]
+
+
+def scalar_lars(
+    w: list[float], grads: list[list[float]], lrs: list[float], adapt: bool, inside: bool = True
+) -> list[float]:
+    """The papers' formula on a list of Python floats, for one tensor and a sequence of gradients."""
+    mu, wd, eta = HYPER['momentum'], HYPER['weight_decay'] if adapt else 0.0, HYPER['eta']
+    v = [0.0] * len(w)
+    for g, lr in zip(grads, lrs):
+        w_norm, g_norm = math.sqrt(math.fsum(x * x for x in w)), math.sqrt(math.fsum(x * x for x in g))
+        local = eta * w_norm / (g_norm + wd * w_norm) if adapt and w_norm > 0 and g_norm > 0 else 1.0
+        within, outside = (lr, 1.0) if inside else (1.0, lr)
+        v = [mu * vi + within * local * (gi + wd * wi) for vi, gi, wi in zip(v, g, w)]
+        w = [wi - outside * vi for wi, vi in zip(w, v)]
+    return w
+
+
+def steps(optimizer: LARS, params: list[nn.Parameter], seed: int, count: int = 20, first: int = 0) -> None:
+    """Step under a changing rate with the gradients of this seed."""
+    for step in range(first, first + count):
+        for group in optimizer.param_groups:
+            group['lr'] = warm_up_then_cosine(step)
+        for param, grad in zip(params, tensors(1000 * seed + 100 + step)):
+            param.grad = grad.to(param.dtype)
+        optimizer.step()
+
+
+def expected_of(seed: int, dtype: torch.dtype, inside: bool = True) -> list[float]:
+    rates, values = [warm_up_then_cosine(step) for step in range(20)], []
+    for index, before in enumerate(tensors(seed)):
+        grads = [tensors(1000 * seed + 100 + step)[index].to(dtype).flatten().tolist() for step in range(20)]
+        values += scalar_lars(before.to(dtype).flatten().tolist(), grads, rates, before.ndim > 1, inside)
+    return values
+
+
+@pytest.mark.parametrize('dtype,tolerance', [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize('inside', [True, False])
+@pytest.mark.parametrize('seed', range(5))
+def test_twenty_steps_equal_the_scalar_rule(dtype, tolerance, inside, seed):
+    params, idle = [nn.Parameter(p.to(dtype)) for p in tensors(seed)], nn.Parameter(torch.ones(2, 2))
+    steps(LARS([*params, idle], lr=1.0, inside=inside, **HYPER), params, seed)
+    found = torch.cat([param.detach().flatten() for param in params])
+    expected = torch.tensor(expected_of(seed, dtype, inside), dtype=dtype)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    assert torch.equal(idle, torch.ones(2, 2))
+
+
+def test_weights_of_two_precisions_equal_the_scalar_rule():
+    kinds = [torch.float32, torch.float64, torch.float32]
+    params = [nn.Parameter(param.to(dtype)) for param, dtype in zip(tensors(0), kinds)]
+    steps(LARS(params, lr=1.0, **HYPER), params, 0)
+    found = torch.cat([param.detach().double().flatten() for param in params])
+    expected = torch.tensor(expected_of(0, torch.float64), dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize('inside', [True, False])
+@pytest.mark.parametrize('adapt', [True, False])
+@pytest.mark.parametrize('seed', range(5))
+def test_twins_agree(adapt, inside, seed):
+    found = []
+    for rule in (single_tensor_lars, multi_tensor_lars):
+        params, grads, buffers = tensors(seed), tensors(seed + 10), tensors(seed + 20)
+        rule(params, grads, buffers, lr=0.3, adapt=adapt, inside=inside, **HYPER)
+        found.append([*params, *buffers])
+        assert all(torch.equal(grad, old) for grad, old in zip(grads, tensors(seed + 10)))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)
+
+
+def test_complex_weights_move_as_their_real_pairs():
+    pairs = [torch.view_as_complex(torch.randn(4, 3, 2, dtype=torch.float64)) for _ in range(3)]
+    weight, grad, buffer = (pair.clone() for pair in pairs)
+    multi_tensor_lars([weight], [grad], [buffer], lr=0.3, adapt=True, **HYPER)
+    real = [torch.view_as_real(pair).clone() for pair in pairs]
+    single_tensor_lars(*([part] for part in real), lr=0.3, adapt=True, **HYPER)
+    torch.testing.assert_close(torch.view_as_real(weight), real[0])
+
+
+def test_tensors_that_lie_differently_in_memory_are_stepped_all_the_same():
+    start, grad = tensors(0)[2], tensors(100)[2]
+    expected = scalar_lars(start.flatten().tolist(), [grad.flatten().tolist()], [0.1], True)
+    laid_out = start.clone(memory_format=torch.channels_last)
+    with_gaps = torch.stack([torch.zeros_like(grad), torch.ones_like(grad)], dim=-1)[..., 0]
+    multi_tensor_lars([laid_out], [grad], [with_gaps], lr=0.1, adapt=True, **HYPER)
+    torch.testing.assert_close(laid_out.flatten(), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_a_zero_norm_makes_the_local_rate_one():
+    params, grads = [torch.zeros(3), torch.full((3,), 2.0)], [torch.full((3,), 0.5), torch.zeros(3)]
+    multi_tensor_lars(params, grads, [torch.zeros(3), torch.zeros(3)], lr=0.1, adapt=True, **HYPER)
+    torch.testing.assert_close(params[0], torch.full((3,), -0.1 * 0.5))
+    torch.testing.assert_close(params[1], torch.full((3,), 2.0 - 0.1 * 0.05 * 2.0))
+
+
+def test_a_vits_tokens_count_as_weights_and_its_gains_do_not():
+    arch = {'embed_dims': 16, 'num_layers': 1, 'num_heads': 2, 'feedforward_channels': 32}
+    model = VisionTransformer(arch=arch, img_size=32, patch_size=16, layer_scale_init_value=0.1)
+    name_of = {param: name for name, param in model.named_parameters()}
+    groups = LARS(model.parameters(), lr=1.0).param_groups
+    adapted, excluded = ({name_of[param] for param in group['params']} for group in groups)
+    assert {'cls_token', 'pos_embed', 'layers.0.attn.qkv.weight'} <= adapted
+    assert {'ln1.weight', 'layers.0.ln1.bias', 'layers.0.attn.qkv.bias', 'layers.0.attn.gamma1.weight'} <= excluded
+
+
+class Student(nn.Module):
+    """A backbone and a projector, beside a frozen teacher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+        self.mlp = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+        self.teacher = nn.Linear(8, 4).requires_grad_(False)
+
+
+@pytest.mark.parametrize('kind', ['AutocastOptimWrapper', 'LARSOptimWrapper'])
+def test_parts_of_the_network_may_have_rates_of_their_own(kind):
+    """As BYOL's predictor has; each part is split into weights and the rest. Older configs say the second name."""
+    rates = dict(custom_keys={'mlp': dict(lr_mult=10)})
+    cfg = dict(type=kind, optimizer=dict(type='LARS', lr=0.3), paramwise_cfg=rates)
+    student = Student()
+    optimizer = build_optim_wrapper(student, cfg).optimizer
+    found = {param: (group['lr'], group['adapt']) for group in optimizer.param_groups for param in group['params']}
+    assert found[student.mlp[0].weight] == (3.0, True) and found[student.mlp[1].weight] == (3.0, False)
+    assert found[student.backbone[0].weight] == (0.3, True) and student.teacher.weight not in found
+
+
+def test_group_that_sets_adapt_stays_whole():
+    student = Student()
+    options = dict(adapt=False, weight_decay=0.5)
+    optimizer = LARS([dict(params=student.mlp.parameters(), **options), dict(params=student.backbone[0].weight)], lr=1)
+    whole, weight = optimizer.param_groups
+    assert whole['params'] == list(student.mlp.parameters()) and whole['weight_decay'] == 0.5 and not whole['adapt']
+    assert weight['params'] == [student.backbone[0].weight] and weight['adapt']
+
+
+def test_frozen_parameters_are_left_out():
+    student = Student()
+    optimizer = LARS(student.named_parameters(), lr=1.0)
+    names = [name for group in optimizer.param_groups for name in group['param_names']]
+    assert sorted(names) == sorted(name for name, param in student.named_parameters() if param.requires_grad)
+    with pytest.raises(UserError) as caught:
+        LARS(student.teacher.parameters(), lr=1.0)
+    assert caught.value.code == 'no-trainable-parameters'
+
+
+@pytest.mark.parametrize('name', ['lr', 'momentum', 'weight_decay', 'eta'])
+@pytest.mark.parametrize('number', [-1e-9, float('nan')])
+def test_negative_number_of_a_group_raises(name, number):
+    student = Student()
+    optimizer = LARS(student.mlp.parameters(), lr=1.0)
+    before = list(optimizer.param_groups)
+    with pytest.raises(UserError) as caught:
+        optimizer.add_param_group({'params': student.backbone.parameters(), name: number})
+    assert caught.value.code == 'bad-' + name.replace('_', '-')
+    assert optimizer.param_groups == before
+
+
+@pytest.mark.parametrize('version', ['0.0', '0.1'])
+def test_state_dict_of_an_older_version_resumes(version):
+    """Version 0.0 had no option `inside`."""
+    settings = dict(lr=0.3, **HYPER) | (dict(inside=True) if version == '0.1' else {})
+    params, resumed = ([nn.Parameter(param) for param in tensors(0)] for _ in range(2))
+    optimizer, other = LARS(params, lr=1.0, **HYPER), LARS(resumed, lr=9.0, momentum=0.1)
+    steps(optimizer, params, 0, count=3)
+    buffers = [optimizer.state[param]['momentum_buffer'] for param in (params[1], params[2], params[0])]
+    old = dict(
+        state={number: dict(momentum_buffer=buffer) for number, buffer in enumerate(buffers)},
+        param_groups=[dict(params=[0, 1], adapt=True, **settings), dict(params=[2], adapt=False, **settings)],
+    )
+    for weight, trained in zip(resumed, params):
+        weight.data.copy_(trained)
+    other.load_state_dict(copy.deepcopy(old))
+    steps(optimizer, params, 0, count=3, first=3)
+    steps(other, resumed, 0, count=3, first=3)
+    assert all(torch.equal(weight, trained) for weight, trained in zip(resumed, params))
+    assert optimizer.state_dict()['param_groups'] == other.state_dict()['param_groups']

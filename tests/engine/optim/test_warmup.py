@@ -1,0 +1,38 @@
+"""The rate of every step of a run, from mmengine's own schedulers and ours, against the papers' formula."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+
+from mmairl.registry import PARAM_SCHEDULERS
+
+CONFIGS = Path(__file__).parents[3] / 'configs'
+
+
+def rates(settings: list[dict], lrs: list[float], epochs: int, epoch_length: int) -> list[list[float]]:
+    """Return the rate of each step of a run, for each group of parameters."""
+    optimizer = torch.optim.SGD([dict(params=[torch.nn.Parameter(torch.zeros(1))], lr=lr) for lr in lrs])
+    defaults = dict(optimizer=optimizer, epoch_length=epoch_length)
+    schedulers = [PARAM_SCHEDULERS.build(dict(one), default_args={**defaults, 'end': epochs}) for one in settings]
+    seen = []
+    for _ in range(epochs * epoch_length):
+        seen.append([group['lr'] for group in optimizer.param_groups])
+        optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    return seen
+
+
+@pytest.mark.parametrize('epochs,warm_up,epoch_length', [(200, 10, 7), (12, 10, 1), (3, 1, 2), (5, 2, 50)])
+def test_the_rate_is_linear_to_its_peak_and_a_cosine_from_there(epochs, warm_up, epoch_length):
+    settings = Config.fromfile(CONFIGS / '_base_/schedules/sgd_200e.py').param_scheduler
+    settings[0].end = settings[1].begin = warm_up
+    lrs, until, total = [0.12, 1.8], warm_up * epoch_length, epochs * epoch_length
+    for step, found in enumerate(rates(settings, lrs, epochs, epoch_length)):
+        for lr, rate in zip(lrs, found):
+            cosine = lr * (1 + math.cos(math.pi * (step - until) / (total - until))) / 2
+            wanted = 1e-6 + (lr - 1e-6) * step / until if step < until else cosine
+            assert rate == pytest.approx(wanted, rel=1e-9, abs=1e-15)

@@ -1,0 +1,144 @@
+"""The wrapper with LARS: precision, accumulation, clipping and resumption on a CPU."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.logging import MessageHub
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
+from mmairl.engine.optim.autocast import AutocastOptimWrapper
+from mmairl.engine.optim.lars import LARS
+from mmairl.errors import UserError
+
+
+def network() -> nn.Module:
+    """Linear, norm, linear: both groups are there."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def wrap(model: nn.Module, **kwargs) -> AutocastOptimWrapper:
+    return AutocastOptimWrapper(LARS(model.parameters(), lr=1.0, momentum=0.9, weight_decay=1e-3), **kwargs)
+
+
+def train(model: nn.Module, wrapper: AutocastOptimWrapper, batches: list[torch.Tensor]) -> list[torch.dtype]:
+    """One update call per batch, as mmengine's ``train_step`` makes it; the dtypes of the outputs."""
+    dtypes = []
+    for batch in batches:
+        with wrapper.optim_context(model):
+            output = model(batch)
+            dtypes.append(output.dtype)
+            loss = output.float().square().mean()
+        wrapper.update_params(loss)
+    return dtypes
+
+
+def batches(count: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(4, 6, generator=generator) for _ in range(count)]
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
+def test_autocast_computes_in_its_dtype_and_keeps_float32_weights(dtype):
+    model, exact = network(), network()
+    wrapper = wrap(model, dtype=dtype)
+    assert wrapper.loss_scaler.is_enabled() == (dtype == 'float16')
+    assert train(model, wrapper, batches(5)) == [getattr(torch, dtype)] * 5
+    train(exact, wrap(exact), batches(5))
+    state = wrapper.optimizer.state.values()
+    assert all(t.dtype == torch.float32 for t in [*model.parameters(), *(s['momentum_buffer'] for s in state)])
+    assert not torch.equal(weights(model), weights(network()))
+    torch.testing.assert_close(weights(model), weights(exact), rtol=0.02, atol=0.02)
+    with pytest.raises(UserError, match="'int8'"):
+        wrap(model, dtype='int8')
+
+
+def test_a_gpu_without_bfloat16_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'is_bf16_supported', lambda including_emulation: False)
+    monkeypatch.setattr(torch.cuda, 'get_device_name', lambda: 'Tesla V100')
+    with FakeTensorMode(), pytest.raises(UserError, match="Tesla V100 has no bfloat16; set .*dtype='float16'"):
+        wrap(nn.Linear(6, 2, device='cuda'), dtype='bfloat16')
+
+
+def test_the_norm_of_gradients_before_clipping_is_logged_and_not_read_in_the_step():
+    model, runner = network(), SimpleNamespace(message_hub=MessageHub.get_instance('clipped'))
+    model(batches(1)[0]).square().mean().backward()
+    norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()
+    model.zero_grad()
+    runner.optim_wrapper = wrap(model, clip_grad=dict(max_norm=norm.item() / 7))
+    train(model, runner.optim_wrapper, batches(1))
+    AsyncRuntimeInfoHook().after_train_iter(runner, 0)
+    torch.testing.assert_close(runner.optim_wrapper.gradient_norm, norm)
+    assert runner.message_hub.get_scalar('train/grad_norm').current() == pytest.approx(norm.item())
+
+
+def test_a_step_that_the_scaler_leaves_out_moves_no_weight_and_is_none_for_the_teacher():
+    """By an image that is not finite, or by gradients that overflow when they are scaled while the loss is finite."""
+    model = network()
+    wrapper = wrap(model, dtype='float16')
+    for scale, batch, finite in ((16.0, torch.full((4, 6), float('inf')), False), (3e38, batches(1)[0], True)):
+        wrapper.loss_scaler = torch.amp.GradScaler('cpu', init_scale=scale)
+        before = weights(model)
+        train(model, wrapper, [batch])
+        assert wrapper.finite == finite and not wrapper.stepped and torch.equal(weights(model), before)
+    wrapper.loss_scaler = torch.amp.GradScaler('cpu', init_scale=8.0)
+    train(model, wrapper, batches(1))
+    assert wrapper.stepped and not torch.equal(weights(model), before)
+
+
+def test_a_first_step_that_overflows_leaves_fused_sgd_no_momentum():
+    """torch makes the momentum of whatever memory held, here NaNs, and a step that is left out writes nothing into it."""
+
+    def after(scales: list[float]) -> torch.Tensor:
+        model = network()
+        wrapper = AutocastOptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True), 'float16')
+        for scale, batch in zip(scales, [batches(1)[0], *batches(2)][-len(scales) :]):
+            wrapper.loss_scaler = torch.amp.GradScaler('cpu', init_scale=scale)
+            train(model, wrapper, [batch])
+        return weights(model)
+
+    torch.use_deterministic_algorithms(True)  # which fill memory with NaNs
+    try:
+        torch.testing.assert_close(after([3e38, 8.0, 8.0]), after([8.0, 8.0]))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_momentum_that_lies_otherwise_in_memory_is_laid_out_as_its_weight():
+    """ZeRO's checkpoints and runs in another layout have such; a fused step goes through memory in one order for all."""
+
+    def run(state: dict | None, layout: torch.memory_format, fused: bool) -> tuple[dict, torch.Tensor]:
+        torch.manual_seed(0)
+        conv = nn.Conv2d(4, 6, 3).to(memory_format=layout)
+        wrapper = AutocastOptimWrapper(torch.optim.SGD(conv.parameters(), lr=0.1, momentum=0.9, fused=fused))
+        if state is not None:
+            conv.load_state_dict(state['weights'])
+            wrapper.load_state_dict(state['optimizer'])
+            assert wrapper.optimizer.state[conv.weight]['momentum_buffer'].stride() == conv.weight.stride()
+        for step in range(2):
+            images = torch.randn(2, 4, 5, 5, generator=torch.Generator().manual_seed(step + 10 * (state is not None)))
+            wrapper.update_params(conv(images).square().mean())
+        return dict(weights=conv.state_dict(), optimizer=wrapper.state_dict()), conv.weight.detach().clone()
+
+    begun, _ = run(None, torch.contiguous_format, fused=False)
+    _, plain = run(copy.deepcopy(begun), torch.contiguous_format, fused=False)
+    _, fused = run(copy.deepcopy(begun), torch.channels_last, fused=True)
+    torch.testing.assert_close(fused, plain, rtol=0, atol=1e-6)
+
+
+def test_accumulation_steps_once_with_the_mean_gradient():
+    model, whole = network(), network()
+    wrapper, small = wrap(model, accumulative_counts=4), batches(4)
+    train(model, wrapper, small[:3])
+    assert torch.equal(weights(model), weights(whole))
+    train(model, wrapper, small[3:])
+    train(whole, wrap(whole), [torch.cat(small)])
+    torch.testing.assert_close(weights(model), weights(whole), rtol=1e-6, atol=1e-6)

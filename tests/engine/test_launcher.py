@@ -1,0 +1,92 @@
+"""A signal to the launcher, or to one of its processes, comes to all: saved, and the launcher leaves with 75."""
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from waiting import wait_for
+
+from mmairl.engine import launcher as torchrun
+from mmairl.signals import AGAIN, SIGNALS
+
+ROOT = Path(__file__).parents[2]
+# A process of a run, which saves when it is told to stop.
+RANK = """
+trap 'sleep 0.$RANK; echo saved > $1/saved_$RANK; exit 75' TERM INT HUP USR1 USR2
+echo begun >> $1/begun_$RANK
+echo $$ > $1/.pid_$RANK && mv $1/.pid_$RANK $1/pid_$RANK
+for i in {1..3000}; do sleep 0.1; done
+"""
+# Whom a signal is sent to: the launcher, one of its processes, or all that a terminal or a scheduler knows.
+TOLD = ('launcher', 'process', 'all')
+
+
+def launch(*words: str) -> None:
+    os.setpgid(0, 0)
+    sys.argv = ['torchrun', *words]
+    torchrun.main()
+
+
+@pytest.fixture(scope='module')
+def told(tmp_path_factory) -> dict[tuple[str, int], tuple[int, Path]]:
+    """How each launcher has ended, and where its processes have saved; all at once, since they wait most of the time."""
+    script = tmp_path_factory.mktemp('script') / 'rank.sh'
+    script.write_text(RANK)
+    started = {}
+    # A fork of this process, which has torch's threads, died of itself at times.
+    context = multiprocessing.get_context('forkserver')
+    context.set_forkserver_preload(['mmairl.engine.launcher'])
+    for to in TOLD:
+        for number in SIGNALS:
+            folder = tmp_path_factory.mktemp('launcher')
+            words = ('--nproc_per_node=2', '--max-restarts=1', '--no-python', 'bash', str(script), str(folder))
+            launcher = context.Process(target=launch, args=words)
+            launcher.start()
+            started[to, number] = launcher, folder
+    for (to, number), (launcher, folder) in started.items():
+        for rank in (0, 1):
+            wait_for((folder / f'pid_{rank}').is_file)
+        ranks = [int((folder / f'pid_{rank}').read_text()) for rank in (0, 1)]
+        for process in dict(launcher=[launcher.pid], process=ranks[1:], all=[launcher.pid, *ranks])[to]:
+            for each in (number, *SIGNALS):
+                with suppress(ProcessLookupError):  # it has left at the first
+                    os.kill(process, each)
+    for launcher, _ in started.values():
+        launcher.join()
+    return {case: (launcher.exitcode, folder) for case, (launcher, folder) in started.items()}
+
+
+@pytest.mark.parametrize('to', TOLD)
+@pytest.mark.parametrize('number', SIGNALS)
+def test_all_processes_save_and_the_launcher_leaves_with_75(told, to, number):
+    """And starts none of them again."""
+    code, folder = told[to, number]
+    assert code == AGAIN
+    for rank in (0, 1):  # a second signal may find bash between its save and its end
+        assert [(folder / f'{what}_{rank}').read_text() for what in ('begun', 'saved')] == ['begun\n', 'saved\n']
+
+
+def test_a_signal_while_processes_start_is_answered_when_all_are_known(monkeypatch):
+    def start(agent, group):
+        agent.stop(SIGNALS[0])
+        agent._pcontext = 'all of them'
+
+    monkeypatch.setattr(torchrun.LocalElasticAgent, '_start_workers', start)
+    monkeypatch.setattr(torchrun.PatientAgent, 'heard', 0)
+    agent = torchrun.PatientAgent.__new__(torchrun.PatientAgent)
+    with pytest.raises(torchrun.SignalException):
+        agent._start_workers(None)
+    assert agent._pcontext == 'all of them' and not torchrun.PatientAgent.starting
+
+
+@pytest.mark.parametrize('script', ['dist_train.sh', 'dist_evaluate.sh'])
+def test_the_scripts_become_the_launcher_so_that_a_signal_to_them_is_one_to_it(tmp_path, script):
+    (tmp_path / 'python').write_text('#!/bin/sh\necho $$\n')
+    (tmp_path / 'python').chmod(0o755)
+    words = ['bash', ROOT / 'tools' / script, *('x.py', '2')[:: 1 if 'train' in script else -1], 'y']
+    with subprocess.Popen(words, env={**os.environ, 'PYTHON': str(tmp_path / 'python')}, stdout=-1) as process:
+        assert int(process.stdout.read()) == process.pid

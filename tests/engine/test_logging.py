@@ -1,0 +1,139 @@
+"""Runs in wandb and MLflow: by a stand-in for each that keeps what it is told, and by the real ones where installed."""
+
+import importlib.machinery
+import sys
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from mmairl.engine.checkpoint import settings
+from mmairl.engine.curves import read_scalars
+from mmairl.engine.logging import Service, WandbLogger, log_to
+from mmairl.engine.run import train
+from mmairl.errors import UserError
+
+
+class Told(ModuleType):
+    """A package that keeps what it is told: of wandb and of MLflow as much as a run needs."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__spec__ = importlib.machinery.ModuleSpec(name, None)
+        self.calls: list[tuple] = []
+        self.curves: dict = defaultdict(list)
+        self.info = SimpleNamespace(run_id='7')
+
+    def __getattr__(self, name: str):
+        def call(*given, **named):
+            self.calls.append((name, given, named))
+            return self
+
+        return call
+
+    def log(self, values: dict) -> None:
+        self.log_metrics({key: value for key, value in values.items() if key != 'iteration'}, values['iteration'])
+
+    def log_metrics(self, values: dict, step: int, run_id: str | None = None) -> None:
+        for name, value in values.items():
+            self.curves[name].append((step, value))
+
+    def called(self, name: str) -> tuple:
+        return next((given, named) for called, given, named in self.calls if called == name)
+
+
+def run_with(cfg, *names: str):
+    cfg.default_hooks.health.interval, cfg.default_hooks.logger.interval = 2, 1
+    log_to(cfg, names)
+    return train(cfg)
+
+
+@pytest.mark.parametrize('name', ['wandb', 'mlflow'])
+def test_config_loss_and_health_arrive_by_iterations(name, toy_config, monkeypatch):
+    told = Told(name)
+    monkeypatch.setitem(sys.modules, name, told)
+    cfg = toy_config(steps=4, width=8)
+    run_with(cfg, name)
+    if name == 'wandb':
+        _, started = told.called('init')
+        assert started['config']['optim_wrapper'] == cfg.optim_wrapper.to_dict() and started['name'] == 'run'
+    else:
+        assert told.called('log_params')[0][0] == settings(cfg)
+        assert told.called('log_text')[0] == (cfg.pretty_text, 'config.py')
+    assert told.calls[-1][0] in ('finish', 'end_run')
+    written = {
+        key: [(int(step), value) for step, value in zip(*curve)] for key, curve in read_scalars(cfg.work_dir).items()
+    }
+    for key in ('loss', 'health_spread_key', 'health_gradient_norm'):
+        assert told.curves[key] == written[key], key
+    assert [step for step, _ in told.curves['health_spread_key']] == [2, 4]
+    assert [step for step, _ in told.curves['loss']] == [1, 2, 3, 4]
+
+
+def test_a_server_that_fails_in_the_middle_does_not_end_the_run(toy_config, monkeypatch, caplog):
+    told, asked = Told('mlflow'), []
+    told.log_metrics = lambda *_, **__: asked.append(1) or 1 / 0
+    monkeypatch.setitem(sys.modules, 'mlflow', told)
+    cfg = toy_config(steps=3, width=8)
+    assert run_with(cfg, 'mlflow').iter == 3
+    said = next(Path(cfg.work_dir).glob('*/*.log')).read_text()
+    assert said.count('mlflow fails, and the run goes on without it: division by zero') == 1 == len(asked)
+
+
+def test_another_process_than_the_first_begins_and_ends_nothing(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, 'wandb', Told('wandb'))
+    other = WandbLogger('work_dirs/run/20260101_000000/vis_data')
+    other.close()
+    assert (other.name, other.failed) == ('run', False) and 'fails' not in capsys.readouterr().out
+
+
+def test_bad_loggers_are_one_sentence(toy_config, monkeypatch, tmp_path):
+    cfg = toy_config(steps=1, width=8)
+    with pytest.raises(
+        UserError, match=r"^there is no logger 'wandbb'; did you mean 'wandb'\?; say one of wandb, mlflow"
+    ):
+        log_to(cfg, ['wandbb'])
+    log_to(cfg, 'tensorboard')
+    log_to(cfg, ['tensorboard'])
+    assert [one['type'] for one in cfg.visualizer.vis_backends] == ['LocalVisBackend', 'TensorboardVisBackend']
+    monkeypatch.setitem(sys.modules, 'wandb', None)
+    with pytest.raises(UserError, match=r"^wandb does not start \(ModuleNotFoundError: .*pip install 'mmairl\[log\]'"):
+        run_with(toy_config(steps=1, width=8), 'wandb')
+    monkeypatch.undo()
+    told = Told('wandb')
+    told.init = lambda **_: 1 / 0
+    monkeypatch.setitem(sys.modules, 'wandb', told)
+    with pytest.raises(
+        UserError, match=r'^wandb does not start \(ZeroDivisionError: division by zero\); mend that.* or leave'
+    ):
+        run_with(toy_config(steps=1, width=8), 'wandb')
+
+
+def test_wandb_itself_offline(toy_config, monkeypatch):
+    wandb = pytest.importorskip('wandb', reason="wandb is not installed (pip install 'mmairl[log]')")
+    monkeypatch.setenv('WANDB_MODE', 'offline')
+    kept = []
+    monkeypatch.setattr(
+        Service, 'close', lambda self: kept.append((dict(self.run.config), dict(self.run.summary))) or self.end()
+    )
+    cfg = toy_config(steps=4, width=8)
+    run_with(cfg, 'wandb')
+    (config, summary), curves = kept[0], read_scalars(cfg.work_dir)
+    assert config['train_cfg'] == cfg.train_cfg.to_dict()
+    assert summary['iteration'] == 4 and summary['health_spread_key'] == curves['health_spread_key'][1][-1]
+    assert list(Path(cfg.work_dir).rglob('offline-run-*/*.wandb')) and wandb.run is None
+
+
+def test_mlflow_itself_offline(toy_config, monkeypatch, tmp_path):
+    pytest.importorskip('sqlalchemy', reason="mlflow is not installed (pip install 'mmairl[log]')")
+    mlflow = pytest.importorskip('mlflow', reason="mlflow is not installed (pip install 'mmairl[log]')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('MLFLOW_TRACKING_URI', f'sqlite:///{tmp_path}/mlflow.db')
+    cfg = toy_config(steps=4, width=8)
+    run_with(cfg, 'mlflow')
+    (run,) = mlflow.search_runs(experiment_names=['mmairl'], output_format='list')
+    assert run.info.run_name == 'run' and run.info.status == 'FINISHED'
+    assert run.data.params['optim_wrapper.optimizer.lr'] == str(cfg.optim_wrapper.optimizer.lr)
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, 'health_spread_key')
+    assert [(one.step, one.value) for one in history] == list(zip(*read_scalars(cfg.work_dir)['health_spread_key']))

@@ -1,0 +1,272 @@
+"""Starting runs: repeats, resumes, shares of the batch, and one sentence for each mistake."""
+
+import errno
+import multiprocessing
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.hooks import Hook
+
+from mmairl.config import load_config
+from mmairl.engine import run
+from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.engine.runner import Runner
+from mmairl.errors import UserError, one_sentence_errors
+from mmairl.registry import HOOKS
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+
+
+def weights(runner) -> dict[str, torch.Tensor]:
+    return runner.model.state_dict()
+
+
+def test_a_seed_repeats_bit_for_bit_and_each_run_of_a_process_logs_into_its_own_folder(toy_config, tmp_path):
+    folders = [str(tmp_path / name) for name in 'ab']
+    toy = dict(width=8, experiment_name=None)  # within one second, too
+    first, again = (weights(run.train(toy_config(work_dir=folder, **toy))) for folder in folders)
+    assert all(list(Path(folder).rglob('vis_data/config.py')) for folder in folders)
+    runner = run.train(toy_config(width=8, experiment_name='mine', **{'randomness.seed': 4}))
+    assert re.fullmatch(r'mine_\d{8}_\d{6}', runner.experiment_name), 'a name that is given stays'
+    other = weights(runner)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not torch.equal(first['backbone.conv1.weight'], other['backbone.conv1.weight'])
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_marks_of_unreadable_images_take_shared_memory_for_data_workers_alone(toy_config, workers):
+    runner = Runner.from_cfg(toy_config(width=4, **{'train_dataloader.num_workers': workers}))
+    assert runner._build_train_dataloader().dataset.reasons.is_shared() == bool(workers)
+
+
+@pytest.mark.parametrize(
+    'total,own,processes,steps,share',
+    [(1024, None, 4, 2, 128), (1024, 32, 2, 1, 32)],
+)
+def test_the_total_batch_is_shared_unless_a_process_has_a_batch_of_its_own(total, own, processes, steps, share):
+    loader = {} if own is None else dict(batch_size=own)
+    cfg = Config(dict(total_batch_size=total, train_dataloader=loader, optim_wrapper=dict(accumulative_counts=steps)))
+    run.share_batch(cfg, processes)
+    assert cfg.train_dataloader.batch_size == share and cfg.total_batch_size == share * processes * steps
+    with pytest.raises(UserError, match='10 cannot be divided among 3 processes'):
+        run.share_batch(Config(dict(total_batch_size=10, train_dataloader={}, optim_wrapper={})), 3)
+
+
+@HOOKS.register_module(force=True)
+class KillWorker(Hook):
+    """Kills a data worker during a step, as the system does when memory runs out, and goes on computing."""
+
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None) -> None:
+        worker = multiprocessing.active_children()[0]
+        os.kill(worker.pid, signal.SIGKILL)
+        for _ in range(6000):
+            time.sleep(0.01)
+
+
+def test_a_worker_killed_during_a_step_is_one_error(toy_config):
+    cfg = toy_config(steps=4, width=4, custom_hooks=[dict(type='KillWorker')])
+    cfg.train_dataloader.num_workers = 1
+    with pytest.raises(UserError, match='is killed by signal: Killed') as caught:
+        run.train(cfg)
+    assert caught.value.code == 'data-workers-failed'
+
+
+MISTAKES = {
+    'a queue smaller than the batch': (dict(queue=4), 'holds 4 keys and one step brings 8'),
+    'a batch of one with batch norm': (dict(batch=1), 'batch of one'),
+    'fewer images than a batch': ({'train_dataloader.dataset.count': 5}, 'fewer than one batch of 8'),
+    'a wrong value': ({'model.head.temperature': 0.0}, 'temperature=0.0'),
+    'a checkpoint that is not there': (dict(load_from='gone.pth', resume=True), 'no checkpoint at gone.pth'),
+    'a network that no hook moves': ({'default_hooks.momentum': None}, 'the teacher never moves'),
+    'a queue that no hook fills': ({'default_hooks.queue': None}, 'nothing fills'),
+    'weights alone': (dict(load_from='BARE', resume=True), 'holds no meta'),
+    'a data set that is not there': (
+        {'train_dataloader.dataset': dict(type='ImageFolder', root='imagenet', views=[[], []], _delete_=True)},
+        'imagenet',
+    ),
+    'a part that lacks a key': (
+        {'model.queue': dict(type='KeyQueue', _delete_=True)},
+        'KeyQueue cannot be built from what the config says (TypeError: KeyQueue.__init__() missing 1 required',
+    ),
+}
+
+
+@pytest.mark.parametrize('mistake', MISTAKES)
+def test_a_mistake_is_one_sentence_before_the_first_step(toy_config, tmp_path, mistake):
+    options, sentence = MISTAKES[mistake]
+    torch.save(dict(state_dict={}), tmp_path / 'bare.pth')
+    cfg = toy_config(width=4, **options)
+    cfg.load_from = str(tmp_path / 'bare.pth') if cfg.load_from == 'BARE' else cfg.load_from
+    with pytest.raises(UserError) as caught:
+        run.train(cfg)
+    said = str(caught.value)
+    assert sentence in said and '\n' not in said
+    assert not list(Path(cfg.work_dir).rglob('*.pth'))
+
+
+def test_another_architecture_is_refused_on_resume(toy_config):
+    run.train(toy_config(steps=1, width=4))
+    with pytest.raises(
+        UserError, match=r'another architecture: projector.mlp.3.weight is \(16, 64\) there and \(8, 64\)'
+    ):
+        run.train(toy_config(resume=True, width=4, **{'model.projector.out_channels': 8, 'model.predictor': None}))
+
+
+def test_misspelt_options_and_configs_are_found(tmp_path):
+    path, own = str(CONFIGS / 'mocov2plus_r50_200e.py'), tmp_path / 'mine.py'
+    for options, sentence in (
+        ({'optim_wraper.optimizer.lr': 1}, "no 'optim_wraper'; did you mean 'optim_wrapper'"),
+        ({'custom_imports.imports': 'absent'}, 'Failed to import absent'),
+        ({'param_scheduler.9.type': 'A'}, 'do not fit the config'),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            load_config(path, options)
+    for text in ('1 / 0', 'model =', "_base_ = 'none.py'", "custom_imports = dict(imports=['absent'])"):
+        own.write_text(text)
+        with pytest.raises(UserError, match='mine.py cannot be read'):
+            load_config(own)
+    with pytest.raises(UserError, match='no config at'):
+        load_config('configs/none.py')
+
+
+@pytest.mark.parametrize('accumulated, rate', [(1, 0.25), (4, 1.0)])
+def test_a_rate_is_scaled_by_all_images_of_a_step(toy_config, accumulated, rate):
+    """4 images an iteration, for a rate of 1 that belongs to 16 a step."""
+    cfg = toy_config(steps=accumulated, width=4, batch=4 * accumulated)
+    cfg.optim_wrapper.update(accumulative_counts=accumulated, optimizer=dict(type='SGD', lr=1.0))
+    cfg.param_scheduler, cfg.auto_scale_lr = None, dict(base_batch_size=16, enable=True)
+    assert run.train(cfg).optim_wrapper.optimizer.param_groups[0]['lr'] == rate
+
+
+def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, caplog):
+    def lockf(*_):
+        raise OSError(errno.ENOLCK, 'No locks available')
+
+    monkeypatch.setattr(run.fcntl, 'lockf', lockf)
+    with run.locked(str(tmp_path)):
+        assert (tmp_path / '.lock').is_file()
+
+
+def test_a_checkpoint_written_through_mmengines_stores_holds_what_a_resume_takes(toy_config):
+    """`backend_args` takes mmengine's own way to write: to an object store, here to a folder."""
+    cfg = toy_config(steps=2, width=4)
+    cfg.default_hooks.checkpoint.update(out_dir='s3://bucket/runs')
+    with pytest.raises(UserError, match='s3://bucket/runs is no folder'):
+        run.train(cfg)
+    cfg = toy_config(steps=2, width=4)
+    cfg.default_hooks.checkpoint.update(backend_args=dict(backend='local'), interval=1)
+    run.train(cfg)
+    saved = load_checkpoint(Path(cfg.work_dir) / 'iter_2.pth')
+    assert len(saved['random_states']) == 1 and saved['place']['images_per_step'] == cfg.total_batch_size
+
+
+def test_a_tool_prints_the_sentence_and_leaves_with_two(capsys, monkeypatch):
+    def main(message: str) -> None:
+        raise UserError(message)
+
+    from_worker = (
+        'Caught UserError in DataLoader worker process 0.\nOriginal Traceback:\nmmairl.errors.UserError: mend it'
+    )
+    for message in ('mend it', from_worker):
+        with pytest.raises(SystemExit) as left:
+            one_sentence_errors(lambda message=message: main(message))()
+        assert left.value.code == 2 and capsys.readouterr().err == 'error: mend it\n'
+    with pytest.raises(SystemExit):
+        one_sentence_errors(lambda: main('a\x1b[2J\nerror: forged.jpg is empty'))()
+    assert capsys.readouterr().err == 'error: a\\x1b[2J\\nerror: forged.jpg is empty\n'
+    monkeypatch.setenv('MMAIRL_TRACEBACK', '1')
+    with pytest.raises(UserError):
+        one_sentence_errors(lambda: main('mend it'))()
+
+
+def test_a_run_that_ends_within_its_warm_up_and_has_a_hook_set_to_none_trains(toy_config):
+    """As when a config of 200 epochs is tried for one; mmengine refuses a cosine that begins behind the end."""
+    cfg = toy_config(steps=2, width=4)
+    cfg.train_cfg = dict(by_epoch=True, max_epochs=1)
+    cfg.param_scheduler = [
+        dict(type='WarmUpLR', start=1e-6, end=10, convert_to_iter_based=True),
+        dict(type='CosineAnnealingLR', eta_min=0.0, begin=10, convert_to_iter_based=True),
+    ]
+    cfg.default_hooks.checkpoint.by_epoch = True
+    cfg.default_hooks.health = None
+    runner = run.train(cfg)
+    assert runner.iter == 2 and 'HealthHook' not in {type(hook).__name__ for hook in runner.hooks}
+
+
+HOLDS = """
+import sys, time
+from mmairl.engine.run import locked
+with locked(sys.argv[1]):
+    print('held', flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_work_dir_has_one_run_at_a_time_and_the_sentence_names_the_holder(tmp_path):
+    held = subprocess.Popen([sys.executable, '-c', HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert any(line == 'held\n' for line in held.stdout)
+        sentence = f'in use by process {held.pid} on {socket.gethostname()}; wait until it ends'
+        with pytest.raises(UserError, match=re.escape(sentence)), run.locked(str(tmp_path)):
+            pass
+    finally:
+        held.kill()
+        held.wait()
+    with run.locked(str(tmp_path)):
+        assert str(os.getpid()) in (tmp_path / '.lock').read_text(), 'a killed run holds nothing'
+    (tmp_path / '.lock').rename(tmp_path / 'own')
+    (tmp_path / '.lock').symlink_to(tmp_path / 'own')
+    with pytest.raises(UserError, match='could not be written: Too many levels'), run.locked(str(tmp_path)):
+        pass
+
+
+def test_the_config_in_the_work_dir_replaces_a_link_and_not_the_config_that_the_run_is_of(tmp_path, toy_config):
+    (tmp_path / 'own.py').write_text('own')
+    cfg = toy_config(steps=1, width=4, work_dir=str(tmp_path / 'run'))
+    for name, kept in (('a.py', False), ('a.yaml', False), ('b.py', True)):
+        object.__setattr__(cfg, '_filename', str(tmp_path / ('run' if kept else '') / name))
+        (tmp_path / 'run').mkdir(exist_ok=True)
+        path = tmp_path / 'run' / name
+        path.symlink_to(tmp_path / 'own.py')
+        Runner.from_cfg(cfg)
+        assert path.is_symlink() == kept and (tmp_path / 'own.py').read_text() == 'own'
+        assert kept or load_config(path).model == cfg.model
+
+
+FIRST_STEP = """
+import sys
+from pathlib import Path
+from mmengine.hooks import Hook
+from mmairl.config import load_config
+from mmairl.engine.run import train
+from mmairl.registry import HOOKS
+
+@HOOKS.register_module()
+class Count(Hook):
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        Path(sys.argv[1], 'imported').write_text(' '.join(name for name in sys.modules if name.startswith('mmairl.')))
+        raise SystemExit
+
+options = {'train_dataloader.dataset.count': 64, 'total_batch_size': 32, 'model.queue.length': 64, 'work_dir': sys.argv[1]}
+train(load_config('mmairl::demo/mocov2plus_shapes.py', {**options, 'custom_hooks': [dict(type='Count')]}))
+"""
+
+
+def test_an_ordinary_run_imports_what_its_config_names_and_no_more(tmp_path):
+    command = [sys.executable, '-W', 'ignore', '-c', FIRST_STEP, str(tmp_path / 'run')]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    assert (tmp_path / 'run/imported').is_file(), said.stderr[-3000:]
+    ours = (tmp_path / 'run/imported').read_text().split()
+    rooms = [name.split('.')[1] for name in ours]
+    assert not {'evaluation', 'transfer', 'study', 'report', 'sharding'} & set(rooms), said.stdout + said.stderr
+    assert 'mmairl.evaluation.online_probe' not in ours and 'mmairl.data.public' not in ours
+    assert len(ours) <= 46, ours

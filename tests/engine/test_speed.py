@@ -1,0 +1,258 @@
+"""The ways to a fast step change neither the method nor the names in a checkpoint, and keep float32 where it matters."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch._dynamo
+import torch.distributed as dist
+import torch.nn.functional as F
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from mmairl.data.preprocess import float32_precision
+from mmairl.engine import run
+from mmairl.engine.checkpoint import load_checkpoint
+from mmairl.engine.speed import compiled_parts, make_fast, set_fast_keys
+from mmairl.errors import UserError
+from mmairl.models.heads import unit
+from mmairl.registry import MODELS
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+COMPILED = dict(compile=dict(backend='aot_eager'))  # traces and differentiates as on any machine; needs no C++ compiler
+
+
+@pytest.fixture
+def network(toy_config):
+    """MoCo v2+ at toy size; the same weights every time."""
+    cfg = toy_config(width=8)
+    cfg.model.data_preprocessor = dict(type='ViewPreprocessor', mean=(0.5,) * 3, std=(0.25,) * 3)
+
+    def make() -> nn.Module:
+        torch.manual_seed(1)
+        model = MODELS.build(cfg.model)
+        model.init_weights()
+        return model.train()
+
+    return make
+
+
+def views(dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    return list(torch.randn(2, 8, 3, 32, 32, generator=torch.Generator().manual_seed(2), dtype=dtype))
+
+
+def one_step(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Loss, gradients and the batch-norm statistics that a forward and backward pass leave."""
+    loss = model(views(), None, mode='loss')['loss']
+    loss.backward()
+    gradients = {f'gradient of {name}': w.grad for name, w in model.named_parameters() if w.grad is not None}
+    return dict(loss=loss.detach(), **gradients, **model.state_dict())
+
+
+@pytest.mark.parametrize('fast', [dict(channels_last=True), dict(checkpointing=True), COMPILED], ids=str)
+def test_a_step_is_the_same(network, fast):
+    plain, made = network().double(), make_fast(network().double(), fast)
+    expected, found = one_step(plain), one_step(made)
+    assert list(expected) == list(found)
+    for name, tensor in expected.items():
+        if isinstance(tensor, torch.Tensor):
+            torch.testing.assert_close(found[name], tensor, atol=1e-9, rtol=1e-7, msg=name)
+
+
+def test_a_hook_that_comes_and_goes_is_called_and_nothing_is_compiled_anew(network):
+    model, seen = make_fast(network(), dict(compile=dict(backend='eager'))), []
+    images = views(torch.float32)[0]
+    model.backbone(images)
+    torch._dynamo.utils.counters.clear()
+    handle = model.backbone.register_forward_hook(lambda *_: seen.append(1))
+    model.backbone(images)
+    handle.remove()
+    model.backbone(images)
+    assert seen == [1] and torch._dynamo.utils.counters['stats']['unique_graphs'] == 0
+
+
+def test_a_step_begins_where_graphs_may_be_replayed_over_what_they_have_put_out(network, monkeypatch):
+    """On a CPU nothing becomes a graph; what is put out before a mark is written over after it on a GPU."""
+    begun = []
+    monkeypatch.setattr(torch.compiler, 'cudagraph_mark_step_begin', lambda: begun.append(1))
+    for mode, marks in (('reduce-overhead', 2), ('default', 0)):
+        begun.clear()
+        model = make_fast(network(), dict(compile=dict(mode=mode)))
+        monkeypatch.setattr(model, 'loss', lambda given: begun.append('passed') or {'loss': 0})
+        for _ in range(2):
+            model(views(torch.float32), mode='loss')
+        assert begun == ([1, 'passed'] * 2 if marks else ['passed'] * 2)
+
+
+RESNET = dict(type='mmpretrain.ResNet', norm_cfg=dict(type='SyncBN'))
+VIT = dict(embed_dims=64, num_layers=3, num_heads=2, feedforward_channels=128)
+PRODUCTS = (torch.conv2d, F.linear, torch._C._nn.linear)
+
+
+@pytest.mark.parametrize(
+    ('backbone', 'width', 'processes', 'eager'),
+    [
+        (dict(RESNET, depth=18), 512, 1, 2),
+        (dict(RESNET, depth=50), 2048, 1, 2),
+        pytest.param(dict(RESNET, depth=101), 2048, 1, 2, marks=pytest.mark.slow),
+        (dict(type='mmpretrain.VisionTransformer', arch=VIT, img_size=32, patch_size=16, drop_path_rate=0.1), 64, 1, 0),
+        # each SyncBN ends a graph, and what stands alone before it, in shortcuts and projectors, is not compiled
+        (dict(RESNET, depth=18), 512, 2, 2 + 6 + 6),
+    ],
+)
+def test_student_and_teacher_run_their_products_compiled(toy_config, backbone, width, processes, eager):
+    """All but the stems' convolutions; torch counts where graphs end."""
+    if processes > 1:
+        dist.init_process_group('fake', store=FakeStore(), rank=0, world_size=processes)
+    try:
+        assert left_eager(toy_config().model, backbone, width) == eager
+        assert bool(torch._dynamo.utils.counters['graph_break']) == (processes > 1)
+    finally:
+        if processes > 1:
+            dist.destroy_process_group()
+
+
+def test_a_network_that_falls_back_to_eager_is_found(toy_config, monkeypatch):
+    monkeypatch.setattr('mmairl.engine.speed.FORMS', 1)
+    with torch._dynamo.config.patch(recompile_limit=1):  # monkeypatch would leave torch without the setting
+        assert left_eager(toy_config().model, dict(RESNET, depth=18), 512) > 2
+
+
+def left_eager(cfg: dict, backbone: dict, width: int) -> int:
+    """How many products of a network a second step does not run compiled; a backend counts those that it runs.
+
+    Nothing is compiled for any size: torch's compiler fails on some of it.
+    """
+    ran: list[int] = []
+
+    def counting(graph: torch.fx.GraphModule, inputs: list) -> Callable:
+        given = (node.meta.get('example_value') for node in graph.graph.nodes if node.op == 'placeholder')
+        assert not any(isinstance(value, torch.SymInt) for value in given)
+        products = sum(node.target in PRODUCTS for node in graph.graph.nodes)
+        return lambda *given: (ran.append(products), graph.forward(*given))[1]
+
+    cfg.backbone, cfg.projector.in_channels = backbone, width
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = make_fast(MODELS.build(cfg).train(), dict(compile=dict(backend=counting)))
+    for _ in range(2):
+        ran.clear()
+        model.loss(views(torch.float32))['loss'].backward()
+    return sum(isinstance(layer, nn.Conv2d | nn.Linear) for layer in model.modules()) - sum(ran)
+
+
+def test_a_copy_of_a_fast_network_uses_its_own_weights(network):
+    for fast in (COMPILED, dict(checkpointing=True)):
+        model = make_fast(network(), fast)
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            for weight in other.parameters():
+                weight.zero_()
+        images = views(torch.float32)[0]
+        assert other.backbone(images)[0].abs().sum() == 0 and model.backbone(images)[0].abs().sum() > 0
+
+
+def test_every_layer_of_both_encoders_is_laid_out_and_compiled_once(network):
+    model = make_fast(network(), dict(channels_last=True))
+    weights = [layer.weight for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+    assert len(weights) == 2 * 20
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+    parts = [layer for part in compiled_parts(model) for layer in part.modules() if not list(layer.children())]
+    encoders = [model.backbone, model.projector, model.predictor, model.teacher.backbone, model.teacher.projector]
+    wanted = [layer for part in encoders for layer in part.modules() if not list(layer.children())]
+    assert len(parts) == len(wanted) and set(parts) == set(wanted)
+
+
+def test_checkpointing_keeps_less(network):
+    """The tensors that autograd holds between the passes, of one view through the backbone."""
+
+    def held(model: nn.Module) -> int:
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.nbytes) or t, lambda t: t):
+            model.backbone(views(torch.float32)[0])
+        return sum(sizes)
+
+    assert held(make_fast(network(), dict(checkpointing=True))) < 0.5 * held(network())
+
+
+def test_float32_stays_where_it_matters_under_bfloat16(network):
+    model = make_fast(network(), dict(channels_last=True))
+    settings = dict(type='LARS', lr=0.1, momentum=0.9)
+    wrapper = build_optim_wrapper(model, dict(type='AutocastOptimWrapper', optimizer=settings, dtype='bfloat16'))
+    seen = {}
+    model.backbone.register_forward_hook(lambda module, inputs, output: seen.update(features=output[0].dtype))
+    log = model.train_step(dict(inputs=views(torch.float32), data_samples={}), wrapper)
+    model.teacher.follow(model, 0.9)
+    model.queue.enqueue(unit(model.queue.fresh[0]))
+    assert seen == dict(features=torch.bfloat16), 'autocast is at work; the loss is outside of it'
+    floats = [tensor for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)]
+    floats = [log['loss'], *(tensor for tensor in floats if tensor.is_floating_point())]
+    floats += [w.grad for w in model.parameters() if w.grad is not None]
+    floats += [state['momentum_buffer'] for state in wrapper.optimizer.state.values()]
+    assert len(floats) > 200 and {tensor.dtype for tensor in floats} == {torch.float32}
+
+
+def with_fast(name: str, options: dict | None = None, **fast) -> Config:
+    cfg = Config.fromfile(CONFIGS / name)
+    cfg.merge_from_dict(dict(fast=fast, **(options or {})))
+    set_fast_keys(cfg)
+    return cfg
+
+
+def test_a_run_takes_what_its_config_says_and_resumes_as_if_uninterrupted(toy_config, tmp_path):
+    """Through the runner: the same checkpoint keys as without, weights in the layout, bfloat16 within, one-pass SGD."""
+    fast = dict(precision='bfloat16', channels_last=True, fused=True, **COMPILED)
+    runner = run.train(toy_config(steps=4, width=8, fast=fast))
+    model, again = runner.model, dict(resume=True, load_from=f'{runner.work_dir}/iter_2.pth')
+    assert model.backbone.conv1.weight.is_contiguous(memory_format=torch.channels_last)
+    assert runner.optim_wrapper.cast_dtype == torch.bfloat16 and runner.optim_wrapper.optimizer.defaults['fused']
+    saved = load_checkpoint(f'{runner.work_dir}/iter_2.pth')['state_dict']
+    assert list(saved) == list(MODELS.build(toy_config(width=8).model).state_dict())
+    resumed = run.train(toy_config(steps=4, width=8, fast=fast, work_dir=str(tmp_path / 'again'), **again))
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], tensor), name
+
+
+def test_a_line_sets_the_key_of_the_part_it_concerns():
+    cfg = with_fast('mocov2plus_r50_200e.py', precision='bfloat16', channels_last=True, fused=True)
+    assert cfg.optim_wrapper.dtype == 'bfloat16' and cfg.optim_wrapper.optimizer.fused
+    assert cfg.model.data_preprocessor.channels_last
+    assert 'fused' not in with_fast('byol_lars_r50_200e.py', fused=True).optim_wrapper.optimizer
+    cfg = with_fast('mocov2plus_r50_200e.py', {'optim_wrapper.dtype': 'float16'}, precision='bfloat16')
+    assert cfg.optim_wrapper.dtype == 'float16', 'what the config says itself wins'
+
+
+@pytest.mark.parametrize(
+    ('precision', 'products', 'tf32'),
+    [('float32', 'highest', False), ('tf32', 'high', True), (None, 'medium', True)],
+)
+def test_float32_products_are_exact_unless_asked_and_only_while_a_run_trains(precision, products, tf32):
+    def now() -> tuple[str, bool]:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+    before = now()
+    try:
+        torch.set_float32_matmul_precision('medium')
+        torch.backends.cudnn.allow_tf32 = True
+        with float32_precision(precision):
+            assert now() == (products, tf32)
+        assert now() == ('medium', True)
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+@pytest.mark.parametrize(
+    ('fast', 'sentence'),
+    [
+        (dict(precision='fp8'), "precision='fp8' is not known"),
+        (dict(compile=True, checkpointing=True), 'exclude each other'),
+    ],
+)
+def test_a_wrong_line_is_one_sentence(fast, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make_fast(nn.Linear(1, 1), fast)

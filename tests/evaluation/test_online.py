@@ -1,0 +1,114 @@
+"""The probe and the k-NN beside pre-training: what they measure, and that the student does not notice them."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from mmengine.logging import MessageHub
+from torch.utils._pytree import tree_leaves
+
+from mmairl.engine import run
+from mmairl.errors import UserError
+from mmairl.evaluation.online_probe import OnlineProbeHook
+
+PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)
+
+
+def trained(cfg) -> tuple:
+    runner = run.train(cfg)
+    return runner, {key: value.clone() for key, value in runner.model.state_dict().items()}
+
+
+def test_the_probe_is_plain_sgd_on_detached_features():
+    hook = OnlineProbeHook(classes=3, lr=0.7)
+    rows, labels = torch.randn(6, 5), torch.tensor([0, 1, 2, 0, 1, 2])
+    hook._build(rows)
+    weight, bias = (p.detach().clone().requires_grad_() for p in hook.probe.parameters())
+    speed = [torch.zeros_like(weight), torch.zeros_like(bias)]
+    for _ in range(4):
+        hook._step(rows, labels, 0.0)
+        gradients = torch.autograd.grad(F.cross_entropy(rows @ weight.T + bias, labels), [weight, bias])
+        for p, v, g in zip((weight, bias), speed, gradients):
+            v.mul_(0.9).add_(g)
+            p.data -= 0.7 * v
+    torch.testing.assert_close(hook.probe.weight, weight)
+    torch.testing.assert_close(hook.probe.bias, bias)
+
+
+def test_a_batch_without_a_label_moves_nothing():
+    """The set is labelled in part."""
+    hook = OnlineProbeHook(classes=3, lr=0.7)
+    rows = torch.randn(6, 5)
+    hook._build(rows)
+    before = hook.probe.weight.clone()
+    assert hook._step(rows, torch.full((6,), -1), 0.0) == 0
+    assert torch.equal(hook.probe.weight, before)
+    hook._step(rows * torch.nan, torch.zeros(6, dtype=torch.long), 0.0)  # a batch whose step is left out
+    assert torch.equal(hook.probe.weight, before)
+
+
+def test_a_first_batch_without_a_label_of_a_set_that_has_some_builds_the_probe():
+    hook = OnlineProbeHook(classes=3)
+    hook.features = torch.randn(6, 5)
+    labels = torch.full((6,), -1)
+    dataset = SimpleNamespace(labels=torch.tensor([-1, -1, 2]))
+    loader, hub = SimpleNamespace(dataset=dataset), MessageHub('probe')
+    runner = SimpleNamespace(train_dataloader=loader, message_hub=hub, iter=0, max_iters=4)
+    hook.after_train_iter(runner, 0, dict(data_samples=dict(label=labels)))
+    assert hook.probe is not None
+    hook.probe, hook.features, dataset.labels = None, torch.randn(6, 5), labels
+    with pytest.raises(UserError, match='the training set has none'):
+        hook.after_train_iter(runner, 0, dict(data_samples=dict(label=labels)))
+
+
+def test_rates_follow_the_reference():
+    steps, cosine = OnlineProbeHook(3), OnlineProbeHook(3, lr=0.2, schedule='cosine')
+    assert [steps.lr_at(at) for at in (0, 0.59, 0.6, 0.8)] == pytest.approx([30, 30, 3, 0.3])
+    assert cosine.lr_at(0.25) == pytest.approx(0.1 * (1 + math.cos(math.pi / 4)))
+
+
+def test_what_is_saved_does_not_move_with_the_steps_that_follow(toy_config):
+    """It is written in the background: whatever a hook put in is as it was when the step ended."""
+    runner, _ = trained(toy_config(width=8, custom_hooks=[PROBE]))
+    probe = next(hook for hook in runner.hooks if isinstance(hook, OnlineProbeHook))
+    live = [
+        *runner.model.state_dict().values(),
+        *probe.probe.parameters(),
+        runner.message_hub.state_dict()['resumed_keys'],
+    ]
+    live += [value for state in probe.optimizer.state.values() for value in state.values()]
+    kept = tree_leaves(runner.snapshot({}, True, True), is_leaf=lambda found: any(found is one for one in live))
+    places = {one.data_ptr() for one in live if isinstance(one, torch.Tensor) and one.numel()}
+    assert len(kept) > 200 and not any(found is one for found in kept for one in live)
+    assert not places & {found.data_ptr() for found in kept if isinstance(found, torch.Tensor)}
+
+
+@pytest.mark.parametrize(
+    'wrong,sentence', [(dict(classes=1), '2 classes'), (dict(classes=3), 'label 3 and OnlineProbeHook 3')]
+)
+def test_a_wrong_number_of_classes_is_one_sentence(toy_config, wrong, sentence):
+    with pytest.raises(UserError, match=sentence):
+        run.train(toy_config(width=8, custom_hooks=[{**PROBE, **wrong}]))
+
+
+def test_training_is_the_same_to_the_last_bit_with_both(toy_config, tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+
+    def config(name: str, hooks: list):
+        cfg = toy_config(width=8, work_dir=str(tmp_path / name), custom_hooks=hooks)
+        cfg.train_cfg.max_iters = 6  # two epochs
+        normal = dict(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+        cfg.model.data_preprocessor = dict(type='ViewPreprocessor', **normal)
+        cfg.evaluation = {part: dict(type='Shapes', split=part, count=48, size=32) for part in ('train', 'val')}
+        cfg.evaluation.test = cfg.evaluation.pop('val')
+        cfg.default_hooks.checkpoint = None
+        return cfg
+
+    _, without = trained(config('a', []))
+    runner, with_it = trained(config('b', [PROBE, dict(type='OnlineKNNHook', interval=1, k=5)]))
+    assert all(torch.equal(without[key], with_it[key]) for key in without)
+    assert 'train/probe_accuracy' in runner.message_hub.log_scalars
+    scores, _ = runner.message_hub.get_scalar('train/knn_accuracy').data
+    assert len(scores) == 2 and all(0 <= score <= 100 for score in scores)

@@ -1,0 +1,142 @@
+"""The searches on a study's page: both tracks, who is ahead, which trials were chosen, what has diverged."""
+
+import math
+
+import numpy as np
+import pytest
+from outline import charts
+
+from mmairl.study.pages.search_section import search_section, worth_section
+from mmairl.study.statistics.compare_rows import paired, verdicts
+
+
+def trial(search: int, number: int, rate: float, score: float | None, diverged: str = '') -> dict:
+    own = dict(search=search, trial=number, folder=f'trials/{search}/{number}', state='done')
+    return dict(own, values=dict(rate=rate, norm='a'), score=score, diverged=diverged)
+
+
+def row(name: str, on: str | None, *scores: float) -> dict:
+    return dict(name=name, on=on, runs=[dict(state='done', scores=dict(knn=score)) for score in scores])
+
+
+def effect(row: str, estimate: float) -> dict:
+    return dict(row=row, on='one', estimate=estimate, verdict='undecided', collapsed=(0, 0))
+
+
+def test_the_section_has_both_tracks_and_the_trials():
+    tried = [trial(0, 0, 0.1, 40.0), trial(0, 1, 0.8, 50.0), trial(1, 0, 0.1, 42.0), trial(1, 1, 2.0, None, 'NaN')]
+    outdated = row('two', 'one', 77.0)
+    outdated['runs'][0]['state'] = 'replaced'
+    study = dict(
+        metrics=[dict(key='knn', label='k-NN')],
+        rows=[row('one', None, 41.0, 43.0), row('two', 'one', 51.0, math.nan)],
+        comparisons=dict(knn=[effect('two', 9.0)]),
+        as_published=dict(  # of which a run was measured before something changed
+            rows=[row('one', None, 40.0), outdated], comparisons=dict(knn=[effect('two', -1.0)])
+        ),
+        search=dict(
+            dimensions=dict(rate='lr'),
+            rows=dict(one=tried, two=[]),
+            curves=dict(one=[dict(estimate=41.0, low=40.0, high=42.0)] * 2, two=[]),
+            forgiving=dict(one=[0.5, 1.0], two=[]),
+        ),
+    )
+    section = search_section(study)
+    first, second = section['tracks']['knn']
+    assert [track['score'] for track in first['tracks']] == ['40.0', '42.0 ± 1.4'] and first['tracks'][0][
+        'effect'
+    ] is None
+    assert [track['score'] for track in second['tracks']] == ['—', '51.0']
+    assert [track['effect']['estimate'] for track in second['tracks']] == [-1.0, 9.0]
+    assert list(section['responses']) == ['one'] and len(section['responses']['one']) == 2  # of rate and of norm
+    drawn = charts(''.join(section['responses']['one']))
+    searches = {line['name']: (line['x']['rate'], line['y']) for line in drawn[0]['series']}
+    assert searches == {'search 1': ([0.1, 0.8], [40, 50]), 'search 2': ([0.1], [42])} and drawn[1]['ticks'] == ['a']
+    best = charts(section['best'])[0]['series'][0]
+    assert (best['y'], best['low'], best['high']) == ([41, 41], [40, 40], [42, 42])
+    assert section['ahead'] == [] and section['unknown'] == [dict(row='two', on='one')]
+    assert section['forgiving'] == dict(one=0.75) and section['diverged'][0]['row'] == 'one'
+    assert section['ended'] == dict(one=4, two=0) and section['best']
+
+
+@pytest.mark.parametrize(
+    'changes, ahead, unknown',
+    [
+        (dict(verdict='differs', estimate=3.0), [('two', 'one', 3.0)], 0),
+        (dict(verdict='differs', estimate=-3.0), [('one', 'two', 3.0)], 0),
+        (dict(verdict='differs', estimate=3.0, share=0.01), [], 0),  # in how many runs collapse
+        (dict(verdict='equivalent', estimate=0.1), [], 0),
+        (dict(verdict='undecided', estimate=3.0), [], 1),
+        (dict(verdict='undecided', estimate=3.0, on='pixels'), [], 0),  # which is not searched
+    ],
+)
+def test_who_is_ahead_is_a_verdict_of_fresh_runs(changes, ahead, unknown):
+    study = with_winners([row('one', None, 41.0), row('two', 'one', 51.0)], [{**effect('two', 0.0), **changes}])
+    section = search_section(study)
+    assert [(pair['row'], pair['on'], pair['by']) for pair in section['ahead']] == ahead
+    assert len(section['unknown']) == unknown
+
+
+def with_winners(rows: list[dict], comparisons: list[dict]) -> dict:
+    search = dict(dimensions={}, rows={row['name']: [] for row in rows}, curves={}, forgiving={})
+    return dict(
+        metrics=[dict(key='knn', label='k-NN')],
+        primary='knn',
+        rows=rows,
+        comparisons=dict(knn=comparisons),
+        as_published=dict(rows=rows, comparisons={}),
+        search=search,
+    )
+
+
+STUDIES = 20_000
+
+
+@pytest.mark.parametrize('searches', [3, 8])
+@pytest.mark.parametrize('trials', [(5, 2), (5, 1)])
+def test_more_trials_alone_put_no_row_ahead(trials, searches):
+    """Four rows of one distribution, with unequal numbers of trials: runs spread by 2.5 points, held-out images by 1.2."""
+    draw = np.random.default_rng(searches)
+    counts = (*trials, *trials)
+    best = np.stack([draw.normal(0, 2.77, (STUDIES, searches, count)).max(-1) for count in counts], 1)
+    fresh = draw.normal(0, 2.77, (STUDIES, len(counts), searches))
+    names = [f'row {number}' for number in range(len(counts))]
+    rows = [row(name, on, 50.0) for name, on in zip(names, [None, *names])]
+
+    def false_rate(scores: np.ndarray) -> float:
+        """Return the share of studies whose page puts a row ahead, from the verdicts of their families."""
+        numbers = paired(scores[:, 1:], scores[:, :-1])
+        signed = np.where(verdicts(*numbers, margin=1.0) == 'differs', np.sign(numbers[0]), 0)
+        patterns, count = np.unique(signed, axis=0, return_counts=True)
+        said = []
+        for pattern in patterns:
+            words = [dict(verdict='differs' if sign else 'undecided', estimate=sign) for sign in pattern]
+            family = [{**effect(one, 0.0), 'on': on, **word} for one, on, word in zip(names[1:], names, words)]
+            said.append(bool(search_section(with_winners(rows, family))['ahead']))
+        return count[said].sum() / STUDIES
+
+    limit = 0.05 + 2 * math.sqrt(0.05 * 0.95 / STUDIES)
+    assert false_rate(fresh) <= limit
+    assert false_rate(best) > limit  # by the score that chose the trials, which grows with their number
+
+
+def test_the_chart_marks_the_chosen_trials():
+    tried = [trial(0, 0, 0.1, 40.0), trial(0, 1, 0.8, 50.0), trial(0, 2, 2.0, None, 'failed twice: out of memory')]
+    tried[1]['chosen'] = True
+    study = with_winners([row('one', None, 41.0), row('two', 'one', 51.0)], [effect('two', 1.0)])
+    study['search'].update(rows=dict(one=tried))
+    drawn = charts(''.join(search_section(study)['responses']['one']))
+    assert [line['name'] for line in drawn[0]['series']] == ['search 1', 'chosen']
+    assert drawn[0]['series'][1]['x'] == {'rate': [0.8]} and drawn[0]['series'][1]['y'] == [50]
+
+
+def test_the_worth_of_rescaling_has_all_rows_in_one_picture():
+    study = dict(
+        worth=dict(finetune=dict(pairs=[dict(row='b')], lines=dict(a=[[0.01, 30.0], [0.1, 40.0]], b=[[0.01, 5]])))
+    )
+    section = worth_section(study)['finetune']
+    (drawn,) = charts(section['chart'])
+    assert {line['name']: (line['x']['rate'], line['y']) for line in drawn['series']} == dict(
+        a=([0.01, 0.1], [30, 40]), b=([0.01], [5])
+    )
+    assert section['pairs'] == [dict(row='b')] and drawn['log'] == 'x' and worth_section({}) == {}

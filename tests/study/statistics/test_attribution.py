@@ -1,0 +1,186 @@
+"""The factor that did it: exact on planted functions, a published example, and error rates by simulation."""
+
+import math
+from dataclasses import asdict
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from scipy import stats
+from study.small_runs import START, recorded
+
+from mmairl.study.statistics.attribution import attribute, fit, shares
+from mmairl.study.statistics.designs import Design, fraction_rows
+
+
+def full_rows(factors: int) -> list[tuple[int, ...]]:
+    return list(product((0, 1), repeat=factors))
+
+
+def study(levels: list[tuple[int, ...]], scores, start: dict | None = START, **others) -> dict:
+    """A record of these rows; `scores` has a line for each, with a number (or None) for each seed."""
+    factors = tuple('abcdefgh'[: len(levels[0])])
+    design = Design(factors, {str(row): row for row in levels}, **others)
+    rows = [recorded(name, line, start) for name, line in zip(design.rows, scores)]
+    return dict(rows=rows, seeds=list(range(len(scores[0]))), design=asdict(design))
+
+
+def estimates(found: list[dict]) -> list[float | None]:
+    return [entry['estimate'] for entry in found]
+
+
+def planted(levels: tuple[int, ...]) -> float:
+    """Factors with effects of their own, a pair, and three together."""
+    a, b, c, d, *_ = (*levels, 0, 0, 0)
+    return 20 + 5 * a - 2 * b + 3 * a * b + 7 * b * c * d
+
+
+def shapley(value, factors: int) -> list[float]:
+    """Over all orders, by walking each."""
+    gains = np.zeros(factors)
+    for order in permutations(range(factors)):
+        levels = [0] * factors
+        for place in order:
+            before, levels[place] = value(tuple(levels)), 1
+            gains[place] += value(tuple(levels)) - before
+    return list(gains / math.factorial(factors))
+
+
+@pytest.mark.parametrize('factors', [2, 3, 4])
+def test_effects_and_shares_of_a_full_factorial_are_exact(factors):
+    rows = full_rows(factors)
+    found = attribute(study(rows, [[planted(row)] * 2 for row in rows]), 'knn', 1.0)
+    assert estimates(found['shares']) == pytest.approx(shapley(planted, factors))
+    assert found['gain']['estimate'] == pytest.approx(planted((1,) * factors) - planted((0,) * factors))
+    assert found['exact']
+    means = {row: planted(row) for row in rows}
+    names = [share['factor'] for share in found['shares']]
+    for effect in found['effects']:
+        places = list(map(names.index, effect['factors']))
+        high = [value for row, value in means.items() if sum(1 - row[place] for place in places) % 2 == 0]
+        low = [value for row, value in means.items() if sum(1 - row[place] for place in places) % 2]
+        assert effect['estimate'] == pytest.approx(np.mean(high) - np.mean(low)), effect['name']
+
+
+def test_effects_and_shares_of_a_fraction_are_those_of_the_whole_where_factors_act_alone_or_in_pairs():
+    def pairs(levels):
+        a, b, c, d, e = levels
+        return 3 + 4 * a - b + 2 * c * d - 5 * a * e + 0.5 * e
+
+    rows = fraction_rows(5, 1, [(place,) for place in range(5)])
+    found, whole = (attribute(study(plan, [[pairs(row)] for row in plan]), 'knn', 1.0) for plan in (rows, full_rows(5)))
+    assert estimates(found['effects']) == pytest.approx(estimates(whole['effects']))
+    assert estimates(found['shares']) == pytest.approx(shapley(pairs, 5))
+    assert not found['exact']
+    assert {effect['verdict'] for effect in found['effects']} == {'one seed: no verdict'}
+    assert found['shares'][0]['low'] is None
+
+
+def test_a_published_factorial_has_the_published_effects_and_errors():
+    """The pilot plant of Box, Hunter and Hunter (1978), section 10.2: 2 x 2 x 2, two runs each; a standard error of 1.4."""
+    order = [(c, b, a) for a in (0, 1) for b in (0, 1) for c in (0, 1)]  # temperature, the first, changes fastest
+    runs = [(59, 61), (74, 70), (50, 58), (69, 67), (50, 54), (81, 85), (46, 44), (79, 81)]
+    found = attribute(study(order, runs, start=None), 'knn', 1.0)
+    assert estimates(found['effects']) == pytest.approx([23, -5, 1.5, 1.5, 10, 0])
+    assert found['spread'] ** 2 == pytest.approx(8) and not found['blocks']
+    half = stats.t.ppf(0.975, 1.5) * math.sqrt(2)  # two runs in each of eight rows have no more degrees of freedom
+    first = found['effects'][0]
+    assert (first['low'], first['high']) == (pytest.approx(23 - half), pytest.approx(23 + half))
+    assert [effect['name'] for effect in found['effects'] if effect['verdict'] == 'differs'] == ['a']
+
+
+def test_estimates_from_unequal_numbers_of_seeds_are_those_of_least_squares():
+    """The numbers are of statsmodels 0.15.0: ols('y ~ a*b + C(seed)'), with levels of -1 and 1, twice the coefficients."""
+    scores = [[20.1, 22.4, 19.0], [21.5, 24.9, None], [26.3, None, 24.1], [31.0, 33.2, 29.4]]
+    found = attribute(study(full_rows(2), scores), 'knn', 1.0)
+    assert estimates(found['effects']) == pytest.approx([7.35, 3.35, 1.564286], abs=1e-6)
+    assert found['blocks'] and found['runs'] == 10
+
+
+def simulated(rows: list[tuple[int, ...]], seeds: int, truth, spread=1.0, seed_effect: float = 0.0):
+    """The fit of a design, 4000 studies of it as scores (study, run), and the design."""
+    found = Design(**study(rows, [[0.0]] * len(rows))['design'])
+    runs = [(name, seed) for name in found.rows for seed in range(seeds)]
+    draw = np.random.default_rng(seeds)
+    noise = draw.normal(size=(4000, len(runs))) * np.repeat(np.broadcast_to(spread, len(rows)), seeds)
+    noise += np.tile(seed_effect * draw.normal(size=(4000, seeds)), len(rows))
+    means = np.repeat([truth(levels) for levels in rows], seeds)
+    return fit(found, runs, blocks=seed_effect > 0), noise + means, found
+
+
+HALF = fraction_rows(5, 1, [(place,) for place in range(5)])
+
+
+@pytest.mark.parametrize('rows', [HALF, full_rows(3)], ids=['fraction', 'whole'])
+@pytest.mark.parametrize('seeds, seed_effect', [(2, 0.0), (2, 3.0), (10, 3.0)])
+def test_intervals_of_effects_and_shares_cover_them_in_nineteen_of_twenty(rows, seeds, seed_effect):
+    def truth(levels):
+        return planted(levels[:3])
+
+    model, scores, found = simulated(rows, seeds, truth, seed_effect=seed_effect)
+    sums = [*shares(found.factors, model.terms).values(), {found.pairs[0]: 2.0}]
+    true = [*shapley(truth, len(found.factors)), 1.5]  # 3 a b: half the difference between effects of a is 1.5
+    for weights, expected in zip(sums, true):
+        estimate, error, freedom = model.estimate(scores, weights)
+        covered = (abs(estimate - expected) <= stats.t.ppf(0.975, freedom) * error).mean()
+        assert covered >= 0.95 - 2 * math.sqrt(0.05 * 0.95 / 4000)
+
+
+def test_missing_runs_are_said_and_not_imputed():
+    scores = [[planted(levels[:3]) + seed * (number + 1) for seed in range(2)] for number, levels in enumerate(HALF)]
+    for one_run, reason in (
+        ([*scores[:3], [scores[3][0], None], *scores[4:]], f'one run of {HALF[3]}: no verdict'),
+        ([*scores[:3], [None, None], *scores[4:]], f'not estimable without {HALF[3]}'),
+    ):
+        found = attribute(study(HALF, one_run), 'knn', 1.0)
+        assert {(effect['verdict'], effect['low']) for effect in found['effects']} == {(reason, None)}
+    none = attribute(study(HALF, [[None]] * 16), 'knn', 1.0)
+    assert none['runs'] == 0 and none['gain']['estimate'] is None
+
+
+def test_an_effect_that_a_missing_row_confounds_is_refused_and_others_stand():
+    """In 2 x 2 with a pure interaction no main effect is told; in 2 x 2 x 2 pairs and main effects still are."""
+    pure = [[10.0 * a * b + seed for seed in (0, 1)] for a, b in full_rows(2)]
+    found = attribute(study(full_rows(2), [*pure[:3], [None, None]]), 'knn', 1.0)
+    assert {effect['verdict'] for effect in found['effects']} == {'not estimable without (1, 1)'}
+    rows = full_rows(3)
+    found = attribute(
+        study(rows, [[planted(row) + seed for seed in (0, 1)] for row in rows[:7]] + [[None] * 2]), 'knn', 1.0
+    )
+    assert estimates(found['effects'])[:3] == pytest.approx([6.5, -0.5, 0.0]) and not found['exact']
+
+
+def test_collapsed_runs_are_left_out_and_only_how_many_did_gets_a_verdict():
+    noise = np.random.default_rng(0).normal(0, 0.1, (16, 4))
+    scores = 30 + np.array(HALF)[:, :1] + noise
+    scores[np.array(HALF)[:, 1] == 1, 3] = 2.0
+    found = attribute(study(HALF, scores), 'knn', 1.0)
+    assert (len(found['collapsed']), found['runs']) == (8, 64)
+    assert found['effects'][0]['estimate'] == pytest.approx(1, abs=0.1)  # of the runs that learned
+    verdicts = {effect['name']: effect['verdict'] for effect in found['effects']}
+    assert verdicts.pop('b') == 'differs' and set(verdicts.values()) == {'runs collapsed: no verdict by the mean'}
+    (b,) = (effect for effect in found['effects'] if effect['name'] == 'b')
+    assert b['collapsed'] == (8, 0) and b['share'] == pytest.approx(stats.fisher_exact([[8, 24], [0, 32]]).pvalue)
+
+
+def test_a_row_of_which_one_run_learned_takes_no_interval_from_the_others():
+    rows, draw = full_rows(3), np.random.default_rng(0)
+    scores = [[20 + 5 * a + 2 * b + value for value in draw.normal(0, 0.1, 3)] for a, b, _ in rows]
+    complete = attribute(study(rows, scores), 'knn', 1.0)['effects'][0]
+    scores[3][1:] = [2.0, 2.0]
+    told = attribute(study(rows, scores), 'knn', 1.0)
+    found = told['effects'][0]
+    assert told['alone'] == [f'{rows[3]}, seed 0']
+    assert found['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and found['low'] < 5 < found['high']
+    assert found['verdict'] == 'runs collapsed: no verdict by the mean'
+    pair = attribute(study(full_rows(2), [*scores[4:7], scores[3]]), 'knn', 1.0)['effects'][0]
+    assert pair['estimate'] is not None and pair['low'] is None  # without that row no effect of two factors is told
+
+
+def test_seeds_are_blocks_only_where_they_mean_the_same_in_all_rows():
+    record = study(full_rows(2), [[1.0, 5.0], [2.1, 6.0], [3.0, 7.1], [4.0, 8.2]])
+    found = attribute(record, 'knn', 1.0)
+    assert found['blocks'] and found['spread'] < 0.2
+    record['rows'][2]['runs'][1]['start'] = {**START, 'order': 'other'}
+    found = attribute(record, 'knn', 1.0)
+    assert not found['blocks'] and found['spread'] > 2

@@ -1,0 +1,155 @@
+"""Verdicts that hold: false alarms, coverage and power by simulation, and the words that a study gets."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from study.small_runs import START, recorded
+
+from mmairl.study.statistics.compare_rows import (
+    compare,
+    holm,
+    improvement,
+    paired,
+    unpaired,
+    verdicts,
+)
+from mmairl.study.statistics.power import plan_seeds, power
+
+STUDIES, ROWS = 4000, 7  # the Monte Carlo error of a share of 5 % is 0.34 points, of 95 % as well
+
+
+def ladders(seeds: int, seed_effect: float, spread: np.ndarray | float = 1.0, steps: np.ndarray | float = 0.0):
+    """Scores (study, row, seed) of simulated ladders; each row is `steps` above the one before."""
+    draw = np.random.default_rng(seeds)
+    noise = draw.normal(size=(STUDIES, ROWS, seeds)) * np.broadcast_to(spread, ROWS)[:, None]
+    rows = np.cumsum(np.broadcast_to(steps, ROWS))[:, None]
+    return noise + rows + seed_effect * draw.normal(size=(STUDIES, 1, seeds))
+
+
+def standard_error(share: float) -> float:
+    return math.sqrt(share * (1 - share) / STUDIES)
+
+
+@pytest.mark.parametrize('seeds', [2, 3, 5, 10])
+@pytest.mark.parametrize('test', [paired, unpaired])
+def test_an_interval_covers_the_effect_in_nineteen_of_twenty(test, seeds):
+    """The paired one exactly, with seed effects as well; the other at least so often."""
+    scores = ladders(seeds, 3.0 if test is paired else 0.0, steps=2.0)
+    estimate, error, freedom = (values[:, 0] for values in test(scores[:, 1:], scores[:, :-1]))
+    covered = (abs(estimate - 2.0) <= stats.t.ppf(0.975, freedom) * error).mean()
+    assert covered >= 0.95 - 2 * standard_error(0.95)
+    assert test is unpaired or covered <= 0.95 + 2 * standard_error(0.95)
+
+
+@pytest.mark.parametrize('seeds, effect', [(3, 12.0), (5, 4.0), (10, 2.0)])
+def test_a_planted_effect_is_found_as_often_as_promised(seeds, effect):
+    """One step of six; the others are nothing. Holm's later steps only add to the power of its first."""
+    scores = ladders(seeds, 3.0, steps=np.array([0, 0, 0, effect, 0, 0, 0]))
+    words = verdicts(*paired(scores[:, 1:], scores[:, :-1]), margin=1.0)
+    promised = power(effect, math.sqrt(2), seeds, comparisons=6)
+    assert promised > 0.5 and (words[:, 2] == 'differs').mean() >= promised - 2 * standard_error(promised)
+
+
+def test_rows_that_are_equal_are_found_equivalent_and_those_at_the_margin_are_not():
+    equal, apart = ladders(10, 3.0, spread=0.2), ladders(10, 3.0, spread=0.2, steps=1.0)
+    noisy = ladders(10, 3.0, spread=1.0, steps=1.0)  # too noisy for 'differs', which is decided first
+    for scores, test in (
+        (equal, lambda share: share > 0.95),
+        (apart, lambda share: share <= 0.05 + 2 * standard_error(0.05)),
+        (noisy, lambda share: share <= 0.05 + 2 * standard_error(0.05)),
+    ):
+        words = verdicts(*paired(scores[:, 1:], scores[:, :-1]), margin=1.0)
+        assert test((words == 'equivalent').any(-1).mean())
+
+
+def test_the_tests_are_those_of_the_textbook():
+    draw = np.random.default_rng(0)
+    one, two = draw.normal(size=5), draw.normal(size=5) + 1
+    for ours, theirs in ((paired, stats.ttest_rel(one, two)), (unpaired, stats.ttest_ind(one, two, equal_var=False))):
+        estimate, error, freedom = ours(one, two)
+        assert estimate / error == pytest.approx(theirs.statistic) and freedom == 4
+    # Holm (1979) by hand: 0.01 x 4, then 0.02 x 3, 0.03 x 2 and 0.04 x 1, each no smaller than the one before
+    assert holm(np.array([0.03, 0.01, 0.04, 0.02])) == pytest.approx([0.06, 0.04, 0.06, 0.06])
+
+
+def record(*rows: list[float], starts: tuple[dict | None, ...] = (START, START)) -> dict:
+    """A study whose rows have these scores, each built on the one before."""
+    names = [f'row {number}' for number in range(len(rows))]
+    return dict(rows=[recorded(*row, on=on) for *row, on in zip(names, rows, starts, [None, *names])])
+
+
+@pytest.mark.parametrize('start, blocks', [
+    (START, True),
+    ({**START, 'order': 'other'}, False),
+    ({**START, 'order': None}, False),
+    ({**START, 'weights': 'other'}, False),
+    ({**START, 'weights': 'other', 'shapes': 'other'}, True),  # another network cannot start from the same weights
+    (None, False),  # runs of before this was recorded
+])  # fmt: skip
+def test_seeds_are_blocks_only_where_they_mean_the_same_in_both_rows(start, blocks):
+    (found,) = compare(record([41.0, 45.0, 49.0], [43.0, 47.1, 50.9], starts=(START, start)), 'knn', 1.0)
+    assert found.blocks == blocks and found.verdict == ('differs' if blocks else 'undecided')
+    assert found.estimate == pytest.approx(2.0)
+    # by hand: differences of 2.0, 2.1 and 1.9 have a standard deviation of 0.1
+    half = 4.302653 * 0.1 / math.sqrt(3)
+    assert not blocks or (found.low, found.high) == (pytest.approx(2 - half), pytest.approx(2 + half))
+    assert found.improvement[0] == pytest.approx(6 / 9)
+    assert found.spread == pytest.approx([2, 2.1, 1.9] if blocks else [-2, 2.1, 5.9])
+
+
+@pytest.mark.parametrize('one, two, verdict', [
+    ([1.0], [3.0], 'one seed: no verdict'),
+    ([1.0, 2.0], [3.0], 'one seed: no verdict'),
+    ([1.0, 2.0], [2.0, 3.0], 'no spread: no verdict'),
+    ([1.0, 2.0], [], 'not measured'),
+    ([1.0, math.nan], [1.0, 2.0], 'one seed: no verdict'),
+    ([20 + 7 / 24, 29.0], [20 + 14 / 24, 29.0 + 7 / 24], 'no spread: no verdict'),  # 7 of 2 400 images in both seeds
+    ([41.0, 45.0, 49.0], [41.0, 45.1, 48.9], 'equivalent'),
+    ([41.0, 45.0, 49.0], [42.0, 44.0, 55.0], 'undecided'),
+    ([41.0, 45.0, 49.0], [46.0, 12.0, 55.0], 'runs collapsed: no verdict by the mean'),
+])  # fmt: skip
+def test_what_cannot_be_told_is_said(one, two, verdict):
+    (found,) = compare(record(one, two), 'knn', 1.0)
+    assert found.verdict == verdict
+    assert (found.low is None) == (verdict in ('not measured', 'one seed: no verdict', 'no spread: no verdict'))
+    plan_seeds([found], 1.0)
+
+
+@pytest.mark.parametrize('row, verdict, share', [
+    ([21.0, 19.5, 20.0, 20.5, 19.0], 'differs', 2 / 252),  # all of five and none of five: 1 of 252 choices, and its mirror
+    ([21.0, 19.5, 46.0, 43.1, 49.9], 'runs collapsed: no verdict by the mean', 4 / 9),
+])  # fmt: skip
+def test_runs_near_the_untrained_rows_have_collapsed_and_how_many_did_is_what_is_tested(row, verdict, share):
+    found = record([41.0, 45.0, 49.0, 46.0, 44.0], row)
+    found['rows'] += [
+        recorded('pixels', [14.0], untrained='pixels'),
+        recorded('random', [19.0, 21.0], untrained='random'),
+    ]
+    (found,) = compare(found, 'knn', 1.0)
+    assert (found.verdict, found.collapsed, found.share) == (
+        verdict,
+        (sum(score < 25 for score in row), 0),
+        pytest.approx(share),
+    )
+    assert found.estimate == (None if verdict == 'differs' else pytest.approx(0, abs=2))  # of the runs that learned
+    assert found.improvement[0] == pytest.approx(0.0 if verdict == 'differs' else 8.5 / 25, abs=0.1)
+    assert found.spread == (
+        () if verdict == 'differs' else pytest.approx([-3.0, -2.9, 5.9])
+    )  # as blocks, without the two
+
+
+def test_collapse_limit_is_quarter_of_median_gain():
+    """Untrained rows score 20 and the median is 45, so runs below 20 + 25 / 4 = 26.25 have collapsed."""
+    study = record([41.0, 45.0, 49.0, 46.0, 44.0], [26.0, 27.0, 46.0, 43.1, 49.9])
+    study['rows'].append(recorded('random', [19.0, 21.0], untrained='random'))
+    (found,) = compare(study, 'knn', 1.0)
+    assert found.collapsed == (1, 0)
+
+
+def test_the_interval_of_the_probability_of_improvement_covers_it_in_nineteen_of_twenty():
+    assert improvement([1, 2, 3], [4, 5]) == pytest.approx((0.0, 0.0, 1 - improvement([4, 5], [1, 2, 3])[1]))
+    draw, true = np.random.default_rng(0), stats.norm.cdf(1 / math.sqrt(2))
+    ends = np.array([improvement(1 + draw.normal(size=5), draw.normal(size=5)) for _ in range(1000)])
+    assert ((ends[:, 1] <= true) & (true <= ends[:, 2])).mean() >= 0.95 - 3 * math.sqrt(0.05 * 0.95 / 1000)

@@ -1,0 +1,57 @@
+"""Fractional designs: the published ones are found, and what their rows cannot tell apart is named."""
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+from mmairl.study.statistics.designs import Design, fraction_rows
+
+
+def design(rows: list[tuple[int, ...]], **others) -> Design:
+    factors = tuple('abcdefgh'[: len(rows[0])])
+    return Design(factors, {str(levels): levels for levels in rows}, **others)
+
+
+@pytest.mark.parametrize('factors, halvings, resolution, pairs', [
+    (3, 1, 3, 0), (4, 1, 4, 0), (5, 1, 5, 10), (5, 2, 3, 0), (6, 1, 6, 15), (6, 2, 4, 0), (7, 3, 4, 0), (7, 2, 4, 15),
+    (8, 4, 4, 0),
+])  # fmt: skip
+def test_the_fraction_is_that_of_the_textbooks(factors, halvings, resolution, pairs):
+    """Resolutions of Box, Hunter and Hunter's Table 6.22, and how many pairs are clear of main effects and of other pairs."""
+    rows = fraction_rows(factors, halvings, [(place,) for place in range(factors)])
+    found = design(rows)
+    assert len(set(rows)) == 2 ** (factors - halvings) and rows[0] == (0,) * factors
+    assert found.resolution == resolution
+    assert sum(not found.aliases(pair) for pair in found.pairs) == pairs
+
+
+def test_aliases_are_the_columns_that_are_equal_or_opposite():
+    found = design(fraction_rows(5, 2, [(place,) for place in range(5)]))
+    signs = 2 * np.array(list(found.rows.values())) - 1
+    effects = [effect for count in (1, 2) for effect in combinations(range(5), count)]
+    for one in effects:
+        column = signs[:, one].prod(1)
+        expected = set()
+        for other in effects:
+            name, product = ' × '.join(found.factors[place] for place in other), column @ signs[:, other].prod(1)
+            expected |= {name} if product == len(signs) else {f'−{name}'} if product == -len(signs) else set()
+        name = tuple(found.factors[place] for place in one)
+        assert {*found.aliases(name), ' × '.join(name)} == expected
+
+
+def test_a_fraction_is_chosen_for_the_interactions_that_are_asked_for():
+    """Six factors in 16 rows: two pairs that the usual choice has for one, and the best for them, told apart."""
+    mains = [(place,) for place in range(6)]
+    usual = design(fraction_rows(6, 2, mains))
+    one, two = next(pair for pair in combinations(usual.pairs, 2) if usual.alias(*pair))
+    asked = [*mains, *(tuple(map(usual.factors.index, pair)) for pair in (one, two))]
+    assert not design(fraction_rows(6, 2, asked), interactions=(one, two)).indistinct
+
+
+def test_two_effects_that_are_asked_for_and_always_move_together_are_named():
+    assert design(fraction_rows(3, 1, [(0,), (1,), (2,), (0, 1)]), interactions=(('a', 'b'),)).indistinct
+    assert design([(0, 0), (1, 1)]).indistinct == (('a',), ('b',))
+    assert design(fraction_rows(5, 1, [])).words == '16 of 32 combinations of 5 factors, resolution V'
+    whole = design(list(product((0, 1), repeat=3)), interactions=(('a', 'b'), ('b', 'c')))
+    assert (whole.indistinct, whole.resolution, whole.words) == (None, None, 'all 8 combinations of 3 factors')

@@ -1,0 +1,76 @@
+"""The sources of noise: against a bootstrap over images, and variances that were put in."""
+
+import numpy as np
+import pytest
+import torch
+
+from mmairl.evaluation.metrics import packed
+from mmairl.io import write_json
+from mmairl.study.collect import fold_probes
+from mmairl.study.measure import is_local, result_file
+from mmairl.study.schema import Measured
+from mmairl.study.statistics.noise import by_images, noise, spread
+
+
+def test_the_closed_form_is_the_bootstrap_over_images():
+    """A thousand resamples know a standard error to 2.2 %; of a paired difference it is not the root of the sum of squares."""
+    generator = np.random.default_rng(0)
+    hard = generator.random(400)
+    one, two = (np.mean(generator.random((3, 400)) > hard * level, axis=0) for level in (0.9, 0.8))
+    for values in (one, two, one - two):
+        means = [100 * values[generator.integers(0, 400, 400)].mean() for _ in range(1000)]
+        assert by_images(values) == pytest.approx(np.std(means, ddof=1), rel=0.08)
+    assert by_images(one - two) < 0.8 * np.hypot(by_images(one), by_images(two))
+
+
+def test_the_seeds_of_pre_training_and_of_the_classifier_are_told_apart():
+    """400 networks with a deviation of 3, four classifiers each with one of 2: their means spread by sqrt(9 + 4 / 4)."""
+    generator = np.random.default_rng(1)
+    probes = 50 + generator.normal(0, 3, (400, 1)) + generator.normal(0, 2, (400, 4))
+    runs = [
+        dict(seed=s, state='done', scores=dict(linear=scores.mean()), probes=dict(linear=scores.tolist()))
+        for s, scores in enumerate(probes)
+    ]
+    seeds, classifiers = spread(dict(runs=runs), 'linear')
+    assert seeds == pytest.approx(3, rel=0.1) and classifiers == pytest.approx(2, rel=0.06)
+    alone = [{**run, 'probes': {}} for run in runs]
+    assert spread(dict(runs=alone), 'linear') == (pytest.approx(10**0.5, rel=0.1), None)
+
+
+def test_further_seeds_of_a_classifier_become_one_score():
+    found = dict(
+        scores={'knn': 40.0, 'linear': 60.0, 'linear#1': 63.0, 'linear@cars#2': 9.0},
+        labels={'knn': 'k-NN', 'linear': 'top-1', 'linear#1': 'top-1', 'linear@cars#2': 'top-1 cars#2'},
+    )
+    fold_probes(found)
+    assert found['scores'] == {'knn': 40.0, 'linear': 61.5, 'linear@cars': 9.0}
+    assert found['labels'] == {'knn': 'k-NN', 'linear': 'top-1', 'linear@cars': 'top-1 cars'}
+    assert found['probes'] == dict(linear=[60.0, 63.0])
+    assert is_local('linear@cars#2') and not is_local('knn#1') and not is_local('linear#x')
+
+
+def test_images_are_read_from_the_results_and_bounded_where_those_do_not_tell(tmp_path):
+    """Rows of two seeds and eight images; the first says which it recognises."""
+    right = {'a': [[1, 1, 1, 0, 0, 0, 1, 1], [1, 1, 0, 0, 0, 0, 1, 1]], 'b': [[1, 1, 1, 1, 0, 1, 1, 1]] * 2}
+    rows = []
+    for name, seeds in right.items():
+        runs = []
+        for seed, bits in enumerate(seeds):
+            identity, folder = dict(data=dict(test=dict(images=8)), weights=f'{name}{seed}'), f'runs/{name}/seed_{seed}'
+            (tmp_path / folder).mkdir(parents=True)
+            result = Measured({}, {}, packed(torch.tensor(bits, dtype=torch.bool)))
+            write_json(result_file(tmp_path / folder, 'knn', identity), result)
+            scores = {'knn': 12.5 * sum(bits), 'svm': 40.0 + seed}
+            identities = dict(knn=identity, svm=identity)
+            runs.append(dict(seed=seed, state='done', folder=folder, scores=scores, identities=identities))
+        rows.append(dict(name=name, runs=runs))
+    study = dict(rows=rows, comparisons=dict(knn=[dict(row='b', on='a', error=3.0)]))
+    one, two = noise(study, 'knn', tmp_path)
+    a, b = (np.mean(seeds, axis=0) for seeds in right.values())
+    assert one['images'] == pytest.approx(100 * a.std(ddof=1) / 8**0.5) and one['probes'] == 0
+    assert two['effect_images'] == pytest.approx(100 * (b - a).std(ddof=1) / 8**0.5) and two['effect_seeds'] == 3.0
+    assert one['seeds'] == pytest.approx(np.std([62.5, 50.0], ddof=1)) and two['seeds'] == 0
+    # A score that the images do not add up to, and a result that does not have them.
+    rows[0]['runs'][0]['scores']['knn'] = 60.0
+    assert noise(study, 'knn', tmp_path)[0]['images'] is None
+    assert noise(study, 'svm', tmp_path)[0]['images'] is None

@@ -1,0 +1,140 @@
+"""Seeds added until all is decided: looks that are fixed before, and an error rate that is kept over all of them."""
+
+import json
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import stats
+from study.small_runs import START
+from study.test_spec import STUDIES, written
+from test_compare_rows import record
+
+from mmairl.errors import UserError
+from mmairl.study import run_study
+from mmairl.study.spec import read_study
+from mmairl.study.statistics.compare_rows import paired, unpaired, verdicts
+from mmairl.study.statistics.sequential import Plan, begin, compare_by_looks, read, told
+
+COUNT, STEPS = 4000, 6
+
+
+def simulated(plan: Plan, test, steps: np.ndarray, margin: float, seed_effect: float = 0.0) -> np.ndarray:
+    """The words of ladders (study, step), each row `steps` above the one before, when looked at by a plan."""
+    draw = np.random.default_rng(plan.most)
+    scores = draw.normal(size=(COUNT, STEPS + 1, plan.most)) + np.cumsum([0, *steps])[:, None]
+    scores += seed_effect * draw.normal(size=(COUNT, 1, plan.most))
+    words = np.full((COUNT, STEPS), 'undecided', dtype='<U10')
+    for count, level in plan.looks:
+        seen = scores[:, :, :count]
+        now = verdicts(*test(seen[:, 1:], seen[:, :-1]), margin, level, words)
+        words = np.where(words == 'undecided', now, words)
+    return words
+
+
+@pytest.mark.parametrize('test, seed_effect', [(paired, 3.0), (unpaired, 0.0)])
+@pytest.mark.parametrize('plan', [Plan(2, 10), Plan(3, 20)])
+def test_the_looks_together_raise_a_false_alarm_in_at_most_one_of_twenty(plan, test, seed_effect):
+    error = 2 * math.sqrt(0.05 * 0.95 / COUNT)
+    alarms = simulated(plan, test, np.zeros(STEPS), 1.0, seed_effect) == 'differs'
+    assert 0.005 < alarms.any(-1).mean() <= 0.05 + error
+    wrong = simulated(plan, test, np.full(STEPS, 3.0), 3.0, seed_effect) == 'equivalent'
+    assert wrong.any(-1).mean() <= 0.05 + error
+
+
+def test_large_effects_are_found_early_and_the_level_is_all_spent():
+    plan = Plan(3, 12)
+    assert [count for count, _ in plan.looks] == [3, 5, 8, 12] and sum(
+        level for _, level in plan.looks
+    ) == pytest.approx(0.05)
+    assert [count for count, _ in Plan(2, 7).looks] == [2, 3, 5, 7]
+    assert all(before[1] < after[1] for before, after in pairwise(plan.looks))
+    words = simulated(plan, paired, np.array([0, 0, 5.0, 0, 0, 0]), 1.0, seed_effect=3.0)
+    assert (words[:, 2] == 'differs').mean() > 0.99
+
+
+SCORES = np.random.default_rng(0).normal(size=(3, 12)) * [[0.1], [0.1], [3.0]] + [[10], [30], [31]]
+
+
+def ladder(seeds: int) -> dict:
+    rows = [list(row[:seeds]) for row in SCORES]
+    return dict(record(*rows, starts=(START,) * 3), seeds=list(range(seeds)))
+
+
+def test_a_study_started_again_looks_no_more_often():
+    """A decision does not depend on how many seeds have come since, nor on when one has looked."""
+    plan = Plan(3, 12)
+    one, two = (compare_by_looks(ladder(seeds), 'knn', 1.0, plan)[0] for seeds in (5, 12))
+    assert one == two and one.verdict == 'differs' and one.seeds in (3, 5)
+    between, at = (compare_by_looks(ladder(seeds), 'knn', 1.0, plan) for seeds in (7, 5))
+    assert between == at  # seeds between two looks change nothing
+    assert (
+        told(at, plan, 7)[one.seeds == 5] == f'look at {one.seeds} seeds: row 1 differs' and len(told(at, plan, 7)) == 2
+    )
+    ((_, level),) = (look for look in plan.looks if look[0] == one.seeds)
+    half = (one.high - one.low) / 2 / one.error
+    assert half == pytest.approx(stats.t.ppf(1 - level / 2, one.freedom))
+
+
+def test_a_comparison_with_a_missing_run_is_not_decided_by_that_look():
+    lacking = ladder(5)
+    del lacking['rows'][1]['runs'][4]
+    plan = Plan(5, 12)
+    assert compare_by_looks(ladder(5), 'knn', 1.0, plan)[0].verdict == 'differs'
+    assert compare_by_looks(lacking, 'knn', 1.0, plan)[0].verdict == 'undecided'
+
+
+def test_a_plan_is_kept_and_another_one_refused(tmp_path):
+    study = read_study(written(tmp_path))
+    assert begin(tmp_path, study, [0, 1], 21) == begin(tmp_path, study, [0, 1], None) == Plan(2, 10)
+    (tmp_path / 'odd').mkdir()
+    (tmp_path / 'odd' / 'sequential.json').write_text('{"first": 0, "most": 10}')
+    with pytest.raises(UserError, match=r'first: expected a whole number >= 2'):
+        read(tmp_path / 'odd')
+    for seeds, budget in (([0, 1], 40), ([0, 1, 2], 20)):
+        with pytest.raises(
+            UserError, match='was begun with 2 to 10 seeds a row, and another plan would be one more look'
+        ):
+            begin(tmp_path, study, seeds, budget)
+    for seeds, budget in (([0], None), ([0, 1], 3)):
+        with pytest.raises(UserError, match='2 rows from . seeds want --most 4 or more'):
+            begin(tmp_path / 'other', study, seeds, budget)
+    with pytest.raises(UserError, match='of a crossed study --power says how many runs its effects want'):
+        begin(tmp_path / 'other', read_study(STUDIES / 'attribution.yaml'), [0, 1], None)
+
+
+@pytest.mark.parametrize('on, closed', [('one', 'two'), ('two', 'one')], ids=['star', 'ladder'])
+def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, capsys, run_tool, on, closed):
+    """With made-up scores: the second row differs at once, the third never; the terminal and the page say so."""
+    third = dict(name='three', config='mocov2plus_r50_200e.py', against=on, factor='the loss')
+    third['declares'] = ['model', 'optim_wrapper']
+    third['options'] = {'model.symmetric': False}
+    study, started = written(tmp_path, {}, {}, third, seeds=[4, 0, 2]), []
+
+    def execute(runs, *_):
+        for run in (run for run in runs if not run.done):
+            started.append((run.row.name, run.seed))
+            below = 21 * (run.row.name == 'three' and on == 'one')
+            score = SCORES[['one', 'two', 'three'].index(run.row.name), run.seed] - below
+            result = dict(labels={'knn': 'k-NN'}, scores={'knn': score}, start=START, checkpoint='gone.pth')
+            (run.folder / 'result.json').write_text(json.dumps(result))
+
+    monkeypatch.setattr(run_study, 'execute', execute)
+    monkeypatch.setattr(
+        'mmairl.study.fairness.measures', lambda *_: False
+    )  # made-up runs have no null rows beside them
+    parts = [study, '--scale', 'demo', '--tasks', 'knn', '--out', tmp_path / 'out', '--until-decided', '--most', 21]
+    run_tool('tools/study.py', *parts)
+    assert [seed for name, seed in started if name == closed] == [4, 0, 2]
+    assert [seed for name, seed in started if name == 'three'] == [4, 0, 2, 5, 6, 7, 8]
+    page, out = (tmp_path / 'out' / 'page.html').read_text(), capsys.readouterr().out
+    for line in ('look at 3 seeds: two differs', 'look at 7 seeds: nothing was decided'):
+        assert line in page and line in out
+    assert 'has not run' not in page
+    first = json.loads((tmp_path / 'out' / 'study.json').read_text())
+    assert (first['primary'], first['looks']) == ('knn', [9, 13, 17])  # how many runs were finished at each
+    started.clear()
+    run_tool('tools/study.py', *parts[:-2])
+    assert not started
+    assert json.loads((tmp_path / 'out' / 'study.json').read_text()) == first

@@ -1,0 +1,224 @@
+"""Networks that were trained elsewhere: measured as ours are, their factors as stated, and what is unknown said."""
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+from safetensors.torch import save_file
+from torchvision.models import resnet18, resnet50
+
+import mmairl
+from mmairl.checkpoints.read import read_backbone
+from mmairl.checkpoints.write import write_backbone
+from mmairl.config import load_config
+from mmairl.errors import UserError
+from mmairl.evaluation.identity import model_at
+from mmairl.io import write_json
+from mmairl.study.collect import collect, describe
+from mmairl.study.external import compare_stated, factors, facts_of, form, require_distinct, whole_path
+from mmairl.study.fairness import compare, require_fair
+from mmairl.study.pages.study_page import write_study_page
+from mmairl.study.runs import Run, lay_out, plan_runs
+from mmairl.study.scale import read_scale
+from mmairl.study.schema import Result
+from mmairl.study.spec import Row, Study
+
+OURS = Row('ours', 'byol_r50_200e.py')
+
+
+def lightning(path: Path, seed: int) -> Path:
+    """A checkpoint with the keys that Lightning writes."""
+    torch.manual_seed(seed)
+    weights = {f'backbone.{key}': value for key, value in resnet18().state_dict().items() if not key.startswith('fc.')}
+    groups = [dict(lr=0.01, initial_lr=0.03, momentum=0.9, weight_decay=1e-4, params=[0])]
+    beside = {'pytorch-lightning_version': '2.5.0', 'epoch': 99, 'global_step': 700, 'hyper_parameters': dict(tau=0.99)}
+    torch.save(dict(beside, state_dict=weights, optimizer_states=[dict(state={}, param_groups=groups)]), path)
+    return path
+
+
+def row(folder: Path, stated: dict | None = None, **options) -> Row:
+    if stated is not None:
+        (folder / 'stated.yaml').write_text(yaml.safe_dump(stated))
+        options['trained'] = str(folder / 'stated.yaml')
+    return Row('theirs', 'byol_r50_200e.py', against='ours', weights={0: str(folder / 'a.ckpt')}, **options)
+
+
+@pytest.fixture(scope='module')
+def ours():
+    return {'ours': load_config('mmairl::byol_r50_200e.py')}
+
+
+def test_the_form_has_what_the_checkpoint_says_and_what_ours_has(tmp_path, ours):
+    facts = facts_of(str(lightning(tmp_path / 'a.ckpt', 0)))
+    optimizer = 'lr 0.03, decay 0.0001, momentum 0.9'
+    assert facts == {'epochs': '100', 'steps': '700', 'Lightning': '2.5.0', 'optimizer': optimizer, 'tau': '0.99'}
+    printed = form(row(tmp_path), factors(ours['ours']))
+    assert yaml.safe_load(printed).keys() == factors(ours['ours']).keys()
+    assert 'epochs: 100  # 200' in printed and 'negatives:  # none' in printed
+    evaluation = factors(load_config('mmairl::evaluation/folder_r50.py'))
+    assert yaml.safe_load(form(row(tmp_path, {'epochs': 90}), evaluation)) == {'epochs': 90, 'optimizer': optimizer}
+
+
+def test_stated_factors_are_compared_and_the_rest_is_unknown(tmp_path, ours):
+    own = factors(ours['ours'])
+    assert compare_stated(row(tmp_path, own), OURS, ours) == ([], [])
+    differing, unknown = compare_stated(row(tmp_path, {'loss': 'InfoNCE', 'epochs': 200}), OURS, ours)
+    assert differing == ['loss'] and set(unknown) == own.keys() - {'loss', 'epochs'}
+    with pytest.raises(UserError, match="'lose'.* did you mean|no factor"):
+        compare_stated(row(tmp_path, {'lose': 'InfoNCE'}), OURS, ours)
+
+
+def test_files_that_are_not_there_or_given_twice_are_refused(tmp_path):
+    lightning(tmp_path / 'a.ckpt', 0)
+    (tmp_path / 'b.ckpt').write_bytes((tmp_path / 'a.ckpt').read_bytes())
+    with pytest.raises(UserError) as caught:
+        require_distinct([Row('x', '', weights={0: str(tmp_path / 'a.ckpt'), 1: str(tmp_path / 'b.ckpt')})])
+    assert caught.value.code == 'same-model'
+    with pytest.raises(UserError, match='no checkpoint at'):
+        whole_path(Row('x', '', weights={0: str(tmp_path / 'c.ckpt')}), 0)
+
+
+def saved(folder: Path, weights: dict, kind: str) -> str:
+    """Write the weights of one network as another tool or precision has them."""
+    path = folder / f'{kind}.{"safetensors" if kind == "safetensors" else "pth"}'
+    if kind in ('torchvision', 'timm', 'mmairl'):
+        write_backbone(read_backbone(saved(folder, weights, 'plain')), path, kind)
+    elif kind == 'safetensors':
+        save_file(weights, path)
+    elif kind == 'resaved':
+        torch.save(dict(epoch=99, state_dict=weights), path)
+    elif kind == 'lightning':
+        torch.save(dict(state_dict={f'backbone.{key}': value for key, value in weights.items()}), path)
+    elif kind == 'no counters':
+        torch.save({key: value for key, value in weights.items() if 'num_batches' not in key}, path)
+    else:
+        precision = getattr(torch, kind, torch.float32)
+        torch.save({key: value.to(precision) for key, value in weights.items()}, path)
+    return str(path)
+
+
+SAME = ('torchvision', 'mmairl', 'timm', 'safetensors', 'resaved', 'lightning', 'no counters', 'float64')
+
+
+@pytest.mark.parametrize('kind, code', [
+    *((kind, 'same-model') for kind in SAME), ('float16', 'near-duplicate-model'), ('bfloat16', 'near-duplicate-model'),
+])  # fmt: skip
+def test_model_in_another_file_is_no_new_seed(tmp_path, kind, code):
+    torch.manual_seed(0)
+    network = resnet18()
+    network(torch.randn(4, 3, 64, 64))  # its statistics and counters are not those of a new network
+    weights = {key: value for key, value in network.state_dict().items() if not key.startswith('fc.')}
+    paths = [saved(tmp_path, weights, name) for name in ('plain', kind)]
+    for rows in (
+        [Row('x', '', weights=dict(enumerate(paths)))],
+        [Row('x', '', weights={0: paths[0]}), Row('y', '', weights={0: paths[1]})],
+    ):
+        with pytest.raises(UserError) as caught:
+            require_distinct(rows)
+        assert caught.value.code == code
+
+
+def test_models_of_other_seeds_are_distinct(tmp_path):
+    kinds = ('float32', 'float16', 'bfloat16')
+    paths = []
+    for seed, kind in enumerate(kinds):
+        torch.manual_seed(seed)
+        paths.append(saved(tmp_path, resnet18().state_dict(), kind))
+    (tmp_path / 'damaged.pth').write_bytes(b'damaged')
+    paths += [str(tmp_path / name) for name in ('damaged.pth', 'absent.pth')]
+    require_distinct([Row('x', '', weights=dict(enumerate(paths)))])
+
+
+def test_half_precisions_of_one_model_are_near(tmp_path):
+    torch.manual_seed(0)
+    weights = resnet18().state_dict()
+    half, bfloat = (model_at(saved(tmp_path, weights, kind)) for kind in ('float16', 'bfloat16'))
+    assert half.weights != bfloat.weights and half.is_near(bfloat)
+    weights['layer4.0.conv1.weight'] *= 1.01
+    assert not half.is_near(model_at(saved(tmp_path, weights, 'other')))
+
+
+def test_networks_that_do_not_fill_their_row_are_refused_before_anything_is_written(tmp_path, ours):
+    lightning(tmp_path / 'a.ckpt', 0)
+    planned = (
+        Study(title='t', rows=(OURS, row(tmp_path))),
+        {**ours, 'theirs': ours['ours']},
+        [0],
+        ['knn'],
+        tmp_path / 'out',
+    )
+    with pytest.raises(UserError, match='a.ckpt holds another architecture'):
+        lay_out(*planned)
+    torch.save(dict(optimizer_states=[dict(state={0: dict(sum=torch.ones(2))})]), tmp_path / 'a.ckpt')
+    with pytest.raises(UserError, match='a.ckpt .* it has no weights at all'):
+        lay_out(*planned)
+    assert not (tmp_path / 'out').exists()
+
+
+def test_a_row_of_networks_from_elsewhere_cannot_become_one_that_trains(tmp_path, ours):
+    torch.save(resnet50().state_dict(), tmp_path / 'a.ckpt')
+    how = ({**ours, 'theirs': ours['ours']}, [0], ['knn'], tmp_path)
+    (_, given) = lay_out(Study(title='t', rows=(OURS, row(tmp_path))), *how)
+    write_json(given.folder / 'trained.json', {})
+    theirs = Row('theirs', 'byol_r50_200e.py', against='ours')
+    with pytest.raises(UserError, match='theirs.* was begun with another config'):
+        lay_out(Study(title='t', rows=(OURS, theirs)), *how)
+
+
+def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
+    for part, count in (('train', 6), ('val', 4)):
+        for colour in ('red', 'blue'):
+            folder = tmp_path / 'images' / part / colour
+            folder.mkdir(parents=True)
+            for index in range(count):
+                Image.new('RGB', (40, 40), colour).save(folder / f'{index}.png')
+    paths = [lightning(tmp_path / f'{seed}.ckpt', seed) for seed in range(4)]
+    said = []
+    how = dict(data=tmp_path / 'images', tasks=['knn'], out=tmp_path / 'out', jobs=1, say=said.append)
+    judged = mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
+    (compared,) = judged.record['comparisons'].values()
+    assert f'(n = 2) (0.0): {compared[0]["verdict"]}' in judged._repr_html_()
+    assert judged.page.is_file() and '<td>100.0' in judged._repr_html_() and 'not of one factor' in str(judged)
+    assert not compared[0]['blocks'] and compared[0]['seeds'] == 2
+    assert mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how).record['rows'] == judged.record['rows']
+    assert said[-1] == '5 of 5 runs are finished' and '| random initialisation | no training |' in str(judged)
+    assert 'has not run' not in str(mmairl.compare({'a': paths[:2], 'b': paths[2:3]}, **how))
+    lightning(paths[3], 9)
+    mmairl.compare({'a': paths[:2], 'b': paths[2:]}, **how)
+    assert any('b, seed 1 is measured anew' in line for line in said)
+    torch.save(dict(optimizer=dict(state={})), tmp_path / 'bad.pth')
+    kept = (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns
+    for networks, more, said in (
+        ({'a': paths}, {}, 'two networks or more'), (paths, {}, 'each by its name'),
+        ({'a': paths[:2], 'b': [paths[2], tmp_path / 'bad.pth']}, {}, 'no weights at all'),
+        ({'a': paths[:2], 'b': paths[2:]}, dict(tasks=['knnn']), "no task 'knnn'; say some of knn, .*finetune, voc07"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=said):
+            mmairl.compare(networks, **{**how, **more})
+    assert (tmp_path / 'out' / 'configs' / 'a.yaml').stat().st_mtime_ns == kept
+
+
+def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_not_declared(tmp_path, ours, monkeypatch):
+    lightning(tmp_path / 'a.ckpt', 0)
+    theirs = row(tmp_path, {'library': 'x', 'student predictor': True}, declares=('library',))
+    study, configs = Study(title='t', rows=(OURS, theirs)), {**ours, 'theirs': ours['ours']}
+    runs = plan_runs(study, configs, [0], ['knn'], tmp_path)
+    for run in runs:
+        result = Result(
+            labels={'knn': 'k-NN'}, scores={'knn': 1.0}, hidden={'library': 'old'} if run.row.weights else {}
+        )
+        write_json(run.folder / 'result.json', result)
+    assert describe(runs[1], tmp_path)['hidden'] == {'library': 'x', 'student predictor': 'yes'}
+    monkeypatch.setattr(Run, 'outdated', '')
+    record = collect(study, configs, read_scale('demo'), runs, tmp_path)
+    told = {check['check']: check for check in record['fairness']['hidden']}
+    assert told['library']['values'] == {'ours': 'mmairl', 'theirs': 'x'} and not told['epochs']['equal']
+    assert told['student predictor']['equal'] and {*chain(*record['assumptions'].values())} == {'ours'}
+    text = write_study_page(record, tmp_path / 'page.html').read_text()
+    assert f'as its author states them in {theirs.trained}' in text and f'<dd>{theirs.weights[0]}</dd>' in text
+    study = Study(title='t', rows=(OURS, row(tmp_path, {'library': 'x'})))
+    with pytest.raises(UserError, match="'theirs' differs from 'ours' in library"):
+        require_fair(compare(study, {**ours, 'theirs': ours['ours']}))

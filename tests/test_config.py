@@ -1,0 +1,147 @@
+"""The ladder of configs, whose neighbours differ in one factor; and configs in YAML and JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+from mmengine.config import Config
+
+from mmairl.cli.factors import table
+from mmairl.config import load_config, python_text, write_config
+from mmairl.engine.checks import check_config
+from mmairl.errors import UserError
+from mmairl.io import write_text
+from mmairl.study.factors import changed, factors_of
+
+CONFIGS = Path(__file__).parent.parent / 'configs'
+
+# The factor that each rung changes, in the facts' words, and the config keys that it may touch.
+RUNGS = {
+    ('mocov2', 'mocov2_syncbn'): ('batch norm', {'model.backbone.norm_cfg', 'model.projector', 'model.shuffle_bn'}),
+    ('mocov2_syncbn', 'mocov2_syncbn_predictor'): ('student predictor', {'model.predictor'}),
+    ('mocov2_syncbn_predictor', 'mocov2_syncbn_predictor_momentum'): ('momentum', {'default_hooks.momentum'}),
+    ('mocov2_syncbn_predictor_momentum', 'mocov2plus'): ('loss', {'model.symmetric'}),
+    ('mocov2plus', 'mocov2plus_complexaug'): ('augmentation', {'train_dataloader.dataset.views'}),
+    ('mocov2plus', 'smocov2plus'): (
+        'teacher predictor',
+        {'model.teacher_predictor', 'model.projector.last_bias', 'model.predictor.last_bias'},
+    ),
+    ('mocov2plus', 'mocov2plus_lars'): ('optimizer', {'optim_wrapper'}),
+    ('mocov2plus_complexaug', 'byol'): ('loss', {'model.head', 'model.queue'}),
+    ('byol', 'byol_lars'): ('optimizer', {'optim_wrapper'}),
+}
+PROJECTOR_TOO = {('mocov2', 'mocov2_syncbn'), ('mocov2plus', 'smocov2plus')}
+
+
+def load(name: str) -> Config:
+    return Config.fromfile(CONFIGS / f'{name}_r50_200e.py')
+
+
+@pytest.mark.parametrize('pair', RUNGS, ids=' -> '.join)
+def test_neighbours_differ_in_one_factor(pair):
+    factor, allowed = RUNGS[pair]
+    one, two = map(load, pair)
+    keys = changed(one, two)
+    assert keys, 'a rung must change something'
+    strays = [key for key in keys if not any(key == prefix or key.startswith(f'{prefix}.') for prefix in allowed)]
+    assert not strays, f'{pair[1]} changes more than its {factor}: {strays}'
+    before, after = factors_of(one), factors_of(two)
+    # BYOL has no queue because its loss wants none: negatives are the loss's other half, not a second factor
+    differing = {name for name in before if before[name] != after[name]} - {'negatives'}
+    # Two rungs change the projector as well, and the docs' table shows it: the release widens it with SyncBN, and drops biases
+    assert differing - ({'projector'} if pair in PROJECTOR_TOO else set()) == {factor}
+    assert (pair in PROJECTOR_TOO) == ('projector' in differing)
+
+
+def test_the_table_of_the_docs_is_the_configs():
+    page = CONFIGS.parent / 'docs' / 'frameworks.md'
+    assert page.read_text().endswith(table()), 'put what python tools/factors.py prints at the end of the page'
+
+
+def test_the_factors_are_those_of_the_papers_table():
+    """Facts, section 1, row by row; written down here by hand."""
+    shown = {name: factors_of(load(name)) for name in ('mocov2', *(pair[1] for pair in RUNGS))}
+    for name, factors in shown.items():
+        assert factors['student predictor'] == ('no' if name in ('mocov2', 'mocov2_syncbn') else 'yes')
+        assert factors['teacher predictor'] == ('yes' if name == 'smocov2plus' else 'no')
+        assert factors['negatives'] == ('none' if name.startswith('byol') else 'queue 65536')
+        early = name in ('mocov2', 'mocov2_syncbn', 'mocov2_syncbn_predictor')
+        assert factors['momentum'] == ('constant 0.999' if early else '0.99 -> 1, cosine')
+        one_way = early or name == 'mocov2_syncbn_predictor_momentum'
+        kind = '2 - 2 cos' if name.startswith('byol') else 'InfoNCE'
+        assert factors['loss'] == f'{kind}, {"one direction" if one_way else "both directions"}'
+        assert factors['batch norm'] == ('ShuffleBN' if name == 'mocov2' else 'SyncBN, SyncBN in projector')
+        width = '2048-128' if name == 'mocov2' else '4096-256'
+        assert factors['projector'] == width + (', no last bias' if name == 'smocov2plus' else '')
+        lars = name.endswith('_lars')
+        assert factors['optimizer'] == ('LARS, lr 1.2, decay 1e-06' if lars else 'SGD, lr 0.12, decay 0.0001')
+        assert ('solarize' in factors['augmentation']) == (name.startswith('byol') or name.endswith('complexaug'))
+
+
+def config(folder: Path, values: dict | str, name: str = 'run.yaml') -> Path:
+    (folder / name).write_text(values if isinstance(values, str) else json.dumps(values))
+    return folder / name
+
+
+def test_a_config_in_yaml_has_bases_and_parts_of_projects_as_one_in_python(tmp_path):
+    config(tmp_path, dict(model=dict(a=1, b=dict(c=2)), train_cfg=dict(d=1)), 'one.json')
+    config(tmp_path, dict(fast=dict(e=1)), 'two.yml')
+    own = 'model: {a: 1e-3, b: {_delete_: true, f: 4}}\nfast: {e: "1e-3"}'
+    cfg = load_config(config(tmp_path, f'_base_: [one.json, two.yml]\n{own}'))
+    assert cfg.to_dict() == dict(model=dict(a=0.001, b=dict(f=4)), train_cfg=dict(d=1), fast=dict(e='1e-3'))
+    base = 'mmairl::projects/msbreg/configs/msbreg_k4_r50_300e.py'
+    cfg = load_config(config(tmp_path, dict(_base_=base, total_batch_size=8)))
+    assert cfg.model.head.type == 'RegularisedHead' and cfg.total_batch_size == 8
+
+
+@pytest.mark.parametrize('name', ['byol_lars_r50_200e.py', 'demo/mocov2plus_shapes.py', 'evaluation/voc2007_r50.py'])
+def test_a_config_written_as_yaml_or_json_is_equal_but_for_the_tuples_of_json(tmp_path, name):
+    cfg = load_config(CONFIGS / name)
+    cfg.dump(tmp_path / 'theirs.yaml')
+    assert '!!python/tuple' in (tmp_path / 'theirs.yaml').read_text()
+    assert load_config(tmp_path / 'theirs.yaml').to_dict() == cfg.to_dict()
+    cfg.spans = dict(one=(1, 2, (3, [4])), text='1e-3', small=1e-5, yes='yes', none=None)
+    for file in ('run.yaml', 'run.json'):
+        write_config(cfg, tmp_path / file)
+        values = cfg.to_dict() if file == 'run.yaml' else json.loads(json.dumps(cfg.to_dict()))
+        assert load_config(tmp_path / file).to_dict() == values
+
+
+def test_what_cannot_be_written_or_read_is_one_sentence(tmp_path):
+    for value in (object(), Path('a'), {1, object()}):
+        for name in ('run.yaml', 'run.json'):
+            with pytest.raises(UserError, match='not plain data'):
+                write_config(Config(dict(a=dict(b=value))), tmp_path / name)
+    with pytest.raises(UserError, match='is written to NAME.yaml'):
+        write_config(Config(dict(a=1)), tmp_path / 'run.py')
+    assert not list(tmp_path.iterdir())
+    for text in ('a: [1', '- a', '1: 2', '\0', '_base_: gone.yaml', '_base_: run.yaml', 'a: ' + '[' * 5000):
+        with pytest.raises(UserError, match='cannot be read') as caught:
+            load_config(config(tmp_path, text))
+        assert '\n' not in str(caught.value)
+    with pytest.raises(UserError, match='there is nothing to train'):
+        check_config(load_config(config(tmp_path, '')))
+    with pytest.raises(UserError, match='a.pth is no config; give one as'):
+        load_config(config(tmp_path, '', 'a.pth'))
+    with pytest.raises(UserError, match=r"no config at .*r5_200e.py; did you mean 'mocov2plus_r50_200e.py'\?"):
+        load_config(tmp_path / 'mocov2plus_r5_200e.py')
+
+
+@pytest.mark.parametrize('suffix', ['.py', '.yaml', '.json'])
+def test_a_written_config_is_not_substituted(tmp_path, monkeypatch, suffix):
+    monkeypatch.setenv('SECRET', 'value')
+    names = [
+        '{{ fileDirname }}',
+        '{{$SECRET:x}}',
+        '{{ _base_.a }}',
+        '{{{{$SECRET:(',
+        '\\{{$SECRET:x}}',
+        'a {{ b }}\u2028c\n',
+    ]
+    values = dict(roots=[*names, '{{$SECRET:y', '}}'], by_name=dict.fromkeys(names, 1), quoted={"it's": 1, 'class': 2})
+    cfg, path = Config(values), tmp_path / f'run{suffix}'
+    if suffix == '.py':
+        write_text(path, python_text(cfg))
+    else:
+        write_config(cfg, path)
+    assert load_config(path).to_dict() == values

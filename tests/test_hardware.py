@@ -1,0 +1,99 @@
+"""Cores and GPUs by what a process is given."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+
+from mmairl import hardware
+from mmairl.hardware import cores, unusable_gpu
+
+
+def test_cores_are_those_that_the_machine_and_slurm_leave(monkeypatch):
+    """joblib knows affinity and control groups."""
+    monkeypatch.setattr(hardware, 'cpu_count', lambda: 64)
+    for of_task, expected in (('', 64), ('2', 2), ('0', 1)):
+        monkeypatch.setenv('SLURM_CPUS_PER_TASK', of_task)
+        assert cores() == expected
+
+
+def test_a_gpu_that_is_there_and_cannot_be_used_is_told_with_the_reason(monkeypatch):
+    monkeypatch.setattr(hardware, 'glob', lambda pattern: ['/dev/nvidia0'] if 'nvidia' in pattern else [])
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+
+    def init() -> None:
+        raise RuntimeError('The NVIDIA driver on your system is too old.\nUpdate it.')
+
+    monkeypatch.setattr(torch.cuda, 'init', init)
+    assert unusable_gpu() == 'The NVIDIA driver on your system is too old.'
+    monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')  # hidden on purpose
+    assert unusable_gpu() == ''
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES')
+    monkeypatch.setattr(hardware, 'glob', lambda pattern: [])
+    assert unusable_gpu() == ''
+
+
+def test_the_cache_lies_with_the_temporary_files_where_the_home_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+    assert hardware.cache() == tmp_path / 'cache/mmairl'
+    monkeypatch.setattr(hardware.tempfile, 'gettempdir', lambda: str(tmp_path))
+    for home in ('/dev/null', '/proc'):  # not a folder; a folder where nobody can write
+        monkeypatch.setenv('XDG_CACHE_HOME', home)
+        assert hardware.cache() == tmp_path / f'mmairl-{os.getuid()}'
+    monkeypatch.delenv('XDG_CACHE_HOME')
+    monkeypatch.setattr(hardware.Path, 'home', lambda: (_ for _ in ()).throw(RuntimeError('no home')))
+    assert hardware.cache() == tmp_path / f'mmairl-{os.getuid()}'
+
+
+@pytest.mark.parametrize('level', ['INFO', 'WARNING', 'ERROR'])
+@pytest.mark.parametrize('unusable', ['', 'the driver is too old'])
+def test_a_run_says_at_its_start_what_it_uses_at_every_level(toy_config, monkeypatch, capfd, level, unusable):
+    from mmairl.engine import run
+
+    monkeypatch.setattr(run, 'unusable_gpu', lambda: unusable)
+    cfg = toy_config(steps=1, width=4, log_level=level)
+    run.train(cfg)
+    said = capfd.readouterr().out
+    though = ', though there is a GPU (the driver is too old)' if unusable else ''
+    line = f'1 x cpu{though}, each with {torch.get_num_threads()} threads and 0 data workers on '
+    assert said.count(line) == 1 and f'cache {hardware.cache()}, work dir {cfg.work_dir}' in said
+    assert bool(re.search('WARNING.* - 1 x cpu', said)) == (bool(unusable) and level != 'ERROR')
+
+
+def test_a_data_sets_places_are_told_without_what_may_be_secret():
+    inner = dict(root=['data', 'https://me:secret@host/a.tar?b=secret'], views=[])
+    from mmairl.engine.run import places
+
+    assert list(places(dict(type='A', dataset=inner))) == [str(Path('data').absolute()), 'https://host/a.tar']
+
+
+@pytest.mark.skipif('glibc' not in os.confstr('CS_GNU_LIBC_VERSION'), reason='glibc has this setting')
+def test_a_run_on_a_cpu_asks_for_its_memory_once():
+    code = """
+        import resource, sys
+        import torch
+        from mmairl.hardware import keep_freed_memory
+
+        def pages(steps):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            for _ in range(steps):
+                images = torch.ones(16 << 20, requires_grad=True)  # 64 MiB
+                (images * 2).sum().backward()
+            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+        if sys.argv[1] == 'kept':
+            keep_freed_memory()
+        pages(20)
+        print(pages(10))
+    """
+    asked = {}
+    for how in ('given back', 'kept'):
+        done = subprocess.run([sys.executable, '-c', dedent(code), how], capture_output=True, text=True, check=True)
+        asked[how] = int(done.stdout)
+    assert asked['kept'] < asked['given back'] / 2

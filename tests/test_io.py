@@ -1,0 +1,279 @@
+"""Writing in the background, and what happens when it goes wrong."""
+
+import errno
+import os
+import platform
+import subprocess
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import pytest
+import resuming
+import torch
+
+from mmairl.errors import UserError
+from mmairl.io import (
+    BackgroundWriter,
+    Declared,
+    UnreadableFile,
+    appending,
+    output,
+    parse_yaml,
+    read_bytes,
+    read_json,
+    read_text,
+    read_yaml,
+    replacing,
+    write_json,
+    write_text,
+)
+
+
+def test_the_caller_does_not_wait_for_the_disk_the_next_write_does_and_an_error_is_raised_once():
+    writer, gate, done = BackgroundWriter(), threading.Event(), []
+
+    def slow() -> None:
+        gate.wait(10)
+        done.append('first')
+        raise UserError('the disk is full')
+
+    writer.start(slow)
+    writer.check()
+    assert done == []
+    gate.set()
+    with pytest.raises(UserError, match='the disk is full'):
+        writer.start(lambda: done.append('never'))
+    writer.start(lambda: done.append('second'))
+    writer.finish()
+    writer.check()
+    assert done == ['first', 'second']
+
+
+@pytest.mark.parametrize(
+    'number, sentence',
+    [
+        (errno.EDQUOT, 'the disk is full: .*epoch_2.pth could not be written'),
+        (errno.EACCES, 'epoch_2.pth could not be written: Permission denied'),
+    ],
+)
+def test_a_full_disk_and_a_missing_permission_are_one_sentence_and_the_older_file_stays(tmp_path, number, sentence):
+    path = tmp_path / 'epoch_2.pth'
+    path.write_text('older')
+    with pytest.raises(UserError, match=sentence), replacing(path) as beside:
+        beside.write_text('half')
+        raise OSError(number, os.strerror(number), str(beside))
+    assert path.read_text() == 'older' and list(tmp_path.iterdir()) == [path]
+    write_json(path, dict(a=[1, 'ä']))
+    assert read_json(path) == dict(a=[1, 'ä']) and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(FileNotFoundError), replacing(path):
+        Path('/not/there').read_text()
+
+
+def test_an_output_that_cannot_be_written_is_one_sentence_and_stays_as_it_was(tmp_path):
+    file, pipe = tmp_path / 'file', tmp_path / 'pipe'
+    file.write_text('content')
+    os.mkfifo(pipe)
+    (tmp_path / 'link').symlink_to(file)
+    for path, source, sentence in (
+        (tmp_path, None, 'is a folder, not a file'),
+        (pipe, None, 'is a device or pipe, not a file'),
+        (tmp_path / 'link', file, 'is the file to read from'),
+        (tmp_path / ('a' * 300), None, 'could not be written: File name too long'),
+    ):
+        with pytest.raises(UserError, match=sentence) as caught, replacing(output(path, source)) as beside:
+            beside.write_text('new')
+        assert '\n' not in str(caught.value)
+    assert file.read_text() == 'content' and pipe.is_fifo() and not list(tmp_path.glob('.*'))
+
+
+def test_what_a_killed_process_left_beside_an_output_is_removed_and_what_another_machine_writes_is_not(tmp_path):
+    gone = subprocess.Popen(['true'])
+    gone.wait()
+    left, running, other = (
+        tmp_path / f'.out.txt.{node}.{process}.tmp'
+        for node, process in ((platform.node(), gone.pid), (platform.node(), os.getppid()), ('other', gone.pid))
+    )
+    for file in (left, running, other):
+        file.touch()
+    write_text(tmp_path / 'out.txt', 'new')
+    assert sorted(tmp_path.iterdir()) == sorted([running, other, tmp_path / 'out.txt'])
+
+
+def test_links_are_replaced_or_refused_and_never_followed(tmp_path):
+    (tmp_path / 'own.txt').write_text('own')
+    for name in ('out.txt', f'.out.txt.{platform.node()}.{os.getpid()}.tmp', 'log.txt'):
+        (tmp_path / name).symlink_to(tmp_path / 'own.txt')
+    write_text(tmp_path / 'out.txt', 'new')
+    with pytest.raises(OSError, match='symbolic'):
+        appending(tmp_path / 'log.txt')
+    assert (tmp_path / 'own.txt').read_text() == 'own' and (tmp_path / 'out.txt').read_text() == 'new'
+    assert not (tmp_path / 'out.txt').is_symlink()
+
+
+@pytest.mark.parametrize('content', [b'{"a": ', b'\xff\xfe', b'[' * 100_000, None])
+def test_what_is_no_whole_json_file_is_one_sentence(tmp_path, content):
+    path = tmp_path / 'a.json'
+    path.write_bytes(content) if content is not None else os.mkfifo(path)
+    with pytest.raises(UserError, match='not a whole JSON file|there is no file|UnicodeDecodeError'):
+        read_json(path)
+
+
+def test_an_older_checkpoint_goes_only_when_the_newer_one_is_there(tmp_path, monkeypatch):
+    """A disk that fills up at the third checkpoint, of which two are kept."""
+    save, written = torch.save, []
+
+    def fill_up(checkpoint: dict, path: Path) -> None:
+        save(checkpoint, path)
+        written.append(path)
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(torch, 'save', fill_up)
+    cfg = resuming.config('views_of_the_batch', str(tmp_path))
+    cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
+    with pytest.raises(UserError, match='what was there before is whole'):
+        resuming.run(cfg)
+    assert sorted(path.name for path in tmp_path.glob('*.pth*')) == ['iter_2.pth', 'iter_4.pth']
+    assert not list(tmp_path.glob('.*.tmp'))
+
+
+class Part(Declared):
+    name: str
+    sizes: tuple[int, ...] = ()
+    by_name: dict[str, list[float]] = {}
+    either: str | list[str] | None = None
+
+
+class Whole(Declared):
+    parts: list[Part] = []
+    part: Part | None = None
+    share: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+
+
+@pytest.mark.parametrize('content, sentence', [
+    ('[', 'is not a whole JSON file (JSONDecodeError: Expecting value'),
+    ('[' * 10**5, 'is not a whole JSON file (RecursionError: maximum recursion'),
+    ('[]', ': expected keys and values, got a list'),
+    ('{"parts": [{"name": "a"}, {"sizes": "c"}]}', 'parts[1].sizes: expected a list, got text'),
+    ('{"parts": [{"name": "a", "sizes": [1, 2.5]}]}', ': parts[0].sizes[1]: expected a whole number, got a number'),
+    ('{"part": {"name": "a", "by_name": {"x": [1], "y": [1, null]}}}', 'part.by_name[...][1]: expected a number, got nothing'),
+    ('{"part": {"name": true}}', ': part.name: expected text, got true or false'),
+    ('{"part": {"name": "a", "either": 3}}', ': part.either: expected text or a list or nothing, got a whole number'),
+    ('{"part": {"name": "a", "size": []}}', ": part: object contains unknown field `size`; did you mean 'sizes'?"),
+    ('{"part": {}}', ": part: object missing required field `name`"),
+    ('{"share": 0}', ': share: expected a number > 0.0'),
+])  # fmt: skip
+def test_content_of_another_type_is_one_sentence_with_its_place(tmp_path, content, sentence):
+    (path := tmp_path / 'whole.json').write_text(content)
+    with pytest.raises(UserError) as told:
+        read_json(path, Whole)
+    assert str(told.value).startswith(str(path)) and sentence in str(told.value)
+
+
+def test_yaml_that_stands_for_more_than_fits_into_memory_and_keys_that_are_no_text_are_refused(tmp_path):
+    path = tmp_path / 'many.yaml'
+    for doubled, sentence in (('{<<: [*a, *a]}', 'tag:yaml.org,2002:merge'), ('[*a, *a]', 'it is too large')):
+        lines = ['a0: &a0 {x: 1}', *(f'a{n}: &a{n} {doubled}'.replace('*a', f'*a{n - 1}') for n in range(1, 40))]
+        path.write_text('\n'.join(lines))
+        with pytest.raises(UserError, match=sentence):
+            read_yaml(path)
+    path.write_text('part: {name: a, by_name: {3: []}}')
+    with pytest.raises(UserError, match='a key of part.by_name: expected text, got a whole number'):
+        read_yaml(path, Whole)
+
+
+def no_file(path: Path) -> None:
+    path.unlink()
+
+
+def sparse(path: Path) -> None:
+    with path.open('wb') as file:
+        file.truncate(2**40)
+
+
+def device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to('/dev/zero')
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+UNREADABLE = {
+    'no-file': no_file,
+    'file-too-large': sparse,
+    'not-a-regular-file': device,
+    'not-a-regular-file ': pipe,
+    'not-a-regular-file  ': folder,
+}
+
+
+@pytest.mark.parametrize('read', [read_bytes, read_text, read_json, read_yaml])
+@pytest.mark.parametrize('code', UNREADABLE)
+def test_file_without_end_raises(tmp_path, read, code):
+    path = tmp_path / 'file'
+    path.touch()
+    UNREADABLE[code](path)
+    with pytest.raises(UnreadableFile) as caught:
+        read(path)
+    assert caught.value.code == code.strip()
+
+
+def test_file_at_the_limit_is_read(tmp_path):
+    path = tmp_path / 'file'
+    path.write_bytes(b'12345')
+    assert read_bytes(path, 5) == b'12345'
+    with pytest.raises(UnreadableFile) as caught:
+        read_bytes(path, 4)
+    assert caught.value.code == 'file-too-large'
+
+
+def test_content_beyond_the_stated_size_raises():
+    """Files of /proc have a size of 0."""
+    assert read_bytes('/proc/self/status').startswith(b'Name:')
+    with pytest.raises(UnreadableFile) as caught:
+        read_bytes('/proc/self/status', 10)
+    assert caught.value.code == 'file-too-large'
+
+
+def test_text_has_plain_line_ends_and_no_mark(tmp_path):
+    path = tmp_path / 'file'
+    path.write_bytes('\ufeffä\r\nb\rc'.encode())
+    assert read_text(path, encoding='utf-8-sig') == 'ä\nb\nc'
+    path.write_bytes(b'\xff')
+    assert read_text(path, errors='replace') == '\ufffd'
+    with pytest.raises(UnreadableFile) as caught:
+        read_text(path)
+    assert caught.value.code == 'not-text'
+
+
+@pytest.mark.parametrize(
+    'content',
+    ['1' + ':1' * 1000, '- &a [1]\n' + '- *a\n' * 50_000, '[' * 10_000, '{a: ' * 10_000, '? - ' * 10_000],
+    ids=['long number', 'aliases', 'lists', 'mappings', 'keys'],
+)
+def test_hostile_yaml_raises(tmp_path, content):
+    path = tmp_path / 'file.yaml'
+    path.write_text(content)
+    with pytest.raises(UnreadableFile) as caught:
+        read_yaml(path)
+    assert caught.value.code == 'not-yaml'
+
+
+def test_long_yaml_is_not_parsed(tmp_path):
+    path = tmp_path / 'file.yaml'
+    path.write_text('- 1\n' * 70_000)
+    with pytest.raises(UnreadableFile) as caught:
+        read_yaml(path)
+    assert caught.value.code == 'file-too-large'
+    with pytest.raises(OverflowError):
+        parse_yaml(path.read_text())

@@ -1,0 +1,120 @@
+"""tools/transfer.py: which tasks can run, what they start from, and that a table comes out of real runs that resume."""
+
+import dataclasses
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from mmengine.config import Config
+from PIL import Image
+from transfer.small_runs import small
+
+from mmairl.checkpoints.read import read_backbone
+from mmairl.config import load_config
+from mmairl.engine.checkpoint import choose_start
+from mmairl.errors import UserError
+from mmairl.study.published import row, tables
+from mmairl.transfer import execute as transfer_run
+from mmairl.transfer.execute import Place, prepare, run_task
+from mmairl.transfer.tasks import TASKS, chosen, config_of, lacking
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_task_has_configs_and_the_papers_columns_and_is_left_out_without_data_or_when_rescaled(tmp_path):
+    columns = {*row('mocov2plus_sgd'), *tables()['revisit_airl']['table3_normrescale']['columns']}
+    for name, task in TASKS.items():
+        assert all(config_of(name, depth).is_file() for depth in task.depths), name
+        if name in ('linear', 'voc07', 'voc0712', 'coco_c4', 'coco_fpn', 'cityscapes'):
+            assert set(task.scores) & columns, name
+    with pytest.raises(UserError, match='not for ResNet-18'):
+        config_of('coco_c4', 18)
+    (tmp_path / 'data/VOCdevkit/VOC2007').mkdir(parents=True)
+    assert lacking(TASKS['voc07'], tmp_path) == []
+    assert lacking(TASKS['voc0712'], tmp_path) == [tmp_path / 'data/VOCdevkit/VOC2012']
+    # a rescaled network is not measured with the statistics of before
+    assert 'voc07' in chosen(None, rescaled=True) and not {'knn', 'linear'} & set(chosen(None, rescaled=True))
+    with pytest.raises(UserError, match='knn would measure a rescaled network'):
+        chosen('knn,voc07', rescaled=True)
+    with pytest.raises(UserError, match='two of the tasks measure coco_fpn_box, and one table'):
+        chosen('coco_fpn,coco_fpn_msbreg')
+    with pytest.raises(UserError, match="no task 'voc08'"):
+        chosen('voc08')
+
+
+def test_any_projects_checkpoint_becomes_the_start_and_a_refused_call_leaves_it(tmp_path):
+    state = {k: v for k, v in torchvision.models.resnet18().state_dict().items() if not k.startswith('fc.')}
+    grown = {k: v * 3 if v.is_floating_point() else v for k, v in state.items()}
+    both = {f'module.encoder_{which}.{k}': v for which, part in (('q', state), ('k', grown)) for k, v in part.items()}
+    torch.save(dict(state_dict=both), tmp_path / 'moco.pth')
+    torch.save(state, tmp_path / 'anchor.pth')
+    moco, anchor = str(tmp_path / 'moco.pth'), str(tmp_path / 'anchor.pth')
+    place = Place(tmp_path, tmp_path / 'work', 1)
+    start, depth = prepare(moco, 'teacher', None, place)
+    assert depth == 18 and torch.equal(read_backbone(start).weights['conv1.weight'], grown['conv1.weight'])
+    with pytest.raises(UserError, match=r'holds another result, which differs in weights .*--work-dir'):
+        prepare(moco, 'student', None, place)
+    assert torch.equal(read_backbone(start).weights['conv1.weight'], grown['conv1.weight'])
+    os.rename(moco, tmp_path / 'moved.pth')
+    assert prepare(str(tmp_path / 'moved.pth'), 'teacher', None, place) == (start, 18)
+    rescaled = dataclasses.replace(place, work_dir=tmp_path / 'rescaled')
+    found = read_backbone(prepare(str(tmp_path / 'moved.pth'), 'teacher', anchor, rescaled)[0])
+    torch.testing.assert_close(found.weights['conv1.weight'], state['conv1.weight'])
+    torch.testing.assert_close(found.weights['bn1.running_var'], grown['bn1.running_var'])
+    assert found.origin['normrescale'] == anchor and found.origin['part'] == 'teacher'
+
+
+def test_a_detection_run_ends_in_the_papers_columns_and_is_not_run_again(tmp_path, data, pretrained, monkeypatch):
+    shutil.copytree(data / 'voc', own := tmp_path / 'data/VOCdevkit')
+    cfg = small('voc07_c4_r18_9k', data, pretrained, tmp_path / 'unused')
+    cfg.total_batch_size = 2
+    cfg.default_hooks.checkpoint = load_config('mmairl::transfer/voc07_c4_r18_9k.py').default_hooks.checkpoint
+    cfg.default_hooks.checkpoint.interval = 1
+    (tmp_path / 'configs/transfer').mkdir(parents=True)
+    cfg.dump(str(tmp_path / 'configs/transfer/tiny_r18.py'))
+    monkeypatch.setattr('mmairl.transfer.tasks.home', lambda: tmp_path)
+    monkeypatch.setitem(TASKS, 'voc07', dataclasses.replace(TASKS['voc07'], config='transfer/tiny_r{depth}'))
+    monkeypatch.setenv('PYTHONPATH', str(ROOT))
+    place = Place(tmp_path, tmp_path / 'work', 1)
+    start, depth = prepare(str(pretrained), 'student', None, place)
+    scores = run_task('voc07', start, depth, place)
+    assert set(scores) == {'voc07_ap50', 'voc07_ap', 'voc07_ap75'} and all(0 <= one <= 100 for one in scores.values())
+    found = choose_start(Config(dict(work_dir=str(place.work_dir / 'voc07'), resume=True)))
+    assert found.resume and Path(found.path).name == 'iter_2.pth', 'an interrupted run would go on'
+    monkeypatch.setattr(transfer_run, '_run', lambda *_: pytest.fail('ran again'))
+    assert run_task('voc07', start, depth, place) == scores
+    next((own / 'VOC2007/Annotations').iterdir()).unlink()
+    with pytest.raises(UserError, match='voc07 holds another result, which differs in data'):
+        run_task('voc07', start, depth, place)
+
+
+def test_protocols_on_imagenet_run_by_the_depth_of_the_checkpoint_and_end_in_the_table(
+    tmp_path, monkeypatch, capfd, run_tool
+):
+    generator = np.random.default_rng(0)
+    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / 'a.pth')
+    for part, count in (('train', 50), ('val', 3)):
+        for label in range(4):
+            folder = tmp_path / 'data/imagenet' / part / f'n{label}'
+            folder.mkdir(parents=True)
+            for index in range(count):
+                pixels = np.clip(generator.normal(60 * label, 15, (32, 32, 3)), 0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f'{index}.png')
+
+    def in_this_process(folder: Path, processes: int) -> None:
+        monkeypatch.setattr(sys, 'argv', ['run.py', str(folder)])
+        transfer_run.main()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(transfer_run, '_run', in_this_process)
+    run_tool('tools/transfer.py', 'a.pth', '--tasks', 'knn,voc07', '--data', tmp_path)
+    assert f'voc07: left out, for {tmp_path}/data/VOCdevkit/VOC2007 is not there' in capfd.readouterr().out
+    lines = (tmp_path / f'work_dirs/transfer/{tmp_path.name}_a_student/table.csv').read_text().splitlines()
+    table = {line.split(',')[0]: line.split(',')[1:] for line in lines[1:]}
+    assert float(table['knn20'][0]) > 60 and table['knn20'][1] == ''  # chance is 25; the paper prints none
+    assert table['voc07_ap50'] == ['', '77.1']
