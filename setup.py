@@ -57,6 +57,7 @@ setup(
         'mmairl.data': ['*.yaml'],
         'mmairl.study': ['*.sh', '*.json'],
         'mmairl.apis': ['*.jinja'],
+        'mmairl.study.pages': ['templates/*'],
         'mmairl.report': ['templates/*', 'uplot/*', '*.json'],
     },
     cmdclass={'build_py': BuildWithConfigs},

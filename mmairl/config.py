@@ -43,6 +43,36 @@ KNOWN = (
     'runner_type', 'strategy', 'total_batch_size', 'fast', 'evaluation', 'recipes',
 )  # fmt: skip
 
+# Modules that have moved. Configs stored with runs and studies name them in `custom_imports`.
+MOVED_MODULES = {
+    'mmairl.analysis.normrescale': 'mmairl.checkpoints.normrescale',
+    'mmairl.data.folders': 'mmairl.data.datasets',
+    'mmairl.data.published': 'mmairl.data.public',
+    'mmairl.data.training': 'mmairl.data.training_images',
+    'mmairl.data.views': 'mmairl.data.preprocess',
+    'mmairl.engine.launch': 'mmairl.engine.run',
+    'mmairl.engine.loggers': 'mmairl.engine.logging',
+    'mmairl.hooks.bad_images': 'mmairl.engine.hooks.bad_data',
+    'mmairl.hooks.batchnorm': 'mmairl.engine.hooks.precise_bn',
+    'mmairl.hooks.checkpoint': 'mmairl.engine.hooks.saving',
+    'mmairl.hooks.health': 'mmairl.engine.hooks.monitor',
+    'mmairl.hooks.log': 'mmairl.engine.hooks.progress',
+    'mmairl.hooks.momentum': 'mmairl.engine.hooks.after_step',
+    'mmairl.hooks.online_knn': 'mmairl.evaluation.online_knn',
+    'mmairl.hooks.preemption': 'mmairl.engine.hooks.preemption',
+    'mmairl.hooks.preflight': 'mmairl.engine.hooks.preflight',
+    'mmairl.hooks.probe': 'mmairl.evaluation.online_probe',
+    'mmairl.hooks.schedule': 'mmairl.engine.hooks.schedules',
+    'mmairl.models.batchnorm': 'mmairl.models.norm',
+    'mmairl.optim.autocast': 'mmairl.engine.optim.autocast',
+    'mmairl.optim.head_sgd': 'mmairl.engine.optim.head_sgd',
+    'mmairl.optim.lars': 'mmairl.engine.optim.lars',
+    'mmairl.optim.muon': 'mmairl.engine.optim.muon',
+    'mmairl.optim.schedule': 'mmairl.engine.optim.warmup',
+    'mmairl.study.start': 'mmairl.study.record_start',
+    'mmairl.weights.init': 'mmairl.checkpoints.init',
+}
+
 
 class PlainDumper(yaml.SafeDumper):
     """The writer for PlainLoader: tuples stay tuples, and equal parts are written out."""
@@ -115,7 +145,8 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
         if (folder / 'projects').is_dir():
             _import_from(folder)
     with explained(f'the config {path} cannot be read', 'correct it'):  # a program can fail in any way
-        cfg = Config.fromfile(path)  # noqa: TID251  the user's own program
+        cfg = Config.fromfile(path, import_custom_modules=False)  # noqa: TID251  the user's own program
+        import_custom_modules(cfg)
     override(cfg, options or {}, path)
     return cfg
 
@@ -138,11 +169,21 @@ def override(cfg: Config, options: Mapping[str, Any], path: str) -> None:
     with explained(f'--cfg-options do not fit the config {path}', 'correct them'):
         cfg.merge_from_dict(options)
         if any(key.startswith('custom_imports') for key in options):
-            import_modules_from_strings(**cfg.custom_imports)
+            import_custom_modules(cfg)
     for name in cfg:
         if name not in KNOWN and closest(name, KNOWN):
             raise UserError(f"the config {path} sets '{name}', which nothing reads{closest(name, KNOWN)}")
     refuse_secrets(cfg)
+
+
+def import_custom_modules(cfg: Config) -> None:
+    """Import the modules in `custom_imports`, under their current names."""
+    custom = cfg.get('custom_imports')
+    if not custom:
+        return
+    names = [custom.imports] if isinstance(custom.imports, str) else custom.imports
+    custom.imports = [MOVED_MODULES.get(name, name) for name in names]
+    import_modules_from_strings(**custom)
 
 
 def refuse_secrets(cfg: Config) -> None:

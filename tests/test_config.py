@@ -1,5 +1,6 @@
 """The ladder of configs, whose neighbours differ in one factor; and configs in YAML and JSON."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from mmengine.config import Config
 
 from mmairl.cli.factors import table
-from mmairl.config import load_config, python_text, write_config
+from mmairl.config import MOVED_MODULES, load_config, python_text, write_config
 from mmairl.engine.checks import check_config
 from mmairl.errors import UserError
 from mmairl.io import write_text
@@ -145,3 +146,14 @@ def test_a_written_config_is_not_substituted(tmp_path, monkeypatch, suffix):
     else:
         write_config(cfg, path)
     assert load_config(path).to_dict() == values
+
+
+@pytest.mark.parametrize('old', MOVED_MODULES)
+def test_moved_modules_are_found(old):
+    assert importlib.util.find_spec(MOVED_MODULES[old])
+
+
+def test_stored_config_imports_moved_modules(tmp_path):
+    path = tmp_path / 'stored.yaml'
+    path.write_text('custom_imports: {imports: [mmairl.hooks.checkpoint], allow_failed_imports: false}\n')
+    assert load_config(path).custom_imports.imports == ['mmairl.engine.hooks.saving']

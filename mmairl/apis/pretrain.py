@@ -63,7 +63,7 @@ def pretrain(
         weights: a checkpoint of any known project, or 'torchvision:resnet50', that student and teacher start from, with its
             network and a tenth of the learning rate: a full one first undoes what the weights know.
         views: 'satellite', 'microscopy', 'medical_grey' or 'documents': what is done to crops of images that are no photographs
-            (mmairl/data/domains.yaml has the lists, with reasons).
+            (mmairl/data/view_sets.yaml has the lists, with reasons).
         seed: a CPU run with one repeats bit for bit.
         resume: go on from the newest checkpoint in `out`.
         log: 'wandb', 'mlflow' or both in a list: where curves go as well.

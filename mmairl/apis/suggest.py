@@ -90,7 +90,7 @@ def recommended(
         size: Side of the largest crop in pixels.
         batch: Images in a step. Default: by the number of images.
         workers: Data workers. Default: one per core, at most 16.
-        views: A list of data/domains.yaml that replaces each view's steps after its crop.
+        views: A list of data/view_sets.yaml that replaces each view's steps after its crop.
     """
     for name, value in dict(epochs=epochs, size=size, batch=batch).items():
         if value is not None and not (isinstance(value, Integral) and value >= 1):

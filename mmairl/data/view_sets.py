@@ -1,4 +1,4 @@
-"""Views by name for images that are no photographs of things: domains.yaml has what may change, and why."""
+"""Views by name for images that are no photographs of things: view_sets.yaml has what may change, and why."""
 
 from collections.abc import Sequence
 from pathlib import Path
