@@ -1,43 +1,29 @@
-"""The child registries of mmengine's, under the scope ``mmairl``.
+"""The registries of mmairl: children of mmengine's, under the scope ``mmairl``.
 
-Each names the packages whose classes fill it. A look-up imports the one file that defines the class, so that a run loads
-what its config names and no more. Parts of mmpretrain, mmdet and mmseg stay reachable by prefix, as in
+Each registry lists the modules that fill it and the classes in each. A look-up imports the one module that defines the
+class, so a run loads only what its config names. Classes of mmpretrain, mmdet and mmseg are reachable by prefix, as in
 ``dict(type='mmpretrain.ResNet')``.
 """
 
-import re
-from functools import cache
-from importlib import import_module  # noqa: TID251  the packages of ours that registries name
-from pathlib import Path
+from importlib import import_module  # noqa: TID251  modules of this package, by the fixed names below
 from typing import Any
 
 from mmengine import registry as parent
 
 from mmairl.errors import building
 
-REGISTERED = re.compile(r'^@\w+\.register_module\((.*)\).*\nclass (\w+)', re.MULTILINE)
-
-
-@cache
-def files_of(package: str) -> dict[str, str]:
-    """The module of each registered class of a package, read from the text of its files: none of them is imported."""
-    modules = {}
-    folder = Path(__file__).parent.joinpath(*package.split('.')[1:])
-    for file in sorted(folder.glob('*.py')):
-        for words, name in REGISTERED.findall(file.read_text('utf-8')):
-            modules.update(dict.fromkeys([name, *re.findall(r"'(\w+)'", words)], f'{package}.{file.stem}'))
-    return modules
-
-
-def class_of(package: str, name: str) -> Any:
-    """A registered class of a package, which a package's `__getattr__` gives to `from PACKAGE import CLASS`."""
-    if name not in files_of(package):
-        raise AttributeError(f'module {package!r} has no attribute {name!r}')
-    return getattr(import_module(files_of(package)[name]), name)
-
 
 class Registry(parent.Registry):
-    """A registry of ours; `_locations` are its packages, which mmengine imports and which import nothing by themselves."""
+    """A registry that imports the module of a class when the class is first looked up.
+
+    Args:
+        root: The registry of mmengine that this one extends.
+        modules: The registered names in each module, relative to ``mmairl``.
+    """
+
+    def __init__(self, root: parent.Registry, modules: dict[str, list[str]] | None = None) -> None:
+        super().__init__(root.name, parent=root, scope='mmairl')
+        self.module_of = {name: f'mmairl.{module}' for module, names in (modules or {}).items() for name in names}
 
     def get(self, key: str) -> type | None:
         self.load(key.removeprefix(f'{self.scope}.'))
@@ -49,51 +35,186 @@ class Registry(parent.Registry):
             return super().build(cfg, *args, **kwargs)
 
     def load(self, name: str) -> None:
-        """Import the file that registers the class of this name, if one of ours does."""
-        for package in self._locations:
-            if name in files_of(package) and name not in self._module_dict:
-                import_module(files_of(package)[name])
+        """Import the module that registers `name`, if it is one of ours."""
+        if name in self.module_of and name not in self._module_dict:
+            import_module(self.module_of[name])
 
     def names(self) -> list[str]:
-        """All names that it knows so far, and those that are in the text of its files."""
-        names = [name for package in self._locations for name in files_of(package)]
-        return [*names, *self.module_dict, *self.parent.module_dict]
+        """Return all names known so far, and ours that have not been imported."""
+        return [*self.module_of, *self.module_dict, *self.parent.module_dict]
 
     def peek(self, name: str) -> type | None:
-        """The class of this name, unless another package would have to be imported to look for it."""
+        """Return the class of this name, unless another package would have to be imported to look for it."""
         scope, _, inner = name.rpartition('.')
         if scope not in ('', self.scope):
             other = self.parent.children.get(scope)
             return other and other.module_dict.get(inner)
-        if inner in self.module_dict or any(inner in files_of(package) for package in self._locations):
+        if inner in self.module_dict or inner in self.module_of:
             return self.get(inner)
         return self.parent.module_dict.get(inner)
 
 
-def _child(root: parent.Registry, *packages: str) -> Registry:
-    return Registry(root.name, parent=root, scope='mmairl', locations=[f'mmairl.{package}' for package in packages])
-
-
-MODELS = _child(parent.MODELS, 'models', 'data')
-MODEL_WRAPPERS = _child(parent.MODEL_WRAPPERS, 'engine')
-RUNNERS = _child(parent.RUNNERS, 'engine')
-HOOKS = _child(parent.HOOKS, 'engine.hooks', 'evaluation')
-DATASETS = _child(parent.DATASETS, 'data', 'data.shards')
-DATA_SAMPLERS = _child(parent.DATA_SAMPLERS, 'data')
-TRANSFORMS = _child(parent.TRANSFORMS, 'data')
-OPTIMIZERS = _child(parent.OPTIMIZERS, 'engine.optim')
-OPTIM_WRAPPERS = _child(parent.OPTIM_WRAPPERS, 'engine.optim')
-OPTIM_WRAPPER_CONSTRUCTORS = _child(parent.OPTIM_WRAPPER_CONSTRUCTORS, 'engine.optim')
-PARAM_SCHEDULERS = _child(parent.PARAM_SCHEDULERS, 'engine.optim')
-METRICS = _child(parent.METRICS, 'evaluation')
-VISBACKENDS = _child(parent.VISBACKENDS, 'engine')
-WEIGHT_INITIALIZERS = _child(parent.WEIGHT_INITIALIZERS, 'checkpoints')
-
+MODELS = Registry(
+    parent.MODELS,
+    {
+        'data.preprocess': ['ViewPreprocessor'],
+        'models.classifier': ['Pixels', 'Classifier'],
+        'models.heads': ['ContrastiveHead', 'RegressionHead'],
+        'models.necks': ['MLPNeck'],
+        'models.norm': ['SplitBN', 'SyncBN'],
+        'models.queue': ['KeyQueue'],
+        'models.resnet': ['ResNet', 'SoloLearnResNet'],
+        'models.rotary_vit': ['RotaryVisionTransformer'],
+        'models.siamese': ['Siamese'],
+        'models.vit': ['VisionTransformer'],
+        'transfer.c4_head': ['Res5Head'],
+        'transfer.depth': ['UpProjectionHead'],
+    },
+)
+MODEL_WRAPPERS = Registry(
+    parent.MODEL_WRAPPERS,
+    {
+        'engine.distributed': ['DistributedModel'],
+    },
+)
+RUNNERS = Registry(
+    parent.RUNNERS,
+    {
+        'engine.run': ['PreparedRunner'],
+    },
+)
+HOOKS = Registry(
+    parent.HOOKS,
+    {
+        'engine.hooks.after_step': ['MomentumHook', 'QueueHook'],
+        'engine.hooks.bad_data': ['NonFiniteHook', 'UnreadableHook'],
+        'engine.hooks.monitor': ['HealthHook'],
+        'engine.hooks.precise_bn': ['EpochBatchNormHook', 'PreciseBNHook'],
+        'engine.hooks.preemption': ['PreemptionHook'],
+        'engine.hooks.preflight': ['PreflightHook'],
+        'engine.hooks.progress': ['AsyncRuntimeInfoHook', 'ProgressHook'],
+        'engine.hooks.saving': ['ExactCheckpointHook'],
+        'engine.hooks.schedules': ['ScheduleHook'],
+        'evaluation.online_knn': ['OnlineKNNHook'],
+        'evaluation.online_probe': ['OnlineProbeHook'],
+        'study.record_start': ['RecordStart'],
+    },
+)
+DATASETS = Registry(
+    parent.DATASETS,
+    {
+        'data.datasets': ['ImageFolder', 'UnlabelledFolder'],
+        'data.mixture': ['Mixture'],
+        'data.public': [
+            'Food101',
+            'StanfordCars',
+            'FGVCAircraft',
+            'DTD',
+            'OxfordIIITPet',
+            'Flowers102',
+            'SUN397',
+            'Birdsnap',
+            'Caltech101',
+            'Places205',
+            'INaturalist2018',
+            'VOC2007',
+            'CIFAR10',
+            'CIFAR100',
+            'STL10',
+        ],
+        'data.shapes': ['Shapes', 'Digits'],
+        'data.shards.dataset': ['Shards'],
+        'data.subsets': ['Part', 'LongTailed', 'ClassSubset', 'NamedClasses', 'ListedSubset', 'Relabelled'],
+        'data.tiles': ['Tiles'],
+        'evaluation.features': ['Readable'],
+    },
+)
+DATA_SAMPLERS = Registry(
+    parent.DATA_SAMPLERS,
+    {
+        'data.training_images': ['ResumableSampler'],
+    },
+)
+TRANSFORMS = Registry(
+    parent.TRANSFORMS,
+    {
+        'data.transforms': [
+            'RandomResizedCrop',
+            'RandomFlip',
+            'RandomTurn',
+            'Resize',
+            'CenterCrop',
+            'ColorJitter',
+            'RandomGrayscale',
+            'StainJitter',
+            'Solarize',
+            'GaussianBlur',
+        ],
+        'transfer.depth': ['NYUAugmentation'],
+    },
+)
+OPTIMIZERS = Registry(
+    parent.OPTIMIZERS,
+    {
+        'engine.optim.head_sgd': ['HeadSGD'],
+        'engine.optim.lars': ['LARS'],
+        'engine.optim.muon': ['Muon'],
+    },
+)
+OPTIM_WRAPPERS = Registry(
+    parent.OPTIM_WRAPPERS,
+    {
+        'engine.optim.autocast': ['AutocastOptimWrapper', 'LARSOptimWrapper'],
+    },
+)
+OPTIM_WRAPPER_CONSTRUCTORS = Registry(parent.OPTIM_WRAPPER_CONSTRUCTORS)
+PARAM_SCHEDULERS = Registry(
+    parent.PARAM_SCHEDULERS,
+    {
+        'engine.optim.warmup': ['WarmUpLR'],
+    },
+)
+METRICS = Registry(
+    parent.METRICS,
+    {
+        'evaluation.metrics': ['HeadAccuracy'],
+        'transfer.voc_metric': ['VOCDetectionMetric'],
+    },
+)
+VISBACKENDS = Registry(
+    parent.VISBACKENDS,
+    {
+        'engine.logging': ['WandbLogger', 'MLflowLogger'],
+    },
+)
+WEIGHT_INITIALIZERS = Registry(
+    parent.WEIGHT_INITIALIZERS,
+    {
+        'checkpoints.init': ['PretrainedBackbone'],
+        'checkpoints.normrescale': ['NormRescaled'],
+    },
+)
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.
 for _root in (
-    parent.RUNNER_CONSTRUCTORS, parent.LOOPS, parent.STRATEGIES, parent.TASK_UTILS, parent.EVALUATOR, parent.VISUALIZERS,
-    parent.LOG_PROCESSORS, parent.INFERENCERS, parent.FUNCTIONS,
-):  # fmt: skip
-    _child(_root)
+    parent.RUNNER_CONSTRUCTORS,
+    parent.LOOPS,
+    parent.STRATEGIES,
+    parent.TASK_UTILS,
+    parent.EVALUATOR,
+    parent.VISUALIZERS,
+    parent.LOG_PROCESSORS,
+    parent.INFERENCERS,
+    parent.FUNCTIONS,
+):
+    Registry(_root)
 
 BOXES = [root.children['mmairl'] for root in vars(parent).values() if isinstance(root, parent.Registry)]
+
+
+def class_of(package: str, name: str) -> Any:
+    """Return a registered class, for `from PACKAGE import CLASS`."""
+    for registry in BOXES:
+        module = registry.module_of.get(name, '')
+        if module.startswith(f'{package}.'):
+            return getattr(import_module(module), name)
+    raise AttributeError(f'module {package!r} has no attribute {name!r}')
