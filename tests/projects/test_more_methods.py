@@ -14,8 +14,8 @@ from torch.utils.data import default_collate
 
 from mmairl.config import load_config
 from mmairl.engine import run as launch
-from mmairl.engine.health import rankme, spread
 from mmairl.models.siamese import project
+from mmairl.models.spectrum import rankme, spread
 from mmairl.registry import DATASETS
 from projects.more_methods.barlow import BarlowTwinsHead
 from projects.more_methods.dino import DINOHead, PrototypeNeck
