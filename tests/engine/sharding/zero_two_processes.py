@@ -4,10 +4,10 @@ import contextlib
 import copy
 import sys
 
-import resuming
 import torch
 import torch.distributed as dist
-import toy
+from harness import resume as resuming
+from harness import toy
 from mmengine.config import Config
 from mmengine.dist import get_rank
 from torch import nn
