@@ -8,12 +8,12 @@ from mmengine.dist import all_reduce, get_rank, get_world_size
 from mmairl.engine.distributed import start_processes
 from mmairl.models.processes import gather
 from mmairl.signals import stop_processes
-from projects.more_methods.barlow import BarlowTwinsHead
-from projects.more_methods.dino import DINOHead
-from projects.more_methods.lejepa import LeJEPAHead
-from projects.more_methods.mocov3 import BatchContrastiveHead
-from projects.more_methods.swav import SwAVHead
-from projects.more_methods.vicreg import VICRegHead
+from mmairl.models.heads.barlow import BarlowTwinsHead
+from mmairl.models.heads.dino import DINOHead
+from mmairl.models.heads.lejepa import LeJEPAHead
+from mmairl.models.heads.mocov3 import BatchContrastiveHead
+from mmairl.models.heads.swav import SwAVHead
+from mmairl.models.heads.vicreg import VICRegHead
 
 ROWS, WIDTH = 12, 5
 HEADS = {

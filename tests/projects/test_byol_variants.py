@@ -13,7 +13,7 @@ from mmairl.config import load_config
 from mmairl.models.heads import RegressionHead
 from mmairl.registry import MODELS
 from projects.byol_variants import collapse
-from projects.byol_variants.info_nce import InfoNCEHead
+from mmairl.models.heads.contrastive import InfoNCEHead
 
 CONFIGS = Path(__file__).parents[2] / 'projects/byol_variants/configs'
 # Tab. 5b: config -> predictor, target network, beta

@@ -17,12 +17,12 @@ from mmairl.engine import run as launch
 from mmairl.models.siamese import project
 from mmairl.models.spectrum import rankme, spread
 from mmairl.registry import DATASETS
-from projects.more_methods.barlow import BarlowTwinsHead
-from projects.more_methods.dino import DINOHead, PrototypeNeck
-from projects.more_methods.lejepa import LeJEPAHead
-from projects.more_methods.mocov3 import BatchContrastiveHead
-from projects.more_methods.swav import SwAVHead
-from projects.more_methods.vicreg import VICRegHead
+from mmairl.models.heads.barlow import BarlowTwinsHead
+from mmairl.models.heads.dino import DINOHead, PrototypeNeck
+from mmairl.models.heads.lejepa import LeJEPAHead
+from mmairl.models.heads.mocov3 import BatchContrastiveHead
+from mmairl.models.heads.swav import SwAVHead
+from mmairl.models.heads.vicreg import VICRegHead
 
 CONFIGS = Path(__file__).parents[2] / 'projects/more_methods/configs'
 

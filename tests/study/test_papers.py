@@ -175,7 +175,7 @@ def test_a_study_lists_what_its_rows_and_their_tasks_assume():
 
 
 def test_the_optimal_linear_predictor_is_least_squares_and_the_network_alone_learns():
-    load_config(ROOT / 'projects/byol_variants/configs/optimal_linear_r50_300e.py')
+    load_config(ROOT / 'configs/byol_variants/optimal_linear_r50_300e.py')
     head = MODELS.build(dict(type='OptimalLinearHead', ridge=1e-12))
     q, k = torch.randn(2, 64, 8).unbind()
     best = torch.linalg.lstsq(q.double(), k.double()).solution.float()
