@@ -75,6 +75,19 @@ MOVED_MODULES = {
     'mmairl.optim.schedule': 'mmairl.engine.optim.warmup',
     'mmairl.study.start': 'mmairl.study.record_start',
     'mmairl.weights.init': 'mmairl.checkpoints.init',
+    'projects.byol_variants.info_nce': 'mmairl.models.heads.contrastive',
+    'projects.byol_variants.optimal_linear': 'mmairl.models.heads.regression',
+    'projects.more_methods.barlow': 'mmairl.models.heads.barlow',
+    'projects.more_methods.dino': 'mmairl.models.heads.dino',
+    'projects.more_methods.lejepa': 'mmairl.models.heads.lejepa',
+    'projects.more_methods.mocov3': 'mmairl.models.heads.mocov3',
+    'projects.more_methods.swav': 'mmairl.models.heads.swav',
+    'projects.more_methods.vicreg': 'mmairl.models.heads.vicreg',
+}
+# Folders of configs that have moved, by which older studies and commands name them.
+MOVED_FOLDERS = {
+    'projects/byol_variants/configs': 'configs/byol_variants',
+    'projects/more_methods/configs': 'configs/methods',
 }
 
 
@@ -115,12 +128,20 @@ def config_path(name: str) -> Path:
     """
     inner = name.removeprefix(PREFIX)
     root = home() if inner.startswith('projects/') else home() / 'configs'
-    path = (root / inner).resolve()
+    path = current_path((root / inner).resolve())
     if not path.is_relative_to(root) or not path.is_file():
         known = [PREFIX + file.relative_to(root).as_posix() for file in root.rglob('*.py')]
         raise UserError(f"there is no config '{name}'{closest(name, known, 0.6)}")
     if root == home():
         _import_from(root)
+    return path
+
+
+def current_path(path: Path) -> Path:
+    """Return where a config of a moved folder is now; other paths and existing files are unchanged."""
+    for old, new in MOVED_FOLDERS.items():
+        if path.parent.as_posix().endswith(old) and not path.is_file():
+            return home() / new / path.name
     return path
 
 
@@ -138,7 +159,7 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     >>> load_config('mmairl::mocov2plus_r50_200e.py', {'optim_wrapper.optimizer.lr': 0.06}).optim_wrapper.optimizer.lr
     0.06
     """
-    path = str(config_path(path) if str(path).startswith(PREFIX) else path)
+    path = str(config_path(path) if str(path).startswith(PREFIX) else current_path(Path(path)))
     if not os.path.isfile(path):
         near = closest(os.path.basename(path), [file.name for file in (home() / 'configs').rglob('*.py')])
         raise UserError(f'there is no config at {path}{near}; see configs/ for those that come with mmairl')

@@ -28,6 +28,22 @@ from mmairl.study.trusted import EPOCHS, METHODS, SETTINGS
 from mmairl.study.unlabelled import FILE, unlabelled
 from projects.label_free.regret import judge
 
+# The measures that a loss improves by itself, by the class of a head or of a term of its loss.
+REWARDS = {
+    'BarlowTwinsHead': ('alignment', 'RankMe'),
+    'BatchContrastiveHead': ('alignment', 'uniformity'),
+    'BrownianTerm': ('uniformity',),
+    'CentroidHead': ('alignment',),
+    'ContrastiveHead': ('alignment', 'uniformity'),
+    'DINOHead': ('alignment', 'k-NN on clusters'),
+    'InfoNCEHead': ('alignment', 'uniformity'),
+    'LeJEPAHead': ('alignment', 'Epps-Pulley', 'RankMe'),
+    'PairwiseHead': ('alignment',),
+    'SingularValueTerm': ('RankMe',),
+    'SwAVHead': ('alignment', 'k-NN on clusters'),
+    'UniformityTerm': ('uniformity',),
+    'VICRegHead': ('alignment', 'RankMe'),
+}
 AT_RANDOM, HELD_OUT = 'a pick at random', 'held-out labels'  # beside the measures, what no and what labels would cost
 
 
@@ -149,10 +165,12 @@ def situations(choices: Mapping[str, Sequence[Sequence[Network]]], margin: float
 
 
 def _rewarded(cfg: Config) -> Iterator[str]:
-    """Yield the measures that a row's own loss improves, as its head and the terms of it say."""
+    """Yield the measures that a row's own loss improves, by the classes of its head and of the terms of its loss."""
     for keys, value in walk(cfg.model.get('head', {})):
         if keys[-1:] == ('type',):
-            yield from getattr(MODELS.get(value), 'rewards', ())
+            bases = getattr(MODELS.get(value), '__mro__', ())
+            known = [REWARDS[base.__name__] for base in bases if base.__name__ in REWARDS]
+            yield from known[0] if known else ()
 
 
 def _is_across(name: str) -> bool:

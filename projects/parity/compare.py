@@ -26,8 +26,8 @@ from mmairl.engine.hooks.after_step import momentum_at
 from mmairl.engine.optim.lars import LARS
 from mmairl.evaluation.knn import nearest, vote
 from mmairl.models.heads import ContrastiveHead, RegressionHead
-from mmairl.models.heads.contrastive import InfoNCEHead
 from mmairl.models.heads.barlow import BarlowTwinsHead
+from mmairl.models.heads.contrastive import InfoNCEHead
 from mmairl.models.heads.dino import DINOHead
 from mmairl.models.heads.lejepa import LeJEPAHead
 from mmairl.models.heads.swav import SwAVHead

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mmairl.analysis import measures as m
-from mmairl.models.heads import unit
+from mmairl.models.heads.base import unit
 from mmairl.models.spectrum import rankme
 
 

@@ -1,4 +1,4 @@
-"""What every head has: a loss over pairs of views, and declarations for health advice and pages."""
+"""The base of heads: a loss over pairs of views, and declarations for health advice and pages."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Two processes against one with the joined batch, for the heads of projects/more_methods."""
+"""Two processes against one with the joined batch, for the heads of methods."""
 
 import heads_over_processes as script
 import pytest

@@ -6,9 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmairl.errors import UserError
-from mmairl.models import heads
-from mmairl.models.heads import ContrastiveHead, RegressionHead, info_nce
+from mmairl.models.heads import info_nce as module
+from mmairl.models.heads.info_nce import info_nce
 
 
 def unit(count: int, dim: int = 6, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -26,7 +25,7 @@ def concatenated(q: Tensor, k: Tensor, negatives: Tensor, temperature: float) ->
 @pytest.mark.parametrize('count', [0, 1, 11])
 def test_loss_and_gradients_equal_the_concatenated_form(monkeypatch, count, chunk, dtype, tolerance):
     """From one negative a chunk, over sizes that do not divide their number, to all in one."""
-    monkeypatch.setattr(heads, 'CHUNK', chunk)
+    monkeypatch.setattr(module, 'CHUNK', chunk)
     leaves, negatives = [t.requires_grad_() for t in (unit(4), unit(4))], unit(count)
     weights = torch.randn(4, dtype=torch.float64)
     wanted = concatenated(*leaves, negatives, 0.2)
@@ -47,7 +46,7 @@ def test_under_autocast_only_the_products_are_in_low_precision_and_no_logit_matr
         loss, _ = info_nce(q, k, negatives.float(), 0.2)
         loss.sum().backward()
     assert loss.dtype == q.grad.dtype == torch.float32
-    assert seen.products == {dtype} and seen.widest * 4 <= heads.CHUNK < negatives.shape[0] * 4
+    assert seen.products == {dtype} and seen.widest * 4 <= module.CHUNK < negatives.shape[0] * 4
     assert max(kept) == 4 * 8, 'a mean for each query'
     exact = q.detach().double().requires_grad_()
     wanted = concatenated(exact, k.double(), negatives, 0.2)
@@ -74,37 +73,10 @@ class Seen(TorchDispatchMode):
 
 
 def test_large_logits_of_a_late_chunk_do_not_overflow(monkeypatch):
-    monkeypatch.setattr(heads, 'CHUNK', 2)
+    monkeypatch.setattr(module, 'CHUNK', 2)
     q = torch.tensor([[1.0, 0.0]], requires_grad=True)
     negatives = torch.tensor([[-1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]])
     loss, _ = info_nce(q, torch.tensor([[0.0, 1.0]]), negatives, 1e-3)
     loss.sum().backward()
     torch.testing.assert_close(loss.detach(), torch.tensor([1000.0]))
     torch.testing.assert_close(q.grad, torch.tensor([[1000.0, -1000.0]]))
-
-
-@pytest.mark.parametrize('weight', [1.0, 0.25])
-def test_the_regression_is_the_squared_distance_of_unit_vectors(weight):
-    """A quarter of it, both directions summed, is 1 more than SimSiam's loss."""
-    (q, p), (k, j) = ([3 * torch.randn(4, 6, dtype=torch.float64) for _ in range(2)] for _ in range(2))
-    found = RegressionHead(weight)({0: q, 1: p}, {0: k, 1: j}, None)['loss']
-    distances = [(F.normalize(a, dim=1) - F.normalize(b, dim=1)).square().sum() / 4 for a, b in ((q, j), (p, k))]
-    torch.testing.assert_close(found, weight * sum(distances), atol=1e-12, rtol=1e-12)
-    if weight == 0.25:
-        simsiam = -(torch.cosine_similarity(q, j).mean() + torch.cosine_similarity(p, k).mean()) / 2
-        torch.testing.assert_close(found, 1 + simsiam, atol=1e-12, rtol=1e-12)
-
-
-def test_lengths_are_taken_in_float32():
-    """In bfloat16 a row of 4 096 equal numbers would have another length."""
-    q = torch.ones(2, 4096, dtype=torch.bfloat16)
-    found = RegressionHead()({0: q}, {1: q}, None)
-    assert found['loss'].dtype == torch.float32 and abs(found['loss']) < 1e-5
-
-
-def test_instance_accuracy_counts_positives_nearer_than_every_negative():
-    axes = torch.eye(3)
-    found = ContrastiveHead(0.2)({0: 5 * axes[:2]}, {1: axes[[0, 2]]}, axes[1:2])
-    assert found['instance_accuracy'] == 0.5
-    with pytest.raises(UserError, match='no queue'):
-        ContrastiveHead(0.2)({0: axes}, {1: axes}, None)

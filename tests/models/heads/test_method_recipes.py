@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from harness.losses import assert_same
-from mmpretrain.models.heads import LatentCrossCorrelationHead, MoCoV3Head
-from mmpretrain.models.losses import SwAVLoss
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
@@ -17,14 +14,8 @@ from mmairl.engine import run as launch
 from mmairl.models.siamese import project
 from mmairl.models.spectrum import rankme, spread
 from mmairl.registry import DATASETS
-from mmairl.models.heads.barlow import BarlowTwinsHead
-from mmairl.models.heads.dino import DINOHead, PrototypeNeck
-from mmairl.models.heads.lejepa import LeJEPAHead
-from mmairl.models.heads.mocov3 import BatchContrastiveHead
-from mmairl.models.heads.swav import SwAVHead
-from mmairl.models.heads.vicreg import VICRegHead
 
-CONFIGS = Path(__file__).parents[2] / 'projects/more_methods/configs'
+CONFIGS = Path(__file__).parents[3] / 'configs/methods'
 
 
 # As the releases have them: the rate per 256 images, the decay, epochs, images a step, epochs of warm-up, what is left of the
@@ -72,107 +63,6 @@ def test_a_recipe_is_that_of_its_release(name):
         tuple('last_norm' in neck for neck in necks),
         Counter(crops),
     )
-
-
-def rows(count: int = 6, dim: int = 5) -> Tensor:
-    return torch.randn(count, dim, dtype=torch.float64)
-
-
-def test_vicreg_is_the_papers_sum():
-    a, b = rows().requires_grad_(), rows().requires_grad_()
-    expected = 25 * sum((x - y) ** 2 for x, y in zip(a.flatten(), b.flatten())) / a.numel()
-    for z in (a, b):
-        deviation = [(sum((x - column.mean()) ** 2 for x in column) / 5 + 1e-4) ** 0.5 for column in z.T]
-        expected = expected + 25 * sum(max(1 - d, 0 * d) for d in deviation) / 5
-        centred = z - z.mean(dim=0)
-        for i in range(5):
-            for j in set(range(5)) - {i}:
-                expected = expected + ((centred[:, i] @ centred[:, j]) / 5) ** 2 / 5
-    found = VICRegHead()({0: a}, {1: b}, None)['loss']
-    assert_same(found, expected, [a, b], 1e-10)
-
-
-def test_dino_is_the_cross_entropy_with_the_other_view_and_its_centre_the_moving_mean_of_the_keys():
-    head = DINOHead(prototypes=5).double()
-    head.centre.copy_(rows()[0])
-    centre, k = head.centre.clone(), {0: rows(), 1: rows()}
-    q = {view: rows().requires_grad_() for view in (0, 1)}
-    expected = 0.0
-    for view in (0, 1):
-        assigned = torch.softmax((k[1 - view] - centre) / 0.04, dim=1)
-        predicted = torch.softmax(q[view] / 0.1, dim=1)
-        expected = expected - (assigned * predicted.log()).sum() / 6 / 2
-    assert_same(head(q, k, None)['loss'], expected, list(q.values()), 1e-10)
-    mean = torch.cat([k[0], k[1]]).mean(dim=0)
-    torch.testing.assert_close(head.centre, 0.9 * centre + 0.1 * mean)
-    head(q, {view: one * float('nan') for view, one in k.items()}, None)
-    assert head.centre.isfinite().all()
-
-
-def test_barlow_twins_is_mmpretrains():
-    a, b = rows().requires_grad_(), rows().requires_grad_()
-    loss = dict(type='mmpretrain.CrossCorrelationLoss', lambd=0.0051)
-    theirs = LatentCrossCorrelationHead(in_channels=5, loss=loss).double()
-    ours = BarlowTwinsHead(weight=0.0051)({0: a}, {1: b}, None)['loss']
-    assert_same(ours, theirs.loss(a, b), [a, b], 1e-10)
-
-
-def test_mocov3_is_mmpretrains():
-    q, k = rows().requires_grad_(), rows()
-    loss = dict(type='mmpretrain.CrossEntropyLoss', loss_weight=2 * 0.2)
-    theirs = MoCoV3Head(
-        predictor=dict(type='mmpretrain.LinearNeck', in_channels=5, out_channels=5), loss=loss, temperature=0.2
-    )
-    theirs.predictor = nn.Identity()
-    ours = BatchContrastiveHead(temperature=0.2)({0: q}, {1: k}, None)['loss']
-    assert_same(ours, theirs.loss(q, k), [q], 1e-10)
-
-
-def test_swav_is_mmpretrains_with_small_crops():
-    theirs = SwAVLoss(feat_dim=5, num_crops=[2, 3], num_prototypes=7).double()
-    head = SwAVHead(channels=5, prototypes=7).double()
-    head.prototypes.load_state_dict(theirs.prototypes.state_dict())
-    z = {view: rows().requires_grad_() for view in range(5)}
-    expected = theirs(torch.cat([F.normalize(view, dim=1) for view in z.values()]))
-    ours = head(z, {view: z[view].detach() for view in (0, 1)}, None)['loss']
-    torch.testing.assert_close(ours, expected, atol=1e-10, rtol=1e-10)
-    assert_same(ours, expected, list(z.values()), 1e-10)
-
-
-def test_lejepa_is_the_papers_integral():
-    """By loops over slices and points, with complex numbers, as the paper writes it."""
-    head = LeJEPAHead(weight=0.05, slices=4, points=5, reach=3.0).double()
-    z = {view: rows(count=8).requires_grad_() for view in range(3)}
-    torch.manual_seed(1)
-    ours = head(z, {0: z[0], 1: z[1]}, None)['loss']
-    torch.manual_seed(1)
-    slices = torch.randn(5, 4, dtype=torch.float64)
-    statistics = []
-    for view in z.values():
-        for direction in slices.T:
-            line = view @ (direction / direction.norm())
-            errors = []
-            for t in torch.linspace(-3, 3, 9, dtype=torch.float64):
-                apart = torch.exp(1j * t * line).mean() - torch.exp(-t * t / 2)
-                errors.append((apart * apart.conj()).real * torch.exp(-t * t / 2))
-            statistics.append(8 * 0.75 * (sum(errors) - (errors[0] + errors[-1]) / 2))
-    centre = (z[0] + z[1]) / 2
-    distance = sum((view - centre).square().mean() for view in z.values()) / 3
-    assert_same(ours, 0.95 * distance + 0.05 * sum(statistics) / 12, list(z.values()), 1e-10)
-
-
-def test_frozen_prototypes_keep_their_place_and_let_the_rest_learn():
-    neck = PrototypeNeck(prototypes=4, in_channels=5, hidden_channels=None, out_channels=3)
-    head = SwAVHead(channels=5, prototypes=4)
-    for part, run in (
-        (neck, lambda x: neck(x)),
-        (head, lambda x: head({0: x, 1: x + 1}, {0: x.detach()}, None)['loss']),
-    ):
-        for frozen in (1, 0):
-            part.frozen, x = frozen, rows().float().requires_grad_()
-            part.zero_grad()
-            run(x).square().sum().backward()
-            assert (part.prototypes.weight.grad == 0).all() == bool(frozen) and x.grad.abs().sum() > 0
 
 
 def trained(name: str, work_dir: Path, options: dict) -> tuple[nn.Module, Tensor]:

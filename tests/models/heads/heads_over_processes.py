@@ -1,4 +1,4 @@
-"""The loss and the gradients of each head of projects/more_methods on a batch that processes share; rank 0 saves them."""
+"""The loss and the gradients of each method's head on a batch that processes share; rank 0 saves them."""
 
 import sys
 
@@ -6,14 +6,14 @@ import torch
 from mmengine.dist import all_reduce, get_rank, get_world_size
 
 from mmairl.engine.distributed import start_processes
-from mmairl.models.processes import gather
-from mmairl.signals import stop_processes
 from mmairl.models.heads.barlow import BarlowTwinsHead
 from mmairl.models.heads.dino import DINOHead
 from mmairl.models.heads.lejepa import LeJEPAHead
 from mmairl.models.heads.mocov3 import BatchContrastiveHead
 from mmairl.models.heads.swav import SwAVHead
 from mmairl.models.heads.vicreg import VICRegHead
+from mmairl.models.processes import gather
+from mmairl.signals import stop_processes
 
 ROWS, WIDTH = 12, 5
 HEADS = {
