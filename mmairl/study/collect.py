@@ -13,19 +13,20 @@ from msgspec import to_builtins
 
 from mmairl.io import read_json, read_text, write_json
 from mmairl.study.cost import flops_per_image
-from mmairl.study.external import SAME, factors
+from mmairl.study.external import factors
 from mmairl.study.fairness import after, compare, hidden
-from mmairl.study.measure import recipe, unverified
 from mmairl.study.runs import Run, status
 from mmairl.study.scale import Scale
 from mmairl.study.schema import Choice
 from mmairl.study.spec import Study
+from mmairl.study.stale import unverified
 from mmairl.study.statistics import sequential
 from mmairl.study.statistics.attribution import attribute
 from mmairl.study.statistics.compare_rows import compare as compare_scores
 from mmairl.study.statistics.compare_rows import mean_intervals
 from mmairl.study.statistics.equal_cost import at_equal_cost, costs
 from mmairl.study.statistics.noise import noise
+from mmairl.study.task_names import recipe
 from mmairl.study.trials import search_record
 from mmairl.study.worth import worth_record
 
@@ -131,7 +132,7 @@ def networks(compared: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for entry in compared:
         if unknown := entry['unknown']:
             more = f' and {len(unknown) - 6} more' if len(unknown) > 6 else ''
-            yield f"'{entry['row']}' less '{entry['on']}' is {SAME}: not stated are {', '.join(unknown[:6])}{more}"
+            yield f"'{entry['row']}' less '{entry['on']}' is of these networks, not of one factor: not stated are {', '.join(unknown[:6])}{more}"
 
 
 def unknown_identities(described: Collection[Mapping[str, Any]]) -> Iterator[str]:
@@ -168,7 +169,7 @@ def describe(run: Run, out: Path, printed: Collection[str] = ()) -> dict[str, An
                 task, _, score = name.partition(' ')
                 found['scores'][name], found['labels'][name] = value, f'{score} {task.partition("@")[2]}'.strip()
         fold_probes(found)
-        if run.asked.given:
+        if run.asked.external:
             found.update(hidden=run.asked.stated, given=run.row.weights[run.seed])
     else:
         state, said = status(run)

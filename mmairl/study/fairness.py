@@ -1,6 +1,5 @@
 """Fairness, made executable: two rows differ in what the study declares, and in nothing else."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,13 +7,14 @@ from mmengine.config import Config
 from msgspec.structs import replace
 
 from mmairl.errors import UserError
+from mmairl.evaluation.protocol import BY_TRAINING
 from mmairl.evaluation.sets import CHOOSE_BY_VAL, held_out
-from mmairl.study.external import compare_stated, require_distinct
+from mmairl.study.external import compare_stated, require_distinct_models
 from mmairl.study.factors import changed, same_run
-from mmairl.study.measure import BY_TRAINING, data_of, is_local, measures, recipe
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.search import searched_keys
 from mmairl.study.spec import Row, Study
+from mmairl.study.task_names import data_of, is_local, is_measured, protocol_of, recipe
 
 # Where a scale, or a config, has the views made on the device, they stand in another place.
 VIEWS, VIEWS_ON_DEVICE = 'train_dataloader.dataset.views', 'model.data_preprocessor.views'
@@ -29,7 +29,7 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, d
     """
     study, said = without_empty_factors(study, scale)
     configs = {row.name: resolve(row, scale) for row in study.rows}
-    require_distinct(study.rows)
+    require_distinct_models(study.rows, configs)
     first: dict[Any, str] = {}
     equal: dict[str, str] = {}
     for row in study.rows:
@@ -45,7 +45,7 @@ def at_scale(study: Study, scale: Scale, tasks: Sequence[str]) -> tuple[Study, d
             f'{study.name or study.title} has nothing to compare at this scale: {said[0]}; take another scale'
         )
     for kind in scale.floor:
-        if not any(row.untrained == kind for row in rows) and any(measures(kind, task) for task in tasks):
+        if not any(row.untrained == kind for row in rows) and any(is_measured(kind, task) for task in tasks):
             rows += (Row(FLOOR[kind], rows[0].config, rows[0].options, factor='no training', untrained=kind),)
             configs[FLOOR[kind]] = configs[rows[0].name]
     require_clean_choices(study, {row.name: configs[row.name] for row in rows}, tasks)
@@ -65,7 +65,7 @@ def require_clean_choices(study: Study, configs: Mapping[str, Config], tasks: Se
 
 def _chooses(study: Study, cfg: Config, task: str) -> bool:
     """Whether a task chooses by images that are held out, or by `evaluation.val`."""
-    protocol = re.split('[@#]', task)[0]
+    protocol = protocol_of(task)
     evaluation = (data_of(task) or cfg).get('evaluation', {})
     if protocol == CHOOSE_BY_VAL:
         return 'val' in evaluation

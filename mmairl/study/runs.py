@@ -1,7 +1,6 @@
 """The runs of a study: laid out as folders, started beside each other, and never done twice."""
 
 import copy
-import itertools
 import os
 import re
 import sys
@@ -21,16 +20,19 @@ from msgspec.structs import replace
 
 from mmairl.config import config_text
 from mmairl.errors import UserError
+from mmairl.evaluation.protocol import BY_TRAINING, ON_FEATURES
 from mmairl.evaluation.sets import SPLITS, held_out
 from mmairl.evaluation.sources import changed_sources, outside_sources
 from mmairl.hardware import cores
 from mmairl.io import appending, read_json, read_text, write_json, write_text
 from mmairl.signals import AGAIN, SIGNALS, start, stop
-from mmairl.study.external import require_networks, stated_factors, whole_path
-from mmairl.study.measure import BY_TRAINING, ON_FEATURES, forget, is_local, measures, outdated, recipe
-from mmairl.study.schema import Asked, Chosen, Result
+from mmairl.study.external import checkpoint_path, require_networks, stated_factors
+from mmairl.study.measure import forget
+from mmairl.study.schema import Asked, Chosen, Result, set_aside
 from mmairl.study.search import FIRST, Search, Tune, trial_options
 from mmairl.study.spec import Row, Study
+from mmairl.study.stale import stale_reason
+from mmairl.study.task_names import is_local, is_measured, recipe
 from mmairl.study.trials import trial_counts
 from mmairl.transfer.tasks import require_platform
 
@@ -86,7 +88,7 @@ class Run:
         """Name what the run's scores depend on and has changed; '' where nothing has, and for a run without scores."""
         if self.result is None:
             return ''
-        return self.begun_otherwise or outdated(self.folder, self.result, self.asked)
+        return self.begun_otherwise or stale_reason(self.folder, self.result, self.asked)
 
     @property
     def begun_otherwise(self) -> str:
@@ -156,27 +158,21 @@ def lay_out(*planned: Any) -> list[Run]:
         )
     for run, change in changes.items():
         if change:
-            set_aside(run, change)
+            set_changed_run_aside(run, change)
         write_text(run.folder / 'asked' / 'config.yaml', run.config)
         write_json(run.folder / 'asked.json', _with_known_sources(run))
     settle_failed_trials(runs)
     return runs
 
 
-def set_aside(run: Run, change: str) -> None:
-    """Rename the folder of a run that was trained by other source code, so that it is trained again and nothing is lost."""
+def set_changed_run_aside(run: Run, change: str) -> None:
+    """Keep a run that other source code trained in another folder, so that it is trained again and nothing is lost."""
     if run.is_running:
         raise UserError(
             f'{run.name} is running, and {change} has changed; stop it, or wait for its end, and start the study again',
             code='source-changed-while-running',
         )
-    number = next(number for number in itertools.count(1) if not _aside(run, number).exists())
-    run.folder.rename(_aside(run, number))
-    print(f'{run.name}: {change} has changed; the earlier run is kept in {_aside(run, number)}', file=sys.stderr)
-
-
-def _aside(run: Run, number: int) -> Path:
-    return run.folder.with_name(f'{run.folder.name}_set_aside_{number}')
+    print(f'{run.name}: {change} has changed; the earlier run is kept in {set_aside(run.folder)}', file=sys.stderr)
 
 
 def _with_known_sources(run: Run) -> Asked:
@@ -240,8 +236,9 @@ def _of_seed(
         if (row.untrained or row.weights) and (seed != min(study.seeds) or part != 'compared'):
             continue  # one run of it is enough, and seeds from elsewhere are their own
         for number in row.weights:
-            folder, given = out / row.slug / f'seed_{number}', whole_path(row, number)
-            asked = Asked(number, tasks, given=given, stated=stated_factors(row), tuned=trials_of(row, number))
+            folder = out / row.slug / f'seed_{number}'
+            external = checkpoint_path(row, number)
+            asked = Asked(number, tasks, external=external, stated=stated_factors(row), tuned=trials_of(row, number))
             yield Run(row, number, folder, tasks, (), part, asked, config_text(configs[row.name]))
         if row.weights:
             continue
@@ -255,7 +252,7 @@ def _of_seed(
             asked['chosen'] = Chosen(paths, study.search.criterion, str(published.absolute()))
         asked['tuned'] = trials_of(row, seed)
         asked['sources'] = outside_sources(configs[row.name]) if row.trains else None
-        own = tuple(task for task in tasks if measures(row.untrained, task))
+        own = tuple(task for task in tasks if is_measured(row.untrained, task))
         asked, needed = Asked(seed, own, **asked), (*needs.values(), *tried)
         yield Run(row, seed, folders[row.name], own, needed, part, asked, config_text(configs[row.name]))
 

@@ -1,10 +1,8 @@
 """The trials of a search: how many a row has, the choice among them, and what they say of tuning."""
 
-import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from mmengine.config import Config
 from mmairl.errors import UserError
 from mmairl.io import read_json, write_json
 from mmairl.study.cost import flops
-from mmairl.study.schema import Asked, Choice, Chosen, Result
+from mmairl.study.schema import CHOICE, REQUEST_AND_LOGS, Asked, Choice, Chosen, Result, set_aside
 from mmairl.study.search import FIRST, Search, dimensions_of, own_value, settings_of, trials_for
 from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.tuning import best_of, curve, forgiving
@@ -21,10 +19,7 @@ from mmairl.study.trusted import LABEL_FREE
 from mmairl.study.unlabelled import goodness_of_runs
 
 EDGE = 0.1  # of a range, at each end
-NOTED = 'chosen.json'
 PATIENCE = 600  # seconds for the first process of a run to set an earlier choice aside
-# Of a run's folder: what belongs to its place in the study, and not to what was trained.
-OF_THE_FOLDER = ('asked*', 'log.txt', 'failed*.txt', 'job.*', 'begun.txt', '.lock*')
 
 
 def trial_counts(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
@@ -63,9 +58,10 @@ def best_trial(chosen: Chosen) -> Choice:
 
 def take_best(folder: Path, chosen: Chosen) -> dict[str, Any]:
     """Return the keys that the best trial changed, and note the choice; what an earlier choice has left is set aside."""
-    choice, noted = best_trial(chosen), folder / NOTED
+    choice, noted = best_trial(chosen), folder / CHOICE
     if noted.is_file() and read_json(noted, Choice).options != choice.options:
-        print(f'{choice.trial} is the best trial now; what the earlier choice has left is in {set_aside(folder)}')
+        earlier = set_aside(folder, keep=REQUEST_AND_LOGS, last=CHOICE)
+        print(f'{choice.trial} is the best trial now; the run of the earlier choice was moved to {earlier}')
     write_json(noted, choice)
     return choice.options
 
@@ -74,21 +70,10 @@ def wait_for_choice(folder: Path, chosen: Chosen) -> dict[str, Any]:
     """Return the same in a process that waits for the first one of its run to note the choice."""
     choice = best_trial(chosen)
     for _ in range(PATIENCE):
-        if (folder / NOTED).is_file() and read_json(folder / NOTED, Choice).options == choice.options:
+        if (folder / CHOICE).is_file() and read_json(folder / CHOICE, Choice).options == choice.options:
             return choice.options
         time.sleep(1)
     raise UserError(f'{folder}: the first process of this run has noted no choice; start it again', code='no-choice')
-
-
-def set_aside(folder: Path) -> Path:
-    """Move what a run has left into a folder next to its own, and return that; what was asked of it and its logs stay."""
-    names = (folder.with_name(f'{folder.name}.replaced_{number}') for number in itertools.count(1))
-    place = next(path for path in names if not path.exists())
-    place.mkdir()
-    left = [path for path in folder.iterdir() if not any(fnmatch(path.name, stays) for stays in OF_THE_FOLDER)]
-    for path in sorted(left, key=lambda path: path.name == NOTED):  # the note last: an interrupted move is made again
-        path.rename(place / path.name)
-    return place
 
 
 def search_record(

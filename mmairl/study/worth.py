@@ -12,12 +12,12 @@ from torch import Tensor
 
 from mmairl.checkpoints.norms import predicted_times, typical_gain, typical_growth
 from mmairl.checkpoints.read import read_backbone
-from mmairl.study.measure import recipe
 from mmairl.study.reuse import last_checkpoint
 from mmairl.study.runs import Run
 from mmairl.study.search import own_value
 from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.tuning import worth
+from mmairl.study.task_names import recipe
 
 RATE = 'optim_wrapper.optimizer.lr'
 

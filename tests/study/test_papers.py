@@ -25,9 +25,9 @@ from mmairl.study import scale as scales
 from mmairl.study.collect import assumptions
 from mmairl.study.factors import same_run
 from mmairl.study.fairness import at_scale, compare, require_fair
-from mmairl.study.measure import is_local
 from mmairl.study.pages.study_tables import columns, table_lines
 from mmairl.study.spec import Study, read_study
+from mmairl.study.task_names import is_local
 from mmairl.transfer.tasks import TASKS
 from projects.papers.reproduce import coverage, pages
 

@@ -290,10 +290,10 @@ def test_a_winner_with_another_choice_is_set_aside(tmp_path):
         assert take_best(run, chosen) == {'x': winner}
         assert read_json(run / 'chosen.json', Choice).options == {'x': winner}
     assert {path.name for path in run.iterdir()} == {'asked', 'asked.json', 'log.txt', '.lock_0', 'chosen.json'}
-    moved = {path.name for path in (tmp_path / 'run.replaced_1').iterdir()}
+    moved = {path.name for path in (tmp_path / 'run_set_aside_1').iterdir()}
     assert moved == {'result.json', 'trained.json', 'epoch_1.pth', 'chosen.json'}
-    assert read_json(tmp_path / 'run.replaced_1/chosen.json', Choice).options == {'x': 'b'}
-    assert [path.name for path in (tmp_path / 'run.replaced_2').iterdir()] == ['chosen.json']
+    assert read_json(tmp_path / 'run_set_aside_1/chosen.json', Choice).options == {'x': 'b'}
+    assert [path.name for path in (tmp_path / 'run_set_aside_2').iterdir()] == ['chosen.json']
 
 
 def test_a_search_whose_trials_all_failed_has_no_choice(tmp_path):
@@ -340,7 +340,7 @@ def test_a_larger_budget_trains_a_changed_winner_again(searched, tmp_path, monke
     winner = next(run for run in runs if run.part == 'compared' and run.row.name == 'one')
     assert winner.done and trained.count(winner.folder) == 2
     assert read_json(winner.folder / 'chosen.json', Choice).trial.endswith('/3')
-    assert (winner.folder.parent / 'seed_0.replaced_1' / 'result.json').is_file()
+    assert (winner.folder.parent / 'seed_0_set_aside_1' / 'result.json').is_file()
 
 
 OUT_OF_MEMORY = 'RuntimeError: CUDA out of memory. Tried to allocate {} GiB'

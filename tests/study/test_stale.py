@@ -21,11 +21,11 @@ from mmairl.io import write_json
 from mmairl.study import scale as scales
 from mmairl.study import worker
 from mmairl.study.fairness import at_scale
-from mmairl.study.measure import outdated
 from mmairl.study.runs import Run, lay_out, plan_runs
 from mmairl.study.scale import Scale, read_scale
 from mmairl.study.schema import Asked, Result, Trained
 from mmairl.study.spec import Row, Study, read_study
+from mmairl.study.stale import stale_reason
 
 CONFIG = 'mocov2plus_r50_200e.py'
 STUDY = dict(
@@ -171,5 +171,5 @@ def test_other_trials_of_a_task_on_the_platforms_make_its_score_old(tmp_path):
     tried = ({}, {'optim_wrapper.optimizer.lr': 0.1})
     result = Result(labels={'scenes_det': 'AP'}, tuned={'scenes_det': dict(trials=list(tried))})
     same, fewer = (Asked(0, ('scenes_det',), untrained='random', tuned={'scenes_det': to}) for to in (tried, tried[:1]))
-    assert outdated(tmp_path, result, same) == ''
-    assert outdated(tmp_path, result, fewer) == 'scenes_det: its trials'
+    assert stale_reason(tmp_path, result, same) == ''
+    assert stale_reason(tmp_path, result, fewer) == 'scenes_det: its trials'

@@ -15,8 +15,7 @@ import numpy as np
 from mmairl.evaluation.metrics import unpacked
 from mmairl.evaluation.protocol import ON_FEATURES
 from mmairl.io import read_json
-from mmairl.study.measure import result_file
-from mmairl.study.schema import Measured
+from mmairl.study.schema import Measured, result_file
 from mmairl.study.statistics.compare_rows import scores_by_seed
 
 

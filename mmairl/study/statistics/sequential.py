@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from mmairl.errors import UserError
 from mmairl.io import Declared, read_json, write_json
-from mmairl.study.schema import Looked
+from mmairl.study.schema import EarlierAnalyses
 from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.compare_rows import DECISIONS, LEVEL, UNDECIDED, Comparison, compare
 
@@ -86,7 +86,7 @@ def read(out: Path) -> Plan | None:
 def taken(path: Path, finished: int) -> list[int]:
     """How many runs were finished at each look so far, of which this is the last; the same runs again are no other look."""
     try:
-        before = read_json(path, Looked).looks
+        before = read_json(path, EarlierAnalyses).finished_runs
     except UserError:  # there is none, or it is no record
         before = []
     return before if finished in before else [*before, finished]

@@ -7,9 +7,9 @@ import torch
 from mmairl.evaluation.metrics import packed
 from mmairl.io import write_json
 from mmairl.study.collect import fold_probes
-from mmairl.study.measure import is_local, result_file
-from mmairl.study.schema import Measured
+from mmairl.study.schema import Measured, result_file
 from mmairl.study.statistics.noise import by_images, noise, spread
+from mmairl.study.task_names import is_local
 
 
 def test_the_closed_form_is_the_bootstrap_over_images():
