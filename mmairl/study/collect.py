@@ -132,7 +132,10 @@ def networks(compared: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for entry in compared:
         if unknown := entry['unknown']:
             more = f' and {len(unknown) - 6} more' if len(unknown) > 6 else ''
-            yield f"'{entry['row']}' less '{entry['on']}' is of these networks, not of one factor: not stated are {', '.join(unknown[:6])}{more}"
+            yield (
+                f"'{entry['row']}' less '{entry['on']}' is of these networks, not of one factor: not stated are "
+                f'{", ".join(unknown[:6])}{more}'
+            )
 
 
 def unknown_identities(described: Collection[Mapping[str, Any]]) -> Iterator[str]:

@@ -34,6 +34,7 @@ from mmairl.study.spec import Along, Rescaled
 from mmairl.study.trials import best_trial
 
 STATISTICS = 200  # batches that batch norm's statistics are measured on, as many as PreciseBN uses
+CONFIG = 'asked/config.yaml'
 SOURCES = ('of', 'anchor')  # the runs that weights are created from
 KNOWN_DATA: dict[str, dict[str, Any]] = {}
 
@@ -46,7 +47,8 @@ def origin(asked: Asked, folder: Path) -> dict[str, Any]:
         except UserError as error:
             return dict(chosen=f'{UNKNOWN}{error}')
     if asked.external:
-        return dict(given=_weights_of(Path(asked.external), _config_in(folder)))
+        cfg = _config_in(folder) if (folder / CONFIG).is_file() else None
+        return dict(given=_weights_of(Path(asked.external), cfg))
     made = asked.rescaled or asked.along
     if made is None:
         return {}
@@ -65,7 +67,7 @@ def source_folders(asked: Asked) -> dict[str, Path]:
 
 
 def _config_in(folder: Path) -> Config:
-    return load_config(str(folder / 'asked' / 'config.yaml'))
+    return load_config(str(folder / CONFIG))
 
 
 def _weights_in(folder: Path, part: str | None) -> Any:

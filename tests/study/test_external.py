@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from mmengine.config import Config
 from PIL import Image
 from safetensors.torch import save_file
 from torchvision.models import resnet18, resnet50
@@ -13,17 +14,20 @@ from torchvision.models import resnet18, resnet50
 import mmairl
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.write import write_backbone
-from mmairl.config import load_config
+from mmairl.config import load_config, write_config
 from mmairl.errors import UserError
-from mmairl.io import write_json
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.identity import difference
+from mmairl.io import read_json, write_json
 from mmairl.study.collect import collect, describe
 from mmairl.study.external import checkpoint_path, compare_stated, factors, facts_of, form, require_distinct_models
 from mmairl.study.fairness import compare, require_fair
 from mmairl.study.model_identity import model_at
 from mmairl.study.pages.study_page import write_study_page
+from mmairl.study.reuse import create_weights, origin
 from mmairl.study.runs import Run, lay_out, plan_runs
 from mmairl.study.scale import read_scale
-from mmairl.study.schema import Result
+from mmairl.study.schema import Asked, Result, Trained, last_checkpoint
 from mmairl.study.spec import Row, Study
 
 OURS = Row('ours', 'byol_r50_200e.py')
@@ -79,6 +83,31 @@ def test_files_that_are_not_there_or_given_twice_are_refused(tmp_path):
     assert caught.value.code == 'same-model'
     with pytest.raises(UserError, match='checkpoint does not exist'):
         checkpoint_path(Row('x', '', weights={0: str(tmp_path / 'c.ckpt')}), 0)
+
+
+def test_hugging_face_folder_is_a_row(tmp_path):
+    folder = tmp_path / 'model'
+    folder.mkdir()
+    save_file(resnet18().state_dict(), folder / 'model.safetensors')
+    assert checkpoint_path(Row('x', '', weights={0: str(folder)}), 0) == str(folder / 'model.safetensors')
+
+
+def test_plain_timm_file_fills_a_wrapped_row(tmp_path):
+    cfg = Config(dict(model=dict(backbone=dict(type='mmpretrain.TIMMBackbone', model_name='tf_efficientnet_lite0'))))
+    weights = load_backbone(cfg).state_dict()
+    path = tmp_path / 'timm.pth'
+    torch.save({name.removeprefix('timm_model.'): value for name, value in weights.items()}, path)
+    folder = tmp_path / 'run'
+    write_config(cfg, folder / 'asked' / 'config.yaml')
+    asked = Asked(0, external=str(path))
+    create_weights(cfg, asked, folder)
+    left = read_backbone(last_checkpoint(folder), network=weights).weights
+    assert all(torch.equal(left[name], value) for name, value in weights.items())
+    assert not difference(origin(asked, folder), read_json(folder / 'trained.json', Trained).made)
+    rows = [Row('x', '', weights={0: str(path), 1: str(last_checkpoint(folder))})]
+    with pytest.raises(UserError) as caught:
+        require_distinct_models(rows, {'x': cfg})
+    assert caught.value.code == 'same-model'
 
 
 def saved(folder: Path, weights: dict, kind: str) -> str:
