@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mmairl.study.trusted import COMES_WITH_US, EPOCHS, SETTINGS, TRUSTED, trusted
 
 from mmairl.errors import UserError
 from mmairl.io import write_json
-from mmairl.study.trusted import COMES_WITH_US, EPOCHS, SETTINGS, TRUSTED, trusted
 from projects.label_free.regret import UNDECIDED, USELESS, judge, regrets, resampled, words
 
 

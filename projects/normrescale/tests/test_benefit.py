@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from mmairl.study.worth import RATE, worth_record
 from study.small_runs import ROOT
 
 from mmairl.study import worth
 from mmairl.study.spec import Row, read_study
-from mmairl.study.worth import RATE, worth_record
 
 RATES = (None, 0.003, 0.3)  # of the trials; the first is the recipe's
 OWN = 0.03
@@ -17,7 +17,7 @@ OWN = 0.03
 @pytest.fixture
 def runs(monkeypatch):
     """Runs of three rows from two seeds: a long network that learns at small rates alone, rescaled, and the anchor."""
-    study = read_study(ROOT / 'projects/normrescale/worth.yaml')
+    study = read_study(ROOT / 'projects/normrescale/studies/worth.yaml')
     scores = {'SGD': (70, 50, 60), 'LARS': (20, 60, 10), 'LARS, rescaled': (55, 20, 40)}
     lengths = {'SGD': 1.0, 'LARS': 3.0, 'LARS, rescaled': 1.0}
     monkeypatch.setattr(worth, 'recipe', lambda cfg, task: cfg)

@@ -6,6 +6,8 @@ import math
 import pytest
 import torch
 import yaml
+from mmairl.study.trusted import EPOCHS, METHODS, SETTINGS, TRUSTED, trusted
+from mmairl.study.unlabelled import Unlabelled, goodness_of
 from study.small_runs import toy_scale
 from study.test_spec import written
 from test_regret import evidence
@@ -21,8 +23,6 @@ from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Result
 from mmairl.study.spec import read_study
 from mmairl.study.trials import scores_of
-from mmairl.study.trusted import EPOCHS, METHODS, SETTINGS, TRUSTED, trusted
-from mmairl.study.unlabelled import Unlabelled, goodness_of
 from projects.label_free.networks import AT_RANDOM, HELD_OUT, Network, choices_among, measured_networks, regret_record
 from projects.label_free.pool import markdown, pool
 from projects.label_free.regret import UNDECIDED
