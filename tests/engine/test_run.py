@@ -81,7 +81,7 @@ def test_a_worker_killed_during_a_step_is_one_error(toy_config):
 
 
 MISTAKES = {
-    'a queue smaller than the batch': (dict(queue=4), 'holds 4 keys and one step brings 8'),
+    'a queue smaller than the batch': (dict(queue=4), 'holds 4 keys and one step adds 8'),
     'a batch of one with batch norm': (dict(batch=1), 'batch of one'),
     'fewer images than a batch': ({'train_dataloader.dataset.count': 5}, 'fewer than one batch of 8'),
     'a wrong value': ({'model.head.temperature': 0.0}, 'temperature=0.0'),
