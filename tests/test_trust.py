@@ -135,7 +135,7 @@ def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeyp
     before = {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
     monkeypatch.setattr(sys, 'argv', [*map(str, words), '--status'])
     study.main()
-    assert capsys.readouterr().out.endswith('2 not measured\n')
+    assert capsys.readouterr().out.endswith('2 stale\n')
     assert {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()} == before
     monkeypatch.setattr(sys, 'argv', [*map(str, words), '--collect'])
     study.main()
