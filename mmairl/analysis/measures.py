@@ -23,7 +23,7 @@ from mmairl.analysis.subjects import Images
 from mmairl.engine.curves import read_scalars
 from mmairl.errors import UserError
 from mmairl.evaluation.knn import vote
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.models.spectrum import effective
 from mmairl.randomness import same_randomness
 

@@ -21,7 +21,7 @@ from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, progress
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.models.spectrum import rankme, spread
 from mmairl.report.charts import chart
 from mmairl.report.figures import heat_map, lines, norm_curves, norm_lines, save_figure
