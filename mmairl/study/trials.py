@@ -14,7 +14,7 @@ from mmairl.study.cost import flops
 from mmairl.study.schema import CHOICE, REQUEST_AND_LOGS, Asked, Choice, Chosen, Result, set_aside
 from mmairl.study.search import FIRST, Search, dimensions_of, own_value, settings_of, trials_for
 from mmairl.study.spec import Row, Study
-from mmairl.study.statistics.tuning import best_of, curve, forgiving
+from mmairl.study.statistics.tuning import best_of, curve, fraction_within
 
 EDGE = 0.1  # of a range, at each end
 PATIENCE = 600  # seconds for the first process of a run to set an earlier choice aside
@@ -103,7 +103,7 @@ def search_record(
         rows=rows,
         curves={name: curve([*searches.values()]) for name, searches in curves.items() if searches},
         forgiving={
-            name: [forgiving(one, study.equivalence) for one in searches.values()] for name, searches in scores.items()
+            name: [fraction_within(one, study.equivalence) for one in searches.values()] for name, searches in scores.items()
         },
         edges=[
             edge

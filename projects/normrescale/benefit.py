@@ -21,7 +21,7 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.report.charts import chart
 from mmairl.report.page import ENVIRONMENT, fill
 from mmairl.study.analyses import ANALYSES, Analysis
-from mmairl.study.measure import recipe
+from mmairl.study.task_names import recipe
 from mmairl.study.reuse import last_checkpoint
 from mmairl.study.runs import Run
 from mmairl.study.search import own_value
