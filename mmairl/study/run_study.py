@@ -23,7 +23,7 @@ def complete(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[str], 
     done = len(runs) - len(unfinished(runs))
     say(f'{done} of {len(runs)} runs are finished')
     for run in runs:
-        if differs := run.outdated:
+        if differs := run.stale_reason:
             say(f'{run.name} is measured anew, since this has changed: {differs}')
 
     def report(run: Run, what: str) -> None:

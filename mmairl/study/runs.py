@@ -81,10 +81,10 @@ class Run:
     @property
     def done(self) -> bool:
         result = self.result
-        return result is not None and set(self.tasks) <= result.labels.keys() and not self.outdated
+        return result is not None and set(self.tasks) <= result.labels.keys() and not self.stale_reason
 
     @property
-    def outdated(self) -> str:
+    def stale_reason(self) -> str:
         """Name what the run's scores depend on and has changed; '' where nothing has, and for a run without scores."""
         if self.result is None:
             return ''
@@ -127,7 +127,7 @@ def status(run: Run) -> tuple[str, str]:
     failed = run.folder / 'failed.txt'
     if failed.is_file():
         return 'failed', read_text(failed).strip()
-    if changed := run.begun_otherwise or run.outdated:
+    if changed := run.begun_otherwise or run.stale_reason:
         return 'stale', changed
     if run.result is not None:
         return 'not measured', ', '.join(sorted(set(run.tasks) - run.result.labels.keys()))

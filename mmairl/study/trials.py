@@ -103,7 +103,8 @@ def search_record(
         rows=rows,
         curves={name: curve([*searches.values()]) for name, searches in curves.items() if searches},
         forgiving={
-            name: [fraction_within(one, study.equivalence) for one in searches.values()] for name, searches in scores.items()
+            name: [fraction_within(one, study.equivalence) for one in searches.values()]
+            for name, searches in scores.items()
         },
         edges=[
             edge

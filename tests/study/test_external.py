@@ -241,7 +241,7 @@ def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_no
         )
         write_json(run.folder / 'result.json', result)
     assert describe(runs[1], tmp_path)['hidden'] == {'library': 'x', 'student predictor': 'yes'}
-    monkeypatch.setattr(Run, 'outdated', '')
+    monkeypatch.setattr(Run, 'stale_reason', '')
     record = collect(study, configs, read_scale('demo'), runs, tmp_path)
     told = {check['check']: check for check in record['fairness']['hidden']}
     assert told['library']['values'] == {'ours': 'mmairl', 'theirs': 'x'} and not told['epochs']['equal']

@@ -146,7 +146,7 @@ def test_weights_that_are_replaced_are_noticed_in_all_rows_that_are_made_from_th
     base, *others = planned()
     leave_weights(base.folder, seed=1)
     assert [run.done for run in planned()] == [False, False, False, False, True]
-    assert base.outdated == 'checkpoint' and 'of (' in others[0].outdated
+    assert base.stale_reason == 'checkpoint' and 'of (' in others[0].stale_reason
     before = read_backbone(str(others[2].folder / 'derived.pth')).weights
     for run in (base, *others):
         worker.run(run.folder)
@@ -156,13 +156,13 @@ def test_weights_that_are_replaced_are_noticed_in_all_rows_that_are_made_from_th
     (base.folder / 'iter_8.pth').rename(base.folder / 'gone')
     assert all(run.done for run in planned()), 'weights that are gone count as unchanged'
     (base.folder / 'iter_8.pth').write_bytes(b'damaged')
-    assert 'unknown: ' in others[1].outdated and not base.done
+    assert 'unknown: ' in others[1].stale_reason and not base.done
     (base.folder / 'gone').rename(base.folder / 'iter_8.pth')
 
 
 def test_a_row_that_did_not_train_and_now_does_is_refused(planned):
     changed = {**STUDY, 'rows': [{**row, 'untrained': None} for row in STUDY['rows']]}
-    assert [run.outdated for run in planned(changed)] == [''] * 4 + ['the config']
+    assert [run.stale_reason for run in planned(changed)] == [''] * 4 + ['the config']
     with pytest.raises(UserError, match='null.* was begun with another config'):
         planned(changed, act=lay_out)
 

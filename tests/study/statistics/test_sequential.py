@@ -70,7 +70,8 @@ def test_a_study_started_again_looks_no_more_often():
     between, at = (compare_sequentially(ladder(seeds), 'knn', 1.0, plan) for seeds in (7, 5))
     assert between == at  # seeds between two looks change nothing
     assert (
-        format_analyses(at, plan, 7)[one.seeds == 5] == f'analysis at {one.seeds} seeds: row 1 {one.verdict}' and len(format_analyses(at, plan, 7)) == 2
+        format_analyses(at, plan, 7)[one.seeds == 5] == f'analysis at {one.seeds} seeds: row 1 {one.verdict}'
+        and len(format_analyses(at, plan, 7)) == 2
     )
     ((_, level),) = (look for look in plan.analyses if look[0] == one.seeds)
     half = (one.high - one.low) / 2 / one.error
