@@ -69,11 +69,10 @@ def test_a_study_started_again_looks_no_more_often():
     assert one == two and one.verdict == 'higher' and one.seeds in (3, 5)
     between, at = (compare_sequentially(ladder(seeds), 'knn', 1.0, plan) for seeds in (7, 5))
     assert between == at  # seeds between two looks change nothing
-    assert (
-        format_analyses(at, plan, 7)[one.seeds == 5] == f'analysis at {one.seeds} seeds: row 1 {one.verdict}'
-        and len(format_analyses(at, plan, 7)) == 2
-    )
-    ((_, level),) = (look for look in plan.analyses if look[0] == one.seeds)
+    lines = format_analyses(at, plan, 7)
+    assert len(lines) == 2
+    assert lines[one.seeds == 5] == f'analysis at {one.seeds} seeds: row 1 {one.verdict}'
+    level = dict(plan.analyses)[one.seeds]
     half = (one.high - one.low) / 2 / one.error
     assert half == pytest.approx(stats.t.ppf(1 - level / 2, one.freedom))
 
