@@ -125,14 +125,13 @@ DATASETS = Registry(
         'data.shapes': ['Shapes', 'Digits'],
         'data.shards.dataset': ['Shards'],
         'data.subsets': ['Part', 'LongTailed', 'ClassSubset', 'NamedClasses', 'ListedSubset', 'Relabelled'],
-        'data.tiles': ['Tiles'],
         'evaluation.features': ['Readable'],
     },
 )
 DATA_SAMPLERS = Registry(
     parent.DATA_SAMPLERS,
     {
-        'data.training_images': ['ResumableSampler'],
+        'data.sampler': ['ResumableSampler'],
     },
 )
 TRANSFORMS = Registry(

@@ -21,8 +21,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
 from mmairl.config import python_text, write_config
-from mmairl.data.preprocess import inner_most
-from mmairl.data.training_images import ResumableSampler, TrainingImages, require_a_batch
+from mmairl.data.datasets import innermost_dataset
+from mmairl.data.sampler import ResumableSampler
+from mmairl.data.training_images import TrainingImages, require_a_batch
 from mmairl.data.workers import delivered, explained_deaths, safe
 from mmairl.engine.checkpoint import Checkpointed
 from mmairl.engine.speed import lay_out, make_fast
@@ -94,7 +95,7 @@ class Runner(Checkpointed, PlainRunner):
         loader.generator = torch.Generator()  # else each start of the workers draws from the run's own
         loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
         require_a_batch(loader)
-        weighed = getattr(inner_most(dataset), 'per_epoch', None) is not None
+        weighed = getattr(innermost_dataset(dataset), 'per_epoch', None) is not None
         if weighed and getattr(sampler_of(loader), 'counts', None) is None:
             raise UserError(
                 'Mixture.weights count where the Mixture is train_dataloader.dataset itself, in no other data set, and the '

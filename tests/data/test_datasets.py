@@ -56,7 +56,7 @@ def test_an_unreadable_image_is_named_with_its_reason_and_no_neighbour_is_shown(
     for index, message in enumerate(shown):
         with pytest.raises(UnreadableImage) as caught:
             data[index]
-        assert str(caught.value) == f'{tmp_path}/class/{message}; mend or remove it'
+        assert str(caught.value) == f'{tmp_path}/class/{message}; fix or remove it'
 
 
 def test_missing_and_empty_folders_say_what_is_wanted(tmp_path):

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mmairl.data.preprocess import ViewDataset, ViewPreprocessor
+from mmairl.data.datasets import ViewDataset
+from mmairl.data.preprocess import ViewPreprocessor
 from mmairl.errors import UserError
 
 COUNT = 24

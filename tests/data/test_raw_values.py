@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from mmairl.data.datasets import ImageFolder, UnlabelledFolder
+from mmairl.data.datasets import ImageFolder, UnlabelledFolder, ViewDataset, build_views
 from mmairl.data.decode import Reason, UnreadableImage
 from mmairl.data.packed import pack
-from mmairl.data.preprocess import ViewDataset, ViewPreprocessor, build_views, require_channels
+from mmairl.data.preprocess import ViewPreprocessor, require_channels
 from mmairl.data.raw_values import decode_stored
 from mmairl.data.shards.dataset import Shards
 from mmairl.data.statistics import statistics
@@ -227,7 +227,7 @@ def test_what_only_rgb_has_is_refused_for_other_channels_in_one_sentence():
 
         def __init__(self, reach: tuple[float, float] = (0.0, 1.0)) -> None:
             super().__init__(None)
-            self.reach = reach
+            self.value_range = reach
 
     mean, wide = [0.5] * 5, Five(reach=(-0.5, 3.0))
     fine = build_views([[{**jitter, 'hue': 0}, dict(type='RandomGrayscale', p=0)], [{**jitter, 'p': 0}]])

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mmairl.data.sampler import SMALL, by_shards, keyed, permutation, seed_of
-from mmairl.data.training_images import ResumableSampler
+from mmairl.data.sampler import SMALL, ResumableSampler, by_shards, keyed, permutation, seed_of
 
 
 @pytest.mark.parametrize('by_sum', [False, True], ids=['new runs', 'runs begun before'])

@@ -5,7 +5,8 @@ from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmairl.checkpoints.load import require_same_keys
-from mmairl.data.preprocess import inner_most, require_channels
+from mmairl.data.datasets import innermost_dataset
+from mmairl.data.preprocess import require_channels
 from mmairl.data.training_images import require_a_batch
 from mmairl.engine.hooks.after_step import MomentumHook, QueueHook
 from mmairl.engine.hooks.saving import ExactCheckpointHook
@@ -26,7 +27,7 @@ class PreflightHook(Hook):
         require_a_batch(runner.train_dataloader)
         model, processes = network_of(runner), get_world_size()
         preprocessor, dataset = model.data_preprocessor, runner.train_dataloader.dataset
-        views = [*getattr(inner_most(dataset), 'views', ()), *(getattr(preprocessor, 'views', None) or ())]
+        views = [*getattr(innermost_dataset(dataset), 'views', ()), *(getattr(preprocessor, 'views', None) or ())]
         require_channels(dataset, getattr(preprocessor, 'mean', None), model.backbone, views)
         batch = runner.train_dataloader.batch_size or runner.train_dataloader.batch_sampler.batch_size
         norms = norms_of(model)

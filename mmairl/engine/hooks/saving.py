@@ -13,7 +13,7 @@ from mmengine.runner import Runner
 
 from mmairl.checkpoints.load import not_finite, run_of
 from mmairl.checkpoints.pickles import portable_checkpoint, write_checkpoint
-from mmairl.data.training_images import ResumableSampler
+from mmairl.data.sampler import ResumableSampler
 from mmairl.engine.checkpoint import trust_mmengine_checkpoints
 from mmairl.engine.runner import images_per_epoch, images_per_step, sampler_of
 from mmairl.errors import Diverged, UserError
