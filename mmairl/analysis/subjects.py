@@ -14,7 +14,7 @@ from mmairl.data.preprocess import normalize
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.sets import with_views
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import DATASETS, MODELS
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from mmairl.analysis import measures as m
-from mmairl.engine.health import rankme
 from mmairl.models.heads import unit
+from mmairl.models.spectrum import rankme
 
 
 def cloud(count: int, width: int, seed: int = 0) -> torch.Tensor:

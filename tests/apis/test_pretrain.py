@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import timm
 import torch
+from harness.toy import NARROW
 from PIL import Image
-from toy import NARROW
 
 import mmairl
 from mmairl.analysis.measures import training_loss

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-import toy
+from harness import toy
 from mmengine import Config
 from PIL import Image
 from study.pages.test_study_page import crossed, drawn_as_lines, ladder, rescaled, study

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from losses import assert_same, rows, units
+from harness.losses import assert_same, rows, units
 
 from mmairl.config import load_config
 from mmairl.models.heads import RegressionHead
