@@ -133,7 +133,7 @@ class ViewDataset(Dataset):
 
     @property
     def metainfo(self) -> dict[str, list[str]]:
-        """What mmengine writes into a checkpoint."""
+        """The classes, which mmengine writes into a checkpoint."""
         return dict(classes=self.classes)
 
     def __len__(self) -> int:
@@ -245,7 +245,7 @@ class ImageFolder(FileDataset):
         endings = extensions() if channels is None else (*extensions(), '.npy')
         files, labels, self.classes = self.find(root, endings)
         if not files:
-            array = '' if channels is None else ' (or NAME.npy, with channels=C)'
+            array = ' (or NAME.npy, with channels=C)' if channels is None else ''
             raise UserError(
                 f'{Path(root).resolve()}: no image found by {type(self).__name__}; expected layout: {self.layout}, as '
                 f'NAME{", NAME".join(endings)}{array}',

@@ -44,7 +44,7 @@ def byol_step(
     momentum: float = 0.99,
     rates: Iterator[float] | None = None,
 ) -> Callable[[], dict[str, Tensor]]:
-    """One step of its loop, at the next rate where some are given; its views come normalize, as its workers make them."""
+    """One step of its loop, at the next rate where some are given; its views come normalized, as its workers make them."""
     from lightly.loss import NegativeCosineSimilarity
     from lightly.models.utils import get_weight_decay_parameters, update_momentum
     from lightly.utils.lars import LARS

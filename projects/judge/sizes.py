@@ -57,7 +57,7 @@ class Sizes:
         return len(images) // self.batch
 
     def batches(self, images: Tensor, views: Sequence[View], epochs: int) -> Iterator[list[Tensor]]:
-        """Yield the views of each batch, shuffled anew in each epoch, normalize; those that fill no batch are left out.
+        """Yield the views of each batch, shuffled anew in each epoch, normalized; those that fill no batch are left out.
 
         Pillow's images are made once, and their values are normalized by the batch: one by one both would take longer.
         """

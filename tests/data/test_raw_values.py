@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -141,7 +142,7 @@ def test_a_folder_is_read_as_it_is_stored_and_packed_to_the_bit(folder):
         assert torch.equal(*items) and items[0].dtype == torch.float32 and items[0].shape == (5, 16, 16)
     batch = next(iter(DataLoader(packed, batch_size=4, num_workers=1)))
     assert batch['inputs'][0].shape == (4, 5, 16, 16)
-    with pytest.raises(UserError, match='NAME.npy, with channels=C'):
+    with raises_code('no-images', match='NAME.npy, with channels=C'):
         UnlabelledFolder(folder)
 
 
@@ -238,7 +239,7 @@ def test_what_only_rgb_has_is_refused_for_other_channels_in_one_sentence():
             r'5 channels, [^;]*: hue of ColorJitter [^;]*; RandomGrayscale .leave it out.; change',
             (Five(), None, None, views),
         ),
-        (r'5 channels and data_preprocessor.mean 3 numbers', (Five(), [0.5] * 3)),
+        (r'5 channels and the mean has 3 numbers', (Five(), [0.5] * 3)),
         (r'takes 3; set model.backbone.in_channels=5', (Five(), mean, torch.nn.Conv2d(3, 1, 1))),
         (r'values from -0.5 to 3, and ColorJitter is for 0 to 1; scale', (wide, mean, None, fine)),
     ]:
