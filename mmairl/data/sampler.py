@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sized
-from functools import lru_cache
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from mmairl.registry import DATA_SAMPLERS
 
 Order = Callable[[np.ndarray], np.ndarray]  # from positions in an epoch to images
 BLOCK = 2**14  # images whose order is computed at once: 3 ms
+TORCH_COUNT = 2**24  # images whose permutation is torch's, of 128 MB
+ROUNDS = 8
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @DATA_SAMPLERS.register_module()
@@ -89,7 +92,7 @@ class ResumableSampler(Sampler):
         if self.by == 'shards':
             firsts, sizes = shards_of_epoch(self.dataset.shard_bounds, self.counts, self.seed, self.epoch)
             return shard_order(firsts, sizes, seed, self.window)
-        order = permutation(self.images, seed).take
+        order = permutation(self.images, seed)
         if self.counts is None:
             return order
         return weighted_order(self.dataset.bounds, self.counts, self.seed, self.epoch, order)
@@ -121,19 +124,43 @@ def mix_bits(bits: np.ndarray) -> np.ndarray:
     return bits ^ bits >> np.uint64(31)
 
 
-def seed_of(*numbers: int) -> int:
-    """Return a hash of a run's seed, an epoch and so on: runs of different seeds share no order."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+def seed_of(seed: int, epoch: int) -> int:
+    """Return the seed of an epoch's order, a hash: runs of different seeds share no order."""
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
 
 
-@lru_cache(2)
-def permutation(count: int, seed: int) -> np.ndarray:
-    """Return torch's permutation for a seed: 8 bytes per image.
+def permutation(count: int, seed: int) -> Order:
+    """Return torch's permutation for up to 2^24 images, and a keyed one for more, which takes no memory.
 
-    >>> permutation(5, seed=0)
+    >>> permutation(5, seed=0)(np.arange(5))
     array([4, 0, 1, 3, 2])
     """
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy()
+    if count > TORCH_COUNT:
+        return partial(keyed_permutation, count=count, seed=seed)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy().take
+
+
+def keyed_permutation(positions: np.ndarray, count: int, seed: int | list[int]) -> np.ndarray:
+    """Return the images at these positions of a permutation, each computed by itself.
+
+    A Feistel network on the rows and columns of a table that has just enough cells (Black and Rogaway 2002): each round
+    shifts one by a hash of the other. A cell past the last image goes through again until it is an image.
+    """
+    rows = math.isqrt(count - 1) + 1
+    columns = -(-count // rows)
+    keys = np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64)
+    images = positions.astype(np.uint64)
+    pending = np.arange(len(positions))
+    while len(pending):
+        row, column = np.divmod(images[pending], np.uint64(columns))
+        for turn, key in enumerate(keys):
+            if turn % 2:
+                column = (column + mix_bits(row * SPREAD ^ key)) % np.uint64(columns)
+            else:
+                row = (row + mix_bits(column * SPREAD ^ key)) % np.uint64(rows)
+        images[pending] = row * np.uint64(columns) + column
+        pending = pending[images[pending] >= count]
+    return images.astype(np.int64)
 
 
 def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -> Order:
@@ -142,7 +169,7 @@ def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -
     Remote storage is then read a few shards at a time. Two neighbors come from one shard with probability 1 / window if
     the shards are equally large.
     """
-    shards = permutation(len(firsts), seed)
+    shards = permutation(len(firsts), seed)(np.arange(len(firsts)))
     firsts = firsts[shards]
     ends = np.cumsum(sizes[shards])  # positions in the epoch
     edges = np.unique([0, *ends[window - 1 :: window], ends[-1]])  # of the windows
@@ -153,7 +180,7 @@ def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -
         for number in np.unique(windows).tolist():
             inside = windows == number
             start, end = edges[number : number + 2].tolist()
-            shuffled = start + permutation(end - start, seed_of(seed, number))[positions[inside] - start]
+            shuffled = start + keyed_permutation(positions[inside] - start, end - start, [seed, number])
             shard = np.searchsorted(ends, shuffled, 'right')
             images[inside] = firsts[shard] + shuffled - np.where(shard, ends[shard - 1], 0)
         return images
@@ -169,7 +196,6 @@ def weighted_order(bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int
     """
     ends = np.cumsum(counts)
     sizes = np.diff(bounds)
-    passes: dict[tuple[int, int], np.ndarray] = {}
 
     def order(positions: np.ndarray) -> np.ndarray:
         mixed = order_of_epoch(positions)
@@ -177,12 +203,10 @@ def weighted_order(bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int
         sets = np.searchsorted(ends, mixed, 'right')
         taken = mixed - (ends - counts)[sets] + epoch * counts[sets]
         numbers, within = np.divmod(taken, sizes[sets])
-        for key in np.unique([sets, numbers], axis=1).T.tolist():
-            number, turn = key
-            if (number, turn) not in passes:
-                passes[number, turn] = permutation(int(sizes[number]), seed_of(seed, number, turn))
+        for number, turn in np.unique([sets, numbers], axis=1).T.tolist():
             inside = (sets == number) & (numbers == turn)
-            images[inside] = bounds[number] + passes[number, turn][within[inside]]
+            shuffled = keyed_permutation(within[inside], int(sizes[number]), [seed, number, turn])
+            images[inside] = bounds[number] + shuffled
         return images
 
     return order
@@ -197,14 +221,14 @@ def shards_of_epoch(
     for number, bounds in enumerate(sets):
         starts, lengths = bounds[:-1], np.diff(bounds)
         if counts is not None:
-            starts, lengths = next_shards(bounds, int(counts[number]), (seed, number), epoch)
+            starts, lengths = next_shards(bounds, int(counts[number]), [seed, number], epoch)
         firsts.append(offset + starts)
         sizes.append(lengths)
         offset += bounds[-1]
     return np.concatenate(firsts), np.concatenate(sizes)
 
 
-def next_shards(bounds: np.ndarray, count: int, seed: tuple[int, int], epoch: int) -> tuple[np.ndarray, np.ndarray]:
+def next_shards(bounds: np.ndarray, count: int, seed: list[int], epoch: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the shards with the next `count` images of a set: passes as in `weighted_order`, of shards.
 
     The first and the last shard may be a part.
@@ -213,7 +237,8 @@ def next_shards(bounds: np.ndarray, count: int, seed: tuple[int, int], epoch: in
     start = epoch * count
     end = start + count
     turns = range(start // size, -(-end // size))
-    shards = np.concatenate([permutation(len(bounds) - 1, seed_of(*seed, turn)) for turn in turns])
+    all_shards = np.arange(len(bounds) - 1)
+    shards = np.concatenate([keyed_permutation(all_shards, len(all_shards), [*seed, turn]) for turn in turns])
     ends = turns[0] * size + np.cumsum(np.diff(bounds)[shards])
     begins = ends - np.diff(bounds)[shards]
     low = np.maximum(begins, start)

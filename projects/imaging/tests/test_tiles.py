@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 
 from mmairl.data.decode import UnreadableImage
 from mmairl.errors import UserError
@@ -123,3 +124,9 @@ def test_missing_package_is_named(package, file, scan, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UserError, match=f"the package {package}.* pip install .*mmairl.own.'"):
         Tiles(tmp_path)
+
+
+def test_class_of_project_is_named_before_its_import(monkeypatch):
+    monkeypatch.delitem(DATASETS.module_dict, 'Tiles')
+    with raises_code('class-of-project', match=r'projects\.imaging'):
+        DATASETS.build(dict(type='Tiles', root='slides'))
