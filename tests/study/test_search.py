@@ -349,7 +349,7 @@ OUT_OF_MEMORY = 'RuntimeError: CUDA out of memory. Tried to allocate {} GiB'
 def fail_trial(run: Run, words: str) -> str:
     """End a trial as a worker does that failed with these last words."""
     work = object.__new__(runs_module.Work)
-    work.run, work.log, work.begins = run, run.folder / 'log.txt', 0
+    work.run, work.log, work.log_start = run, run.folder / 'log.txt', 0
     work.log.write_text(f'Epoch(train) [1][3/9]\n{words}\n' if words else '')
     return work.ended(1)
 
@@ -544,8 +544,6 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
     own, options = recipe.optim_wrapper.optimizer.lr, [trial[RATE['key']] for trial in asked[0][1:]]
     assert [dict(trial) for trial in recipe.trials] == [dict(trial) for trial in asked[0]]
     assert all(own / 8 <= rate <= own * 8 for rate in options)
-    with pytest.raises(
-        UserError, match="`tune` is for linear, finetune, and tasks whose config has `held_out` .* not for 'knn'"
-    ):
+    with pytest.raises(UserError, match="tune: 'knn' has no images to choose by"):
         wrong = read_study(written(tmp_path, tune=dict(knn=tune)))
         lay_out(wrong, resolved(wrong, 'demo'), (0,), ('knn',), tmp_path / 'other')

@@ -164,8 +164,9 @@ def test_a_network_is_not_rescaled_from_a_run_that_is_not_finished(tmp_path):
     (tmp_path / 'source').mkdir()
     source = str(tmp_path / 'source')
     for asked in (Asked(0, rescaled=Rescaled(source, constant=0.1)), Asked(0, along=Along(source, '1/2'))):
-        with pytest.raises(UserError, match='source, which is not finished; finish that run first'):
+        with pytest.raises(UserError) as caught:
             create_weights(Config(), asked, tmp_path)
+        assert caught.value.code == 'source-not-finished'
 
 
 def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path, monkeypatch, capsys):
