@@ -10,8 +10,8 @@ from typing import Annotated
 
 import msgspec
 import pytest
-import resuming
 import torch
+from harness import resume as resuming
 
 from mmairl.errors import UserError
 from mmairl.io import (

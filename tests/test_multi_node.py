@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from waiting import free_port
+from harness.processes import free_port
 
 from mmairl.engine.checkpoint import load_checkpoint
 

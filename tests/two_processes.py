@@ -6,10 +6,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-import resuming  # noqa: F401  the hook that spoils a batch
 import torch
 import torch.distributed as dist
-import toy
+from harness import resume as resuming  # noqa: F401  the hook that spoils a batch
+from harness import toy
 from mmengine.dist import get_rank, get_world_size
 from torch.testing import assert_close
 

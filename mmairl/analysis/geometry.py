@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import torchvision.transforms.v2.functional as T
 from torch import Tensor
 
-from mmairl.engine.health import singular_values
+from mmairl.models.spectrum import singular_values
 
 BLOCK = 4096
 

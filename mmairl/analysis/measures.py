@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from mmairl.analysis.geometry import CHANGES, alignment, invariance, uniformity
 from mmairl.analysis.subjects import Images
 from mmairl.engine.curves import read_scalars
-from mmairl.engine.health import effective
 from mmairl.errors import UserError
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
+from mmairl.models.spectrum import effective
 from mmairl.randomness import same_randomness
 
 IMAGES = 25_600  # for spectra, as the authors of RankMe use

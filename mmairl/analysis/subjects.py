@@ -13,7 +13,7 @@ from mmairl.data.preprocess import normalised, to_unit
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.sets import with_views
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import DATASETS, MODELS
 
 

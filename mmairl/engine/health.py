@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from math import inf, isfinite
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mmairl.models.processes import norms
+from mmairl.models.spectrum import rankme, spread
 
 ROWS = 256  # images of the joined batch that ranks and similarities are taken of, so that a large batch costs no more
 FEWEST = 16  # images below which a rank would say more about the batch than about the network
@@ -169,34 +169,6 @@ def similarities(q: Tensor, k: Tensor, negatives: Tensor | None) -> dict[str, fl
         return dict(positive=positive)
     negative, hardest = cosines.mean().item(), cosines.amax(dim=1).mean().item()
     return dict(positive=positive, negative=negative, hardest_negative=hardest, contrast=positive - negative)
-
-
-def rankme(x: Tensor) -> float:
-    """exp of the entropy of the normalised singular values (Garrido et al. 2023): the number of dimensions in use.
-
-    >>> round(rankme(torch.eye(8)), 3)
-    8.0
-    """
-    return effective(singular_values(x))
-
-
-def effective(values: Tensor) -> float:
-    """exp of the entropy of the values' shares: how many of them there are in effect; 1 of values that are all 0."""
-    share = values / values.sum().clamp_min(torch.finfo(torch.float64).tiny)
-    return torch.exp(-(share * (share + 1e-12).log()).sum()).item()
-
-
-def spread(x: Tensor) -> float:
-    """The mean standard deviation of a unit embedding's coordinates over 1/sqrt(d): 1 when spread evenly, 0 when collapsed."""
-    return (F.normalize(x.double()).std(dim=0).mean() * x.shape[1] ** 0.5).item()
-
-
-def singular_values(x: Tensor, centred: bool = False) -> Tensor:
-    """In descending order, from the smaller of the two Gram matrices in float64."""
-    x = x.double()
-    x = x - x.mean(dim=0) if centred else x
-    gram = x.T @ x if x.shape[0] >= x.shape[1] else x @ x.T
-    return torch.linalg.eigvalsh(gram).clamp_min(0).sqrt().flip(0)
 
 
 def distance(own: list[Tensor], theirs: list[Tensor]) -> Tensor:

@@ -30,7 +30,7 @@ from mmairl.data.preprocess import normalised, require_channels
 from mmairl.data.workers import delivered, safe
 from mmairl.errors import Diverged, UserError, explained
 from mmairl.io import explained_disk_errors, replacing
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import DATASETS
 
 Answer = TypeVar('Answer')

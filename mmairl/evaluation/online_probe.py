@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from mmairl.engine.hooks.progress import record
 from mmairl.errors import UserError
+from mmairl.models.backbones import pooled
 from mmairl.models.norm import first_view
 from mmairl.models.processes import network_of
-from mmairl.models.siamese import pooled
 from mmairl.registry import HOOKS
 
 UNKNOWN = -1  # the label of an image whose class is not known

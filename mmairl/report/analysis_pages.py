@@ -18,11 +18,11 @@ from mmairl.analysis.subjects import Images
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.checkpoints.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
 from mmairl.checkpoints.read import Backbone
-from mmairl.engine.health import rankme, spread
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, progress
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
+from mmairl.models.spectrum import rankme, spread
 from mmairl.report.charts import chart
 from mmairl.report.figures import heat_map, lines, norm_curves, norm_lines, save_figure
 from mmairl.report.page import Page

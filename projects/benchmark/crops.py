@@ -17,7 +17,7 @@ from mmairl.engine.hooks.after_step import MomentumHook
 from mmairl.engine.hooks.bad_data import NonFiniteHook
 from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
 from mmairl.engine.speed import make_fast
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 from projects.benchmark.augment import MEAN, STD
 from projects.benchmark.of_lightly import installed

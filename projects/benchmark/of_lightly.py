@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mmairl.data.preprocess import normalised
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 
 
 def installed(what: str) -> bool:

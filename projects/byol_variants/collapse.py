@@ -13,10 +13,10 @@ from mmengine.runner import Runner
 from torch.utils.data import default_collate
 
 from mmairl.config import load_config
-from mmairl.engine.health import spread
 from mmairl.engine.run import train
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.models.siamese import project
+from mmairl.models.spectrum import spread
 from mmairl.registry import DATASETS
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmairl.analysis.geometry import alignment, invariance, spectrum, uniformity
-from mmairl.engine.health import rankme, spread
+from mmairl.models.spectrum import rankme, spread
 
 
 def sphere(count: int, width: int, seed: int = 0) -> torch.Tensor:

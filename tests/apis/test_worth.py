@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from harness.toy import NARROW
 from PIL import Image
 from torchvision.models import resnet18
-from toy import NARROW
 
 import mmairl
 from mmairl.apis import few_labels

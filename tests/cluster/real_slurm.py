@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from waiting import wait_for
+from harness.processes import wait_for
 
 PATH = os.pathsep.join([os.environ['PATH'], '/usr/sbin', '/sbin'])
 NEEDED = ('munged', 'slurmctld', 'slurmd', 'sbatch')

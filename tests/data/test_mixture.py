@@ -5,10 +5,10 @@ import re
 
 import numpy as np
 import pytest
-import resuming
 import torch
-import toy
 from data.archives import draw
+from harness import resume as resuming
+from harness import toy
 from mmengine.config import Config
 from test_docs import shown_files
 

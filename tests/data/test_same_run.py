@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-import resuming
 from data.archives import draw
+from harness import resume as resuming
 from mmengine.config import Config
 
 from mmairl.data.datasets import ImageFolder

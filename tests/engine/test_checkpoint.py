@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-import resuming
 import torch
+from harness import resume as resuming
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook, Hook
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from waiting import ended, free_port, wait_for
+from harness.processes import ended, free_port, wait_for
 
 from mmairl.engine.distributed import VARIABLES, start_processes
 from mmairl.errors import UserError

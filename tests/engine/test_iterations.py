@@ -5,8 +5,8 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-import resuming
 import torch
+from harness import resume as resuming
 from mmengine.config import Config
 from torch.utils.data import DataLoader, Sampler
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from waiting import wait_for
+from harness.processes import wait_for
 
 from mmairl.engine import launcher as torchrun
 from mmairl.signals import AGAIN, SIGNALS

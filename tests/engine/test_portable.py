@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import toy
+from harness import toy
 
 from mmairl.engine import run
 from mmairl.engine.checkpoint import consolidate, load_checkpoint

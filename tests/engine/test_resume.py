@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-import resuming
 import torch
+from harness import resume as resuming
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from mmairl.data.training_images import ResumableSampler, TrainingImages
@@ -50,7 +50,7 @@ def test_the_comparison_sees_a_difference_of_one_draw_and_the_run_said_that_it_w
 
 @pytest.fixture(scope='module')
 def two(tmp_path_factory, run_processes) -> tuple[Path, str]:
-    """The runs of two processes (resuming.py), and what they said; a run of one process began one of them."""
+    """The runs of two processes (harness/resume.py), and what they said; a run of one process began one of them."""
     folder = tmp_path_factory.mktemp('two')
     resuming.run(resuming.config('no_queue', str(folder / 'of_one'), leave_at=5, **resuming.SHORT))
     return folder, run_processes(2, SCRIPT, folder)

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-import resuming
 import torch
+from harness import resume as resuming
 from mmengine.config import Config
 
 from mmairl.engine.checkpoint import load_checkpoint, settings

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-import toy  # noqa: F401  it registers the small backbone
+from harness import toy  # noqa: F401  it registers the small backbone
 from torch import nn
 
 from mmairl.engine.optim.head_sgd import HeadSGD

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from losses import assert_same
+from harness.losses import assert_same
 from mmpretrain.models.heads import LatentCrossCorrelationHead, MoCoV3Head
 from mmpretrain.models.losses import SwAVLoss
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ from torch.utils.data import default_collate
 
 from mmairl.config import load_config
 from mmairl.engine import run as launch
-from mmairl.engine.health import rankme, spread
 from mmairl.models.siamese import project
+from mmairl.models.spectrum import rankme, spread
 from mmairl.registry import DATASETS
 from projects.more_methods.barlow import BarlowTwinsHead
 from projects.more_methods.dino import DINOHead, PrototypeNeck

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-import toy
+from harness import toy
 from mmengine import Config
 from PIL import Image
 from study.pages.test_study_page import crossed, drawn_as_lines, ladder, rescaled, study
@@ -313,18 +313,6 @@ def test_one_measurement_is_a_mark(open_page, tmp_path):
         return data.filter((blue, i) => i % 4 === 2 && blue > 180 && data[i - 2] < 80 && data[i + 1] > 200).length;
     }"""
     assert canvas.evaluate(inked) > 10
-
-
-def test_the_worth_of_rescaling_stands_above_the_bar_of_the_curves_and_all_else(page_of, open_page):
-    page = open_page(page_of('rescaled'))
-    parts = (
-        'section:has-text("NormRescale is worth")',
-        '.controls',
-        'section:has-text("rates of fine-tuning")',
-        '.tiles',
-    )
-    tops = [page.locator(part).first.bounding_box()['y'] for part in parts]
-    assert tops == sorted(tops) and page.locator('section').first.locator('table').count() == 1
 
 
 @pytest.mark.parametrize('width', [1280, 400])

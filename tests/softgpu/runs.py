@@ -11,10 +11,10 @@ DEVICE, OUT, WORK = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 if 'SOFTGPU' in os.environ:
     import softgpu
 
-import resuming  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-import toy  # noqa: E402
+from harness import resume as resuming  # noqa: E402
+from harness import toy  # noqa: E402
 from mmengine.config import Config  # noqa: E402
 from mmengine.dist import all_reduce, get_rank  # noqa: E402
 from mmengine.hooks import Hook  # noqa: E402

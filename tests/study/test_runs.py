@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+from harness.processes import ended, wait_for
 from study.small_runs import run_in
-from waiting import ended, wait_for
 
 from mmairl.errors import UserError
 from mmairl.study import runs

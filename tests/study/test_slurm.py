@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from harness.processes import wait_for
 from study.small_runs import run_in
-from waiting import wait_for
 
 from mmairl.errors import UserError
 from mmairl.study import slurm

@@ -16,10 +16,10 @@ import torch
 import yaml
 from cluster.real_slurm import Slurm, lacking
 from filelock import FileLock
+from harness.processes import wait_for
 from mmengine.config import Config
 from PIL import Image
 from study.small_runs import run_in, toy_scale
-from waiting import wait_for
 
 from mmairl.checkpoints.read import read_backbone
 from mmairl.config import load_config, write_config

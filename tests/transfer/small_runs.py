@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import toy
+from harness import toy
 from mmengine.config import Config
 from PIL import Image
 

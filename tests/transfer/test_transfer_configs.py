@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import toy
+from harness import toy
 from torch import nn
 from transfer.small_runs import small, write_pretrained
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-import resuming
 import torch
+from harness import resume as resuming
 from mmengine.hooks import Hook
 from PIL import Image
 

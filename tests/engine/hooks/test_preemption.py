@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import resuming
+from harness import resume as resuming
 
 from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint

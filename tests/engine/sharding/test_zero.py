@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-import resuming
 import torch
 import torch.distributed as dist
 import zero_two_processes as script
+from harness import resume as resuming
 from torch.utils._pytree import tree_leaves
 
 from mmairl.config import load_config

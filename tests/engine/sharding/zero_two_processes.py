@@ -4,10 +4,10 @@ import contextlib
 import copy
 import sys
 
-import resuming
 import torch
 import torch.distributed as dist
-import toy
+from harness import resume as resuming
+from harness import toy
 from mmengine.config import Config
 from mmengine.dist import get_rank
 from torch import nn
@@ -18,8 +18,8 @@ from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
+from mmairl.models.backbones import blocks
 from mmairl.models.processes import own_parts
-from mmairl.models.stages import blocks
 from mmairl.signals import stop_processes
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)

@@ -28,7 +28,7 @@ NARROW = {  # options that make a config of `suggest` small
 KNN = {part: dict(type='Shapes', split='val', count=count, size=32) for part, count in (('train', 49), ('test', 24))}
 KNN['_delete_'] = True
 RUNS = count()
-CONFIGS = Path(__file__).parent.parent / 'configs'
+CONFIGS = Path(__file__).parents[2] / 'configs'
 
 
 def end_workers() -> None:

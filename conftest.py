@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the real config at toy size, on views that are fixed tensors."""
+"""Fixtures of all tests, those in projects too: real configs at toy size, on views that are fixed tensors."""
 
 import gc
 import json
@@ -18,9 +18,9 @@ from mmengine.logging import MMLogger
 
 from mmairl.engine.run import register
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / 'tests'))
-import toy  # noqa: E402  it also switches off what slows each run of a test
+from harness import toy  # noqa: E402  it also switches off what slows each run of a test
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's & has it ignored, here and in what is started
 
@@ -108,7 +108,7 @@ def run_processes(tmp_path_factory) -> Iterator[Callable[..., str]]:
     """Run a script of the tests as N processes, as torchrun would, and return what they print."""
     path = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])
     environment = {**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'}
-    command, output = [sys.executable, ROOT / 'tests/ranks.py'], tmp_path_factory.mktemp('ranks') / 'output.txt'
+    command, output = [sys.executable, '-m', 'harness.processes'], tmp_path_factory.mktemp('ranks') / 'output.txt'
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with output.open('a') as early, subprocess.Popen(command, env=environment, stderr=early, **pipes) as starter:
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from mmairl.models.stages import parameters_by_stage, stages
+from mmairl.models.backbones import parameters_by_stage, stages
 from mmairl.registry import MODELS
 
 

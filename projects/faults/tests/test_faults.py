@@ -10,8 +10,8 @@ import warnings
 from pathlib import Path
 
 import pytest
-import resuming
 import torch
+from harness import resume as resuming
 
 from mmairl.checkpoints import load
 from mmairl.data.decode import Reason

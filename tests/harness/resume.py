@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import toy
 from mmengine.config import Config
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 
+from harness import toy
 from mmairl.engine import run as launch
 from mmairl.engine.distributed import start_processes
 from mmairl.registry import HOOKS

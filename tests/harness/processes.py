@@ -1,0 +1,103 @@
+"""Processes of tests: start ranks as torchrun would, wait for a condition, find a free port.
+
+As a program (`python -m harness.processes`) it is a server of ranks. It imports everything once, which takes ten seconds,
+and forks the ranks. Each line of its standard input is a JSON request: the number of ranks, the file for their output, and
+the script with its arguments. It answers each request with the list of exit statuses.
+"""
+
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+LIMIT = 600  # seconds
+
+
+def wait_for(
+    condition: Callable[[], object], seconds: float = 120, what: str = '', progress: Callable[[], object] = bool
+) -> None:
+    """Wait until `condition` is true; fail if `progress` has not changed for this many seconds."""
+    seen = None
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            now = progress()
+            assert now and now != seen, f'waited in vain {what}'
+            seen = now
+            deadline = time.monotonic() + seconds
+        time.sleep(0.05)
+
+
+def ended(pid: int | str) -> bool:
+    """Return whether a process is gone, or is a zombie (a container's first process may never reap it)."""
+    try:
+        return 'State:\tZ' in Path(f'/proc/{pid}/status').read_text()
+    except OSError:
+        return True
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens now."""
+    with socket.create_server(('127.0.0.1', 0)) as free:
+        return free.getsockname()[1]
+
+
+def run_rank(rank: int, ranks: int, port: int, output: str, command: list[str]) -> int:
+    names = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks, MASTER_PORT=port)
+    os.environ.update({name: str(value) for name, value in names.items()}, MASTER_ADDR='127.0.0.1')
+    file = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    signal.alarm(LIMIT)
+    sys.argv = command
+    sys.path.insert(0, str(Path(command[0]).parent))
+    try:
+        runpy.run_path(command[0], run_name='__main__')
+    except SystemExit as stop:
+        return int(bool(stop.code))
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def run(ranks: int, output: str, command: list[str]) -> list[int]:
+    port = free_port()
+    running = set()
+    statuses = []
+    for rank in range(ranks):
+        if not (child := os.fork()):
+            status = run_rank(rank, ranks, port, output, command)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+        running.add(child)
+    while running:
+        child, status = os.wait()
+        running.discard(child)
+        statuses.append(os.waitstatus_to_exitcode(status))
+        if statuses[-1]:
+            for other in running:
+                os.kill(other, signal.SIGKILL)
+    return statuses
+
+
+def serve() -> None:
+    answers = os.fdopen(os.dup(1), 'w')
+    os.dup2(2, 1)  # keep what libraries print on import out of the answers
+    from harness import toy  # noqa: F401  imports what the scripts need
+    from mmairl.engine import run as launch
+
+    launch.register()
+    for line in sys.stdin:
+        print(json.dumps(run(**json.loads(line))), file=answers, flush=True)
+
+
+if __name__ == '__main__':
+    serve()
