@@ -394,7 +394,7 @@ def test_cost_and_noise_stand_on_the_page_and_what_is_not_known_is_blank(page):
 
 
 def rescaled() -> dict:
-    """Winners of searches and their rescaled rows: what a task's tuned rates say of them, and verdicts in many words."""
+    """Winners of searches and their rescaled rows: curves of many rows, and verdicts in many words."""
     found = tiny(SGD=(50.0, 52.0), LARS=(60.0, 61.0), rescaled=(60.0, 62.0), constant=(60.0, 62.0))
     for row, made in zip(found['rows'], (dict(chosen={}), dict(chosen={}), *[dict(of='LARS', constant=None)] * 2)):
         row['untrained'] = None
@@ -409,9 +409,10 @@ def rescaled() -> dict:
         )
         for n in range(4)
     ]
+    names = ('SGD', 'LARS', *(f'LARS, rescaled by {n}' for n in range(9)))
     search = dict(
         criterion='k-nn', budget=4.0, margin=1.0, searches=1, dimensions={}, counts=dict(SGD=4), rows=dict(SGD=trials),
-        curves=dict(SGD=[dict(estimate=50.0 + n) for n in range(4)], LARS=[dict(estimate=40.0 + n) for n in range(4)]),
+        curves={name: [dict(estimate=40.0 + n) for n in range(4)] for name in names},
         forgiving={}, edges=[],
     )  # fmt: skip
     published = dict(rows=[dict(row, runs=[]) for row in found['rows']], comparisons=found['comparisons'])
@@ -431,3 +432,9 @@ def test_the_page_names_chosen_and_failed_trials(page):
     assert 'SGD, search 1, trial 3 did not finish and counts as the worst: failed twice: RuntimeError' in text
     assert '1 3 not finished' in text
     assert 'LARS is ahead of SGD by 9.0 points' in text and 'from a budget of' not in text
+
+
+def test_rescaled_rows_count_only_trained_runs(page):
+    text = text_of(page(rescaled()))
+    # Trained: two winners of SGD, one of LARS, and four trials.
+    assert '4 rows 8 of 8 runs finished' in text and 'training in all, 7 runs' in text
