@@ -139,7 +139,7 @@ def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeyp
     assert {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()} == before
     monkeypatch.setattr(sys, 'argv', [*map(str, words), '--collect'])
     study.main()
-    assert 'settings were changed; run the study again: the config' in capsys.readouterr().out
+    assert 'changed; run the study again: the config' in capsys.readouterr().out
     assert not canary.exists()
     with pytest.raises(UserError):
         load_config(runs[0] / 'asked' / 'config.yaml')

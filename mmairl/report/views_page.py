@@ -10,14 +10,9 @@ import torchvision.transforms.v2.functional as F
 from mmengine import Config
 from torch import Tensor
 
-from mmairl.data.preprocess import (
-    Pipeline,
-    ViewDataset,
-    ViewPreprocessor,
-    inner_most,
-    require_channels,
-    to_unit,
-)
+from mmairl.data.datasets import Pipeline, ViewDataset, innermost_dataset
+from mmairl.data.decode import to_unit
+from mmairl.data.preprocess import ViewPreprocessor, require_channels
 from mmairl.data.transforms import Augmentation, Params, RandomResizedCrop
 from mmairl.data.view_sets import reasons
 from mmairl.errors import UserError
@@ -56,7 +51,7 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
             f'{type(preprocessor).__name__}; use another config',
             code='no-views-to-show',
         )
-    in_workers = inner_most(dataset).views
+    in_workers = innermost_dataset(dataset).views
     on_device = preprocessor.views or []
     require_channels(dataset, preprocessor.mean, views=[*in_workers, *on_device])
     chosen = some(dataset, SHOWN, seed)
@@ -81,7 +76,7 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         title='Views of the training images',
         lead=lead,
         shown=shown,
-        images=inner_most(dataset),
+        images=innermost_dataset(dataset),
         reach=REACH,
         named=named if is_named else '',
         reasons=reasons(named) if is_named else (),
