@@ -171,5 +171,5 @@ def test_a_criterion_without_labels_chooses_and_asks_no_trial_for_a_score(search
 
 def test_a_record_that_is_no_studys_is_told(tmp_path):
     (path := tmp_path / 'other.json').write_text('{"measures": {"margin": 1, "situations": [3]}}')
-    with pytest.raises(UserError, match=r'measures.situations: expected keys and values, got a list'):
+    with pytest.raises(UserError, match=r'measures.situations: expected `object`, got `array`'):
         trusted(SETTINGS, f'label_free {path}')
