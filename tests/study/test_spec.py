@@ -214,7 +214,7 @@ def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmen
         (dict(rows=[dict(name='a', config='x', published='z')]), "has no row 'z'"),
         (dict(look=[dict(instrument='cka', rows=['one', 'z'])]), "`look` names 'z', which is no row"),
         (dict(paper=dict(table='revisit_airl.table9')), "no published table 'revisit_airl.table9'"),
-        *((dict(equivalence=value), 'equivalence: expected a number') for value in (0, -1, 'wide', True)),
+        *((dict(equivalence=value), 'equivalence: expected `float') for value in (0, -1, 'wide', True)),
         (dict(primary={'demo': 'svm'}), "`primary` names 'svm', which is no task of that scale"),
         (dict(seeds=[0, 0]), 'a seed is given twice: 0, 0'),
         (dict(cross=cross(fraction='1/2')), "cross: the fraction 1/2 cannot tell 'a' from 'b'; take a larger one"),

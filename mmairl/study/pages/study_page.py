@@ -17,7 +17,7 @@ from mmairl.io import parse_yaml
 from mmairl.report.charts import chart
 from mmairl.report.compare_page import differences
 from mmairl.report.figures import study_lines, study_scatter
-from mmairl.report.page import COLOURS, write_page
+from mmairl.report.page import COLORS, write_page
 from mmairl.report.sections import CURVES, percent
 from mmairl.report.table import html_table
 from mmairl.study.analyses import analysis_sections
@@ -59,7 +59,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         columns=heads,
         rows=[_row(study, line) for line in table],
         scales=[_ends(table, place) for place in range(len(heads))],
-        colours={group: COLOURS[n % len(COLOURS)] for n, group in enumerate(groups)},
+        colours={group: COLORS[n % len(COLORS)] for n, group in enumerate(groups)},
         charts=charts,
         factors=factors,
         searches=search_section(study) if study.get('search') else None,

@@ -90,7 +90,7 @@ def test_a_plan_is_kept_and_another_one_refused(tmp_path):
     assert begin(tmp_path, study, [0, 1], 21) == begin(tmp_path, study, [0, 1], None) == Plan(2, 10)
     (tmp_path / 'odd').mkdir()
     (tmp_path / 'odd' / 'sequential.json').write_text('{"first": 0, "most": 10}')
-    with pytest.raises(UserError, match=r'first: expected a whole number >= 2'):
+    with pytest.raises(UserError, match=r'first: expected `int` >= 2'):
         read(tmp_path / 'odd')
     for seeds, budget in (([0, 1], 40), ([0, 1, 2], 20)):
         with pytest.raises(
