@@ -121,7 +121,8 @@ from types import SimpleNamespace
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.training_images import ResumableSampler, TrainingImages
+from mmairl.data.sampler import ResumableSampler
+from mmairl.data.training_images import TrainingImages
 from mmairl.errors import UserError
 from mmairl.engine.hooks.bad_data import UnreadableHook
 
@@ -159,6 +160,6 @@ def test_what_any_worker_of_any_process_meets_is_in_one_list_and_under_one_limit
     (tmp_path / 'two.py').write_text(SCRIPT)
     said = run_processes(2, tmp_path / 'two.py', few, many)
     lines = ''.join(f'\n  {few}/{number:02}.png (is empty)' for number in (1, 2, 7, 31))
-    assert said.count(f'4 unreadable images were skipped; mend or remove them:{lines}\n') == 1
+    assert said.count(f'4 unreadable images were skipped; fix or remove them:{lines}\n') == 1
     for rank in (0, 1):
         assert f'rank {rank}: ' in said and 'training images cannot be read, more than the 10 that are allowed' in said

@@ -1,0 +1,49 @@
+"""The page of projects.worth: whether pre-training on custom images pays, for readers without statistics."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmairl.report.charts import chart
+from mmairl.report.page import ENVIRONMENT, fill, write_page
+from mmairl.report.table import html_table
+
+CURVE = ('accuracy', 'low', 'high')
+ENVIRONMENT.loader.searchpath.append(str(Path(__file__).with_name('templates')))
+
+
+def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:
+    """Write the page: the answer, the learning curves, what labels and time cost, and how it was found."""
+    head, _, rest = record['answer'].partition(': ')
+    candidates = record['candidates']
+    curves = {name: (record['labels'], *(candidate[key] for key in CURVE)) for name, candidate in candidates.items()}
+    columns = [*(f'{labels:.0f} a class' for labels in record['labels']), 'minutes of training']
+    rows = []
+    for name, candidate in candidates.items():
+        scores = [f'{mean:.0f} [{low:.0f}, {high:.0f}]' for mean, low, high in zip(*(candidate[key] for key in CURVE))]
+        rows.append((name, [*scores, f'{candidate["seconds"] / 60:.1f}' if 'seconds' in candidate else '–']))
+    training = f'Own pre-training: {record["training"]["text"]}.'
+    remarks = ''.join(f' {remark[0].upper()}{remark[1:]}.' for remark in record['remarks'])
+    place = f'{training}{remarks} The network of {record["own"]}: {candidates[record["own"]]["checkpoint"]}'
+    return write_page(
+        path,
+        'does_it_pay.html',
+        title=f'{head}.',
+        lead=f'{rest[0].upper()}{rest[1:]}',
+        record=record,
+        curves=chart(curves, 'recognized, %', 'labels of each class', log='x', wide=True),
+        saving=saving(record),
+        table=html_table(columns, rows),
+        place=place,
+        twins=fill('pictures.html', pairs=record['pairs'], neighbours=()) if record['pairs'] else '',
+        conflicts=fill('pictures.html', pairs=record['conflict_pairs'], neighbours=()) if record['conflicts'] else '',
+    )
+
+
+def saving(record: Mapping[str, Any]) -> str:
+    """Return in a sentence how many labels the leading own pre-training saves."""
+    few, (many, low, high) = record['saved']['labels'], record['saved']['instead_of']
+    most = f'more than {record["labels"][-1]:.0f}'
+    many, low, high = (most if end is None else f'{end:.0f}' for end in (many, low, high))
+    own = f'With {few:.0f} label{"s" * (few > 1)} of each class, {record["own"]}'
+    return f'{own} recognizes as many as {record["best"]} with {many} (95 % interval {low} to {high}).'

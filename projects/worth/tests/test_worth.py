@@ -1,0 +1,362 @@
+"""Whether pre-training pays: the verdict where the truth is planted, bad labels, a second call, and the page."""
+
+import dataclasses
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from harness.toy import NARROW
+from PIL import Image
+from torchvision.models import resnet18
+
+from mmairl.data.datasets import UnlabelledFolder
+from mmairl.data.splits import names_of
+from mmairl.errors import UserError
+from mmairl.evaluation.features import Extraction
+from projects.worth import few_labels
+from projects.worth import task as tasks
+from projects.worth import worth as module
+from projects.worth.few_labels import Verdict
+from projects.worth.simulate import bands, verdict
+from projects.worth.task import lay_out, read_task
+from projects.worth.worth import worth
+
+QUICK = dict(size=16, batch=32, workers=0, epochs=1, options=NARROW)
+
+
+PLANTED = [((2,), (2, 0), '', 'pays'), ((4,), (2, 1), 'pays', 'keep'), ((1,), (3,), 'keep', 'pays')]
+
+
+@pytest.mark.parametrize('own, rest, says, seldom', PLANTED)
+def test_the_verdict_finds_what_is_planted_and_errs_in_no_more_than_one_study_of_twenty(own, rest, says, seldom):
+    words = Counter(verdict(seed, own, rest).word for seed in range(40))
+    assert words[seldom] <= 2
+    assert not says or words[says] >= 36, words
+
+
+@pytest.mark.parametrize('labels', [160, 320])
+def test_images_of_one_patient_are_not_many_witnesses(labels):
+    words = Counter(verdict(seed, (2,), (2,), labels, together=8).word for seed in range(40))
+    assert words['pays'] <= 2 and words['keep'] <= 3, words  # six of each, if every image were one
+
+
+def test_undecided_names_the_labels_that_tell():
+    found = [verdict(seed, (2.3,), (2.0,)) for seed in range(30)]
+    wanted = np.median([one.more for one in found if one.word == 'undecided'])
+    more = Counter(verdict(seed, (2.3,), (2.0,), labels=4 * ((160 + int(wanted)) // 4)).word for seed in range(20))
+    assert more['pays'] + more['keep'] >= 10 > 20 * np.mean([one.word != 'undecided' for one in found]), (wanted, more)
+
+
+def test_the_bands_of_the_curves_and_the_labels_saved_hold_the_truth():
+    held, kept = bands((2.6,), (2.0,), studies=40)
+    assert held.min() > 0.8 and kept > 0.9
+
+
+def test_the_classifier_is_the_one_that_scikit_learn_fits():
+    from sklearn.linear_model import Ridge
+
+    random = np.random.default_rng(0)
+    y = np.arange(90) % 3
+    x = np.eye(3, 20)[y] + random.normal(size=(90, 20))
+    fit, test = np.arange(60), np.arange(60, 90)
+    errors = {}
+    for strength in few_labels.STRENGTHS:
+        left_out = [
+            Ridge(60 * strength).fit(np.delete(x[fit], i, 0), np.delete(np.eye(3)[y[fit]], i, 0)).predict(x[[i]])
+            for i in fit
+        ]
+        errors[strength] = np.square(np.concatenate(left_out) - np.eye(3)[y[fit]]).sum()
+    best = Ridge(60 * min(errors, key=errors.get)).fit(x[fit], np.eye(3)[y[fit]]).predict(x[test])
+    assert (few_labels.recognised(x, y, fit, test) == (best.argmax(1) == y[test])).all()
+
+
+def test_labels_saved_are_read_off_the_curves():
+    curves = np.array([[50.0, 60, 70, 80], [20, 40, 60, 70]])
+    labels = np.array([1.0, 2, 4, 8])
+    assert few_labels.saved(curves, curves[None], labels, 0, 1) == pytest.approx((4, 8, 8, 8))
+    assert few_labels.needed(np.array([50.0, 100, 100]), np.array([1.0, 10, 50]), 100) == 10
+    assert few_labels.saved(curves + np.array([[30], [0]]), curves[None], labels, 0, 1)[:2] == (1, np.inf)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Ninety images, of which the brighter ones are of another class; the first forty have labels."""
+    folder = tmp_path / 'images'
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for number in range(90):
+        pixels = random.integers(0, 128, (16, 16, 3), np.uint8) + np.uint8(127 * (number % 2))
+        Image.fromarray(pixels).save(folder / f'{number:02}.png')
+    table(tmp_path, [f'{number:02}.png,{["dark", "bright"][number % 2]}' for number in range(40)])
+    return folder
+
+
+def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
+    path = folder / 'labels.csv'
+    head, encoding = ('00.png,a', 'utf-8') if encoding == 'no heads' else ('file,class', encoding)
+    path.write_text('\n'.join([head, *lines]), encoding)
+    return path
+
+
+@pytest.mark.parametrize(
+    'lines, encoding, says',
+    [
+        (
+            ['00.png,a', '1.png,b'],
+            'utf-8',
+            "1 files that are not below .* first '1.png', where images are named like '00.png'",
+        ),
+        (['00.png,a', '00.png,b'], 'utf-8', "says 'a' and 'b' of 00.png; keep one line of it"),
+        (['00.png,a', './00.png,b', '01.png,a'], 'utf-8', "says 'a' and 'b' of 00.png; keep one line of it"),
+        (['00.png,a', '01.png,a', '02.png,b'], 'utf-8', "class 'b' has one labelled image"),
+        (['00.png,a', '01.png,a'], 'utf-8', 'there are 1 classes'),
+        (['00.png,Käfer', '01.png,b'], 'latin-1', 'cannot be read .* give a CSV in UTF-8'),
+        (['02.png,a', '03.png,b'], 'no heads', "begins with the image '00.png'; put a line of heads before it"),
+        (['00.png,Käfer', '01.png,b'], 'utf-16', 'cannot be read .* give a CSV in UTF-8'),
+    ],
+)
+def test_bad_labels_are_a_sentence(images, tmp_path, lines, encoding, says):
+    with pytest.raises(UserError) as caught:
+        worth(images, table(tmp_path, lines, encoding), tmp_path / 'out')
+    assert re.search(says, str(caught.value)) and not (tmp_path / 'out').exists()
+
+
+def test_too_few_images_and_one_group_a_class_are_a_sentence_before_anything_is_written(images, tmp_path):
+    labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
+    with pytest.raises(UserError, match="class 'bright' are all of one group"):
+        worth(images, labels, out, groups=lambda name: str(int(name[:2]) % 2))
+    with pytest.raises(UserError, match='of each class a single image, or group, is to learn from'):
+        worth(images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(4)]), out)
+    table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(40)])
+    for inside in (images / 'out', images.parent):  # whose own links would be in `images`
+        with pytest.raises(UserError, match='would lie among the images of .*name another folder'):
+            worth(images, labels, inside)
+    with pytest.raises(UserError, match='a single image, or group, is to test on'):  # three patients
+        worth(images, labels, out, groups=lambda name: str(max(1, int(name[:2]) // 10)), seed=2)
+    for number in range(40, 80):
+        (images / f'{number}.png').unlink()
+    with pytest.raises(UserError, match='of the 50 images .* 20 are put aside .* the 30 others .* give 34 more'):
+        worth(images, labels, out)
+    assert not out.exists()
+
+
+def test_a_wrong_method_or_option_does_not_claim_the_folder(images, tmp_path):
+    for wrong in (dict(method='mocov9'), dict(options={'modell.x': 1})):
+        with pytest.raises(UserError, match='did you mean'):
+            worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **wrong)
+        assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('wrong', ['size', 'epochs', 'minutes'])
+def test_a_wish_of_nothing_is_a_sentence_before_anything_is_written(images, tmp_path, wrong):
+    with pytest.raises(UserError, match=f'{wrong}=0'):
+        worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **{wrong: 0})
+    assert not (tmp_path / 'out').exists()
+
+
+def test_a_class_that_cannot_be_read_is_a_sentence(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
+    for number in range(0, 40, 2):
+        (images / f'{number:02}.png').write_bytes(b'no image')
+    with pytest.raises(UserError, match="too few images of class 'dark' can be read"):
+        worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
+
+
+def test_images_that_are_all_alike_are_a_sentence(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
+    for path in images.iterdir():
+        Image.new('RGB', (16, 16)).save(path)
+    with pytest.raises(UserError, match='the 40 labelled images below .* are all alike'):
+        worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
+
+
+def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer(images, tmp_path, monkeypatch):
+    labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
+    task = read_task(images, labels, None, None, 0)
+    broken, original, copy = (images / task.labelled[place] for place in (*task.pool[:2], task.test[0]))
+    broken.write_bytes(b'no image')
+    shutil.copy(original, copy)
+    found = worth(images, labels, out, **QUICK)
+    record, split = found.record, found.record['split']
+    parts = split['learned_from'], split['tested_on'], record['look_alikes'], split['pretrained_on']
+    assert parts == (19, 19, 1, 70) and record['unreadable'] == [broken.name]
+    assert f'cannot be read and are left out, first {broken.name}' in found.page.read_text()
+    assert [[Path(name).name for _, name in pair] for pair in record['pairs']] == [[copy.name, original.name]]
+    assert found.page.read_text().count('class="pair"') == 1
+    assert found.record['candidates']['raw pixels']['accuracy'][-1] == 100
+    assert 'Of 90 images, 40 have labels' in found.page.read_text()
+    assert record['word'] == 'undecided' and record['compared'] in ('keep', 'undecided')
+    length = '(1 epoch, 2 steps, crops of 16 pixels)'
+    assert str(found).startswith('Inconclusive: ') and length in str(found)
+    assert str(found).endswith(' ruling out pre-training requires at least 100 epochs.')
+    assert f'Own pre-training: {length[1:-1]}. 1 epoch cannot show' in found.page.read_text()
+    shown = re.search(r'<h1>(.*?)</h1><p class="lead">(.*?)</p>', found.page.read_text()).groups()
+    assert ' '.join(shown).replace('. ', ': ', 1).lower() == str(found).lower().replace('<', '&lt;')
+
+    def never(*args, **how):
+        raise AssertionError('this was computed before')
+
+    for place, name in ((module, 'pretrain'), (Extraction, 'batches'), (module, 'pace')):
+        monkeypatch.setattr(place, name, never)
+    assert worth(images, labels, out, **QUICK).record == found.record
+    with pytest.raises(UserError, match='differs in how.seed'):
+        worth(images, labels, out, seed=1, **QUICK)
+
+
+def test_starts_of_like_names_train_in_folders_of_their_own(images, tmp_path, monkeypatch):
+    folders = []
+    monkeypatch.setattr(module, 'pretrain', lambda method, data, folder, *_, **__: folders.append(folder))
+    task = read_task(images, tmp_path / 'labels.csv', None, None, 0)
+    starts = dict.fromkeys(('run-1.pth', 'run_1.pth'), 'x')
+    comparison = module.Comparison(task, tmp_path / 'out', starts, 'mocov2plus', 0, None, 0, {})
+    for name in starts:
+        comparison.trained(f'{module.OWN} from {name}', module.Plan({}, 16, 1, {}))
+    assert len(set(folders)) == 2
+    other = dataclasses.replace(comparison, starts={}, task=dataclasses.replace(task, unlabelled=task.unlabelled[1:]))
+    assert other.identity() != dataclasses.replace(comparison, starts={}).identity()
+
+
+def test_weights_of_rgb_give_features_of_other_channels(tmp_path):
+    state = {key: value for key, value in resnet18().state_dict().items() if not key.startswith('fc.')}
+    torch.save(state, tmp_path / 'a.pth')
+    module.register()
+    network, normal, _ = module.network(tmp_path / 'a.pth', 5)
+    assert len(normal['mean']) == 5 and network(torch.randn(2, 5, 32, 32))[-1].shape[1] == 512
+
+
+def test_a_budget_chooses_the_largest_crops_that_leave_time_to_learn(images, tmp_path, monkeypatch):
+    for path in images.iterdir():
+        Image.open(path).resize((100, 120)).save(path)
+
+    def as_its_pixels(cfg) -> float:
+        """70 images of 64 x 64 take 4.1 s, and of 96 x 96 9.2 s."""
+        (size,) = {step['size'] for view in cfg.train_dataloader.dataset.views for step in view if 'size' in step}
+        return size**2 / 70 / 1000
+
+    monkeypatch.setattr(module, 'pace', as_its_pixels)
+    plan = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=10, workers=0, plan=True)
+    assert (plan.size, plan.epochs) == (64, int(0.8 * 600 / 4.096))
+    assert plan.seconds['own pre-training'] == pytest.approx(plan.epochs * 4.096, rel=0.2)
+    assert 'minutes in all' in str(plan) and str(plan).endswith('labels are drawn 50 times')
+
+
+def test_a_small_budget_draws_labels_less_often_and_the_record_says_how_often(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, 'pace', lambda cfg: 0.001)
+    monkeypatch.setattr(module, 'pace_of_draws', lambda task: 0.1)  # three candidates: 0.3 s a draw
+    for minutes, draws in ((1, 20), (0.1, 10), (100, 50), (None, 20)):
+        out = tmp_path / str(minutes)
+        plan = worth(images, tmp_path / 'labels.csv', out, minutes=minutes, plan=True, **QUICK)
+        assert plan.draws == draws
+    found = worth(images, tmp_path / 'labels.csv', tmp_path / '0.1', minutes=0.1, **QUICK)
+    assert found.record['split']['draws'] == 10 and 'drawn 10 times' in found.page.read_text()
+
+
+def test_a_group_is_on_one_side_and_its_test_images_teach_nothing(images, tmp_path):
+    task = read_task(images, tmp_path / 'labels.csv', None, r'^(\d)', 0)
+    pool, test = ({task.labelled[place][0] for place in places} for places in (task.pool, task.test))
+    assert not pool & test and pool | test == set('0123')
+    assert {name[0] for name in task.unlabelled} == set('012345678') - test
+    for places in few_labels.draw(task.y, task.pool, 0, 20, task.groups)[5.0]:  # half: of each class one group of two
+        assert [len({*task.groups[places[task.y[places] == label]]}) for label in (0, 1)] == [1, 1]
+    lay_out(task, tmp_path / 'links')
+    images.rename(tmp_path / 'moved')
+    lay_out(read_task(tmp_path / 'moved', tmp_path / 'labels.csv', None, r'^(\d)', 0), tmp_path / 'links')
+    assert all(link.is_file() for link in (tmp_path / 'links').iterdir())  # the images have been moved since
+    (tmp_path / 'moved').rename(images)
+    table(tmp_path, [f'{number:02}.png,p{number // 10},{number % 2}' for number in range(40)])
+    text = (tmp_path / 'labels.csv').read_text().replace('file,class', 'file,patient,ill')
+    (tmp_path / 'labels.csv').write_text(text)
+    assert read_task(images, tmp_path / 'labels.csv', None, None, 0, 'ill').classes == ['0', '1']
+
+
+def test_without_a_table_the_folders_are_the_classes_and_other_images_have_no_label(images, tmp_path):
+    for number, path in enumerate(sorted(images.iterdir())[:20]):
+        (images / 'ab'[number % 2] / 'deep').mkdir(parents=True, exist_ok=True)
+        path.rename(images / 'ab'[number % 2] / 'deep' / path.name)
+    task = read_task(images, None, None, None, 0)
+    assert task.classes == ['a', 'b'] and (len(task.labelled), len(task.unlabelled)) == (20, 80)
+    lay_out(task, tmp_path / 'links')
+    assert sorted(names_of(UnlabelledFolder(tmp_path / 'links'))) == sorted(task.unlabelled)
+
+
+@pytest.mark.parametrize(
+    'word, epochs, head',
+    [
+        ('keep', 99, 'Inconclusive'),
+        ('keep', 100, 'No, keep raw pixels'),
+        ('undecided', 99, 'Inconclusive'),
+        ('undecided', 100, 'Inconclusive'),
+        ('pays', 1, 'Pre-train your own'),
+    ],
+)
+def test_answer_names_training_length(word, epochs, head):
+    verdict = Verdict(word, module.OWN, module.RAW, 1.0, -1.0, 3.0, 50 if word == 'undecided' else 0)
+    training = module.Training(32, epochs, 147)
+    answer = module.sentence(verdict, 50.0, 49.0, 200, training)
+    assert answer.partition(': ')[0] == head
+    assert f'({module.count(epochs, "epoch")}, 147 steps, crops of 32 pixels)' in answer
+    assert ('50 more labels' in answer) == (word == 'undecided')
+    assert ('at least 100 epochs' in answer) == (epochs < 100 and word != 'pays')
+    assert module.answer_word(verdict, training) == ('undecided' if head == 'Inconclusive' else word)
+
+
+def test_unmet_budget_is_stated(images, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(module, 'pace', lambda cfg: 1.0)  # 70 s an epoch
+    how = dict(QUICK, epochs=None, minutes=0.5)
+    plan = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **how)
+    assert plan.epochs == 1
+    assert re.search(r'remark: the plan takes 1\.\d+ minutes, more than the 0.5 given', str(plan))
+    assert 'remark: 1 epoch cannot show that pre-training does not pay; 100 can' in str(plan)
+    found = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **how)
+    assert capsys.readouterr().err.count('more than the 0.5 given') == 1
+    assert found.page.read_text().count('more than the 0.5 given') == 1
+    assert not module.Plan(dict(minutes=2), 16, 100, dict(own=100.0)).remarks
+
+
+@pytest.mark.parametrize('minutes', [float('inf'), float('nan'), '5', -1])
+def test_bad_minutes_raise(images, tmp_path, minutes):
+    with pytest.raises(UserError) as caught:
+        worth(images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=minutes, plan=True)
+    assert caught.value.code == 'bad-minutes'
+
+
+def test_look_alikes_of_other_classes_are_tested_on(images, tmp_path):
+    labels = tmp_path / 'labels.csv'
+    task = read_task(images, labels, None, None, 0)
+    source = task.pool[0]
+    same, other = (next(place for place in task.test if (task.y[place] == task.y[source]) == equal) for equal in (1, 0))
+    for place in (same, other):
+        shutil.copy(images / task.labelled[source], images / task.labelled[place])
+    left, record = tasks.testable(task, np.arange(len(task.y))[:, None].astype(float), 0)
+    assert same not in left.test and other in left.test
+    assert (record['look_alikes'], record['conflicts']) == (1, 1)
+    assert [[Path(name).name for _, name in pair] for pair in record['conflict_pairs']] == [
+        [task.labelled[other], task.labelled[source]]
+    ]
+
+
+def test_label_conflicts_are_on_the_page(images, tmp_path):
+    labels = tmp_path / 'labels.csv'
+    task = read_task(images, labels, None, None, 0)
+    other = next(place for place in task.test if task.y[place] != task.y[task.pool[0]])
+    shutil.copy(images / task.labelled[task.pool[0]], images / task.labelled[other])
+    page = worth(images, labels, tmp_path / 'out', **QUICK).page.read_text()
+    assert '1 test images look like an image to learn from with another label' in page
+    assert page.count('class="pair"') == 1 and task.labelled[other] in page
+
+
+def test_unlabeled_images_without_a_group_are_left_out(images, tmp_path):
+    lines = [f'{number:02}.png,{number % 2},p{number // 4}' for number in range(88)]
+    (tmp_path / 'groups.csv').write_text('\n'.join(['file,class,patient', *lines]))
+    groups = dict(csv=tmp_path / 'groups.csv', column='patient')
+    task = read_task(images, tmp_path / 'labels.csv', None, groups, 0)
+    assert task.ungrouped == 2
+    assert not {'88.png', '89.png'} & set(task.unlabelled)
+    (tmp_path / 'groups.csv').write_text('\n'.join(['file,class,patient', *lines[1:]]))
+    with pytest.raises(UserError) as caught:
+        read_task(images, tmp_path / 'labels.csv', None, groups, 0)
+    assert caught.value.code == 'no-group'

@@ -1,0 +1,443 @@
+"""Does pre-training pay on one's own images? An answer from a folder and some labels, with the curves that it rests on."""
+
+import io
+import math
+import re
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+from numbers import Real
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+from mmengine.config import Config
+from torch import nn
+
+from mmairl.apis.pretrain import pretrain
+from mmairl.apis.suggest import config_for
+from mmairl.checkpoints.load import load_checkpoint
+from mmairl.checkpoints.read import read_backbone
+from mmairl.data.datasets import Views
+from mmairl.data.splits import Groups
+from mmairl.engine.run import register, train
+from mmairl.errors import UserError, cleared_frames
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.embed import embedding_network
+from mmairl.evaluation.features import Extraction, Readable, read_rows, stored
+from mmairl.evaluation.identity import claim, code_identity, config_identity, files_identity, key_of, weights_identity
+from mmairl.evaluation.protocol import default_device
+from mmairl.io import read_json, write_json
+from mmairl.report.compare_page import names_of as names_of_files
+from projects.worth.few_labels import (
+    DRAWS,
+    MARGIN,
+    Right,
+    Verdict,
+    class_weights,
+    draw,
+    judged,
+    prepared,
+    recognised,
+    recognised_by_draw,
+    resampled,
+    saved,
+)
+from projects.worth.page import write_worth_page
+from projects.worth.task import Task, lay_out, read_task, testable
+
+SIZES = (32, 48, 64, 96, 128, 160, 224)  # of crops, among which a budget chooses
+EPOCHS, MOST = 100, 800  # by default, and the most that a budget chooses
+# Fewer epochs cannot show that pre-training does not pay: 100 is the shortest schedule that the methods' papers report, on
+# a million images, and small sets need more. A budget chooses larger crops only if they leave time for as many.
+ENOUGH = 100
+SHARE, OF_DRAWS = 0.8, 0.1  # of the minutes that are given, for the trainings and for the classifiers
+BUDGETED = (10, 50)  # the fewest and the most draws of labels that a budget chooses
+PIXELS = 32  # the side of the images whose raw pixels are features
+LOOKED_AT, BATCH = 32, 64  # images by which the speed of features is measured, and at a time
+STEPS, SLOW = (2, 8), 2.0  # by which the speed of training is measured; the second where a step takes less seconds
+Network = tuple[nn.Module | None, Mapping[str, Any], Views]  # None for raw pixels; statistics and the view of images
+RAW, RANDOM, OWN = 'raw pixels', 'random initialisation', 'own pre-training'
+
+
+@dataclass(frozen=True)
+class Worth:
+    """The answer: its record, as in worth.json, and its page."""
+
+    record: dict[str, Any]
+    page: Path
+
+    def __str__(self) -> str:
+        return self.record['answer']
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long an own pre-training was, and on crops of which side in pixels."""
+
+    size: int
+    epochs: int
+    steps: int
+
+    def __str__(self) -> str:
+        return f'{count(self.epochs, "epoch")}, {count(self.steps, "step")}, crops of {self.size} pixels'
+
+
+class Plan(msgspec.Struct):
+    """The wish, the side of the crops, the epochs, the seconds that each stage will take here, and the draws of labels."""
+
+    asked: dict[str, float | None]
+    size: int
+    epochs: int
+    seconds: dict[str, float]
+    draws: int = DRAWS
+
+    @property
+    def remarks(self) -> list[str]:
+        """Return what the plan cannot do: meet the budget, or justify a 'no'."""
+        minutes, planned = self.asked['minutes'], sum(self.seconds.values()) / 60
+        remarks = []
+        if minutes and planned > minutes:
+            remarks.append(f'the plan takes {planned:.3g} minutes, more than the {minutes:g} given')
+        if self.epochs < ENOUGH:
+            remarks.append(f'{count(self.epochs, "epoch")} cannot show that pre-training does not pay; {ENOUGH} can')
+        return remarks
+
+    def __str__(self) -> str:
+        lines = [f'{seconds / 60:8.1f} minutes  {stage}' for stage, seconds in self.seconds.items()]
+        total = f'{sum(self.seconds.values()) / 60:8.1f} minutes in all, by the speed that was measured here'
+        remarks = [f'remark: {remark}' for remark in self.remarks]
+        length = f'crops of {self.size} pixels, {count(self.epochs, "epoch")}'
+        chosen = f'own pre-training: {length}; labels are drawn {self.draws} times'
+        return '\n'.join([*lines, total, *remarks, chosen])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The candidates of a task: the given weights by name, and how the own pre-training is done."""
+
+    task: Task
+    out: Path
+    starts: Mapping[str, str]
+    method: str
+    seed: int
+    batch: int | None
+    workers: int | None
+    options: Mapping[str, Any]
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that the answer depends on, but for the size and the epochs, by which the networks are named."""
+        task, weights = self.task, {name: read_backbone(path).weights for name, path in self.starts.items()}
+        return dict(
+            how=dict(method=self.method, seed=self.seed, batch=self.batch, options=config_identity(self.options)),
+            weights={name: weights_identity(own) for name, own in weights.items()},
+            images=files_identity(task.paths(task.names), task.root),
+            labels=key_of(
+                dict(names=task.labelled, y=task.y.tolist(), test=task.test.tolist(), channels=task.channels)
+            ),
+            unlabelled=key_of(dict(names=task.unlabelled)),
+        )
+
+    def start(self, name: str) -> str | None:
+        """Return the weights that the own pre-training of this name goes on from."""
+        return self.starts.get(name.removeprefix(f'{OWN} from '))
+
+    def shape(self, size: int, start: str | None) -> dict[str, Any]:
+        return dict(size=size, batch=self.batch, workers=self.workers, channels=self.task.channels, weights=start)
+
+    def config(self, size: int | None, start: str | None = None, epochs: int | None = 1) -> Config:
+        """Return a config that `pretrain` trains by."""
+        options = {'train_dataloader.persistent_workers': False, **self.options, 'log_level': 'ERROR'}
+        images = len(self.task.unlabelled)
+        return config_for(self.method, images, self.out / 'images', options, epochs=epochs, **self.shape(size, start))
+
+    def trained(self, name: str, plan: Plan) -> tuple[Path, float]:
+        """Return the last checkpoint of the own pre-training and its seconds; train, or go on, where it is not there."""
+        words = re.sub(r'\W+', '_', f'{name} {plan.size} {plan.epochs}')
+        folder = self.out / 'networks' / f'{words}_{key_of(dict(name=name))[:6]}'  # names may differ in signs alone
+        last, note = folder / f'epoch_{plan.epochs}.pth', folder / 'seconds.json'
+        before, began = read_json(note, float) if note.is_file() else 0.0, time.monotonic()
+        if last.is_file():
+            return last, before
+        how = dict(seed=self.seed, resume=True, options={'log_level': 'ERROR', **self.options})
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter('ignore')  # there is no GPU, say, which the plan has told in minutes
+                shape = self.shape(plan.size, self.start(name))
+                pretrain(self.method, self.out / 'images', folder, plan.epochs, **shape, **how)
+        finally:
+            write_json(note, before + time.monotonic() - began)
+        return last, read_json(note, float)
+
+    def untrained(self, name: str, size: int) -> Network:
+        """Return a candidate that needs no training."""
+        if name in self.starts:
+            return network(self.starts[name], self.task.channels)
+        if name == RAW:
+            channels = self.task.channels or 3
+            return None, dict(mean=[0.5] * channels, std=[0.25] * channels), central(PIXELS)
+        cfg = self.config(size)
+        normal = {key: cfg.model.data_preprocessor[key] for key in ('mean', 'std')}
+        return load_backbone(cfg, None, seed=self.seed), normal, central(size)
+
+    def extraction(self, normal: Mapping[str, Any]) -> Extraction:
+        return Extraction(**normal, batch_size=BATCH, device=default_device(), workers=self.workers or 0)
+
+    def features(self, module: nn.Module | None, normal: Mapping[str, Any], views: Views) -> np.ndarray:
+        """Return the features of all labelled images, NaN of those that cannot be read; kept under what they depend on."""
+        weights = 'pixels' if module is None else [weights_identity(module.state_dict()), repr(module)]
+        content = files_identity(self.task.paths(self.task.labelled), self.task.root)
+        key = key_of(dict(weights=weights, normal=normal, views=views, images=content, code=code_identity()))
+        path = self.out / 'features' / f'{key}.npy'
+        stored(path, module, self.task.dataset(views), self.extraction(normal))
+        return read_rows(path, len(self.task.labelled)).double().numpy()
+
+    def planned(self, size: int | None, epochs: int | None, minutes: float | None) -> Plan:
+        """Measure the speed of each stage, or read what was measured for the same wish; choose what is not given."""
+        asked, path, task = dict(size=size, epochs=epochs, minutes=minutes), self.out / 'plan.json', self.task
+        if path.is_file() and (plan := read_json(path, Plan)).asked == asked:
+            return plan
+        print('measuring the speed', file=sys.stderr, flush=True)
+        many = len(task.labelled)
+        some = np.linspace(0, many - 1, min(LOOKED_AT, many)).round().astype(int)  # of all classes
+        trained = (OWN, *(f'{OWN} from {name}' for name in self.starts))
+        rest = (RAW, RANDOM, *self.starts)
+        few = Readable(task.dataset([[]], some))
+        side = min(SIZES[-1], int(np.median([min(few[place]['inputs'][0].shape[1:]) for place in range(len(some))])))
+        sizes = [each for each in SIZES if each <= side] if minutes and not size else [size or side]
+        chosen, an_epoch, affordable = 0, {}, 0
+        for tried in sizes or [side]:  # from the fastest on
+            paces = {name: len(task.unlabelled) * pace(self.config(tried, self.start(name))) for name in trained}
+            times = int(SHARE * 60 * (minutes or 0) / sum(paces.values()))
+            if chosen and times < (epochs or ENOUGH):
+                break
+            chosen, an_epoch, affordable = tried, paces, times
+        epochs = epochs or (max(1, min(MOST, affordable)) if minutes else EPOCHS)
+        a_draw, seconds = pace_of_draws(task), {}
+        allowed = OF_DRAWS * 60 * (minutes or 0) / a_draw / len([*rest, *trained])
+        draws = int(np.clip(allowed, *BUDGETED)) if minutes else DRAWS
+        for name in rest:
+            module, normal, views = self.untrained(name, chosen)
+            began = time.perf_counter()
+            list(self.extraction(normal).batches(module, task.dataset(views, some)))
+            seconds[name] = (time.perf_counter() - began) / len(some) * len(task.labelled) + draws * a_draw
+        for name, each in an_epoch.items():
+            seconds[name] = seconds[name.removeprefix(f'{OWN} from ') if self.start(name) else RANDOM] + epochs * each
+        plan = Plan(asked, chosen, epochs, seconds, draws)
+        write_json(path, plan)
+        return plan
+
+
+@cleared_frames()
+def worth(
+    images: str | Path,
+    labels: str | Path | None = None,
+    out: str | Path = 'work_dirs/worth',
+    *,
+    column: str | None = None,
+    weights: str | Path | Sequence[str | Path] = (),
+    method: str = 'mocov2plus',
+    minutes: float | None = None,
+    size: int | None = None,
+    epochs: int | None = None,
+    groups: Groups | None = None,
+    batch: int | None = None,
+    workers: int | None = None,
+    channels: int | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    plan: bool = False,
+) -> Worth | Plan:
+    """Say whether pre-training pays on the images, and write a page and a JSON file of what the answer rests on.
+
+    Raw pixels, a random network, the given weights, own pre-training, and own pre-training that goes on from each of these
+    weights are compared by one classifier that learns from few labels. Half of the labelled images are put aside to test
+    on, and are in no pre-training. What was computed stays in `out`, and the same call goes on from there.
+
+    Args:
+        images: a folder of images at any depth.
+        labels: a CSV with images' names in the first column; without it folders are classes.
+        out: where networks, features, `worth.html` and `worth.json` go.
+        column: the head of the column of classes in that CSV; by default the second's.
+        weights: checkpoints of ResNets or ViTs, as `torchvision:resnet50` or files.
+        method: of the own pre-training.
+        minutes: what it may take; it chooses the size of the crops, the epochs, unless they are given, and the draws of labels.
+        size: the side of the crops; by default that of the images, 224 at most.
+        epochs: how often pre-training sees each image, 100 by default.
+        groups: keep a patient or a flight on one side (`mmairl.data.splits.groups_of`).
+        batch: images in a step of pre-training.
+        workers: processes that load images.
+        channels: of images that are read as they are stored.
+        seed: of the split, the draws of labels and the pre-training.
+        options: config keys of the pre-training, as `--cfg-options` has them.
+        plan: measure the speed, and return how long it will take.
+
+    >>> print(worth('images/', labels='labels.csv', weights=['torchvision:resnet50']))  # doctest: +SKIP
+    Pre-train your own: ...
+    """
+    register()
+    task, out = read_task(images, labels, channels, groups, seed, column), Path(out)
+    links = (out / 'images').resolve()
+    if links.is_relative_to(task.root) or task.root.is_relative_to(links):
+        raise UserError(
+            f'the links of {out}/images would lie among the images of {images}; name another folder (--work-dir)'
+        )
+    weights = [weights] if isinstance(weights, str | Path) else weights
+    starts = dict(zip(names_of_files([Path(file).absolute() for file in weights]), map(str, weights)))
+    comparison = Comparison(task, out, starts, method, seed, batch, workers, options or {})
+    if minutes is not None and not (isinstance(minutes, Real) and 0 < minutes < math.inf):
+        raise UserError(f'minutes={minutes!r} is not a number above 0; set it, or leave it out', code='bad-minutes')
+    # What is wrong with the rest is said before anything is written.
+    comparison.config(SIZES[0] if size is None else size, epochs=epochs)
+    claim(out, comparison.identity(), ('worth.json',))
+    lay_out(task, out / 'images')
+    chosen = comparison.planned(size, epochs, minutes)
+    if plan:
+        return chosen
+    for remark in chosen.remarks:
+        print(f'remark: {remark}', file=sys.stderr, flush=True)
+    right: dict[str, np.ndarray] = {}
+    own: dict[str, tuple[Path, float]] = {}
+    for name in announced(chosen):
+        if name.startswith(OWN):
+            own[name] = comparison.trained(name, chosen)
+        loaded = network(own[name][0]) if name in own else comparison.untrained(name, chosen.size)
+        x = comparison.features(*loaded)
+        if name == RAW:
+            task, left_out = testable(task, x, workers or 0)
+            points = draw(task.y, task.pool, seed, chosen.draws, task.groups)
+        right[name] = recognised_by_draw(prepared(np.nan_to_num(x), task.pool), task.y, points, task.test)
+    record = recorded(task, right, np.array([*points]), own, chosen, seed)
+    record |= dict(margin=MARGIN, enough=ENOUGH, **left_out, plan=msgspec.to_builtins(chosen), remarks=chosen.remarks)
+    write_json(out / 'worth.json', record)
+    return Worth(record, write_worth_page(record, out / 'worth.html'))
+
+
+def pace(cfg: Config) -> float:
+    """Run two steps, and more where they are fast, and return the seconds that an image of them takes."""
+    for steps in STEPS:
+        cfg = Config(cfg.to_dict())
+        cfg.train_cfg, cfg.param_scheduler = dict(by_epoch=False, max_iters=steps), None
+        with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            cfg.work_dir = folder
+            times = train(cfg).message_hub.log_scalars['train/time']
+        step = float(times.mean(steps - 1))
+        if step > SLOW:
+            break
+    return step / cfg.total_batch_size
+
+
+def pace_of_draws(task: Task) -> float:
+    """Return the seconds of a candidate's classifiers for a draw of labels, by the one with all labels."""
+    x = np.random.default_rng(0).normal(size=(len(task.y), min(512, len(task.y))))
+    began = time.perf_counter()
+    recognised(x, task.y, task.pool, task.test)
+    return (time.perf_counter() - began) * (len(draw(task.y, task.pool, 0, 1, task.groups)) - 1)
+
+
+def announced(plan: Plan) -> Iterator[str]:
+    """Yield the stages, and say before each what time is left; pre-training and features have a bar of their own."""
+    for place, (name, seconds) in enumerate(plan.seconds.items()):
+        left = sum(list(plan.seconds.values())[place:]) / 60
+        said = f'{place + 1} of {len(plan.seconds)}: {name}, about {seconds / 60:.1f} minutes; {left:.1f} left in all'
+        print(said, file=sys.stderr, flush=True)
+        yield name
+
+
+def network(checkpoint: str | Path, channels: int | None = None) -> Network:
+    """Return a checkpoint's; where the images have other channels, its first kernels are made to fit."""
+    cfg, backbone, normal, views, _ = embedding_network(checkpoint)
+    if channels and channels != len(normal['mean']):
+        cfg.model.backbone.in_channels = channels
+        normal = dict(mean=[0.5] * channels, std=[0.25] * channels)
+    return load_backbone(cfg, backbone), normal, views
+
+
+def central(size: int) -> Views:
+    return [[dict(type='Resize', size=size * 8 // 7), dict(type='CenterCrop', size=size)]]
+
+
+def recorded(
+    task: Task, right: Right, labels: np.ndarray, trained: Mapping[str, tuple[Path, float]], plan: Plan, seed: int
+) -> dict[str, Any]:
+    """Return the answer and all that is on its page, as plain values.
+
+    `word` is the answer; `compared` is the verdict on these networks, whatever the length of their training.
+    """
+    weight, groups, names = class_weights(task.y[task.test]), task.groups[task.test], list(right)
+    own_ones, labelled = [name for name in names if name.startswith(OWN)], len(task.pool) + len(task.test)
+    said = judged(right, weight, own_ones, labelled, groups)
+    steps = load_checkpoint(trained[said.own][0])['meta']['iter']
+    training = Training(plan.size, plan.epochs, steps)
+    means = np.array([100 * (hits * weight).mean((1, 2)) for hits in right.values()])
+    samples = resampled(right, weight, seed, groups)
+    low, high = np.percentile(samples, [2.5, 97.5], axis=0)
+    own, best = names.index(said.own), names.index(said.best)
+    few, *many = saved(means, samples, labels, own, best)
+    return dict(
+        answer=sentence(said, means[own, -1], means[best, -1], len(task.pool), training),
+        **asdict(said) | dict(word=answer_word(said, training)),
+        compared=said.word,
+        training=dict(**asdict(training), text=str(training)),
+        labels=labels.tolist(),
+        candidates={
+            name: dict(
+                accuracy=means[i].tolist(),
+                low=low[i].tolist(),
+                high=high[i].tolist(),
+                **({'checkpoint': str(trained[name][0]), 'seconds': trained[name][1]} if name in trained else {}),
+            )
+            for i, name in enumerate(names)
+        },
+        saved=dict(labels=few, instead_of=[value if np.isfinite(value) else None for value in many]),
+        split=dict(
+            images=len(task.names),
+            pretrained_on=len(task.unlabelled),
+            ungrouped=task.ungrouped,
+            labelled=len(task.labelled),
+            classes=len(task.classes),
+            learned_from=len(task.pool),
+            tested_on=len(task.test),
+            draws=next(iter(right.values())).shape[1],
+            seed=seed,
+        ),
+    )
+
+
+def answer_word(verdict: Verdict, training: Training) -> str:
+    """Return `pays`, `keep` or `undecided`: a short training can show that pre-training pays, not that it does not."""
+    return 'undecided' if verdict.word == 'keep' and training.epochs < ENOUGH else verdict.word
+
+
+def sentence(verdict: Verdict, own: float, best: float, labels: int, training: Training) -> str:
+    """Return the answer with the length of the training, and what is missing if it is inconclusive."""
+    gain = f'{verdict.gain:+.0f} points, 95 % interval {verdict.low:+.0f} to {verdict.high:+.0f}'
+    scores = (
+        f'with {labels:,} labels, {verdict.own} ({training}) recognizes {own:.0f} % of new images and '
+        f'{verdict.best} {best:.0f} % ({gain})'
+    )
+    word = answer_word(verdict, training)
+    if word == 'pays':
+        start = verdict.own.partition(' from ')[2]
+        return f'Pre-train your own{f", from {start}" * bool(start)}: {scores}.'
+    if word == 'keep':
+        return f'No, keep {verdict.best}: {scores}.'
+    missing = [f'about {verdict.more:,} more labels would decide'] if verdict.more else []
+    if training.epochs < ENOUGH:
+        missing.append(f'ruling out pre-training requires at least {ENOUGH} epochs')
+    return f'Inconclusive: {scores}; {", and ".join(missing)}.'
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> count(1, 'epoch'), count(1500, 'step')
+    ('1 epoch', '1,500 steps')
+    """
+    return f'{number:,} {noun}{"s" * (number != 1)}'
