@@ -17,16 +17,15 @@ from typing import IO, Any
 
 import yaml
 from mmengine.config import Config
-from mmengine.config import utils as by_mmengine
 from mmengine.fileio import register_handler
 from mmengine.fileio.handlers import YamlHandler
 from mmengine.utils import import_modules_from_strings
 from yapf.yapflib.yapf_api import FormatCode
 
+from mmairl.config_names import PREFIX
 from mmairl.errors import UserError, closest, explained, refuse_secret
 from mmairl.io import NUMBER, TUPLE, PlainLoader, write_text
 
-PREFIX = 'mmairl::'
 # The style of mmengine's `pretty_text`.
 STYLE = dict(
     based_on_style='pep8', blank_line_before_nested_class_or_def=True, split_before_expression_after_opening_paren=True
@@ -276,29 +275,3 @@ def flat(value: Any, key: str = '') -> dict[str, Any]:
     if not isinstance(value, dict):
         return {key: value}
     return {at: leaf for name, part in value.items() for at, leaf in flat(part, f'{key}.{name}'.lstrip('.')).items()}
-
-
-def teach_mmengine() -> None:
-    """Make mmengine know `mmairl::` names: in a `_base_`, and in `mmengine.hub.get_config`, which may be imported by now."""
-    if hasattr(by_mmengine, 'knows_mmairl'):
-        return
-    by_mmengine.knows_mmairl = True
-    path_of_base = Config._get_cfg_path
-    package_and_path, metainfo = by_mmengine._get_package_and_cfg_path, by_mmengine._get_cfg_metainfo
-
-    def our_base(base: str, filename: str) -> tuple[str, str | None]:
-        return (str(config_path(base)), None) if base.startswith(PREFIX) else path_of_base(base, filename)
-
-    def our_path(name: str) -> tuple[str, str]:
-        """Joined to the package's folder, an absolute path stays as it is."""
-        return ('mmairl', str(config_path(name))) if name.startswith(PREFIX) else package_and_path(name)
-
-    def no_metainfo(package: str, path: str) -> dict[str, Any]:
-        if Path(path).is_absolute():
-            raise ValueError(f'{path} is a file, not the name of a model')  # which mmengine takes as an answer
-        return metainfo(package, path)
-
-    Config._get_cfg_path = staticmethod(our_base)
-    for module in (by_mmengine, sys.modules.get('mmengine.hub.hub')):
-        if module is not None:
-            module._get_package_and_cfg_path, module._get_cfg_metainfo = our_path, no_metainfo

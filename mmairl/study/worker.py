@@ -1,5 +1,10 @@
 """One run of a study: train (or go on), measure, and leave a result. python -m mmairl.study.worker FOLDER"""
 
+if __name__ == '__main__':
+    from mmairl.startup import prepare
+
+    prepare()  # before the imports below, which take seconds
+
 import argparse
 import os
 import shutil

@@ -38,7 +38,7 @@ from mmairl.report.table import html_table
 from mmairl.report.views_page import write_views_page
 from mmairl.study.pages.index_page import write_studies_page
 from mmairl.study.pages.study_page import write_study_page
-from projects.demo.page import SCORE, draw
+from mmairl.report.demo_page import SCORE, draw
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
 sync_api = pytest.importorskip('playwright.sync_api', reason='no browser can be driven (pip install playwright)')
