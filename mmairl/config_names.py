@@ -1,8 +1,8 @@
 """Names of configs: `mmairl::NAME.py` in a `_base_` and in `mmengine.hub.get_config`.
 
 mmengine resolves such names for a closed list of packages only, requires a folder in the name, and looks in `.mim`, which a
-checkout does not have. It has no hook for other packages, so two of its functions are replaced as soon as it is imported.
-Nothing is imported here, because `import mmairl` and the parsers of commands must take no time.
+checkout does not have. It has no hook for other packages, so its functions are replaced as soon as it is imported.
+mmengine is not imported here, because `import mmairl` and the parsers of commands must take no seconds.
 """
 
 import sys
@@ -14,8 +14,48 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mmairl.errors import UserError, closest
+
 PREFIX = 'mmairl::'
+PACKAGE = Path(__file__).resolve().parent
+# A wheel's configs are inside the package, a checkout's next to it.
+HOMES = (PACKAGE / '.mim', PACKAGE.parent)
 MODULE = 'mmengine.config.config'
+
+
+def home() -> Path:
+    """Return the folder of our `configs` and `tools`, and in a checkout of `projects`."""
+    return next(folder for folder in HOMES if (folder / 'configs' / '_base_').is_dir())
+
+
+def config_path(name: str) -> Path:
+    """Return the file of `mmairl::NAME.py` or, in a checkout, `mmairl::projects/PROJECT/configs/NAME.py`.
+
+    >>> config_path('mmairl::mocov2plus_r50_200e.py').name
+    'mocov2plus_r50_200e.py'
+    """
+    inner = name.removeprefix(PREFIX)
+    of_project = inner.startswith('projects/')
+    root = home() if of_project else home() / 'configs'
+    if of_project and not (root / 'projects').is_dir():
+        raise UserError(
+            f"there is no config '{name}': projects are not part of the installed package; "
+            'run this in a checkout of the repository',
+            code='project-not-installed',
+        )
+    path = (root / inner).resolve()
+    if not path.is_relative_to(root) or not path.is_file():
+        known = [PREFIX + file.relative_to(root).as_posix() for file in root.rglob('*.py')]
+        raise UserError(f"there is no config '{name}'{closest(name, known, 0.6)}", code='no-config')
+    if of_project:
+        import_from(root)
+    return path
+
+
+def import_from(folder: Path) -> None:
+    """Let the config of a project import the project's modules."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 class ConfigNames(MetaPathFinder):
@@ -56,11 +96,11 @@ def teach_mmengine(module: ModuleType) -> None:
     metainfo = utils._get_cfg_metainfo
 
     def our_base(base: str, filename: str) -> tuple[str, str | None]:
-        return (path_of(base), None) if base.startswith(PREFIX) else path_of_base(base, filename)
+        return (str(config_path(base)), None) if base.startswith(PREFIX) else path_of_base(base, filename)
 
     def our_path(name: str) -> tuple[str, str]:
         """Return an absolute path, which stays the same when mmengine joins it to the package's folder."""
-        return ('mmairl', path_of(name)) if name.startswith(PREFIX) else package_and_path(name)
+        return ('mmairl', str(config_path(name))) if name.startswith(PREFIX) else package_and_path(name)
 
     def no_metainfo(package: str, path: str) -> dict[str, Any]:
         if Path(path).is_absolute():
@@ -72,9 +112,3 @@ def teach_mmengine(module: ModuleType) -> None:
         if holder is not None:
             holder._get_package_and_cfg_path = our_path
             holder._get_cfg_metainfo = no_metainfo
-
-
-def path_of(name: str) -> str:
-    from mmairl.config import config_path  # imports mmengine
-
-    return str(config_path(name))

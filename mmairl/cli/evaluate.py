@@ -45,7 +45,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         '--sweep',
         action=argparse.BooleanOptionalAction,
-        help="linear: train many rates and weight decays in one pass and test the best (default: the config's evaluation.sweep)",
+        help="linear: train many rates and decays in one pass and test the best (default: the config's evaluation.sweep)",
     )
     parser.add_argument(
         '--seed', type=seed, help='seed the classifier, the folds of svm and the held-out images of logreg (default: 0)'
