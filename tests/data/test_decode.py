@@ -216,7 +216,7 @@ def test_dicom_without_its_reader_is_one_sentence(tmp_path, monkeypatch):
     (tmp_path / 'a.dcm').write_bytes(b'\0' * 128 + b'DICM' + b'\0' * 100)
     monkeypatch.setitem(sys.modules, 'pydicom', None)
     with pytest.raises(
-        UserError, match="the package pydicom reads DICOM files .*; pip install pydicom, or 'mmairl.apis.'"
+        UserError, match="the package pydicom reads DICOM files .*; pip install pydicom, or 'mmairl.own.'"
     ):
         UnlabelledFolder(tmp_path).raw(0)
 

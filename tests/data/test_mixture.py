@@ -169,7 +169,7 @@ def test_the_config_of_the_docs_trains_and_is_the_same_run_when_left_and_gone_on
         resuming.run(config(tmp_path / 'whole', {**described, 'weights': dict(web=1)}, resume=True))
     plain = config(tmp_path / 'plain', described)
     plain.train_dataloader.sampler = dict(type='DefaultSampler', shuffle=True)
-    with pytest.raises(UserError, match='Mixture.weights count where'):
+    with pytest.raises(UserError, match='Mixture.weights only work if'):
         resuming.run(plain)
 
 

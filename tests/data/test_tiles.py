@@ -117,5 +117,5 @@ def test_a_reader_that_is_missing_is_one_sentence(package, file, scan, tmp_path,
     tifffile.imwrite(tmp_path / file, scan, photometric='rgb')
     opened.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UserError, match=f"the package {package}.* pip install .*mmairl.apis.'"):
+    with pytest.raises(UserError, match=f"the package {package}.* pip install .*mmairl.own.'"):
         Tiles(tmp_path)

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from mmairl.data.training_images import ResumableSampler, TrainingImages
 from mmairl.engine import run
+from mmairl.engine.batches import batches
 from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.engine.runner import batches
 from mmairl.errors import UserError
 
 SCRIPT = Path(resuming.__file__)

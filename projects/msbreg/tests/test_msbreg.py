@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from losses import assert_same, rows, units
+from harness.losses import assert_same, rows, units
 
 from mmairl.config import load_config
 from mmairl.models.heads import RegressionHead
 from projects.msbreg.msbreg import BrownianTerm, CentroidHead, SingularValueTerm
 
-CONFIGS = Path(__file__).parents[2] / 'projects/msbreg/configs'
+CONFIGS = Path(__file__).parents[3] / 'projects/msbreg/configs'
 # The supplement's Section 1.1: the base rate of each data set
 BASE_LR = {'r50': 0.15, 'in100': 0.4, 'stl10': 0.5}
 

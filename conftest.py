@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the real config at toy size, on views that are fixed tensors."""
+"""Fixtures of all tests, those in projects too: real configs at toy size, on views that are fixed tensors."""
 
 import gc
 import json
@@ -19,7 +19,7 @@ from mmengine.logging import MMLogger
 from mmairl.engine.run import register
 from mmairl.signals import SIGNALS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / 'tests'))
 from harness import toy  # noqa: E402  it also switches off what slows each run of a test
 

@@ -8,7 +8,7 @@ from projects.benchmark import golden_probes
 from projects.benchmark.goldens import compare, flatten
 from projects.benchmark.mutations import FAULTS, file_with, files_named
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)

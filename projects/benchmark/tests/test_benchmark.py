@@ -18,7 +18,7 @@ from projects.benchmark.suites import SUITES
 from projects.benchmark.timing import Case, compare
 from projects.benchmark.wheels import wheels
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SLOW = ('step', 'crops', 'saving', 'linear', 'analysis', 'loader', 'many_files')
 
 
