@@ -139,7 +139,7 @@ COMMANDS = {
     'pack': 'images a.tar',
     'factors': '',
 }
-MODULES = ('mmairl.engine.launcher', 'mmairl.study.worker', 'mmairl.transfer.execute')
+MODULES = ('mmairl.engine.launcher', 'mmairl.study.worker')
 
 
 def test_each_command_has_arguments_here():
