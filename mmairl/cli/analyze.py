@@ -24,7 +24,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument('checkpoints', nargs='+', metavar='CKPT', help='analyze these checkpoints')
     parser.add_argument(
-        '--config', help='take the images and their statistics from this config; required but for norms'
+        '--config', help='take images and their statistics from this config; only norms requires none (default: none)'
     )
     parser.add_argument(
         '--part', choices=['student', 'teacher'], default='student', help='choose the network (default: student)'

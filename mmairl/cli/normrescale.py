@@ -34,12 +34,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         'out', nargs='?', metavar='OUT', help='write this checkpoint, with the table and figure next to it'
     )
     norms = parser.add_mutually_exclusive_group()
-    norms.add_argument('--anchor', metavar='CKPT', help='take the norms of this checkpoint, or of torchvision:NAME')
+    norms.add_argument(
+        '--anchor',
+        metavar='CKPT',
+        help='take the norms of this checkpoint, or of torchvision:NAME (default: --constant)',
+    )
     norms.add_argument(
         '--constant',
         type=above_zero,
         metavar='FACTOR',
-        help='multiply all weights by FACTOR instead of using an anchor; the paper uses 0.1',
+        help='multiply all weights by FACTOR instead of using an anchor; the paper uses 0.1 (default: --anchor)',
     )
     parser.add_argument('--part', choices=PARTS, default='student', help='choose the network (default: student)')
     parser.add_argument(

@@ -114,7 +114,9 @@ def add_suggestion(parser: argparse.ArgumentParser) -> None:
         metavar='N',
         help='read N channels as they are stored in TIFF, PNG or NPY files (default: RGB)',
     )
-    group.add_argument('--data', metavar='DIR', help='count the images here and check them against --views')
+    group.add_argument(
+        '--data', metavar='DIR', help='count the images here and check them against --views (default: none)'
+    )
     group.add_argument(
         '--views', help='choose the views: satellite, microscopy, medical_grey or documents (default: photographs)'
     )
