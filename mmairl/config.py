@@ -39,9 +39,11 @@ KNOWN = (
 # Modules that have moved. Configs stored with runs and studies name them in `custom_imports`.
 MOVED_MODULES = {
     'mmairl.analysis.normrescale': 'mmairl.checkpoints.normrescale',
+    'mmairl.data.dicom': 'projects.imaging',
     'mmairl.data.folders': 'mmairl.data.datasets',
     'mmairl.data.published': 'mmairl.data.public',
-    'mmairl.data.training': 'mmairl.data.training_images',
+    'mmairl.data.tiles': 'projects.imaging',
+    'mmairl.data.training': 'mmairl.data.sampler',
     'mmairl.data.views': 'mmairl.data.preprocess',
     'mmairl.engine.launch': 'mmairl.engine.run',
     'mmairl.engine.loggers': 'mmairl.engine.logging',

@@ -3,7 +3,7 @@
 norms     plot the weight norms of each checkpoint (Fig. 3a); reads the files only
 cka       compare two checkpoints stage by stage (Fig. 3b), one checkpoint's student and teacher, or many as a heat map
 geometry  measure alignment, uniformity, rank and spectrum, draw a map and neighbors, and test invariances
-measures  compute the label-free measures that may rank checkpoints, on training images
+measures  compute measures that need no labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ..., on training images
 
 CONFIG names the images, as in `mmairl evaluate`, and the network unless it is a ResNet. A checkpoint is of any known project,
 or a released model such as torchvision:resnet50. The output is PNG, SVG and CSV files and a page.

@@ -37,7 +37,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     norms.add_argument(
         '--anchor',
         metavar='CKPT',
-        help='take the norms of this checkpoint, or of torchvision:NAME (default: --constant)',
+        help='take the norms of CKPT or of torchvision:NAME (default: --constant)',
     )
     norms.add_argument(
         '--constant',

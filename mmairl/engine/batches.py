@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 from mmengine.utils import apply_to
 from torch.utils.data import DataLoader, Sampler
 
-from mmairl.data.training_images import ResumableSampler
+from mmairl.data.sampler import ResumableSampler
 from mmairl.data.workers import delivered
 from mmairl.errors import UserError
 

@@ -211,7 +211,8 @@ def _parameters(kind: Callable) -> dict[str, inspect.Parameter]:
 def check_run(runner: Runner) -> None:
     """Raise if a run could only fail later, or would silently train something else."""
     # Imported here, because commands that only check a config need none of these modules.
-    from mmairl.data.preprocess import inner_most, require_channels
+    from mmairl.data.datasets import innermost_dataset
+    from mmairl.data.preprocess import require_channels
     from mmairl.data.training_images import require_a_batch
     from mmairl.models.processes import network_of
 
@@ -220,7 +221,7 @@ def check_run(runner: Runner) -> None:
     require_a_batch(loader)
     model = network_of(runner)
     preprocessor = model.data_preprocessor
-    views = [*getattr(inner_most(loader.dataset), 'views', ()), *(getattr(preprocessor, 'views', None) or ())]
+    views = [*getattr(innermost_dataset(loader.dataset), 'views', ()), *(getattr(preprocessor, 'views', None) or ())]
     require_channels(loader.dataset, getattr(preprocessor, 'mean', None), model.backbone, views)
     batch = loader.batch_size or loader.batch_sampler.batch_size
     _check_batch_norm(model, batch)

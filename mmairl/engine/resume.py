@@ -18,7 +18,7 @@ from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
 import mmairl
-from mmairl.data.training_images import ResumableSampler
+from mmairl.data.sampler import ResumableSampler
 from mmairl.engine.batches import images_per_epoch, images_per_step, sampler_of
 from mmairl.errors import UserError, explained
 from mmairl.randomness import set_random_state

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from mmairl.checkpoints.pickles import portable_checkpoint
 from mmairl.config import python_text, write_config
-from mmairl.data.preprocess import inner_most
+from mmairl.data.datasets import innermost_dataset
 from mmairl.data.training_images import TrainingImages, require_a_batch
 from mmairl.data.workers import explained_deaths, safe
 from mmairl.engine.batches import batches, endless, prefetch_to_device, sampler_of
@@ -248,7 +248,7 @@ class IterLoop(IterBasedTrainLoop):
 
 def require_counted_mixture(loader: DataLoader) -> None:
     """Raise if a Mixture has weights that nothing reads."""
-    weighted = getattr(inner_most(loader.dataset), 'per_epoch', None) is not None
+    weighted = getattr(innermost_dataset(loader.dataset), 'per_epoch', None) is not None
     if weighted and getattr(sampler_of(loader), 'counts', None) is None:
         raise UserError(
             'Mixture.weights only work if the Mixture is train_dataloader.dataset itself and the sampler is '

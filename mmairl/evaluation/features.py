@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from mmairl.data.decode import UnreadableImage
-from mmairl.data.preprocess import normalised, require_channels
+from mmairl.data.preprocess import normalize, require_channels
 from mmairl.data.workers import delivered, safe
 from mmairl.errors import Diverged, UserError, explained
 from mmairl.io import explained_disk_errors, replacing
@@ -81,7 +81,7 @@ class Readable(Dataset):
 
 @dataclass(frozen=True)
 class Extraction:
-    """How images become features: the statistics they are normalised by, and what the work is done on.
+    """How images become features: the statistics they are normalized by, and what the work is done on.
 
     In bfloat16 the backbone's products and convolutions are; sums, batch norm's statistics and the pooling are in float32.
     """
@@ -99,7 +99,7 @@ class Extraction:
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Features, labels and whether they are readable, batch by batch and in order; the features of the others are NaN.
 
-        Without a backbone the normalised pixels are the features. `first` is what a message calls the first image.
+        Without a backbone the normalized pixels are the features. `first` is what a message calls the first image.
         """
         require_channels(dataset, self.mean, backbone)
         if backbone is not None:
@@ -127,7 +127,7 @@ class Extraction:
         pinned = torch.device(self.device).type == 'cuda'
         loader = DataLoader(Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned)
         for batch in progress(delivered(safe(loader)), label, len(loader)):
-            images = normalised(batch['inputs'][0].to(self.device, non_blocking=True), self.mean, self.std)
+            images = normalize(batch['inputs'][0].to(self.device, non_blocking=True), self.mean, self.std)
             of_image = batch['data_samples']
             yield images.contiguous(memory_format=torch.channels_last), of_image['label'], of_image['readable']
 

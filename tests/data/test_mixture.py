@@ -17,7 +17,7 @@ from mmairl.config import load_config
 from mmairl.data.datasets import ImageFolder, UnlabelledFolder
 from mmairl.data.mixture import Mixture
 from mmairl.data.packed import pack
-from mmairl.data.training_images import ResumableSampler
+from mmairl.data.sampler import ResumableSampler
 from mmairl.engine.checks import check_config
 from mmairl.errors import UserError
 from mmairl.evaluation.embed import dataset_of

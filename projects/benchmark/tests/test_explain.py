@@ -14,7 +14,7 @@ from study.small_runs import START, recorded
 from torch import Tensor
 
 from mmairl.config import home, load_config
-from mmairl.data.preprocess import normalised
+from mmairl.data.preprocess import normalize
 from mmairl.engine.hooks.after_step import MomentumHook
 from mmairl.registry import MODELS
 from mmairl.study.factors import changed
@@ -106,7 +106,7 @@ def moves_of_solo_learn() -> Moves:
     theirs.momentum_projector.load_state_dict(theirs.projector.state_dict())
     wrapped, teacher = theirs.optimizer(optimizer.optimizer.lr), sololearn_byol.TEACHER.MomentumUpdater(TAU)
     mean, std = (torch.tensor(values, dtype=torch.float64) for values in (MEAN, STD))
-    views = [normalised(view, mean, std).double() for view in batch()['inputs']]
+    views = [normalize(view, mean, std).double() for view in batch()['inputs']]
     weights = dict(first=theirs.encoder.conv1.weight, last=list(theirs.encoder.parameters())[-1])
 
     def step() -> dict[str, Tensor]:

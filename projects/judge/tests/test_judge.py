@@ -13,7 +13,7 @@ from study.small_runs import toy_scale
 from torchvision.transforms.v2.functional import to_pil_image
 
 from mmairl.checkpoints.read import read_backbone
-from mmairl.data.preprocess import normalised
+from mmairl.data.preprocess import normalize
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.study.external import facts_of
 from mmairl.study.scale import read_scale, resolve
@@ -93,4 +93,4 @@ def test_views_in_a_batch_are_those_of_the_librarys_whole_chain(name):
             for step in chain:
                 image = step(image)
             wanted = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-            torch.testing.assert_close(side[place], normalised(wanted, sizes.mean, sizes.std))
+            torch.testing.assert_close(side[place], normalize(wanted, sizes.mean, sizes.std))

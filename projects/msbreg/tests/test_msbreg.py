@@ -10,7 +10,7 @@ from mmairl.config import load_config
 from mmairl.models.heads import RegressionHead
 from projects.msbreg.msbreg import BrownianTerm, CentroidHead, SingularValueTerm
 
-CONFIGS = Path(__file__).parents[3] / 'projects/msbreg/configs'
+CONFIGS = Path(__file__).parents[1] / 'configs'
 # The supplement's Section 1.1: the base rate of each data set
 BASE_LR = {'r50': 0.15, 'in100': 0.4, 'stl10': 0.5}
 

@@ -1,4 +1,4 @@
-"""DICOM files, written by pydicom: through their window as pydicom applies it, and stored with all their values."""
+"""DICOM files, written by pydicom: through their window, and as stored."""
 
 import zlib
 from io import BytesIO
@@ -6,10 +6,15 @@ from io import BytesIO
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
+from mmairl.config import load_config
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.decode import Reason, UnreadableImage
-from mmairl.data.dicom import decode_dicom
+from mmairl.data.decode import READERS, Reason, UnreadableImage
+from mmairl.data.packed import pack
+from mmairl.data.shards.dataset import Shards
+from mmairl.registry import DATASETS
+from projects.imaging import decode_dicom
 
 pydicom = pytest.importorskip('pydicom', reason='pydicom is not installed (pip install pydicom)')
 MAX = 10**6
@@ -37,7 +42,7 @@ def scan() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 4096, (20, 30), np.uint16)
 
 
-def test_the_window_is_pydicoms_and_without_one_the_whole_range_is_shown(scan):
+def test_window_equals_pydicom_default_is_full_range(scan):
     data = written(scan, WindowCenter=[40, 600], WindowWidth=[400, 1500])
     file = pydicom.dcmread(BytesIO(data))
     shown = pydicom.pixels.apply_voi_lut(pydicom.pixels.apply_modality_lut(scan, file), file)
@@ -52,23 +57,24 @@ def test_the_window_is_pydicoms_and_without_one_the_whole_range_is_shown(scan):
     assert (inverted == 255 - whole).mean() > 0.99  # but for halves that round
 
 
-def test_stored_every_value_is_kept_signed_ones_too(scan):
+def test_stored_values_are_exact(scan):
     for pixels, least in ((scan, 0), ((scan.astype(np.int32) - 2048).astype(np.int16), -2048)):
-        image = decode_dicom(written(pixels), MAX, stored=True)
+        image = decode_dicom(written(pixels), MAX, as_stored=True)
         assert image.dtype == torch.uint16 and image.shape == (1, 20, 30)
         back = np.rint(image[0].numpy() / 65535 * 4095) + least
         assert np.array_equal(back, pixels)
 
 
-def test_several_frames_are_one_sentence_and_others_of_the_folder_are_read(scan, tmp_path):
+def test_folder_reads_dicom_and_names_bad_files(scan, tmp_path):
     (tmp_path / 'a.dcm').write_bytes(written(scan))
     (tmp_path / 'b.dcm').write_bytes(written(np.stack([scan, scan]), NumberOfFrames=2))
     (tmp_path / 'c.dcm').write_bytes(written(scan)[:600])
     dataset = UnlabelledFolder(tmp_path)
     assert dataset[0]['inputs'][0].shape == (3, 20, 30)
     assert UnlabelledFolder(tmp_path, channels=1).raw(0).dtype == torch.uint16
-    with pytest.raises(UnreadableImage, match='b.dcm is a DICOM file of several frames .save each'):
+    with pytest.raises(UnreadableImage) as caught:
         dataset[1]
+    assert caught.value.reason is Reason.FRAMES
     with pytest.raises(UnreadableImage) as caught:
         dataset[2]
     assert caught.value.reason in (Reason.BROKEN, Reason.NO_IMAGE, Reason.CUT_SHORT)
@@ -114,3 +120,24 @@ def test_few_bytes_of_many_pixels_raise():
     with pytest.raises(UnreadableImage) as caught:
         decode_dicom(data, 10**9)
     assert caught.value.reason is Reason.EXPANDS
+
+
+def test_spawned_worker_reads_dicom(scan, tmp_path):
+    (tmp_path / 'a.dcm').write_bytes(written(scan))
+    dataset = UnlabelledFolder(tmp_path)
+    (loaded,) = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context='spawn')
+    assert torch.equal(loaded['inputs'][0], dataset.raw(0))
+
+
+def test_archive_of_dicom_files_is_read(scan, tmp_path):
+    (tmp_path / 'a.dcm').write_bytes(written(scan))
+    folder = UnlabelledFolder(tmp_path)
+    assert list(pack(folder, tmp_path / 'a.tar')) == [('a.dcm', None)]
+    assert torch.equal(Shards(tmp_path / 'a.tar').raw(0), folder.raw(0))
+
+
+@pytest.mark.parametrize('name', ['projects.imaging', 'mmairl.data.dicom', 'mmairl.data.tiles'])
+def test_config_registers_readers_and_tiles(name, tmp_path):
+    (tmp_path / 'config.py').write_text(f"custom_imports = dict(imports=['{name}'], allow_failed_imports=False)")
+    load_config(tmp_path / 'config.py')
+    assert '.dcm' in READERS and DATASETS.get('Tiles')
