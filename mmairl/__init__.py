@@ -17,7 +17,6 @@ MODULE_OF = {
     'pretrain': 'mmairl.apis.pretrain',
     'embed': 'mmairl.evaluation.embed',
     'compare': 'mmairl.apis.compare',
-    'worth': 'mmairl.apis.worth',
     'map_images': 'mmairl.report.map_page',
 }
 __all__ = ['__version__', *MODULE_OF]
@@ -31,6 +30,8 @@ register_config_names()
 
 
 def __getattr__(name: str) -> Any:
+    if name == 'worth':
+        raise AttributeError('mmairl.worth is now projects.worth: python -m projects.worth IMAGES, in a checkout')
     if name not in MODULE_OF:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     return getattr(import_module(MODULE_OF[name]), name)
