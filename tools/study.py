@@ -31,7 +31,6 @@ from mmairl.study.collect import collect
 from mmairl.study.cost import Cost, cost
 from mmairl.study.external import factors, form, require_networks, stated_factors
 from mmairl.study.fairness import at_scale, compare, require_fair
-from mmairl.study.measure import is_local, require_known
 from mmairl.study.pages.index_page import write_studies_page
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import latex, markdown
@@ -44,9 +43,9 @@ from mmairl.study.statistics.compare_rows import Comparison
 from mmairl.study.statistics.power import more_runs, plan_seeds
 from mmairl.study.statistics.sequential import USUAL, begin
 from mmairl.study.task_hours import hours_of_tasks
+from mmairl.study.task_names import is_local, require_known
 from mmairl.study.trials import runs_of_each, trial_counts
 from mmairl.transfer.tasks import TASKS, lacking, require_platform
-from projects.label_free.networks import measured_networks, regret_record
 
 CONSOLE = Console(markup=False)
 NOT_WITH_REMEASURE = ('status', 'dry_run', 'power', 'print_commands', 'collect', 'until_decided')
@@ -85,9 +84,6 @@ def parse_args() -> argparse.Namespace:
         type=positive,
         metavar='RUNS',
         help=f'--until-decided: at most RUNS runs, trials included (default: {USUAL} seeds or searches)',
-    )
-    parser.add_argument(
-        '--measures', action='store_true', help='what choosing its networks without labels would cost: docs/measures.md'
     )
     parser.add_argument(
         '--remeasure',
@@ -171,10 +167,7 @@ def main() -> None:
         return
     if not args.collect and not args.until_decided:
         complete(runs, jobs, devices, say)
-    further = {}
-    if args.measures:
-        further['measures'] = regret_record(study, configs, *measured_networks(study, configs, runs, tasks, say))
-    record = collect(study, configs, scale, runs, out, left_out, **further)
+    record = collect(study, configs, scale, runs, out, left_out)
     write_text(out / 'table.md', markdown(record))
     write_text(out / 'table.tex', latex(record))
     print(markdown(record))

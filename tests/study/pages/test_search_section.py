@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from outline import charts
 
-from mmairl.study.pages.search_section import search_section, worth_section
+from mmairl.study.pages.search_section import search_section
 from mmairl.study.statistics.compare_rows import paired, verdicts
 
 
@@ -55,13 +55,18 @@ def test_the_section_has_both_tracks_and_the_trials():
     best = charts(section['best'])[0]['series'][0]
     assert (best['y'], best['low'], best['high']) == ([41, 41], [40, 40], [42, 42])
     assert section['ahead'] == [] and section['unknown'] == [dict(row='two', on='one')]
-    assert section['forgiving'] == dict(one=0.75) and section['diverged'][0]['row'] == 'one'
+    assert section['near_best'] == dict(one=0.75) and section['diverged'][0]['row'] == 'one'
     assert section['ended'] == dict(one=4, two=0) and section['best']
 
 
 @pytest.mark.parametrize(
     'changes, ahead, unknown',
     [
+        (dict(verdict='higher', estimate=3.0), [('two', 'one', 3.0)], 0),
+        (dict(verdict='lower', estimate=-3.0), [('one', 'two', 3.0)], 0),
+        (dict(verdict='differs in how many runs collapse', estimate=3.0, share=0.01), [], 0),
+        (dict(verdict='inconclusive', estimate=3.0), [], 1),
+        # in files of earlier versions
         (dict(verdict='differs', estimate=3.0), [('two', 'one', 3.0)], 0),
         (dict(verdict='differs', estimate=-3.0), [('one', 'two', 3.0)], 0),
         (dict(verdict='differs', estimate=3.0, share=0.01), [], 0),  # in how many runs collapse
@@ -128,15 +133,3 @@ def test_the_chart_marks_the_chosen_trials():
     drawn = charts(''.join(search_section(study)['responses']['one']))
     assert [line['name'] for line in drawn[0]['series']] == ['search 1', 'chosen']
     assert drawn[0]['series'][1]['x'] == {'rate': [0.8]} and drawn[0]['series'][1]['y'] == [50]
-
-
-def test_the_worth_of_rescaling_has_all_rows_in_one_picture():
-    study = dict(
-        worth=dict(finetune=dict(pairs=[dict(row='b')], lines=dict(a=[[0.01, 30.0], [0.1, 40.0]], b=[[0.01, 5]])))
-    )
-    section = worth_section(study)['finetune']
-    (drawn,) = charts(section['chart'])
-    assert {line['name']: (line['x']['rate'], line['y']) for line in drawn['series']} == dict(
-        a=([0.01, 0.1], [30, 40]), b=([0.01], [5])
-    )
-    assert section['pairs'] == [dict(row='b')] and drawn['log'] == 'x' and worth_section({}) == {}

@@ -7,8 +7,8 @@ import pytest
 
 from mmairl.errors import UserError
 from mmairl.io import write_json
-from mmairl.study.trusted import COMES_WITH_US, EPOCHS, SETTINGS, TRUSTED, trusted
 from projects.label_free.regret import UNDECIDED, USELESS, judge, regrets, resampled, words
+from projects.label_free.trusted import EPOCHS, SETTINGS, TRUSTED, trusted
 
 
 def test_regret_is_the_best_less_the_picked_and_ties_share():
@@ -58,12 +58,15 @@ def evidence(folder: Path, situation: str, **words: str) -> Path:
     return write_json(folder / 'evidence.json', record) or folder / 'evidence.json'
 
 
-def test_the_trusted_measure_with_the_least_regret_chooses_and_none_is_one_sentence(tmp_path):
+def test_the_trusted_measure_of_least_regret_chooses(tmp_path):
     path = evidence(tmp_path, SETTINGS, LiDAR=UNDECIDED, RankMe=TRUSTED, CLID=TRUSTED)
-    measure, said = trusted(SETTINGS, f'label_free {path}')
-    assert measure == 'RankMe' and 'regret was 0.1 points (0.0 to 1.0), 14 of 15 choices within 1' in said
-    with pytest.raises(UserError, match=f'no measure is trusted to choose among {EPOCHS}'):
-        trusted(EPOCHS, f'label_free {path}')
-    with pytest.raises(UserError, match='no measure is trusted'):
-        trusted(SETTINGS)
-    assert COMES_WITH_US.is_file()
+    measure, reason = trusted(SETTINGS, path)
+    assert measure == 'RankMe' and 'regret was 0.1 points (0.0 to 1.0), 14 of 15 choices within 1' in reason
+
+
+def test_without_a_trusted_measure_nothing_is_chosen(tmp_path):
+    path = evidence(tmp_path, SETTINGS, RankMe=TRUSTED)
+    for arguments in ((EPOCHS, path), (SETTINGS,)):
+        with pytest.raises(UserError) as error:
+            trusted(*arguments)
+        assert error.value.code == 'no-trusted-measure'
