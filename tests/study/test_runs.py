@@ -64,7 +64,7 @@ def test_the_gpus_of_the_runs_are_those_that_the_study_may_use(monkeypatch, list
     monkeypatch.setattr('torch.cuda.device_count', lambda: 4)
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
     assert [share['CUDA_VISIBLE_DEVICES'] for share in runs._shares(2, 2, needed=2)] == expected
-    with pytest.raises(UserError, match='2 run.s. beside each other on 3 GPU.s. each, and there are 4'):
+    with pytest.raises(UserError, match='2 parallel runs on 3 GPU.s. each require more than 4'):
         runs._shares(2, 3, needed=2)
 
 
