@@ -95,8 +95,7 @@ HOOKS = Registry(
         'engine.hooks.progress': ['AsyncRuntimeInfoHook', 'ProgressHook'],
         'engine.hooks.saving': ['ExactCheckpointHook'],
         'engine.hooks.schedules': ['ScheduleHook'],
-        'evaluation.online_knn': ['OnlineKNNHook'],
-        'evaluation.online_probe': ['OnlineProbeHook'],
+        'evaluation.online': ['OnlineKNNHook', 'OnlineProbeHook'],
         'study.record_start': ['RecordStart'],
     },
 )
@@ -192,6 +191,17 @@ WEIGHT_INITIALIZERS = Registry(
     {
         'checkpoints.init': ['PretrainedBackbone'],
         'checkpoints.normrescale': ['NormRescaled'],
+    },
+)
+# Ways to score a model on labeled images. mmengine has no such registry.
+PROTOCOLS = Registry(
+    parent.Registry('evaluation protocol', scope='mmengine'),
+    {
+        'evaluation.knn': ['knn'],
+        'evaluation.logreg': ['logreg'],
+        'evaluation.svm': ['svm'],
+        'evaluation.linear': ['linear'],
+        'evaluation.finetune': ['finetune'],
     },
 )
 # Nothing of ours is registered in these; without a child in the scope, mmengine warns on every look-up.

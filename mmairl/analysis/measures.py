@@ -22,7 +22,7 @@ from mmairl.analysis.geometry import CHANGES, alignment, invariance, uniformity
 from mmairl.analysis.subjects import Images
 from mmairl.engine.curves import read_scalars
 from mmairl.errors import UserError
-from mmairl.evaluation.knn import vote
+from mmairl.evaluation.neighbors import vote
 from mmairl.models.siamese import pooled
 from mmairl.models.spectrum import effective
 from mmairl.randomness import same_randomness

@@ -1,112 +1,139 @@
-"""Measure a network: tools/evaluate.py {knn,linear,logreg,svm,finetune} CONFIG CKPT, or --init {random,pixels}.
+"""Score a model on labeled images: evaluate.py PROTOCOL CONFIG CKPT, or --init random or pixels.
 
-CONFIG is the one it was pre-trained by, or one of configs/evaluation for another data set. CKPT is of any known project, or a
-released model such as torchvision:resnet50.
+PROTOCOL is knn, logreg, svm, linear or finetune, or one that CONFIG registers by custom_imports.
+CONFIG is the config of the pre-training, or one of configs/evaluation for another data set.
+CKPT is a checkpoint of any known project, or a released model such as torchvision:resnet50.
 """
 
 import argparse
-import dataclasses
 from pathlib import Path
+from typing import Any
 
-import mmairl  # noqa: F401  before torch, whose threads it sets up
-
-# isort: split
-from mmengine.dist import is_main_process
-
-from mmairl.checkpoints.load import is_released
 from mmairl.cli.flags import ConfigOptions, above_zero, count, device, positive, seed
-from mmairl.config import PREFIX, load_config
-from mmairl.engine.checks import check_parts
-from mmairl.engine.run import register
-from mmairl.errors import UserError, one_sentence_errors
-from mmairl.evaluation.identity import SOURCES, difference, key_of
-from mmairl.evaluation.knn import TEMPERATURE
-from mmairl.evaluation.protocol import (
-    BASELINES,
-    BY_TRAINING,
-    ON_FEATURES,
-    default_device,
-    default_workers,
-    evaluate,
-    settings_for,
+
+# Options that become settings of the protocol. An option that is not given keeps the protocol's default.
+SETTINGS = (
+    'ks',
+    'temperature',
+    'standardise',
+    'low_shot',
+    'near_duplicates',
+    'recipe',
+    'sweep',
+    'seed',
+    'device',
+    'workers',
+    'launcher',
+    'remeasure',
+    'cache',
+    'work_dir',
 )
-from mmairl.io import output, read_json, write_json
-from mmairl.report.evaluation_page import write_evaluation_page
-from mmairl.report.table import print_results
-from mmairl.signals import stop_processes
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('protocol', choices=[*ON_FEATURES, *BY_TRAINING])
+    parser.add_argument('protocol', help='knn, logreg, svm, linear, finetune, or one that CONFIG registers')
     parser.add_argument('config')
-    parser.add_argument('checkpoint', nargs='?', help='the checkpoint to measure; or give --init')
-    parser.add_argument('--init', choices=BASELINES, help='measure a baseline in place of a checkpoint')
-    parser.add_argument('--part', choices=['student', 'teacher'], default='student')
-    parser.add_argument('--prefix', help='read the backbone below this beginning of the keys; found by default')
+    parser.add_argument('checkpoint', nargs='?', help='the checkpoint to score; or use --init')
+    parser.add_argument('--init', choices=['random', 'pixels'], help='score a baseline instead of a checkpoint')
+    parser.add_argument('--part', choices=['student', 'teacher'], default='student', help='network to score (student)')
+    parser.add_argument('--prefix', help="first part of the backbone's keys in the checkpoint (found by default)")
+    parser.add_argument('--out', type=Path, help='JSON file to write (next to the checkpoint)')
     parser.add_argument(
+        '--cfg-options', nargs='+', action=ConfigOptions, default={}, help='override config keys, as k=v'
+    )
+    _add_settings(parser.add_argument_group('settings', argument_default=argparse.SUPPRESS))
+    _add_resources(parser.add_argument_group('resources', argument_default=argparse.SUPPRESS))
+    return parser.parse_args()
+
+
+def _add_settings(group: Any) -> None:
+    group.add_argument(
         '--k',
+        '--ks',
         dest='ks',
         type=positive,
         nargs='+',
         metavar='K',
-        help="knn: numbers of neighbours (20 200, or the config's)",
+        help='knn: use K neighbors (evaluation.ks of the config, or 20 200)',
     )
-    parser.add_argument('--temperature', type=above_zero, default=TEMPERATURE, help='knn: of the votes')
-    parser.add_argument('--recipe', help='linear, finetune: one of configs/_base_/recipes, or the path of a config')
-    parser.add_argument(
-        '--sweep',
-        action=argparse.BooleanOptionalAction,
-        help="linear: many rates and decays in one pass, the best tested (or as the config's evaluation.sweep says)",
-    )
-    parser.add_argument(
-        '--seed', type=seed, help="of a classifier that is trained, svm's folds, logreg's held-out images (0)"
-    )
-    parser.add_argument('--standardise', action='store_true', help='logreg: features of mean 0 and deviation 1')
-    parser.add_argument('--low-shot', action='store_true', help='svm: with few positive images a class, too')
-    parser.add_argument(
+    group.add_argument('--temperature', type=above_zero, help='knn: divide similarities by this (0.07)')
+    group.add_argument('--standardise', action='store_true', help='logreg: scale features to mean 0 and deviation 1')
+    group.add_argument('--low-shot', action='store_true', help='svm: also train with few positive images per class')
+    group.add_argument(
         '--near-duplicates',
         action='store_true',
-        help='knn, logreg, svm: count test images that a training image is nearly the same as; score without them, too',
+        help='knn, logreg, svm: count test images that nearly equal a training image, and also score without them',
     )
-    parser.add_argument(
-        '--remeasure', action='store_true', help='measure again and replace the stored features, run and scores'
+    group.add_argument('--recipe', help='linear, finetune: use one of configs/_base_/recipes, or the path of a config')
+    group.add_argument(
+        '--sweep',
+        action=argparse.BooleanOptionalAction,
+        help='linear: train a head for each rate and decay in one run, and test the best (evaluation.sweep of the config)',
     )
-    parser.add_argument('--work-dir', type=Path, help='linear, finetune: where the run lives, and is resumed from')
-    parser.add_argument('--cache', type=Path, default=Path('work_dirs/features'), help='where features are kept')
-    parser.add_argument('--no-cache', action='store_const', const=None, dest='cache', help='keep no features')
-    parser.add_argument(
-        '--device', type=device, default=default_device(), help='knn, logreg, svm: what features are computed on'
+    group.add_argument('--seed', type=seed, help='seed trained classifiers, folds and held-out images (0)')
+    group.add_argument(
+        '--settings',
+        nargs='+',
+        action=ConfigOptions,
+        default={},
+        metavar='NAME=VALUE',
+        help='set any setting of the protocol by its name, such as one without an option of its own',
     )
-    parser.add_argument('--workers', type=count, default=default_workers(), help='processes that load images')
-    parser.add_argument('--out', type=Path, help='JSON to write; by default beside the checkpoint')
-    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
-    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, default={}, help='overrides, as k=v')
-    return parser.parse_args()
 
 
-def default_out(args: argparse.Namespace) -> Path:
-    """CKPT_PART_PROTOCOL.json beside the checkpoint; another data set than the pre-training's is named, too."""
-    config = Path(args.config.removeprefix(PREFIX))
-    data = f'_{config.stem}' if config.parent.name == 'evaluation' else ''
-    if args.init or is_released(args.checkpoint):
-        subject = args.init or args.checkpoint.replace(':', '_')
-        return Path('work_dirs') / Path(args.config).stem / f'{subject}_{args.protocol}.json'
-    checkpoint = Path(args.checkpoint)
-    return checkpoint.with_name(f'{checkpoint.stem}_{args.part}_{args.protocol}{data}.json')
+def _add_resources(group: Any) -> None:
+    group.add_argument(
+        '--remeasure', action='store_true', help='measure again and replace stored features, run and scores'
+    )
+    group.add_argument(
+        '--work-dir', type=Path, help='linear, finetune: keep the run here and resume it (next to --out)'
+    )
+    group.add_argument(
+        '--cache',
+        type=Path,
+        default=Path('work_dirs/features'),
+        help='knn, logreg, svm: store features here (%(default)s)',
+    )
+    group.add_argument('--no-cache', action='store_const', const=None, dest='cache', help='store no features')
+    group.add_argument('--device', type=device, help='compute features on this device (the GPU, or cpu)')
+    group.add_argument('--workers', type=count, help='load images with this many processes (8 with a GPU, else 0)')
+    group.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], help='start processes this way (none)')
 
 
-@one_sentence_errors
 def main() -> None:
+    """Run the command line."""
     args = parse_args()
+    # Heavy imports come after parsing, so that --help and errors in arguments are fast.
+    from mmairl.errors import one_sentence_errors
+
+    one_sentence_errors(lambda: run(args))()
+
+
+def run(args: argparse.Namespace) -> None:
+    from mmengine.dist import is_main_process
+
+    from mmairl.config import load_config
+    from mmairl.engine.checks import check_parts
+    from mmairl.engine.run import register
+    from mmairl.errors import UserError
+    from mmairl.evaluation.protocol import default_device, default_workers, evaluate, settings_for
+    from mmairl.io import output
+    from mmairl.signals import stop_processes
+
     if bool(args.checkpoint) == bool(args.init):
-        raise UserError('give either a checkpoint or --init random / --init pixels, not both and not neither')
+        raise UserError(
+            'evaluate: expected either a checkpoint or --init random or --init pixels; give one of them',
+            code='no-subject',
+        )
     register()
     cfg = load_config(args.config, args.cfg_options)
     out = args.out or default_out(args)
     output(out, args.checkpoint, args.config)
-    args.work_dir = args.work_dir or (out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run'))
-    settings = settings_for(**vars(args))
+    work_dir = out.with_suffix('') if out.suffix else out.with_name(f'{out.name}_run')
+    options = dict(work_dir=work_dir, device=default_device(), workers=default_workers())
+    options.update({name: value for name, value in vars(args).items() if name in SETTINGS})
+    settings = settings_for(args.protocol, **options, **args.settings)
     check_parts(cfg, ('model', 'evaluation'))
     result = evaluate(cfg, args.protocol, args.init or args.checkpoint, args.part, settings, prefix=args.prefix)
     if is_main_process():
@@ -114,17 +141,39 @@ def main() -> None:
     stop_processes()
 
 
-def write(args: argparse.Namespace, result, out: Path) -> None:
-    """Print the scores before anything that can fail, then keep them."""
+def default_out(args: argparse.Namespace) -> Path:
+    """Return CKPT_PART_PROTOCOL.json next to the checkpoint, with the name of a config of configs/evaluation."""
+    from mmairl.checkpoints.load import is_released
+    from mmairl.config import PREFIX
+
+    config = Path(args.config.removeprefix(PREFIX))
+    if args.init or is_released(args.checkpoint):
+        subject = args.init or args.checkpoint.replace(':', '_')
+        return Path('work_dirs') / Path(args.config).stem / f'{subject}_{args.protocol}.json'
+    data = f'_{config.stem}' if config.parent.name == 'evaluation' else ''
+    checkpoint = Path(args.checkpoint)
+    return checkpoint.with_name(f'{checkpoint.stem}_{args.part}_{args.protocol}{data}.json')
+
+
+def write(args: argparse.Namespace, result: Any, out: Path) -> None:
+    """Print the scores, before anything that can fail, then write them and the page of the folder."""
+    from dataclasses import asdict
+
+    from mmairl.evaluation.identity import SOURCES, difference, key_of
+    from mmairl.io import read_json, write_json
+    from mmairl.report.evaluation_page import write_evaluation_page
+    from mmairl.report.table import print_results
+
     features = f', features {result.details["features"]}' if 'features' in result.details else ''
     print_results([result], f'in percent, {Path(args.config).stem}{features}')
-    if args.out is None and out.is_file():  # by other settings, or on other images: both are kept
-        there = read_json(out).get('identity') or {}
-        if difference(there, result.identity, but=('weights', 'code', SOURCES)):
+    if args.out is None and out.is_file():
+        stored = read_json(out).get('identity') or {}
+        # Results of other settings or images are kept under names of their own.
+        if difference(stored, result.identity, but=('weights', 'code', SOURCES)):
             out = out.with_name(f'{out.stem}_{key_of(result.identity)}.json')
     record = dict(protocol=args.protocol, config=args.config, checkpoint=args.checkpoint, part=args.part)
-    write_json(out, {**record, **dataclasses.asdict(result)})
-    print(f'written to {out}, and with what else was measured there to {write_evaluation_page(out.parent)}')
+    write_json(out, {**record, **asdict(result)})
+    print(f'written to {out}; all results of this folder: {write_evaluation_page(out.parent)}')
 
 
 if __name__ == '__main__':

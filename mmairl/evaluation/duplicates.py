@@ -16,7 +16,7 @@ from mmairl.data.preprocess import to_unit
 from mmairl.data.splits import look_alikes, split_conflicts
 from mmairl.errors import printable
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.knn import nearest
+from mmairl.evaluation.neighbors import nearest
 
 CHANCE = 1e-4  # of images drawn one by one
 SAME, NEIGHBOURS = 1e-6, 10  # rounding of a cosine in float32, and how many tell how dense it is around an image

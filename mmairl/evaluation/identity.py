@@ -34,7 +34,7 @@ from mmairl.checkpoints.read import Backbone, read_backbone
 from mmairl.config import flat, walk
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import PARTS, described_sets, innermost, precision_of, with_views
-from mmairl.evaluation.sources import outside_sources, protocol_source
+from mmairl.evaluation.sources import outside_sources, protocol_source, room_source
 from mmairl.io import read_json, write_json
 from mmairl.registry import DATASETS
 
@@ -67,44 +67,51 @@ HALF, TINY = 2**-8, 2**-24  # relative and absolute errors of rounding to float1
 
 def identity_of(
     cfg: Config,
-    protocol: str,
-    subject: Backbone | str,
     settings: Any,
+    subject: Backbone | str,
     asked: Mapping[str, Any] | None = None,
     data: Callable[[Mapping], dict] | None = None,
 ) -> dict[str, Any]:
-    """Return all that a result of `evaluate` depends on.
+    """Return everything that a result of `evaluate` depends on.
 
     Args:
-        subject: a checkpoint's backbone, or a baseline's name.
-        settings: of the protocol; their `identity` says what of them decides the number.
-        asked: what else was asked of whoever measures, such as the way in which a study made the weights.
-        data: in place of `data_identity`, for data sets that have been looked at before.
+        cfg: The config with the network and the data.
+        settings: The protocol with its settings.
+        subject: The backbone of a checkpoint, or the name of a baseline.
+        asked: Further facts that the result depends on, such as how a study made the weights.
+        data: A replacement for `data_identity`, for data sets that are already known.
     """
     network = {key: value for key, value in cfg.model.backbone.items() if key != 'init_cfg'}
-    normal, sets = cfg.model.data_preprocessor, described_sets(cfg, protocol)
-    # Left out where it is the usual one, so that results of before there was a choice are still the same measurement.
-    groups = dict(groups=config_identity(cfg.evaluation.groups)) if 'groups' in cfg.evaluation else {}
-    precision = {} if precision_of(cfg) == 'float32' else dict(precision=precision_of(cfg))
-    return dict(
-        protocol=dict(name=protocol, **settings.identity(cfg, protocol, subject), **groups),
+    normal = cfg.model.data_preprocessor
+    sets = described_sets(cfg, settings.name)
+    protocol = dict(name=settings.name, **settings.identity(cfg, subject))
+    images = dict(mean=list(normal.mean), std=list(normal.std))
+    # Both are left out at their defaults, so that results from before these options existed still match.
+    if 'groups' in cfg.evaluation:
+        protocol['groups'] = config_identity(cfg.evaluation.groups)
+    if precision_of(cfg) != 'float32':
+        images['precision'] = precision_of(cfg)
+    identity = dict(
+        protocol=protocol,
         weights=subject if isinstance(subject, str) else weights_identity(subject.weights),
         network='none' if subject == 'pixels' else config_identity(network),
-        input=dict(mean=list(normal.mean), std=list(normal.std), **precision),
-        # Not as the protocol joins them: so two protocols on the same images say the same.
+        input=images,
+        # Of the config, not as the protocol joins them, so that protocols on the same images have the same identity here.
         data={part: (data or data_identity)(cfg.evaluation[part]) for part in PARTS if part in cfg.evaluation},
         views={name: config_identity(innermost(described).get('views')) for name, described in sets.items()},
         code=code_identity(),
-        sources=dict(protocol=protocol_source(protocol, settings.implementation), imports=outside_sources(cfg)),
-        **(dict(asked=config_identity(asked)) if asked else {}),
+        sources=dict(protocol=protocol_source(type(settings)), imports=outside_sources(cfg)),
     )
+    if asked:
+        identity['asked'] = config_identity(asked)
+    return identity
 
 
 def features_key(identity: Mapping[str, Any], name: str, described: Mapping[str, Any]) -> str:
     """Name the features of one data set of an evaluation, by what they depend on."""
     parts = [name, 'val'] if described.get('split') == 'train+val' and 'val' in identity['data'] else [name]
     shared = {key: identity[key] for key in ('weights', 'network', 'input', 'code')}
-    shared['sources'] = dict(identity[SOURCES], protocol=protocol_source('features', FEATURE_CODE))
+    shared['sources'] = dict(identity[SOURCES], protocol=room_source(FEATURE_CODE))
     return key_of(dict(**shared, views=identity['views'][name], data=[identity['data'][part] for part in parts]))
 
 

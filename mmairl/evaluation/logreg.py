@@ -6,17 +6,23 @@ ch. 7). L-BFGS, which BYOL names, has the same minimum and stops far from it at 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from logging import WARNING
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
+from mmengine import Config
 from mmengine.logging import print_log
 from torch import Tensor
 
+from mmairl.checkpoints.read import Backbone
 from mmairl.data.splits import split_by_class
+from mmairl.evaluation.feature_protocol import FeatureProtocol, Split
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.metrics import scores_of
+from mmairl.evaluation.metrics import packed, scores_of
+from mmairl.evaluation.protocol import Scores
+from mmairl.registry import PROTOCOLS
 
 # BYOL's 45 strengths, from strong to weak, so that each fit starts from the one before it.
 STRENGTHS = tuple((10 ** torch.linspace(5, -6, 45, dtype=torch.float64)).tolist())
@@ -30,6 +36,43 @@ FORCING = 0.01  # how far each linear system is solved
 STEPS, INNER = 100, 300  # at most
 BALANCE = 1e-5  # of the gradient over strength |W|, the size of the two terms that cancel at the minimum
 NEVER = 1e6  # the score, negative, of a class without a training image
+
+
+@PROTOCOLS.register_module('logreg')
+@dataclass(frozen=True)
+class LogisticRegressionProtocol(FeatureProtocol):
+    """L2-regularized logistic regression (BYOL's transfer table).
+
+    The strength is chosen on validation images: the config's, or a fifth of the training images. A test image of a class
+    without a training image counts as wrong.
+
+    Args:
+        standardise: Whether to scale features to mean 0 and deviation 1. Default: False.
+        seed: Seed of the images that are held out. Default: 0.
+    """
+
+    standardise: bool = False
+    seed: int = 0
+
+    validation: ClassVar = 'choose'
+
+    def identity(self, cfg: Config, subject: Backbone | str) -> dict[str, Any]:
+        return dict(standardise=self.standardise, strengths=len(STRENGTHS), seed=self.seed)
+
+    def score(self, split: Split) -> tuple[Scores, dict]:
+        fitted = logistic_regression(
+            split.train,
+            split.test,
+            split.val,
+            split.metric,
+            device=self.device,
+            standardise=self.standardise,
+            seed=self.seed,
+        )
+        details = asdict(fitted)
+        scores = {f'logistic regression, {name}': score for name, score in details.pop('scores').items()}
+        details['right'] = None if fitted.right is None else packed(fitted.right)
+        return scores, {'features': 'standardised' if self.standardise else 'as they are', **details}
 
 
 @dataclass(frozen=True)
@@ -60,7 +103,7 @@ def logistic_regression(
     if val is None:
         fit_part, held_part = split_by_class(train.y, seed, groups=train.groups)
         train, val = (Features(train.x[part], train.y[part]) for part in (fit_part, held_part))
-    classes = train.y.shape[1] if train.y.ndim == 2 else int(max(train.y.max(), val.y.max())) + 1
+    classes = train.y.shape[1] if train.y.ndim == 2 else int(max(part.y.max() for part in (train, val, test))) + 1
     prepare = _standardiser(train.x) if standardise else Tensor.float
     objective, held_out, gradient = Objective(prepare(train.x).to(device), train.y.to(device), classes), {}, {}
     x_val = prepare(val.x).to(device)

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, default_collate
 
 from mmairl.data.preprocess import inner_most, to_unit
 from mmairl.evaluation.features import Features
-from mmairl.evaluation.knn import nearest
+from mmairl.evaluation.neighbors import nearest
 from mmairl.report.charts import chart
 from mmairl.report.page import Page, fill
 

@@ -1,6 +1,5 @@
 """Fairness, made executable: two rows differ in what the study declares, and in nothing else."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,10 +7,11 @@ from mmengine.config import Config
 from msgspec.structs import replace
 
 from mmairl.errors import UserError
-from mmairl.evaluation.sets import CHOOSE_BY_VAL, held_out
+from mmairl.evaluation.protocol import settings_for
+from mmairl.evaluation.sets import held_out
 from mmairl.study.external import compare_stated, require_distinct
 from mmairl.study.factors import changed, same_run
-from mmairl.study.measure import BY_TRAINING, data_of, is_local, measures, recipe
+from mmairl.study.measure import data_of, is_local, measures, protocol_name
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.search import searched_keys
 from mmairl.study.spec import Row, Study
@@ -65,14 +65,7 @@ def require_clean_choices(study: Study, configs: Mapping[str, Config], tasks: Se
 
 def _chooses(study: Study, cfg: Config, task: str) -> bool:
     """Whether a task chooses by images that are held out, or by `evaluation.val`."""
-    protocol = re.split('[@#]', task)[0]
-    evaluation = (data_of(task) or cfg).get('evaluation', {})
-    if protocol == CHOOSE_BY_VAL:
-        return 'val' in evaluation
-    if protocol not in BY_TRAINING:
-        return False
-    sweeps = protocol == 'linear' and evaluation.get('sweep')
-    return bool(task in study.tune or sweeps or recipe(cfg, task).get('trials'))
+    return settings_for(protocol_name(task)).chooses(data_of(task) or cfg, trials=task in study.tune)
 
 
 def without_empty_factors(study: Study, scale: Scale) -> tuple[Study, list[str]]:

@@ -18,24 +18,26 @@ from mmengine.config import Config
 from mmengine.dist import get_world_size, is_main_process
 from msgspec.structs import asdict
 
-from mmairl.checkpoints.read import read_backbone
+from mmairl.checkpoints.read import Backbone, read_backbone
 from mmairl.config import load_config
 from mmairl.engine.curves import read_scalars
 from mmairl.errors import UserError
+from mmairl.evaluation.backbone import tensors_of_config
 from mmairl.evaluation.features import on_main_process
 from mmairl.evaluation.identity import UNKNOWN, difference, identity_of, is_verified, key_of, model_at, versions
 from mmairl.evaluation.protocol import (
-    BY_TRAINING,
-    ON_FEATURES,
-    Settings,
+    Protocol,
     default_device,
     default_workers,
     evaluate,
+    is_protocol,
+    protocol_class,
     settings_for,
 )
 from mmairl.evaluation.recipes import recipe_of
 from mmairl.evaluation.sources import package_source
 from mmairl.io import read_json, write_json
+from mmairl.registry import PROTOCOLS
 from mmairl.study.factors import hidden_factors
 from mmairl.study.reuse import known_data, last_checkpoint, origin
 from mmairl.study.schema import Asked, Measured, Result, Trained
@@ -47,24 +49,36 @@ CURVES = ('loss', 'instance_accuracy', 'similarity', 'probe_accuracy')
 PACKAGES = ('torch', 'torchvision', 'mmengine', 'mmcv', 'mmpretrain', 'mmdet', 'mmsegmentation', 'numpy')
 
 
+def protocol_name(task: str) -> str:
+    """Return the protocol of PROTOCOL, PROTOCOL@CONFIG or PROTOCOL#SEED."""
+    return re.split('[@#]', task)[0]
+
+
 def is_local(task: str) -> bool:
-    """Whether a task is a protocol of tools/evaluate.py; the others are tools/transfer.py's."""
-    found = re.fullmatch(r'(\w+)(@[^#]+)?(#\d+)?', task)
-    return bool(found) and (found[1] in BY_TRAINING or (found[1] in ON_FEATURES and not found[3]))
+    """Return whether a task is a protocol of tools/evaluate.py; the others are tasks of tools/transfer.py.
+
+    Only protocols that train a classifier can repeat it from another seed.
+    """
+    parts = re.fullmatch(r'(\w+)(@[^#]+)?(#\d+)?', task)
+    if not parts or not is_protocol(parts[1]):
+        return False
+    return not parts[3] or protocol_class(parts[1]).trains
 
 
 def measures(untrained: str | None, task: str) -> bool:
-    """Whether a task is for a row: null rows have tasks of tools/evaluate.py alone, and raw pixels those on features."""
-    return not untrained or (is_local(task) if untrained == 'random' else task.partition('@')[0] in ON_FEATURES)
+    """Return whether a task is for a row: null rows have only the protocols that list them."""
+    if not untrained:
+        return True
+    return is_local(task) and untrained in protocol_class(protocol_name(task)).null_rows
 
 
 def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
     """The config that a task trains by; empty where it trains nothing, or where its platform is not installed."""
-    protocol = re.split('[@#]', task)[0]
-    if protocol in BY_TRAINING:
-        return recipe_of(data_of(task) or cfg, protocol)
+    if is_local(task):
+        protocol = protocol_name(task)
+        return recipe_of(data_of(task) or cfg, protocol) if protocol_class(protocol).trains else {}
     try:
-        return {} if is_local(task) else _loaded(f'mmairl::{TASKS[task].config.format(depth=50)}.py')
+        return _loaded(f'mmairl::{TASKS[task].config.format(depth=50)}.py')
     except UserError:
         return {}
 
@@ -83,15 +97,15 @@ def require_known(tasks: Sequence[str]) -> None:
     for task in tasks:
         data_of(task)  # is there
         if not is_local(task) and task not in TASKS:
-            known = ', '.join(dict.fromkeys([*ON_FEATURES, *BY_TRAINING, *TASKS]))
+            known = ', '.join(dict.fromkeys([*PROTOCOLS.names(), *TASKS]))
             raise UserError(
                 f"there is no task '{task}'; say some of {known}, PROTOCOL@CONFIG of configs/evaluation, or "
                 'linear#1 for its classifier from another seed'
             )
 
 
-def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, str, Settings]:
-    """Return the config, the protocol and the settings of a task.
+def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, Protocol]:
+    """Return the config and the protocol of a task, with its settings.
 
     PROTOCOL@CONFIG measures on one of configs/evaluation, TASK#SEED trains its classifier once more from another seed.
     """
@@ -108,27 +122,29 @@ def settings_of(task: str, folder: Path, asked: Asked) -> tuple[Config, str, Set
     seed = int(seed) if seed else None
     trials = asked.tuned.get(task, ()) or None
     settings = settings_for(protocol, device=default_device(), workers=default_workers(), seed=seed, trials=trials)
-    return cfg, protocol, settings
+    return cfg, settings
 
 
 def measure(task: str, folder: Path, asked: Asked, launcher: str) -> Measured:
     """Measure a task, or read its result where there is one of the same identity."""
-    cfg, protocol, settings = settings_of(task, folder, asked)
-    subject = asked.untrained or last_checkpoint(folder)
-    weights = asked.untrained or read_backbone(str(subject))
+    cfg, settings = settings_of(task, folder, asked)
+    subject = asked.untrained or _weights(last_checkpoint(folder), cfg)
     made = {} if asked.untrained else read_json(folder / 'trained.json', Trained).made
-    identity = on_main_process(lambda: identity_of(cfg, protocol, weights, settings, made))
+    identity = on_main_process(lambda: identity_of(cfg, settings, subject, made))
     if known := on_main_process(lambda: _stored(folder, task, identity)):
         return known
     done = result_file(folder, task, identity)
-    place = dict(cache=folder / FEATURES) if protocol in ON_FEATURES else dict(work_dir=done.with_suffix(''))
-    settings = replace(settings, **place, launcher=launcher)
-    result = evaluate(cfg, protocol, subject, settings=settings, asked=made)
+    settings = replace(settings, cache=folder / FEATURES, work_dir=done.with_suffix(''), launcher=launcher)
+    result = evaluate(cfg, settings.name, subject, settings=settings, asked=made)
     tuned = {key: result.details[key] for key in ('chosen', 'held_out', 'halves') if key in result.details}
     measured = Measured(result.scores, result.identity, result.details.get('right'), tuned, result.left_out)
     if is_main_process():
         write_json(done, measured)
     return measured
+
+
+def _weights(checkpoint: Path, cfg: Config) -> Backbone:
+    return read_backbone(str(checkpoint), network=tensors_of_config(cfg))
 
 
 def _stored(folder: Path, task: str, identity: Mapping[str, Any]) -> Measured | None:
@@ -202,7 +218,7 @@ def outdated(folder: Path, result: Result, asked: Asked) -> str:
     try:
         if not asked.untrained and _is_replaced(checkpoint, result):
             return 'checkpoint'
-        weights = asked.untrained or read_backbone(str(checkpoint))
+        weights = asked.untrained or _weights(checkpoint, load_config(str(folder / 'asked' / 'config.yaml')))
     except UserError as error:
         return f'checkpoint ({UNKNOWN}{error})'
     for task in asked.tasks:
@@ -210,8 +226,8 @@ def outdated(folder: Path, result: Result, asked: Asked) -> str:
         if task in result.labels and not is_local(task) and there != here:
             return f'{task}: its trials'
     for task in filter(is_local, result.scores):
-        cfg, protocol, settings = settings_of(task, folder, asked)
-        here = identity_of(cfg, protocol, weights, settings, result.made, known_data)
+        cfg, settings = settings_of(task, folder, asked)
+        here = identity_of(cfg, settings, weights, result.made, known_data)
         if differs := difference(result.identities.get(task, {}), here, but=['code']):
             return f'{task}: {differs}'
     return ''

@@ -21,13 +21,15 @@ from msgspec.structs import replace
 
 from mmairl.config import config_text
 from mmairl.errors import UserError
+from mmairl.evaluation.protocol import is_protocol, protocol_class
 from mmairl.evaluation.sets import SPLITS, held_out
 from mmairl.evaluation.sources import changed_sources, outside_sources
 from mmairl.hardware import cores
 from mmairl.io import appending, read_json, read_text, write_json, write_text
+from mmairl.registry import PROTOCOLS
 from mmairl.signals import AGAIN, SIGNALS, start, stop
 from mmairl.study.external import require_networks, stated_factors, whole_path
-from mmairl.study.measure import BY_TRAINING, ON_FEATURES, forget, is_local, measures, outdated, recipe
+from mmairl.study.measure import forget, is_local, measures, outdated, protocol_name, recipe
 from mmairl.study.schema import Asked, Chosen, Result
 from mmairl.study.search import FIRST, Search, Tune, trial_options
 from mmairl.study.spec import Row, Study
@@ -265,9 +267,11 @@ def _of_recipe(tune: Tune, row: Row, cfg: Config, task: str, number: int) -> tup
     if not is_local(task):
         require_platform([task])
     own = recipe(cfg, task)
-    if task.partition('@')[0] not in BY_TRAINING and 'held_out' not in own:
+    trains = is_local(task) and protocol_class(protocol_name(task)).trains
+    if not trains and 'held_out' not in own:
+        known = ', '.join(name for name in PROTOCOLS.names() if protocol_class(name).trains)
         raise UserError(
-            f'`tune` is for {", ".join(BY_TRAINING)}, and tasks whose config has `held_out` images to choose by, and not '
+            f'`tune` is for {known}, and tasks whose config has `held_out` images to choose by, and not '
             f"for '{task}'; leave it out"
         )
     return tuple(trial_options(tune, row, own, number, tune.trials))
@@ -303,7 +307,7 @@ def _trials(search: Search, row: Row, cfg: Config, number: int, count: int, out:
         others = {key: value for key, value in cfg.evaluation.items() if key != 'val'}
         changed.evaluation = dict(others, train=fit, test=held)
         folder = out / 'trials' / row.slug / f'search_{number}' / str(trial)
-        tasks = (search.criterion,) if search.criterion in ON_FEATURES else ()
+        tasks = (search.criterion,) if is_protocol(search.criterion) else ()
         sources = outside_sources(changed)
         asked = Asked(FIRST + number, tasks, trial=options, splits=splits, sources=sources)
         yield Run(row, asked.seed, folder, asked.tasks, (), 'trial', asked, config_text(changed))

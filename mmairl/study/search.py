@@ -17,8 +17,9 @@ from scipy.stats import qmc
 
 from mmairl.config import by_key
 from mmairl.errors import UserError
-from mmairl.evaluation.protocol import ON_FEATURES
+from mmairl.evaluation.protocol import is_protocol, protocol_class
 from mmairl.io import Declared
+from mmairl.registry import PROTOCOLS
 from mmairl.study.trusted import LABEL_FREE, SETTINGS, trusted
 
 MOST_TRIALS = 10_000  # of a row in a search
@@ -122,9 +123,10 @@ class Search(Declared, frozen=True):
         require_searchable(self.dimensions)
         if self.criterion.split(' ')[0] == LABEL_FREE:
             trusted(SETTINGS, self.criterion)  # is there
-        elif self.criterion not in ON_FEATURES:
+        elif not is_protocol(self.criterion) or protocol_class(self.criterion).trains:
+            known = [name for name in PROTOCOLS.names() if not protocol_class(name).trains]
             raise UserError(
-                f"there is no criterion '{self.criterion}'; say one of {', '.join(ON_FEATURES)}, which is then measured on "
+                f"there is no criterion '{self.criterion}'; say one of {', '.join(known)}, which is then measured on "
                 f'images that are held out of the training labels, or {LABEL_FREE}'
             )
 

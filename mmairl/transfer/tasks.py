@@ -6,6 +6,8 @@ from pathlib import Path
 
 from mmairl.config import home
 from mmairl.errors import UserError, explained
+from mmairl.evaluation.protocol import protocol_class
+from mmairl.registry import PROTOCOLS
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,6 @@ class Task:
 VOC07, VOC12, COCO = 'data/VOCdevkit/VOC2007', 'data/VOCdevkit/VOC2012', ('data/coco/annotations',)
 IMAGENET = ('data/imagenet/train', 'data/imagenet/val')
 CITYSCAPES = ('data/cityscapes/leftImg8bit', 'data/cityscapes/gtFine')
-KNN = {'knn20': 'k-NN, k = 20', 'knn200': 'k-NN, k = 200'}
 NYU = {'nyuv2_rms': 'rmse', 'nyuv2_rel': 'abs_rel', 'nyuv2_1.25': 'd1', 'nyuv2_1.25^2': 'd2', 'nyuv2_1.25^3': 'd3'}
 
 
@@ -47,11 +48,17 @@ def _coco(column: str) -> dict[str, str]:
     return {f'{column}_{part}{end}': f'coco/{parts[part]}_{name}' for end, name in kinds.items() for part in parts}
 
 
+def _protocols() -> dict[str, Task]:
+    """Return the protocols with a column in the papers' tables, on ImageNet."""
+    columns = {name: protocol_class(name).columns for name in PROTOCOLS.names()}
+    config = 'evaluation/imagenet_r50'
+    return {name: Task(config, IMAGENET, own, protocol=name, factor=1) for name, own in columns.items() if own}
+
+
 DEFAULT = 'knn,linear,voc07,voc0712,coco_c4,coco_fpn,cityscapes'
 SEGMENTATION = ('cityscapes', 'voc2012_seg', 'nyuv2', 'scenes_seg')
 TASKS = {
-    'knn': Task('evaluation/imagenet_r50', IMAGENET, KNN, protocol='knn', factor=1),
-    'linear': Task('evaluation/imagenet_r50', IMAGENET, {'in1k': 'linear, top-1'}, protocol='linear', factor=1),
+    **_protocols(),
     'voc07': Task('transfer/voc07_c4_r{depth}_9k', (VOC07,), _voc('voc07')),
     'voc0712': Task('transfer/voc0712_c4_r{depth}_24k', (VOC07, VOC12), _voc('voc0712')),
     'coco_c4': Task('transfer/coco_mask_rcnn_c4_r{depth}_90k', COCO, _coco('coco_c4'), (50,)),

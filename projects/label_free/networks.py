@@ -16,7 +16,14 @@ from mmengine.config import Config
 
 from mmairl.analysis.measures import MEASURES, Measure, with_clid
 from mmairl.config import load_config, walk
-from mmairl.evaluation.protocol import ON_FEATURES, default_device, default_workers, evaluate, settings_for
+from mmairl.evaluation.protocol import (
+    default_device,
+    default_workers,
+    evaluate,
+    is_protocol,
+    protocol_class,
+    settings_for,
+)
 from mmairl.io import read_json, write_json
 from mmairl.registry import MODELS
 from mmairl.study.runs import Run
@@ -48,7 +55,8 @@ def measured_networks(
     study: Study, configs: Mapping[str, Config], runs: Sequence[Run], tasks: Sequence[str], say: Callable[[str], None]
 ) -> tuple[str, list[Network]]:
     """Measure the networks of a study's runs that have ended, and return the task that tests them and all of them."""
-    task = next((task for task in tasks if task in ON_FEATURES), 'knn')
+    on_features = (task for task in tasks if is_protocol(task) and not protocol_class(task).trains)
+    task = next(on_features, 'knn')
     chosen = set(_choose(runs))
     usual = [run for run in runs if (run.row.trains or run.row.along) and run.result and run.result.checkpoint]
     ready = [run for run in usual if run.part != 'trial' or run.folder in chosen]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mmairl.evaluation.metrics import unpacked
-from mmairl.evaluation.protocol import ON_FEATURES
+from mmairl.evaluation.protocol import is_protocol, protocol_class
 from mmairl.io import read_json
 from mmairl.study.measure import result_file
 from mmairl.study.schema import Measured
@@ -36,13 +36,19 @@ def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
             dict(
                 row=row['name'],
                 seeds=seeds,
-                probes=0.0 if metric.partition('@')[0] in ON_FEATURES else probes,
+                probes=0.0 if is_deterministic(metric) else probes,
                 images=by_images(own) if own is not None else None,
                 effect_seeds=error,
                 effect_images=by_images(own - known[on]) if both else None,
             )
         )
     return entries
+
+
+def is_deterministic(metric: str) -> bool:
+    """Return whether a score has no noise of its own: protocols that train nothing have none."""
+    protocol = metric.partition('@')[0]
+    return is_protocol(protocol) and not protocol_class(protocol).trains
 
 
 def spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
