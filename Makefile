@@ -8,9 +8,10 @@ demo: core
 test: full lint
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadfile --max-worker-restart 0 --timeout 900 --durations 20
 
-# Everything, the slow tests as well: once before a release. Where a Slurm is missing, its tests fail.
+# All tests, slow ones and those of projects too, in portions of at most ten minutes. What has passed for the same files is not run
+# again, so an interrupted call can be repeated. Tests that need Slurm or a browser fail where these are missing.
 test-all: full lint
-	MMAIRL_REQUIRED="Slurm browser" OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m '' -n 2 --dist loadfile --max-worker-restart 0 --timeout 3600 --durations 20
+	MMAIRL_REQUIRED="Slurm browser" OMP_NUM_THREADS=1 PYTHONPATH=tests .venv/bin/python -m harness.portions
 
 # The first visit to a GPU, stages of ten minutes: work_dirs/gpu_check/gpu_check.html; NO_INSTALL=1 takes the python at hand
 gpu: $(if $(NO_INSTALL),,full)

@@ -55,7 +55,7 @@ setup(
     package_data={
         'mmairl': ['*.sh'],
         'mmairl.data': ['*.yaml'],
-        'mmairl.study': ['*.sh', '*.json'],
+        'mmairl.study': ['*.sh'],
         'mmairl.apis': ['*.jinja'],
         'mmairl.study.pages': ['templates/*'],
         'mmairl.report': ['templates/*', 'uplot/*', '*.json'],

@@ -46,9 +46,11 @@ KNOWN = (
 # Modules that have moved. Configs stored with runs and studies name them in `custom_imports`.
 MOVED_MODULES = {
     'mmairl.analysis.normrescale': 'mmairl.checkpoints.normrescale',
+    'mmairl.data.dicom': 'projects.imaging',
     'mmairl.data.folders': 'mmairl.data.datasets',
     'mmairl.data.published': 'mmairl.data.public',
-    'mmairl.data.training': 'mmairl.data.training_images',
+    'mmairl.data.tiles': 'projects.imaging',
+    'mmairl.data.training': 'mmairl.data.sampler',
     'mmairl.data.views': 'mmairl.data.preprocess',
     'mmairl.engine.launch': 'mmairl.engine.run',
     'mmairl.engine.loggers': 'mmairl.engine.logging',
@@ -64,6 +66,10 @@ MOVED_MODULES = {
     'mmairl.hooks.probe': 'mmairl.evaluation.online',
     'mmairl.hooks.schedule': 'mmairl.engine.hooks.schedules',
     'mmairl.models.batchnorm': 'mmairl.models.norm',
+    'mmairl.models.resnet': 'mmairl.models.backbones',
+    'mmairl.models.rotary_vit': 'mmairl.models.backbones',
+    'mmairl.models.stages': 'mmairl.models.backbones',
+    'mmairl.models.vit': 'mmairl.models.backbones',
     'mmairl.optim.autocast': 'mmairl.engine.optim.autocast',
     'mmairl.optim.head_sgd': 'mmairl.engine.optim.head_sgd',
     'mmairl.optim.lars': 'mmairl.engine.optim.lars',

@@ -10,7 +10,10 @@ from typing import Any
 
 from mmengine import registry as parent
 
-from mmairl.errors import building
+from mmairl.errors import UserError, building
+
+# Classes that a project registers.
+PROJECTS = {'Tiles': 'projects.imaging'}
 
 
 class Registry(parent.Registry):
@@ -26,8 +29,16 @@ class Registry(parent.Registry):
         self.module_of = {name: f'mmairl.{module}' for module, names in (modules or {}).items() for name in names}
 
     def get(self, key: str) -> type | None:
-        self.load(key.removeprefix(f'{self.scope}.'))
-        return super().get(key)
+        name = key.removeprefix(f'{self.scope}.')
+        self.load(name)
+        kind = super().get(key)
+        if kind is None and name in PROJECTS:
+            raise UserError(
+                f"{self.name}: no class is registered ('{name}'); set custom_imports=dict(imports='{PROJECTS[name]}') in "
+                'the config, with a checkout of mmairl at hand',
+                code='class-of-project',
+            )
+        return kind
 
     def build(self, cfg: dict, *args: Any, **kwargs: Any) -> Any:
         kind = cfg.get('type', 'a part')
@@ -58,15 +69,13 @@ MODELS = Registry(
     parent.MODELS,
     {
         'data.preprocess': ['ViewPreprocessor'],
+        'models.backbones': ['ResNet', 'SoloLearnResNet', 'VisionTransformer', 'RotaryVisionTransformer'],
         'models.classifier': ['Pixels', 'Classifier'],
         'models.heads': ['ContrastiveHead', 'RegressionHead'],
         'models.necks': ['MLPNeck'],
         'models.norm': ['SplitBN', 'SyncBN'],
         'models.queue': ['KeyQueue'],
-        'models.resnet': ['ResNet', 'SoloLearnResNet'],
-        'models.rotary_vit': ['RotaryVisionTransformer'],
         'models.siamese': ['Siamese'],
-        'models.vit': ['VisionTransformer'],
         'transfer.c4_head': ['Res5Head'],
         'transfer.depth': ['UpProjectionHead'],
     },
@@ -124,14 +133,13 @@ DATASETS = Registry(
         'data.shapes': ['Shapes', 'Digits'],
         'data.shards.dataset': ['Shards'],
         'data.subsets': ['Part', 'LongTailed', 'ClassSubset', 'NamedClasses', 'ListedSubset', 'Relabelled'],
-        'data.tiles': ['Tiles'],
         'evaluation.features': ['Readable'],
     },
 )
 DATA_SAMPLERS = Registry(
     parent.DATA_SAMPLERS,
     {
-        'data.training_images': ['ResumableSampler'],
+        'data.sampler': ['ResumableSampler'],
     },
 )
 TRANSFORMS = Registry(

@@ -168,7 +168,7 @@ def broken_link(page: str, target: str) -> str | None:
     return f'{target} has no such heading' if anchor and anchor not in anchors else None
 
 
-def test_every_command_is_one_that_its_tool_takes():
+def test_commands_are_accepted_by_their_tools():
     for page in PAGES:
         made = set(shown_files(page))
         for command in itertools.chain.from_iterable(map(commands, bash_lines(page))):
@@ -176,7 +176,7 @@ def test_every_command_is_one_that_its_tool_takes():
                 check_command(command, made)
 
 
-def test_every_path_and_link_in_the_text_is_there():
+def test_paths_and_links_exist():
     wrong = []
     for page in PAGES:
         spans = CODE.findall(prose(page))
@@ -185,7 +185,7 @@ def test_every_path_and_link_in_the_text_is_there():
     assert not wrong
 
 
-def test_every_page_is_in_the_sites_navigation_and_every_entry_of_the_api_is_a_module():
+def test_site_lists_all_pages_and_modules():
     """Beside the tables that the page of benchmarks links."""
     missing = [page for page in PAGES if page.startswith('docs/') and f': {page[5:]}' not in read('mkdocs.yml')]
     assert all(page.startswith('docs/benchmarks/') for page in missing), missing
@@ -193,19 +193,34 @@ def test_every_page_is_in_the_sites_navigation_and_every_entry_of_the_api_is_a_m
         assert importlib.util.find_spec(name), name
 
 
-def test_the_public_ci_runs_what_a_clone_does_on_each_python_that_has_tested_versions():
-    job = yaml.safe_load(read('.github/workflows/test.yml'))['jobs']['test']
-    lines = [step['run'] for step in job['steps'] if 'run' in step]
-    assert 'make test' in lines
-    for line in lines:
-        check_command(shlex.split(line), set())
-    for python in job['strategy']['matrix']['python']:
-        lines = [Requirement(line) for line in read('requirements/constraints.txt').splitlines() if line[0] != '#']
-        kept = [one.name for one in lines if one.marker is None or one.marker.evaluate({'python_version': python})]
-        assert len(kept) == len(set(kept)) and {'torch', 'numpy', 'scipy', 'matplotlib'} <= set(kept), python
+@pytest.fixture
+def workflow() -> dict:
+    return yaml.safe_load(read('.github/workflows/test.yml'))
 
 
-def test_the_containers_steps_name_what_is_there():
+def test_workflow_runs_both_test_targets(workflow):
+    runs = {name: [step['run'] for step in job['steps'] if 'run' in step] for name, job in workflow['jobs'].items()}
+    assert 'make test' in runs['test']
+    assert 'make test-all' in runs['test-all']
+    for line in [*runs['test'], *runs['test-all']]:
+        if line.startswith('make'):
+            check_command(shlex.split(line), set())
+
+
+def test_ci_command_is_make_test():
+    assert re.findall(r'^make [^|]*', read('.ci/run'), re.MULTILINE) == ['make test 2>&1 ']
+
+
+def test_workflow_pythons_have_tested_versions(workflow):
+    lines = [Requirement(line) for line in read('requirements/constraints.txt').splitlines() if line[0] != '#']
+    for python in workflow['jobs']['test']['strategy']['matrix']['python']:
+        environment = {'python_version': python}
+        names = [one.name for one in lines if one.marker is None or one.marker.evaluate(environment)]
+        assert len(names) == len(set(names)), python
+        assert {'torch', 'numpy', 'scipy', 'matplotlib'} <= set(names), python
+
+
+def test_dockerfile_names_existing_commands():
     text = read('docker/Dockerfile')
     (script, what), (example, *words) = (
         re.search(pattern, text)[0].split()
@@ -215,7 +230,7 @@ def test_the_containers_steps_name_what_is_there():
     check_tool(example, words, set())
 
 
-def test_every_example_in_a_docstring_does_what_it_says():
+def test_docstring_examples_run():
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     for path in sorted((ROOT / 'mmairl').rglob('*.py')):
         if '>>>' in path.read_text():
@@ -260,7 +275,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize('page', RUN)
-def test_what_the_page_shows_runs(page, folder, monkeypatch, capsys):
+def test_commands_of_a_page_run(page, folder, monkeypatch, capsys):
     text = re.sub(r'\s+', ' ', read(page))
     for name, body in shown_files(page).items():
         (folder / name).write_text(body)
@@ -282,7 +297,7 @@ def draw(folder: Path, count: int) -> Path:
     return folder
 
 
-def test_the_python_of_the_readme_runs(folder):
+def test_python_of_the_readme_runs(folder):
     draw(folder / 'images', 64)
     script = shown_files('README.md')['first_run.py'].replace('epochs=100', 'epochs=1, size=32, workers=0, batch=32')
     (folder / 'first_run.py').write_text(script)
@@ -290,7 +305,7 @@ def test_the_python_of_the_readme_runs(folder):
     assert found['features'].shape == (64, 512) and found['names'][63].endswith('63.png')
 
 
-def test_the_python_of_the_tutorial_runs_from_photos_to_a_decision(folder):
+def test_python_of_the_tutorial_runs(folder):
     draw(folder / 'images', 80)
     labels = [f'{number:02}.png,{number % 2}' for number in range(16)]
     (folder / 'labels.csv').write_text('\n'.join(['file,class', *labels]))
@@ -300,7 +315,7 @@ def test_the_python_of_the_tutorial_runs_from_photos_to_a_decision(folder):
     assert found['features'].shape == (80, 512) and found['found'].page.is_file()
 
 
-def test_the_notebook_runs(folder):
+def test_notebook_runs(folder):
     small = {'count=1200': 'count=96', 'epochs=2': 'epochs=1'}
     names: dict = {}
     for cell in json.loads(read('docs/first_run.ipynb'))['cells']:

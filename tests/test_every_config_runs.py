@@ -10,7 +10,7 @@ from mmengine.config import Config
 
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.config import load_config
-from mmairl.data.preprocess import build_views
+from mmairl.data.datasets import build_views
 from mmairl.engine import run
 
 ROOT = Path(__file__).parent.parent

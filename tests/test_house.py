@@ -1,4 +1,4 @@
-"""The house holds: imports go down the floors and never in a circle; tools and projects stand on top."""
+"""Imports go down the floors and never in a circle; tools and projects use the package, never the reverse."""
 
 import ast
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def test_every_room_has_a_floor():
     assert {room(name) for name in arrows()} <= FLOOR.keys()
 
 
-def test_no_import_goes_up():
+def test_no_import_points_upward():
     up = [
         f'{name} imports {other}'
         for name, others in arrows().items()
@@ -68,7 +68,7 @@ def test_no_import_goes_up():
     assert not up
 
 
-def test_the_ground_floor_imports_no_room():
+def test_ground_floor_imports_no_room():
     ground = [name for name in arrows() if FLOOR[room(name)] == 0]
     assert not [name for name in ground if any(FLOOR[room(other)] for other in arrows()[name])]
 
@@ -79,36 +79,17 @@ def test_checkpoint_readers_import_no_training_hooks(name):
     assert not [one for one in readers if any(other.startswith('mmairl.engine.hooks') for other in arrows()[one])]
 
 
-def test_no_circle():
-    """Kahn's way: take away files that import nothing that is left; what cannot be taken away is a circle."""
+def test_no_import_cycles():
+    """Kahn's algorithm: remove files without remaining imports; what cannot be removed is a cycle."""
     left = {name: set(others) for name, others in arrows().items()}
     while free := {name for name, others in left.items() if not others & left.keys()}:
         left = {name: others for name, others in left.items() if name not in free}
     assert not left
 
 
-def test_the_package_knows_no_tool_and_no_project():
+def test_package_names_no_tool_and_no_project():
     for name, file in modules().items():
         assert not [one for one in imported(file) if not one.startswith('mmairl')], name
         strings = [node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)]
         started = [one for one in strings if isinstance(one, str) and one.startswith('tools/') and ' ' not in one]
         assert not started, f'{name} names {started[0]}'
-
-
-def test_a_docstring_says_what_its_code_does():
-    """`What ...` and `Of ...` name a thing and no deed; they were hard to read."""
-    for name, file in modules().items():
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                opening = (ast.get_docstring(node) or '').split(' ')[0]
-                assert opening not in ('What', 'Of', 'Where', 'Which', 'Those'), f'{name}: {ast.get_docstring(node)}'
-
-
-@pytest.mark.parametrize('folder', ['mmairl', 'projects', 'tools', 'tests'])
-def test_no_variable_is_called_of(folder):
-    """`for of in rows` reads as a slip. A field may: `along.of`."""
-    for path in (ROOT / folder).rglob('*.py'):
-        nodes = list(ast.walk(ast.parse(path.read_text())))
-        fields = {node.target for node in nodes if isinstance(node, ast.AnnAssign)}
-        names = [node.id for node in nodes if isinstance(node, ast.Name) and node not in fields]
-        assert 'of' not in names + [node.arg for node in nodes if isinstance(node, ast.arg)], path

@@ -84,7 +84,7 @@ def test_mmengines_own_runner_reads_data_without_workers():
 
 
 def test_a_batch_that_mmengines_runner_would_take_for_one_is_one_sentence(toy_config):
-    with pytest.raises(UserError, match='takes one image a step where train_dataloader.batch_size is not set'):
+    with pytest.raises(UserError, match='takes one image a step if train_dataloader.batch_size is not set'):
         Runner.from_cfg(toy_config(steps=2)).train()
 
 

@@ -91,6 +91,6 @@ def test_a_work_dir_that_is_another_one_for_some_process_is_one_sentence(tmp_pat
     (tmp_path / 'two.py').write_text(ELSEWHERE)
     said = run_processes(2, tmp_path / 'two.py', tmp_path)
     sentence = (
-        f'told: run is not the same folder for all processes: {socket.gethostname()} cannot see there what the first'
+        f'told: run is not the same folder for all processes: {socket.gethostname()} cannot see the files of the first'
     )
     assert said.count(sentence) == 2 and not list(tmp_path.rglob('.?*'))

@@ -135,11 +135,11 @@ def test_what_shows_a_strangers_run_runs_nothing_of_it(tmp_path, canary, monkeyp
     before = {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()}
     monkeypatch.setattr(sys, 'argv', [*map(str, words), '--status'])
     study.main()
-    assert capsys.readouterr().out.endswith('2 not measured\n')
+    assert capsys.readouterr().out.endswith('2 stale\n')
     assert {path: path.read_bytes() for path in tmp_path.rglob('*') if path.is_file()} == before
     monkeypatch.setattr(sys, 'argv', [*map(str, words), '--collect'])
     study.main()
-    assert 'settings were changed; run the study again: the config' in capsys.readouterr().out
+    assert 'changed; run the study again: the config' in capsys.readouterr().out
     assert not canary.exists()
     with pytest.raises(UserError):
         load_config(runs[0] / 'asked' / 'config.yaml')

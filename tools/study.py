@@ -46,7 +46,6 @@ from mmairl.study.statistics.sequential import USUAL, begin
 from mmairl.study.task_hours import hours_of_tasks
 from mmairl.study.trials import runs_of_each, trial_counts
 from mmairl.transfer.tasks import TASKS, lacking, require_platform
-from projects.label_free.networks import measured_networks, regret_record
 
 CONSOLE = Console(markup=False)
 NOT_WITH_REMEASURE = ('status', 'dry_run', 'power', 'print_commands', 'collect', 'until_decided')
@@ -85,9 +84,6 @@ def parse_args() -> argparse.Namespace:
         type=positive,
         metavar='RUNS',
         help=f'--until-decided: at most RUNS runs, trials included (default: {USUAL} seeds or searches)',
-    )
-    parser.add_argument(
-        '--measures', action='store_true', help='what choosing its networks without labels would cost: docs/measures.md'
     )
     parser.add_argument(
         '--remeasure',
@@ -171,10 +167,7 @@ def main() -> None:
         return
     if not args.collect and not args.until_decided:
         complete(runs, jobs, devices, say)
-    further = {}
-    if args.measures:
-        further['measures'] = regret_record(study, configs, *measured_networks(study, configs, runs, tasks, say))
-    record = collect(study, configs, scale, runs, out, left_out, **further)
+    record = collect(study, configs, scale, runs, out, left_out)
     write_text(out / 'table.md', markdown(record))
     write_text(out / 'table.tex', latex(record))
     print(markdown(record))

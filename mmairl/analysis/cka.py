@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.siamese import pooled
-from mmairl.models.stages import stages
+from mmairl.models.backbones import pooled, stages
 
 SMALLEST = 4  # images: the unbiased estimate divides by n (n - 3)
 

@@ -9,16 +9,17 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from mmairl.checkpoints.formats import resnet_of
 from mmairl.checkpoints.read import read_backbone
-from mmairl.data.preprocess import normalised, to_unit
+from mmairl.data.decode import to_unit
+from mmairl.data.preprocess import normalize
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.sets import with_views
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import DATASETS, MODELS
 
 
 class Images:
-    """At most `count` test images of a config, as normalised batches; each iteration is one pass.
+    """At most `count` test images of a config, as normalized batches; each iteration is one pass.
 
     They are drawn at random, the same each time, so that the first of them are of all classes too. With `part` they are
     training images of its evaluation.
@@ -48,7 +49,7 @@ class Images:
         return (to_unit(batch['inputs'][0].to(self.device, non_blocking=True)) for batch in loader)
 
     def normalise(self, images: Tensor) -> Tensor:
-        return normalised(images, self.normal.mean, self.normal.std).contiguous(memory_format=torch.channels_last)
+        return normalize(images, self.normal.mean, self.normal.std).contiguous(memory_format=torch.channels_last)
 
     @property
     def labels(self) -> Tensor:
@@ -63,7 +64,7 @@ class Images:
         return self.dataset.raw(self.subset.indices[index])
 
     def views(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Two augmented views of each image as the config's training makes them, normalised."""
+        """Two augmented views of each image as the config's training makes them, normalized."""
         preprocessor = MODELS.build(self.cfg.model.data_preprocessor).to(self.device)
         views = self.cfg.train_dataloader.dataset.get('views')  # none where the preprocessor makes them
         dataset = DATASETS.build(self.described if views is None else with_views(self.described, views))

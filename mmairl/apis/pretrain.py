@@ -6,20 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.config import Config
 from rich.console import Console
 
-from mmairl.analysis.measures import training_loss
 from mmairl.apis.suggest import config_for
-from mmairl.checkpoints.load import load_checkpoint
 from mmairl.data.datasets import UnlabelledFolder
 from mmairl.data.statistics import statistics
 from mmairl.engine.logging import log_to
 from mmairl.engine.run import train
 from mmairl.errors import UserError, cleared_frames
 from mmairl.io import read_text
-from mmairl.study.trusted import EPOCHS, trusted
-from mmairl.study.unlabelled import goodness_of, measure_checkpoint
 
 MEASURED = 5000  # images whose statistics are taken for those of all
 
@@ -67,13 +62,18 @@ def pretrain(
         seed: a CPU run with one repeats bit for bit.
         resume: go on from the newest checkpoint in `out`.
         log: 'wandb', 'mlflow' or both in a list: where curves go as well.
-        stop: 'label-free' returns, of ten checkpoints along the run, the one that the trusted measure without labels picks, and
-            says its regret; 'label-free STUDY.JSON' trusts that study's measures. Where none is trusted it is refused.
+        stop: removed; `python -m projects.label_free.choose checkpoints` chooses a checkpoint without labels.
         options: config keys as `--cfg-options` has them, such as {'model.head.temperature': 0.1}.
 
     >>> mmairl.pretrain('mocov2plus', data='images/', out='runs/a', epochs=100)  # doctest: +SKIP
     PosixPath('runs/a/epoch_100.pth')
     """
+    if stop:
+        raise UserError(
+            f"stop: pretrain no longer chooses a checkpoint ('{stop}'); leave it out, or choose one afterwards with "
+            '`python -m projects.label_free.choose checkpoints`',
+            code='label-free-moved',
+        )
     if not Path(data).is_dir():
         raise UserError(f'there is no folder of images at {Path(data).resolve()}; check the path')
     dataset = UnlabelledFolder(data, channels=channels)
@@ -89,27 +89,8 @@ def pretrain(
         cfg.log_level = 'WARNING'
     cfg.work_dir, cfg.resume = str(out), resume
     log_to(cfg, log)
-    if stop:
-        if stop.split(' ')[0] != 'label-free':
-            raise UserError(f"stop='{stop}' is not known; say 'label-free', or leave it out for the last checkpoint")
-        measure, regret = trusted(EPOCHS, stop)
-        cfg.default_hooks.checkpoint.max_keep_ckpts = -1
     if not torch.cuda.is_available():
         said = 'there is no GPU here, so the CPU trains, far slower; fewer epochs, fewer images and a smaller size help'
         warnings.warn(said, stacklevel=3)
     train(cfg)
-    if stop:
-        print(regret)
-        return pick(cfg, sorted(Path(out).glob('epoch_*.pth')), measure)
     return Path(read_text(Path(out) / 'last_checkpoint').strip())
-
-
-def pick(cfg: Config, checkpoints: Sequence[Path], measure: str) -> Path:
-    """Return the checkpoint that a measure without labels holds to be the best, on the images that it was trained on."""
-    size = max(step['size'] for view in cfg.train_dataloader.dataset.views for step in view if 'size' in step)
-    view = [dict(type='Resize', size=round(size * 8 / 7)), dict(type='CenterCrop', size=size)]
-    cfg.evaluation = dict(train={**cfg.train_dataloader.dataset, 'views': [view]})
-    found = {}
-    for path in checkpoints:
-        found[path] = measure_checkpoint(path, cfg, training_loss(path.parent, load_checkpoint(path)['meta']['iter']))
-    return max(zip(goodness_of(measure, found), checkpoints))[1]

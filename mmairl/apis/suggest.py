@@ -15,9 +15,8 @@ from mmengine.config import Config, ConfigDict
 from mmairl.checkpoints.load import is_released
 from mmairl.checkpoints.read import read_backbone
 from mmairl.config import PREFIX, home, literal_braces, load_config, override, python_text
-from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.decode import UnreadableImage
-from mmairl.data.preprocess import ViewDataset, to_unit
+from mmairl.data.datasets import UnlabelledFolder, ViewDataset
+from mmairl.data.decode import UnreadableImage, to_unit
 from mmairl.data.view_sets import named_views, reasons
 from mmairl.errors import UserError, closest, printable
 from mmairl.hardware import cores

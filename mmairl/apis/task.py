@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from mmairl.apis.suggest import FEWEST
-from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.preprocess import ViewDataset, Views
+from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
 from mmairl.data.splits import (
     Groups,
     find_groups,

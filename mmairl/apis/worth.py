@@ -38,7 +38,7 @@ from mmairl.apis.suggest import config_for
 from mmairl.apis.task import Task, lay_out, read_task, testable
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.checkpoints.read import read_backbone
-from mmairl.data.preprocess import Views
+from mmairl.data.datasets import Views
 from mmairl.data.splits import Groups
 from mmairl.engine.run import register, train
 from mmairl.errors import UserError, cleared_frames

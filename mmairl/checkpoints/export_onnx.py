@@ -15,7 +15,7 @@ from mmairl.checkpoints.read import Backbone
 from mmairl.data.preprocess import channels_of
 from mmairl.errors import UserError
 from mmairl.io import output, replacing
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 
 NEEDED = ('onnx', 'onnxscript', 'onnxruntime')

@@ -301,7 +301,7 @@ def joined_attention(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
 def with_registers(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Merge a ViT's register tokens into its class token, and add zeros to the table of positions for each of them.
 
-    This is how models/vit.py stores them. The class token also gets a position of zeros if the file has none for it.
+    This is how models/backbones.py stores them. The class token also gets a position of zeros if the file has none for it.
     Tokens of unexpected shapes are returned as they are.
     """
     weights = dict(weights)

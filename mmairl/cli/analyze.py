@@ -3,7 +3,7 @@
 norms     weight norms of each checkpoint (Fig. 3a), from the files alone
 cka       two checkpoints stage by stage (Fig. 3b), one checkpoint's student and teacher, or many as a heat map
 geometry  alignment, uniformity, rank, spectrum, a map, neighbours, and what each network has learned to ignore
-measures  all that may choose among networks before there are labels: RankMe, LiDAR, CLID, ..., on training images
+measures  numbers that need no labels: RankMe, LiDAR, alpha-ReQ, uniformity, alignment, ..., on training images
 
 CONFIG names the images, as for tools/evaluate.py, and the network where it is no ResNet. A checkpoint is of any known project,
 or a released model such as torchvision:resnet50. Everything is saved as PNG, SVG and CSV, and as a page.

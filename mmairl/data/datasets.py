@@ -1,32 +1,180 @@
-"""Images in files: a user's own folders, with or without classes, and the base of all sets that are made of files."""
+"""The base of all data sets, and image folders with or without classes."""
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 
+import cv2
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils.data import Dataset
 
-from mmairl.data.decode import MAX_PIXELS
-from mmairl.data.preprocess import ViewDataset, Views
+from mmairl.data.decode import (
+    MAX_PIXELS,
+    READERS,
+    Reason,
+    UnreadableImage,
+    decode_bytes,
+    ending_by_reader,
+    extensions,
+    to_unit,
+)
 from mmairl.data.reading import read_file
+from mmairl.data.view_sets import expand_named_views
 from mmairl.errors import UserError, printable
-from mmairl.registry import DATASETS
+from mmairl.registry import DATASETS, TRANSFORMS
 
-EXTENSIONS = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.gif', '.tif', '.tiff', '.ppm', '.pgm', '.dcm')
-Identity = tuple[int, int]  # of a folder: its device and inode
-THREADS = 16  # list folders side by side on a disk that answers slowly
-WAIT = 1e-3  # seconds for a folder that such a disk takes
+Views = Sequence[Sequence[dict]] | str  # a list of transforms per view, or a name of mmairl.data.view_sets
+Pipeline = list[Callable[[Tensor], Tensor]]
+Identity = tuple[int, int]  # device and inode of a folder
+DEPTH_TRIES = 20  # images that are tried to find the depth of a set
+THREADS = 16  # that list folders if the disk is slow
+SLOW = 1e-3  # seconds that listing a folder takes on such a disk
+
+
+def build_views(views: Views | None) -> list[Pipeline]:
+    """Build a list of transforms per view. Without views, return one empty pipeline: the image as it is."""
+    # OpenCV's thread pool does not survive the fork of a data worker, and each worker has one core to itself.
+    cv2.setNumThreads(0)
+    return [[TRANSFORMS.build(step) for step in steps] for steps in (expand_named_views(views) or [[]])]
+
+
+class ViewDataset(Dataset):
+    """Base of the data sets: reads an image once and passes it through the pipeline of each view.
+
+    A subclass sets `labels` and `classes`, and defines `raw`, or `encoded` if images are files. `labels` has one class
+    per image (-1 if unknown), or the shape (images, classes) if an image can have several: 1 is of the class, 0 is not,
+    -1 is not scored. `metric` is the usual score of the set.
+
+    Args:
+        views: A list of transforms per view, or the name of a view set.
+        channels: Read image files as they are stored, with this many channels. Default: 8-bit RGB.
+    """
+
+    labels: Tensor
+    classes: list[str]
+    metric = 'top-1'
+    max_pixels = MAX_PIXELS
+    channels = 3
+    as_stored = False
+    depth: torch.dtype | None = None
+    value_range = (0.0, 1.0)
+    readers = READERS
+
+    def __init__(self, views: Views | None, channels: int | None = None) -> None:
+        self.views = build_views(views)
+        # A spawned data worker has not imported the modules that register readers; unpickling these imports them.
+        self.readers = dict(READERS)
+        if channels is not None:
+            self.channels = channels
+            self.as_stored = True
+
+    def encoded(self, index: int) -> bytes:
+        """Return the content of the image's file."""
+        raise NotImplementedError
+
+    def raw(self, index: int) -> Tensor:
+        """Return the image as stored: uint8, uint16 or float32, channels first."""
+        try:
+            return self.decoded(self.encoded(index), index)
+        except UnreadableImage as fault:
+            raise UnreadableImage(fault.reason, printable(self.name(index))) from fault
+
+    def decoded(self, data: bytes, index: int) -> Tensor:
+        """Decode the content of an image's file."""
+        if not data:
+            raise UnreadableImage(Reason.EMPTY)
+        if ending := ending_by_reader(data, self.readers):
+            image = self.readers[ending].decode(data, self.max_pixels, self.as_stored)
+        elif self.as_stored:
+            from mmairl.data.raw_values import decode_stored  # photographs do not need it
+
+            image = decode_stored(data, self.max_pixels)
+        else:
+            image = decode_bytes(data, self.max_pixels)
+        return self.checked_format(image, index) if self.as_stored else image
+
+    def checked_format(self, image: Tensor, index: int) -> Tensor:
+        """Return the image. Raise if its channels or depth are not those of the set."""
+        depth = self.depth or image.dtype
+        if (len(image), image.dtype) != (self.channels, depth):
+            raise UserError(
+                f'{printable(self.name(index))} has {len(image)} channels of {dtype_name(image.dtype)} (an array is height x '
+                f'width x channels), and the data set channels={self.channels} of {dtype_name(depth)}; set channels to that '
+                'of all images, convert it, or move it out of the set',
+                code='mixed-images',
+            )
+        return image
+
+    def take_depth(self) -> None:
+        """Take the depth and the range of values from the first readable image."""
+        if not self.as_stored:
+            return
+        for index in range(min(len(self), DEPTH_TRIES)):
+            with suppress(UnreadableImage):
+                image = self.raw(index)
+                values = to_unit(image)
+                self.depth = image.dtype
+                self.value_range = values.min().item(), values.max().item()
+                return
+
+    def label(self, index: int) -> Tensor:
+        """Return the label of one image, without building all `labels`."""
+        return self.labels[index]
+
+    def name(self, index: int) -> str:
+        """Return the image's name for messages."""
+        return f'image {index}'
+
+    @property
+    def metainfo(self) -> dict[str, list[str]]:
+        """The classes, which mmengine writes into a checkpoint."""
+        return dict(classes=self.classes)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict:
+        image = self.raw(index)
+        if image.dtype is torch.uint16:  # torch has few functions for it
+            image = to_unit(image)
+        inputs = []
+        for pipeline in self.views:
+            view = image
+            for transform in pipeline:
+                view = transform(view)
+            inputs.append(view)
+        label = self.label(index)
+        return dict(inputs=inputs, data_samples=dict(label=int(label) if label.ndim == 0 else label, index=index))
+
+
+def innermost_dataset(dataset: Dataset) -> Dataset:
+    """Return the data set below those that select or relabel its images."""
+    while hasattr(dataset, 'dataset'):
+        dataset = dataset.dataset
+    return dataset
+
+
+def dtype_name(depth: torch.dtype) -> str:
+    return {torch.uint8: '8 bits', torch.uint16: '16 bits'}.get(depth, 'floats')
 
 
 class FileDataset(ViewDataset):
-    """Images read from files. One that cannot be read raises UnreadableImage, and training takes the next one instead.
+    """Images in files. Training replaces a file that cannot be read.
 
-    `max_unreadable` is the fraction of the files above which training stops. An image of more than `max_pixels` is not
-    decoded. With `channels` the files are read as they are stored (data/stored.py).
+    Args:
+        root: The folder of all files.
+        files: Paths below the root.
+        labels: The label of each file.
+        views: As in `ViewDataset`.
+        max_unreadable: Training stops if a larger fraction of the files cannot be read.
+        max_pixels: An image of more pixels is not decoded.
+        channels: As in `ViewDataset`.
     """
 
     def __init__(
@@ -40,20 +188,22 @@ class FileDataset(ViewDataset):
         channels: int | None = None,
     ) -> None:
         super().__init__(views, channels)
-        self.root, self.max_unreadable, self.max_pixels = Path(root), max_unreadable, max_pixels
+        self.root = Path(root)
+        self.max_unreadable = max_unreadable
+        self.max_pixels = max_pixels
         # One buffer of bytes, not a list: workers that touch a million str objects would each copy their pages.
         self.files = np.array([os.fsencode(file) for file in files])
         self.labels = torch.tensor(labels, dtype=torch.int64)
         self.take_depth()
 
     def path(self, index: int) -> Path:
-        return self.root / os.fsdecode(self.files[index])
+        return self.root / self.member(index)
 
     def name(self, index: int) -> str:
         return str(self.path(index))
 
     def member(self, index: int) -> str:
-        """The file's name below the root."""
+        """Return the file's path below the root."""
         return os.fsdecode(self.files[index])
 
     def encoded(self, index: int) -> bytes:
@@ -62,9 +212,20 @@ class FileDataset(ViewDataset):
 
 @DATASETS.register_module()
 class ImageFolder(FileDataset):
-    """Images in `root/class/.../name.jpg`; the classes are the folder names in sorted order.
+    """Images in `root/class/.../name.jpg`. The classes are the folder names in sorted order.
 
-    >>> ImageFolder('data/imagenet/val', views=[[dict(type='CenterCrop', size=224)]])  # doctest: +SKIP
+    Args:
+        root: The folder of the classes.
+        views: A list of transforms per view, or the name of a view set.
+        max_unreadable: Training stops if a larger fraction of the images cannot be read.
+        max_pixels: An image of more pixels is not decoded.
+        channels: Read images as they are stored, with this many channels. Default: 8-bit RGB.
+
+    Raises:
+        UserError: If the folder does not exist or has no image.
+
+    Example:
+        >>> ImageFolder('data/imagenet/val', views=[[dict(type='CenterCrop', size=224)]])  # doctest: +SKIP
     """
 
     layout = (
@@ -80,65 +241,95 @@ class ImageFolder(FileDataset):
         max_pixels: int = MAX_PIXELS,
         channels: int | None = None,
     ) -> None:
-        if not Path(root).is_dir():
-            raise UserError(
-                f'the image folder {Path(root).resolve()} {"is a file" if Path(root).exists() else "does not exist"}; '
-                f'give one that holds {self.layout}{" (archives: type=Shards)" if Path(root).exists() else ""}, by '
-                '--cfg-options train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR'
-            )
-        kinds = EXTENSIONS if channels is None else (*EXTENSIONS, '.npy')
-        files, labels, self.classes = self.find(root, kinds)
+        self.require_folder(Path(root))
+        endings = extensions() if channels is None else (*extensions(), '.npy')
+        files, labels, self.classes = self.find(root, endings)
         if not files:
+            array = ' (or NAME.npy, with channels=C)' if channels is None else ''
             raise UserError(
-                f'{Path(root).resolve()} holds no image where {type(self).__name__} looks; it wants {self.layout}, as '
-                f'NAME{", NAME".join(kinds)}{" (or NAME.npy, with channels=C)" if channels is None else ""}'
+                f'{Path(root).resolve()}: no image found by {type(self).__name__}; expected layout: {self.layout}, as '
+                f'NAME{", NAME".join(endings)}{array}',
+                code='no-images',
             )
         super().__init__(root, files, labels, views, max_unreadable, max_pixels, channels)
 
-    def find(self, root: str | Path, kinds: tuple[str, ...]) -> tuple[list[str], list[int], list[str]]:
-        """Files of these endings, labels and classes."""
+    def require_folder(self, root: Path) -> None:
+        if root.is_dir():
+            return
+        fault = 'is a file' if root.exists() else 'does not exist'
+        archives = ' (archives: type=Shards)' if root.exists() else ''
+        raise UserError(
+            f'the image folder {root.resolve()} {fault}; expected layout: {self.layout}{archives}. Set it by '
+            '--cfg-options train_dataloader.dataset.root=DIR, or evaluation.train.root=DIR evaluation.test.root=DIR',
+            code='no-image-folder',
+        )
+
+    def find(self, root: str | Path, endings: tuple[str, ...]) -> tuple[list[str], list[int], list[str]]:
+        """Return files with these endings, labels and classes."""
         classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and entry.name[0] != '.')
         label = {name: number for number, name in enumerate(classes)}
-        files = [file for file in image_files(root, kinds=kinds) if os.sep in file]
+        files = [file for file in image_files(root, endings=endings) if os.sep in file]
         return files, [label[file.partition(os.sep)[0]] for file in files], classes
 
 
 @DATASETS.register_module()
 class UnlabelledFolder(ImageFolder):
-    """Every image below `root`, at any depth, without labels: all that pre-training needs."""
+    """All images below `root`, at any depth, without labels: all that pre-training needs. Takes ImageFolder's arguments."""
 
     layout = 'images at any depth'
 
-    def find(self, root: str | Path, kinds: tuple[str, ...]) -> tuple[list[str], list[int], list[str]]:
-        files = image_files(root, kinds=kinds)
+    def find(self, root: str | Path, endings: tuple[str, ...]) -> tuple[list[str], list[int], list[str]]:
+        files = image_files(root, endings=endings)
         return files, [-1] * len(files), []
 
 
 def image_files(
-    root: str | Path, below: str = '', above: tuple[Identity, ...] = (), kinds: tuple[str, ...] = EXTENSIONS
+    root: str | Path,
+    below: str = '',
+    parents: tuple[Identity, ...] = (),
+    endings: tuple[str, ...] | None = None,
 ) -> list[str]:
-    """The image files below root/below, relative to root: a folder's own in sorted order, then those of its sorted folders.
+    """List the image files below root/below, relative to root: those of each folder in sorted order, then its folders.
 
-    Hidden files and folders are left out; links to folders are followed. `above` are the folders that hold this one.
+    Hidden files and folders are left out; links to folders are followed.
+
+    Args:
+        root: The folder that the returned paths are relative to.
+        below: The folder below root to list.
+        parents: The folders that contain this one, to detect cyclic links.
+        endings: Endings of the files. Default: those of all images.
     """
-    folder, prefix = os.path.join(root, below), os.path.join(below, '')
-    files, folders = [], []
+    endings = endings or extensions()
+    folder = os.path.join(root, below)
     began = time.perf_counter() - time.thread_time()
     try:
         status = os.stat(folder)
         this = status.st_dev, status.st_ino  # the same for a folder and for every link to it
-        if this in above:
-            raise UserError(f'{printable(folder)} is a link to a folder that holds it; remove the link')
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name[0] != '.':
-                    (folders if entry.is_dir() else files).append(prefix + entry.name)
+        if this in parents:
+            raise UserError(
+                f'{printable(folder)}: the link leads to a folder that contains it; remove the link', code='cyclic-link'
+            )
+        files, folders = list_folder(folder, os.path.join(below, ''))
     except OSError as error:
         raise UserError(
-            f'{printable(error.filename)} cannot be listed ({error.strerror}); mend that, or move it out of {root}'
+            f'{printable(error.filename)} cannot be listed ({error.strerror}); fix that, or move it out of {root}',
+            code='unlisted-folder',
         ) from error
     waited = time.perf_counter() - time.thread_time() - began
-    # The uppermost folders are listed side by side where the disk is waited for; threads only slow down a fast one.
-    with ThreadPoolExecutor(THREADS) if waited > WAIT and not above else nullcontext() as pool:
-        inner = (pool.map if pool else map)(lambda at: image_files(root, at, (*above, this), kinds), sorted(folders))
-        return [*sorted(file for file in files if file.lower().endswith(kinds)), *chain.from_iterable(inner)]
+    # Threads list the top-level folders if the disk is slow; with a fast one they only cost time.
+    with ThreadPoolExecutor(THREADS) if waited > SLOW and not parents else nullcontext() as pool:
+        listings = (pool.map if pool else map)(
+            lambda inner: image_files(root, inner, (*parents, this), endings), sorted(folders)
+        )
+        images = sorted(file for file in files if file.lower().endswith(endings))
+        return [*images, *chain.from_iterable(listings)]
+
+
+def list_folder(folder: str, prefix: str) -> tuple[list[str], list[str]]:
+    """Return the files and the folders in a folder that are not hidden, with the prefix in front of their names."""
+    files, folders = [], []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name[0] != '.':
+                (folders if entry.is_dir() else files).append(prefix + entry.name)
+    return files, folders

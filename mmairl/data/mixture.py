@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.preprocess import ViewDataset, Views, in_words, inner_most
+from mmairl.data.datasets import ViewDataset, Views, dtype_name, innermost_dataset
 from mmairl.errors import UserError, closest
 from mmairl.registry import DATASETS
 
@@ -31,15 +31,15 @@ class Mixture(ViewDataset):
     ) -> None:
         super().__init__(views)
         self.sets = {name: DATASETS.build(part) if isinstance(part, dict) else part for name, part in sets.items()}
-        inner = {name: inner_most(part) for name, part in self.sets.items()}
+        inner = {name: innermost_dataset(part) for name, part in self.sets.items()}
         refuse_unfit(inner)
         sizes = [len(part) for part in self.sets.values()]
         self.bounds = np.cumsum([0, *sizes])  # of each set, in the images of all
         self.per_epoch = weighed(dict(zip(self.sets, sizes)), weights) if weights else None
         first = next(iter(inner.values()))
         self.channels, self.as_stored, self.depth = first.channels, first.as_stored, first.depth
-        lows, highs = zip(*(part.reach for part in inner.values()))
-        self.reach = min(lows), max(highs)
+        lows, highs = zip(*(part.value_range for part in inner.values()))
+        self.value_range = min(lows), max(highs)
         unreadable = [getattr(part, 'max_unreadable', 0) * size for part, size in zip(inner.values(), sizes)]
         self.max_unreadable = sum(unreadable) / len(self)
         self.classes = list(dict.fromkeys(name for part in self.sets.values() for name in part.classes))
@@ -113,7 +113,9 @@ def weighed(sizes: Mapping[str, int], weights: Mapping[str, float]) -> np.ndarra
 
 def refuse_unfit(sets: Mapping[str, ViewDataset]) -> None:
     """Refuse sets whose images do not fit into one batch, and sets with views or weights that would not be used."""
-    kinds = {name: f'{part.channels} channels of {in_words(part.depth or torch.uint8)}' for name, part in sets.items()}
+    kinds = {
+        name: f'{part.channels} channels of {dtype_name(part.depth or torch.uint8)}' for name, part in sets.items()
+    }
     for name, part in sets.items():
         first = next(iter(kinds))
         if isinstance(part, Mixture):

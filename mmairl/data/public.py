@@ -19,8 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision import datasets
 
-from mmairl.data.datasets import FileDataset, image_files
-from mmairl.data.preprocess import ViewDataset, Views
+from mmairl.data.datasets import FileDataset, ViewDataset, Views, image_files
 from mmairl.errors import UserError, printable
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 from mmairl.registry import DATASETS

@@ -22,7 +22,7 @@ from mmairl.data.decode import (
     UnreadableImage,
     faults_explained,
     installed,
-    opened,
+    open_image,
     turn_upright,
 )
 from mmairl.errors import UserError, printable
@@ -105,7 +105,7 @@ def codec_installed(name: str) -> Iterator[None]:
 
 def from_picture(data: bytes, max_pixels: int) -> np.ndarray:
     """A JPEG, PNG or whatever else Pillow opens, the right way up."""
-    with opened(data, max_pixels) as image:
+    with open_image(data, max_pixels) as image:
         turn_upright(image)
         if data.startswith(PNG) and data[DEPTH] == 16 and data[COLOURS] in MANY_COLOURS:
             # Pillow keeps 8 bits of these, and OpenCV has blue first

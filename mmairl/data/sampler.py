@@ -1,101 +1,212 @@
-"""The order of an epoch's images, from the place in the epoch to the image, without a list of all of them."""
+"""The order of an epoch's images: resumable anywhere, the same for any number of processes, and readable shard by shard."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sized
 from functools import partial
 
 import numpy as np
 import torch
+from mmengine.dist import get_dist_info, sync_random_seed
+from torch.utils.data import Sampler
 
-Order = Callable[[np.ndarray], np.ndarray]  # the images at given places of an epoch
-SMALL = 2**24  # images whose permutation is torch's, of 128 MB
+from mmairl.data.training_images import TrainingImages
+from mmairl.errors import UserError
+from mmairl.registry import DATA_SAMPLERS
+
+Order = Callable[[np.ndarray], np.ndarray]  # from positions in an epoch to images
+BLOCK = 2**14  # images whose order is computed at once: 3 ms
+TORCH_COUNT = 2**24  # images whose permutation is torch's, of 128 MB
 ROUNDS = 8
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def permutation(count: int, seed: int) -> Order:
-    """One of `count` images drawn by a seed: torch's for up to 2^24, a keyed one beyond.
+@DATA_SAMPLERS.register_module()
+class ResumableSampler(Sampler):
+    """A permutation of the data set per epoch, dealt in turn to the processes.
 
-    >>> permutation(5, seed=0)(np.arange(5))
-    array([4, 0, 1, 3, 2])
+    The order follows from seed and epoch alone, and an epoch can start at any image. With the total batch unchanged, the
+    n-th batch is the same set of images for any number of processes. TrainingImages also receive a seed for the views of
+    each image; it depends on the position in the epoch, not on the worker. If the data set is a Mixture with weights, an
+    epoch has as many images of each set as the weights say.
+
+    mmengine's DefaultSampler uses the seed `seed + epoch`, so neighboring seeds share most orders. `by_sum` restores
+    that for runs that were started this way.
+
+    Args:
+        dataset: The data set.
+        shuffle: Whether to permute. Default: True.
+        seed: The seed of all orders. Default: one that all processes agree on.
+        order: 'images', or 'shards' for an order that remote storage can serve, a few shards at a time.
+        window: How many shards are read at a time.
+
+    Raises:
+        UserError: If `order` is unknown, or 'shards' and the data set is not made of shards.
     """
-    if count > SMALL:
-        return partial(keyed, count=count, seed=seed)
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy().take
+
+    def __init__(
+        self,
+        dataset: Sized,
+        shuffle: bool = True,
+        seed: int | None = None,
+        order: str = 'images',
+        window: int = 16,
+    ) -> None:
+        self.rank, self.world_size = get_dist_info()
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.by = order
+        self.window = window
+        has_shards = getattr(dataset, 'shard_bounds', None) is not None
+        if order not in ('images', 'shards') or (order == 'shards' and not has_shards):
+            raise UserError(
+                f"ResumableSampler.order={order!r} does not fit {type(dataset).__name__}; set 'images', or 'shards' for a "
+                'data set of type=Shards, or a Mixture of such',
+                code='bad-order',
+            )
+        self.counts = getattr(dataset, 'per_epoch', None) if shuffle else None
+        self.seed = sync_random_seed() if seed is None else seed
+        self.epoch = 0
+        self.start = 0
+        self.by_sum = False
+
+    @property
+    def images(self) -> int:
+        """Images of an epoch: each one once, unless the data set has weights."""
+        return len(self.dataset) if self.counts is None else int(self.counts.sum())
+
+    @property
+    def total(self) -> int:
+        """Images of an epoch in all processes. Each process has the same number, so a few may come twice."""
+        return math.ceil(self.images / self.world_size) * self.world_size
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Go to an epoch of which all processes together have seen `start` images."""
+        self.epoch = epoch
+        self.start = start
+
+    def order(self) -> Order:
+        """Return the order of the current epoch."""
+        if not self.shuffle:
+            return np.asarray
+        seed = self.seed + self.epoch if self.by_sum else seed_of(self.seed, self.epoch)
+        if self.by == 'shards':
+            firsts, sizes = shards_of_epoch(self.dataset.shard_bounds, self.counts, self.seed, self.epoch)
+            return shard_order(firsts, sizes, seed, self.window)
+        order = permutation(self.images, seed)
+        if self.counts is None:
+            return order
+        return weighted_order(self.dataset.bounds, self.counts, self.seed, self.epoch, order)
+
+    def __iter__(self) -> Iterator[int | tuple[int, int]]:
+        order = self.order()
+        positions_of_rank = range(self.start + self.rank, self.total, self.world_size)
+        with_seeds = isinstance(self.dataset, TrainingImages)
+        for first in range(0, len(positions_of_rank), BLOCK):
+            positions = np.array(positions_of_rank[first : first + BLOCK])
+            indices = order(positions % self.images).tolist()
+            yield from zip(indices, self.seeds_of(positions).tolist()) if with_seeds else indices
+
+    def seeds_of(self, positions: np.ndarray) -> np.ndarray:
+        """Return 32 well-mixed bits of (seed, epoch, position): neighbors must not draw similar views."""
+        run = (self.seed * 0x9E3779B97F4A7C15 + self.epoch * 0xD1B54A32D192ED03) % 2**64
+        bits = positions.astype(np.uint64) * np.uint64(0x8CB92BA72F3D8DD7) + np.uint64(run)
+        return mix_bits(bits) % np.uint64(2**32)
+
+    def __len__(self) -> int:
+        """Return the images of this process in a full epoch, the length that schedules are made for."""
+        return len(range(self.rank, self.total, self.world_size))
 
 
-def seed_of(seed: int, epoch: int) -> int:
-    """The seed of an epoch's order: a hash, so that runs of different seeds share no epoch's order."""
-    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
-
-
-def keyed(places: np.ndarray, count: int, seed: int | list[int]) -> np.ndarray:
-    """The images at these places of a permutation of `count` that follows from the seed alone, each computed by itself.
-
-    A Feistel network on the rows and columns of a table that has just enough cells (Black and Rogaway 2002): each round
-    turns the one by a hash of the other. A cell past the last image goes through again until it is one.
-    """
-    rows = math.isqrt(count - 1) + 1
-    columns = -(-count // rows)
-    keys = np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64)
-    images, walking = places.astype(np.uint64), np.arange(len(places))
-    while len(walking):
-        row, column = np.divmod(images[walking], np.uint64(columns))
-        for turn, key in enumerate(keys):
-            if turn % 2:
-                column = (column + mixed(row * SPREAD ^ key)) % np.uint64(columns)
-            else:
-                row = (row + mixed(column * SPREAD ^ key)) % np.uint64(rows)
-        images[walking] = row * np.uint64(columns) + column
-        walking = walking[images[walking] >= count]
-    return images.astype(np.int64)
-
-
-def mixed(bits: np.ndarray) -> np.ndarray:
-    """64 well-mixed bits of 64: neighbours must not be alike (the finaliser of splitmix64)."""
+def mix_bits(bits: np.ndarray) -> np.ndarray:
+    """Return 64 well-mixed bits (the finalizer of splitmix64)."""
     bits = (bits ^ bits >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
     return bits ^ bits >> np.uint64(31)
 
 
-def by_shards(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -> Order:
-    """Shards in a drawn order, `window` of them open at a time, and the images of these in a drawn order among each other.
+def seed_of(seed: int, epoch: int) -> int:
+    """Return the seed of an epoch's order, a hash: runs of different seeds share no order."""
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
 
-    Far storage is then read a few shards at a time. Two neighbours come from one shard with probability 1 / window, where
-    shards are equally large.
+
+def permutation(count: int, seed: int) -> Order:
+    """Return torch's permutation for up to 2^24 images, and a keyed one for more, which takes no memory.
+
+    >>> permutation(5, seed=0)(np.arange(5))
+    array([4, 0, 1, 3, 2])
+    """
+    if count > TORCH_COUNT:
+        return partial(keyed_permutation, count=count, seed=seed)
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).numpy().take
+
+
+def keyed_permutation(positions: np.ndarray, count: int, seed: int | list[int]) -> np.ndarray:
+    """Return the images at these positions of a permutation, each computed by itself.
+
+    A Feistel network on the rows and columns of a table that has just enough cells (Black and Rogaway 2002): each round
+    shifts one by a hash of the other. A cell past the last image goes through again until it is an image.
+    """
+    rows = math.isqrt(count - 1) + 1
+    columns = -(-count // rows)
+    keys = np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64)
+    images = positions.astype(np.uint64)
+    pending = np.arange(len(positions))
+    while len(pending):
+        row, column = np.divmod(images[pending], np.uint64(columns))
+        for turn, key in enumerate(keys):
+            if turn % 2:
+                column = (column + mix_bits(row * SPREAD ^ key)) % np.uint64(columns)
+            else:
+                row = (row + mix_bits(column * SPREAD ^ key)) % np.uint64(rows)
+        images[pending] = row * np.uint64(columns) + column
+        pending = pending[images[pending] >= count]
+    return images.astype(np.int64)
+
+
+def shard_order(firsts: np.ndarray, sizes: np.ndarray, seed: int, window: int) -> Order:
+    """Permute the shards, and the images of each `window` consecutive shards among each other.
+
+    Remote storage is then read a few shards at a time. Two neighbors come from one shard with probability 1 / window if
+    the shards are equally large.
     """
     shards = permutation(len(firsts), seed)(np.arange(len(firsts)))
-    firsts, ends = firsts[shards], np.cumsum(sizes[shards])  # in the images, and in the places of the epoch
-    edges = np.unique([0, *ends[window - 1 :: window], ends[-1]])  # of shards that are open together
+    firsts = firsts[shards]
+    ends = np.cumsum(sizes[shards])  # positions in the epoch
+    edges = np.unique([0, *ends[window - 1 :: window], ends[-1]])  # of the windows
 
-    def order(places: np.ndarray) -> np.ndarray:
-        images, windows = np.empty(len(places), np.int64), np.searchsorted(edges, places, 'right') - 1
-        for number in np.unique(windows):
-            here, (start, end) = windows == number, edges[number : number + 2]
-            within = start + keyed(places[here] - start, int(end - start), [seed, int(number)])
-            shard = np.searchsorted(ends, within, 'right')
-            images[here] = firsts[shard] + within - np.where(shard, ends[shard - 1], 0)
+    def order(positions: np.ndarray) -> np.ndarray:
+        images = np.empty(len(positions), np.int64)
+        windows = np.searchsorted(edges, positions, 'right') - 1
+        for number in np.unique(windows).tolist():
+            inside = windows == number
+            start, end = edges[number : number + 2].tolist()
+            shuffled = start + keyed_permutation(positions[inside] - start, end - start, [seed, number])
+            shard = np.searchsorted(ends, shuffled, 'right')
+            images[inside] = firsts[shard] + shuffled - np.where(shard, ends[shard - 1], 0)
         return images
 
     return order
 
 
-def weighted(bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int, drawn: Order) -> Order:
-    """An epoch of several sets with `counts` images of each, in the order `drawn`.
+def weighted_order(bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int, order_of_epoch: Order) -> Order:
+    """Return an order with `counts` images of each set, mixed by `order_of_epoch`.
 
-    Each set is an endless row of passes through all its images, each pass in a drawn order of its own, and an epoch takes the
-    next of them. So the images of a set come equally often in the end, whatever its weight.
+    Each set is an endless sequence of passes, each a permutation of all its images, and an epoch takes the next images.
+    So the images of a set come equally often in the long run, for any weight.
     """
     ends = np.cumsum(counts)
+    sizes = np.diff(bounds)
 
-    def order(places: np.ndarray) -> np.ndarray:
-        at, images = drawn(places), np.empty(len(places), np.int64)
-        sets = np.searchsorted(ends, at, 'right')
-        taken = at - (ends - counts)[sets] + epoch * counts[sets]
-        passes, within = np.divmod(taken, np.diff(bounds)[sets])
-        for number, turn in np.unique([sets, passes], axis=1).T.tolist():
-            here, (first, end) = (sets == number) & (passes == turn), bounds[number : number + 2].tolist()
-            images[here] = first + keyed(within[here], end - first, [seed, number, turn])
+    def order(positions: np.ndarray) -> np.ndarray:
+        mixed = order_of_epoch(positions)
+        images = np.empty(len(positions), np.int64)
+        sets = np.searchsorted(ends, mixed, 'right')
+        taken = mixed - (ends - counts)[sets] + epoch * counts[sets]
+        numbers, within = np.divmod(taken, sizes[sets])
+        for number, turn in np.unique([sets, numbers], axis=1).T.tolist():
+            inside = (sets == number) & (numbers == turn)
+            shuffled = keyed_permutation(within[inside], int(sizes[number]), [seed, number, turn])
+            images[inside] = bounds[number] + shuffled
         return images
 
     return order
@@ -104,24 +215,33 @@ def weighted(bounds: np.ndarray, counts: np.ndarray, seed: int, epoch: int, draw
 def shards_of_epoch(
     sets: list[np.ndarray], counts: np.ndarray | None, seed: int, epoch: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """First images and sizes of the shards that an epoch goes through: all, or of each set those with its next `counts`."""
-    firsts, sizes, before = [], [], 0
+    """Return first images and sizes of the shards of an epoch: all, or of each set those with its next `counts` images."""
+    firsts, sizes = [], []
+    offset = 0
     for number, bounds in enumerate(sets):
-        shards = bounds[:-1], np.diff(bounds)
+        starts, lengths = bounds[:-1], np.diff(bounds)
         if counts is not None:
-            shards = next_shards(bounds, int(counts[number]), [seed, number], epoch)
-        firsts.append(before + shards[0])
-        sizes.append(shards[1])
-        before += bounds[-1]
+            starts, lengths = next_shards(bounds, int(counts[number]), [seed, number], epoch)
+        firsts.append(offset + starts)
+        sizes.append(lengths)
+        offset += bounds[-1]
     return np.concatenate(firsts), np.concatenate(sizes)
 
 
 def next_shards(bounds: np.ndarray, count: int, seed: list[int], epoch: int) -> tuple[np.ndarray, np.ndarray]:
-    """As `weighted` takes images: each pass has the shards in a drawn order, and the first and the last one may be a part."""
-    size, start = int(bounds[-1]), epoch * count
-    passes, all_shards = range(start // size, -(-(start + count) // size)), np.arange(len(bounds) - 1)
-    shards = np.concatenate([keyed(all_shards, len(all_shards), [*seed, turn]) for turn in passes])
-    ends = passes[0] * size + np.cumsum(np.diff(bounds)[shards])
+    """Return the shards with the next `count` images of a set: passes as in `weighted_order`, of shards.
+
+    The first and the last shard may be a part.
+    """
+    size = int(bounds[-1])
+    start = epoch * count
+    end = start + count
+    turns = range(start // size, -(-end // size))
+    all_shards = np.arange(len(bounds) - 1)
+    shards = np.concatenate([keyed_permutation(all_shards, len(all_shards), [*seed, turn]) for turn in turns])
+    ends = turns[0] * size + np.cumsum(np.diff(bounds)[shards])
     begins = ends - np.diff(bounds)[shards]
-    low, high = np.maximum(begins, start), np.minimum(ends, start + count)
-    return (bounds[shards] + low - begins)[low < high], (high - low)[low < high]
+    low = np.maximum(begins, start)
+    high = np.minimum(ends, end)
+    used = low < high
+    return (bounds[shards] + low - begins)[used], (high - low)[used]

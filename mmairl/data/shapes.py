@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.preprocess import ViewDataset, Views
+from mmairl.data.datasets import ViewDataset, Views
 from mmairl.errors import UserError
 from mmairl.hardware import cache
 from mmairl.io import replacing

@@ -17,8 +17,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from mmairl.data.decode import UnreadableImage
-from mmairl.data.preprocess import to_unit
+from mmairl.data.decode import UnreadableImage, to_unit
 from mmairl.errors import UserError, closest, explained, printable
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_text
 

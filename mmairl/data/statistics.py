@@ -7,8 +7,8 @@ import torch
 from rich.progress import track
 from torch.utils.data import DataLoader
 
-from mmairl.data.decode import UnreadableImage
-from mmairl.data.preprocess import ViewDataset, to_unit
+from mmairl.data.datasets import ViewDataset
+from mmairl.data.decode import UnreadableImage, to_unit
 from mmairl.errors import UserError
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmairl.data.preprocess import ViewDataset
+from mmairl.data.datasets import ViewDataset
 from mmairl.data.splits import HELD_OUT, Groups, groups_of, names_of, split_by_class
 from mmairl.errors import UserError, printable
 from mmairl.io import LARGEST_LIST, UnreadableFile, read_text

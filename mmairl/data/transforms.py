@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, interpolate, pad
 from torchvision.transforms import v2
 
-from mmairl.data.preprocess import to_unit
+from mmairl.data.decode import to_unit
 from mmairl.registry import TRANSFORMS
 
 Params = dict[str, Tensor]

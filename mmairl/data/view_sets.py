@@ -26,6 +26,6 @@ def named_views(name: str, like: Sequence[Sequence[dict]] = ((CROP,), (CROP,))) 
     return [[*crop, *(step for step, _ in reasons(name))] for crop in crops]
 
 
-def listed(views: Any) -> Any:
+def expand_named_views(views: Any) -> Any:
     """Return views that a config has by their name as the list that it stands for, and others as they are."""
     return named_views(views) if isinstance(views, str) else views

@@ -1,11 +1,13 @@
-"""The check of a training config before anything is built from it: each mistake is said with its key."""
+"""Checks before training: of the config, before anything is built from it, and of the run, before its first step."""
 
 import inspect
 import math
 from collections.abc import Callable
+from typing import Any
 
 from mmengine.config import Config
-from mmengine.runner import set_random_seed
+from mmengine.dist import get_world_size
+from mmengine.runner import Runner, set_random_seed
 from torch.utils.data import DataLoader
 
 from mmairl.config import by_key, refuse_secrets, walk
@@ -57,7 +59,7 @@ SECTIONS = {
     'strategy.zero_optimization': ('stage', 'offload_optimizer', 'offload_param'),
     'train_dataloader': (*inspect.signature(DataLoader).parameters, 'num_batch_per_epoch'),
 }
-# Where a part of a certain kind stands; one below these may be of any kind, or of none.
+# The registry of the parts at these keys. Parts at deeper keys may come from any registry, or from none.
 PLACES = {
     'model': MODELS,
     'model.backbone': MODELS,
@@ -71,43 +73,48 @@ PLACES = {
     'default_hooks.*': HOOKS,
     'custom_hooks.*': HOOKS,
 }
-BUILT = ('model', 'data_preprocessor', 'train_dataloader', 'optim_wrapper', 'param_scheduler', 'default_hooks',
-         'custom_hooks', 'visualizer')  # fmt: skip
-OTHERS = '**'
-# Keys that are taken out before a class is called.
-BESIDE = ('type', '_scope_', 'priority', 'constructor', 'paramwise_cfg', 'convert_to_iter_based', 'optimizer',
-          'init_cfg', 'requires_grad')  # fmt: skip
+BUILT = (
+    'model',
+    'data_preprocessor',
+    'train_dataloader',
+    'optim_wrapper',
+    'param_scheduler',
+    'default_hooks',
+    'custom_hooks',
+    'visualizer',
+)
+OTHERS = '**'  # in place of a parameter's name: the class passes any keyword on
+# Keys that are removed before a class is called.
+REMOVED = (
+    'type',
+    '_scope_',
+    'priority',
+    'constructor',
+    'paramwise_cfg',
+    'convert_to_iter_based',
+    'optimizer',
+    'init_cfg',
+    'requires_grad',
+)
 
 
 def check_config(cfg: Config) -> None:
-    """Refuse misspelt keys, unknown types, impossible numbers and secrets of a training config."""
+    """Raise for misspelled keys, unknown types, impossible numbers and secrets in a training config."""
     refuse_secrets(cfg)
     for name in REQUIRED:
         if not isinstance(cfg.get(name), dict):
             raise UserError(
-                f'the config sets {name}={cfg.get(name)}, so there is nothing to train; give a training config'
+                f'the config sets {name}={cfg.get(name)}, so there is nothing to train; give a training config',
+                code='not-a-training-config',
             )
     check_parts(cfg, BUILT)
 
 
 def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
-    """Refuse a key, at any depth, that the class of its part does not take, and a class that is not registered."""
+    """Raise for a key, at any depth, that the class of its part does not take, and for an unknown class."""
     values = by_key(cfg)
-    for path, least in COUNTS.items():
-        value = values.get(path)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise UserError(f'{path}={value!r} is not a whole number of {least} or more; set one')
-    for path, (least, most) in RANGES.items():
-        value = values.get(path)
-        if isinstance(value, (int, float)) and not (least <= value <= most and value < math.inf):
-            raise UserError(f'{path}={value} is not a number from {least} to {most}; set one')
-    for path, known in SECTIONS.items():
-        section = values.get(path)
-        if section is not None and not isinstance(section, dict):
-            raise UserError(f'{path}={section!r} is not a section with keys; set {path}=dict({known[0]}=...)')
-        for key in section or {}:
-            if key not in (*known, '_scope_'):
-                raise UserError(f"{path} has no key '{key}'{closest(key, known)}")
+    _check_numbers(values)
+    _check_section_keys(values)
     for section in sections if cfg.get('default_scope') == 'mmairl' else ():
         for keys, entry in walk(cfg.get(section), (section,)):
             path = '.'.join(map(str, keys))
@@ -117,46 +124,172 @@ def check_parts(cfg: Config, sections: tuple[str, ...]) -> None:
                 _check_part(path, {**default, **entry}, PLACES.get(place))
 
 
+def _check_numbers(values: dict[str, Any]) -> None:
+    for path, least in COUNTS.items():
+        value = values.get(path)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise UserError(f'{path}={value!r} is not a whole number of {least} or more; set one', code='bad-count')
+    for path, (least, most) in RANGES.items():
+        value = values.get(path)
+        if isinstance(value, (int, float)) and not (least <= value <= most and value < math.inf):
+            raise UserError(f'{path}={value} is not a number from {least} to {most}; set one', code='bad-number')
+
+
+def _check_section_keys(values: dict[str, Any]) -> None:
+    for path, known in SECTIONS.items():
+        section = values.get(path)
+        if section is None:
+            continue
+        if not isinstance(section, dict):
+            raise UserError(
+                f'{path}={section!r} is not a section with keys; set {path}=dict({known[0]}=...)', code='not-a-section'
+            )
+        for key in section:
+            if key not in (*known, '_scope_'):
+                raise UserError(f"{path} has no key '{key}'{closest(key, known)}", code='unknown-key')
+
+
 def _check_part(path: str, entry: dict, box: Registry | None) -> None:
     if 'type' not in entry:
         raise UserError(
-            f'{path} has no type; set {path}.type to a registered {box.name}, or {path}=None to leave it out'
+            f'{path} has no type; set {path}.type to a registered {box.name}, or {path}=None to leave it out',
+            code='no-type',
         )
-    name, boxes = entry['type'], BOXES if box is None else [box]
-    kinds = [kind for place in boxes if (kind := place.peek(name))] if isinstance(name, str) else [name]
-    if not kinds and box is not None and (kind := box.get(name)):
-        kinds = [kind]  # of a package that is not imported yet
+    kinds = _classes(path, entry['type'], box)
     if not kinds:
-        near = closest(name, [known for place in boxes for known in place.names()], 0.8 if box is None else 0.6)
-        if box is None and not near:
-            return  # a type that the platform chooses by itself, or one that is built later
-        raise UserError(
-            f"the config names '{name}', which is not a registered {'part' if box is None else box.name}; "
-            f'check {path}.type{near}'
-        )
+        return
     known: dict[str, inspect.Parameter] = {}
     for kind in kinds:
         known |= _parameters(kind)
     strict = (box is not None or kinds[0].__module__.startswith('mmairl.')) and OTHERS not in known
     for key, value in entry.items():
-        if key not in known and key not in BESIDE and (strict or closest(key, known)):
-            raise UserError(f"{path} has no key '{key}'{closest(key, (*known, *BESIDE), 0.6)}")
+        if key not in known and key not in REMOVED and (strict or closest(key, known)):
+            raise UserError(f"{path} has no key '{key}'{closest(key, (*known, *REMOVED), 0.6)}", code='unknown-key')
         if key.endswith('channels') and isinstance(value, int) and value < 1:
-            raise UserError(f'{path}.{key}={value} is not a whole number of 1 or more; set one')
-        wanted = known[key].annotation if key in known else None
-        if isinstance(value, str) and wanted in (int, float, bool):
-            raise UserError(f'{path}.{key}={value!r} is text; set {"True or False" if wanted is bool else "a number"}')
+            raise UserError(f'{path}.{key}={value} is not a whole number of 1 or more; set one', code='bad-count')
+        expected = known[key].annotation if key in known else None
+        if isinstance(value, str) and expected in (int, float, bool):
+            advice = 'True or False' if expected is bool else 'a number'
+            raise UserError(f'{path}.{key}={value!r} is text; set {advice}', code='wrong-type')
+
+
+def _classes(path: str, name: Any, box: Registry | None) -> list[Callable]:
+    """Return the classes that a type may mean; none if the platform chooses it or builds it later."""
+    if not isinstance(name, str):
+        return [name]
+    boxes = BOXES if box is None else [box]
+    matches = [place.peek(name) for place in boxes]
+    if box is not None and not matches[0]:
+        matches = [box.get(name)]  # imports the package of the class
+    kinds = [kind for kind in matches if kind]
+    if kinds:
+        return kinds
+    known = [known for place in boxes for known in place.names()]
+    near = closest(name, known, 0.8 if box is None else 0.6)
+    if box is None and not near:
+        return []
+    raise UserError(
+        f"the config names '{name}', which is not a registered {'part' if box is None else box.name}; "
+        f'check {path}.type{near}',
+        code='unknown-type',
+    )
 
 
 def _parameters(kind: Callable) -> dict[str, inspect.Parameter]:
-    """The arguments that a class takes; OTHERS is among them if it passes any on to code that is not its bases'."""
+    """Return the arguments of a class; OTHERS is among them if it passes keywords to code other than its bases."""
     arguments: dict[str, inspect.Parameter] = {}
     for base in inspect.getmro(kind) if inspect.isclass(kind) else (kind,):
         method = vars(base).get('__init__') if inspect.isclass(base) else base
         if method is None or base is object:
             continue
-        own = inspect.signature(method).parameters
-        arguments = {**own, **arguments}
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
+        parameters = inspect.signature(method).parameters
+        arguments = {**parameters, **arguments}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return arguments
     return {**arguments, OTHERS: None}
+
+
+def check_run(runner: Runner) -> None:
+    """Raise if a run could only fail later, or would silently train something else."""
+    # Imported here, because commands that only check a config need none of these modules.
+    from mmairl.data.datasets import innermost_dataset
+    from mmairl.data.preprocess import require_channels
+    from mmairl.data.training_images import require_a_batch
+    from mmairl.models.processes import network_of
+
+    _check_platform_parts(runner)
+    loader = runner.train_dataloader
+    require_a_batch(loader)
+    model = network_of(runner)
+    preprocessor = model.data_preprocessor
+    views = [*getattr(innermost_dataset(loader.dataset), 'views', ()), *(getattr(preprocessor, 'views', None) or ())]
+    require_channels(loader.dataset, getattr(preprocessor, 'mean', None), model.backbone, views)
+    batch = loader.batch_size or loader.batch_sampler.batch_size
+    _check_batch_norm(model, batch)
+    _check_teacher_and_queue(runner, model, batch)
+
+
+def _check_platform_parts(runner: Runner) -> None:
+    """Check parts of mmengine that lack features of ours."""
+    if not runner.cfg.train_dataloader.keys() & {'batch_size', 'batch_sampler'}:
+        raise UserError(
+            "mmengine's own runner takes one image a step if train_dataloader.batch_size is not set; set it, or start with "
+            "runner_type='mmairl.PreparedRunner', which shares total_batch_size among the processes",
+            code='no-batch-size',
+        )
+    if not hasattr(runner.optim_wrapper, 'finite'):
+        raise UserError(
+            f"optim_wrapper.type: '{type(runner.optim_wrapper).__name__}' is mmengine's and steps even if a loss is not "
+            "finite; set 'AutocastOptimWrapper' (with dtype='bfloat16' for mixed precision)",
+            code='wrong-optim-wrapper',
+        )
+    exact = hasattr(runner, 'snapshot') and _has_hook(runner, 'ExactCheckpointHook')
+    if not exact:
+        runner.logger.warning(
+            'a resumed run will draw other random numbers and may see images of its epoch again; to resume exactly, set '
+            "runner_type='mmairl.PreparedRunner' and default_hooks.checkpoint.type='ExactCheckpointHook'"
+        )
+
+
+def _check_batch_norm(model: Any, batch: int) -> None:
+    from mmairl.models.norm import SyncBN, norms_of
+
+    norms = norms_of(model)
+    joined = all(isinstance(layer, SyncBN) for layer in norms)
+    rows = batch * get_world_size() if joined else batch
+    if norms and rows == 1:
+        raise UserError(
+            'a batch of one has no batch statistics, and the network has batch norm; raise total_batch_size',
+            code='batch-of-one',
+        )
+
+
+def _check_teacher_and_queue(runner: Runner, model: Any, batch: int) -> None:
+    if getattr(model, 'teacher', None) is not None and not _has_hook(runner, 'MomentumHook'):
+        raise UserError(
+            "the teacher never moves; set default_hooks.momentum=dict(type='MomentumHook')", code='no-momentum-hook'
+        )
+    queue = getattr(model, 'queue', None)
+    if queue is None:
+        return
+    total = batch * get_world_size() * runner.optim_wrapper.accumulated
+    if queue.length < total:
+        raise UserError(
+            f'the queue holds {queue.length} keys and one step adds {total}; '
+            'raise model.queue.length or lower total_batch_size',
+            code='queue-too-short',
+        )
+    images = len(runner.train_dataloader.dataset)
+    if queue.length > images:
+        runner.logger.warning(
+            f'the queue holds {queue.length} keys and the training set {images} images, so images meet their own old keys as '
+            f'negatives; set model.queue.length to {max(total, images // 10)} or less (tools/train.py --suggest)'
+        )
+    if not _has_hook(runner, 'QueueHook'):
+        raise UserError(
+            "nothing fills the network's queue; set default_hooks.queue=dict(type='QueueHook')", code='no-queue-hook'
+        )
+
+
+def _has_hook(runner: Runner, name: str) -> bool:
+    return any(isinstance(hook, HOOKS.get(name)) for hook in runner.hooks)

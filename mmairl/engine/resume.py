@@ -1,7 +1,8 @@
-"""How a run takes up a checkpoint. What its config changes is applied, or kept as it was, or refused; a table says which.
+"""Restore a run from a checkpoint.
 
-mmengine restores the rate, decay, momentum and schedules of the checkpoint, whatever the config says now. Here today's config
-holds: hyperparameters are set anew, and a schedule that differs is made anew and stepped to where the run is.
+mmengine restores the rate, decay, momentum and schedules of the checkpoint, whatever the config says now. Here the current
+config wins: hyperparameters are set again, and a schedule that differs is rebuilt and stepped to the current iteration.
+Each changed setting is applied, kept as it was, or an error; a table in the log says which.
 """
 
 import warnings
@@ -10,125 +11,218 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from mmengine.dist import get_rank, get_world_size
 from mmengine.optim import OptimWrapper
 from mmengine.optim.scheduler.param_scheduler import _ParamScheduler
 from mmengine.runner import Runner
+from torch.utils.data import DataLoader
 
 import mmairl
+from mmairl.data.sampler import ResumableSampler
+from mmairl.engine.batches import images_per_epoch, images_per_step, sampler_of
 from mmairl.errors import UserError, explained
+from mmairl.randomness import set_random_state
 
 PROGRESS = ('last_step', '_global_step', '_last_value', 'verbose', 'best', 'num_bad_epochs', 'cooldown_counter')
-# How a step is computed, not which.
+# Settings of an optimizer that say how a step is computed, not which step.
 FORM = ('params', 'param_names', 'fused', 'foreach', 'capturable', 'differentiable')
-SHOWN = 20
-AGAIN = 'take the config that it was made with, or start from its weights alone by load_from without resume'
-Change = tuple[str, Any, Any, str]  # the key, the checkpoint's value, today's, and what is done
+MOST_ROWS = 20
+ADVICE = 'use the config of the checkpoint, or start from its weights alone by load_from without resume'
+Change = tuple[str, Any, Any, str]  # the key, the checkpoint's value, the current value, and what is done
 
 
 def resuming(path: str | Path) -> AbstractContextManager[None]:
-    """Turn errors by a checkpoint that lacks a part, or has it in another form than was saved, into one sentence."""
-    return explained(f'{path} cannot be resumed from', AGAIN)
+    """Raise a UserError that names the checkpoint if one of its parts is missing or malformed."""
+    return explained(f'{path} cannot be resumed from', ADVICE)
 
 
-def take_up(runner: Runner, checkpoint: dict[str, Any], path: str, today: dict[str, str]) -> None:
-    """Put a runner, which has the weights, where the checkpoint was made; `today` are its config's settings."""
+def restore_run(runner: Runner, checkpoint: dict[str, Any], path: str, current: dict[str, str]) -> None:
+    """Restore everything but the weights, which the runner has already loaded.
+
+    Args:
+        runner: The runner to restore.
+        checkpoint: The content of the checkpoint.
+        path: The path of the checkpoint, for error messages.
+        current: The settings of the current config.
+    """
     with resuming(path):
-        meta, loop, schedules = checkpoint['meta'], runner.train_loop, runner.param_schedulers or []
-        require_same_optimizer(meta.get('settings', {}), today)
+        meta = checkpoint['meta']
+        require_same_optimizer(meta.get('settings', {}), current)
         if 'message_hub' in checkpoint:
-            info = checkpoint['message_hub']['runtime_info']
-            require_same_length(schedules, info, runner.max_epochs, runner.max_iters)
-            forget_files(info)
-            runner.message_hub.load_state_dict(checkpoint['message_hub'])
-        loop._epoch, loop._iter = meta['epoch'], meta['iter']  # mmengine has no other way to set these two
-        if meta.get('seed') is not None and meta['seed'] != runner._randomness_cfg.get('seed'):
-            runner._randomness_cfg.update(seed=meta['seed'])
-            runner.set_randomness(**runner._randomness_cfg)
-        changes = take_up_optimizer(runner.optim_wrapper, schedules, checkpoint, len(runner.train_dataloader))
-    if (before := meta.get('mmairl_version', 'before versions were kept')) != mmairl.__version__:
-        changes.insert(0, ('mmairl', before, mmairl.__version__, 'applied'))
-    changes += config_changes(meta.get('settings'), today)
+            _restore_message_hub(runner, checkpoint['message_hub'])
+        # mmengine offers no public setter.
+        runner.train_loop._epoch = meta['epoch']
+        runner.train_loop._iter = meta['iter']
+        _restore_seed(runner, meta.get('seed'))
+        changes = restore_optimizer(
+            runner.optim_wrapper, runner.param_schedulers or [], checkpoint, len(runner.train_dataloader)
+        )
+    version = meta.get('mmairl_version', 'before versions were kept')
+    if version != mmairl.__version__:
+        changes.insert(0, ('mmairl', version, mmairl.__version__, 'applied'))
+    changes += config_changes(meta.get('settings'), current)
     if changes:
         runner.logger.warning(table(changes))
 
 
-def forget_files(info: dict[str, Any]) -> None:
+def _restore_message_hub(runner: Runner, state: dict[str, Any]) -> None:
+    info = state['runtime_info']
+    require_same_length(runner.param_schedulers or [], info, runner.max_epochs, runner.max_iters)
+    drop_file_names(info)
+    runner.message_hub.load_state_dict(state)
+
+
+def _restore_seed(runner: Runner, seed: int | None) -> None:
+    if seed is not None and seed != runner._randomness_cfg.get('seed'):
+        runner._randomness_cfg.update(seed=seed)
+        runner.set_randomness(**runner._randomness_cfg)
+
+
+def drop_file_names(info: dict[str, Any]) -> None:
     """Remove the names of checkpoints that mmengine's hook would delete later: a file must not tell us what to delete.
 
     The names in `kept_checkpoints` stay. ExactCheckpointHook verifies each of them before it deletes one.
     """
-    for key in [key for key in info if str(key).startswith(('best_ckpt', 'keep_ckpt_ids'))]:
-        del info[key]
+    for key in list(info):
+        if str(key).startswith(('best_ckpt', 'keep_ckpt_ids')):
+            del info[key]
 
 
-def take_up_optimizer(
+def restore_optimizer(
     optim_wrapper: OptimWrapper,
     schedules: Sequence[_ParamScheduler],
     checkpoint: dict[str, Any],
     epoch_length: int,
 ) -> list[Change]:
-    """Load the optimizer's state and its schedules; hyperparameters that today's config sets otherwise hold."""
-    states, groups = checkpoint.get('param_schedulers') or [], optim_wrapper.optimizer.param_groups
-    kept = [_settings(schedule.state_dict()) for schedule in schedules] == [_settings(state) for state in states]
-    if not kept:
+    """Load the state of the optimizer and of its schedules; keep the hyperparameters of the current config."""
+    states = checkpoint.get('param_schedulers') or []
+    same = [_settings(schedule.state_dict()) for schedule in schedules] == [_settings(state) for state in states]
+    if not same:
         _step_to(schedules, checkpoint['meta'], epoch_length)
-    today = [dict(group) for group in groups]
+    current = [dict(group) for group in optim_wrapper.optimizer.param_groups]
     optim_wrapper.load_state_dict(checkpoint['optimizer'])
-    not_ours = {*FORM, *(schedule.param_name for schedule in schedules if kept)}
-    for group, wanted in zip(optim_wrapper.optimizer.param_groups, today):
-        group.update({key: value for key, value in wanted.items() if key not in not_ours})
-    if kept:
+    restored = set(FORM)
+    if same:
+        restored |= {schedule.param_name for schedule in schedules}
+    for group, settings in zip(optim_wrapper.optimizer.param_groups, current):
+        group.update({key: value for key, value in settings.items() if key not in restored})
+    if same:
         for schedule, state in zip(schedules, states):
             schedule.load_state_dict(state)
         return []
-    before = checkpoint['optimizer']['param_groups'][0].get('lr')
-    return [('schedules: lr at this point', before, today[0].get('lr'), 'made anew for the whole run')]
+    rate = checkpoint['optimizer']['param_groups'][0].get('lr')
+    return [('schedules: lr at this point', rate, current[0].get('lr'), 'rebuilt for the whole run')]
 
 
 def _settings(state: dict[str, Any]) -> dict[str, Any]:
-    """A schedule without its progress and its functions, which are not saved. Under ZeRO, groups of equal settings are one."""
-    plain = {key: value for key, value in state.items() if key not in PROGRESS and not callable(value)}
-    return {**plain, 'base_values': set(state['base_values'])}
+    """Return a schedule's state without its progress and without functions, which are not saved.
+
+    Base values are compared as a set, because ZeRO may merge groups with equal settings.
+    """
+    settings = {key: value for key, value in state.items() if key not in PROGRESS and not callable(value)}
+    settings['base_values'] = set(state['base_values'])
+    return settings
 
 
 def _step_to(schedules: Sequence[_ParamScheduler], meta: dict[str, Any], epoch_length: int) -> None:
-    """Step fresh schedules as a run does that comes to this iteration: they go from value to value."""
+    """Step new schedules one by one to this iteration, because each value depends on the one before."""
     epochs = 0
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # that no optimizer has stepped before them
+        warnings.simplefilter('ignore')  # torch warns that no optimizer has stepped before them
         for iteration in range(1, meta['iter'] + 1):
-            ends = iteration % epoch_length == 0 and epochs < meta['epoch']
-            epochs += ends
+            epoch_ends = iteration % epoch_length == 0 and epochs < meta['epoch']
+            epochs += epoch_ends
             for schedule in schedules:
-                if ends or not schedule.by_epoch:
+                if epoch_ends or not schedule.by_epoch:
                     schedule.step()
 
 
-def require_same_optimizer(settings: dict[str, str], today: dict[str, str]) -> None:
-    """Refuse the state of another optimizer, which some take for their own; torch refuses one of other parameters."""
+def require_same_optimizer(settings: dict[str, str], current: dict[str, str]) -> None:
+    """Raise if the optimizer's class differs; some classes would accept the state. Torch checks the parameters itself."""
     key = 'optim_wrapper.optimizer.type'
-    before, now = (held.get(key, '').rpartition('.')[2] for held in (settings, today))
+    before = settings.get(key, '').rpartition('.')[2]
+    now = current.get(key, '').rpartition('.')[2]
     if before and before != now:
-        raise UserError(f"the checkpoint's optimizer is {before} and the config's is {now}: {AGAIN}")
+        raise UserError(
+            f"the checkpoint's optimizer is {before} and the config's is {now}; {ADVICE}", code='other-optimizer'
+        )
 
 
 def require_same_length(
     schedules: Sequence[_ParamScheduler], info: dict[str, Any], epochs: int, iterations: int
 ) -> None:
-    """Refuse a run of another length whose schedules end where the old one ended: the last rate would hold to the end."""
+    """Raise if the run has another length but its schedules end where they did: the last rate would apply to the end."""
     last = {schedule.param_name: number for number, schedule in enumerate(schedules)}
-    for number, schedule in ((number, schedules[number]) for number in last.values()):
-        unit, now = ('max_epochs', epochs) if schedule.by_epoch else ('max_iters', iterations)
-        if schedule.end == info.get(unit) != now:
+    for number in last.values():
+        schedule = schedules[number]
+        unit, length = ('max_epochs', epochs) if schedule.by_epoch else ('max_iters', iterations)
+        if schedule.end == info.get(unit) != length:
             raise UserError(
-                f'{unit} is {now} now, and schedule {number} of {schedule.param_name} still ends at {schedule.end}, where '
-                f'the run ended before: set both lengths (--cfg-options param_scheduler.{number}.end=...), or add '
-                "dict(type='ConstantLR', factor=1.0, begin=..., end=...) to keep the last rate"
+                f'{unit} is {length} now, and schedule {number} of {schedule.param_name} still ends at {schedule.end}, where '
+                f'the run ended before; set both lengths (--cfg-options param_scheduler.{number}.end=...), or add '
+                "dict(type='ConstantLR', factor=1.0, begin=..., end=...) to keep the last rate",
+                code='other-length',
             )
 
 
+def position(dataloader: DataLoader) -> dict[str, Any]:
+    """Return what defines the order of the images, for a checkpoint."""
+    place = dict(
+        images_per_step=images_per_step(dataloader),
+        images=images_per_epoch(dataloader),
+        steps=len(dataloader),
+    )
+    sampler = sampler_of(dataloader)
+    if hasattr(sampler, 'seed'):
+        place['seed'] = sampler.seed
+    if isinstance(sampler, ResumableSampler):
+        place['order_by_sum'] = sampler.by_sum
+    return place
+
+
+def restore_position(dataloader: DataLoader, place: dict[str, Any]) -> None:
+    """Continue the order of images that `position` has recorded."""
+    images = images_per_step(dataloader)
+    if images != place['images_per_step']:
+        raise UserError(
+            f'the checkpoint was made with {place["images_per_step"]} images an iteration and this run has {images}; keep '
+            f'total_batch_size / accumulative_counts at {place["images_per_step"]}, with any number of processes',
+            code='other-batch-size',
+        )
+    images = images_per_epoch(dataloader)
+    if place.get('images', images) != images:
+        raise UserError(
+            f'the checkpoint was made with {place["images"]} images and this run has {images}, so the epochs differ in '
+            'length; use the same images, or start from its weights alone by load_from without resume',
+            code='other-images',
+        )
+    steps = len(dataloader)
+    if place.get('steps', steps) != steps:
+        raise UserError(
+            f'the checkpoint was made with epochs of {place["steps"]} iterations and this run has {steps}; keep '
+            'train_dataloader.drop_last and the number of processes',
+            code='other-epoch-length',
+        )
+    sampler = sampler_of(dataloader)
+    if 'seed' in place and hasattr(sampler, 'seed'):
+        sampler.seed = place['seed']
+    if 'seed' in place and isinstance(sampler, ResumableSampler):
+        sampler.by_sum = place.get('order_by_sum', True)
+
+
+def restore_randomness(runner: Runner, states: list[dict]) -> None:
+    """Restore the random state of this process, if the checkpoint has one for each process."""
+    if len(states) == get_world_size():
+        set_random_state(states[get_rank()])
+        return
+    runner.logger.warning(
+        f'resumed with {get_world_size()} processes after {len(states)}: batches and views are the same; draws of a single '
+        'process (the shuffle of ShuffleBN, views made on the device) and the last bits of sums differ'
+    )
+
+
 def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
-    """List the differences between the settings in a checkpoint, if it holds any, and today's."""
+    """List the differences between the settings in a checkpoint, if it has any, and the current settings."""
     changes = []
     for key in dict.fromkeys([*old, *new]) if isinstance(old, dict) else ():
         before, now = old.get(key), new.get(key)
@@ -139,7 +233,9 @@ def config_changes(old: Any, new: dict[str, str]) -> list[Change]:
 
 
 def table(changes: Sequence[Change]) -> str:
-    """The changes in lines, for the log."""
-    rows = [f'  {key}: {before} -> {now} ({done})' for key, before, now, done in changes[:SHOWN]]
-    more = [f'  and {len(changes) - SHOWN} more'] if len(changes) > SHOWN else []
-    return '\n'.join(['the config differs from the one in the checkpoint:', *rows, *more])
+    """Format changes for the log."""
+    lines = ['the config differs from the one in the checkpoint:']
+    lines += [f'  {key}: {before} -> {now} ({action})' for key, before, now, action in changes[:MOST_ROWS]]
+    if len(changes) > MOST_ROWS:
+        lines.append(f'  and {len(changes) - MOST_ROWS} more')
+    return '\n'.join(lines)

@@ -1,4 +1,4 @@
-"""From a config to a finished run: `train` is what tools/train.py, the demo and the tests all call."""
+"""Run a training from a config to its end. tools/train.py, the demo, studies and the Python API all call `train`."""
 
 import fcntl
 import logging
@@ -26,82 +26,29 @@ from mmairl.hardware import cache, cores, keep_freed_memory, unusable_gpu
 from mmairl.io import appending, explained_disk_errors
 from mmairl.registry import RUNNERS
 
-WAIT = 600  # seconds: a read that hangs for ever ends the run with a sentence
-
-
-def register() -> None:
-    """Make `mmairl` the scope in which types are looked up, and take no more threads than this process has cores."""
-    init_default_scope('mmairl')
-    if torch.get_num_threads() > cores():
-        torch.set_num_threads(cores())
-
-
-def strategy_named(name: str) -> ConfigDict:
-    """Return the strategy of `configs/_base_/strategies/NAME.py`, for `--strategy NAME`."""
-    return load_config(f'{PREFIX}_base_/strategies/{name}.py').strategy
-
-
-def share_batch(cfg: Config, processes: int) -> None:
-    """Divide `total_batch_size`, what the paper's schedule is tied to, among processes and accumulated steps.
-
-    A `train_dataloader.batch_size` that is set is what OpenMMLab's users mean by it, a process's share, and wins.
-    """
-    total, steps = cfg.get('total_batch_size'), cfg.optim_wrapper.get('accumulative_counts', 1)
-    if cfg.train_dataloader.get('batch_size') is not None:
-        cfg.total_batch_size = cfg.train_dataloader.batch_size * processes * steps
-        return
-    if total is None:
-        raise UserError(
-            'the config sets no batch; set total_batch_size, or train_dataloader.batch_size for one process'
-        )
-    if total < 1 or total % (processes * steps):
-        times = f'{processes} processes' + (f' x {steps} accumulated steps' if steps > 1 else '')
-        raise UserError(f'total_batch_size={total} cannot be divided among {times}; change one to divide the other')
-    cfg.train_dataloader.batch_size = total // (processes * steps)
-
-
-def keep_workers(loader: ConfigDict) -> None:
-    """Keep data workers from epoch to epoch and wait WAIT seconds for a batch; torch refuses both where there are none."""
-    chosen = dict(timeout=WAIT, persistent_workers=True)
-    if loader.get('num_workers'):
-        loader.update({key: loader.get(key, value) for key, value in chosen.items()})
-    else:
-        loader.update(timeout=0, persistent_workers=False)
-
-
-def leave_out_late_schedules(cfg: Config) -> None:
-    """A run cut short, as by `train_cfg.max_epochs=1`, may end before a schedule begins, which mmengine refuses."""
-    if isinstance(cfg.get('param_scheduler'), list):
-        lengths = {True: cfg.train_cfg.get('max_epochs'), False: cfg.train_cfg.get('max_iters')}
-        ends = [lengths[schedule.get('by_epoch', True)] for schedule in cfg.param_scheduler]
-        cfg.param_scheduler = [
-            schedule
-            for schedule, end in zip(cfg.param_scheduler, ends)
-            if end is None or schedule.get('begin', 0) < end
-        ]
-
-
-def join(cfg: Config, launcher: str) -> None:
-    """Be one of the processes that the launcher has started; a second call does nothing."""
-    if launcher != 'none':
-        from mmairl.engine.distributed import start_processes  # which one process does not need
-
-        start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
+WAIT = 600  # seconds without data after which a run ends with an error
+# mmengine warns of its own file client at every checkpoint, although the user cannot do anything about it.
+USELESS_WARNINGS = ('"FileClient" will be', '"HardDiskBackend" is the alias')
 
 
 def train(cfg: Config, launcher: str = 'none') -> Runner:
-    """Train what the config says, with all that can be checked beforehand checked before the first step."""
+    """Train a config. Everything that can be checked in advance is checked before the first step.
+
+    Args:
+        cfg: The config. It is completed in place.
+        launcher: 'none', 'pytorch' or 'slurm'.
+
+    Returns:
+        The runner after its last step.
+
+    Raises:
+        UserError: If the config, the data or the checkpoint to resume from is invalid.
+    """
     register()
     trust_mmengine_checkpoints()
     check_config(cfg)
     join(cfg, launcher)
-    cfg.launcher = launcher
-    share_batch(cfg, get_world_size())
-    leave_out_late_schedules(cfg)
-    set_fast_keys(cfg)
-    if cfg.get('randomness', {}).get('deterministic'):  # without it, torch refuses the first product on a GPU
-        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
-    keep_workers(cfg.train_dataloader)
+    complete(cfg, launcher)
     if not torch.cuda.is_available():
         keep_freed_memory()
     precision = (cfg.get('fast') or {}).get('precision')
@@ -113,16 +60,131 @@ def train(cfg: Config, launcher: str = 'none') -> Runner:
         try:
             runner.train()
         except BaseException:
-            for hook in runner.hooks:  # they give signals back, and finish what is being written
-                with suppress(Exception):  # of writing to the same full disk; what ended the run is what is told
+            for hook in runner.hooks:  # hooks restore signal handlers and finish writing
+                with suppress(Exception):  # a second failure on the same full disk must not hide the original error
                     hook.after_run(runner)
             raise
     return runner
 
 
+def register() -> None:
+    """Make `mmairl` the scope in which types are looked up, and limit torch to the cores of this process."""
+    init_default_scope('mmairl')
+    if torch.get_num_threads() > cores():
+        torch.set_num_threads(cores())
+
+
+def join(cfg: Config, launcher: str) -> None:
+    """Join the process group of the launcher. A second call does nothing."""
+    if launcher != 'none':
+        from mmairl.engine.distributed import start_processes  # only for several processes
+
+        start_processes(launcher, cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout'))
+
+
+def complete(cfg: Config, launcher: str) -> None:
+    """Set the keys that follow from others and from the number of processes."""
+    cfg.launcher = launcher
+    share_batch(cfg, get_world_size())
+    drop_unreachable_schedules(cfg)
+    set_fast_keys(cfg)
+    if cfg.get('randomness', {}).get('deterministic'):  # otherwise torch refuses the first product on a GPU
+        os.environ.setdefault('CUBLAS_WORKSPACE_CONFIG', ':4096:8')
+    keep_workers(cfg.train_dataloader)
+
+
+def share_batch(cfg: Config, processes: int) -> None:
+    """Divide `total_batch_size` among processes and accumulated steps.
+
+    If `train_dataloader.batch_size` is set, it is the batch size of a process, as everywhere in OpenMMLab, and takes
+    precedence.
+    """
+    total = cfg.get('total_batch_size')
+    steps = cfg.optim_wrapper.get('accumulative_counts', 1)
+    if cfg.train_dataloader.get('batch_size') is not None:
+        cfg.total_batch_size = cfg.train_dataloader.batch_size * processes * steps
+        return
+    if total is None:
+        raise UserError(
+            'the config sets no batch; set total_batch_size, or train_dataloader.batch_size for one process',
+            code='no-batch-size',
+        )
+    if total < 1 or total % (processes * steps):
+        parts = f'{processes} processes' + (f' x {steps} accumulated steps' if steps > 1 else '')
+        raise UserError(
+            f'total_batch_size={total} cannot be divided among {parts}; change one to divide the other',
+            code='indivisible-batch',
+        )
+    cfg.train_dataloader.batch_size = total // (processes * steps)
+
+
+def drop_unreachable_schedules(cfg: Config) -> None:
+    """Drop schedules that start after the end of a shortened run (`train_cfg.max_epochs=1`); mmengine rejects them."""
+    if not isinstance(cfg.get('param_scheduler'), list):
+        return
+    epochs = cfg.train_cfg.get('max_epochs')
+    iterations = cfg.train_cfg.get('max_iters')
+    reachable = []
+    for schedule in cfg.param_scheduler:
+        end = epochs if schedule.get('by_epoch', True) else iterations
+        if end is None or schedule.get('begin', 0) < end:
+            reachable.append(schedule)
+    cfg.param_scheduler = reachable
+
+
+def keep_workers(loader: ConfigDict) -> None:
+    """Keep data workers between epochs, and limit the wait for a batch. Torch rejects both settings without workers."""
+    if loader.get('num_workers'):
+        loader.setdefault('timeout', WAIT)
+        loader.setdefault('persistent_workers', True)
+    else:
+        loader.update(timeout=0, persistent_workers=False)
+
+
+def build(cfg: Config, start: Start | None = None) -> Runner:
+    """Return the runner with everything built that the config names, so that mistakes in the config show here."""
+    with building('the run'):
+        runner = Runner.from_cfg(cfg)
+    runner.start = start or Start()
+    runner.logger.addFilter(lambda record: not any(text in record.getMessage() for text in USELESS_WARNINGS))
+    log_run_summary(runner)
+    with building('the run'):
+        _ = runner.train_loop
+        runner.prepare()
+    return runner
+
+
+def log_run_summary(runner: Runner) -> None:
+    """Log device, batch layout and paths; print them as well if the log level would hide them."""
+    cfg = runner.cfg
+    device = next(runner.model.parameters()).device.type
+    unusable = unusable_gpu()
+    processes = get_world_size()
+    line = (
+        f'{processes} x {device}{f", though there is a GPU ({unusable})" if unusable else ""}, each with '
+        f'{torch.get_num_threads()} threads and {cfg.train_dataloader.get("num_workers", 0)} data workers on {cores()} cores; '
+        f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {processes} processes '
+        f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps; '
+        f'data {" ".join(places(cfg.train_dataloader.dataset)) or "made here"}, cache {cache()}, work dir {cfg.work_dir}'
+    )
+    level = logging.WARNING if unusable else logging.INFO
+    terminal = runner.logger.handlers[0]
+    if is_main_process() and terminal.level > level:
+        print(line, flush=True)
+    runner.logger.log(level, line)
+
+
+def places(dataset: dict) -> Iterator[str]:
+    """Yield the paths of a data set and of those inside it, by the keys that OpenMMLab and torchvision use."""
+    for keys, value in walk(dataset):
+        if value and keys and keys[-1] in ('root', 'data_root', 'ann_file'):
+            for place in [value] if isinstance(value, (str, Path)) else value:
+                yield without_secrets(place) if '://' in str(place) else str(Path(place).absolute())
+
+
 @contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Hold a work dir for this run, until it ends or its process dies; the first process of a run does it for all."""
+    """Hold a work dir until the run ends or its process dies. The first process does so for the whole run."""
     if int(os.environ.get('RANK', os.environ.get('SLURM_PROCID', 0))):
         yield
         return
@@ -136,12 +198,12 @@ def locked(folder: str) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise UserError(
-                f'{folder} is in use by {file.read()}; wait until it ends, stop it, or give --work-dir another folder'
+                f'{folder} is in use by {file.read()}; wait until it ends, stop it, or give --work-dir another folder',
+                code='work-dir-in-use',
             ) from None
         except OSError as error:  # some network file systems have no locks
-            print_log(
-                f'{folder} cannot be locked ({error.strerror}): start no second run there', 'current', logging.WARNING
-            )
+            message = f'{folder} cannot be locked ({error.strerror}): do not start a second run there'
+            print_log(message, 'current', logging.WARNING)
         file.truncate(0)
         file.write(f'process {os.getpid()} on {socket.gethostname()}')
         file.flush()
@@ -149,26 +211,32 @@ def locked(folder: str) -> Iterator[None]:
 
 
 def require_shared(folder: str) -> None:
-    """Each process must see the folder where the first one writes what all of them go on from."""
+    """Raise unless all processes see the folder in which the first one writes."""
     if get_world_size() == 1:
         return
     token = [f'.{secrets.token_hex(8)}']
-    if is_main_process():  # a new name, which no file system can remember to be missing
+    if is_main_process():  # a new name, so that no file system can have cached its absence
         (Path(folder) / token[0]).touch()
     broadcast_object_list(token)
-    lacking = all_gather_object('' if (Path(folder) / token[0]).exists() else socket.gethostname())
+    blind = all_gather_object('' if (Path(folder) / token[0]).exists() else socket.gethostname())
     if is_main_process():
         (Path(folder) / token[0]).unlink()
-    if hosts := ', '.join(sorted({*lacking} - {''})):
+    hosts = ', '.join(sorted({*blind} - {''}))
+    if hosts:
         raise UserError(
-            f'{folder} is not the same folder for all processes: {hosts} cannot see there what the first one has written; '
-            'give --work-dir a folder that all machines share'
+            f'{folder} is not the same folder for all processes: {hosts} cannot see the files of the first process there; '
+            'give --work-dir a folder that all machines share',
+            code='work-dir-not-shared',
         )
 
 
 @RUNNERS.register_module()
 class PreparedRunner:
-    """The `runner_type` of our configs, by which tools/train.py of mmpretrain and others start a run as `train` does."""
+    """The `runner_type` of our configs. Through it, tools/train.py of mmpretrain and others start a run by `train`.
+
+    Args:
+        cfg: The config. `cfg.launcher` is 'none' unless set.
+    """
 
     def __init__(self, cfg: Config) -> None:
         self.cfg = cfg
@@ -181,40 +249,6 @@ class PreparedRunner:
         return train(self.cfg, self.cfg.get('launcher', 'none'))
 
 
-def places(dataset: dict) -> Iterator[str]:
-    """Yield the paths of a data set and of those inside of it, by the keys that OpenMMLab and torchvision use."""
-    for keys, value in walk(dataset):
-        if value and keys and keys[-1] in ('root', 'data_root', 'ann_file'):
-            for place in [value] if isinstance(value, (str, Path)) else value:
-                yield without_secrets(place) if '://' in str(place) else str(Path(place).absolute())
-
-
-def build(cfg: Config, start: Start | None = None) -> Runner:
-    """The runner with everything that a config names already built, so that mistakes in it show here."""
-    with building('the run'):
-        runner = Runner.from_cfg(cfg)
-    runner.start = start or Start()
-    # mmengine tells of its own file client at every checkpoint, whatever the user does
-    about = ('"FileClient" will be', '"HardDiskBackend" is the alias')
-    runner.logger.addFilter(lambda record: not any(name in record.getMessage() for name in about))
-    say_what_is_used(runner)
-    with building('the run'):
-        _ = runner.train_loop
-        runner.prepare()
-    return runner
-
-
-def say_what_is_used(runner: Runner) -> None:
-    """Log where and on what a run works, and print it where the log's level hides that."""
-    cfg, device, unusable = runner.cfg, next(runner.model.parameters()).device.type, unusable_gpu()
-    line = (
-        f'{get_world_size()} x {device}{f", though there is a GPU ({unusable})" if unusable else ""}, each with '
-        f'{torch.get_num_threads()} threads and {cfg.train_dataloader.get("num_workers", 0)} data workers on {cores()} cores; '
-        f'total batch {cfg.total_batch_size} = {cfg.train_dataloader.batch_size} images x {get_world_size()} processes '
-        f'x {cfg.optim_wrapper.get("accumulative_counts", 1)} accumulated steps; '
-        f'data {" ".join(places(cfg.train_dataloader.dataset)) or "made here"}, cache {cache()}, work dir {cfg.work_dir}'
-    )
-    level, (terminal, *_) = logging.WARNING if unusable else logging.INFO, runner.logger.handlers
-    if is_main_process() and terminal.level > level:
-        print(line, flush=True)
-    runner.logger.log(level, line)
+def strategy_named(name: str) -> ConfigDict:
+    """Return the strategy in `configs/_base_/strategies/NAME.py`, for `--strategy NAME`."""
+    return load_config(f'{PREFIX}_base_/strategies/{name}.py').strategy

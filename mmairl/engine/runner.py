@@ -1,30 +1,31 @@
-"""mmengine's runner with checkpoints that hold what an exact resume takes, and loops that begin where a checkpoint ends."""
+"""mmengine's runner with checkpoints for an exact resume, and with loops that start where a checkpoint ends."""
 
-import logging
 from collections import OrderedDict
-from collections.abc import Iterator
-from functools import partial
-from itertools import chain, count, islice, repeat
+from functools import cached_property, partial
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import get_world_size, master_only
+from mmengine.dist import is_main_process, master_only
+from mmengine.fileio import LocalBackend, get_file_backend
 from mmengine.hooks import CheckpointHook, Hook
-from mmengine.logging import print_log
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 from mmengine.runner import Runner as PlainRunner
+from mmengine.runner import checkpoint as platform
 from mmengine.runner.base_loop import BaseLoop
-from mmengine.utils import apply_to
 from torch import nn
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
+from mmairl.checkpoints.pickles import portable_checkpoint
 from mmairl.config import python_text, write_config
-from mmairl.data.preprocess import inner_most
-from mmairl.data.training_images import ResumableSampler, TrainingImages, require_a_batch
-from mmairl.data.workers import delivered, explained_deaths, safe
-from mmairl.engine.checkpoint import Checkpointed
+from mmairl.data.datasets import innermost_dataset
+from mmairl.data.training_images import TrainingImages, require_a_batch
+from mmairl.data.workers import explained_deaths, safe
+from mmairl.engine.batches import batches, endless, prefetch_to_device, sampler_of
+from mmairl.engine.checkpoint import Start, describe_run, settings, snapshot, write_snapshot
+from mmairl.engine.resume import restore_run
 from mmairl.engine.speed import lay_out, make_fast
 from mmairl.errors import UserError, building
 from mmairl.io import write_text
@@ -32,80 +33,49 @@ from mmairl.models.processes import network_of
 from mmairl.registry import DATASETS, HOOKS
 from mmairl.signals import obey_parent_only
 
-RUNS = count()  # of this process
+RUNS = count()  # numbers the runs of this process
+# mmengine builds these hooks by default and needs a None to leave one out.
+DEFAULT_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 
 
-class Runner(Checkpointed, PlainRunner):
-    """One process, several with the whole model each, or, with a `strategy`, several with a part of it.
+class Runner(PlainRunner):
+    """Train with one process, with several that each hold the whole model, or, with a `strategy`, a part of it.
 
-    Trains through `EpochLoop` or `IterLoop`, on images that draw their own random numbers. A loop that a config names by its
-    type is used as it is.
+    Loops are `EpochLoop` and `IterLoop` unless the config names another type. Each image draws its own random numbers,
+    so that neither the number of data workers nor a resume changes a run.
+
+    Args:
+        args: Positional arguments of mmengine's runner.
+        cfg: The config of the run.
+        experiment_name: Name of the run in logs. Default: the name of the config and a number.
+        kwargs: Keyword arguments of mmengine's runner.
     """
+
+    start = Start()
 
     def __init__(
         self, *args: Any, cfg: Config | None = None, experiment_name: str | None = None, **kwargs: Any
     ) -> None:
-        # mmengine keeps one visualizer and log a name, and its own names differ by the second
+        # mmengine keeps one visualizer and one log for each name, and its own names differ only by the second.
         name = experiment_name or f'{Path(getattr(cfg, "filename", None) or "run").stem}_{next(RUNS)}'
         super().__init__(*args, cfg=cfg, experiment_name=name, **kwargs)
 
     @master_only
     def dump_config(self) -> None:
-        """Leave the config in the work dir as mmengine does, which would follow a link there."""
+        """Write the config to the work dir, as mmengine does, but without following a link there."""
         source = Path(self.cfg.filename or f'{self.timestamp}.py')
         path = Path(self.work_dir) / source.name
         if path.resolve() == source.resolve():
-            return  # the run goes on by the config that it has left
-        write_text(path, python_text(self.cfg)) if path.suffix == '.py' else write_config(self.cfg, path)
-
-    def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
-        if isinstance(loop, BaseLoop) or 'type' in loop:
-            return super().build_train_loop(loop)
-        settings = dict(loop)
-        kind = EpochLoop if settings.pop('by_epoch') else IterLoop
-        return kind(self, self._build_train_dataloader(), **settings)
-
-    def register_hook(self, hook: Hook | dict, priority: int | str | None = None) -> None:
-        """Register ExactCheckpointHook for mmengine's CheckpointHook, from which no run can be resumed exactly."""
-        kind = hook.get('type') if isinstance(hook, dict) else None
-        if (HOOKS.get(kind) if isinstance(kind, str) else kind) is CheckpointHook:
-            hook = {**hook, 'type': 'mmairl.ExactCheckpointHook'}
-        super().register_hook(hook, priority)
-
-    def train(self) -> nn.Module:
-        with explained_deaths():
-            return super().train()
-
-    def register_default_hooks(self, hooks: dict[str, Hook | dict | None] | None = None) -> None:
-        """A hook that a config sets to None is left out; mmengine takes that for the six that it knows itself."""
-        known = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
-        kept = {name: hook for name, hook in (hooks or {}).items() if hook is not None or name in known}
-        super().register_default_hooks(kept)
-
-    def _build_train_dataloader(self) -> DataLoader:
-        if isinstance(self._train_dataloader, DataLoader):
-            return self._train_dataloader
-        dataset = DATASETS.build(self._train_dataloader['dataset'])
-        if hasattr(dataset, 'full_init'):
-            dataset.full_init()
-        dataset = TrainingImages(dataset, workers=bool(self._train_dataloader.get('num_workers')))
-        own = self._randomness_cfg.get('diff_rank_seed', False)
-        loader = self.build_dataloader({**self._train_dataloader, 'dataset': dataset}, self.seed, own)
-        loader.generator = torch.Generator()  # else each start of the workers draws from the run's own
-        loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
-        require_a_batch(loader)
-        weighed = getattr(inner_most(dataset), 'per_epoch', None) is not None
-        if weighed and getattr(sampler_of(loader), 'counts', None) is None:
-            raise UserError(
-                'Mixture.weights count where the Mixture is train_dataloader.dataset itself, in no other data set, and the '
-                "sampler is dict(type='ResumableSampler', shuffle=True); set these, or leave the weights out"
-            )
-        return safe(loader)
+            return  # the run was started from the config in its work dir
+        if path.suffix == '.py':
+            write_text(path, python_text(self.cfg))
+        else:
+            write_config(self.cfg, path)
 
     def build_model(self, model: nn.Module | dict) -> nn.Module:
         fast = dict(self.cfg.get('fast') or {})
         if self.cfg.get('strategy'):
-            fast.pop('compile', None)  # untried with weights that are put together in each forward pass
+            fast.pop('compile', None)  # untested with weights that are gathered in each forward pass
         return make_fast(super().build_model(model), fast)
 
     def wrap_model(self, model_wrapper_cfg: dict | None, model: nn.Module) -> nn.Module:
@@ -116,32 +86,98 @@ class Runner(Checkpointed, PlainRunner):
         return shard(model, self.cfg.strategy)
 
     def _init_model_weights(self) -> None:
-        """In the default layout: random numbers are drawn in the order in which a weight lies in memory."""
+        """Initialize in the default memory layout, because random numbers are drawn in the order of the memory."""
         if self.cfg.get('strategy'):
-            return  # done before the weights were cut up
+            return  # `shard` has initialized the weights
         self.model.to(memory_format=torch.contiguous_format)
         with building('the initial weights'):
             super()._init_model_weights()
         lay_out(self.model, self.cfg.get('fast'))
 
+    def _build_train_dataloader(self) -> DataLoader:
+        if isinstance(self._train_dataloader, DataLoader):
+            return self._train_dataloader
+        dataset = DATASETS.build(self._train_dataloader['dataset'])
+        if hasattr(dataset, 'full_init'):
+            dataset.full_init()
+        dataset = TrainingImages(dataset, workers=bool(self._train_dataloader.get('num_workers')))
+        diff_rank_seed = self._randomness_cfg.get('diff_rank_seed', False)
+        loader = self.build_dataloader({**self._train_dataloader, 'dataset': dataset}, self.seed, diff_rank_seed)
+        loader.generator = torch.Generator()  # otherwise each start of the workers draws from the run's generator
+        loader.worker_init_fn = partial(obey_parent_only, then=loader.worker_init_fn)
+        require_a_batch(loader)
+        require_counted_mixture(loader)
+        return safe(loader)
+
+    def build_train_loop(self, loop: BaseLoop | dict) -> BaseLoop:
+        if isinstance(loop, BaseLoop) or 'type' in loop:
+            return super().build_train_loop(loop)
+        options = dict(loop)
+        kind = EpochLoop if options.pop('by_epoch') else IterLoop
+        return kind(self, self._build_train_dataloader(), **options)
+
+    def build_param_scheduler(self, scheduler: Any) -> Any:
+        with building('param_scheduler'):
+            return super().build_param_scheduler(scheduler)
+
+    def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
+        """Scale by all images of an optimizer step; mmengine ignores accumulated batches."""
+        if auto_scale_lr and auto_scale_lr.get('enable'):
+            steps = (self.cfg.get('optim_wrapper') or {}).get('accumulative_counts', 1)
+            auto_scale_lr = {**auto_scale_lr, 'base_batch_size': auto_scale_lr['base_batch_size'] / steps}
+        super().scale_lr(optim_wrapper, auto_scale_lr)
+
+    def register_hook(self, hook: Hook | dict, priority: int | str | None = None) -> None:
+        """Replace mmengine's CheckpointHook, which cannot resume exactly, by ExactCheckpointHook."""
+        kind = hook.get('type') if isinstance(hook, dict) else None
+        if isinstance(kind, str):
+            kind = HOOKS.get(kind)
+        if kind is CheckpointHook:
+            hook = {**hook, 'type': 'mmairl.ExactCheckpointHook'}
+        super().register_hook(hook, priority)
+
+    def register_default_hooks(self, hooks: dict[str, Hook | dict | None] | None = None) -> None:
+        """Leave out every hook that a config sets to None; mmengine accepts None only for its own six."""
+        chosen = {name: hook for name, hook in (hooks or {}).items() if hook is not None or name in DEFAULT_HOOKS}
+        super().register_default_hooks(chosen)
+
     def prepare(self) -> None:
-        """Build what is left to build, which `train` finds done."""
+        """Build everything that `train` would build."""
         self.optim_wrapper = self.build_optim_wrapper(self.optim_wrapper)
         if self.cfg.get('strategy'):
             from mmairl.engine.sharding.zero import shard_optimizer
 
             shard_optimizer(self.optim_wrapper)
 
-    def scale_lr(self, optim_wrapper: Any, auto_scale_lr: dict | None = None) -> None:
-        """By all images of an optimizer step; mmengine's own leaves out those of accumulated batches."""
-        if auto_scale_lr and auto_scale_lr.get('enable'):
-            steps = (self.cfg.get('optim_wrapper') or {}).get('accumulative_counts', 1)
-            auto_scale_lr = {**auto_scale_lr, 'base_batch_size': auto_scale_lr['base_batch_size'] / steps}
-        super().scale_lr(optim_wrapper, auto_scale_lr)
+    def train(self) -> nn.Module:
+        with explained_deaths():
+            return super().train()
 
-    def build_param_scheduler(self, scheduler: Any) -> Any:
-        with building('param_scheduler'):
-            return super().build_param_scheduler(scheduler)
+    def load_checkpoint(self, filename: str, *_: Any, **__: Any) -> dict[str, Any]:
+        """Load the weights of a checkpoint. PreflightHook raises if they do not fit."""
+        checkpoint = self.start.take(filename)
+        self.call_hook('after_load_checkpoint', checkpoint=checkpoint)
+        weights = checkpoint.get('state_dict', checkpoint)
+        platform.load_state_dict(network_of(self), weights, strict=False, logger='current')
+        self._has_loaded = True
+        self.logger.info(f'loaded {filename}')
+        return checkpoint
+
+    def resume(self, filename: str, *_: Any, **__: Any) -> None:
+        """Restore a run. Settings that the current config changes are applied or are an error, and are logged."""
+        restore_run(self, self.load_checkpoint(filename), filename, settings(self.cfg))
+        self.logger.info(f'resumed after epoch {self.epoch}, iteration {self.iter}')
+
+    def snapshot(self, meta: dict[str, int], save_optimizer: bool, save_param_scheduler: bool) -> dict[str, Any] | None:
+        """Copy the content of a checkpoint to host memory.
+
+        All processes call this together, since each may hold a part. The first returns the whole, the others None.
+        """
+        weights = self._weights()
+        optimizer = self.optim_wrapper.state_dict() if save_optimizer else None
+        if not is_main_process():
+            return None
+        return snapshot(self, weights, {**meta, **self._origin}, optimizer, save_param_scheduler)
 
     def _weights(self) -> OrderedDict[str, Any]:
         if self.cfg.get('strategy'):
@@ -150,115 +186,72 @@ class Runner(Checkpointed, PlainRunner):
             return whole_weights(self.model)
         return network_of(self).state_dict()
 
+    @cached_property
+    def _origin(self) -> dict[str, Any]:
+        """The description of the run, cached because formatting its config takes longer than a step."""
+        return describe_run(self)
+
+    def save_checkpoint(
+        self,
+        out_dir: str,
+        filename: str,
+        file_client_args: dict | None = None,
+        save_optimizer: bool = True,
+        save_param_scheduler: bool = True,
+        meta: dict[str, int] | None = None,
+        by_epoch: bool = True,
+        backend_args: dict | None = None,
+    ) -> None:
+        """Write a checkpoint for a hook of mmengine; all processes call this together."""
+        progress = dict(epoch=self.epoch + bool(by_epoch), iter=self.iter + (not by_epoch))
+        checkpoint = self.snapshot({**progress, **(meta or {})}, save_optimizer, save_param_scheduler)
+        if checkpoint is None:
+            return
+        backend = get_file_backend(out_dir, backend_args=backend_args)
+        path = backend.join_path(out_dir, filename)
+        if isinstance(backend, LocalBackend) and not file_client_args:
+            write_snapshot(checkpoint, Path(path))
+        else:
+            platform.save_checkpoint(portable_checkpoint(checkpoint), path, file_client_args, backend_args)
+
 
 class EpochLoop(EpochBasedTrainLoop):
-    """mmengine's loop over epochs, of which the first may be one that was left in the middle."""
+    """mmengine's loop over epochs, whose first epoch may be a resumed one."""
 
     def run_epoch(self) -> None:
         self.runner.call_hook('before_train_epoch')
         self.runner.model.train()
         done = self._iter - self._epoch * len(self.dataloader)
-        for place, batch in enumerate(sent_ahead(batches(self.dataloader, self._epoch, done)), done):
-            self.run_iter(place, batch)
+        remaining = prefetch_to_device(batches(self.dataloader, self._epoch, done))
+        for index, batch in enumerate(remaining, done):
+            self.run_iter(index, batch)
         self.runner.call_hook('after_train_epoch')
         self._epoch += 1
 
 
 class IterLoop(IterBasedTrainLoop):
-    """mmengine's loop over iterations, which would read every image again that a resumed run has seen."""
+    """mmengine's loop over iterations, without reading again the images that a resumed run has seen."""
 
     def __init__(self, runner: PlainRunner, dataloader: DataLoader, *args, **kwargs) -> None:
-        # mmengine begins to read here, at the start of the first epoch: a loader without workers or the run's sampler takes
-        # that, since samplers that are one stream, as mmengine's InfiniteSampler, end when a reader of them is dropped
+        # mmengine starts to read here, from the beginning of the first epoch. This loader takes its place: it has no
+        # workers, and not the run's sampler, because samplers that are one endless stream end with their reader.
         idle = DataLoader(dataloader.dataset, generator=dataloader.generator)
         super().__init__(runner, idle, *args, **kwargs)
         self.dataloader = dataloader
 
     def run(self) -> nn.Module:
-        # mmengine's loop passes over as many batches as the run has taken; here these cost nothing
+        # mmengine's loop first skips as many batches as the run has done; these cost nothing.
         seen = repeat(None, self._iter)
-        self.dataloader_iterator = chain(seen, sent_ahead(endless(self.dataloader, self._iter)))
+        self.dataloader_iterator = chain(seen, prefetch_to_device(endless(self.dataloader, self._iter)))
         return super().run()
 
 
-def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
-    """An epoch's batches after the first `done`, which are skipped as indices: none of their images is read.
-
-    Other samplers than ours begin at an epoch's start only; then what was seen is read again and dropped, as in mmengine.
-    """
-    sampler = sampler_of(dataloader)
-    if isinstance(sampler, ResumableSampler):
-        sampler.set_epoch(epoch, done * images_per_step(dataloader))
-        return delivered(dataloader)
-    if hasattr(sampler, 'set_epoch'):
-        sampler.set_epoch(epoch)
-    if done:
-        said = f'{type(sampler).__name__} cannot begin inside an epoch: {done} batches are read again to get there'
-        print_log(said, logger='current', level=logging.WARNING)
-    return islice(delivered(dataloader), done, None)
-
-
-def sent_ahead(batches: Iterator[dict]) -> Iterator[dict]:
-    """On a GPU, the next batch's images are copied on a stream of their own while this one's step computes."""
-    if not torch.cuda.is_available():
-        yield from batches
-        return
-    copies, before = torch.cuda.Stream(), None
-    for batch in batches:
-        with torch.cuda.stream(copies):
-            sent = dict(batch, inputs=to_device(batch['inputs'])), copies.record_event()
-        if before is not None:
-            yield arrived(*before)
-        before = sent
-    if before is not None:
-        yield arrived(*before)
-
-
-def to_device(inputs: Any) -> Any:
-    """Pinned images on their way to the GPU; others would make the host wait, and stay for the preprocessor."""
-    return apply_to(
-        inputs, lambda part: torch.is_tensor(part) and part.is_pinned(), lambda part: part.cuda(non_blocking=True)
-    )
-
-
-def arrived(batch: dict, copied: torch.cuda.Event) -> dict:
-    """The batch for the stream that computes, which waits for the copies; the host does not."""
-    stream = torch.cuda.current_stream()
-    stream.wait_event(copied)
-    # so that its memory is not given away before this stream has read it
-    apply_to(
-        batch['inputs'], lambda part: torch.is_tensor(part) and part.is_cuda, lambda part: part.record_stream(stream)
-    )
-    return batch
-
-
-def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
-    """The batches from this iteration on, epoch after epoch."""
-    epoch, done = divmod(iteration, len(dataloader))
-    while True:
-        empty = not done
-        for batch in batches(dataloader, epoch, done):
-            empty = False
-            yield batch
-        if empty:  # and would be for ever
-            raise UserError(
-                f'{type(sampler_of(dataloader)).__name__} gives no batch in epoch {epoch + 1}, so that training cannot go on; '
-                "set train_dataloader.sampler=dict(type='ResumableSampler', shuffle=True)"
-            )
-        epoch, done = epoch + 1, 0
-
-
-def sampler_of(dataloader: DataLoader) -> Sampler:
-    """The sampler of images, behind the one of batches where there is one."""
-    return getattr(dataloader.batch_sampler, 'sampler', dataloader.sampler)
-
-
-def images_per_step(dataloader: DataLoader) -> int:
-    """How many images one iteration of all processes takes from the data set."""
-    return (dataloader.batch_size or dataloader.batch_sampler.batch_size) * get_world_size()
-
-
-def images_per_epoch(dataloader: DataLoader) -> int | list[int]:
-    """How many images an epoch sees; of a Mixture with weights, how many of each set."""
-    counts = getattr(dataloader.dataset, 'per_epoch', None)
-    return len(dataloader.dataset) if counts is None else counts.tolist()
+def require_counted_mixture(loader: DataLoader) -> None:
+    """Raise if a Mixture has weights that nothing reads."""
+    weighted = getattr(innermost_dataset(loader.dataset), 'per_epoch', None) is not None
+    if weighted and getattr(sampler_of(loader), 'counts', None) is None:
+        raise UserError(
+            'Mixture.weights only work if the Mixture is train_dataloader.dataset itself and the sampler is '
+            "dict(type='ResumableSampler', shuffle=True); set these, or remove the weights",
+            code='unused-weights',
+        )

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mmairl.errors import UserError
+from mmairl.models.backbones import blocks
 from mmairl.models.norm import PASS, norms_of, pass_of
-from mmairl.models.stages import blocks
 
 PRECISIONS = ('float32', 'tf32', 'bfloat16', 'float16')
 # Compiled forms of one block: by width, stride, size, side, mode; torch's 8 leave the student of a ResNet-50 eager.

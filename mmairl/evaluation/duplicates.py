@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from mmairl.data.preprocess import to_unit
+from mmairl.data.decode import to_unit
 from mmairl.data.splits import look_alikes, split_conflicts
 from mmairl.errors import printable
 from mmairl.evaluation.features import Features

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from mmairl.checkpoints.read import Backbone, read_backbone, warn_of_assumed_statistics
 from mmairl.config import load_config
-from mmairl.data.datasets import UnlabelledFolder
+from mmairl.data.datasets import UnlabelledFolder, ViewDataset, Views
 from mmairl.data.decode import as_rgb
 from mmairl.data.mixture import Mixture
-from mmairl.data.preprocess import ViewDataset, Views
 from mmairl.data.raw_values import channels_first
 from mmairl.data.reading import read_file
 from mmairl.data.shards.dataset import Shards
@@ -222,7 +221,7 @@ class Given(ViewDataset):
         if isinstance(image, (str, Path)):
             return super().raw(index)
         if self.as_stored:
-            return self.alike(channels_first(np.asarray(image)), index)
+            return self.checked_format(channels_first(np.asarray(image)), index)
         if isinstance(image, np.ndarray):
             image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)
         return channels_first(np.array(as_rgb(ImageOps.exif_transpose(image))))

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.decode import UnreadableImage
-from mmairl.data.preprocess import normalised, require_channels
+from mmairl.data.preprocess import normalize, require_channels
 from mmairl.data.workers import delivered, safe
 from mmairl.errors import Diverged, UserError
 from mmairl.evaluation.sets import precision_of
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import DATASETS
 
 Answer = TypeVar('Answer')
@@ -138,7 +138,7 @@ class Extraction:
         loader = DataLoader(Readable(dataset), self.batch_size, num_workers=self.workers, pin_memory=pinned)
         for batch in progress(delivered(safe(loader)), label, len(loader)):
             images = batch['inputs'][0].to(self.device, non_blocking=True)
-            images = normalised(images, self.mean, self.std)
+            images = normalize(images, self.mean, self.std)
             samples = batch['data_samples']
             yield images.contiguous(memory_format=torch.channels_last), samples['label'], samples['readable']
 

@@ -17,9 +17,9 @@ from mmairl.errors import UserError
 from mmairl.evaluation.feature_store import stored
 from mmairl.evaluation.features import Extraction, Features
 from mmairl.evaluation.knn import knn_right
+from mmairl.models.backbones import pooled
 from mmairl.models.norm import first_view
 from mmairl.models.processes import network_of
-from mmairl.models.siamese import pooled
 from mmairl.randomness import same_randomness
 from mmairl.registry import DATASETS, HOOKS
 

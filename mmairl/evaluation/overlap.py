@@ -9,9 +9,8 @@ from functools import partial
 import numpy as np
 from torch.utils.data import Dataset
 
-from mmairl.data.datasets import FileDataset
+from mmairl.data.datasets import FileDataset, ViewDataset
 from mmairl.data.decode import UnreadableImage
-from mmairl.data.preprocess import ViewDataset
 from mmairl.data.shards.dataset import Shards
 
 THREADS = 16  # reads in flight on a network disk

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from mmairl.data.preprocess import require_channels
 from mmairl.data.splits import HELD_OUT, groups_of, names_of, refuse_shared
-from mmairl.data.view_sets import listed
+from mmairl.data.view_sets import expand_named_views
 from mmairl.errors import UserError, printable
 from mmairl.evaluation.overlap import shared_images
 from mmairl.registry import DATASETS, PROTOCOLS
@@ -239,7 +239,7 @@ def with_views(described: Mapping, views: Sequence | None) -> dict:
     inner = innermost(described)
     inner.pop('views', None)
     if views is not None:
-        inner['views'] = [list(view) for view in listed(views)]
+        inner['views'] = [list(view) for view in expand_named_views(views)]
     return described
 
 

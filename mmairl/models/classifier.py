@@ -6,7 +6,7 @@ from mmengine.model import BaseModel
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 
 

@@ -8,15 +8,10 @@ from mmengine.model import BaseModel
 from torch import Tensor, nn
 
 from mmairl.errors import UserError
+from mmairl.models.backbones import pooled
 from mmairl.models.norm import each_view, shuffle, unshuffle
 from mmairl.models.processes import own_parts
 from mmairl.registry import MODELS
-
-
-def pooled(features: Tensor | tuple) -> Tensor:
-    """One vector an image from what a backbone returns: its last stage, averaged over space where there is space."""
-    last = features[-1] if isinstance(features, tuple | list) else features
-    return last.mean(dim=(2, 3)) if last.ndim == 4 else last
 
 
 def project(encoder: nn.Module, images: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mmairl.analysis.cka import full_cka, network_cka, stage_cka
 from mmairl.analysis.geometry import STRENGTHS, alignment, invariance, spectrum, uniformity
-from mmairl.analysis.measures import MEASURES, measures, training_loss, with_clid
+from mmairl.analysis.measures import MEASURES, measure_network, training_loss
 from mmairl.analysis.subjects import Images
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.checkpoints.norms import LARS_GROWTH, looks_lars_trained, typical_growth, weight_norms
@@ -21,7 +21,7 @@ from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import refresh_statistics
 from mmairl.evaluation.features import Features, progress
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.models.spectrum import rankme, spread
 from mmairl.report.charts import chart
 from mmairl.report.figures import heat_map, lines, norm_curves, norm_lines, save_figure
@@ -198,9 +198,8 @@ def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str,
         path = Path(subjects[name][0])
         meta = load_checkpoint(path).get('meta') if path.is_file() else None
         steps = meta.get('iter', math.inf) if isinstance(meta, dict) else math.inf
-        found[name] = measures(network, cfg, training_loss(path.parent, steps), count, **how)
-    found = with_clid(found)
-    names = [name for name in MEASURES if name in next(iter(found.values())) and (name != 'CLID' or len(found) > 1)]
+        found[name] = measure_network(network, cfg, training_loss(path.parent, steps), count, **how)
+    names = [name for name in MEASURES if name in next(iter(found.values()))]
     values = torch.tensor([[numbers[name] for name in names] for numbers in found.values()], dtype=torch.float64)
     save_table(('network', *names), list(zip(found, *values.T.tolist())), out / 'measures')
     better = {math.inf: 'higher', -math.inf: 'lower', 0.0: 'lower'}

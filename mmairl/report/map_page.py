@@ -31,7 +31,7 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.embed import Images, dataset_of, embedding_network, write_patches
 from mmairl.evaluation.features import Extraction
 from mmairl.evaluation.protocol import default_device
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.report.compare_page import names_of
 from mmairl.report.figures import feature_map, png
 from mmairl.report.page import write_page

@@ -13,7 +13,8 @@ from sklearn.manifold import TSNE
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
-from mmairl.data.preprocess import inner_most, to_unit
+from mmairl.data.datasets import innermost_dataset
+from mmairl.data.decode import to_unit
 from mmairl.evaluation.features import Features
 from mmairl.evaluation.neighbors import nearest
 from mmairl.report.charts import chart
@@ -52,7 +53,7 @@ def augmented(dataset: Dataset, preprocessor: nn.Module, chosen: Sequence[int], 
 
 def black_and_white(dataset: Dataset, preprocessor: nn.Module) -> tuple[Tensor | float, Tensor | float]:
     """The values that a page shows as black and white: 0 and 1 of photographs, and others around each channel's mean."""
-    if not inner_most(dataset).as_stored:
+    if not innermost_dataset(dataset).as_stored:
         return 0.0, 1.0
     return preprocessor.mean - REACH * preprocessor.std, preprocessor.mean + REACH * preprocessor.std
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import torchvision.transforms.v2.functional as F
 from mmengine import Config
 
-from mmairl.data.preprocess import Pipeline, ViewDataset, ViewPreprocessor, inner_most, require_channels, to_unit
+from mmairl.data.datasets import Pipeline, ViewDataset, innermost_dataset
+from mmairl.data.decode import to_unit
+from mmairl.data.preprocess import ViewPreprocessor, require_channels
 from mmairl.data.transforms import Augmentation, Params, RandomResizedCrop
 from mmairl.data.view_sets import reasons
 from mmairl.errors import UserError
@@ -32,10 +34,13 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
             f'views are drawn of the data sets of mmairl with ViewPreprocessor, not of {type(dataset).__name__} with '
             f'{type(preprocessor).__name__}; give a config that has them'
         )
-    views = [*inner_most(dataset).views, *(preprocessor.views or [])]
+    views = [*innermost_dataset(dataset).views, *(preprocessor.views or [])]
     require_channels(dataset, preprocessor.mean, views=views)
     chosen = some(dataset, SHOWN, seed)
-    heard = [listen(inner_most(dataset).views), listen(preprocessor.views or [])]  # in data workers, then on the device
+    heard = [
+        listen(innermost_dataset(dataset).views),
+        listen(preprocessor.views or []),
+    ]  # in data workers, then on the device
     views = augmented(dataset, preprocessor, chosen, seed)
     shown, (low, high) = [], black_and_white(dataset, preprocessor)
     for place, index in enumerate(chosen):
@@ -55,7 +60,7 @@ def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
         title='What the network will see',
         lead=lead,
         shown=shown,
-        images=inner_most(dataset),
+        images=innermost_dataset(dataset),
         reach=REACH,
         named=name if isinstance(name, str) else '',
         reasons=reasons(name) if isinstance(name, str) else (),

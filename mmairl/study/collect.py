@@ -12,6 +12,7 @@ from mmengine.config import Config
 from msgspec import to_builtins
 
 from mmairl.io import read_json, read_text, write_json
+from mmairl.study.analyses import analysis_records
 from mmairl.study.cost import flops_per_image
 from mmairl.study.external import SAME, factors
 from mmairl.study.fairness import after, compare, hidden
@@ -27,10 +28,9 @@ from mmairl.study.statistics.compare_rows import mean_intervals
 from mmairl.study.statistics.equal_cost import at_equal_cost, costs
 from mmairl.study.statistics.noise import noise
 from mmairl.study.trials import search_record
-from mmairl.study.worth import worth_record
 
 # What a record has as the study and its rows say it.
-COPIED = ('name', 'title', 'question', 'paper', 'figure')
+COPIED = ('name', 'title', 'question', 'paper', 'figure', 'analyses')
 COPIED_OF_ROWS = ('name', 'config', 'factor', 'group', 'x', 'untrained', 'trained')
 
 
@@ -41,9 +41,8 @@ def collect(
     runs: Sequence[Run],
     out: Path,
     rows_left_out: Sequence[str] = (),
-    **further: Any,
 ) -> dict[str, Any]:
-    """Write the record of everything that is there to study.json, with what else is given, and return it."""
+    """Write the record of everything that is there to study.json, and return it."""
     compared = compare(study, configs)
     changed = {entry['row']: entry['found'] for entry in compared}
     numbers = {row.name: study.printed(row) for row in study.rows}
@@ -91,7 +90,6 @@ def collect(
         fairness=dict(before=compared, after=after(trained), hidden=hidden(stated)),
         reading=study.reading.get(scale.name, ''),
         assumptions=assumptions(ours, sorted({task for run in runs for task in run.tasks})),
-        **further,
     )
     if study.search:
         floor = {row.name: compared_runs[row.name] for row in study.rows if row.untrained or row.weights}
@@ -99,7 +97,7 @@ def collect(
         record['as_published'] = dict(rows=[dict(row, runs=published[row['name']]) for row in record['rows']])
         searches = sorted({run.seed for run in runs if run.part == 'published'})
         record['search'] = search_record(study, configs, searches, by_row('trial'))
-    record['worth'] = worth_record(study, configs, [run for run in runs if run.part == 'compared' and run.done])
+    record |= analysis_records(study, configs, runs)
     add_numbers(record, study, out)
     write_json(out / 'study.json', record)
     return record

@@ -8,7 +8,7 @@ from mmengine.config import Config
 from msgspec.structs import replace
 
 from mmairl.config import home, load_config
-from mmairl.data.view_sets import listed
+from mmairl.data.view_sets import expand_named_views
 from mmairl.engine.checks import BUILT, check_parts
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import innermost
@@ -94,7 +94,7 @@ def resolve(row: Row, scale: Scale) -> Config:
 def _change_data(cfg: Config, scale: Scale) -> None:
     """Other images, and the same operations on them at another size."""
     images = innermost(cfg.train_dataloader.dataset)
-    given = listed(images.get('views')) or ()
+    given = expand_named_views(images.get('views')) or ()
     sizes = [step['size'] for view in given for step in view if 'size' in step]
 
     def changed(step: dict) -> dict:

@@ -17,10 +17,9 @@ from scipy.stats import qmc
 
 from mmairl.config import by_key
 from mmairl.errors import UserError
-from mmairl.evaluation.protocol import is_protocol, protocol_class
+from mmairl.evaluation.protocol import protocol_class
 from mmairl.io import Declared
 from mmairl.registry import PROTOCOLS
-from mmairl.study.trusted import LABEL_FREE, SETTINGS, trusted
 
 MOST_TRIALS = 10_000  # of a row in a search
 SPARE = 16  # points for each trial, of which those that repeat another trial are passed over
@@ -116,19 +115,28 @@ class Search(Declared, frozen=True):
     budget: Budget  # training FLOPs of a search, in runs of the study's cheapest row
     dimensions: Dimensions
     searches: Annotated[int, Meta(ge=1)] = 3
-    criterion: str = 'knn'  # a protocol, on images that are held out of the training labels; or label_free [STUDY.JSON]
+    criterion: str = 'knn'  # a protocol, on images that are held out of the training labels
 
     def __post_init__(self) -> None:
         require_distinct(self.dimensions)
         require_searchable(self.dimensions)
-        if self.criterion.split(' ')[0] == LABEL_FREE:
-            trusted(SETTINGS, self.criterion)  # is there
-        elif not is_protocol(self.criterion) or protocol_class(self.criterion).trains:
-            known = [name for name in PROTOCOLS.names() if not protocol_class(name).trains]
+        if self.criterion.split(' ')[0] == 'label_free':
             raise UserError(
-                f"there is no criterion '{self.criterion}'; say one of {', '.join(known)}, which is then measured on "
-                f'images that are held out of the training labels, or {LABEL_FREE}'
+                f"search.criterion: searches no longer choose without labels ('{self.criterion}'); set one of "
+                f'{", ".join(criteria())}, or choose among finished trials with projects/label_free',
+                code='label-free-moved',
             )
+        if self.criterion not in criteria():
+            raise UserError(
+                f"search.criterion: unknown protocol ('{self.criterion}'); set one of {', '.join(criteria())}, which "
+                'is measured on images held out of the training labels',
+                code='unknown-criterion',
+            )
+
+
+def criteria() -> list[str]:
+    """Return the protocols that a search can choose by: those that train nothing."""
+    return [name for name in PROTOCOLS.names() if not protocol_class(name).trains]
 
 
 def require_distinct(dimensions: Mapping[str, Dimension]) -> None:

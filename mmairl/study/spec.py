@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from mmairl.errors import UserError
 from mmairl.io import Declared, read_yaml
 from mmairl.study import published
+from mmairl.study.analyses import load_analyses
 from mmairl.study.search import OWN, Dimension, Search, Tune
 from mmairl.study.statistics.compare_rows import MARGIN
 from mmairl.study.statistics.designs import Design, fraction_rows, title
@@ -219,6 +220,7 @@ class Study(Declared, frozen=True):
     cross: Cross | None = None  # in place of rows
     search: Search | None = None  # rows are tuned by equal budgets before they are compared
     tune: dict[str, Tune] = {}  # by task: its own rates are tuned for each network
+    analyses: tuple[str, ...] = ()  # modules that add a section to the page, such as projects.normrescale.benefit
     name: str = ''  # default: the file's
 
     def __post_init__(self) -> None:
@@ -267,6 +269,7 @@ def read_study(path: str | Path) -> Study:
     if not path.is_file():
         raise UserError(f'there is no study at {path}; see configs/studies/ for those that come with mmairl')
     study = read_yaml(path, Study)
+    load_analyses(study.analyses)
     rows, above = [], None
     for row in study.rows or study.cross.rows():
         rows.append(row if row.untrained else replace(row, against=row.against or above))

@@ -17,8 +17,6 @@ from mmairl.study.schema import Asked, Choice, Chosen, Result
 from mmairl.study.search import FIRST, Search, dimensions_of, own_value, settings_of, trials_for
 from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.tuning import best_of, curve, forgiving
-from mmairl.study.trusted import LABEL_FREE
-from mmairl.study.unlabelled import goodness_of_runs
 
 EDGE = 0.1  # of a range, at each end
 NOTED = 'chosen.json'
@@ -43,8 +41,6 @@ def runs_of_each(study: Study, configs: Mapping[str, Config]) -> dict[str, int]:
 
 def scores_of(folders: Mapping[Any, Path] | tuple[Path, ...], criterion: str) -> list[float]:
     """Return the criterion of each trial; one that diverged is below all others."""
-    if criterion.startswith(LABEL_FREE):
-        return goodness_of_runs(list(map(Path, folders)), criterion)
     results = {Path(folder): read_json(Path(folder) / 'result.json', Result) for folder in folders}
     if lacking := [folder for folder, result in results.items() if not (result.diverged or criterion in result.scores)]:
         raise UserError(f'{lacking[0]} is not measured by {criterion} yet; run the study again')

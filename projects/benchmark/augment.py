@@ -13,7 +13,8 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from mmairl.config import load_config
-from mmairl.data.preprocess import ViewPreprocessor, build_views
+from mmairl.data.datasets import build_views
+from mmairl.data.preprocess import ViewPreprocessor
 from projects.benchmark.timing import Case
 
 Views = Callable[[], object]

@@ -11,13 +11,13 @@ from mmengine.optim import build_optim_wrapper
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from mmairl.data.preprocess import normalised
+from mmairl.data.preprocess import normalize
 from mmairl.engine.distributed import DistributedModel
 from mmairl.engine.hooks.after_step import MomentumHook
 from mmairl.engine.hooks.bad_data import NonFiniteHook
 from mmairl.engine.hooks.progress import AsyncRuntimeInfoHook
 from mmairl.engine.speed import make_fast
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 from projects.benchmark.augment import MEAN, STD
 from projects.benchmark.of_lightly import installed
@@ -176,7 +176,7 @@ def their_step(peer: Lightly, batch: dict, channels_last: bool = False) -> Calla
     first = peer.backbone.conv1.weight
     mean, std = (torch.tensor(values).view(3, 1, 1).to(first) for values in (MEAN, STD))
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    views = [normalised(crop, mean, std).to(first.dtype).contiguous(memory_format=layout) for crop in batch['inputs']]
+    views = [normalize(crop, mean, std).to(first.dtype).contiguous(memory_format=layout) for crop in batch['inputs']]
     peer.to(memory_format=layout)
     large, small = views[:LARGE], views[LARGE:]
     trained = [weight for weight in peer.parameters() if weight.requires_grad]

@@ -248,7 +248,8 @@ def file_with(tree: Path, snippet: str) -> Path:
 
 
 def files_named(tree: Path, names: Sequence[str]) -> list[Path]:
-    found = [path for name in names for path in sorted((tree / 'tests').rglob(name))]
+    rooms = [tree / 'tests', tree / 'projects']
+    found = [path for name in names for room in rooms for path in sorted(room.rglob(name))]
     if not found:
         raise LookupError(f'no test file is called {" or ".join(names)}')
     return found

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from mmairl.data.preprocess import normalised
-from mmairl.models.siamese import pooled
+from mmairl.data.preprocess import normalize
+from mmairl.models.backbones import pooled
 
 
 def installed(what: str) -> bool:
@@ -44,7 +44,7 @@ def byol_step(
     momentum: float = 0.99,
     rates: Iterator[float] | None = None,
 ) -> Callable[[], dict[str, Tensor]]:
-    """One step of its loop, at the next rate where some are given; its views come normalised, as its workers make them."""
+    """One step of its loop, at the next rate where some are given; its views come normalized, as its workers make them."""
     from lightly.loss import NegativeCosineSimilarity
     from lightly.models.utils import get_weight_decay_parameters, update_momentum
     from lightly.utils.lars import LARS
@@ -52,7 +52,7 @@ def byol_step(
     first = model.backbone.conv1.weight
     mean, std = (torch.tensor(values).view(3, 1, 1).to(first) for values in statistics)
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    views = [normalised(view, mean, std).to(first.dtype).contiguous(memory_format=layout) for view in batch['inputs']]
+    views = [normalize(view, mean, std).to(first.dtype).contiguous(memory_format=layout) for view in batch['inputs']]
     model.to(memory_format=layout)
     teacher, criterion = copy.deepcopy(model), NegativeCosineSimilarity()
     teacher.requires_grad_(False)

@@ -11,7 +11,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 from torchvision.transforms.functional import to_pil_image
 
-from mmairl.data.preprocess import normalised
+from mmairl.data.preprocess import normalize
 from mmairl.engine.run import register
 from mmairl.evaluation.sets import innermost
 from mmairl.registry import DATASETS, MODELS
@@ -57,9 +57,9 @@ class Sizes:
         return len(images) // self.batch
 
     def batches(self, images: Tensor, views: Sequence[View], epochs: int) -> Iterator[list[Tensor]]:
-        """Yield the views of each batch, shuffled anew in each epoch, normalised; those that fill no batch are left out.
+        """Yield the views of each batch, shuffled anew in each epoch, normalized; those that fill no batch are left out.
 
-        Pillow's images are made once, and their values are normalised by the batch: one by one both would take longer.
+        Pillow's images are made once, and their values are normalized by the batch: one by one both would take longer.
         """
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
         pictures = [to_pil_image(image) for image in images]
@@ -67,7 +67,7 @@ class Sizes:
             for rows in torch.randperm(len(images)).split(self.batch)[: self.per_epoch(images)]:
                 seen = zip(*([view(pictures[row]) for view in views] for row in rows))
                 stacked = (torch.from_numpy(np.stack([np.asarray(image) for image in side])) for side in seen)
-                yield [normalised(side.permute(0, 3, 1, 2), mean, std) for side in stacked]  # channels last
+                yield [normalize(side.permute(0, 3, 1, 2), mean, std) for side in stacked]  # channels last
 
 
 Train = Callable[[int, Sizes, Tensor, int], dict]  # from a seed, at these sizes, on these images, for so many epochs

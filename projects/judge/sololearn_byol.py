@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms import Compose
 
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from projects.judge.elsewhere import mlp
 from projects.judge.sizes import Sizes, lightning, main
 from projects.parity.compare import source

@@ -1,20 +1,21 @@
-"""A study's networks by the measures that need no label, and what choosing by them would cost.
+"""The regret of choosing among a study's networks without labels: `analyses: [projects.label_free.networks]`.
 
-Regret wants the test score of networks that a study does not test: the trials of its searches. They are tested here alone,
-when the choice among them is made and noted, into files of their own that no choice reads.
+Regret needs test scores of networks that a study does not test: the trials of its searches. They are tested here, after the
+choice among them has been recorded, and the scores go to files that no choice reads.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from mmengine.config import Config
 
-from mmairl.analysis.measures import MEASURES, Measure, with_clid
+from mmairl.analysis.measures import Measure
 from mmairl.config import load_config, walk
 from mmairl.evaluation.protocol import (
     default_device,
@@ -25,153 +26,195 @@ from mmairl.evaluation.protocol import (
     settings_for,
 )
 from mmairl.io import read_json, write_json
-from mmairl.registry import MODELS
+from mmairl.report.page import ENVIRONMENT, fill
+from mmairl.study.analyses import ANALYSES, Analysis
 from mmairl.study.runs import Run
 from mmairl.study.schema import Result
 from mmairl.study.search import FIRST
 from mmairl.study.spec import Study
 from mmairl.study.trials import take_best
-from mmairl.study.trusted import EPOCHS, METHODS, SETTINGS
-from mmairl.study.unlabelled import FILE, unlabelled
+from projects.label_free.extra_measures import MEASURES, REWARDED, with_clid
 from projects.label_free.regret import judge
+from projects.label_free.trusted import EPOCHS, METHODS, SETTINGS
+from projects.label_free.unlabelled import FILE, measured_run
 
-AT_RANDOM, HELD_OUT = 'a pick at random', 'held-out labels'  # beside the measures, what no and what labels would cost
+AT_RANDOM = 'a pick at random'
+HELD_OUT = 'held-out labels'
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A network of a study that can be chosen; one along a run is of the row that it is along, after so many steps."""
+    """A network of a study that can be chosen.
+
+    Args:
+        row: The row of the study; for a checkpoint along a run, the row of that run.
+        part: 'trial', 'published' or 'compared'.
+        seed: The seed; for a trial, the number of its search.
+        trial: The number of the trial.
+        along: The steps after which the checkpoint was saved, if it is along a run.
+        score: The score on test images.
+        values: The measures, NaN where one has no value.
+    """
 
     row: str
-    part: str  # trial, published, compared
-    seed: int  # of a trial, the number of its search
+    part: str
+    seed: int
     trial: int | None
     along: int | None
     score: float
-    values: Mapping[str, float]  # NaN where it has none
+    values: Mapping[str, float]
 
 
-def measured_networks(
-    study: Study, configs: Mapping[str, Config], runs: Sequence[Run], tasks: Sequence[str], say: Callable[[str], None]
-) -> tuple[str, list[Network]]:
-    """Measure the networks of a study's runs that have ended, and return the task that tests them and all of them."""
-    on_features = (task for task in tasks if is_protocol(task) and not protocol_class(task).trains)
-    task = next(on_features, 'knn')
+def measured_networks(study: Study, configs: Mapping[str, Config], runs: Sequence[Run]) -> tuple[str, list[Network]]:
+    """Measure the networks of all finished runs, and return the task that tests them and the networks."""
+    tasks = [task for run in runs if run.part != 'trial' for task in run.tasks if is_protocol(task)]
+    task = next((task for task in tasks if not protocol_class(task).trains), 'knn')
     chosen = set(_choose(runs))
-    usual = [run for run in runs if (run.row.trains or run.row.along) and run.result and run.result.checkpoint]
-    ready = [run for run in usual if run.part != 'trial' or run.folder in chosen]
-    if len(ready) < len(usual):
-        say(
-            f'{len(usual) - len(ready)} trials wait for the others of their search, before which no test image is looked at'
-        )
-    found = []
-    for place, run in enumerate(ready):
-        say(f'[{place + 1}/{len(ready)}] measures of {run.name}')
-        found.append(_network(run, configs[run.row.name], task))
-    return task, found
+    finished = [run for run in runs if (run.row.trains or run.row.along) and run.result and run.result.checkpoint]
+    ready = [run for run in finished if run.part != 'trial' or run.folder in chosen]
+    if waiting := len(finished) - len(ready):
+        print(f'{waiting} trials are not tested yet: their searches have not finished')
+    networks = []
+    for number, run in enumerate(ready, 1):
+        print(f'[{number}/{len(ready)}] measures of {run.name}')
+        networks.append(_network(run, configs[run.row.name], task))
+    return task, networks
 
 
 def _choose(runs: Sequence[Run]) -> Iterator[Path]:
-    """Make and note the choice of every search whose trials have all ended, and yield their folders."""
+    """Record the choice of every finished search, and yield the folders of its trials."""
     for run in runs:
-        ended = run.asked.chosen and all((folder / 'result.json').is_file() for folder in run.needs)
-        # Where all have diverged there is no choice, and no checkpoint.
-        if ended and not all(read_json(folder / 'result.json', Result).diverged for folder in run.needs):
-            take_best(run.folder, run.asked.chosen)
-            yield from run.needs
+        if not run.asked.chosen or not all((folder / 'result.json').is_file() for folder in run.needs):
+            continue
+        if all(read_json(folder / 'result.json', Result).diverged for folder in run.needs):
+            continue  # there is no choice and no checkpoint
+        take_best(run.folder, run.asked.chosen)
+        yield from run.needs
 
 
 def _network(run: Run, row: Config, task: str) -> Network:
-    known, scores = unlabelled(run.folder), run.result.scores
+    known = measured_run(run.folder)
+    scores = run.result.scores
     if run.part != 'trial' and task in scores:
         known.scores[task] = scores[task]
     elif task not in known.scores:
-        cfg = load_config(str(run.folder / 'asked' / 'config.yaml'))
-        cfg.evaluation = row.evaluation
-        settings = settings_for(task, device=default_device(), workers=default_workers())
-        tested = evaluate(cfg, task, run.folder / run.result.checkpoint, settings=settings)
-        known.scores[task] = next(iter(tested.scores.values()))
+        known.scores[task] = _test(run, row, task)
         write_json(run.folder / FILE, known)
-    same = dict(part=run.part, score=known.scores[task])
+    score = known.scores[task]
     if run.part == 'trial':
         values = {HELD_OUT: scores.get(task, math.nan), **known.numbers}
-        return Network(
-            run.row.name, seed=run.seed - FIRST, trial=int(run.folder.name), along=None, values=values, **same
-        )
-    row, steps = (run.row.along.of, run.result.steps) if run.row.along else (run.row.name, None)
-    return Network(row, seed=run.seed, trial=None, along=steps, values=known.numbers, **same)
+        return Network(run.row.name, 'trial', run.seed - FIRST, int(run.folder.name), None, score, values)
+    if run.row.along:
+        return Network(run.row.along.of, run.part, run.seed, None, run.result.steps, score, known.numbers)
+    return Network(run.row.name, run.part, run.seed, None, None, score, known.numbers)
 
 
-def _told(choice: Iterable[Network]) -> list[tuple]:
-    return sorted((network.along or math.inf, network.score, str(network.values)) for network in choice)
+def _test(run: Run, row: Config, task: str) -> float:
+    """Return the score of a run on the test images of its row."""
+    cfg = load_config(str(run.folder / 'asked' / 'config.yaml'))
+    cfg.evaluation = row.evaluation
+    settings = settings_for(task, device=default_device(), workers=default_workers())
+    result = evaluate(cfg, task, run.folder / run.result.checkpoint, settings=settings)
+    return next(iter(result.scores.values()))
 
 
 def choices_among(networks: Iterable[Network]) -> dict[str, list[list[Network]]]:
-    """Return the choices of each situation: the settings of each row, of any row, between rows, and when to stop."""
-    networks, choices = list(networks), defaultdict(lambda: defaultdict(list))
-    kept_along = {(network.row, network.part, network.seed) for network in networks if network.along}
+    """Return the choices of each situation: settings of each row and of any row, methods, and epochs of a run."""
+    choices: dict[str, dict[tuple, list[Network]]] = defaultdict(lambda: defaultdict(list))
+    networks = list(networks)
+    runs_along = {(network.row, network.part, network.seed) for network in networks if network.along}
     for network in networks:
+        run = (network.row, network.part, network.seed)
         if network.trial is not None:
-            choices[network.row][network.seed].append(network)
-            choices[SETTINGS][network.row, network.seed].append(network)
-        if network.trial is None and (network.row, network.part, network.seed) in kept_along:
-            choices[EPOCHS][network.row, network.part, network.seed].append(network)
+            choices[network.row][run].append(network)
+            choices[SETTINGS][run].append(network)
+        elif run in runs_along:
+            choices[EPOCHS][run].append(network)
         if network.along is None:
             choices[METHODS][network.part, network.seed, network.trial].append(network)
-    for row, part, seed in [*choices[EPOCHS]]:  # a winner that is the run as published is the same choice
-        told = [_told(choices[EPOCHS].get((row, track, seed), ())) for track in ('compared', 'published')]
-        if part == 'compared' and told[0] == told[1]:
-            del choices[EPOCHS][row, part, seed]
-    real = {name: [choice for choice in by_key.values() if len(choice) > 1] for name, by_key in choices.items()}
+    _drop_repeated(choices[EPOCHS])
+    real = {name: [choice for choice in group.values() if len(choice) > 1] for name, group in choices.items()}
     order = dict.fromkeys([SETTINGS, METHODS, EPOCHS, *real])
     return {name: real[name] for name in order if real.get(name)}
 
 
-def regret_record(
-    study: Study, configs: Mapping[str, Config], task: str, networks: Sequence[Network]
-) -> dict[str, Any]:
-    """Return what the page and study.json say of the measures: each network's, and each situation's regret and words."""
+def _drop_repeated(by_run: dict[tuple, list[Network]]) -> None:
+    """Drop the choices of compared runs whose winner is the run as published: they are the same choices."""
+    for row, part, seed in list(by_run):
+        compared = by_run.get((row, 'compared', seed), ())
+        published = by_run.get((row, 'published', seed), ())
+        if part == 'compared' and _content(compared) == _content(published):
+            del by_run[row, part, seed]
+
+
+def _content(choice: Iterable[Network]) -> list[tuple]:
+    return sorted((network.along or math.inf, network.score, str(network.values)) for network in choice)
+
+
+def regret_record(study: Study, configs: Mapping[str, Config], runs: Sequence[Run]) -> dict[str, Any]:
+    """Measure the networks of a study, and return the part `measures` of its study.json."""
+    task, networks = measured_networks(study, configs, runs)
     return dict(
         task=task,
         margin=study.equivalence,
-        networks=[
-            dict(asdict(net), values={name: _plain(value) for name, value in net.values.items()}) for net in networks
-        ],
-        rewarded={name: sorted(set(_rewarded(cfg))) for name, cfg in configs.items()},
+        networks=[_plain(network) for network in networks],
+        rewarded={name: sorted(_rewarded(cfg)) for name, cfg in configs.items()},
         situations=situations(choices_among(networks), study.equivalence),
     )
 
 
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON knows no NaN
+def _plain(network: Network) -> dict[str, Any]:
+    """Return a network for JSON, which has no NaN."""
+    values = {name: value if math.isfinite(value) else None for name, value in network.values.items()}
+    return dict(asdict(network), values=values)
+
+
+def _rewarded(cfg: Config) -> set[str]:
+    """Return the measures that a config's loss improves directly: those of its head and of the terms of its loss."""
+    rewarded: set[str] = set()
+    for keys, value in walk(cfg.model.get('head', {})):
+        if keys[-1:] == ('type',):
+            rewarded.update(REWARDED.get(str(value).removeprefix('mmairl.'), ()))
+    return rewarded
 
 
 def situations(choices: Mapping[str, Sequence[Sequence[Network]]], margin: float) -> dict[str, dict[str, Any]]:
-    """Return regret and words of each measure in each situation."""
+    """Return the regret and the verdict of each measure in each situation."""
     judged = {}
     for situation, group in choices.items():
-        names = [name for name in (AT_RANDOM, HELD_OUT, *MEASURES) if situation != METHODS or _is_across(name)]
-        seen = {name: list(_seen(name, group)) for name in names}
-        judged[situation] = judge({name: kept for name, kept in seen.items() if kept}, margin)
+        names = [AT_RANDOM, HELD_OUT, *MEASURES]
+        if situation == METHODS:
+            names = [name for name in names if name not in MEASURES or MEASURES[name].across]
+        evidence = {name: list(_scores_and_goodness(name, group)) for name in names}
+        judged[situation] = judge({name: pairs for name, pairs in evidence.items() if pairs}, margin)
     return judged
 
 
-def _rewarded(cfg: Config) -> Iterator[str]:
-    """Yield the measures that a row's own loss improves, as its head and the terms of it say."""
-    for keys, value in walk(cfg.model.get('head', {})):
-        if keys[-1:] == ('type',):
-            yield from getattr(MODELS.get(value), 'rewards', ())
-
-
-def _is_across(name: str) -> bool:
-    return name not in MEASURES or MEASURES[name].across
-
-
-def _seen(measure: str, choices: Iterable[Sequence[Network]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _scores_and_goodness(measure: str, choices: Iterable[Sequence[Network]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield scores and goodness of the choices in which a measure has a value."""
     known = MEASURES.get(measure, Measure(measure, math.inf, ''))
     for choice in choices:
-        beside = with_clid({network: network.values for network in choice}).values()
-        values = [{AT_RANDOM: 0.0, **numbers}.get(measure, math.nan) for numbers in beside]
+        measured = with_clid({network: network.values for network in choice}).values()
+        values = [{AT_RANDOM: 0.0, **numbers}.get(measure, math.nan) for numbers in measured]
         if any(map(math.isfinite, values)):
-            yield np.array([network.score for network in choice]), np.array(list(map(known.goodness, values)))
+            scores = np.array([network.score for network in choice])
+            yield scores, np.array([known.goodness(value) for value in values])
+
+
+def regret_section(study: Mapping[str, Any]) -> Markup:
+    """Return the section of a study's page: measures by situations."""
+    record = study['measures']
+    if not record['situations']:
+        return Markup()
+    every = sorted(set().union(*record['rewarded'].values()))
+    return fill(
+        'regret.html',
+        regret=record,
+        labels={metric['key']: metric['label'] for metric in study['metrics']},
+        names=list(dict.fromkeys(name for cells in record['situations'].values() for name in cells)),
+        by_loss={situation: record['rewarded'].get(situation, every) for situation in record['situations']},
+    )
+
+
+ENVIRONMENT.loader.searchpath.append(str(Path(__file__).with_name('templates')))
+ANALYSES[__name__] = Analysis('measures', regret_record, regret_section)

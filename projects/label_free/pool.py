@@ -1,7 +1,10 @@
-"""One matrix of several studies: python -m projects.label_free.pool STUDY.JSON... [--out POOLED.JSON]
+"""Pool the regret of several studies in one matrix.
 
-Each is the study.json of a study that ran with --measures. Choices stay inside their study; regret, intervals and words are
-over those of all. It prints the matrix as Markdown, and POOLED.JSON is what `criterion: label_free POOLED.JSON` reads.
+python -m projects.label_free.pool STUDY.JSON... [--out POOLED.JSON]
+
+Each is the study.json of a study with `analyses: [projects.label_free.networks]`. Choices stay inside their study; regret,
+intervals and verdicts are over the choices of all. It prints the matrix as Markdown; POOLED.JSON is a --record for
+projects.label_free.choose.
 """
 
 import argparse
@@ -13,29 +16,38 @@ from typing import Any
 
 from mmairl.errors import UserError, one_sentence_errors
 from mmairl.io import output, read_json, write_json
-from mmairl.study.trusted import EPOCHS, METHODS, SETTINGS
 from projects.label_free.networks import Network, choices_among, situations
 from projects.label_free.regret import UNDECIDED
+from projects.label_free.trusted import EPOCHS, METHODS, SETTINGS
 
 
 def pool(paths: Sequence[str | Path]) -> dict[str, Any]:
-    """Return the record of regret over the choices of all these studies, which share a task and a margin."""
+    """Return the record of regret over the choices of several studies of one task and one margin."""
     if len({Path(path).resolve() for path in paths}) < len(paths):
-        raise UserError('a study is given twice; give each once')
-    records = {str(path): read_json(path, dict) for path in paths}
-    choices, first = defaultdict(list), None
-    for path, record in records.items():
-        measures = record.get('measures') or {}
+        raise UserError('a study is listed twice; list each once', code='same-study')
+    titles = []
+    choices = defaultdict(list)
+    first: dict[str, Any] = {}
+    for path in paths:
+        study = read_json(path, dict)
+        measures = study.get('measures') or {}
         if not measures.get('networks'):
-            raise UserError(f'{path} has no networks with measures; run its study with --measures')
-        same = dict(task=measures['task'], margin=measures['margin'])
-        if same != (first := first or same):
-            raise UserError(f'{path} has {same} and {paths[0]} has {first}; pool studies of one task and one margin')
-        for situation, found in choices_among(map(_network, measures['networks'])).items():
-            choices[situation] += found
-    kept = {name: choices[name] for name in (SETTINGS, METHODS, EPOCHS) if name in choices}
-    said = [f'{study.get("title", path)}, {study.get("scale", {}).get("name", "?")}' for path, study in records.items()]
-    return dict(title='Pooled', studies=said, measures=dict(first, situations=situations(kept, first['margin'])))
+            raise UserError(
+                f"'{path}': has no measured networks; run its study with `analyses: [projects.label_free.networks]`",
+                code='no-measures',
+            )
+        common = dict(task=measures['task'], margin=measures['margin'])
+        first = first or common
+        if common != first:
+            raise UserError(
+                f"'{path}': differs from '{paths[0]}' ({common}, {first}); pool studies of one task and one margin",
+                code='different-studies',
+            )
+        titles.append(f'{study.get("title", path)}, {study.get("scale", {}).get("name", "?")}')
+        for situation, group in choices_among(map(_network, measures['networks'])).items():
+            choices[situation] += group
+    shared = {name: choices[name] for name in (SETTINGS, METHODS, EPOCHS) if name in choices}
+    return dict(title='Pooled', studies=titles, measures=dict(first, situations=situations(shared, first['margin'])))
 
 
 def _network(record: Mapping[str, Any]) -> Network:
@@ -44,16 +56,21 @@ def _network(record: Mapping[str, Any]) -> Network:
 
 
 def markdown(measures: Mapping[str, Any]) -> str:
-    """Return the matrix: a row a measure, a column a situation."""
+    """Return the matrix: one row for each measure, one column for each situation."""
     matrix = measures['situations']
-    heads = [f'{name} ({max(cell["choices"] for cell in cells.values())} choices)' for name, cells in matrix.items()]
-    lines = [['measure', *heads], ['---'] * (1 + len(matrix))]
-    for name in dict.fromkeys(name for cells in matrix.values() for name in cells):
-        lines.append([name, *(_said(cells[name]) if name in cells else '—' for cells in matrix.values())])
+    heads = ['measure']
+    for name, cells in matrix.items():
+        heads.append(f'{name} ({max(cell["choices"] for cell in cells.values())} choices)')
+    lines = [heads, ['---'] * len(heads)]
+    names = dict.fromkeys(name for cells in matrix.values() for name in cells)
+    for name in names:
+        lines.append([name, *(_format(cells.get(name)) for cells in matrix.values())])
     return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 
-def _said(cell: Mapping[str, Any]) -> str:
+def _format(cell: Mapping[str, Any] | None) -> str:
+    if cell is None:
+        return '—'
     word = '' if cell['word'] == UNDECIDED else f'**{cell["word"]}** '
     rho = '' if cell['correlation'] is None else f', ρ {cell["correlation"]:.2f}'
     return f'{word}{cell["regret"]:.1f} ({cell["low"]:.1f} to {cell["high"]:.1f}), {cell["within"]}{rho}'
@@ -63,7 +80,7 @@ def _said(cell: Mapping[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('studies', nargs='+', metavar='STUDY.JSON')
-    parser.add_argument('--out', help="the record, for `criterion: label_free` and stop='label-free'")
+    parser.add_argument('--out', help='write the record, for projects.label_free.choose --record')
     args = parser.parse_args()
     record = pool(args.studies)
     print(f'{"; ".join(record["studies"])}\n\n{markdown(record["measures"])}')

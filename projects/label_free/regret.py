@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 
 from mmairl.study.statistics.compare_rows import LEVEL, UNDECIDED, holm
-from mmairl.study.trusted import TRUSTED
+from projects.label_free.trusted import TRUSTED
 
 USELESS = 'do not use it here'
 DRAWS = 2000

@@ -26,7 +26,7 @@ from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import extraction
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import read_json
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import DATASETS
 from mmairl.report.table import print_table
 from mmairl.study.reuse import last_checkpoint

@@ -1,4 +1,4 @@
-"""Each measure in float64 against a loop of its definition or its closed form, and over networks whose quality is known."""
+"""Measures in float64 against loops of their definitions or closed forms, and over networks of known quality."""
 
 import json
 import math
@@ -9,38 +9,41 @@ import pytest
 import torch
 
 from mmairl.analysis import measures as m
-from mmairl.models.heads import unit
 from mmairl.models.spectrum import rankme
+
+IMAGES, CLASSES, WIDTH = 600, 6, 24
+STEPS = (0, 0.3, 0.6, 1)  # from random to trained
 
 
 def cloud(count: int, width: int, seed: int = 0) -> torch.Tensor:
-    """Points whose directions have different deviations."""
+    """Return points whose directions have different deviations."""
     x = torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return x * torch.linspace(2, 0.1, width, dtype=torch.float64) + 0.3
 
 
-def test_spectra_come_of_batches():
-    x, scatter = cloud(300, 20), m.Scatter()
+def test_moments_equal_spectra_of_all_rows():
+    x = cloud(300, 20)
+    moments = m.Moments()
     for batch in x.split(77):
-        scatter.update(batch)
+        moments.update(batch)
     values = np.linalg.svd(x.numpy(), compute_uv=False)
     share = values / values.sum()
-    assert scatter.rankme() == pytest.approx(math.exp(-sum(p * math.log(p) for p in share)), rel=1e-9)
-    assert scatter.rankme() == pytest.approx(rankme(x), rel=1e-9)
-    wanted = np.linalg.eigvalsh(np.cov(x.numpy().T, bias=True))[::-1]
-    np.testing.assert_allclose(scatter.eigenvalues().numpy(), wanted, rtol=1e-9)
+    assert moments.rankme() == pytest.approx(math.exp(-sum(p * math.log(p) for p in share)), rel=1e-9)
+    assert moments.rankme() == pytest.approx(rankme(x), rel=1e-9)
+    expected = np.linalg.eigvalsh(np.cov(x.numpy().T, bias=True))[::-1]
+    np.testing.assert_allclose(moments.eigenvalues().numpy(), expected, rtol=1e-9)
 
 
-def test_alpha_is_the_slope_of_the_logarithms():
+def test_alpha_req_is_the_slope_of_logarithms():
     eigenvalues = torch.arange(1, 61, dtype=torch.float64) ** -1.7
-    assert m.decay(eigenvalues) == pytest.approx(1.7, rel=1e-12)
+    assert m.alpha_req(eigenvalues) == pytest.approx(1.7, rel=1e-12)
     eigenvalues = torch.linspace(3, 0.2, 40, dtype=torch.float64)
     slope, _ = np.polyfit(np.log(np.arange(5, 41)), np.log(eigenvalues[4:].numpy()), 1)
-    assert m.decay(eigenvalues) == pytest.approx(-slope, rel=1e-9)
-    assert m.decay(torch.tensor([1.0] * 7 + [0.0] * 20)) == math.inf
+    assert m.alpha_req(eigenvalues) == pytest.approx(-slope, rel=1e-9)
+    assert m.alpha_req(torch.tensor([1.0] * 7 + [0.0] * 20)) == math.inf
 
 
-def test_lidar_is_the_rank_of_what_tells_images_apart():
+def test_lidar_is_the_rank_of_discriminants():
     n, q, d, delta = 12, 5, 6, 1e-4
     views = [cloud(n, d) + 0.2 * cloud(n, d, seed + 1) for seed in range(q)]
     lidar = m.Lidar()
@@ -52,110 +55,53 @@ def test_lidar_is_the_rank_of_what_tells_images_apart():
     within = sum(torch.outer(view[i] - means[i], view[i] - means[i]) for view in views for i in range(n)) / (n * q)
     values, vectors = np.linalg.eigh((within + delta * torch.eye(d)).numpy())
     root = vectors @ np.diag(values**-0.5) @ vectors.T
-    found = np.linalg.eigvalsh(root @ between.numpy() @ root)
-    share = found / found.sum()
+    discriminants = np.linalg.eigvalsh(root @ between.numpy() @ root)
+    share = discriminants / discriminants.sum()
     assert lidar.value(delta) == pytest.approx(math.exp(-sum(p * math.log(p) for p in share)), rel=1e-8)
 
 
-def test_learnability_asks_the_images_before(monkeypatch):
-    monkeypatch.setattr(m, 'BLOCK', 7)
-    x, labels = cloud(40, 3), torch.arange(40) % 3
-    x += labels[:, None]
-    right = 0
-    for i in range(1, 40):
-        nearest = min(range(i), key=lambda j: float((x[i] - x[j]).norm()))
-        right += int(labels[nearest] == labels[i])
-    assert m.learnability(x, labels) == pytest.approx(100 * right / 39)
+def test_goodness_is_higher_for_better_values():
+    alpha = m.MEASURES['alpha-ReQ']
+    assert alpha.goodness(1.2) == alpha.goodness(0.8) == pytest.approx(-0.2)
+    assert m.MEASURES['uniformity'].goodness(-3.0) == 3
+    assert m.MEASURES['RankMe'].goodness(math.nan) == -math.inf
 
 
-def test_two_nn_is_the_slope_through_zero_and_finds_a_planted_dimension(monkeypatch):
-    monkeypatch.setattr(m, 'BLOCK', 30)
-    x = cloud(100, 4)
-    ratios = []
-    for i in range(100):
-        one, two = sorted(float((x[i] - x[j]).norm()) for j in range(100) if j != i)[:2]
-        ratios.append(math.log(two / one))
-    kept = sorted(ratios)[:90]
-    lines = [-math.log(1 - (i + 1) / 100) for i in range(90)]
-    wanted = sum(a * b for a, b in zip(kept, lines)) / sum(a * a for a in kept)
-    assert m.two_nn(x) == pytest.approx(wanted, rel=1e-9)
-    flat = torch.rand(2000, 3, generator=torch.Generator().manual_seed(0)) @ torch.linalg.qr(torch.randn(9, 9))[0][:3]
-    assert m.two_nn(flat) == pytest.approx(3, rel=0.1)
-    assert m.two_nn(torch.ones(50, 4)) == 0
-    assert m.two_nn(torch.cat([x, x])) == 0  # every image twice
+class DrawnImages:
+    """Images whose features are drawn; the second view of an image is another image."""
 
+    def __init__(self, cfg, number, part):
+        self.rows = cloud(number, 6)
 
-def test_gaussianity_is_the_closed_form_of_epps_and_pulley():
-    x = torch.rand(60, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    z = ((x - x.mean()) / x.std(correction=0)).flatten().tolist()
-    n = len(z)
-    pairs = sum(math.exp(-((a - b) ** 2) / 2) for a in z for b in z) / n**2
-    wanted = pairs - math.sqrt(2) / n * sum(math.exp(-(a**2) / 4) for a in z) + 1 / math.sqrt(3)
-    assert m.epps_pulley(x, slices=3) == pytest.approx(wanted, rel=1e-6)
-    normal = torch.randn(4000, 8, generator=torch.Generator().manual_seed(0))
-    assert m.epps_pulley(normal) < 0.001 < m.epps_pulley(normal * torch.tensor([3.0] + [0.3] * 7))
+    def raw(self):
+        return self.rows.split(8)
 
+    def views(self):
+        return zip(self.rows.split(8), self.rows.flip(0).split(8))
 
-def test_neighbours_vote_for_the_cluster_without_the_image_itself(monkeypatch):
-    monkeypatch.setattr(m, 'NEIGHBOURS', 3)
-    x, view, labels = cloud(30, 4), cloud(30, 4) + 0.4 * cloud(30, 4, 1), torch.arange(30) % 2
-    right = 0
-    for i in range(30):
-        alike = {j: float(unit(view[i : i + 1]) @ unit(x[j : j + 1]).T) for j in range(30) if j != i}
-        votes = [0.0, 0.0]
-        for j in sorted(alike, key=alike.get)[-3:]:
-            votes[labels[j]] += math.exp(alike[j] / 0.07)
-        right += int((votes[1] > votes[0]) == bool(labels[i]))
-    assert m.knn_on_clusters(x, view, labels) == pytest.approx(100 * right / 30)
-
-
-def test_after_a_whole_collapse_there_are_no_clusters_to_be_right_about():
-    x = torch.ones(60, 4)
-    labels = m.clusters(x)
-    assert math.isnan(m.learnability(x, labels)) and math.isnan(m.knn_on_clusters(x, x, labels))
-    assert m.two_nn(x) == 0 and m.MEASURES['cluster learnability'].goodness(math.nan) == -math.inf
-
-
-def test_goodness_and_clid_are_relative():
-    assert m.MEASURES['alpha-ReQ'].goodness(1.2) == m.MEASURES['alpha-ReQ'].goodness(0.8) == pytest.approx(-0.2)
-    assert m.MEASURES['uniformity'].goodness(-3.0) == 3 and m.MEASURES['RankMe'].goodness(math.nan) == -math.inf
-    networks = {
-        name: {'cluster learnability': cl, 'intrinsic dimension': d} for name, cl, d in (('a', 80, 3), ('b', 90, 5))
-    }
-    assert [values['CLID'] for values in m.with_clid(networks).values()] == pytest.approx([-2, 2])
+    def embed(self, network, batch):
+        return network(batch)
 
 
 @pytest.mark.parametrize('count, kept', [(50, 20), (13, 13)])
-def test_spectra_take_all_images_and_the_rest_only_some_that_are_kept(monkeypatch, count, kept):
-    class Images:
-        def __init__(self, cfg, number, part):
-            self.rows = cloud(number, 6)
-
-        def raw(self):
-            return self.rows.split(8)
-
-        def views(self):
-            return zip(self.rows.split(8), self.rows.flip(0).split(8))
-
-        def embed(self, network, batch):
-            return network(batch)
-
-    seen = {}
-    monkeypatch.setattr(m, 'Images', Images)
+def test_spectra_use_all_images_and_the_rest_a_few(monkeypatch, count, kept):
+    monkeypatch.setattr(m, 'Images', DrawnImages)
     monkeypatch.setattr(m, 'KEPT', 20)
     monkeypatch.setattr(m, 'VIEWED', 16)
-    monkeypatch.setattr(m, 'invariance', lambda embed, images, strengths: {})
-    monkeypatch.setattr(
-        m,
-        'of_features',
-        lambda x, scatter, lidar, first, second: seen.update(x=x, count=scatter.count, views=first) or {},
-    )
-    m.measures(torch.nn.Identity(), None, count=count)
-    assert torch.equal(seen['x'], cloud(count, 6)[:kept])
-    assert (seen['count'], len(seen['views'])) == (count, min(count, 16))
+    monkeypatch.setattr(m, 'invariance', lambda embed, images, strengths: {'hue': [0.25, 0.75]})
+    sample = m.sample_features(torch.nn.Identity(), None, count=count)
+    assert torch.equal(sample.features, cloud(count, 6)[:kept])
+    assert sample.moments.count == count and len(sample.views[0]) == min(count, 16)
+    assert sample.lidar.views == m.VIEWS and sample.kept == {'hue': 0.5}
 
 
-def test_the_loss_is_that_of_the_last_tenth_up_to_the_step(tmp_path):
+def test_non_finite_features_have_no_measures(monkeypatch):
+    monkeypatch.setattr(m, 'Images', DrawnImages)
+    values = m.measure_network(lambda x: x / 0, None, count=20)
+    assert values.keys() == m.MEASURES.keys() and all(map(math.isnan, values.values()))
+
+
+def test_training_loss_is_of_the_last_tenth(tmp_path):
     (tmp_path / 'a/vis_data').mkdir(parents=True)
     lines = [json.dumps(dict(step=step, loss=100.0 - step)) for step in range(1, 101)]
     (tmp_path / 'a/vis_data/scalars.json').write_text('\n'.join(lines))
@@ -164,59 +110,64 @@ def test_the_loss_is_that_of_the_last_tenth_up_to_the_step(tmp_path):
     assert math.isnan(m.training_loss(tmp_path / 'a'))
 
 
-IMAGES, CLASSES, WIDTH = 600, 6, 24
-
-
 def draw(seed: int, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def constructed_networks() -> dict[str, Callable[[int], torch.Tensor]]:
-    """Networks by the features that they have of a view: random to trained, collapsed, one dimension dead, rich but useless.
+    """Return networks as functions from a view to its features, of known quality.
 
-    A random one has three directions that the views change; training gives way to the image's kind and to the image itself.
+    A random network has three directions that the views change; with training they give way to the image's kind and to
+    the image itself. Others are collapsed, have one dead dimension, or are rich but useless.
     """
     kind, own = draw(0, CLASSES, WIDTH)[torch.arange(IMAGES) % CLASSES], draw(1, IMAGES, WIDTH)
 
     def trained(part: float, alive: torch.Tensor | float = 1.0) -> Callable[[int], torch.Tensor]:
         lasting, few = draw(3, IMAGES, 3), draw(2, 3, WIDTH)
-        return lambda view: (
-            alive
-            * (
-                part * (kind + 0.7 * own)
-                + (1 - part) * (lasting + draw(10 + view, IMAGES, 3)) @ few
-                + 0.3 * draw(30 + view, IMAGES, WIDTH)
-            )
-        )
+
+        def features(view: int) -> torch.Tensor:
+            random = (lasting + draw(10 + view, IMAGES, 3)) @ few
+            noise = 0.3 * draw(30 + view, IMAGES, WIDTH)
+            return alive * (part * (kind + 0.7 * own) + (1 - part) * random + noise)
+
+        return features
 
     return {
-        **{f'trained to {part:g}': trained(part) for part in (0, 0.3, 0.6, 1)},
+        **{f'trained to {part:g}': trained(part) for part in STEPS},
         'collapsed': lambda view: 1 + 1e-4 * draw(10 + view, IMAGES, WIDTH),
         'one dead': trained(1, (torch.arange(WIDTH) > 0).double()),
         'useless': lambda view: own + 0.1 * draw(10 + view, IMAGES, WIDTH),
     }
 
 
-def test_over_constructed_networks_what_each_measure_gets_right_is_as_the_docs_say():
-    measured = {}
-    for name, network in constructed_networks().items():
-        scatter, lidar = m.Scatter(), m.Lidar()
-        scatter.update(network(0))
-        for view in range(1, 11):
-            lidar.update(network(view))
-        measured[name] = m.of_features(network(0).float(), scatter, lidar, network(1).float(), network(2).float())
+def sample_of(network: Callable[[int], torch.Tensor]) -> m.Sample:
+    moments, lidar = m.Moments(), m.Lidar()
+    moments.update(network(0))
+    for view in range(1, 11):
+        lidar.update(network(view))
+    return m.Sample(network(0).float(), moments, lidar, (network(1).float(), network(2).float()), {})
+
+
+def right_measures(networks: dict[str, dict[str, float]], table: dict[str, m.Measure]) -> dict[str, set[str]]:
+    """Return which measures order constructed networks as their quality does, by question."""
     right = {'random to trained': set(), 'not the collapsed one': set(), 'not the useless one': set()}
-    networks = m.with_clid(measured)
     for measure in networks['collapsed']:
-        goodness = {name: m.MEASURES[measure].goodness(values[measure]) for name, values in networks.items()}
-        steps = [goodness[f'trained to {part:g}'] for part in (0, 0.3, 0.6, 1)]
-        right['random to trained'] |= {measure} if steps == sorted(set(steps)) else set()
-        right['not the collapsed one'] |= {measure} if goodness['collapsed'] < steps[-1] else set()
-        right['not the useless one'] |= {measure} if goodness['useless'] < steps[-1] else set()
-        assert abs(goodness['one dead'] - steps[-1]) <= 0.4 * abs(steps[-1]), measure  # nearly as good, to each
-    trusted = {'CLID', 'k-NN on clusters'}
-    assert right == {
-        'random to trained': {*trusted, 'RankMe', 'intrinsic dimension', 'Epps-Pulley', 'alignment'},
-        'not the collapsed one': {*trusted, 'RankMe', 'uniformity', 'cluster learnability', 'alpha-ReQ'},
-        'not the useless one': {*trusted, 'cluster learnability', 'alpha-ReQ'},
+        goodness = {name: table[measure].goodness(values[measure]) for name, values in networks.items()}
+        steps = [goodness[f'trained to {part:g}'] for part in STEPS]
+        if steps == sorted(set(steps)):
+            right['random to trained'].add(measure)
+        if goodness['collapsed'] < steps[-1]:
+            right['not the collapsed one'].add(measure)
+        if goodness['useless'] < steps[-1]:
+            right['not the useless one'].add(measure)
+        assert abs(goodness['one dead'] - steps[-1]) <= 0.4 * abs(steps[-1]), f'{measure}: one dead dimension'
+    return right
+
+
+def test_measures_order_constructed_networks():
+    networks = {name: m.measures_of(sample_of(network)) for name, network in constructed_networks().items()}
+    assert right_measures(networks, m.MEASURES) == {
+        'random to trained': {'RankMe', 'alignment'},
+        'not the collapsed one': {'RankMe', 'uniformity', 'alpha-ReQ'},
+        'not the useless one': {'alpha-ReQ'},
     }

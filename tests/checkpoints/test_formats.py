@@ -19,7 +19,7 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.write import WRITERS
 from mmairl.errors import UserError
 from mmairl.evaluation.backbone import load_backbone, tensors_of_config
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 
 State = dict[str, Tensor]

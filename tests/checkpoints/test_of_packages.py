@@ -21,7 +21,7 @@ from mmairl.checkpoints import load
 from mmairl.checkpoints.load import load_checkpoint, require_same_keys
 from mmairl.checkpoints.read import read_backbone
 from mmairl.errors import UserError
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 from mmairl.study.external import facts_of
 

@@ -13,7 +13,7 @@ from mmairl.checkpoints.load import require_same_keys
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.write import write_backbone
 from mmairl.errors import UserError
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS
 
 SIZE = 70

@@ -3,7 +3,6 @@
 import io
 import itertools
 import struct
-import sys
 import zlib
 from io import BytesIO
 from unittest.mock import Mock
@@ -19,7 +18,9 @@ from mmairl.data.datasets import UnlabelledFolder
 from mmairl.data.decode import (
     MAX_PIXELS,
     ORDINARY_SCANS,
+    READERS,
     START_OF_SCAN,
+    Reader,
     Reason,
     UnreadableImage,
     decode_bytes,
@@ -132,8 +133,8 @@ def shown(data: bytes) -> list | Reason:
 
 
 def decoded_by_simplejpeg(data: bytes) -> bool:
-    with decode.opened(data, 10**6) as image:
-        return decode.sound_jpeg(image, data) is not None
+    with decode.open_image(data, 10**6) as image:
+        return decode.decode_jpeg(image, data) is not None
 
 
 def test_jpegs_have_the_pixels_and_the_faults_of_pillow_whichever_decoder_is_installed(monkeypatch, capfd):
@@ -212,13 +213,22 @@ def test_a_machine_without_memory_is_not_the_fault_of_the_image(monkeypatch):
         decode_bytes(encoded(Image.fromarray(COLOURS), 'PNG'))
 
 
-def test_dicom_without_its_reader_is_one_sentence(tmp_path, monkeypatch):
+def test_dicom_without_reader_names_the_project(tmp_path, monkeypatch):
     (tmp_path / 'a.dcm').write_bytes(b'\0' * 128 + b'DICM' + b'\0' * 100)
-    monkeypatch.setitem(sys.modules, 'pydicom', None)
-    with pytest.raises(
-        UserError, match="the package pydicom reads DICOM files .*; pip install pydicom, or 'mmairl.apis.'"
-    ):
+    monkeypatch.delitem(READERS, '.dcm', raising=False)
+    with pytest.raises(UserError, match=r'projects\.imaging') as error:
         UnlabelledFolder(tmp_path).raw(0)
+    assert error.value.code == 'no-reader'
+
+
+def test_reader_from_outside_decodes_its_format(tmp_path, monkeypatch):
+    image = torch.arange(12, dtype=torch.uint8).reshape(3, 2, 2)
+    reader = Reader(lambda data: data.startswith(b'MINE'), lambda data, max_pixels, as_stored: image)
+    monkeypatch.setitem(READERS, '.mine', reader)
+    (tmp_path / 'a.MINE').write_bytes(b'MINE')
+    dataset = UnlabelledFolder(tmp_path)
+    assert torch.equal(dataset.raw(0), image)
+    assert file_kind(b'MINE') == 'mine'
 
 
 def test_a_phones_jpeg_of_several_pictures_is_a_jpeg_and_the_error_of_a_worker_stays_a_sentence():
@@ -260,7 +270,7 @@ def test_scans_beyond_the_work_of_a_jpeg_raise(monkeypatch):
     data = progressive(2000, 2000, more=600)
     assert len(data) < 50_000
     monkeypatch.setattr('mmairl.data.decode.turn_upright', lambda _: pytest.fail('it was decoded'))
-    monkeypatch.setattr('mmairl.data.decode.sound_jpeg', lambda *_: pytest.fail('it was decoded'))
+    monkeypatch.setattr('mmairl.data.decode.decode_jpeg', lambda *_: pytest.fail('it was decoded'))
     with pytest.raises(UnreadableImage) as caught:
         decode_bytes(data)
     assert caught.value.reason is Reason.SCANS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from mmairl.data.preprocess import build_views
+from mmairl.data.datasets import build_views
 from mmairl.data.public import SPLITS
 from mmairl.registry import DATASETS
 

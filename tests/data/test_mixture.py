@@ -17,7 +17,7 @@ from mmairl.config import load_config
 from mmairl.data.datasets import ImageFolder, UnlabelledFolder
 from mmairl.data.mixture import Mixture
 from mmairl.data.packed import pack
-from mmairl.data.training_images import ResumableSampler
+from mmairl.data.sampler import ResumableSampler
 from mmairl.engine.checks import check_config
 from mmairl.errors import UserError
 from mmairl.evaluation.embed import dataset_of
@@ -169,7 +169,7 @@ def test_the_config_of_the_docs_trains_and_is_the_same_run_when_left_and_gone_on
         resuming.run(config(tmp_path / 'whole', {**described, 'weights': dict(web=1)}, resume=True))
     plain = config(tmp_path / 'plain', described)
     plain.train_dataloader.sampler = dict(type='DefaultSampler', shuffle=True)
-    with pytest.raises(UserError, match='Mixture.weights count where'):
+    with pytest.raises(UserError, match='Mixture.weights only work if'):
         resuming.run(plain)
 
 

@@ -9,13 +9,14 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from harness.errors import raises_code
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from mmairl.data.datasets import ImageFolder, UnlabelledFolder
+from mmairl.data.datasets import ImageFolder, UnlabelledFolder, ViewDataset, build_views
 from mmairl.data.decode import Reason, UnreadableImage
 from mmairl.data.packed import pack
-from mmairl.data.preprocess import ViewDataset, ViewPreprocessor, build_views, require_channels
+from mmairl.data.preprocess import ViewPreprocessor, require_channels
 from mmairl.data.raw_values import decode_stored
 from mmairl.data.shards.dataset import Shards
 from mmairl.data.statistics import statistics
@@ -141,7 +142,7 @@ def test_a_folder_is_read_as_it_is_stored_and_packed_to_the_bit(folder):
         assert torch.equal(*items) and items[0].dtype == torch.float32 and items[0].shape == (5, 16, 16)
     batch = next(iter(DataLoader(packed, batch_size=4, num_workers=1)))
     assert batch['inputs'][0].shape == (4, 5, 16, 16)
-    with pytest.raises(UserError, match='NAME.npy, with channels=C'):
+    with raises_code('no-images', match='NAME.npy, with channels=C'):
         UnlabelledFolder(folder)
 
 
@@ -227,7 +228,7 @@ def test_what_only_rgb_has_is_refused_for_other_channels_in_one_sentence():
 
         def __init__(self, reach: tuple[float, float] = (0.0, 1.0)) -> None:
             super().__init__(None)
-            self.reach = reach
+            self.value_range = reach
 
     mean, wide = [0.5] * 5, Five(reach=(-0.5, 3.0))
     fine = build_views([[{**jitter, 'hue': 0}, dict(type='RandomGrayscale', p=0)], [{**jitter, 'p': 0}]])
@@ -238,7 +239,7 @@ def test_what_only_rgb_has_is_refused_for_other_channels_in_one_sentence():
             r'5 channels, [^;]*: hue of ColorJitter [^;]*; RandomGrayscale .leave it out.; change',
             (Five(), None, None, views),
         ),
-        (r'5 channels and data_preprocessor.mean 3 numbers', (Five(), [0.5] * 3)),
+        (r'5 channels and the mean has 3 numbers', (Five(), [0.5] * 3)),
         (r'takes 3; set model.backbone.in_channels=5', (Five(), mean, torch.nn.Conv2d(3, 1, 1))),
         (r'values from -0.5 to 3, and ColorJitter is for 0 to 1; scale', (wide, mean, None, fine)),
     ]:

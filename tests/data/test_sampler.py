@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from mmairl.data.sampler import SMALL, by_shards, keyed, permutation, seed_of
-from mmairl.data.training_images import ResumableSampler
+from mmairl.data.sampler import TORCH_COUNT, ResumableSampler, keyed_permutation, permutation, seed_of, shard_order
 
 
 @pytest.mark.parametrize('by_sum', [False, True], ids=['new runs', 'runs begun before'])
-def test_up_to_a_limit_it_is_torchs_permutation_so_that_checkpoints_resume(by_sum):
+def test_order_is_torchs_permutation_from_any_start(by_sum):
     for count, seed, epoch in [(1, 0, 0), (37, 3, 2), (70_000, 5, 0)]:
         sampler = ResumableSampler(range(count), seed=seed)
         sampler.by_sum = by_sum
@@ -19,11 +18,14 @@ def test_up_to_a_limit_it_is_torchs_permutation_so_that_checkpoints_resume(by_su
         assert list(sampler) == drawn
         sampler.set_epoch(epoch, count // 2)
         assert list(sampler) == drawn[count // 2 :]
-    assert permutation(SMALL + 1, 3)(np.arange(9)).tolist() == keyed(np.arange(9), SMALL + 1, 3).tolist()
+    assert (
+        permutation(TORCH_COUNT + 1, 3)(np.arange(9)).tolist()
+        == keyed_permutation(np.arange(9), TORCH_COUNT + 1, 3).tolist()
+    )
 
 
 @pytest.mark.parametrize(('order', 'window'), [('images', 16), ('shards', 3)])
-def test_runs_of_neighbouring_seeds_share_no_order(order, window):
+def test_neighboring_seeds_share_no_order(order, window):
     data = type('Shards', (), dict(shard_bounds=[np.arange(0, 41, 10)], __len__=lambda _: 40))()
     orders = set()
     for seed in range(3):
@@ -35,31 +37,31 @@ def test_runs_of_neighbouring_seeds_share_no_order(order, window):
 
 
 @pytest.mark.parametrize('count', [1, 2, 3, 5, 64, 1000, 65_537, 300_001])
-def test_the_keyed_one_takes_every_image_once_whatever_the_places_are_asked_in(count):
+def test_keyed_permutation_has_each_image_once(count):
     places = np.random.default_rng(count).permutation(count)
-    images = np.concatenate([keyed(block, count, seed=count) for block in np.array_split(places, 3)])
+    images = np.concatenate([keyed_permutation(block, count, seed=count) for block in np.array_split(places, 3)])
     assert np.array_equal(np.sort(images), np.arange(count))
-    assert np.array_equal(images[np.argsort(places)], keyed(np.arange(count), count, seed=count))
+    assert np.array_equal(images[np.argsort(places)], keyed_permutation(np.arange(count), count, seed=count))
 
 
 PINNED = {  # by the seed 1, at five places over the whole epoch
     10: [8, 4, 5, 6, 3],
-    SMALL + 1: [8187687, 2758547, 14545268, 8896267, 12350348],
+    TORCH_COUNT + 1: [8187687, 2758547, 14545268, 8896267, 12350348],
     10**8: [57199702, 30341647, 74984148, 69604860, 66091024],
     2**32 + 15: [3468458329, 3454143186, 2869471304, 3537428405, 2717105097],
 }
 
 
 @pytest.mark.parametrize('count', PINNED)
-def test_the_keyed_one_is_what_it_was_when_its_chances_were_measured(count):
+def test_keyed_permutation_is_pinned(count):
     """By ranks, remainders, neighbours and seeds it was as a uniform one; with other numbers no run would resume."""
-    assert keyed(np.arange(0, count, count // 5)[:5], count, seed=1).tolist() == PINNED[count]
+    assert keyed_permutation(np.arange(0, count, count // 5)[:5], count, seed=1).tolist() == PINNED[count]
 
 
-def test_by_shards_every_image_comes_once_and_few_shards_are_open_at_a_time():
+def test_shard_order_has_each_image_once_in_windows():
     sizes = np.random.default_rng(0).integers(1, 90, 23)
     bounds = np.cumsum([0, *sizes])
-    order = by_shards(bounds[:-1], np.diff(bounds), seed=3, window=4)
+    order = shard_order(bounds[:-1], np.diff(bounds), seed=3, window=4)
     places = np.random.default_rng(1).permutation(bounds[-1])
     images = np.empty(bounds[-1], int)
     images[places] = np.concatenate([order(block) for block in np.array_split(places, 7)])
@@ -71,7 +73,9 @@ def test_by_shards_every_image_comes_once_and_few_shards_are_open_at_a_time():
         assert not seen & set(shards[:count])
         seen, shards = seen | set(shards[:count]), shards[count:]
     assert sum(open_together) == 23 and max(open_together) <= 4 and len(open_together) >= 6
-    assert not np.array_equal(images, by_shards(bounds[:-1], np.diff(bounds), seed=4, window=4)(np.arange(bounds[-1])))
+    assert not np.array_equal(
+        images, shard_order(bounds[:-1], np.diff(bounds), seed=4, window=4)(np.arange(bounds[-1]))
+    )
     bounds = np.arange(0, 64_001, 1000)
-    order = by_shards(bounds[:-1], np.diff(bounds), seed=1, window=16)
+    order = shard_order(bounds[:-1], np.diff(bounds), seed=1, window=16)
     assert order(np.arange(6)).tolist() == [63799, 30909, 27510, 10945, 31141, 33986]

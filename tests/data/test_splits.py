@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+from mmairl.data.datasets import ViewDataset
 from mmairl.data.decode import Reason, UnreadableImage, decode_bytes
-from mmairl.data.preprocess import ViewDataset
 from mmairl.data.shapes import Shapes
 from mmairl.data.splits import (
     groups_of,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
+from mmairl.data.datasets import ViewDataset
 from mmairl.data.decode import UnreadableImage
-from mmairl.data.preprocess import ViewDataset
 from mmairl.data.subsets import ClassSubset, ListedSubset, LongTailed, NamedClasses, Part, Relabelled
 from mmairl.data.training_images import TrainingImages
 from mmairl.errors import UserError

@@ -12,7 +12,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.training_images import ResumableSampler, TrainingImages
+from mmairl.data.sampler import ResumableSampler
+from mmairl.data.training_images import TrainingImages
 from mmairl.errors import UserError
 
 
@@ -87,7 +88,7 @@ def test_unreadable_images_are_replaced_by_the_next_and_known_to_the_process_tha
     reds = torch.cat([batch['inputs'][0][:, 0, 4, 4] for batch in batches]).tolist()
     indices = torch.cat([batch['data_samples']['index'] for batch in batches]).tolist()
     assert reds == indices == [{4: 6, 5: 6, 29: 0}.get(i, i) for i in range(30)]
-    assert data.listed(data.met()) == [f'{tmp_path}/{name}.png (is empty)' for name in ('04', '05', '29')]
+    assert data.names_with_reasons(data.met()) == [f'{tmp_path}/{name}.png (is empty)' for name in ('04', '05', '29')]
 
 
 def test_the_limit_counts_what_was_met_and_is_a_fraction_ten_or_none_and_never_all(tmp_path):

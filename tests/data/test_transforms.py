@@ -9,7 +9,7 @@ from kernels import Kernels
 from mmengine.config import Config
 from torch import Tensor
 
-from mmairl.data.preprocess import build_views
+from mmairl.data.datasets import build_views
 from mmairl.data.transforms import taps_for
 
 COUNT = 24

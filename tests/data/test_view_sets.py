@@ -8,8 +8,7 @@ from PIL import Image
 from mmairl.apis.suggest import config_for, domain_of, full_size, suggest_for
 from mmairl.checkpoints.read import input_of
 from mmairl.config import load_config
-from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.preprocess import build_views
+from mmairl.data.datasets import UnlabelledFolder, build_views
 from mmairl.data.shapes import Shapes
 from mmairl.data.transforms import STAINS
 from mmairl.data.view_sets import DOMAINS, named_views, reasons

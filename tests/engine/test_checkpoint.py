@@ -65,7 +65,7 @@ def test_a_damaged_one_gives_way_to_the_one_before(folder):
     (folder / 'epoch_2.pth').write_bytes((folder / 'epoch_2.pth').read_bytes()[:-100])
     assert name_of_newest(folder) == 'epoch_1.pth'
     (folder / 'epoch_1.pth').write_bytes(b'')
-    with pytest.raises(UserError, match=r'none of the \d checkpoints in .* is whole'):
+    with pytest.raises(UserError, match=r'all \d checkpoints in .* are damaged'):
         newest_checkpoint(folder)
 
 
@@ -265,7 +265,7 @@ def test_weights_that_are_not_finite_take_no_good_checkpoints_place(toy_config, 
         usual(hook, runner, *args, **how)
 
     monkeypatch.setattr(ExactCheckpointHook, 'before_train_iter', spoil)
-    with pytest.raises(UserError, match=r'tensors of the network are not finite.*go on from .*iter_2.pth'):
+    with pytest.raises(UserError, match=r'tensors of the network are not finite.*resume from .*iter_2.pth'):
         launch.train(cfg)
     assert [path.name for path in Path(cfg.work_dir).glob('*.pth')] == ['iter_2.pth']
 

@@ -11,9 +11,9 @@ from mmengine.config import Config
 from torch.utils.data import DataLoader, Sampler
 
 from mmairl.config import load_config
-from mmairl.data.training_images import ResumableSampler
+from mmairl.data.sampler import ResumableSampler
 from mmairl.engine import run
-from mmairl.engine.runner import endless, sampler_of
+from mmairl.engine.batches import endless, sampler_of
 from mmairl.errors import UserError
 
 VARIATION = Path(resuming.toy.CONFIGS) / 'data_variation'

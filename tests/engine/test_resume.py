@@ -7,10 +7,11 @@ import torch
 from harness import resume as resuming
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
-from mmairl.data.training_images import ResumableSampler, TrainingImages
+from mmairl.data.sampler import ResumableSampler
+from mmairl.data.training_images import TrainingImages
 from mmairl.engine import run
+from mmairl.engine.batches import batches
 from mmairl.engine.checkpoint import load_checkpoint
-from mmairl.engine.runner import batches
 from mmairl.errors import UserError
 
 SCRIPT = Path(resuming.__file__)

@@ -70,7 +70,7 @@ def test_a_longer_schedule_is_the_one_of_a_run_that_was_long_from_the_start(left
     wanted = load_checkpoint(resuming.run(whole))
     found, log = resumed(left, tmp_path, longer)
     assert rate(found) == rate(wanted) and found['param_schedulers'] == wanted['param_schedulers']
-    assert 'made anew for the whole run' in log and 'train_cfg.max_epochs: 3 -> 6' in log
+    assert 'rebuilt for the whole run' in log and 'train_cfg.max_epochs: 3 -> 6' in log
 
 
 def test_a_longer_run_whose_schedule_ends_early_is_refused_with_the_flag_that_chooses(left, tmp_path):

@@ -81,14 +81,14 @@ def test_a_worker_killed_during_a_step_is_one_error(toy_config):
 
 
 MISTAKES = {
-    'a queue smaller than the batch': (dict(queue=4), 'holds 4 keys and one step brings 8'),
+    'a queue smaller than the batch': (dict(queue=4), 'holds 4 keys and one step adds 8'),
     'a batch of one with batch norm': (dict(batch=1), 'batch of one'),
     'fewer images than a batch': ({'train_dataloader.dataset.count': 5}, 'fewer than one batch of 8'),
     'a wrong value': ({'model.head.temperature': 0.0}, 'temperature=0.0'),
     'a checkpoint that is not there': (dict(load_from='gone.pth', resume=True), 'no checkpoint at gone.pth'),
     'a network that no hook moves': ({'default_hooks.momentum': None}, 'the teacher never moves'),
     'a queue that no hook fills': ({'default_hooks.queue': None}, 'nothing fills'),
-    'weights alone': (dict(load_from='BARE', resume=True), 'holds no meta'),
+    'weights alone': (dict(load_from='BARE', resume=True), "has no 'meta'"),
     'a data set that is not there': (
         {'train_dataloader.dataset': dict(type='ImageFolder', root='imagenet', views=[[], []], _delete_=True)},
         'imagenet',
@@ -160,7 +160,7 @@ def test_a_checkpoint_written_through_mmengines_stores_holds_what_a_resume_takes
     """`backend_args` takes mmengine's own way to write: to an object store, here to a folder."""
     cfg = toy_config(steps=2, width=4)
     cfg.default_hooks.checkpoint.update(out_dir='s3://bucket/runs')
-    with pytest.raises(UserError, match='s3://bucket/runs is no folder'):
+    with pytest.raises(UserError, match='cannot resume from a URL .*s3://bucket/runs'):
         run.train(cfg)
     cfg = toy_config(steps=2, width=4)
     cfg.default_hooks.checkpoint.update(backend_args=dict(backend='local'), interval=1)
@@ -269,4 +269,4 @@ def test_an_ordinary_run_imports_what_its_config_names_and_no_more(tmp_path):
     rooms = [name.split('.')[1] for name in ours]
     assert not {'evaluation', 'transfer', 'study', 'report', 'sharding'} & set(rooms), said.stdout + said.stderr
     assert 'mmairl.evaluation.online_probe' not in ours and 'mmairl.data.public' not in ours
-    assert len(ours) <= 46, ours
+    assert len(ours) <= 48, ours

@@ -8,7 +8,7 @@ from mmengine import Config
 from sklearn.datasets import load_digits
 
 from mmairl.config import load_config
-from mmairl.data.preprocess import ViewDataset
+from mmairl.data.datasets import ViewDataset
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.features import Features
 from mmairl.registry import DATASETS

@@ -85,9 +85,7 @@ def test_what_is_saved_does_not_move_with_the_steps_that_follow(toy_config):
     assert not places & {found.data_ptr() for found in kept if isinstance(found, torch.Tensor)}
 
 
-@pytest.mark.parametrize(
-    'classes, code', [(1, 'few-classes'), (3, 'label-out-of-range')]
-)
+@pytest.mark.parametrize('classes, code', [(1, 'few-classes'), (3, 'label-out-of-range')])
 def test_probe_rejects_wrong_number_of_classes(toy_config, classes, code):
     with pytest.raises(UserError) as error:
         run.train(toy_config(width=8, custom_hooks=[{**PROBE, 'classes': classes}]))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from losses import assert_same, rows, units
+from harness.losses import assert_same, rows, units
 from torch import Tensor
 
 from mmairl.config import load_config

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from losses import assert_same
+from harness.losses import assert_same
 from mmpretrain.models.heads import LatentCrossCorrelationHead, MoCoV3Head
 from mmpretrain.models.losses import SwAVLoss
 from torch import Tensor, nn

@@ -10,7 +10,7 @@ import projects.more_methods.swav  # noqa: F401  registered by their import
 from mmairl.config import load_config
 from mmairl.engine.run import register
 from mmairl.evaluation.backbone import load_backbone
-from mmairl.models.siamese import pooled
+from mmairl.models.backbones import pooled
 from mmairl.registry import MODELS, OPTIMIZERS
 from mmairl.study.factors import factors_of, hidden_factors
 

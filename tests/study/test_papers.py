@@ -156,7 +156,6 @@ def test_every_item_of_the_papers_has_a_study_a_command_or_a_reason():
         'judge_sololearn',
         'longer_lars',
         'methods',
-        'normrescale_worth',
     }
     assert ready - of_papers == own | {'mocov2plus_to_simclr', 'reference_curves'}, 'not of the papers'
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from mmairl.data.datasets import ViewDataset, Views
 from mmairl.data.decode import BYTES_PER_PIXEL, MAX_PIXELS, Reason, UnreadableImage
-from mmairl.data.preprocess import ViewDataset, Views
 from mmairl.data.reading import retried
 from mmairl.data.shards import far
 from mmairl.data.shards.cache import NodeCache

@@ -20,7 +20,7 @@ import numpy as np
 from mmengine.logging import print_log
 from msgspec import Meta
 
-from mmairl.data.datasets import EXTENSIONS
+from mmairl.data.decode import extensions
 from mmairl.data.reading import read_file
 from mmairl.errors import UserError, printable
 from mmairl.io import typed
@@ -33,7 +33,6 @@ INFLATION = 50  # such a column may expand so many times
 REGULAR = (b'0', b'\0', b'7')  # kinds of members whose content follows; '7' is a contiguous file
 LOST = {b'1': 'a hard link', b'S': 'a sparse file'}  # kinds of members whose content is elsewhere or rearranged
 DIGITS = 20  # of a length in an extended header, at most
-IMAGES = {kind[1:].encode() for kind in EXTENSIONS} | {b'avif', b'jp2', b'ico'}
 ARRAY = b'npy'
 ABOUT = b'__mmairl__/'  # the folder of what tools/pack.py says about an archive; webdataset skips such names
 KINDS = {int: 'numbers', str: 'names', type(None): 'none'}  # of labels
@@ -42,6 +41,11 @@ NUMBER = re.compile('-?[0-9]{1,18}')
 GROUPS = 16  # row groups that a process keeps, as many as the window of the sampler's order by shards
 Kind = TypeVar('Kind')
 Member = tuple[int, int, bytes]  # start, size and first bytes
+
+
+def image_kinds() -> set[bytes]:
+    """Return the endings of images in archives, without the dot."""
+    return {ending[1:].encode() for ending in extensions()} | {b'avif', b'jp2', b'ico'}
 
 
 class Labelled(msgspec.Struct):
@@ -111,7 +115,7 @@ def tar_rows(file: Path, shard: str) -> Rows:
                 continue
             labels.append(label_of(opened.fileno(), sample, name, shard))
             # Beside an image, an array is something else.
-            images = [kind for kind in sample if kind in IMAGES] or [kind for kind in sample if kind == ARRAY]
+            images = [kind for kind in sample if kind in image_kinds()] or [kind for kind in sample if kind == ARRAY]
             if len(images) != 1:
                 held = ', '.join(printable(kind.decode(errors='replace')) for kind in sample)
                 refuse(shard, name, f'has {len(images) or "no"} images among its members ({held}); it must have one')
@@ -221,7 +225,7 @@ def members(file: int, shard: str) -> Iterator[tuple[bytes, Member]]:
         if kind in REGULAR or kind in LOST:
             name = records.get('path') or path_of(head)
             lost = LOST.get(kind) or records.get('sparse')
-            if lost and name.rpartition(b'.')[2].lower() in IMAGES:
+            if lost and name.rpartition(b'.')[2].lower() in image_kinds():
                 raise UserError(
                     f'{shard}: the image {named(name)} is stored as {lost}, without its content; write the archive again '
                     'by tar --hard-dereference, and without --sparse',

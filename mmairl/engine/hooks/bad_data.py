@@ -101,7 +101,7 @@ class UnreadableHook(Hook):
         dataset = runner.train_dataloader.dataset
         if not isinstance(dataset, TrainingImages):
             return
-        lines = dataset.listed(of_all_processes(dataset))
+        lines = dataset.names_with_reasons(of_all_processes(dataset))
         if lines and is_main_process():
             listed = '\n  '.join(['', *lines])
             runner.logger.warning(f'{len(lines)} unreadable images were skipped; mend or remove them:{listed}')

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from mmairl.engine.health import QUANTITIES, distance, of_batch, sentence, state
+from mmairl.models.backbones import parameters_by_stage, pooled
 from mmairl.models.heads import unit
 from mmairl.models.norm import first_view
 from mmairl.models.processes import gather, network_of, norms
-from mmairl.models.siamese import Siamese, pooled
-from mmairl.models.stages import parameters_by_stage
+from mmairl.models.siamese import Siamese
 from mmairl.registry import HOOKS
 
 SILENT = 1000  # iterations, or a tenth of a shorter run: an untrained network's embeddings look collapsed

@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import Tensor
 
 from mmairl.data.training_images import TrainingImages
-from mmairl.engine.runner import images_per_step
+from mmairl.engine.batches import images_per_step
 from mmairl.hardware import cores
 from mmairl.registry import HOOKS
 

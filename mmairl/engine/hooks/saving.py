@@ -1,4 +1,4 @@
-"""When a checkpoint is written and which older one goes, so that an interrupted run goes on as if nothing had happened."""
+"""Decide when a checkpoint is written and which older one is removed."""
 
 import re
 from collections import deque
@@ -7,125 +7,112 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mmengine.dist import all_gather_object, barrier, get_rank, get_world_size, is_main_process
+from mmengine.dist import all_gather_object, barrier, is_main_process
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner
 
 from mmairl.checkpoints.load import not_finite, run_of
-from mmairl.checkpoints.pickles import portable_checkpoint, write_checkpoint
-from mmairl.data.training_images import ResumableSampler
-from mmairl.engine.checkpoint import trust_mmengine_checkpoints
-from mmairl.engine.runner import images_per_epoch, images_per_step, sampler_of
+from mmairl.checkpoints.pickles import portable_checkpoint
+from mmairl.engine.checkpoint import NOTE, trust_mmengine_checkpoints, write_snapshot
+from mmairl.engine.resume import drop_file_names, position, restore_position, restore_randomness, resuming
 from mmairl.errors import Diverged, UserError
-from mmairl.io import BackgroundWriter, write_text
+from mmairl.io import BackgroundWriter
 from mmairl.models.processes import network_of
-from mmairl.randomness import random_state, set_random_state
+from mmairl.randomness import random_state
 from mmairl.registry import HOOKS
+
+LISTS = ('kept_checkpoints', 'outdated_checkpoints')  # of file names, in the message hub
 
 
 @HOOKS.register_module()
 class ExactCheckpointHook(CheckpointHook):
-    """mmengine's CheckpointHook for runs that must survive.
+    """Save checkpoints from which a run resumes exactly.
 
-    It adds every process's random state and the sampler's place, writes beside, flushes and renames, in the background while
-    training goes on, and removes an old checkpoint after the new one is there, not before. A checkpoint that falls between two
-    optimizer steps waits for the next one, since gradients half summed up are in no checkpoint. With `backend_args`, for stores
-    other than a disk, mmengine's own way is taken.
+    In addition to mmengine's hook, it
+
+    - saves the random state of every process and the position in the order of the images,
+    - writes in the background, to a temporary file that is flushed and renamed,
+    - removes an outdated checkpoint after the new one is complete, not before,
+    - waits for the next optimizer step if a checkpoint is due between two, so that no checkpoint holds half a sum of
+      gradients.
+
+    With `backend_args`, for storage other than a disk, and in mmengine's own runner, mmengine writes the file.
+
+    Args:
+        args: Positional arguments of mmengine's CheckpointHook.
+        kwargs: Keyword arguments of mmengine's CheckpointHook.
+
+    Raises:
+        UserError: If `filename_tmpl` is not a plain file name, or `out_dir` is a URL.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        trust_mmengine_checkpoints()  # for mmengine's own runner, whose reader refuses what it has written itself
+        trust_mmengine_checkpoints()  # mmengine's own runner could not read the checkpoints of this hook
         if not re.fullmatch(r'[^/\\{}]*\{\}[^/\\{}]*\.pth', self.filename_tmpl):
             raise UserError(
-                f"default_hooks.checkpoint.filename_tmpl='{self.filename_tmpl}' is not a plain file name with one {{}} for the "
-                "step; set one such as 'epoch_{}.pth'"
+                f"default_hooks.checkpoint.filename_tmpl: '{self.filename_tmpl}' is not a plain file name with one {{}} for "
+                "the step; set for example 'epoch_{}.pth'",
+                code='bad-file-name',
             )
         if '://' in str(kwargs.get('out_dir')):
             raise UserError(
-                f'default_hooks.checkpoint.out_dir={kwargs["out_dir"]} is no folder, and no run could go on from there; give a '
-                'folder, and copy checkpoints from it'
+                f"default_hooks.checkpoint.out_dir: a run cannot resume from a URL ('{kwargs['out_dir']}'); set a folder, and "
+                'copy checkpoints from it',
+                code='not-a-folder',
             )
         self.writer = BackgroundWriter()
         self.due: int | None = None
         self.saved: str | None = None  # the last checkpoint of finite weights
-        self.states: list[dict] = []  # no run goes on from what is saved before there are any: the best weights
+        self.states: list[dict] = []  # stays empty for weights that are saved before the first checkpoint
         self.resumed: dict[str, Any] = {}
 
     def before_train(self, runner: Runner) -> None:
         info = runner.message_hub.runtime_info
-        self._keep_own_names(info)
+        self._drop_foreign_names(info)
         super().before_train(runner)
-        self.note = Path(runner.work_dir) / 'last_checkpoint'  # as OpenMMLab's tools know it, wherever checkpoints go
+        self.note = Path(runner.work_dir) / NOTE  # OpenMMLab's tools look for it here, wherever checkpoints are
         start = getattr(runner, 'start', None)
         if start and start.resume and is_main_process():
-            self._keep_own_checkpoints(info, Path(start.path), start.run)
+            self._drop_checkpoints_of_others(info, Path(start.path), start.run)
         self.kept = deque(info['kept_checkpoints'])
-        if is_main_process():  # what a killed process was writing, and what it would have removed next
-            folder = Path(self.out_dir)
-            left_over = [*folder.glob('.*.pth.*.tmp'), *self.note.parent.glob('.last_checkpoint.*.tmp')]
-            for path in [*left_over, *(folder / name for name in info['outdated_checkpoints'])]:
-                path.unlink(missing_ok=True)
-        if not runner.iter:
-            return  # a run of its own, also where `load_from` alone has given it weights
-        if len(self.resumed) == 2:
-            from mmairl.engine.resume import resuming
+        if is_main_process():
+            self._remove_leftovers(info['outdated_checkpoints'])
+        if runner.iter:  # not a new run, even if `load_from` gave it weights
+            self._restore(runner)
 
-            with resuming('the checkpoint'):
-                self._take_up(runner, **self.resumed)
-        else:
-            runner.logger.warning('the checkpoint holds no random state: the run goes on, but not as if uninterrupted')
-
-    def _keep_own_names(self, info: dict[str, Any]) -> None:
-        """Keep the names of files that this hook can have written; others that a checkpoint names are not ours to remove."""
-        from mmairl.engine.resume import forget_files
-
-        forget_files(info)  # mmengine's own runner has not done so
-        ours = re.escape(self.filename_tmpl).replace(r'\{\}', r'\d{1,18}') + r'|iter_\d{1,18}\.pth'
-        for key in ('kept_checkpoints', 'outdated_checkpoints'):
-            noted = info.get(key) if isinstance(info.get(key), list) else []
-            info[key] = [name for name in noted if isinstance(name, str) and re.fullmatch(ours, name)]
-
-    def _keep_own_checkpoints(self, info: dict[str, Any], path: Path, run: str | None) -> None:
-        """Keep the names of checkpoints that are in this run's folder and that this run has written."""
-        folder = Path(self.out_dir)
-        here = path.resolve().parent == folder.resolve()
-        for key in ('kept_checkpoints', 'outdated_checkpoints'):
-            names = info[key] if here else []
-            info[key] = [name for name in names if name == path.name or run_of(folder / name) == run]
-
-    def _take_up(self, runner: Runner, random_states: list[dict], place: dict[str, int]) -> None:
-        """Be at the same point of the same order of images, with the same random numbers to come."""
-        now = images_per_step(runner.train_dataloader)
-        if now != place['images_per_step']:
-            raise UserError(
-                f'the checkpoint was made with {place["images_per_step"]} images an iteration and this run has {now}; keep '
-                f'total_batch_size / accumulative_counts at {place["images_per_step"]}, with any number of processes'
-            )
-        images = images_per_epoch(runner.train_dataloader)
-        if place.get('images', images) != images:
-            raise UserError(
-                f'the checkpoint was made with {place["images"]} images and this run has {images}, so that epochs have other '
-                'lengths; take the same images, or start from its weights alone by load_from without resume'
-            )
-        steps = len(runner.train_dataloader)
-        if place.get('steps', steps) != steps:
-            raise UserError(
-                f'the checkpoint was made with epochs of {place["steps"]} iterations and this run has {steps}; keep '
-                'train_dataloader.drop_last, and the number of processes, which an epoch is shared by'
-            )
-        sampler = sampler_of(runner.train_dataloader)
-        if 'seed' in place and hasattr(sampler, 'seed'):
-            sampler.seed = place['seed']
-        if isinstance(sampler, ResumableSampler) and 'seed' in place:
-            sampler.by_sum = place.get('order_by_sum', True)
-        if len(random_states) == get_world_size():
-            set_random_state(random_states[get_rank()])
+    def _restore(self, runner: Runner) -> None:
+        if len(self.resumed) < 2:
+            runner.logger.warning('the checkpoint has no random state: the run continues, but not as if uninterrupted')
             return
-        runner.logger.warning(
-            f'resumed with {get_world_size()} processes after {len(random_states)}: batches and views are the same; what a '
-            'process draws for itself (the shuffle of ShuffleBN, views made on the device) and the last bits of sums are not'
-        )
+        with resuming('the checkpoint'):
+            restore_position(runner.train_dataloader, self.resumed['place'])
+            restore_randomness(runner, self.resumed['random_states'])
+
+    def _remove_leftovers(self, outdated: list[str]) -> None:
+        """Remove files that a killed process was writing, and those that it would have removed next."""
+        folder = Path(self.out_dir)
+        paths = [*folder.glob('.*.pth.*.tmp'), *self.note.parent.glob(f'.{NOTE}.*.tmp')]
+        paths += [folder / name for name in outdated]
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+    def _drop_foreign_names(self, info: dict[str, Any]) -> None:
+        """Forget file names that this hook cannot have written: a checkpoint must not tell us what to delete."""
+        drop_file_names(info)  # mmengine's own runner does not call it
+        names = re.escape(self.filename_tmpl).replace(r'\{\}', r'\d{1,18}') + r'|iter_\d{1,18}\.pth'
+        for key in LISTS:
+            noted = info.get(key) if isinstance(info.get(key), list) else []
+            info[key] = [name for name in noted if isinstance(name, str) and re.fullmatch(names, name)]
+
+    def _drop_checkpoints_of_others(self, info: dict[str, Any], path: Path, run: str | None) -> None:
+        """Forget checkpoints that are in another folder or that another run has written."""
+        folder = Path(self.out_dir)
+        if path.resolve().parent != folder.resolve():
+            info.update({key: [] for key in LISTS})
+            return
+        for key in LISTS:
+            info[key] = [name for name in info[key] if name == path.name or run_of(folder / name) == run]
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         self.writer.check()
@@ -141,56 +128,46 @@ class ExactCheckpointHook(CheckpointHook):
 
     def _save_checkpoint_with_step(self, runner: Runner, step: int, meta: dict[str, int]) -> None:
         self.due = None
-        if self.backend_args or not hasattr(runner, 'snapshot'):  # a store, or mmengine's own runner
-            self._require_finite(network_of(runner).state_dict())  # before mmengine removes an older one
+        if self.backend_args or not hasattr(runner, 'snapshot'):
+            self._require_finite(network_of(runner).state_dict())  # before mmengine removes an older checkpoint
             self.states = all_gather_object(random_state())
             super()._save_checkpoint_with_step(runner, step, meta)
         else:
             self.save_as(runner, self.filename_tmpl.format(step), meta)
 
     def save_as(self, runner: Runner, name: str, meta: dict[str, int]) -> Path:
-        """Begin to write a checkpoint under this name; all processes call it together."""
+        """Start to write a checkpoint under this name; all processes call this together."""
         self.states = all_gather_object(random_state())
         path = Path(self.out_dir) / name
         self.last_ckpt = str(path)
         self.kept = deque([*(other for other in self.kept if other != name), name])
-        too_many = len(self.kept) - self.max_keep_ckpts if self.max_keep_ckpts > 0 else 0
-        outdated = [self.kept.popleft() for _ in range(too_many)]
+        outdated = []
+        while 0 < self.max_keep_ckpts < len(self.kept):
+            outdated.append(self.kept.popleft())
         runner.message_hub.update_info_dict(
             dict(last_ckpt=self.last_ckpt, kept_checkpoints=list(self.kept), outdated_checkpoints=outdated)
         )
         checkpoint = runner.snapshot(meta, self.save_optimizer, self.save_param_scheduler)
         if is_main_process():
-            self.writer.start(partial(self._write, checkpoint, path, outdated))
+            self.writer.start(partial(write_snapshot, checkpoint, path, self.note, outdated))
         self.saved = self.last_ckpt
         return path
 
-    def _write(self, checkpoint: dict[str, Any], path: Path, outdated: list[str]) -> None:
-        write_checkpoint(checkpoint, path)
-        write_text(self.note, str(path))
-        for name in outdated:
-            path.with_name(name).unlink(missing_ok=True)
-
     def _require_finite(self, weights: dict[str, torch.Tensor]) -> None:
-        """End a run whose weights are lost, before a checkpoint of them takes the place of a good one."""
-        if wrong := not_finite(weights):
-            last = f'go on from {self.saved} with --resume' if self.saved else 'start again'
+        """Raise if the weights are lost, before a checkpoint of them replaces a good one."""
+        invalid = not_finite(weights)
+        if invalid:
+            advice = f'resume from {self.saved} with --resume' if self.saved else 'start again'
             raise Diverged(
-                f'{len(wrong)} tensors of the network are not finite, the first {wrong[0]}: no checkpoint is written; '
-                f'lower the learning rate and {last}'
+                f'{len(invalid)} tensors of the network are not finite, the first {invalid[0]}, so no checkpoint is written; '
+                f'lower the learning rate and {advice}',
+                code='weights-not-finite',
             )
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         self._require_finite(checkpoint['state_dict'])
-        sampler = sampler_of(runner.train_dataloader)
-        loader = runner.train_dataloader
-        place = dict(images_per_step=images_per_step(loader), images=images_per_epoch(loader), steps=len(loader))
-        if hasattr(sampler, 'seed'):
-            place['seed'] = sampler.seed
-        if isinstance(sampler, ResumableSampler):
-            place['order_by_sum'] = sampler.by_sum
-        checkpoint.update(random_states=self.states, place=place)
-        if not hasattr(runner, 'snapshot'):  # mmengine's own runner writes what it is given
+        checkpoint.update(random_states=self.states, place=position(runner.train_dataloader))
+        if not hasattr(runner, 'snapshot'):  # mmengine's own runner writes the checkpoint unchanged
             checkpoint.update(portable_checkpoint(checkpoint))
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -198,8 +175,8 @@ class ExactCheckpointHook(CheckpointHook):
 
     def after_train(self, runner: Runner) -> None:
         self.writer.finish()
-        barrier()  # whatever another process does next may read the last checkpoint
+        barrier()  # the next action of any process may be to read the last checkpoint
         super().after_train(runner)
 
     def after_run(self, runner: Runner) -> None:
-        self.writer.finish()  # of a run that ended early, too
+        self.writer.finish()  # also if the run failed

@@ -34,9 +34,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from mmairl.errors import UserError
+from mmairl.models.backbones import blocks
 from mmairl.models.norm import norms_of
 from mmairl.models.processes import norms
-from mmairl.models.stages import blocks
 
 OFFLOADS = ('offload_optimizer', 'offload_param')
 

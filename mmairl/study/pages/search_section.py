@@ -114,20 +114,3 @@ def best_of(curves: Mapping[str, list[Mapping[str, float]]]) -> Markup:
         lines = ([point[part] for point in points] for part in ('estimate', *ends))
         series[name] = (range(1, len(points) + 1), *lines)
     return chart(series, 'best held-out score', 'budget, in runs of the cheapest row', wide=True)
-
-
-def worth_section(study: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, for each tuned task, the curves over rates of all rows in one picture, and the worth of rescaling."""
-    return {
-        task: dict(
-            worth,
-            chart=chart(
-                {name: tuple(zip(*points)) for name, points in worth['lines'].items()},
-                'held-out score by the rate of fine-tuning',
-                'rate',
-                log='x',
-                wide=True,
-            ),
-        )
-        for task, worth in study.get('worth', {}).items()
-    }

@@ -20,7 +20,8 @@ from mmairl.report.figures import study_lines, study_scatter
 from mmairl.report.page import COLOURS, write_page
 from mmairl.report.sections import CURVES, percent
 from mmairl.report.table import html_table
-from mmairl.study.pages.search_section import search_runs, search_section, worth_section
+from mmairl.study.analyses import analysis_sections
+from mmairl.study.pages.search_section import search_runs, search_section
 from mmairl.study.pages.study_tables import (
     LEGEND,
     WORDS,
@@ -62,9 +63,7 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         charts=charts,
         factors=factors,
         searches=search_section(study) if study.get('search') else None,
-        regret=_regret(study.get('measures')),
-        worths=worth_section(study),
-        trials=lambda count, most: f'more than {most}' if count is None else count,
+        analyses=analysis_sections(study),
         cost=_cost(study),
         duration=duration,
         signed=signed,
@@ -140,18 +139,6 @@ def _cost(study: Mapping) -> dict[str, Any]:
         same=all(flops) and max(flops) <= 1.01 * min(flops),
         equal={key: pairs for key, family in equal.items() if (pairs := [c for c in family if 'estimate' in c])},
         without={(c['row'], c['on']): c for family in equal.values() for c in family if 'estimate' not in c},
-    )
-
-
-def _regret(record: Mapping | None) -> dict[str, Any]:
-    """Return the matrix of measures by situations, and which measures the losses of a situation's rows reward."""
-    if not record or not record['situations']:
-        return {}
-    every = sorted(set().union(*record['rewarded'].values()))
-    return dict(
-        record,
-        names=list(dict.fromkeys(name for cells in record['situations'].values() for name in cells)),
-        by_loss={situation: record['rewarded'].get(situation, every) for situation in record['situations']},
     )
 
 

@@ -16,11 +16,12 @@ import torch
 from data.archives import archive, png
 from torch.utils.data import DataLoader
 
-from mmairl.data.preprocess import ViewDataset
+from mmairl.data.datasets import ViewDataset
+from mmairl.data.sampler import ResumableSampler
 from mmairl.data.shards import cache, far
 from mmairl.data.shards import dataset as shards
 from mmairl.data.shards.dataset import Shards
-from mmairl.data.training_images import ResumableSampler, TrainingImages
+from mmairl.data.training_images import TrainingImages
 from mmairl.errors import UserError
 
 moto = pytest.importorskip('moto.server', reason='moto and s3fs are not installed (pip install "moto[server]" s3fs)')

@@ -15,12 +15,13 @@ from torch.utils.data import DataLoader
 
 from mmairl.data.decode import Reason, UnreadableImage
 from mmairl.data.mixture import Mixture
+from mmairl.data.sampler import ResumableSampler
 from mmairl.data.shards import dataset as shards
 from mmairl.data.shards import index as shard_index
 from mmairl.data.shards.dataset import Shards
 from mmairl.data.shards.index import braces, shards_at
 from mmairl.data.subsets import ClassSubset, ListedSubset
-from mmairl.data.training_images import ResumableSampler, TrainingImages
+from mmairl.data.training_images import TrainingImages
 from mmairl.errors import UserError
 from mmairl.registry import DATASETS
 

@@ -121,7 +121,8 @@ from types import SimpleNamespace
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 from mmairl.data.datasets import UnlabelledFolder
-from mmairl.data.training_images import ResumableSampler, TrainingImages
+from mmairl.data.sampler import ResumableSampler
+from mmairl.data.training_images import TrainingImages
 from mmairl.errors import UserError
 from mmairl.engine.hooks.bad_data import UnreadableHook
 

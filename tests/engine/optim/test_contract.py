@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from mmairl.registry import OPTIMIZERS, files_of
+from mmairl.registry import OPTIMIZERS
 
 SETTINGS = {
     'LARS': dict(lr=0.5, momentum=0.9, weight_decay=0.01, eta=0.1),
@@ -17,11 +17,7 @@ SETTINGS = {
 }
 
 
-def optimizer_names() -> list[str]:
-    return [name for name in files_of('mmairl.engine.optim') if issubclass(OPTIMIZERS.get(name) or object, Optimizer)]
-
-
-@pytest.fixture(params=optimizer_names())
+@pytest.fixture(params=OPTIMIZERS.module_of)
 def kind(request) -> str:
     return request.param
 

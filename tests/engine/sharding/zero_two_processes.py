@@ -18,8 +18,8 @@ from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint, trust_mmengine_checkpoints
 from mmairl.engine.distributed import start_processes
 from mmairl.engine.optim.autocast import AutocastOptimWrapper
+from mmairl.models.backbones import blocks
 from mmairl.models.processes import own_parts
-from mmairl.models.stages import blocks
 from mmairl.signals import stop_processes
 
 PROBE = dict(type='OnlineProbeHook', classes=4, lr=0.5)

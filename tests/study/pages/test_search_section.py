@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from outline import charts
 
-from mmairl.study.pages.search_section import search_section, worth_section
+from mmairl.study.pages.search_section import search_section
 from mmairl.study.statistics.compare_rows import paired, verdicts
 
 
@@ -128,15 +128,3 @@ def test_the_chart_marks_the_chosen_trials():
     drawn = charts(''.join(search_section(study)['responses']['one']))
     assert [line['name'] for line in drawn[0]['series']] == ['search 1', 'chosen']
     assert drawn[0]['series'][1]['x'] == {'rate': [0.8]} and drawn[0]['series'][1]['y'] == [50]
-
-
-def test_the_worth_of_rescaling_has_all_rows_in_one_picture():
-    study = dict(
-        worth=dict(finetune=dict(pairs=[dict(row='b')], lines=dict(a=[[0.01, 30.0], [0.1, 40.0]], b=[[0.01, 5]])))
-    )
-    section = worth_section(study)['finetune']
-    (drawn,) = charts(section['chart'])
-    assert {line['name']: (line['x']['rate'], line['y']) for line in drawn['series']} == dict(
-        a=([0.01, 0.1], [30, 40]), b=([0.01], [5])
-    )
-    assert section['pairs'] == [dict(row='b')] and drawn['log'] == 'x' and worth_section({}) == {}

@@ -394,7 +394,7 @@ def test_cost_and_noise_stand_on_the_page_and_what_is_not_known_is_blank(page):
 
 
 def rescaled() -> dict:
-    """Winners of searches and their rescaled rows: what a task's tuned rates say of them, and verdicts in many words."""
+    """Winners of searches and their rescaled rows: curves of many rows, and verdicts in many words."""
     found = tiny(SGD=(50.0, 52.0), LARS=(60.0, 61.0), rescaled=(60.0, 62.0), constant=(60.0, 62.0))
     for row, made in zip(found['rows'], (dict(chosen={}), dict(chosen={}), *[dict(of='LARS', constant=None)] * 2)):
         row['untrained'] = None
@@ -403,31 +403,20 @@ def rescaled() -> dict:
     found['rows'][1]['runs'][1]['seconds'] = 0.0  # a copy of the row as published
     for comparison in found['comparisons']['k-nn']:
         comparison.update(verdict='runs collapsed: no verdict by the mean', share=0.4)
-    constant = dict(
-        row='constant', of='LARS', seeds=2, trials=2, low=1, high=2, most=4, curve=[20.0, 22.0], target=21.0,
-        rate=0.03, best=0.01, bests=[0.005, 0.02], norms=dict(kernels=6.0),
-    )  # fmt: skip
-    by_sgd = dict(
-        constant, row='rescaled', trials=None, low=0, high=None, target=30.0,
-        anchor_norms=dict(kernels=0.3), kernels=dict(times=400.0, rate=12.0, score=None),
-    )  # fmt: skip
     trials = [
         dict(
             search=0, trial=n, folder=f't/{n}', state='done', seconds=9.0, score=50.0, diverged='', values=dict(rate=n)
         )
         for n in range(4)
     ]
+    names = ('SGD', 'LARS', *(f'LARS, rescaled by {n}' for n in range(9)))
     search = dict(
         criterion='k-nn', budget=4.0, margin=1.0, searches=1, dimensions={}, counts=dict(SGD=4), rows=dict(SGD=trials),
-        curves=dict(SGD=[dict(estimate=50.0 + n) for n in range(4)], LARS=[dict(estimate=40.0 + n) for n in range(4)]),
+        curves={name: [dict(estimate=40.0 + n) for n in range(4)] for name in names},
         forgiving={}, edges=[],
     )  # fmt: skip
     published = dict(rows=[dict(row, runs=[]) for row in found['rows']], comparisons=found['comparisons'])
-    lines = {
-        name: [[0.01, 20.0], [0.1, 22.0]] for name in ('SGD', 'LARS', *(f'LARS, rescaled by {n}' for n in range(9)))
-    }
-    worth = dict(finetune=dict(pairs=[constant, by_sgd], lines=lines))
-    return {**found, 'search': search, 'as_published': published, 'worth': worth}
+    return {**found, 'search': search, 'as_published': published}
 
 
 def test_the_page_names_chosen_and_failed_trials(page):
@@ -445,18 +434,7 @@ def test_the_page_names_chosen_and_failed_trials(page):
     assert 'LARS is ahead of SGD by 9.0 points' in text and 'from a budget of' not in text
 
 
-def test_a_study_with_rescaled_rows_begins_with_their_worth_and_counts_only_what_was_trained(page):
-    found = rescaled()
-    whole = page(found)
-    text = text_of(whole)
-    assert text_of(whole[whole.index('</header>') :]).startswith('What NormRescale is worth')
-    assert 'rescaled more than 4 0 to more than 4 LARS 20.0 22.0 30.0 2' in text and 'constant 2 1 to 2 LARS' in text
-    assert 'At demo scale' in text[: text.index('The rates of fine-tuning')]
-    # Of both pairs of a network the one by an anchor, which has predictions, tells of it.
-    assert text.count('LARS 6 (0.3) — 0.03 0.01 (0.005 to 0.02) 12 outside — —') == text.count('0.005 to 0.02') == 1
+def test_rescaled_rows_count_only_trained_runs(page):
+    text = text_of(page(rescaled()))
     # Trained: two winners of SGD, one of LARS, and four trials.
     assert '4 rows 8 of 8 runs finished' in text and 'training in all, 7 runs' in text
-    found['worth']['finetune']['pairs'] = []
-    text = text_of(page(found))
-    assert text.index('The rates of fine-tuning') > text.index('Every row and what it changes')
-    assert 'NormRescale is worth' not in text

@@ -1,0 +1,124 @@
+"""Fixtures of all tests, those in projects too: real configs at toy size, on views that are fixed tensors."""
+
+import gc
+import json
+import logging
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.logging import MMLogger
+
+from mmairl.engine.run import register
+
+ROOT = Path(__file__).parent
+sys.path.insert(0, str(ROOT / 'tests'))
+from harness import toy  # noqa: E402  it also switches off what slows each run of a test
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's & has it ignored, here and in what is started
+
+
+@pytest.fixture(autouse=True)
+def _scope() -> Iterator[None]:
+    register()
+    torch.manual_seed(0)
+    yield
+    close_logs()
+
+
+@pytest.fixture
+def run_tool(monkeypatch):
+    """A command line in this process, which has imported what it needs."""
+
+    def run(tool: str, *arguments: object) -> None:
+        monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
+        runpy.run_path(str(ROOT / tool), run_name='__main__')
+
+    return run
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _let_go() -> Iterator[None]:
+    """End the runs of a file, whose networks and data workers would stay until Python comes round to collecting them."""
+    yield
+    toy.end_workers()
+    gc.collect()
+
+
+def close_logs() -> None:
+    """mmengine keeps the log of every run open until the process ends: a file each, of the 1024 that many systems allow."""
+    for logger in MMLogger._instance_dict.values():
+        for handler in [handler for handler in logger.handlers if isinstance(handler, logging.FileHandler)]:
+            handler.close()
+            logger.removeHandler(handler)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Tell a failure when it happens: a run that is ended from outside, or whose worker dies, never comes to its summary."""
+    if report.failed and 'PYTEST_XDIST_WORKER' not in os.environ:
+        crash = getattr(report.longrepr, 'reprcrash', None)
+        reason = ' '.join((crash.message if crash else report.longreprtext).split())
+        print(f'\nFAILED {report.nodeid} ({report.when}): {reason[:150]} ... {reason[150:][-250:]}', flush=True)
+
+
+# No test may be skipped for a reason with one of these words in it.
+REQUIRED = os.environ.get('MMAIRL_REQUIRED', '').split()
+
+
+def _required(report: pytest.CollectReport | pytest.TestReport) -> None:
+    reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ''
+    if any(word in reason for word in REQUIRED):
+        report.outcome = 'failed'
+        report.longrepr = f'not here, and MMAIRL_REQUIRED="{" ".join(REQUIRED)}" asks for it: {reason}'
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    _required(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report = yield
+    _required(report)
+    return report
+
+
+@pytest.fixture
+def toy_config(tmp_path: Path) -> Callable[..., Config]:
+    """Configs of this repository made small: `toy_config('mocov2plus_r50_200e.py', steps=3)`."""
+
+    def make(name: str = 'mocov2plus_r50_200e.py', **options) -> Config:
+        return toy.config(name, **{'work_dir': str(tmp_path / 'run'), **options})
+
+    return make
+
+
+@pytest.fixture(scope='session')
+def run_processes(tmp_path_factory) -> Iterator[Callable[..., str]]:
+    """Run a script of the tests as N processes, as torchrun would, and return what they print."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / 'tests')])
+    environment = {**os.environ, 'PYTHONPATH': path, 'OMP_NUM_THREADS': '1'}
+    command, output = [sys.executable, '-m', 'harness.processes'], tmp_path_factory.mktemp('ranks') / 'output.txt'
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with output.open('a') as early, subprocess.Popen(command, env=environment, stderr=early, **pipes) as starter:
+
+        def run(processes: int, script: Path | str, *args: object) -> str:
+            output.write_text('')
+            request = dict(ranks=processes, output=str(output), command=[str(script), *map(str, args)])
+            print(json.dumps(request), file=starter.stdin, flush=True)
+            statuses = json.loads(starter.stdout.readline() or '"the starter of the ranks has died"')
+            assert statuses == [0] * processes, (statuses, output.read_text()[-6000:])
+            return output.read_text()
+
+        yield run
+        starter.stdin.close()

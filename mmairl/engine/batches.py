@@ -1,0 +1,108 @@
+"""Batches for training: resume inside an epoch, and copy the next batch to the GPU during a step."""
+
+import logging
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+from mmengine.dist import get_world_size
+from mmengine.logging import print_log
+from mmengine.utils import apply_to
+from torch.utils.data import DataLoader, Sampler
+
+from mmairl.data.sampler import ResumableSampler
+from mmairl.data.workers import delivered
+from mmairl.errors import UserError
+
+
+def sampler_of(dataloader: DataLoader) -> Sampler:
+    """Return the sampler of images, which a batch sampler may wrap."""
+    return getattr(dataloader.batch_sampler, 'sampler', dataloader.sampler)
+
+
+def images_per_step(dataloader: DataLoader) -> int:
+    """Return the number of images in one iteration of all processes."""
+    batch = dataloader.batch_size or dataloader.batch_sampler.batch_size
+    return batch * get_world_size()
+
+
+def images_per_epoch(dataloader: DataLoader) -> int | list[int]:
+    """Return the number of images in an epoch; for a Mixture with weights, the number from each set."""
+    counts = getattr(dataloader.dataset, 'per_epoch', None)
+    return len(dataloader.dataset) if counts is None else counts.tolist()
+
+
+def batches(dataloader: DataLoader, epoch: int, done: int) -> Iterator[dict]:
+    """Return an epoch's batches after the first `done`.
+
+    ResumableSampler skips indices, so no skipped image is read. Other samplers can only start at the beginning of an
+    epoch; the batches before are then read and dropped, as mmengine does.
+    """
+    sampler = sampler_of(dataloader)
+    if isinstance(sampler, ResumableSampler):
+        sampler.set_epoch(epoch, done * images_per_step(dataloader))
+        return delivered(dataloader)
+    if hasattr(sampler, 'set_epoch'):
+        sampler.set_epoch(epoch)
+    if done:
+        message = f'{type(sampler).__name__} cannot start inside an epoch: {done} batches are read again to get there'
+        print_log(message, logger='current', level=logging.WARNING)
+    return islice(delivered(dataloader), done, None)
+
+
+def endless(dataloader: DataLoader, iteration: int) -> Iterator[dict]:
+    """Yield the batches from this iteration on, epoch after epoch."""
+    epoch, done = divmod(iteration, len(dataloader))
+    while True:
+        empty = not done
+        for batch in batches(dataloader, epoch, done):
+            empty = False
+            yield batch
+        if empty:  # an endless loop otherwise
+            raise UserError(
+                f'{type(sampler_of(dataloader)).__name__} gives no batch in epoch {epoch + 1}, so training cannot continue; '
+                "set train_dataloader.sampler=dict(type='ResumableSampler', shuffle=True)",
+                code='no-batch',
+            )
+        epoch += 1
+        done = 0
+
+
+def prefetch_to_device(batches: Iterator[dict]) -> Iterator[dict]:
+    """On a GPU, copy the next batch on a stream of its own while the current step computes."""
+    if not torch.cuda.is_available():
+        yield from batches
+        return
+    stream = torch.cuda.Stream()
+    waiting = None
+    for batch in batches:
+        with torch.cuda.stream(stream):
+            copied = dict(batch, inputs=to_device(batch['inputs'])), stream.record_event()
+        if waiting is not None:
+            yield arrived(*waiting)
+        waiting = copied
+    if waiting is not None:
+        yield arrived(*waiting)
+
+
+def to_device(inputs: Any) -> Any:
+    """Start to copy pinned images to the GPU. Other images would block the host, and are left to the preprocessor."""
+
+    def is_pinned(part: Any) -> bool:
+        return torch.is_tensor(part) and part.is_pinned()
+
+    return apply_to(inputs, is_pinned, lambda part: part.cuda(non_blocking=True))
+
+
+def arrived(batch: dict, copied: torch.cuda.Event) -> dict:
+    """Return the batch for the stream that computes. That stream waits for the copies; the host does not."""
+    stream = torch.cuda.current_stream()
+    stream.wait_event(copied)
+
+    def is_on_gpu(part: Any) -> bool:
+        return torch.is_tensor(part) and part.is_cuda
+
+    # Without this, the allocator could reuse the memory before this stream has read it.
+    apply_to(batch['inputs'], is_on_gpu, lambda part: part.record_stream(stream))
+    return batch

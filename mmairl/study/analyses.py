@@ -1,0 +1,73 @@
+"""Further analyses of a study: modules that the study names under `analyses`.
+
+A module registers its analysis when it is imported::
+
+    ANALYSES[__name__] = Analysis('benefit', record, section)
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module  # noqa: TID251  a study is a program, like the configs it names
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from mmairl.config import home
+from mmairl.errors import UserError
+
+
+class Analysis(NamedTuple):
+    """An analysis of a study's runs, and its section on the study's page.
+
+    Args:
+        key: The key of its result in study.json.
+        record: Returns that result from the study, its configs by row and its runs.
+        section: Returns the HTML of the section from the content of study.json.
+    """
+
+    key: str
+    record: Callable[[Any, Mapping[str, Any], Sequence[Any]], Any]
+    section: Callable[[Mapping[str, Any]], Markup]
+
+
+ANALYSES: dict[str, Analysis] = {}  # by the name of the module
+
+
+def load_analyses(names: Sequence[str]) -> None:
+    """Import the modules that a study names, so that they register their analyses.
+
+    Raises:
+        UserError: If there is no such module, or if it registers no analysis.
+    """
+    if names and str(home()) not in sys.path:
+        sys.path.append(str(home()))
+    for name in names:
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            if not f'{name}.'.startswith(f'{error.name}.'):
+                raise
+            raise UserError(
+                f"analyses: there is no module '{name}'; modules of projects/ need a checkout of the repository",
+                code='no-analysis-module',
+            ) from None
+        if name not in ANALYSES:
+            raise UserError(
+                f"analyses: the module '{name}' registers no analysis; add one to mmairl.study.analyses.ANALYSES",
+                code='no-analysis',
+            )
+
+
+def analysis_records(study: Any, configs: Mapping[str, Any], runs: Sequence[Any]) -> dict[str, Any]:
+    """Return the results of the analyses that the study names, by their keys in study.json."""
+    analyses = [ANALYSES[name] for name in study.analyses]
+    return {analysis.key: analysis.record(study, configs, runs) for analysis in analyses}
+
+
+def analysis_sections(study: Mapping[str, Any]) -> list[Markup]:
+    """Return the sections of a study's page for the analyses in its study.json.
+
+    study.json is data, so this imports nothing: analyses that this process has not loaded are left out.
+    """
+    known = [ANALYSES[name] for name in study.get('analyses', ()) if name in ANALYSES]
+    return [analysis.section(study) for analysis in known if study.get(analysis.key)]

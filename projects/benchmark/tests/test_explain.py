@@ -1,0 +1,176 @@
+"""Studies of why a library's BYOL and ours differ: their ends take the steps of the library's code and of ours, in float64."""
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.model import BaseModel
+from mmengine.optim import build_optim_wrapper
+from study.small_runs import START, recorded
+from torch import Tensor
+
+from mmairl.config import home, load_config
+from mmairl.data.preprocess import normalize
+from mmairl.engine.hooks.after_step import MomentumHook
+from mmairl.registry import MODELS
+from mmairl.study.factors import changed
+from mmairl.study.fairness import at_scale, compare, require_fair
+from mmairl.study.scale import read_scale, resolve
+from mmairl.study.spec import Study, read_study
+from mmairl.study.statistics.attribution import attribute
+from projects.benchmark.of_lightly import LightlyBYOL, byol_step
+from projects.benchmark.step import copy_weights, quiet, training_loop
+
+STUDIES = {'lightly': 'explain_lightly', 'solo': 'explain_sololearn'}
+MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+RATES, TAU = (0.1, 0.2, 0.3), 0.9  # of a warm-up; at one rate the place of the rate is not seen
+Moves = list[dict[str, Tensor]]
+
+
+@cache
+def study(name: str) -> Study:
+    return read_study(home() / 'configs' / 'studies' / f'{STUDIES[name]}.yaml')
+
+
+def end(name: str, level: int) -> str:
+    """The row of all first levels, ours, or of all second ones, the library's."""
+    return next(row for row, levels in study(name).design.rows.items() if set(levels) == {level})
+
+
+def config(name: str, level: int) -> Config:
+    row = next(row for row in study(name).rows if row.name == end(name, level))
+    return resolve(row, read_scale('demo'))
+
+
+@cache
+def batch() -> dict:
+    views = torch.randint(0, 256, (2, 16, 3, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return dict(inputs=list(views.unbind()), data_samples={})
+
+
+@quiet()
+def network(name: str, level: int) -> tuple[BaseModel, dict]:
+    """The network and the optimizer of an end, at the scale of the demo; the views are given as they are."""
+    cfg = config(name, level)
+    cfg.model.data_preprocessor.pop('views')
+    torch.manual_seed(0)
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    return model.double().train(), cfg.optim_wrapper
+
+
+@quiet()
+def our_moves(name: str, level: int) -> Moves:
+    """Return how the first steps of an end move the weights, by our code."""
+    model, optimizer = network(name, level)
+    wrapper = build_optim_wrapper(model, optimizer)
+    step = training_loop(model, wrapper, batch(), [MomentumHook(TAU)])
+    return list(walk(step, wrapper.optimizer.param_groups))
+
+
+def walk(step: Callable, groups: list[dict]) -> Iterator[dict[str, Tensor]]:
+    for rate in RATES:
+        for group in groups:
+            group['lr'] = rate
+        yield step()
+
+
+def moves_of_lightly() -> Moves:
+    pytest.importorskip('lightly', reason='lightly is not installed, so there is no code of it to step beside')
+    ours, optimizer = network('lightly', 1)
+    theirs = LightlyBYOL(copy.deepcopy(ours.backbone), 128, 256, 64).double().train()
+    copy_weights(ours, theirs)
+    settings = {key: optimizer.optimizer[key] for key in ('lr', 'momentum', 'weight_decay')}
+    step = byol_step(theirs, batch(), (MEAN, STD), settings, momentum=TAU, rates=iter(RATES))
+    return [step() for _ in RATES]
+
+
+def moves_of_solo_learn() -> Moves:
+    """Its loss, LARS and teacher, and its network; gradients of four parts of a batch are accumulated, as in its recipe."""
+    try:
+        from projects.judge import sololearn_byol
+    except ModuleNotFoundError as error:
+        pytest.skip(f'no code of solo-learn to step beside: {error}')
+
+    ours, optimizer = network('solo', 1)
+    for norm in [module for module in ours.backbone.modules() if hasattr(module, 'replicas')]:
+        norm.replicas = 1  # plain batch norm of a part of the batch
+    theirs = sololearn_byol.SoloBYOL(copy.deepcopy(ours.backbone), 128, 256, 64).double().train()
+    for online, own in ((theirs.projector, ours.projector), (theirs.predictor, ours.predictor)):
+        for place in (0, 3):
+            online[place].load_state_dict(own.mlp[place].state_dict())
+    theirs.momentum_projector.load_state_dict(theirs.projector.state_dict())
+    wrapped, teacher = theirs.optimizer(optimizer.optimizer.lr), sololearn_byol.TEACHER.MomentumUpdater(TAU)
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (MEAN, STD))
+    views = [normalize(view, mean, std).double() for view in batch()['inputs']]
+    weights = dict(first=theirs.encoder.conv1.weight, last=list(theirs.encoder.parameters())[-1])
+
+    def step() -> dict[str, Tensor]:
+        before = {name: weight.detach().clone() for name, weight in weights.items()}
+        loss = theirs.step(views, wrapped, teacher)
+        return dict(loss=loss, **{name: weight.detach() - before[name] for name, weight in weights.items()})
+
+    return list(walk(step, wrapped.param_groups))
+
+
+def apart(ours: Moves, theirs: Moves) -> float:
+    """How far the moves of two are apart, at most, as a part of the move."""
+    pairs = [(one[name], other[name]) for one, other in zip(ours, theirs) for name in ('first', 'last')]
+    return max(float((one - other).norm() / other.norm()) for one, other in pairs)
+
+
+@pytest.mark.parametrize('name, theirs, constant', [('lightly', moves_of_lightly, 4), ('solo', moves_of_solo_learn, 0)])
+def test_the_librarys_end_takes_the_first_steps_of_its_own_code_and_our_end_others(name, theirs, constant):
+    moves, ours = theirs(), our_moves(name, 1)
+    assert apart(ours, moves) < 1e-5
+    for one, other in zip(ours, moves):
+        torch.testing.assert_close(one['loss'].double(), other['loss'].double() + constant, rtol=1e-6, atol=0)
+    assert apart(our_moves(name, 0), moves) > 0.1
+
+
+@pytest.mark.parametrize('name', list(STUDIES))
+def test_the_ends_are_rows_and_their_views_are_ours_and_byols_pair(name):
+    options = {row.name: row.options for row in study(name).rows}
+    ours, theirs = (load_config('mmairl::byol_lars_r50_200e.py', options[end(name, level)]) for level in (0, 1))
+    plain, pair = (
+        load_config(f'mmairl::{config}') for config in ('byol_lars_r50_200e.py', 'byol_asymmetric_r50_200e.py')
+    )
+    assert changed(ours, plain) == [] and 'train_dataloader.dataset.views' not in changed(theirs, pair)
+    assert 'train_dataloader.dataset.views' in changed(ours, pair) and study(name).design.resolution == 4
+
+
+@pytest.mark.parametrize('name', list(STUDIES))
+def test_every_row_differs_in_its_factors_alone_at_the_scale_of_the_demo(name):
+    planned, configs, left_out = at_scale(study(name), read_scale('demo'), ['knn'])
+    require_fair(compare(planned, configs))
+    assert left_out == ["the factor 'precision' is left out: at demo its levels are the same"]
+    design = planned.design
+    assert design.factors == tuple(factor for factor in study(name).design.factors if factor != 'precision')
+    assert design.resolution == 4 and [len(set(levels)) for levels in design.rows.values()].count(1) == 2  # both ends
+    assert len(planned.rows) - 2 == 16 and not any('float' in row.name for row in planned.rows)
+
+
+@pytest.mark.parametrize('name', list(STUDIES))
+def test_a_planted_gap_is_told_as_that_of_its_two_factors_and_of_no_other(name):
+    """Two effects in made scores of the study's own rows, with a spread of half a point: no training."""
+    design, draw = study(name).design, np.random.default_rng(0)
+    planted = {'rate and momentum buffer': -4.0, 'blur of the second view': 2.5}
+    spread = draw.normal(0, 0.5, (len(design.rows), 3))
+
+    def scores(row: str, noise: np.ndarray) -> list[float]:
+        levels = dict(zip(design.factors, design.rows[row]))
+        return list(60 + sum(size * levels[factor] for factor, size in planted.items()) + noise)
+
+    rows = [recorded(row, scores(row, noise), START) for row, noise in zip(design.rows, spread)]
+    plan = dict(factors=design.factors, rows=design.rows, interactions=design.interactions)
+    found = attribute(dict(rows=rows, seeds=[0, 1, 2], design=plan), 'knn', 1.0)
+    mains = [effect for effect in found['effects'] if effect['asked']]
+    assert {effect['name'] for effect in mains if effect['verdict'] == 'differs'} == set(planted)
+    for share in found['shares']:
+        assert share['low'] <= planted.get(share['factor'], 0.0) <= share['high'], share
+    assert not [effect for effect in found['effects'] if not effect['asked'] and effect['verdict'] == 'differs']
+    assert found['gain']['low'] <= sum(planted.values()) <= found['gain']['high']

@@ -1,0 +1,107 @@
+"""DICOM files by pydicom: shown through their window, or stored as the whole range of their bits."""
+
+import zlib
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmairl.data.decode import EXPANSION, Reason, UnreadableImage, faults_explained, installed, require_plausible_size
+from mmairl.errors import UserError
+
+PLAUSIBLE_PIXELS = 2**24  # fewer than for other images, because the values become float64
+PREAMBLE = 128  # bytes before the mark
+MARK = b'DICM'
+META_GROUP = 2
+CHUNK = 2**20
+
+
+def is_dicom(data: bytes) -> bool:
+    return data[PREAMBLE : PREAMBLE + len(MARK)] == MARK
+
+
+def decode_dicom(data: bytes, max_pixels: int, as_stored: bool = False) -> Tensor:
+    """Return a DICOM file as an image, channels first: uint8 RGB through its window, or uint16 of one channel as stored."""
+    with faults_explained(data):
+        pixels = dicom_pixels(data, max_pixels, as_stored)
+    if pixels.ndim == 2:
+        pixels = pixels[:, :, None].repeat(1 if as_stored else 3, axis=2)
+    return torch.from_numpy(np.array(pixels.transpose(2, 0, 1), order='C'))
+
+
+def dicom_pixels(data: bytes, max_pixels: int, as_stored: bool = False) -> np.ndarray:
+    """Return H x W, or H x W x 3 for a color image: uint8 through the window, or uint16 of all values if `as_stored`."""
+    with installed('pydicom', 'DICOM files'):
+        from pydicom import dcmread
+    require_inflated_size(data, 2 * max(PLAUSIBLE_PIXELS, EXPANSION * len(data)) + CHUNK)
+    file = dcmread(BytesIO(data))
+    if 'PixelData' not in file:
+        raise UnreadableImage(Reason.NO_IMAGE)
+    if int(file.get('NumberOfFrames') or 1) > 1:
+        raise UnreadableImage(Reason.FRAMES)
+    if file.Rows * file.Columns > max_pixels:
+        raise UnreadableImage(Reason.TOO_LARGE)
+    require_plausible_size(file.Rows * file.Columns, data, PLAUSIBLE_PIXELS)
+    try:
+        pixels = file.pixel_array
+    except (RuntimeError, NotImplementedError) as error:  # no package for the compression is installed
+        said = ' '.join(str(error).split())[:150]
+        raise UserError(f'pydicom cannot decode a DICOM file ({said}); install that package', code='dicom') from error
+    if pixels.ndim == 3:
+        return pixels
+    values = stored_values(file, pixels) if as_stored else windowed_values(file, pixels)
+    if file.PhotometricInterpretation == 'MONOCHROME1':  # its largest value is black
+        values = 1 - values
+    values = values.clip(0, 1)
+    return np.rint(65535 * values).astype(np.uint16) if as_stored else np.rint(255 * values).astype(np.uint8)
+
+
+def stored_values(file: Any, pixels: np.ndarray) -> np.ndarray:
+    """Map the least number that the bits can hold to 0, and the largest to 1."""
+    levels = 2 ** int(file.BitsStored)
+    lowest = -levels / 2 * int(file.PixelRepresentation)  # signed numbers start below 0
+    return (pixels - lowest) / (levels - 1)
+
+
+def windowed_values(file: Any, pixels: np.ndarray) -> np.ndarray:
+    """Map the first window to 0 to 1, by the linear rule of the standard (PS3.3 C.11.2.1.2).
+
+    Without a window, the image's least and largest value are 0 and 1.
+    """
+    from pydicom.pixels import apply_modality_lut
+
+    values = apply_modality_lut(pixels, file).astype(np.float64)
+    if file.get('WindowCenter') is None or file.get('WindowWidth') is None:
+        return (values - values.min()) / max(np.ptp(values), 1e-6)
+    center = float(np.atleast_1d(file['WindowCenter'].value)[0])
+    width = float(np.atleast_1d(file['WindowWidth'].value)[0])
+    return (values - (center - 0.5)) / max(width - 1, 1e-6) + 0.5
+
+
+def require_inflated_size(data: bytes, limit: int) -> None:
+    """Raise if a deflated file inflates to more than `limit` bytes. pydicom inflates without a limit."""
+    from pydicom.filereader import read_dataset
+    from pydicom.uid import DeflatedExplicitVRLittleEndian
+
+    file = BytesIO(data)
+    file.seek(PREAMBLE + len(MARK))
+    meta = read_dataset(file, is_implicit_VR=False, is_little_endian=True, stop_when=_after_meta)
+    if meta.get('TransferSyntaxUID') != DeflatedExplicitVRLittleEndian:
+        return
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    deflated = data[file.tell() :]
+    count = 0
+    while not inflater.eof:
+        chunk = inflater.decompress(deflated, CHUNK)
+        deflated = inflater.unconsumed_tail
+        count += len(chunk)
+        if count > limit:
+            raise UnreadableImage(Reason.EXPANDS)
+        if not chunk:
+            raise UnreadableImage(Reason.CUT_SHORT)
+
+
+def _after_meta(tag: int, *_: object) -> bool:
+    return tag >> 16 != META_GROUP

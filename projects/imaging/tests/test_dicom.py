@@ -1,0 +1,143 @@
+"""DICOM files, written by pydicom: through their window, and as stored."""
+
+import zlib
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from mmairl.config import load_config
+from mmairl.data.datasets import UnlabelledFolder
+from mmairl.data.decode import READERS, Reason, UnreadableImage
+from mmairl.data.packed import pack
+from mmairl.data.shards.dataset import Shards
+from mmairl.registry import DATASETS
+from projects.imaging import decode_dicom
+
+pydicom = pytest.importorskip('pydicom', reason='pydicom is not installed (pip install pydicom)')
+MAX = 10**6
+
+
+def written(pixels: np.ndarray, **more) -> bytes:
+    file = pydicom.Dataset()
+    file.file_meta = pydicom.dataset.FileMetaDataset()
+    file.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    file.file_meta.MediaStorageSOPClassUID = pydicom.uid.SecondaryCaptureImageStorage
+    file.file_meta.MediaStorageSOPInstanceUID = pydicom.uid.generate_uid()
+    file.Rows, file.Columns = pixels.shape[-2:]
+    file.SamplesPerPixel, file.PhotometricInterpretation = 1, 'MONOCHROME2'
+    file.BitsAllocated, file.BitsStored, file.HighBit = 16, 12, 11
+    file.PixelRepresentation = int(pixels.dtype.kind == 'i')
+    file.RescaleSlope, file.RescaleIntercept, file.PixelData = 1, -1024, pixels.tobytes()
+    for name, value in more.items():
+        setattr(file, name, value)
+    file.save_as(buffer := BytesIO(), enforce_file_format=True)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def scan() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 4096, (20, 30), np.uint16)
+
+
+def test_window_equals_pydicom_default_is_full_range(scan):
+    data = written(scan, WindowCenter=[40, 600], WindowWidth=[400, 1500])
+    file = pydicom.dcmread(BytesIO(data))
+    shown = pydicom.pixels.apply_voi_lut(pydicom.pixels.apply_modality_lut(scan, file), file)
+    expected = 255 * (shown - shown.min()) / np.ptp(shown)  # both ends of the window are reached
+    image = decode_dicom(data, MAX)
+    assert image.shape == (3, 20, 30) and image.dtype == torch.uint8 and (image[0] == image[2]).all()
+    np.testing.assert_allclose(image[0].numpy(), expected, atol=0.51)
+    whole = decode_dicom(written(scan), MAX)[0].numpy()
+    np.testing.assert_allclose(whole, 255 * ((scan - scan.min()) / np.ptp(scan)), atol=0.51)
+    assert np.array_equal(decode_dicom(written(scan, WindowCenter=None, WindowWidth=None), MAX)[0].numpy(), whole)
+    inverted = decode_dicom(written(scan, PhotometricInterpretation='MONOCHROME1'), MAX)[0].numpy()
+    assert (inverted == 255 - whole).mean() > 0.99  # but for halves that round
+
+
+def test_stored_values_are_exact(scan):
+    for pixels, least in ((scan, 0), ((scan.astype(np.int32) - 2048).astype(np.int16), -2048)):
+        image = decode_dicom(written(pixels), MAX, as_stored=True)
+        assert image.dtype == torch.uint16 and image.shape == (1, 20, 30)
+        back = np.rint(image[0].numpy() / 65535 * 4095) + least
+        assert np.array_equal(back, pixels)
+
+
+def test_folder_reads_dicom_and_names_bad_files(scan, tmp_path):
+    (tmp_path / 'a.dcm').write_bytes(written(scan))
+    (tmp_path / 'b.dcm').write_bytes(written(np.stack([scan, scan]), NumberOfFrames=2))
+    (tmp_path / 'c.dcm').write_bytes(written(scan)[:600])
+    dataset = UnlabelledFolder(tmp_path)
+    assert dataset[0]['inputs'][0].shape == (3, 20, 30)
+    assert UnlabelledFolder(tmp_path, channels=1).raw(0).dtype == torch.uint16
+    with pytest.raises(UnreadableImage) as caught:
+        dataset[1]
+    assert caught.value.reason is Reason.FRAMES
+    with pytest.raises(UnreadableImage) as caught:
+        dataset[2]
+    assert caught.value.reason in (Reason.BROKEN, Reason.NO_IMAGE, Reason.CUT_SHORT)
+
+
+def deflated(scan: np.ndarray, content: bytes | None = None) -> bytes:
+    """Write a deflated file, or one whose deflated part is `content`."""
+    syntax = pydicom.uid.DeflatedExplicitVRLittleEndian
+    file = pydicom.dcmread(BytesIO(written(scan)))
+    file.file_meta.TransferSyntaxUID = syntax
+    file.save_as(buffer := BytesIO(), enforce_file_format=True)
+    if content is None:
+        return buffer.getvalue()
+    end = buffer.getvalue().index(syntax.encode()) + len(syntax) + len(syntax) % 2
+    compressor = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    meta = buffer.getvalue()[:end]
+    return meta + compressor.compress(content) + compressor.flush()
+
+
+def test_deflated_file_has_the_same_pixels(scan):
+    assert torch.equal(decode_dicom(deflated(scan), MAX), decode_dicom(written(scan), MAX))
+
+
+def test_file_that_inflates_without_end_raises(scan, monkeypatch):
+    data = deflated(scan, bytes(2**26))
+    assert len(data) < 2**17
+    monkeypatch.setattr(pydicom, 'dcmread', lambda *_: pytest.fail('pydicom has inflated it'))
+    with pytest.raises(UnreadableImage) as caught:
+        decode_dicom(data, 10**9)
+    assert caught.value.reason is Reason.EXPANDS
+
+
+def test_deflated_file_that_is_cut_short_raises(scan):
+    data = deflated(scan)
+    with pytest.raises(UnreadableImage) as caught:
+        decode_dicom(data[:-100], MAX)
+    assert caught.value.reason is Reason.CUT_SHORT
+
+
+def test_few_bytes_of_many_pixels_raise():
+    """Run-length encoding makes 64 bytes of 2."""
+    data = written(np.zeros((2, 2), np.uint16), Rows=2**13, Columns=2**13)
+    with pytest.raises(UnreadableImage) as caught:
+        decode_dicom(data, 10**9)
+    assert caught.value.reason is Reason.EXPANDS
+
+
+def test_spawned_worker_reads_dicom(scan, tmp_path):
+    (tmp_path / 'a.dcm').write_bytes(written(scan))
+    dataset = UnlabelledFolder(tmp_path)
+    (loaded,) = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context='spawn')
+    assert torch.equal(loaded['inputs'][0], dataset.raw(0))
+
+
+def test_archive_of_dicom_files_is_read(scan, tmp_path):
+    (tmp_path / 'a.dcm').write_bytes(written(scan))
+    folder = UnlabelledFolder(tmp_path)
+    assert list(pack(folder, tmp_path / 'a.tar')) == [('a.dcm', None)]
+    assert torch.equal(Shards(tmp_path / 'a.tar').raw(0), folder.raw(0))
+
+
+@pytest.mark.parametrize('name', ['projects.imaging', 'mmairl.data.dicom', 'mmairl.data.tiles'])
+def test_config_registers_readers_and_tiles(name, tmp_path):
+    (tmp_path / 'config.py').write_text(f"custom_imports = dict(imports=['{name}'], allow_failed_imports=False)")
+    load_config(tmp_path / 'config.py')
+    assert '.dcm' in READERS and DATASETS.get('Tiles')

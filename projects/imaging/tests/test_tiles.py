@@ -1,0 +1,132 @@
+"""Tiles of large TIFFs and slides."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from harness.errors import raises_code
+
+from mmairl.data.decode import UnreadableImage
+from mmairl.errors import UserError
+from mmairl.registry import DATASETS
+from projects.imaging.tiles import Tiff, Tiles, open_scan
+
+tifffile = pytest.importorskip('tifffile')
+HOW = {
+    'tiles': dict(tile=(64, 64), compression='zlib'),
+    'strips': dict(rowsperstrip=20, compression='zlib'),
+    'planes': dict(tile=(48, 80), planarconfig='separate'),
+    'whole': {},
+}
+
+
+@pytest.fixture
+def scan() -> np.ndarray:
+    """Noise of 300 x 500, of which the left third is a white background."""
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 500, 3), np.uint8)
+    pixels[:, :160] = 250
+    return pixels
+
+
+@pytest.mark.parametrize('how', HOW)
+def test_tiles_have_their_pixels_and_no_background(how, scan, tmp_path):
+    (tmp_path / 'p1').mkdir()
+    given = scan.transpose(2, 0, 1) if how == 'planes' else scan
+    tifffile.imwrite(tmp_path / 'p1' / 'a.tif', given, photometric='rgb', **HOW[how])
+    dataset = DATASETS.build(dict(type='Tiles', root=str(tmp_path), size=90))
+    names = [dataset.member(index) for index in range(len(dataset))]
+    assert names == [f'p1/a.tif[y={y},x={x}]' for y in (0, 90, 180) for x in (90, 180, 270, 360)]  # no part of a tile
+    for index, (_, y, x) in enumerate(dataset.corners.tolist()):
+        assert np.array_equal(dataset.raw(index).permute(1, 2, 0), scan[y : y + 90, x : x + 90]), names[index]
+    assert dataset[0]['data_samples'] == dict(label=-1, index=0)
+
+
+def test_tiff_decodes_only_parts_below_the_tile(scan, tmp_path, monkeypatch):
+    tifffile.imwrite(tmp_path / 'a.tif', scan, photometric='rgb', **HOW['tiles'])
+    tiff, decoded = Tiff(str(tmp_path / 'a.tif'), 0), []
+    decode = tiff.page.decode
+    monkeypatch.setattr(
+        tiff.page, 'decode', lambda data, index, **how: decoded.append(index) or decode(data, index, **how)
+    )
+    tiff.read(64, 128, 100)
+    assert sorted(decoded) == [8 * row + column for row in (1, 2) for column in (2, 3)]
+
+
+def test_channels_and_pyramid_levels_as_stored(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 65536, (256, 256, 5), np.uint16)
+    with tifffile.TiffWriter(tmp_path / 'a.tif') as file:
+        file.write(pixels, subifds=1, tile=(64, 64), photometric='minisblack', planarconfig='contig')
+        file.write(pixels[::2, ::2], subfiletype=1, tile=(64, 64), photometric='minisblack', planarconfig='contig')
+    dataset = Tiles(tmp_path, size=64, channels=5, level=1)
+    assert len(dataset) == 4 and dataset.depth is torch.uint16
+    assert np.array_equal(dataset.raw(3).permute(1, 2, 0), pixels[128::2, 128::2])
+    with pytest.raises(UserError) as error:
+        Tiles(tmp_path, size=64).raw(0)
+    assert error.value.code == 'not-rgb'
+    with pytest.raises(UserError) as error:
+        Tiles(tmp_path, size=64, channels=5, level=2)
+    assert error.value.code == 'no-level'
+
+
+def test_sparse_part_is_black_damaged_part_unreadable(scan, tmp_path):
+    tifffile.imwrite(tmp_path / 'a.tif', scan, photometric='rgb', **HOW['tiles'])
+    open_scan.cache_clear()
+    dataset = Tiles(tmp_path, size=64)
+    place = dataset.corners.tolist().index([0, 64, 192])
+    with tifffile.TiffFile(tmp_path / 'a.tif', mode='r+b') as file:
+        page = file.pages[0]
+        start, counts = page.dataoffsets[8 + 3], page.tags['TileByteCounts']
+        sizes = list(counts.value)
+        counts.overwrite([0 if number == 8 + 3 else size for number, size in enumerate(sizes)])
+    open_scan.cache_clear()
+    assert not dataset.raw(place).any()
+    with tifffile.TiffFile(tmp_path / 'a.tif', mode='r+b') as file:
+        file.pages[0].tags['TileByteCounts'].overwrite(sizes)
+    with (tmp_path / 'a.tif').open('r+b') as file:
+        file.seek(start)
+        file.write(b'no zlib at all')
+    open_scan.cache_clear()
+    assert len(Tiles(tmp_path, size=64)) == len(dataset)
+    with pytest.raises(UnreadableImage, match=r'a.tif\[y=64,x=192\] cannot be decoded'):
+        dataset.raw(place)
+    (tmp_path / 'b.tif').write_bytes(b'no TIFF')
+    with pytest.raises(UserError, match='b.tif is no TIFF that can be read'):
+        Tiles(tmp_path, size=64)
+
+
+def test_background_alone_or_pages_raise(scan, tmp_path):
+    tifffile.imwrite(tmp_path / 'a.tif', np.full_like(scan, 250), photometric='rgb')
+    with pytest.raises(UserError) as error:
+        Tiles(tmp_path, size=64)
+    assert error.value.code == 'no-tiles'
+    open_scan.cache_clear()
+    tifffile.imwrite(tmp_path / 'a.tif', np.stack([scan, scan]), photometric='rgb')
+    with pytest.raises(UserError) as error:
+        Tiles(tmp_path, size=64)
+    assert error.value.code == 'pages'
+
+
+def test_slide_tiles_equal_openslide(scan, tmp_path):
+    openslide = pytest.importorskip('openslide')
+    tifffile.imwrite(tmp_path / 'a.svs', scan, photometric='rgb', tile=(64, 64))  # a tiled TIFF, which it calls generic
+    dataset = Tiles(tmp_path, size=100)
+    assert dataset.member(0) == 'a.svs[y=0,x=100]' and len(dataset) == 12
+    region = openslide.OpenSlide(tmp_path / 'a.svs').read_region((100, 0), 0, (100, 100)).convert('RGB')
+    assert np.array_equal(dataset.raw(0).permute(1, 2, 0), np.asarray(region))
+    assert np.array_equal(np.asarray(region), scan[:100, 100:200])
+
+
+@pytest.mark.parametrize('package, file', [('tifffile', 'a.tif'), ('openslide', 'a.svs')])
+def test_missing_package_is_named(package, file, scan, tmp_path, monkeypatch):
+    tifffile.imwrite(tmp_path / file, scan, photometric='rgb')
+    open_scan.cache_clear()
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=f"the package {package}.* pip install .*mmairl.own.'"):
+        Tiles(tmp_path)
+
+
+def test_class_of_project_is_named_before_its_import(monkeypatch):
+    monkeypatch.delitem(DATASETS.module_dict, 'Tiles')
+    with raises_code('class-of-project', match=r'projects\.imaging'):
+        DATASETS.build(dict(type='Tiles', root='slides'))

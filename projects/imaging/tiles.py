@@ -1,0 +1,208 @@
+"""Tiles of images too large for memory: TIFFs by tifffile, whole slides by openslide. A tile is named by its corner."""
+
+import os
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.progress import track
+from torch import Tensor
+
+from mmairl.data.datasets import ViewDataset, Views, image_files
+from mmairl.data.decode import Reason, UnreadableImage, as_rgb, faults_explained, installed, to_unit
+from mmairl.data.raw_values import channels_first, codec_installed
+from mmairl.errors import UserError, explained, printable
+from mmairl.registry import DATASETS
+
+TIFFS = ('.tif', '.tiff')
+SLIDES = ('.svs', '.ndpi', '.mrxs', '.scn', '.vms', '.vmu', '.bif')
+STEP = 8  # one pixel in so many is examined to find background
+OPEN_FILES = 8  # per process
+
+
+@DATASETS.register_module()
+class Tiles(ViewDataset):
+    """The whole `size` x `size` tiles of the large images below `root`, such as `ward/a.svs[y=512,x=1024]`, unlabeled.
+
+    A tile is background and is left out if the standard deviation of every channel is below `background`. Every image
+    is read once for that at the start, tile by tile.
+
+    Args:
+        root: The folder of the images, at any depth.
+        size: Height and width of a tile in pixels.
+        views: A list of transforms per view, or the name of a view set.
+        background: The least standard deviation, of values from 0 to 1, at every eighth pixel of a row and a column.
+        level: Level of a pyramid: 0 is the finest.
+        channels: Read tiles as they are stored, with this many channels. Default: 8-bit RGB.
+        max_unreadable: Training stops if a larger fraction of the tiles cannot be read.
+
+    Raises:
+        UserError: If no tile is found, or if an image has no such level or several pages.
+
+    Example:
+        >>> Tiles('slides', size=512, views=[[dict(type='CenterCrop', size=224)]])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        size: int = 256,
+        views: Views | None = None,
+        background: float = 0.02,
+        level: int = 0,
+        channels: int | None = None,
+        max_unreadable: float = 0.01,
+    ) -> None:
+        super().__init__(views, channels)
+        self.root = Path(root)
+        self.size = size
+        self.level = level
+        self.max_unreadable = max_unreadable
+        self.images = image_files(root, endings=(*TIFFS, *SLIDES))
+        corners = []
+        for number in track(range(len(self.images)), 'looking for tiles'):
+            height, width = self.scan(number).shape
+            for y, x in product(range(0, height - size + 1, size), range(0, width - size + 1, size)):
+                if self.has_content(number, y, x, background):
+                    corners.append((number, y, x))
+        if not corners:
+            raise UserError(
+                f'{self.root.absolute()}: no tile of {size} x {size} in {len(self.images)} images is more than background; '
+                f'expected NAME{", NAME".join((*TIFFS, *SLIDES))}, a smaller size or a smaller background',
+                code='no-tiles',
+            )
+        self.corners = torch.tensor(corners)
+        self.classes = []
+        self.labels = torch.full((len(corners),), -1)
+        self.take_depth()
+
+    def scan(self, number: int) -> 'Tiff | Slide':
+        return open_scan(os.getpid(), str(self.root / self.images[number]), self.level)
+
+    def has_content(self, number: int, y: int, x: int, background: float) -> bool:
+        scan = self.scan(number)
+        try:
+            with faults_explained(b''):
+                tile = channels_first(scan.read(y, x, self.size)[::STEP, ::STEP])
+        except UnreadableImage:  # training names and counts it
+            return True
+        return float(to_unit(tile).float().flatten(1).std(1).max()) >= background
+
+    def path(self, index: int) -> Path:
+        return self.root / self.images[self.corners[index, 0]]
+
+    def member(self, index: int) -> str:
+        number, y, x = self.corners[index].tolist()
+        return f'{self.images[number]}[y={y},x={x}]'
+
+    def name(self, index: int) -> str:
+        return str(self.root / self.member(index))
+
+    def raw(self, index: int) -> Tensor:
+        number, y, x = self.corners[index].tolist()
+        try:
+            with faults_explained(b''):
+                tile = channels_first(self.scan(number).read(y, x, self.size))
+        except UnreadableImage as fault:
+            raise UnreadableImage(fault.reason, printable(self.name(index))) from fault
+        if self.as_stored:
+            return self.checked_format(tile, index)
+        if tile.dtype != torch.uint8 or len(tile) == 2:
+            raise UserError(
+                f'{printable(self.name(index))} is not 8-bit RGB; set channels={len(tile)} of the data set',
+                code='not-rgb',
+            )
+        return tile[:3] if len(tile) >= 3 else tile.expand(3, -1, -1)
+
+
+@lru_cache(OPEN_FILES)
+def open_scan(process: int, path: str, level: int) -> 'Tiff | Slide':
+    """Open a large image, once per process."""
+    is_slide = path.lower().endswith(SLIDES)
+    return (Slide if is_slide else Tiff)(path, level)
+
+
+class Tiff:
+    """A TIFF of any size. Only the stored tiles or strips below a region are decoded."""
+
+    def __init__(self, path: str, level: int) -> None:
+        with installed('tifffile', 'TIFF files'):
+            from tifffile import TiffFile
+        with explained(f'{printable(path)} is no TIFF that can be read', 'fix or remove it'):
+            levels = TiffFile(path).series[0].levels
+        if level >= len(levels):
+            raise UserError(
+                f'{printable(path)} has {len(levels)} levels and no level {level}; set a smaller one', code='no-level'
+            )
+        if len(levels[level].pages) > 1:
+            raise UserError(f'{printable(path)} {Reason.PAGES.phrase}', code='pages')
+        self.page = levels[level].pages[0]
+        self.path = path
+        self.shape = self.page.imagelength, self.page.imagewidth
+        self.mapped = self.page.asarray(out='memmap') if self.page.is_memmappable else None
+
+    def read(self, y: int, x: int, size: int) -> np.ndarray:
+        """Return a square as H x W x C."""
+        if self.mapped is not None:
+            pixels = np.moveaxis(self.mapped, 0, -1) if self.page.axes[0] == 'S' else self.mapped
+            return np.array(pixels[y : y + size, x : x + size])
+        page = self.page
+        height = page.tilelength or page.rowsperstrip
+        width = page.tilewidth or page.imagewidth
+        rows = range(y // height, -(-(y + size) // height))
+        columns = range(x // width, -(-(x + size) // width))
+        planes = [slice(None)]
+        if page.planarconfig == 2:  # each sample is stored separately
+            planes = [slice(sample, sample + 1) for sample in range(page.samplesperpixel)]
+        square = np.zeros((size, size, page.samplesperpixel), page.dtype)
+        for (plane, samples), row, column in product(enumerate(planes), rows, columns):
+            part = self.decode(plane, row, column)
+            if part is None:
+                continue
+            top = row * height - y
+            left = column * width - x
+            part = part[max(0, -top) : size - top, max(0, -left) : size - left]
+            bottom = max(0, top) + part.shape[0]
+            right = max(0, left) + part.shape[1]
+            square[max(0, top) : bottom, max(0, left) : right, samples] = part
+        return square
+
+    def decode(self, plane: int, row: int, column: int) -> np.ndarray | None:
+        """Return a stored tile or strip as H x W x samples; None if a sparse file has no bytes for it."""
+        page = self.page
+        height, width = self.shape
+        down = -(-height // (page.tilelength or page.rowsperstrip))
+        across = -(-width // (page.tilewidth or page.imagewidth))
+        index = (plane * down + row) * across + column
+        if not page.databytecounts[index]:
+            return None
+        file = page.parent.filehandle
+        file.seek(page.dataoffsets[index])
+        with codec_installed(self.path):
+            return page.decode(file.read(page.databytecounts[index]), index, jpegtables=page.jpegtables)[0][0]
+
+
+class Slide:
+    """A whole slide. Regions that were not scanned are white."""
+
+    def __init__(self, path: str, level: int) -> None:
+        with installed('openslide-python openslide-bin', 'whole slides'):
+            from openslide import OpenSlide, OpenSlideError
+        try:
+            self.slide = OpenSlide(path)
+            width, height = self.slide.level_dimensions[level]
+        except (OpenSlideError, IndexError) as error:
+            raise UserError(
+                f'{printable(path)} has no level {level} that openslide reads ({error}); set a smaller one, or remove it',
+                code='no-level',
+            ) from error
+        self.level = level
+        self.shape = height, width
+        self.downsample = self.slide.level_downsamples[level]
+
+    def read(self, y: int, x: int, size: int) -> np.ndarray:
+        """Return a square as H x W x 3."""
+        corner = round(x * self.downsample), round(y * self.downsample)
+        return np.asarray(as_rgb(self.slide.read_region(corner, self.level, (size, size))))

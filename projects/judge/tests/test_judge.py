@@ -1,0 +1,96 @@
+"""The scripts whose networks docs/judge.md judges: each trains at a toy scale, and our readers read what it leaves."""
+
+import importlib
+import random
+import sys
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from study.small_runs import toy_scale
+from torchvision.transforms.v2.functional import to_pil_image
+
+from mmairl.checkpoints.read import read_backbone
+from mmairl.data.preprocess import normalize
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.study.external import facts_of
+from mmairl.study.scale import read_scale, resolve
+from mmairl.study.spec import read_study
+from projects.judge.sizes import Sizes
+
+NEEDS = {'elsewhere': (), 'lightly_byol': ('lightly',), 'sololearn_byol': ('solo', 'torchmetrics')}
+LIBRARIES = {'lightly_byol': 'explain_lightly', 'sololearn_byol': 'explain_sololearn'}
+
+
+def script(name: str):
+    if missing := [package for package in NEEDS[name] if find_spec(package) is None]:
+        pytest.skip(f'{missing[0]} is not installed, so there is no training by its code')
+    return importlib.import_module(f'projects.judge.{name}')
+
+
+@pytest.fixture
+def scale(tmp_path):
+    (tmp_path / 'toy.yaml').write_text(yaml.safe_dump(toy_scale(36)))
+    return str(tmp_path / 'toy.yaml')
+
+
+@pytest.mark.parametrize('name', NEEDS)
+def test_networks_are_trained_at_a_scale_from_seeds_and_are_read(name, scale, tmp_path, monkeypatch):
+    given = ['--scale', scale, '--seeds', '0', '1', '--epochs', '2', '--out', str(tmp_path)]
+    monkeypatch.setattr(sys, 'argv', [name, *given])
+    module = script(name)
+    module.main(module.train, module.__doc__, 'nowhere')
+    cfg, parts = Sizes(scale).cfg, ('student', 'teacher') if name in LIBRARIES else ('student',)
+    files = [tmp_path / f'seed_{seed}.ckpt' for seed in (0, 1)]
+    facts = facts_of(str(files[0]))
+    assert facts['epochs'] == '2' and facts['steps'] == ('4' if name in LIBRARIES else '6')
+    read = [[load_backbone(cfg, read_backbone(file, part)).conv1.weight for part in parts] for file in files]
+    assert not read[0][0].equal(read[1][0])
+    for found in read if name in LIBRARIES else ():
+        assert 0 < (found[0] - found[1]).abs().max() < 0.1
+
+
+@pytest.mark.parametrize('name', LIBRARIES)
+def test_a_librarys_training_has_the_rate_the_teacher_and_the_views_of_the_end_in_its_name(name):
+    module, sizes = script(name), Sizes('demo')
+    study = read_study(f'configs/studies/{LIBRARIES[name]}.yaml')
+    end = next(row for row in study.rows if all(study.design.rows[row.name]))
+    cfg = resolve(end, read_scale('demo'))
+    ours = cfg.optim_wrapper.optimizer.lr, cfg.default_hooks.momentum.base, cfg.total_batch_size
+    assert ours == pytest.approx((module.FASTER * sizes.rate, sizes.tau, sizes.batch))
+    for theirs, steps in zip(module.views(sizes), cfg.model.data_preprocessor.views):
+        told = {step['type']: step for step in steps}
+        acts = {type(step).__name__: step for step in theirs.transforms}
+        assert tuple(acts['RandomResizedCrop'].scale) == tuple(told['RandomResizedCrop']['scale'])
+        if name == 'lightly_byol':
+            chances = acts['GaussianBlur'].prob, acts['RandomSolarization'].prob
+        else:
+            chances = tuple(step.p for step in theirs.transforms if type(step).__name__ == 'RandomApply')[1:]
+        assert chances == (told['GaussianBlur']['p'], told['Solarize']['p'])
+    if name == 'sololearn_byol':
+        assert cfg.model.backbone.norm_cfg.replicas == module.PASSES
+        assert module.rate(1, 12, 1) == 1 and module.rate(11, 12, 1) == pytest.approx((1 + np.cos(np.pi * 10 / 11)) / 2)
+
+
+@pytest.mark.parametrize('name', LIBRARIES)
+def test_views_in_a_batch_are_those_of_the_librarys_whole_chain(name):
+    module, sizes = script(name), Sizes('demo')
+    sizes.batch = 4
+    images = sizes.images()[:4]
+
+    def seeded() -> None:
+        torch.manual_seed(0), np.random.seed(0), random.seed(0)
+
+    seeded()
+    found = next(sizes.batches(images, module.views(sizes), 1))
+    seeded()
+    order, chains = torch.randperm(4), [view.transforms for view in module.views(sizes)]
+    for place, row in enumerate(order):
+        for side, chain in zip(found, chains):
+            image = to_pil_image(images[row])
+            for step in chain:
+                image = step(image)
+            wanted = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+            torch.testing.assert_close(side[place], normalize(wanted, sizes.mean, sizes.std))

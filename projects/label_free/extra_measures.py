@@ -1,0 +1,165 @@
+"""Measures without labels that the package does not have: CLID, intrinsic dimension, Epps-Pulley, neighbors on clusters."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from mmengine import Config
+from torch import Tensor, nn
+
+from mmairl.analysis import measures
+from mmairl.analysis.measures import IMAGES, SAME_COUNT, Measure, Sample, measures_of, sample_features
+from mmairl.evaluation.knn import vote
+
+NEIGHBORS = 20
+CLUSTERS = 100
+BLOCK = 1024
+REVISION = 3  # raise it when a measure changes
+EXTRA = (
+    Measure('cluster learnability', math.inf, '2000'),
+    Measure('intrinsic dimension', math.inf, SAME_COUNT),
+    Measure('CLID', math.inf, SAME_COUNT),
+    Measure('Epps-Pulley', 0.0, '1000'),
+    Measure('k-NN on clusters', math.inf, SAME_COUNT),
+)
+MEASURES = measures.MEASURES | {measure.name: measure for measure in EXTRA}
+# By the name of a head or a term of its loss: the measures that the loss improves directly.
+REWARDED: dict[str, tuple[str, ...]] = {
+    'BarlowTwinsHead': ('alignment', 'RankMe'),
+    'BatchContrastiveHead': ('alignment', 'uniformity'),
+    'BrownianTerm': ('uniformity',),
+    'CentroidHead': ('alignment',),
+    'ContrastiveHead': ('alignment', 'uniformity'),
+    'DINOHead': ('alignment', 'k-NN on clusters'),
+    'InfoNCEHead': ('alignment', 'uniformity'),
+    'LeJEPAHead': ('alignment', 'Epps-Pulley', 'RankMe'),
+    'OptimalLinearHead': ('alignment',),
+    'RegressionHead': ('alignment',),
+    'SingularValueTerm': ('RankMe',),
+    'SwAVHead': ('alignment', 'k-NN on clusters'),
+    'UniformityTerm': ('uniformity',),
+    'VICRegHead': ('alignment', 'RankMe'),
+}
+
+
+def clusters(x: Tensor, seed: int = 0) -> Tensor:
+    """Return pseudo-labels by k-means."""
+    from sklearn.cluster import KMeans  # the import takes a second
+
+    count = max(2, min(CLUSTERS, len(x) // 20))
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # a collapsed network has fewer clusters than requested
+        labels = KMeans(count, n_init=1, random_state=seed).fit_predict(x.numpy())
+    return torch.from_numpy(labels).long()
+
+
+def learnability(x: Tensor, labels: Tensor) -> float:
+    """Return the percentage of images whose nearest neighbor among the images before them has their label (Lu et al. 2022).
+
+    NaN if there is only one label, as after a collapse.
+    """
+    if labels.unique().numel() < 2:
+        return math.nan
+    x = x.double()
+    right = 0
+    for start in range(0, len(x), BLOCK):
+        distances = torch.cdist(x[start : start + BLOCK], x)
+        own = torch.arange(start, start + len(distances))
+        later = torch.arange(len(x)) >= own[:, None]
+        nearest = distances.masked_fill(later, math.inf).argmin(dim=1)
+        matches = labels[nearest] == labels[own]
+        right += int(matches[own > 0].sum())  # no image is before the first
+    return 100 * right / (len(x) - 1)
+
+
+def two_nn(x: Tensor, discarded: float = 0.1) -> float:
+    """Return the intrinsic dimension by two nearest neighbors (Facco et al. 2017).
+
+    With the ratio ``r`` of the distances to the second and the first neighbor, and its distribution function ``F``,
+    ``-log(1 - F(r))`` over ``log(r)`` is a line through 0 whose slope is the dimension. The largest ratios are discarded.
+    Copies of an image have no ratio; the result is 0 if all images are copies.
+    """
+    x = x.double()
+    blocks = [torch.cdist(block, x).topk(3, largest=False).values for block in x.split(BLOCK)]
+    near = torch.cat(blocks)
+    rounding = 1e-6 * x.norm(dim=1).mean()
+    near = near[near[:, 1] > rounding]
+    if len(near) < 10:
+        return 0.0
+    kept = round(len(near) * (1 - discarded))
+    log_ratio = (near[:, 2] / near[:, 1]).log().sort().values[:kept]
+    share = torch.arange(1, kept + 1, dtype=torch.float64) / len(near)
+    slope = -(log_ratio * (1 - share).log()).sum() / log_ratio.square().sum().clamp_min(1e-300)
+    return slope.item()
+
+
+def epps_pulley(x: Tensor, slices: int = 256, seed: int = 0) -> float:
+    """Return the Epps-Pulley distance of the features from a normal distribution, averaged over random directions.
+
+    It is the squared distance of characteristic functions from that of N(0, 1), weighted by N(0, 1). The features are
+    centered and scaled by one number, so unequal variances count as well.
+    """
+    x = x.double() - x.double().mean(dim=0)
+    x = x / x.square().mean().sqrt().clamp_min(1e-300)
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.randn(x.shape[1], slices, generator=generator, dtype=torch.float64)
+    z = x @ F.normalize(directions, dim=0)
+    points = torch.linspace(0, 6, 49, dtype=torch.float64)
+    normal = (-points.square() / 2).exp()
+    cos = torch.stack([torch.cos(z * t).mean(dim=0) for t in points])
+    sin = torch.stack([torch.sin(z * t).mean(dim=0) for t in points])
+    distance = (cos - normal[:, None]).square() + sin.square()
+    integral = torch.trapezoid(distance.mean(dim=1) * normal, points)
+    return (2 * integral / math.sqrt(2 * math.pi)).item()
+
+
+def knn_on_clusters(x: Tensor, view: Tensor, labels: Tensor) -> float:
+    """Return the percentage of views whose neighbors among the other images vote for their own image's label.
+
+    NaN if there is only one label.
+    """
+    if labels.unique().numel() < 2:
+        return math.nan
+    similarity = F.normalize(view.double()) @ F.normalize(x.double()).T
+    similarity.fill_diagonal_(-2)
+    near = similarity.topk(min(NEIGHBORS, len(x) - 1), dim=1)
+    votes = vote(near.values, labels[near.indices], int(labels.max()) + 1)
+    return 100 * (votes.argmax(dim=1) == labels).double().mean().item()
+
+
+def extra_measures_of(sample: Sample) -> dict[str, float]:
+    """Return the measures of `EXTRA` but CLID."""
+    first, second = sample.views
+    return {
+        'cluster learnability': learnability(sample.features, clusters(sample.features)),
+        'intrinsic dimension': two_nn(sample.features),
+        'Epps-Pulley': epps_pulley(sample.features),
+        'k-NN on clusters': knn_on_clusters(first, second, clusters(first)),
+    }
+
+
+def all_measures(
+    network: nn.Module, cfg: Config, loss: float = math.nan, count: int = IMAGES, **loading: Any
+) -> dict[str, float]:
+    """Return every measure of a network but CLID; the arguments are those of `measure_network`."""
+    sample = sample_features(network, cfg, count, **loading)
+    if sample is None:
+        return dict.fromkeys(MEASURES, math.nan)
+    return {**measures_of(sample), **extra_measures_of(sample), 'training loss': loss}
+
+
+def with_clid(networks: Mapping[Any, Mapping[str, float]]) -> dict[Any, dict[str, float]]:
+    """Add CLID (Lu et al. 2022), which is relative to the other networks.
+
+    It is the sum of two measures in units of their spread over the networks. Networks without a value (NaN) do not count.
+    """
+    clid = torch.zeros(len(networks), dtype=torch.float64)
+    for name in ('cluster learnability', 'intrinsic dimension'):
+        values = [numbers.get(name, math.nan) for numbers in networks.values()]
+        column = torch.tensor(values, dtype=torch.float64)
+        centered = column - column.nanmean()
+        clid += centered / centered.square().nanmean().sqrt().clamp_min(1e-9)
+    return {name: {**numbers, 'CLID': value} for (name, numbers), value in zip(networks.items(), clid.tolist())}

@@ -1,0 +1,72 @@
+"""Regret by hand, and how often a measure that knows nothing is trusted."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mmairl.errors import UserError
+from mmairl.io import write_json
+from projects.label_free.regret import UNDECIDED, USELESS, judge, regrets, resampled, words
+from projects.label_free.trusted import EPOCHS, SETTINGS, TRUSTED, trusted
+
+
+def test_regret_is_the_best_less_the_picked_and_ties_share():
+    scores = np.array([50.0, 60, 40])
+    assert regrets(scores, np.array([1.0, 0, 2])) == 20 and regrets(scores, scores) == 0
+    assert regrets(scores, np.array([2.0, 0, 2])) == 15
+    assert regrets(scores, np.full(3, -np.inf)) == pytest.approx(10)  # a measure without a value picks at random
+    low, high = resampled([(scores, -scores)] * 4)
+    assert 0 <= low < 20 == high
+
+
+def test_a_false_word_is_said_of_one_situation_in_twenty_at_most():
+    """Each of 20 measures is within the margin in exactly half of all choices: neither word is true."""
+    rng = np.random.default_rng(0)
+    said = [words(rng.binomial(15, 0.5, 20), [15] * 20, [0.0] * 20, 1.0) for _ in range(2000)]
+    for word in (TRUSTED, USELESS):
+        assert np.mean([word in verdicts for verdicts in said]) <= 0.05
+    naive = np.mean((rng.binomial(15, 0.5, (2000, 20)) >= 12).any(1))  # each at 5 %, uncorrected
+    assert naive > 0.25
+
+
+def test_a_measure_that_knows_is_trusted_and_one_that_errs_is_not():
+    rng = np.random.default_rng(0)
+    scores = [rng.normal(60, 5, 6) for _ in range(12)]
+    noise = {str(number): [(s, rng.normal(size=6)) for s in scores] for number in range(10)}
+    cells = judge(
+        dict(noise, knows=[(s, s + rng.normal(0, 0.1, 6)) for s in scores], errs=[(s, -s) for s in scores]), 1.0
+    )
+    assert cells['knows']['word'] == TRUSTED and cells['errs']['word'] == USELESS
+    assert cells['knows']['correlation'] > 0.9 and cells['errs']['correlation'] == pytest.approx(-1)
+    assert cells['errs']['low'] < cells['errs']['regret'] <= cells['errs']['high'] + 3
+    assert (
+        judge({'knows': [(s, s) for s in scores[:3]]}, 1.0)['knows']['word'] == UNDECIDED
+    )  # three choices show nothing
+    rare = [(s, np.where(s == s.min(), 99, s) if number < 2 else s) for number, s in enumerate(scores)]
+    assert (
+        judge({'rare': rare}, 1.0)['rare']['word'] != TRUSTED
+    )  # mostly right, and far off in between: the mean says so
+
+
+def evidence(folder: Path, situation: str, **words: str) -> Path:
+    """A study.json whose measures have these words, each with more regret than the one before."""
+    rest = dict(low=0, high=1, within=14, choices=15)
+    cells = {name: dict(word=word, regret=place / 10, **rest) for place, (name, word) in enumerate(words.items())}
+    cells['held-out labels'] = dict(word=TRUSTED, regret=0, **rest)
+    record = dict(measures=dict(margin=1, situations={situation: cells}))
+    return write_json(folder / 'evidence.json', record) or folder / 'evidence.json'
+
+
+def test_the_trusted_measure_of_least_regret_chooses(tmp_path):
+    path = evidence(tmp_path, SETTINGS, LiDAR=UNDECIDED, RankMe=TRUSTED, CLID=TRUSTED)
+    measure, reason = trusted(SETTINGS, path)
+    assert measure == 'RankMe' and 'regret was 0.1 points (0.0 to 1.0), 14 of 15 choices within 1' in reason
+
+
+def test_without_a_trusted_measure_nothing_is_chosen(tmp_path):
+    path = evidence(tmp_path, SETTINGS, RankMe=TRUSTED)
+    for arguments in ((EPOCHS, path), (SETTINGS,)):
+        with pytest.raises(UserError) as error:
+            trusted(*arguments)
+        assert error.value.code == 'no-trusted-measure'

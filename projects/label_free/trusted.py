@@ -1,0 +1,63 @@
+"""The measure without labels to choose by, according to a record of regret."""
+
+from pathlib import Path
+
+import msgspec
+
+from mmairl.errors import UserError
+from mmairl.io import read_json
+from projects.label_free.extra_measures import MEASURES
+
+TRUSTED = 'trusted'
+SETTINGS = 'settings of a method'
+METHODS = 'methods'
+EPOCHS = 'epochs of a run'
+RECORD = Path(__file__).with_name('regret.json')  # of the small study
+
+
+class Cell(msgspec.Struct):
+    """The regret of a measure in a situation, its interval, and the verdict."""
+
+    word: str
+    regret: float
+    low: float
+    high: float
+    within: int
+    choices: int
+
+
+class Measures(msgspec.Struct):
+    margin: float
+    situations: dict[str, dict[str, Cell]]
+
+
+class Record(msgspec.Struct):
+    """The part of a study.json with verdicts on measures."""
+
+    measures: Measures | None = None
+
+
+def trusted(situation: str, record: str | Path = RECORD) -> tuple[str, str]:
+    """Return the trusted measure with the least regret in a situation, and a sentence about it.
+
+    Args:
+        situation: `SETTINGS`, `METHODS` or `EPOCHS`.
+        record: The study.json of a study with the analysis `projects.label_free.networks`, or of a pool of such studies.
+
+    Raises:
+        UserError: If the record trusts no measure in this situation.
+    """
+    measures = read_json(record, Record).measures
+    cells = measures.situations.get(situation, {}) if measures else {}
+    candidates = {name: cell for name, cell in cells.items() if name in MEASURES and cell.word == TRUSTED}
+    if not candidates:
+        raise UserError(
+            f"--record: no measure is trusted to choose among {situation} ('{record}'); give the study.json of a study of "
+            'yours that trusts one (projects/label_free/README.md)',
+            code='no-trusted-measure',
+        )
+    best = min(candidates, key=lambda name: candidates[name].regret)
+    cell = candidates[best]
+    counts = f'{cell.within} of {cell.choices} choices within {measures.margin:g}'
+    regret = f'{cell.regret:.1f} points ({cell.low:.1f} to {cell.high:.1f})'
+    return best, f'{best} chooses among {situation}: its regret was {regret}, {counts}, by {record}'

@@ -1,0 +1,77 @@
+"""Measures without labels of the networks of a study's runs, kept in measures.json of each run."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from msgspec import Struct
+
+from mmairl.analysis.measures import training_loss
+from mmairl.analysis.subjects import Images
+from mmairl.config import load_config
+from mmairl.evaluation.protocol import default_device, default_workers
+from mmairl.io import read_json, write_json
+from mmairl.study.schema import Asked, Result, Trained
+from projects.label_free.extra_measures import MEASURES, REVISION, all_measures, with_clid
+
+FILE = 'measures.json'
+
+
+class Unlabelled(Struct):
+    """The content of measures.json.
+
+    Args:
+        sha256: The digest of the measured weights.
+        values: The measures; None is NaN, which JSON lacks.
+        scores: Scores on test images, for regret only.
+        revision: The revision of the measures.
+    """
+
+    sha256: str
+    values: dict[str, float | None]
+    scores: dict[str, float] = {}
+    revision: int = REVISION
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        return {name: math.nan if value is None else value for name, value in self.values.items()}
+
+
+def measure_checkpoint(checkpoint: Path, cfg: Config, loss: float) -> dict[str, float]:
+    """Return the measures of a checkpoint on the training images of its config's evaluation."""
+    loading = dict(device=default_device(), workers=default_workers(), batch_size=256)
+    network = Images(cfg, 1, part='train', **loading).network(str(checkpoint), 'student')
+    return all_measures(network, cfg, loss, **loading)
+
+
+def measured_run(folder: Path) -> Unlabelled:
+    """Measure the network of a run, or read measures.json if it is about the same weights."""
+    result = read_json(folder / 'result.json', Result)
+    path = folder / FILE
+    known = read_json(path, Unlabelled) if path.is_file() else None
+    if known is not None and (known.sha256, known.revision) == (result.sha256, REVISION):
+        return known
+    cfg = load_config(str(folder / 'asked' / 'config.yaml'))
+    values = measure_checkpoint(folder / result.checkpoint, cfg, _loss_of_run(folder, cfg))
+    plain = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    known = Unlabelled(result.sha256, plain)
+    write_json(path, known)
+    return known
+
+
+def _loss_of_run(folder: Path, cfg: Config) -> float:
+    """Return the training loss; for a checkpoint along another run, that of the other run up to its step."""
+    along = read_json(folder / 'asked.json', Asked).along
+    if not along:
+        return training_loss(folder)
+    iterations = cfg.optim_wrapper.get('accumulative_counts', 1)  # per step; the log counts iterations
+    steps = read_json(folder / 'trained.json', Trained).steps
+    return training_loss(Path(along.of), steps * iterations)
+
+
+def goodness_of(measure: str, networks: Mapping[Any, Mapping[str, float]]) -> list[float]:
+    """Return the goodness of each network by one measure, higher is better."""
+    values = with_clid(networks).values()
+    return [MEASURES[measure].goodness(numbers.get(measure, math.nan)) for numbers in values]

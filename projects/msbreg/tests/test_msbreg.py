@@ -1,0 +1,78 @@
+"""MSBReg's terms against independent float64 arithmetic."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from harness.losses import assert_same, rows, units
+
+from mmairl.config import load_config
+from mmairl.models.heads import RegressionHead
+from projects.msbreg.msbreg import BrownianTerm, CentroidHead, SingularValueTerm
+
+CONFIGS = Path(__file__).parents[1] / 'configs'
+# The supplement's Section 1.1: the base rate of each data set
+BASE_LR = {'r50': 0.15, 'in100': 0.4, 'stl10': 0.5}
+
+
+@pytest.mark.parametrize('views', [2, 3, 8])
+def test_each_view_is_drawn_to_the_centre_of_the_others_as_in_byol_of_two(views):
+    q, k = rows(views, 6), rows(views, 6)
+    unit_q, unit_k, total = units(q), units(k), 0.0
+    for v in range(views):
+        centre = sum(unit_k[w] for w in range(views) if w != v) / (views - 1)
+        total = total + sum(2 - 2 * (unit_q[v][i] @ centre[i]) / centre[i].norm() for i in range(6)) / 6
+    found = CentroidHead()(q, k, None)['loss']
+    assert_same(found, 2 * total / views, list(q.values()))
+    if views == 2:
+        torch.testing.assert_close(found, RegressionHead()(q, k, None)['loss'])
+
+
+def test_the_means_of_both_networks_can_be_compared_instead():
+    q, k = rows(3, 6), rows(3, 6)
+    a, b = (sum(units(side).values()) / 3 for side in (q, k))
+    expected = torch.stack([2 * (2 - 2 * (x @ y) / (x.norm() * y.norm())) for x, y in zip(a, b)]).mean()
+    assert_same(CentroidHead('mean')(q, k, None)['loss'], expected, list(q.values()))
+
+
+def test_the_singular_value_term_is_that_of_the_singular_values():
+    z = torch.randn(2, 20, 5, dtype=torch.float64, requires_grad=True)
+    expected = 0.0
+    for view in z:
+        standard = (view - view.mean(0)) / view.std(0, correction=0)
+        values = torch.linalg.svdvals(standard / 20**0.5)
+        expected = expected + ((values**2 - 1) ** 2).sum() / 2
+    assert_same(SingularValueTerm()(z), expected, [z], tolerance=1e-6)  # the term keeps 1e-8 under the root
+    collapsed = torch.ones(1, 6, 4, requires_grad=True)
+    loss = SingularValueTerm()(collapsed)
+    assert loss == 4 and torch.autograd.grad(loss, collapsed)[0].isfinite().all()
+
+
+def test_a_large_batch_fits_into_half_precision():
+    z = torch.randn(1, 70000, 2)
+    with torch.autocast('cpu', dtype=torch.float16):
+        rounded = SingularValueTerm()(z)
+    torch.testing.assert_close(rounded, SingularValueTerm()(z), atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize('per,distinct', [('image', 6), ('view', 18), ('batch', 1)])
+def test_the_brownian_gradient_is_a_unit_direction_per_image_view_or_batch(per, distinct):
+    q = torch.stack(list(rows(3, 6).values())).detach().requires_grad_()
+    term = BrownianTerm(per=per)
+    (gradient,) = torch.autograd.grad(term(q), q)
+    steps = gradient.reshape(-1, 4) * 18
+    torch.testing.assert_close(steps.norm(dim=1), torch.ones(18, dtype=torch.float64))
+    assert len(steps.mul(1e9).round().unique(dim=0)) == distinct
+    (again,) = torch.autograd.grad(term(q), q)
+    assert not torch.equal(again, gradient), 'fresh every step'
+
+
+def test_the_rate_grows_with_batch_and_views():
+    for path in CONFIGS.glob('msbreg_*.py'):
+        cfg = load_config(str(path))
+        base = next(rate for part, rate in BASE_LR.items() if f'_{part}_' in path.name)
+        lr, warm_up = base * cfg.total_batch_size / 256, cfg.param_scheduler[0]
+        views = len(cfg.train_dataloader.dataset.views)
+        assert cfg.optim_wrapper.optimizer.lr == pytest.approx(lr * views), path
+        assert (warm_up.start, warm_up.end, cfg.optim_wrapper.optimizer.weight_decay) == (1e-6, 10, 1e-5)
+        assert cfg.auto_scale_lr.base_batch_size == cfg.total_batch_size

@@ -1,0 +1,1 @@
+"""The benefit of NormRescale in tuning trials."""
