@@ -82,7 +82,6 @@ def compare(
     rows, out, configs = [], Path(out), {}
     if not isinstance(networks, Mapping) or len(networks) < 2:
         raise UserError(f'there is nothing to compare in {list(networks)}; give two networks or more, each by its name')
-    require_known(tasks)
     for name, paths in networks.items():
         if not paths or isinstance(paths, (str, Path)):
             raise UserError(f"'{name}' wants a list of checkpoints, one for each seed, not {paths!r}")
@@ -91,6 +90,7 @@ def compare(
         configs[name] = config_of(weights[0], data, config, options)
         beside = dict(against=rows[0].name, factor=f'{name} in place of {rows[0].name}') if rows else {}
         rows.append(Row(name, str(file), weights=weights, **beside))
+    require_known(tasks)  # after the configs, which may register protocols
     require_distinct(rows)
     require_networks(rows, configs)
     for row in rows:

@@ -9,8 +9,8 @@ import torch
 from mmairl.config import load_config
 from mmairl.evaluation.backbone import load_backbone
 from mmairl.evaluation.duplicates import too_near
-from mmairl.evaluation.knn import nearest
 from mmairl.evaluation.metrics import unpacked
+from mmairl.evaluation.neighbors import nearest
 from mmairl.registry import DATASETS
 
 
