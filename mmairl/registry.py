@@ -52,7 +52,7 @@ class Registry(parent.Registry):
 
     def names(self) -> list[str]:
         """Return all names known so far, and ours that have not been imported."""
-        return [*self.module_of, *self.module_dict, *self.parent.module_dict]
+        return list(dict.fromkeys([*self.module_of, *self.module_dict, *self.parent.module_dict]))
 
     def peek(self, name: str) -> type | None:
         """Return the class of this name, unless another package would have to be imported to look for it."""
