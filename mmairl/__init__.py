@@ -29,7 +29,6 @@ CALLED = {
     'pretrain': 'mmairl.apis.pretrain',
     'embed': 'mmairl.evaluation.embed',
     'compare': 'mmairl.apis.compare',
-    'worth': 'mmairl.apis.worth',
     'map_images': 'mmairl.report.map_page',
 }
 
@@ -37,6 +36,8 @@ teach_mmengine()  # so that `_base_ = 'mmairl::mocov2plus_r50_200e.py'` is known
 
 
 def __getattr__(name: str) -> Any:
+    if name == 'worth':
+        raise AttributeError('mmairl.worth is now projects.worth: python -m projects.worth IMAGES, in a checkout')
     if name not in CALLED:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     return getattr(import_module(CALLED[name]), name)

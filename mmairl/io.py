@@ -1,6 +1,6 @@
-"""Files that are there whole or not at all: write beside, flush to disk, rename. JSON and YAML are read as a declared type.
+"""Atomic file writes (temporary file, flush, rename), bounded reads, and typed JSON and YAML.
 
-What goes wrong is one sentence, with the file and the place in it.
+Every failure is a UserError that names the file and the place in it.
 """
 
 import errno
@@ -25,21 +25,10 @@ import yaml
 from mmairl.errors import UserError, chain, closest
 
 Kind = TypeVar('Kind')
-# The words of msgspec's messages.
-KINDS = {
-    'int': 'a whole number',
-    'float': 'a number',
-    'str': 'text',
-    'bool': 'true or false',
-    'null': 'nothing',
-    'array': 'a list',
-    'object': 'keys and values',
-}
-
 TUPLE = 'tag:yaml.org,2002:python/tuple'
-# YAML 1.1 wants a dot in the mantissa; without this a learning rate of 1e-3 would be text.
+# YAML 1.1 requires a dot in the mantissa; without this, a learning rate of 1e-3 would be text.
 NUMBER = ('tag:yaml.org,2002:float', re.compile(r'^[-+]?[0-9]+[eE][-+]?[0-9]+$'), list('-+0123456789'))
-LARGEST = 100_000  # values in a YAML file with all that it refers to; a few lines can stand for a billion
+LARGEST = 100_000  # values in a YAML file with all aliases expanded; a few lines can stand for a billion
 MIB = 2**20
 LARGEST_TEXT = 64 * MIB  # bytes of a text or JSON file
 LARGEST_LIST = 1024 * MIB  # bytes of a list or table with a line for each image
@@ -53,11 +42,11 @@ class UnreadableFile(UserError):
 
 
 class Declared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of what people declare in a file: a key that nothing reads and a value of another type are refused."""
+    """Base of types that people write in a file: an unknown key and a value of another type are errors."""
 
 
 class PlainLoader(getattr(yaml, 'CSafeLoader', yaml.SafeLoader)):  # libyaml is five times as fast
-    """The safe loader of YAML, which also reads 1e-3 as a number, and the tuples that mmengine writes."""
+    """YAML's safe loader, which also reads 1e-3 as a number, and the tuples that mmengine writes."""
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > LONGEST_INTEGER:
@@ -71,22 +60,26 @@ PlainLoader.add_implicit_resolver(*NUMBER)
 
 
 class WithoutMerges(PlainLoader):
-    """The same without merges (<<), of which a few lines can stand for more keys than fit into memory."""
+    """The same without merges (<<), because a few lines of them can stand for more keys than fit into memory."""
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         pass
 
 
 def output(path: str | Path, *inputs: object) -> Path:
-    """Return where a user wants a result; refuse a folder, a device and the files that the result is made from."""
+    """Return the path of a result. Raise if it is a folder, a device or one of the files that the result is made from."""
     path = Path(path)
     with explained_disk_errors(path):
         if path.exists() and not path.is_file():
             kind = 'folder' if path.is_dir() else 'device or pipe'
-            raise UserError(f'{path} is a {kind}, not a file; give the name of a file to write')
-        for source in (Path(source) for source in inputs if isinstance(source, str | Path)):
-            if path.exists() and source.exists() and path.samefile(source):
-                raise UserError(f'{path} is the file to read from; give the output another name')
+            raise UserError(f'{path} is a {kind}, not a file; give the name of a file to write', code='not-a-file')
+        for source in inputs:
+            if not isinstance(source, str | Path) or not path.exists():
+                continue
+            if Path(source).exists() and path.samefile(source):
+                raise UserError(
+                    f'{path} is the file to read from; give the output another name', code='output-is-input'
+                )
     return path
 
 
@@ -94,58 +87,89 @@ def output(path: str | Path, *inputs: object) -> Path:
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds and is removed when it fails.
 
-    All writing of results goes through here: a link is replaced and never followed. A folder, a device, a missing
-    permission and a full disk are each a UserError; `path` is then as it was before.
+    All results are written through this function. A link is replaced, never followed.
+
+    Raises:
+        UserError: If `path` is a folder or a device, a permission is missing or the disk is full. `path` is unchanged.
     """
     path = output(path)
-    beside = path.with_name(f'.{path.name}.{platform.node()}.{os.getpid()}.tmp')
+    temporary = path.with_name(f'.{path.name}.{platform.node()}.{os.getpid()}.tmp')
     with explained_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         try:
-            yield beside
-            with beside.open('rb+') as file:
+            yield temporary
+            with temporary.open('rb+') as file:
                 os.fsync(file.fileno())
-            os.replace(beside, path)
-            folder = os.open(path.parent, os.O_RDONLY)  # a rename is on the disk only when its folder is
-            with suppress(OSError):  # not every file system lets one flush a folder
-                os.fsync(folder)
-            os.close(folder)
+            os.replace(temporary, path)
+            _flush_folder(path.parent)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
+
+
+def _flush_folder(path: Path) -> None:
+    """Flush a folder to disk, because a rename is only on the disk once its folder is."""
+    folder = os.open(path, os.O_RDONLY)
+    with suppress(OSError):  # some file systems cannot flush folders
+        os.fsync(folder)
+    os.close(folder)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary files of killed processes of this machine; those of others may be in use."""
+    for temporary in path.parent.glob(f'.{glob.escape(path.name)}.{platform.node()}.*.tmp'):
+        process = temporary.name.split('.')[-2]
+        if process.isdigit() and not _is_running(int(process)):
+            temporary.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass  # a process of another user
+    return True
 
 
 def appending(path: str | Path) -> IO[str]:
-    """Open a text file that is read and written at its end, in place; a link is refused."""
+    """Open a text file to read it and to append to it in place. A link is an error."""
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), 'a+')
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write a text file, whole or not at all, and return where it is; for every text that a command leaves behind."""
-    with replacing(path) as beside:
-        beside.write_text(text, encoding='utf-8')
+    """Write a text file atomically and return its path."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding='utf-8')
     return Path(path)
 
 
 def write_json(path: str | Path, content: object) -> Path:
-    """Write a JSON file, whole or not at all, and return where it is; for every JSON file that a command leaves behind."""
+    """Write a JSON file atomically and return its path."""
     return write_text(path, json.dumps(content, indent=1, default=msgspec.to_builtins) + '\n')
 
 
 def read_json(path: str | Path, kind: type[Kind] = Any) -> Kind:
-    """Return what a JSON file holds, as `kind`; a file that is missing, cut off or something else is a UserError."""
+    """Return the content of a JSON file as `kind`.
+
+    Raises:
+        UserError: If the file is missing, incomplete or has another type.
+    """
+    # Not msgspec.json.decode: results contain NaN, which it rejects.
     return typed(_parsed(path, read_text(path), json.loads, 'JSON'), kind, path)
 
 
 def read_yaml(path: str | Path, kind: type[Kind] = Any, loader: type = WithoutMerges) -> Kind:
-    """Return what a YAML file holds, as `kind`; by yaml.BaseLoader all values are text, which counts as the number in it."""
-    content = _parsed(path, read_text(path, LARGEST_YAML), partial(parse_yaml, loader=loader), 'YAML')
-    return typed(content, kind, path, loader is not yaml.BaseLoader)
+    """Return the content of a YAML file as `kind`. With yaml.BaseLoader, all values are text that is converted."""
+    text = read_text(path, LARGEST_YAML)
+    content = _parsed(path, text, partial(parse_yaml, loader=loader), 'YAML')
+    return typed(content, kind, path, strict=loader is not yaml.BaseLoader)
 
 
 def parse_yaml(text: str, loader: type = WithoutMerges) -> Any:
-    """Return the values of an untrusted text in YAML. Raise OverflowError if it is too long or holds too many values."""
+    """Return the values of an untrusted YAML text. Raise OverflowError if it is too long or has too many values."""
     if len(text) > LARGEST_YAML:
         raise OverflowError('it is too large')
     content = yaml.load(text, loader)
@@ -214,72 +238,59 @@ def _parsed(path: str | Path, text: str, parse: Callable[[str], Any], language: 
 
 
 def typed(content: Any, kind: type[Kind], path: str | Path, strict: bool = True) -> Kind:
-    """Return plain values as `kind`; what does not fit is a sentence with the file and the place in it.
+    """Return plain values as `kind`, or raise a UserError with the file and the place in it.
 
     >>> typed({'a': [1, 'b']}, dict[str, tuple[int, ...]], 'FILE')
     Traceback (most recent call last):
-    mmairl.errors.UserError: FILE: [...][1]: expected a whole number, got text
+    mmairl.errors.UserError: FILE: [...][1]: expected `int`, got `str`
     """
     try:
         return msgspec.convert(content, kind, strict=strict)
     except msgspec.ValidationError as error:
-        said, _, place = str(error).replace('`key` in ', 'a key of ').partition(' - at ')
-        unknown = said.partition('unknown field `')[2].rstrip('`')
-        near = closest(unknown, {name for kind in Declared.__subclasses__() for name in kind.__struct_fields__})
-        said = re.sub(
-            '`(.*?)`', lambda names: ' or '.join(KINDS.get(name, f'`{name}`') for name in names[1].split(' | ')), said
-        )
-        place = re.sub(r'\$\.?|`', '', place)
-        code = getattr(error.__cause__, 'code', '')  # of a UserError in a `__post_init__`
-        raise UserError(f'{path}: {place and place + ": "}{said[0].lower()}{said[1:]}{near}', code=code) from error
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files of this name whose process was killed on this machine; those of others may be in use."""
-    for left in path.parent.glob(f'.{glob.escape(path.name)}.{platform.node()}.*.tmp'):
-        process = left.name.split('.')[-2]
-        if process.isdigit() and not _is_running(int(process)):
-            left.unlink(missing_ok=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass  # of another user
-    return True
+        message, _, place = str(error).partition(' - at ')
+        message = message[0].lower() + message[1:]
+        place = place.replace('`', '').replace('$.', '').replace('$', '')
+        unknown = message.partition('unknown field `')[2].rstrip('`')
+        fields = {name for declared in Declared.__subclasses__() for name in declared.__struct_fields__}
+        code = getattr(error.__cause__, 'code', '') or 'wrong-content'  # the cause is an error in a `__post_init__`
+        raise UserError(f'{path}: {place and place + ": "}{message}{closest(unknown, fields)}', code=code) from error
 
 
 @contextmanager
 def explained_disk_errors(path: str | Path) -> Iterator[None]:
-    """Turn a full disk, a missing permission or an impossible name at `path` into one sentence; other errors pass."""
+    """Raise a UserError for a full disk, a missing permission or an impossible name at `path`. Other errors pass."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # torch's writer raises a RuntimeError of its own from the system's error
-        failed = next((link for link in chain(error) if isinstance(link, OSError)), None)
-        if failed is None:
+    except Exception as error:  # torch's writer raises a RuntimeError from the system's error
+        cause = next((link for link in chain(error) if isinstance(link, OSError)), None)
+        if cause is None:
             raise
-        if failed.errno in FULL:
+        if cause.errno in FULL:
             raise UserError(
-                f'the disk is full: {path} could not be written; what was there before is whole; free some space and '
-                'run the same command again, a training run with --resume'
+                f'the disk is full: {path} could not be written and is as it was before; free some space and run the same '
+                'command again, a training run with --resume',
+                code='disk-full',
             ) from error
-        names = [Path(name) for name in (failed.filename, failed.filename2) if isinstance(name, str)]
-        if not any(name in (Path(path), *Path(path).parents) or name.parent == Path(path).parent for name in names):
+        if not _concerns(cause, Path(path)):
             raise
         raise UserError(
-            f'{path} could not be written: {failed.strerror}; check the folder and its permissions'
+            f'{path} could not be written: {cause.strerror}; check the folder and its permissions',
+            code='cannot-write',
         ) from error
 
 
-class BackgroundWriter:
-    """Does one thing at a time in a thread, so that a training step need not wait for the disk.
+def _concerns(error: OSError, path: Path) -> bool:
+    """Return whether an error is about a path, its folders or a file next to it."""
+    names = [Path(name) for name in (error.filename, error.filename2) if isinstance(name, str)]
+    return any(name in (path, *path.parents) or name.parent == path.parent for name in names)
 
-    What goes wrong there is raised here, at the next call.
+
+class BackgroundWriter:
+    """Run one job at a time in a thread, so that a training step does not wait for the disk.
+
+    An error in a job is raised by the next call of any method.
     """
 
     def __init__(self) -> None:
@@ -287,17 +298,17 @@ class BackgroundWriter:
         self.job: Future | None = None
 
     def start(self, write: Callable[[], None]) -> None:
-        """Begin to write once the previous thing is written: there is never more than one copy waiting."""
+        """Start a job after the previous one has ended, so that at most one copy waits in memory."""
         self.finish()
         self.job = self.thread.submit(write)
 
     def check(self) -> None:
-        """Raise what went wrong, if that is known by now."""
+        """Raise the error of the job, if it has ended."""
         if self.job is not None and self.job.done():
             self.finish()
 
     def finish(self) -> None:
-        """Wait until everything is on the disk."""
+        """Wait until the job has ended."""
         job, self.job = self.job, None
         if job is not None:
             job.result()

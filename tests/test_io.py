@@ -133,7 +133,7 @@ def test_an_older_checkpoint_goes_only_when_the_newer_one_is_there(tmp_path, mon
     monkeypatch.setattr(torch, 'save', fill_up)
     cfg = resuming.config('views_of_the_batch', str(tmp_path))
     cfg.default_hooks.checkpoint.update(interval=2, max_keep_ckpts=2)
-    with pytest.raises(UserError, match='what was there before is whole'):
+    with pytest.raises(UserError, match='is as it was before'):
         resuming.run(cfg)
     assert sorted(path.name for path in tmp_path.glob('*.pth*')) == ['iter_2.pth', 'iter_4.pth']
     assert not list(tmp_path.glob('.*.tmp'))
@@ -155,15 +155,15 @@ class Whole(Declared):
 @pytest.mark.parametrize('content, sentence', [
     ('[', 'is not a whole JSON file (JSONDecodeError: Expecting value'),
     ('[' * 10**5, 'is not a whole JSON file (RecursionError: maximum recursion'),
-    ('[]', ': expected keys and values, got a list'),
-    ('{"parts": [{"name": "a"}, {"sizes": "c"}]}', 'parts[1].sizes: expected a list, got text'),
-    ('{"parts": [{"name": "a", "sizes": [1, 2.5]}]}', ': parts[0].sizes[1]: expected a whole number, got a number'),
-    ('{"part": {"name": "a", "by_name": {"x": [1], "y": [1, null]}}}', 'part.by_name[...][1]: expected a number, got nothing'),
-    ('{"part": {"name": true}}', ': part.name: expected text, got true or false'),
-    ('{"part": {"name": "a", "either": 3}}', ': part.either: expected text or a list or nothing, got a whole number'),
+    ('[]', ': expected `object`, got `array`'),
+    ('{"parts": [{"name": "a"}, {"sizes": "c"}]}', 'parts[1].sizes: expected `array`, got `str`'),
+    ('{"parts": [{"name": "a", "sizes": [1, 2.5]}]}', ': parts[0].sizes[1]: expected `int`, got `float`'),
+    ('{"part": {"name": "a", "by_name": {"x": [1], "y": [1, null]}}}', 'part.by_name[...][1]: expected `float`, got `null`'),
+    ('{"part": {"name": true}}', ': part.name: expected `str`, got `bool`'),
+    ('{"part": {"name": "a", "either": 3}}', ': part.either: expected `str | array | null`, got `int`'),
     ('{"part": {"name": "a", "size": []}}', ": part: object contains unknown field `size`; did you mean 'sizes'?"),
     ('{"part": {}}', ": part: object missing required field `name`"),
-    ('{"share": 0}', ': share: expected a number > 0.0'),
+    ('{"share": 0}', ': share: expected `float` > 0.0'),
 ])  # fmt: skip
 def test_content_of_another_type_is_one_sentence_with_its_place(tmp_path, content, sentence):
     (path := tmp_path / 'whole.json').write_text(content)
@@ -180,7 +180,7 @@ def test_yaml_that_stands_for_more_than_fits_into_memory_and_keys_that_are_no_te
         with pytest.raises(UserError, match=sentence):
             read_yaml(path)
     path.write_text('part: {name: a, by_name: {3: []}}')
-    with pytest.raises(UserError, match='a key of part.by_name: expected text, got a whole number'):
+    with pytest.raises(UserError, match='key in part.by_name: expected `str`, got `int`'):
         read_yaml(path, Whole)
 
 

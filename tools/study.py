@@ -31,7 +31,6 @@ from mmairl.study.collect import collect
 from mmairl.study.cost import Cost, cost
 from mmairl.study.external import factors, form, require_networks, stated_factors
 from mmairl.study.fairness import at_scale, compare, require_fair
-from mmairl.study.measure import is_local, require_known
 from mmairl.study.pages.index_page import write_studies_page
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import latex, markdown
@@ -44,6 +43,7 @@ from mmairl.study.statistics.compare_rows import Comparison
 from mmairl.study.statistics.power import more_runs, plan_seeds
 from mmairl.study.statistics.sequential import USUAL, begin
 from mmairl.study.task_hours import hours_of_tasks
+from mmairl.study.task_names import is_local, require_known
 from mmairl.study.trials import runs_of_each, trial_counts
 from mmairl.transfer.tasks import TASKS, lacking, require_platform
 

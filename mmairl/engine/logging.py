@@ -1,7 +1,7 @@
-"""A run's config and curves in wandb and MLflow, beside the files and TensorBoard in its work dir.
+"""Log a run's config and curves to wandb and MLflow, in addition to the files and TensorBoard in its work dir.
 
-mmengine's own two are left alone: its wandb counts calls where the curves want iterations, and uploads the code of the folder
-that a run is started in; its MLflow writes to files, which MLflow takes no more, and passes over MLFLOW_TRACKING_URI.
+mmengine's two backends are not used. Its wandb counts calls instead of iterations and uploads the code in the current
+folder; its MLflow writes to files, which MLflow no longer supports, and ignores MLFLOW_TRACKING_URI.
 """
 
 import os
@@ -15,6 +15,7 @@ from mmengine.config import Config
 from mmengine.logging import print_log
 from mmengine.visualization.vis_backend import BaseVisBackend
 
+from mmairl.config import python_text
 from mmairl.engine.checkpoint import settings
 from mmairl.errors import UserError, closest, explained
 from mmairl.registry import VISBACKENDS
@@ -23,27 +24,36 @@ NAMES = {'wandb': 'WandbLogger', 'mlflow': 'MLflowLogger', 'tensorboard': 'Tenso
 
 
 def log_to(cfg: Config, names: str | Iterable[str]) -> None:
-    """Add loggers to those that the config has, for `--log NAME ...`."""
+    """Add loggers to those of the config, for `--log NAME ...`."""
     backends = cfg.visualizer.setdefault('vis_backends', [])
     for name in [names] if isinstance(names, str) else names:
         if name not in NAMES:
-            raise UserError(f"there is no logger '{name}'{closest(name, NAMES, 0.6)}; say one of {', '.join(NAMES)}")
+            raise UserError(
+                f"there is no logger '{name}'{closest(name, NAMES, 0.6)}; use one of {', '.join(NAMES)}",
+                code='unknown-logger',
+            )
         if not any(backend['type'] == NAMES[name] for backend in backends):
             backends.append(dict(type=NAMES[name]))
 
 
 class Service(BaseVisBackend):
-    """A service that begins with the config. If it fails later on, the run goes on without it.
+    """Base of loggers that talk to a service. If the service fails after the start, the run continues without it.
 
-    Each has `begin(config)`, `write(values, step)` and `end()`. `start` is passed on to the call that begins a run there. A
-    resumed run is a new one there, of the same name, and its iterations go on.
+    A subclass defines `package`, `begin(config)`, `write(values, step)` and `end()`. A resumed run starts a new run of the
+    same name at the service, and its iterations continue.
+
+    Args:
+        save_dir: Folder of the run.
+        start: Keyword arguments of the call that starts a run at the service.
     """
 
     package: str
 
     def __init__(self, save_dir: str, **start: Any) -> None:
         super().__init__(save_dir)
-        self.start, self.name, self.failed = start, Path(save_dir).parents[1].name, False
+        self.start = start
+        self.name = Path(save_dir).parents[1].name
+        self.failed = False
         self.run: Any = None
 
     def _init_env(self) -> None:
@@ -51,12 +61,13 @@ class Service(BaseVisBackend):
 
     @property
     def experiment(self) -> Any:
-        """The package, for what a hook of yours has to say to it."""
+        """The package of the service, for hooks that log more."""
         return self.client
 
     def add_config(self, config: Config, **_: Any) -> None:
-        said, then = f'{self.package} does not start', "mend that, as by pip install 'mmairl[log]', or leave it out"
-        with explained(said, then):  # each has its own errors: no key, no server, a name that is taken
+        what = f'{self.package} does not start'
+        advice = "fix that (for example by pip install 'mmairl[log]'), or leave it out"
+        with explained(what, advice):  # each service raises errors of its own: no key, no server, a name in use
             self._init_env()
             self.begin(config)
 
@@ -66,34 +77,43 @@ class Service(BaseVisBackend):
     def add_scalars(self, scalar_dict: Mapping[str, Any], step: int = 0, *_: Any, **__: Any) -> None:
         if self.failed:  # each call might wait for minutes
             return
-        with self.or_without():
+        with self._continue_without():
             self.write({name: float(value) for name, value in scalar_dict.items()}, step)
 
     def close(self) -> None:
-        if self.run is not None:  # the first process alone has begun
-            with self.or_without():
+        if self.run is not None:  # only the first process has started a run
+            with self._continue_without():
                 self.end()
 
     @contextmanager
-    def or_without(self) -> Iterator[None]:
-        """A server that is gone must not end a run of days."""
+    def _continue_without(self) -> Iterator[None]:
+        """Log the first error only: a server that is gone must not end a run of days."""
         try:
             yield
         except Exception as error:
             if not self.failed:
-                print_log(f'{self.package} fails, and the run goes on without it: {error}', logger='current', level=30)
+                print_log(f'{self.package} fails, and the run continues without it: {error}', 'current', level=30)
             self.failed = True
 
 
 @VISBACKENDS.register_module()
 class WandbLogger(Service):
-    """wandb, by the project WANDB_PROJECT or `mmairl`; WANDB_MODE=offline sends nothing."""
+    """Log to wandb, in the project WANDB_PROJECT or `mmairl`. WANDB_MODE=offline sends nothing.
+
+    Args:
+        save_dir: Folder of the run.
+        start: Keyword arguments of `wandb.init`.
+
+    Raises:
+        UserError: If wandb does not start.
+    """
 
     package = 'wandb'
 
     def begin(self, config: Config) -> None:
-        own = dict(project=os.environ.get('WANDB_PROJECT', 'mmairl'), name=self.name, dir=self._save_dir)
-        self.run = self.client.init(config=config.to_dict(), **{**own, **self.start})
+        options = dict(project=os.environ.get('WANDB_PROJECT', 'mmairl'), name=self.name, dir=self._save_dir)
+        options.update(self.start)
+        self.run = self.client.init(config=config.to_dict(), **options)
         self.run.define_metric('*', step_metric='iteration')
 
     def write(self, values: dict[str, float], step: int) -> None:
@@ -105,7 +125,15 @@ class WandbLogger(Service):
 
 @VISBACKENDS.register_module()
 class MLflowLogger(Service):
-    """MLflow, at MLFLOW_TRACKING_URI or its own default; the experiment is MLFLOW_EXPERIMENT_NAME or `mmairl`."""
+    """Log to MLflow at MLFLOW_TRACKING_URI or its default, in the experiment MLFLOW_EXPERIMENT_NAME or `mmairl`.
+
+    Args:
+        save_dir: Folder of the run.
+        start: Keyword arguments of `mlflow.start_run`.
+
+    Raises:
+        UserError: If MLflow does not start.
+    """
 
     package = 'mlflow'
 
@@ -113,7 +141,7 @@ class MLflowLogger(Service):
         self.client.set_experiment(os.environ.get('MLFLOW_EXPERIMENT_NAME', 'mmairl'))
         self.run = self.client.start_run(**{'run_name': self.name, **self.start})
         self.client.log_params(settings(config))
-        self.client.log_text(config.pretty_text, 'config.py')
+        self.client.log_text(python_text(config), 'config.py')
 
     def write(self, values: dict[str, float], step: int) -> None:
         self.client.log_metrics(values, step, run_id=self.run.info.run_id)

@@ -43,13 +43,13 @@ def norms_page(networks: Mapping[str, Backbone], out: Path) -> Path:
     title = 'norms of the 3x3 convolutions'
     save_figure(norm_lines(norms, title), out / 'norms')
     page = Page('Weight norms', 'How long the weight vectors of each network are.')
-    page.tell('norms', figure=chart(**norm_curves(norms), title=title, x='convolution', wide=True))
+    page.add_named('norms', figure=chart(**norm_curves(norms), title=title, x='convolution', wide=True))
     columns, verdicts = ('growth', 'looks LARS-trained'), []
     for name, backbone in networks.items():
         growth = typical_growth(backbone.weights)
         looks = 'yes' if looks_lars_trained(backbone.weights) else 'no'
         verdicts.append((name, ('–' if growth is None else f'{growth:.2f}', looks)))
-    page.tell('growth', limit=LARS_GROWTH, figure=html_table(columns, verdicts))
+    page.add_named('growth', limit=LARS_GROWTH, figure=html_table(columns, verdicts))
     print_table(columns, verdicts)
     return page.write(out / 'norms.html')
 
@@ -173,7 +173,7 @@ def _add_geometry(
     rows = [(name, *row, features[name].shape[1], len(features[name])) for name, row in numbers.items()]
     save_table(('network', *columns, 'dimensions', 'images'), rows, out / 'geometry')
     shown = beside_published(columns, numbers, published)
-    page.tell('four_numbers', figure=html_table(columns, shown))
+    page.add_named('four_numbers', figure=html_table(columns, shown))
     print_table(columns, shown)
     spectra = {name: spectrum(x) for name, x in features.items()}
     longest = max(map(len, spectra.values()))
@@ -218,7 +218,7 @@ def measures_page(subjects: Subjects, cfg: Config, count: int, how: Mapping[str,
     columns = ('better', 'images', *found)
     print_table(columns, rows, f'{len(images)} training images, labels unseen')
     page = Page('Measures without labels', f'Of the features of {len(images)} training images, labels unseen.')
-    page.tell('all_measures', figure=html_table(columns, rows))
+    page.add_named('all_measures', figure=html_table(columns, rows))
     axis = dict(x='network', ticks=list(found), dots=True)
     drawn = [(name, column) for name, column in zip(names, values.T.tolist()) if any(map(math.isfinite, column))]
     page.add('One by one', '', [chart({name: (range(len(y)), y)}, name, **axis) for name, y in drawn])
@@ -230,7 +230,7 @@ def add_invariance(page: Page, kept: Mapping[str, Mapping[str, list[float]]]) ->
     changes = next(iter(kept.values()))
     curves = {change: {name: (STRENGTHS, left[change]) for name, left in kept.items()} for change in changes}
     charts = [chart(series, change, 'strength', normal=(0.0, 1.0)) for change, series in curves.items()]
-    page.tell('invariance', figure=charts)
+    page.add_named('invariance', figure=charts)
 
 
 def _networks(subjects: Subjects, images: Images, anew: bool) -> dict[str, nn.Module]:

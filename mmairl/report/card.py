@@ -1,43 +1,54 @@
-"""The model card beside converted weights, in the form that model hubs read: what it is, how it was made, what was measured."""
+"""Model cards for converted weights, in the form that model hubs read."""
 
 from pathlib import Path
+from typing import Any
 
 from mmairl.checkpoints.load import is_released
 from mmairl.checkpoints.read import Backbone
 from mmairl.errors import UserError
 from mmairl.evaluation.identity import difference, weights_identity
 from mmairl.io import read_text, write_text
-from mmairl.report.evaluation_page import records_in
+from mmairl.report.evaluation_page import Record, records_in
 from mmairl.report.page import fill
 
-# The settings that a checkpoint of ours keeps, by how they begin, that say what its network has learnt from and how.
+# Prefixes of the settings in our checkpoints that describe the training data and the recipe.
 DATA = ('train_dataloader.dataset.',)
 RECIPE = (
-    'model.type', 'model.target', 'model.symmetric', 'model.head.', 'model.queue.length', 'total_batch_size',
-    'optim_wrapper.optimizer.', 'train_cfg.max_', 'default_hooks.momentum.', 'randomness.seed',
-)  # fmt: skip
-OWN = '\n`{}` is the '  # how a card tells whose it is
+    'model.type',
+    'model.target',
+    'model.symmetric',
+    'model.head.',
+    'model.queue.length',
+    'total_batch_size',
+    'optim_wrapper.optimizer.',
+    'train_cfg.max_',
+    'default_hooks.momentum.',
+    'randomness.seed',
+)
+SIGNATURE = '\n`{}` is the '  # the line of a card that names its file of weights
 
 
 def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
-    """Write README.md beside the file of weights, or, where another has that name, one by the name of the file.
+    """Write README.md next to a file of weights, or a card with the file's name if README.md belongs to another file.
 
-    An earlier card of the same file is replaced, and nothing else. Of a folder it tells the name alone, for a card is
-    published.
+    An earlier card of the same file is replaced. A card is published, so it names folders without their paths.
+
+    Args:
+        backbone: The converted backbone.
+        weights: The file of weights.
+        to: The format of the file.
+
+    Returns:
+        The path of the card.
+
+    Raises:
+        UserError: If both names are taken by other files.
     """
     weights = Path(weights)
-    names = (weights.with_name('README.md'), weights.with_name(f'{weights.name}.md'))
-    free = [path for path in names if not path.exists() or OWN.format(weights.name) in read_text(path)]
-    if not free:
-        raise UserError(f'{names[1]} is not the card of {weights.name}; move it, or give the weights another name')
-    try:
-        network = backbone.network
-    except UserError:  # of another kind
-        network = {}
-    trained = backbone.input
-    own = weights_identity(backbone.weights)
-    records = [] if is_released(backbone.path) else records_in(Path(backbone.path).parent)
-    measured = [record for record in records if not difference(dict(weights=record.weights), dict(weights=own))]
+    path = _free_path(weights)
+    network = _network_of(backbone)
+    records = _records_of(backbone)
+    measured = [(name, value, record.data) for record in records for name, value in record.scores.items()]
     text = fill(
         'card.md',
         name=weights.stem,
@@ -46,16 +57,45 @@ def write_card(backbone: Backbone, weights: str | Path, to: str) -> Path:
         to=to,
         backbone=backbone,
         network=network,
-        input=trained,
-        channels=network.get('in_channels', trained.channels or 3),
+        input=backbone.input,
+        channels=network.get('in_channels', backbone.input.channels or 3),
         parameters=sum(value.numel() for key, value in backbone.weights.items() if 'running_' not in key),
-        data=beginning(backbone.settings, DATA),
-        recipe=beginning(backbone.settings, RECIPE),
-        measured=[(name, value, record.data) for record in measured for name, value in record.scores.items()],
+        data=_settings(backbone.settings, DATA),
+        recipe=_settings(backbone.settings, RECIPE),
+        measured=measured,
     )
-    return write_text(free[0], text)
+    return write_text(path, text)
 
 
-def beginning(settings: dict[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    own = {key: value for key, value in settings.items() if key.startswith(names)}
-    return {key: Path(value).name if key.endswith('root') else value for key, value in own.items()}
+def _free_path(weights: Path) -> Path:
+    names = ('README.md', f'{weights.name}.md')
+    signature = SIGNATURE.format(weights.name)
+    for path in map(weights.with_name, names):
+        if not path.exists() or signature in read_text(path):
+            return path
+    raise UserError(
+        f'{path}: the file is not the card of {weights.name}; move it or rename the weights',
+        code='card-name-taken',
+    )
+
+
+def _network_of(backbone: Backbone) -> dict[str, Any]:
+    try:
+        return backbone.network
+    except UserError:  # an architecture that mmairl does not build
+        return {}
+
+
+def _records_of(backbone: Backbone) -> list[Record]:
+    """Return the results next to the checkpoint that were measured with exactly these weights."""
+    if is_released(backbone.path):
+        return []
+    own = dict(weights=weights_identity(backbone.weights))
+    records = records_in(Path(backbone.path).parent)
+    return [record for record in records if not difference(dict(weights=record.weights), own)]
+
+
+def _settings(settings: dict[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
+    """Return the settings with these prefixes; a path is reduced to its last part."""
+    selected = {key: value for key, value in settings.items() if key.startswith(prefixes)}
+    return {key: Path(value).name if key.endswith('root') else value for key, value in selected.items()}

@@ -1,4 +1,4 @@
-"""The figures that papers print, as files in one style, and as charts of a page: norms, maps, similarities, studies."""
+"""Figures in the form that papers print: matplotlib files in one style, and the same content as charts of a page."""
 
 import io
 import warnings
@@ -21,14 +21,25 @@ from torch import Tensor
 from mmairl.checkpoints.norms import Norm
 from mmairl.io import replacing
 from mmairl.report.charts import Curve, chart
-from mmairl.report.page import COLOURS, TEMPLATES
+from mmairl.report.page import COLORS, TEMPLATES
 
 MARKERS = 'os^Dv'
+MOST_TICKS = 24
+FLAT_TICKS = 8  # ticks up to which their names are horizontal
+SLANTED = dict(rotation=60, ha='right', rotation_mode='anchor', fontsize=8)
+MOST_CLASSES = 40  # in a legend
+FEW_DOTS = 4000
+LOG_RATIO = 8  # ratio of maximum to minimum above which an axis is logarithmic
+FIT_POINTS = 50  # points along a fitted line
+DARK = '#14171f'
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """The style of every figure; what draws one is decorated with it. Letters that a font lacks are the browser's to find."""
+    """Apply the style of all figures, as a context manager or a decorator.
+
+    Warnings about missing glyphs are silenced: the browser finds another font.
+    """
     with rc_context(fname=TEMPLATES / 'figures.mplstyle'), warnings.catch_warnings():
         warnings.filterwarnings('ignore', 'Glyph .* missing from')
         yield
@@ -44,131 +55,225 @@ def png(figure: Figure) -> str:
 
 @styled()
 def save_figure(figure: Figure, stem: str | Path) -> None:
-    """Write stem.png and stem.svg on white; the same figure gives the same files."""
+    """Write `stem`.png and `stem`.svg on white. The same figure gives the same files."""
     for kind, metadata in (('png', {}), ('svg', {'Date': None})):
-        with replacing(Path(f'{stem}.{kind}')) as beside:
-            figure.savefig(beside, format=kind, metadata=metadata, dpi=160, facecolor='white', bbox_inches='tight')
+        with replacing(Path(f'{stem}.{kind}')) as temporary:
+            figure.savefig(
+                temporary,
+                format=kind,
+                metadata=metadata,
+                dpi=160,
+                facecolor='white',
+                bbox_inches='tight',
+            )
 
 
 def _axes(width: float, height: float) -> Axes:
-    """Return axes of a new figure; not by pyplot, which keeps figures and a backend for the whole process."""
+    """Return the axes of a new figure, without pyplot, which keeps figures for the whole process."""
     return Figure(figsize=(width, height)).subplots()
 
 
 def short(name: str, room: int = 40) -> str:
-    """A name on one line and in this room."""
+    """Return a name on one line, cut to a length."""
     name = ' '.join(name.split())
     return name if len(name) <= room else f'{name[: room - 1]}…'
 
 
 def _look(number: int, name: str) -> dict[str, Any]:
-    """The colour, shape and label of the series of this number.
+    """Return color, marker and label of the series of this number.
 
-    Two that share a shape differ in colour for everybody; the next dozen has other shapes for the same colours.
+    Two series with one marker have colors that every reader can tell apart. Each further dozen shifts the markers.
     """
-    shape = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
-    label = f'\u200b{short(name)}'  # matplotlib leaves a label that begins with an underscore out of the legend
-    return {'color': COLOURS[number % len(COLOURS)], 'marker': shape, 'label': label}
+    shift = number // len(COLORS)
+    return dict(
+        color=COLORS[number % len(COLORS)],
+        marker=MARKERS[(number + shift) % len(MARKERS)],
+        label=f'\u200b{short(name)}',  # matplotlib hides labels that begin with an underscore
+    )
 
 
 def _legend_below(axes: Axes, place: float = -0.2, **more: float) -> None:
-    """Up to four names beside each other, as long as they are no wider than the axes."""
-    longest = max(map(len, axes.get_legend_handles_labels()[1]), default=0)
-    columns = max(1, min(4, 52 // (longest + 3)))
-    axes.legend(loc='upper center', bbox_to_anchor=(0.5, place), ncols=columns, **more)
+    """Add a legend below the axes, in as many columns as fit, at most four."""
+    _, labels = axes.get_legend_handles_labels()
+    longest = max(map(len, labels), default=0)
+    columns = 52 // (longest + 3)
+    axes.legend(
+        loc='upper center',
+        bbox_to_anchor=(0.5, place),
+        ncols=min(4, max(1, columns)),
+        **more,
+    )
 
 
 @styled()
 def lines(
-    series: Mapping[str, Curve], title: str, x: str = '', y: str = '', log: str = '', ticks: Sequence[str] = ()
+    series: Mapping[str, Curve],
+    title: str,
+    x: str = '',
+    y: str = '',
+    log: str = '',
+    ticks: Sequence[str] = (),
 ) -> Figure:
-    """One line a name, for a file. `log` names the logarithmic axes, 'y' or 'xy'; `ticks` are names along x."""
+    """Return a figure with one line per name.
+
+    Args:
+        series: The x and y of each name.
+        title: The title.
+        x: The name of the x axis.
+        y: The name of the y axis.
+        log: The logarithmic axes: 'x', 'y' or 'xy'.
+        ticks: Names along x instead of numbers.
+    """
     axes = _axes(7.6, 3.5)
     for number, (name, points) in enumerate(series.items()):
-        dash = '-' if number < len(COLOURS) // 2 else '--'
-        axes.plot(*points, **_look(number, name), linestyle=dash, markersize=5, markevery=1 if ticks else 0.12)
+        axes.plot(
+            *points,
+            **_look(number, name),
+            linestyle='-' if number < len(COLORS) // 2 else '--',
+            markersize=5,
+            markevery=1 if ticks else 0.12,
+        )
     axes.set(title=short(title), xlabel=short(x), ylabel=short(y))
     for name in log:
-        getattr(axes, f'set_{name}scale')('log')
-        axis = getattr(axes, f'{name}axis')
-        bottom, top = axis.get_view_interval()
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if top < 50 * bottom else (1,)))
-        axis.set_major_formatter('{x:g}')  # powers of ten in plain figures
-        axis.set_minor_locator(NullLocator())
+        _make_logarithmic(axes, name)
     if ticks:
-        every = -(-len(ticks) // 24)
-        slant = {'rotation': 60, 'ha': 'right', 'rotation_mode': 'anchor', 'fontsize': 8} if len(ticks) > 8 else {}
-        axes.set_xticks(range(0, len(ticks), every), [short(tick) for tick in ticks[::every]], **slant)
+        every = -(-len(ticks) // MOST_TICKS)
+        names = [short(tick) for tick in ticks[::every]]
+        look = SLANTED if len(ticks) > FLAT_TICKS else {}
+        axes.set_xticks(range(0, len(ticks), every), names, **look)
     axes.legend()
     return axes.figure
 
 
-def norm_curves(norms: Mapping[str, Sequence[Norm]]) -> dict[str, Any]:
-    """The norms of networks' convolutions along their depth, one line a network: for `lines` and for `chart`."""
-    values = [row.norm for rows in norms.values() for row in rows if row.norm > 0]
-    longest = max(norms.values(), key=len)
-    series = {name: (range(len(rows)), [row.norm for row in rows]) for name, rows in norms.items()}
-    apart = values and max(values) > 8 * min(values)
-    ticks = [row.name.removesuffix('.weight').replace('layer', 'l') for row in longest]
-    return dict(series=series, log='y' if apart else '', ticks=ticks)
+def _make_logarithmic(axes: Axes, name: str) -> None:
+    """Make an axis logarithmic, with plain numbers instead of powers of ten."""
+    getattr(axes, f'set_{name}scale')('log')
+    axis = getattr(axes, f'{name}axis')
+    bottom, top = axis.get_view_interval()
+    steps = (1, 2, 5) if top < 50 * bottom else (1,)
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter('{x:g}')
+    axis.set_minor_locator(NullLocator())
 
 
-def norm_lines(norms: Mapping[str, Sequence[Norm]], title: str = '') -> Figure:
-    """Draw Fig. 3a: the norms of networks' convolutions along their depth."""
+Norms = Mapping[str, Sequence[Norm]]
+
+
+def norm_curves(norms: Norms) -> dict[str, Any]:
+    """Return the norms of the convolutions along the depth, a line per network, for `lines` and for `chart`."""
+    series = {}
+    positive = []
+    for name, rows in norms.items():
+        values = [row.norm for row in rows]
+        series[name] = (range(len(values)), values)
+        positive += [value for value in values if value > 0]
+    is_logarithmic = positive and max(positive) > LOG_RATIO * min(positive)
+    deepest = max(norms.values(), key=len)
+    ticks = [row.name.removesuffix('.weight').replace('layer', 'l') for row in deepest]
+    return dict(series=series, log='y' if is_logarithmic else '', ticks=ticks)
+
+
+def norm_lines(norms: Norms, title: str = '') -> Figure:
+    """Return Fig. 3a: the norms of the convolutions along the depth."""
     return lines(**norm_curves(norms), title=title, y='norm')
 
 
 @styled()
 def feature_map(points: np.ndarray, labels: np.ndarray, classes: Sequence[str], title: str) -> Figure:
-    """Images as dots in two dimensions, coloured and marked by class; the markers change when the colours come round again."""
+    """Return images as dots in two dimensions, colored and marked by class."""
     axes = _axes(4.6, 4.6)
+    size = 11 if len(points) < FEW_DOTS else 3
     for label, name in enumerate(classes):
         dots = points[labels == label].T
-        axes.scatter(*dots, s=11 if len(points) < 4000 else 3, linewidths=0, alpha=0.85, **_look(label, name))
+        axes.scatter(*dots, s=size, linewidths=0, alpha=0.85, **_look(label, name))
     axes.set(xticks=[], yticks=[], title=short(title), aspect='equal')
-    if 1 < len(classes) <= 40:
+    if 1 < len(classes) <= MOST_CLASSES:
         _legend_below(axes, 0, markerscale=2, handletextpad=0.1)
     return axes.figure
 
 
 @styled()
-def heat_map(values: Tensor, rows: Sequence[str], columns: Sequence[str], title: str, names: Sequence[str]) -> Figure:
-    """Similarities in [0, 1] as squares with their numbers; `names` are those of the two axes."""
+def heat_map(
+    values: Tensor,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    names: Sequence[str],
+) -> Figure:
+    """Return similarities in [0, 1] as squares with their numbers.
+
+    Args:
+        values: The similarities, (rows, columns).
+        rows: The names of the rows.
+        columns: The names of the columns.
+        title: The title.
+        names: The names of the two axes.
+    """
     axes = _axes(7.6, 1.6 + 0.5 * len(rows))
-    axes.imshow(values.clamp(0, 1), vmin=0, vmax=1, cmap='Blues', aspect='auto' if len(rows) < 12 else 'equal')
-    axes.set_xticks(range(len(columns)), map(short, columns), rotation=45, ha='right', rotation_mode='anchor')
+    axes.imshow(
+        values.clamp(0, 1),
+        vmin=0,
+        vmax=1,
+        cmap='Blues',
+        aspect='auto' if len(rows) < 12 else 'equal',
+    )
+    axes.set_xticks(
+        range(len(columns)),
+        map(short, columns),
+        rotation=45,
+        ha='right',
+        rotation_mode='anchor',
+    )
     axes.set_yticks(range(len(rows)), map(short, rows))
     axes.set(xlabel=short(names[1]), ylabel=short(names[0]), title=title)
     axes.grid(False)
-    centred = {'ha': 'center', 'va': 'center', 'fontsize': 9}
-    for (i, j), value in np.ndenumerate(values.numpy()):
-        axes.text(j, i, f'{value:.2f}', color='white' if value > 0.55 else '#14171f', **centred)
+    for (row, column), value in np.ndenumerate(values.numpy()):
+        axes.text(
+            column,
+            row,
+            f'{value:.2f}',
+            color='white' if value > 0.55 else DARK,
+            ha='center',
+            va='center',
+            fontsize=9,
+        )
     return axes.figure
 
 
 def fitted_line(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return places along x, the height of the line there, and half the width of its 95 % band; it takes three points."""
-    fit, along = stats.linregress(x, y), np.linspace(x.min(), x.max(), 50)
+    """Return positions along x, the least-squares line there, and half the width of its 95 % band.
+
+    Requires three points.
+    """
+    fit = stats.linregress(x, y)
+    along = np.linspace(x.min(), x.max(), FIT_POINTS)
     error = fit.stderr * np.sqrt(x.var() + np.square(along - x.mean()))
-    return along, fit.intercept + fit.slope * along, stats.t.ppf(0.975, len(x) - 2) * error
+    quantile = stats.t.ppf(0.975, len(x) - 2)
+    return along, fit.intercept + fit.slope * along, quantile * error
 
 
-def with_fits(points: Mapping[str, tuple[float, float]], groups: Mapping[str, Sequence[str]]) -> dict[str, Curve]:
-    """A mark a point and, for each group of three or more, the least-squares line with the 95 % band of its mean."""
+PointOf = Mapping[str, tuple[float, float]]
+
+
+def with_fits(points: PointOf, groups: Mapping[str, Sequence[str]]) -> dict[str, Curve]:
+    """Return a mark per point and, for each group of three or more, the fitted line with its 95 % band."""
     series: dict[str, Curve] = {name: ([x], [y]) for name, (x, y) in points.items()}
     for group, names in groups.items():
-        xs, ys = np.array([points[name] for name in names]).reshape(-1, 2).T
+        xs = np.array([points[name][0] for name in names])
+        ys = np.array([points[name][1] for name in names])
         if len(xs) > 2 and np.ptp(xs):
             along, middle, reach = fitted_line(xs, ys)
-            series[f'fit of {group}' if group else 'fit'] = (along, middle, middle - reach, middle + reach)
+            label = f'fit of {group}' if group else 'fit'
+            series[label] = (along, middle, middle - reach, middle + reach)
     return series
 
 
-def against(points: Mapping[str, tuple[float, float]], x: str, y: str) -> Markup:
-    """One score over another, a mark a network, with the least-squares line and the correlation (Fig. 4's form)."""
+def against(points: PointOf, x: str, y: str) -> Markup:
+    """Return a chart of one score against another, with the fitted line and the correlation (form of Fig. 4)."""
     title = f'{y}, %'
     if len(points) > 2:
-        title += f': correlation {np.corrcoef(np.array([*points.values()]).T)[0, 1]:.2f} over {len(points)} networks'
+        correlation = np.corrcoef(np.array([*points.values()]).T)[0, 1]
+        title += f': correlation {correlation:.2f} over {len(points)} networks'
     return chart(with_fits(points, {'': [*points]}), title, f'{x}, %', wide=True)
 
 
@@ -177,22 +282,38 @@ Point = tuple[Mapping[str, Any], Sequence[float], tuple[float, float] | None]
 
 
 def study_lines(points: Sequence[Point], title: str, x: str) -> Markup:
-    """Means over the rows' x, a line a group, with intervals."""
-    series: dict[str, Curve] = {}
-    placed = sorted((p for p in points if p[1] and p[0]['x'] is not None), key=lambda point: point[0]['x'])
+    """Return a chart of means over the rows' x with intervals, a line per group."""
+    placed = [point for point in points if point[1] and point[0]['x'] is not None]
+    placed.sort(key=lambda point: point[0]['x'])
+    series = {}
     for group in dict.fromkeys(row['group'] for row, _, _ in points):
-        own = [(row['x'], mean(values), interval) for row, values, interval in placed if row['group'] == group]
-        ends = zip(*(interval or (centre, centre) for _, centre, interval in own))
-        series[group or ''] = ([x for x, _, _ in own], [centre for _, centre, _ in own], *(ends if own else ((), ())))
-    places = [row['x'] for row, _, _ in placed]
-    return chart(series, title, x, log='x' if places and places[0] > 0 and places[-1] > 8 * places[0] else '')
+        series[group or ''] = _mean_line([point for point in placed if point[0]['group'] == group])
+    xs = [row['x'] for row, _, _ in placed]
+    is_logarithmic = xs and xs[0] > 0 and xs[-1] > LOG_RATIO * xs[0]
+    return chart(series, title, x, log='x' if is_logarithmic else '')
+
+
+def _mean_line(points: Sequence[Point]) -> Curve:
+    xs = []
+    centers = []
+    lows = []
+    highs = []
+    for row, values, interval in points:
+        center = mean(values)
+        low, high = interval or (center, center)
+        xs.append(row['x'])
+        centers.append(center)
+        lows.append(low)
+        highs.append(high)
+    return xs, centers, lows, highs
 
 
 def study_scatter(points: Sequence[Point], across: Sequence[float | None], title: str, x: str) -> Markup:
-    """Rows by two of their scores, with a regression line a group."""
-    both, groups = {}, {}
+    """Return a chart of rows by two of their scores, with a fitted line per group."""
+    placed = {}
+    groups: dict[str, list[str]] = {}
     for (row, values, _), at in zip(points, across):
         if values and at is not None:
-            both[row['name']] = (at, mean(values))
+            placed[row['name']] = (at, mean(values))
             groups.setdefault(row['group'] or '', []).append(row['name'])
-    return chart(with_fits(both, groups), title, x)
+    return chart(with_fits(placed, groups), title, x)

@@ -13,7 +13,7 @@ from mmairl.io import write_text
 
 HERE = Path(__file__).parent
 TEMPLATES = HERE / 'templates'
-# Whatever goes into HTML is escaped; tables in Markdown and LaTeX escape by themselves.
+# HTML templates escape what they are given; tables in Markdown and LaTeX escape their own cells.
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(TEMPLATES),
     autoescape=lambda name: name.endswith('.html'),
@@ -21,73 +21,179 @@ ENVIRONMENT = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-# On white and on near-black the first six keep apart for the colour-blind too, and of the others those of one shape.
-COLOURS = (
-    '#2f7fc1', '#e69f00', '#009e73', '#d55e00', '#cc79a7', '#56b4e9',
-    '#25a9bd', '#86b84a', '#f0a0c0', '#b03060', '#a6794f', '#8a5a2b',
-)  # fmt: skip
-MARKDOWN = {'&': '&amp;', '<': '&lt;', '>': '&gt;', **{c: f'\\{c}' for c in '\\|`*_[]$~'}}
+# The first six are distinct for color-blind readers too, on white and on near-black. The others differ from those that
+# share their marker.
+COLORS = (
+    '#2f7fc1',
+    '#e69f00',
+    '#009e73',
+    '#d55e00',
+    '#cc79a7',
+    '#56b4e9',
+    '#25a9bd',
+    '#86b84a',
+    '#f0a0c0',
+    '#b03060',
+    '#a6794f',
+    '#8a5a2b',
+)
+MARKDOWN = {
+    '&': '&amp;',
+    '<': '&lt;',
+    '>': '&gt;',
+    **{character: f'\\{character}' for character in '\\|`*_[]$~'},
+}
 LATEX = {
-    '\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}',
-    '<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"': r'\textquotedbl{}', '[': '{[}',
-    **{c: f'\\{c}' for c in '&%$#_{}'},
-    '—': '---', '–': '--', '−': '$-$', '±': r'$\pm$', '×': r'$\times$', '→': r'$\rightarrow$', '·': r'$\cdot$',
+    '\\': r'\textbackslash{}',
+    '~': r'\textasciitilde{}',
+    '^': r'\textasciicircum{}',
+    '<': r'\textless{}',
+    '>': r'\textgreater{}',
+    '|': r'\textbar{}',
+    '"': r'\textquotedbl{}',
+    '[': '{[}',
+    **{character: f'\\{character}' for character in '&%$#_{}'},
+    '—': '---',
+    '–': '--',
+    '−': '$-$',
+    '±': r'$\pm$',
+    '×': r'$\times$',
+    '→': r'$\rightarrow$',
+    '·': r'$\cdot$',
     'Δ': r'$\Delta$',
-}  # fmt: skip
-# What only some pages need, by what stands on them.
+}
+# Scripts that only some pages need, by the markup that needs them.
+UPLOT_LICENSE = 'uplot/LICENSE'
 SCRIPTS = {
-    'class="curves': ('uplot/LICENSE', 'uplot/uPlot.iife.min.js', 'templates/charts.js'),
+    'class="curves': (
+        UPLOT_LICENSE,
+        'uplot/uPlot.iife.min.js',
+        'templates/charts.js',
+    ),
     'id="map"': ('templates/map.js',),
 }
 
 
 def fill(template: str, **values: object) -> str:
-    """A template, filled in. HTML is marked as such, so that it is not escaped again when it goes into another."""
+    """Return a filled-in template. HTML is marked as such, so that another template does not escape it again."""
     text = ENVIRONMENT.get_template(template).render(**values)
     return Markup(text) if template.endswith('.html') else text
 
 
 def write_page(path: str | Path, template: str = 'page.html', wide: bool = False, **values: object) -> Path:
-    """Fill in the template of a page, write it whole or not at all, and return where it is.
+    """Write a page from a template as one file, atomically.
 
-    Its policy lets the browser run these scripts and no others, and ask nobody for anything, whatever a name on it says.
+    The page's content security policy allows its own style and scripts, by hash, and no network access. A name on the
+    page can therefore never run code.
+
+    Args:
+        path: The file to write.
+        template: The template of the body.
+        wide: Whether the page uses the full width of the window.
+        values: The values of the template, `title` among them.
+
+    Returns:
+        The path of the file.
     """
     body = fill(template, wide=wide, **values)
-    needed = [name for sign, names in SCRIPTS.items() if sign in body for name in names]
-    text = {name: (HERE / name).read_text('utf-8') for name in ('templates/page.js', *needed)}
-    text = {name: f'/*! {part} */' if name.endswith('LICENSE') else part for name, part in text.items()}
-    script, style = '\n'.join(text.values()), (TEMPLATES / 'style.css').read_text('utf-8')
-    if 'uplot/LICENSE' in text:
+    style = _style(body)
+    script = _script(body)
+    signs = dict(colors=COLORS, markdown=MARKDOWN, latex=LATEX)
+    page = fill(
+        'frame.html',
+        body=body,
+        title=values['title'],
+        policy=_policy(style, script),
+        signs=json.dumps(signs),
+        style=Markup(style),
+        script=Markup(script),
+    )
+    return write_text(path, page)
+
+
+def _scripts(body: str) -> list[str]:
+    names = ['templates/page.js']
+    for sign, needed in SCRIPTS.items():
+        if sign in body:
+            names += needed
+    return names
+
+
+def _script(body: str) -> str:
+    parts = []
+    for name in _scripts(body):
+        text = (HERE / name).read_text('utf-8')
+        parts.append(f'/*! {text} */' if name == UPLOT_LICENSE else text)
+    return '\n'.join(parts)
+
+
+def _style(body: str) -> str:
+    style = (TEMPLATES / 'style.css').read_text('utf-8')
+    if UPLOT_LICENSE in _scripts(body):
         style = (HERE / 'uplot/uPlot.min.css').read_text('utf-8') + style
-    digests = {kind: sha256(part.encode()).digest() for kind, part in (('style', style), ('script', script))}
-    allowed = (f"{kind}-src 'sha256-{b64encode(digest).decode()}'" for kind, digest in digests.items())
-    policy = '; '.join(("default-src 'none'", 'img-src data:', *allowed, "base-uri 'none'", "form-action 'none'"))
-    signs = json.dumps(dict(colours=COLOURS, markdown=MARKDOWN, latex=LATEX))
-    own = dict(title=values['title'], policy=policy, signs=signs, style=Markup(style), script=Markup(script))
-    return write_text(path, fill('frame.html', body=body, **own))
+    return style
+
+
+def _policy(style: str, script: str) -> str:
+    return '; '.join(
+        (
+            "default-src 'none'",
+            'img-src data:',
+            f"style-src 'sha256-{_digest(style)}'",
+            f"script-src 'sha256-{_digest(script)}'",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+def _digest(text: str) -> str:
+    return b64encode(sha256(text.encode()).digest()).decode()
 
 
 class Page:
-    """A page of headed sections, one under the other.
+    """A page of sections, one below the other.
 
-    >>> page = Page('A run', lead='What came out of it.').add('Loss', 'It should fall.', Markup('<svg></svg>'))
-    >>> page.write('report.html')  # doctest: +SKIP
+    Args:
+        title: The title, which is also the heading.
+        lead: The first line, which answers the reader's question.
+        wide: Whether the page uses the full width of the window.
+
+    Example:
+        >>> page = Page('A run', lead='Final k-NN accuracy: 71 %.').add('Loss', 'It should fall.', Markup('<svg></svg>'))
+        >>> page.write('report.html')  # doctest: +SKIP
     """
 
     def __init__(self, title: str, lead: str = '', wide: bool = False) -> None:
-        self.title, self.lead, self.wide = title, lead, wide
+        self.title = title
+        self.lead = lead
+        self.wide = wide
         self.sections: list[Markup] = []
 
-    def add(self, heading: str, text: str = '', figure: str | Sequence[str] = '', caption: str = '') -> 'Page':
-        """Append a section: a heading, a plain sentence or two, and a figure or table, or figures side by side, with a caption.
+    def add(
+        self,
+        heading: str,
+        text: str = '',
+        figure: str | Sequence[str] = '',
+        caption: str = '',
+    ) -> 'Page':
+        """Append a section. Anything that is not Markup is text and is escaped.
 
-        Whatever is not Markup is text and is escaped.
+        Args:
+            heading: The heading.
+            text: A sentence or two.
+            figure: A figure or table, or several figures to show side by side.
+            caption: The caption of the figure.
+
+        Returns:
+            The page itself.
         """
-        return self.tell('section', heading=heading, text=text, figure=figure, caption=caption)
+        return self.add_named('section', heading=heading, text=text, figure=figure, caption=caption)
 
-    def tell(self, name: str, **values: object) -> 'Page':
-        """Append the section that templates/sections.html has under this name."""
-        self.sections.append(getattr(ENVIRONMENT.get_template('sections.html').module, name)(**values))
+    def add_named(self, name: str, **values: object) -> 'Page':
+        """Append the section that templates/sections.html defines under this name."""
+        sections = ENVIRONMENT.get_template('sections.html').module
+        self.sections.append(getattr(sections, name)(**values))
         return self
 
     def write(self, path: str | Path) -> Path:

@@ -1,7 +1,7 @@
-"""Curves of real runs, healthy and collapsed ones, beside those of a run; they are kept in reference.json.
+"""Curves of real runs, healthy and collapsed, to compare a run with; stored in reference.json.
 
-`python tools/study.py configs/studies/reference_curves.yaml --scale SCALE` trains them, and then
-`python -m mmairl.report.reference work_dirs/studies/reference_curves_SCALE` puts them, under the scale's name, into the file.
+`python tools/study.py configs/studies/reference_curves.yaml --scale SCALE` trains them. Afterwards
+`python -m mmairl.report.reference work_dirs/studies/reference_curves_SCALE` stores their curves under the scale's name.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from mmairl.errors import UserError, one_sentence_errors
 from mmairl.io import read_json, write_json
 from mmairl.report.charts import chart
 
-KEPT = Path(__file__).with_name('reference.json')
+STORED = Path(__file__).with_name('reference.json')
 LABELS = {
     'loss': 'loss',
     'instance_accuracy': 'instance accuracy',
@@ -23,51 +23,78 @@ LABELS = {
     'health_spread_key': 'spread of the keys',
     'health_spread_query': 'spread of the queries',
 }
-POINTS = 60  # of a curve, at most
+POINTS = 60  # most points of a curve
 
 
 def references(own: Mapping[str, Curve]) -> list[dict[str, Any]]:
-    """Return text and charts of each scale that has been run; a dotted line shows where the present run stands."""
+    """Return text and charts of each stored scale. A dotted line marks the current value of the run."""
     scales = []
-    for scale, kept in read_json(KEPT).items():
-        figures = []
-        for name, label in LABELS.items():
-            curves = {row: run['curves'][name] for row, run in kept['rows'].items() if name in run['curves']}
-            values = own.get(name, ([], []))[1] if name != 'loss' else []  # which belongs to its head and its negatives
-            figures.append(chart(curves, label, 'iteration', level=values[-1] if values else None))
-        ends = ', '.join(f'{row} {run["knn"]:.1f} %' for row, run in kept['rows'].items())
-        scales.append(dict(scale=scale, text=kept['text'], ends=ends, figures=figures))
+    for scale, stored in read_json(STORED).items():
+        rows = stored['rows']
+        ends = ', '.join(f'{name} {run["knn"]:.1f} %' for name, run in rows.items())
+        figures = [_quantity_chart(quantity, rows, own) for quantity in LABELS]
+        scales.append(
+            dict(
+                scale=scale,
+                text=stored['text'],
+                ends=ends,
+                figures=figures,
+            )
+        )
     return scales
 
 
-def keep(study: str | Path, out: Path = KEPT) -> None:
-    """Put the curves of the finished runs of a study's first seed into the file, in place of those of the same scale."""
+def _quantity_chart(quantity: str, rows: Mapping[str, Any], own: Mapping[str, Curve]) -> str:
+    curves = {name: run['curves'][quantity] for name, run in rows.items() if quantity in run['curves']}
+    _, values = own.get(quantity, ([], []))
+    is_comparable = values and quantity != 'loss'  # a loss depends on the head and on the number of negatives
+    return chart(
+        curves,
+        LABELS[quantity],
+        'iteration',
+        level=values[-1] if is_comparable else None,
+    )
+
+
+def store(study: str | Path, out: Path = STORED) -> None:
+    """Store the curves of a study's first seed, replacing those of the same scale.
+
+    Raises:
+        UserError: If no run of the study is finished.
+    """
     record = read_json(Path(study) / 'study.json')
     rows = {}
-    for name, run in ((row['name'], row['runs'][0]) for row in record['rows']):
+    for row in record['rows']:
+        run = row['runs'][0]
         if run['state'] == 'done':
             curves = read_scalars(Path(study) / run['folder'])
-            kept = {quantity: thinned(curves[quantity]) for quantity in LABELS if quantity in curves}
-            rows[name] = dict(knn=run['scores']['knn'], curves=kept)
+            rows[row['name']] = dict(
+                knn=run['scores']['knn'],
+                curves={quantity: thinned(curves[quantity]) for quantity in LABELS if quantity in curves},
+            )
     if not rows:
-        raise UserError(f'no run of {study} is finished; let tools/study.py end first')
+        raise UserError(f'{study}: no run is finished; wait until tools/study.py ends', code='no-finished-run')
+    scales = read_json(out) if out.exists() else {}
     scale = record['scale']
-    write_json(out, {**(read_json(out) if out.exists() else {}), scale['name']: dict(text=scale['text'], rows=rows)})
+    scales[scale['name']] = dict(text=scale['text'], rows=rows)
+    write_json(out, scales)
 
 
 def thinned(curve: Curve) -> Curve:
-    """At most POINTS of a curve, evenly over it with both ends, to four digits."""
-    count = len(curve[0])
-    places = sorted({round(i * (count - 1) / max(1, min(POINTS, count) - 1)) for i in range(min(POINTS, count))})
-    return [curve[0][i] for i in places], [float(f'{curve[1][i]:.4g}') for i in places]
+    """Return at most POINTS points of a curve, evenly spaced, both ends included, with four digits."""
+    steps, values = curve
+    count = min(POINTS, len(steps))
+    spacing = (len(steps) - 1) / max(1, count - 1)
+    places = sorted({round(number * spacing) for number in range(count)})
+    return [steps[place] for place in places], [float(f'{values[place]:.4g}') for place in places]
 
 
 @one_sentence_errors
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('study', help='the folder of the study')
-    keep(parser.parse_args().study)
-    print(KEPT)
+    parser.add_argument('study', help='folder of the study')
+    store(parser.parse_args().study)
+    print(STORED)
 
 
 if __name__ == '__main__':

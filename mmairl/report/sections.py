@@ -81,7 +81,7 @@ def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], 
         points, labels = points[along], labels[along]
         series = {str(name): tuple(points[labels == label].T) for label, name in enumerate(classes)}
         maps.append(chart(series, title, dots=True, ticks=['']))
-    page.tell('maps', count=min(MAPPED, len(bank.x)), figure=maps)
+    page.add_named('maps', count=min(MAPPED, len(bank.x)), figure=maps)
 
 
 def principal(x: Tensor, seed: int) -> np.ndarray:
@@ -121,4 +121,4 @@ def add_neighbours(
         label = int(query.y[first])
         shown.append((picture(test_picture(first), str(classes[label])), [neighbour(i, label) for i in row]))
     drawn = fill('pictures.html', pairs=(), neighbours=shown)
-    page.tell('neighbours', heading=title, classes=len(firsts), count=NEIGHBOURS, figure=drawn)
+    page.add_named('neighbours', heading=title, classes=len(firsts), count=NEIGHBOURS, figure=drawn)

@@ -1,4 +1,4 @@
-"""Tables of named rows, for the terminal, for a page, and as CSV; names are text, neither rich's markup nor HTML."""
+"""Tables of named rows for the terminal, for pages and as CSV. Names are plain text, never markup."""
 
 import csv
 import io
@@ -15,83 +15,151 @@ from mmairl.evaluation.protocol import Result
 from mmairl.io import write_text
 from mmairl.report.page import fill
 
-Rows = Sequence[tuple[str, Sequence[str]]]
+Row = tuple[str, Sequence[str]]  # the name and the cells
+Cell = tuple[int, int]  # row and column
+ABSENT = '–'
+UNLIMITED = 10_000  # columns of a terminal
+FORMULA_SIGNS = ('=', '+', '-', '@')
 
 
 def print_table(
-    columns: Sequence[str], rows: Rows, title: str = '', best: Iterable[tuple[int, int]] = (), head: str = ''
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    title: str = '',
+    best: Iterable[Cell] = (),
+    head: str = '',
 ) -> None:
-    """Print a table as wide as it is where its lines are kept (in a pipe or a file), or where it has room.
+    """Print a table, at full width if the output is a pipe or a file.
 
-    In a narrower terminal each row is a list of its cells. The cells `best`, by row and column, are bold,
+    In a terminal that is too narrow, each row is printed as a list of its cells.
+
+    Args:
+        columns: The names of the columns after the first.
+        rows: The names and cells of the rows.
+        title: The title above the table.
+        best: The cells to print in bold.
+        head: The name of the first column.
     """
-    title, columns = printable(title), [printable(name) for name in columns]
+    title = printable(title)
+    columns = [printable(name) for name in columns]
     rows = [(printable(name), [printable(cell) for cell in cells]) for name, cells in rows]
-    table = Table(title=Text(title) if title else None, title_justify='left')
-    table.add_column(Text(head), no_wrap=True)
-    for place, name in enumerate(columns):
-        words = any(cells[place][:1].isalpha() for _, cells in rows)
-        table.add_column(Text(name), justify='left' if words else 'right', no_wrap=True)
-    for i, (name, cells) in enumerate(rows):
-        table.add_row(Text(name), *(Text(cell, 'bold' if (i, j) in best else '') for j, cell in enumerate(cells)))
+    table = _rich_table(columns, rows, title, set(best), head)
     console = Console()
-    width = console.measure(table, options=console.options.update_width(10_000)).maximum
+    options = console.options.update_width(UNLIMITED)
+    width = console.measure(table, options=options).maximum
     if not console.is_terminal:
         console.width = max(console.width, width)
     if width <= console.width:
         console.print(table)
-        return
+    else:
+        _print_as_lists(console, columns, rows, title)
+
+
+def _rich_table(columns: Sequence[str], rows: Sequence[Row], title: str, best: set[Cell], head: str) -> Table:
+    table = Table(title=Text(title) if title else None, title_justify='left')
+    table.add_column(Text(head), no_wrap=True)
+    for place, name in enumerate(columns):
+        has_words = any(cells[place][:1].isalpha() for _, cells in rows)
+        table.add_column(
+            Text(name),
+            justify='left' if has_words else 'right',
+            no_wrap=True,
+        )
+    for row, (name, cells) in enumerate(rows):
+        texts = [Text(cell, 'bold' if (row, column) in best else '') for column, cell in enumerate(cells)]
+        table.add_row(Text(name), *texts)
+    return table
+
+
+def _print_as_lists(console: Console, columns: Sequence[str], rows: Sequence[Row], title: str) -> None:
     console.print(Text(title, 'italic'))
     for name, cells in rows:
         console.print(Text(name, 'bold'))
-        console.print(*(Text(f'  {column}: {cell}') for column, cell in zip(columns, cells) if cell), sep='\n')
+        for column, cell in zip(columns, cells):
+            if cell:
+                console.print(Text(f'  {column}: {cell}'))
 
 
 def html_table(
     columns: Sequence[str],
-    rows: Rows,
-    best: Iterable[tuple[int, int]] = (),
+    rows: Sequence[Row],
+    best: Iterable[Cell] = (),
     bars: int = 0,
     words: bool = False,
     heat: bool = False,
 ) -> Markup:
-    """A table for a page; the first `bars` columns are percentages that a bar shows as well, `words` wrap, and cells of
-    0 to 1 are shaded by `heat`."""
-    return fill('table.html', columns=columns, rows=rows, best=best, bars=bars, words=words, heat=heat)
+    """Return a table for a page.
+
+    Args:
+        columns: The names of the columns after the first.
+        rows: The names and cells of the rows.
+        best: The cells to stress.
+        bars: The number of leading columns that are percentages and also get a bar.
+        words: Whether cells are text that wraps.
+        heat: Whether to shade cells by their value between 0 and 1.
+    """
+    return fill(
+        'table.html',
+        columns=columns,
+        rows=rows,
+        best=best,
+        bars=bars,
+        words=words,
+        heat=heat,
+    )
 
 
 def print_results(results: Sequence[Result], title: str) -> None:
-    print_table(**_scores(results), title=title)
+    columns, rows, best = _scores(results)
+    print_table(columns, rows, title, best)
 
 
 def results_table(results: Sequence[Result]) -> Markup:
-    return html_table(**_scores(results), bars=len({name for result in results for name in result.scores}))
+    columns, rows, best = _scores(results)
+    return html_table(columns, rows, best, bars=len(_score_names(results)))
 
 
-def _scores(results: Sequence[Result]) -> dict[str, list]:
-    """Columns and rows of a table of scores in percent, a subject a row; the best of each column where there are several."""
-    names, rows, best = list(dict.fromkeys(name for result in results for name in result.scores)), [], []
-    top = {name: max(result.scores[name] for result in results if name in result.scores) for name in names}
-    for row, result in enumerate(results):
-        cells = [f'{result.scores[name]:.1f}' if name in result.scores else '–' for name in names]
-        rows.append((result.subject, [*cells, f'{result.seconds:.1f}']))
-        best += [(row, column) for column, name in enumerate(names) if result.scores.get(name) == top[name]]
+def _score_names(results: Sequence[Result]) -> list[str]:
+    return list(dict.fromkeys(name for result in results for name in result.scores))
+
+
+def _scores(results: Sequence[Result]) -> tuple[list[str], list[Row], list[Cell]]:
+    """Return columns and rows of scores in percent, and the best cell of each column if there are several rows."""
+    names = _score_names(results)
     columns = [*names, 'seconds']
-    if any(result.left_out for result in results):
+    has_left_out = any(result.left_out for result in results)
+    if has_left_out:
         columns.append('left out')
-        for result, (_, cells) in zip(results, rows):
+    rows = []
+    for result in results:
+        cells = [f'{result.scores[name]:.1f}' if name in result.scores else ABSENT for name in names]
+        cells.append(f'{result.seconds:.1f}')
+        if has_left_out:
             cells.append(', '.join(f'{count} {name}' for name, count in result.left_out.items()))
-    return dict(columns=columns, rows=rows, best=best if len(results) > 1 else [])
+        rows.append((result.subject, cells))
+    best = []
+    if len(results) > 1:
+        for column, name in enumerate(names):
+            best += [(row, column) for row in _best_rows(results, name)]
+    return columns, rows, best
+
+
+def _best_rows(results: Sequence[Result], name: str) -> list[int]:
+    scores = [result.scores.get(name) for result in results]
+    top = max(score for score in scores if score is not None)
+    return [row for row, score in enumerate(scores) if score == top]
 
 
 def save_table(header: Sequence[str], rows: Iterable[Sequence[object]], stem: str | Path) -> Path:
-    """Write stem.csv; floats keep seven digits and an absent number is blank."""
+    """Write `stem`.csv. Floats keep seven digits; a missing number is blank."""
     text = io.StringIO(newline='')
-    csv.writer(text).writerows([[_csv_cell(value) for value in row] for row in (header, *rows)])
+    writer = csv.writer(text)
+    for row in (header, *rows):
+        writer.writerow([_csv_cell(value) for value in row])
     return write_text(f'{stem}.csv', text.getvalue())
 
 
 def _csv_cell(value: object) -> object:
-    if isinstance(value, str) and value.startswith(('=', '+', '-', '@')):
-        return f"'{value}"  # or a spreadsheet takes a name for a formula
+    if isinstance(value, str) and value.startswith(FORMULA_SIGNS):
+        return f"'{value}"  # a spreadsheet would take the name for a formula
     return f'{value:.7g}' if isinstance(value, float) else value

@@ -1,12 +1,14 @@
-"""A page of images with the views that a config makes of them: what to look at before a run of three days."""
+"""A page of images and the views that a config makes of them, to look at before a long run."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torchvision.transforms.v2.functional as F
 from mmengine import Config
+from torch import Tensor
 
 from mmairl.data.datasets import Pipeline, ViewDataset, innermost_dataset
 from mmairl.data.decode import to_unit
@@ -20,77 +22,115 @@ from mmairl.report.sections import REACH, augmented, black_and_white, in_bytes, 
 
 SHOWN = 12
 LONGEST = 400  # pixels of an original on the page
-
-
-# For each view its transforms, each with what it drew for every image: height, width and parameters.
-Heard = list[list[tuple[Callable, list[tuple[int, int, Params]]]]]
+Draw = tuple[int, int, Params]  # height and width of an image, and the sampled parameters
+# The transforms of each view, each with what it sampled for every image.
+Heard = list[list[tuple[Callable, list[Draw]]]]
+Step = tuple[str, bool]  # a transform in words, and whether it was applied
+Box = dict[str, float]  # a crop in percent of the image
 
 
 def write_views_page(cfg: Config, out: str | Path, seed: int = 0) -> Path:
-    """Draw some images of the training set, their views as training makes them, and what was drawn for each."""
-    dataset, preprocessor = DATASETS.build(cfg.train_dataloader.dataset), MODELS.build(cfg.model.data_preprocessor)
+    """Write a page of training images, their views as in training, and the sampled parameters.
+
+    Args:
+        cfg: The config of the training.
+        out: The file to write.
+        seed: The seed that selects the images and samples the views.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: If the config does not use a data set of mmairl and ViewPreprocessor.
+    """
+    dataset = DATASETS.build(cfg.train_dataloader.dataset)
+    preprocessor = MODELS.build(cfg.model.data_preprocessor)
     if not isinstance(dataset, ViewDataset) or not isinstance(preprocessor, ViewPreprocessor):
         raise UserError(
-            f'views are drawn of the data sets of mmairl with ViewPreprocessor, not of {type(dataset).__name__} with '
-            f'{type(preprocessor).__name__}; give a config that has them'
+            f'report views: requires a data set of mmairl and ViewPreprocessor, not {type(dataset).__name__} with '
+            f'{type(preprocessor).__name__}; use another config',
+            code='no-views-to-show',
         )
-    views = [*innermost_dataset(dataset).views, *(preprocessor.views or [])]
-    require_channels(dataset, preprocessor.mean, views=views)
+    in_workers = innermost_dataset(dataset).views
+    on_device = preprocessor.views or []
+    require_channels(dataset, preprocessor.mean, views=[*in_workers, *on_device])
     chosen = some(dataset, SHOWN, seed)
-    heard = [
-        listen(innermost_dataset(dataset).views),
-        listen(preprocessor.views or []),
-    ]  # in data workers, then on the device
-    views = augmented(dataset, preprocessor, chosen, seed)
-    shown, (low, high) = [], black_and_white(dataset, preprocessor)
+    heard = [listen(in_workers), listen(on_device)]
+    batches = augmented(dataset, preprocessor, chosen, seed)
+    shown = []
     for place, index in enumerate(chosen):
-        whole = in_bytes(to_unit(dataset.raw(index)), low, high)
-        if max(whole.shape) > LONGEST:
-            whole = F.resize(whole, None, max_size=LONGEST)
-        made = []
-        for number, batch in enumerate(views):
-            steps, box = of_view(heard, number, place)
-            made.append(dict(picture=picture(batch[place], f'view {number + 1}'), steps=steps, box=box))
-        shown.append(dict(name=Path(dataset.name(index)).name, image=picture(whole, 'image'), views=made))
-    name = cfg.train_dataloader.dataset.get('views')
+        views = []
+        for number, batch in enumerate(batches):
+            steps, box = steps_of(heard, number, place)
+            image = picture(batch[place], f'view {number + 1}')
+            views.append(dict(picture=image, steps=steps, box=box))
+        name = Path(dataset.name(index)).name
+        original = picture(_original(dataset, preprocessor, index), 'image')
+        shown.append(dict(name=name, image=original, views=views))
+    named = cfg.train_dataloader.dataset.get('views')
+    is_named = isinstance(named, str)
     lead = f'{len(chosen)} of the {len(dataset):,} images of {Path(cfg.filename).name}, chosen by seed {seed}.'
     return write_page(
         out,
         'views.html',
-        title='What the network will see',
+        title='Views of the training images',
         lead=lead,
         shown=shown,
         images=innermost_dataset(dataset),
         reach=REACH,
-        named=name if isinstance(name, str) else '',
-        reasons=reasons(name) if isinstance(name, str) else (),
+        named=named if is_named else '',
+        reasons=reasons(named) if is_named else (),
     )
 
 
+def _original(dataset: ViewDataset, preprocessor: ViewPreprocessor, index: int) -> Tensor:
+    low, high = black_and_white(dataset, preprocessor)
+    image = in_bytes(to_unit(dataset.raw(index)), low, high)
+    return F.resize(image, None, max_size=LONGEST) if max(image.shape) > LONGEST else image
+
+
 def listen(pipelines: Sequence[Pipeline]) -> Heard:
-    """Have the transforms keep what they draw from now on."""
+    """Make the transforms record what they sample from now on, and return the records."""
     heard: Heard = [[(step, []) for step in pipeline] for pipeline in pipelines]
-    for step, drawn in chain(*heard):
+    for step, draws in chain(*heard):
         if isinstance(step, Augmentation):
-            step.draw = partial(_draw, step.draw, drawn)
+            step.draw = partial(_recorded_draw, step.draw, draws)
     return heard
 
 
-def _draw(draw: Callable[..., Params], drawn: list[tuple], count: int, height: int, width: int) -> Params:
+def _recorded_draw(draw: Callable[..., Params], draws: list[Draw], count: int, height: int, width: int) -> Params:
     params = draw(count, height, width)
-    drawn += [(height, width, {key: value[i : i + 1] for key, value in params.items()}) for i in range(count)]
+    for image in range(count):
+        own = {key: value[image : image + 1] for key, value in params.items()}
+        draws.append((height, width, own))
     return params
 
 
-def of_view(heard: Sequence[Heard], view: int, place: int) -> tuple[list[tuple[str, bool]], dict[str, float] | None]:
-    """A view's steps in words, with whether each was done, and its crop as percentages of the image."""
-    steps = [step for part in heard if part for step in part[view if len(part) > 1 else 0]]
-    told, box = [], None
-    for number, (step, drawn) in enumerate(steps):
-        words = step.tell(drawn[place][2]) if drawn else type(step).__name__
-        told.append((words or type(step).__name__, bool(words)))
-        if number == 0 and drawn and isinstance(step, RandomResizedCrop):
-            height, width, params = drawn[place]
-            whole = dict(left=width, top=height, width=width, height=height)
-            box = {side: 100 * params[side].item() / length for side, length in whole.items()}
-    return told, box
+def steps_of(heard: Sequence[Heard], view: int, place: int) -> tuple[list[Step], Box | None]:
+    """Return the transforms of a view in words, and its crop.
+
+    Args:
+        heard: The records of the data workers and of the device.
+        view: The number of the view.
+        place: The image's place in the batch.
+    """
+    transforms: list[Any] = []
+    for views in heard:
+        if views:
+            transforms += views[view if len(views) > 1 else 0]
+    steps = []
+    for step, draws in transforms:
+        name = type(step).__name__
+        words = step.tell(draws[place][2]) if draws else name
+        steps.append((words or name, bool(words)))
+    box = None
+    if transforms:
+        step, draws = transforms[0]
+        if draws and isinstance(step, RandomResizedCrop):
+            box = _box(*draws[place])
+    return steps, box
+
+
+def _box(height: int, width: int, params: Params) -> Box:
+    lengths = dict(left=width, top=height, width=width, height=height)
+    return {side: 100 * params[side].item() / length for side, length in lengths.items()}

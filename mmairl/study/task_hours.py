@@ -7,12 +7,12 @@ from itertools import chain
 
 from mmengine.config import Config
 
-from mmairl.evaluation.protocol import protocol_class, settings_for
+from mmairl.evaluation.protocol import settings_for
 from mmairl.evaluation.sets import innermost
 from mmairl.study.cost import counted_work, work_per_image
-from mmairl.study.measure import data_of, is_local, protocol_name, recipe
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row, Study
+from mmairl.study.task_names import data_of, is_local, is_on_features, protocol_of, recipe
 
 BATCH = 64  # to count with; virtual replicas of batch norm want some images each
 
@@ -43,11 +43,10 @@ def task_hours(
     rate = usual.time * scale.rate if usual else 0
     hours, extracted = {}, set()
     for task in tasks:
-        protocol = protocol_name(task)
         elsewhere = task.partition('#')[0].partition('@')[2]
         spent = _task_work(cfg, task, scale, (trials or {}).get(task)) if is_local(task) and rate else None
         hours[task] = spent and spent / rate / 3600
-        if is_local(task) and not protocol_class(protocol).trains:
+        if is_on_features(task):
             hours[task] = 0.0 if elsewhere in extracted else hours[task]
             extracted.add(elsewhere)
     return hours
@@ -58,7 +57,7 @@ def _task_work(cfg: Config, task: str, scale: Scale, trials: int | None) -> floa
     trains = recipe(cfg, task)
     tested = innermost(data.evaluation.test)
     sizes = [step['size'] for step in chain([tested], *tested.get('views', [])) if 'size' in step]
-    protocol = settings_for(protocol_name(task))
+    protocol = settings_for(protocol_of(task))
     images = protocol.images_seen(data, _images(cfg, data.evaluation.train, scale), trials)
     if not images or not sizes:
         return None

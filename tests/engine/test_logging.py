@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from mmairl.config import python_text
 from mmairl.engine.checkpoint import settings
 from mmairl.engine.curves import read_scalars
 from mmairl.engine.logging import Service, WandbLogger, log_to
@@ -60,7 +61,7 @@ def test_config_loss_and_health_arrive_by_iterations(name, toy_config, monkeypat
         assert started['config']['optim_wrapper'] == cfg.optim_wrapper.to_dict() and started['name'] == 'run'
     else:
         assert told.called('log_params')[0][0] == settings(cfg)
-        assert told.called('log_text')[0] == (cfg.pretty_text, 'config.py')
+        assert told.called('log_text')[0] == (python_text(cfg), 'config.py')
     assert told.calls[-1][0] in ('finish', 'end_run')
     written = {
         key: [(int(step), value) for step, value in zip(*curve)] for key, curve in read_scalars(cfg.work_dir).items()
@@ -78,7 +79,7 @@ def test_a_server_that_fails_in_the_middle_does_not_end_the_run(toy_config, monk
     cfg = toy_config(steps=3, width=8)
     assert run_with(cfg, 'mlflow').iter == 3
     said = next(Path(cfg.work_dir).glob('*/*.log')).read_text()
-    assert said.count('mlflow fails, and the run goes on without it: division by zero') == 1 == len(asked)
+    assert said.count('mlflow fails, and the run continues without it: division by zero') == 1 == len(asked)
 
 
 def test_another_process_than_the_first_begins_and_ends_nothing(monkeypatch, capsys):
@@ -91,7 +92,7 @@ def test_another_process_than_the_first_begins_and_ends_nothing(monkeypatch, cap
 def test_bad_loggers_are_one_sentence(toy_config, monkeypatch, tmp_path):
     cfg = toy_config(steps=1, width=8)
     with pytest.raises(
-        UserError, match=r"^there is no logger 'wandbb'; did you mean 'wandb'\?; say one of wandb, mlflow"
+        UserError, match=r"^there is no logger 'wandbb'; did you mean 'wandb'\?; use one of wandb, mlflow"
     ):
         log_to(cfg, ['wandbb'])
     log_to(cfg, 'tensorboard')
@@ -105,7 +106,7 @@ def test_bad_loggers_are_one_sentence(toy_config, monkeypatch, tmp_path):
     told.init = lambda **_: 1 / 0
     monkeypatch.setitem(sys.modules, 'wandb', told)
     with pytest.raises(
-        UserError, match=r'^wandb does not start \(ZeroDivisionError: division by zero\); mend that.* or leave'
+        UserError, match=r'^wandb does not start \(ZeroDivisionError: division by zero\); fix that.* or leave'
     ):
         run_with(toy_config(steps=1, width=8), 'wandb')
 

@@ -28,10 +28,10 @@ from mmairl.evaluation.sets import described_sets
 from mmairl.io import write_json
 from mmairl.registry import DATASETS, PROTOCOLS
 from mmairl.signals import stop_processes
-from mmairl.study.measure import is_local, measures, require_known
 from mmairl.study.pages.study_tables import latex
 from mmairl.study.scale import read_scale
 from mmairl.study.task_hours import task_hours
+from mmairl.study.task_names import is_local, is_measured, require_known
 
 ROOT = Path(__file__).parents[2]
 NAMES = PROTOCOLS.names()
@@ -204,7 +204,7 @@ def test_cost_and_null_rows_are_stated(cfg, name):
     assert settings.images_seen(cfg, 100) >= 100
     assert settings.null_rows and set(settings.null_rows) <= set(BASELINES)
     assert is_local(name) and is_local(f'{name}#1') == settings.trains
-    assert [kind for kind in BASELINES if measures(kind, name)] == sorted(settings.null_rows, key=BASELINES.index)
+    assert [kind for kind in BASELINES if is_measured(kind, name)] == sorted(settings.null_rows, key=BASELINES.index)
 
 
 @pytest.mark.parametrize('name', ON_FEATURES)

@@ -104,19 +104,28 @@ def test_curves_stand_over_each_other_by_epoch_by_images_and_by_hours(runs, tmp_
         assert x['images seen'] == [step * batch[name] for step in own]
 
 
-def test_what_cannot_be_compared_is_a_sentence(runs, tmp_path, run_tool, capsys):
+@pytest.fixture
+def incomparable(runs, tmp_path) -> dict[str, tuple]:
+    """Work directories that cannot be compared, by the code of the error."""
     (tmp_path / 'no').mkdir()
     other = leave_run(tmp_path / 'other', [()])
     (other / '20260100_000000' / 'vis_data' / 'scalars.json').write_text('{"step": 1, "accuracy": 1.0}')
     begun = leave_run(tmp_path / 'begun', [()])
-    for given, said in (
-        ((runs[0],), 'give two work dirs or more'),
-        ((runs[0], runs[0]), 'is given twice'),
-        ((runs[0], tmp_path / 'no'), 'give the work_dir of a training run'),
-        ((runs[0], other), 'logged no quantity in common'),
-        ((runs[0], begun), 'begun has logged nothing yet'),
-    ):
-        with pytest.raises(UserError, match=said):
-            write_compare_page(given, tmp_path / 'page.html')
+    return {
+        'one-run': (runs[0],),
+        'listed-twice': (runs[0], runs[0]),
+        'nothing-shared': (runs[0], other),
+        'empty-log': (runs[0], begun),
+    }
+
+
+@pytest.mark.parametrize('code', ['one-run', 'listed-twice', 'nothing-shared', 'empty-log'])
+def test_incomparable_runs_raise(incomparable, tmp_path, code):
+    with pytest.raises(UserError) as error:
+        write_compare_page(incomparable[code], tmp_path / 'page.html')
+    assert error.value.code == code
+
+
+def test_compare_command_prints_the_path(runs, tmp_path, run_tool, capsys):
     run_tool('tools/report.py', 'compare', *runs, '--out', tmp_path / 'page.html')
     assert capsys.readouterr().out.strip() == str(tmp_path / 'page.html')

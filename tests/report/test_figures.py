@@ -8,7 +8,7 @@ from matplotlib.colors import to_rgb
 
 from mmairl.report.charts import chart
 from mmairl.report.figures import MARKERS, lines, save_figure, short
-from mmairl.report.page import COLOURS
+from mmairl.report.page import COLORS
 
 # Machado, Oliveira and Fernandes 2009, at full severity, for linear RGB.
 SEEN = {
@@ -29,11 +29,11 @@ def lab(colour: str, seen: object) -> np.ndarray:
 
 def test_colours_or_shapes_tell_rows_apart_for_each_kind_of_colour_blindness():
     for kind, seen in SEEN.items():
-        labs = [lab(colour, seen) for colour in COLOURS]
-        for i, j in combinations(range(len(COLOURS)), 2):
+        labs = [lab(colour, seen) for colour in COLORS]
+        for i, j in combinations(range(len(COLORS)), 2):
             apart = np.linalg.norm(labs[i] - labs[j])
-            assert j >= 6 or apart > 12, (kind, COLOURS[i], COLOURS[j])
-            assert i % len(MARKERS) != j % len(MARKERS) or apart > 18, (kind, COLOURS[i], COLOURS[j])
+            assert j >= 6 or apart > 12, (kind, COLORS[i], COLORS[j])
+            assert i % len(MARKERS) != j % len(MARKERS) or apart > 18, (kind, COLORS[i], COLORS[j])
 
 
 def test_the_same_figure_gives_the_same_files(tmp_path):

@@ -9,9 +9,9 @@ from outline import sound
 
 from mmairl.engine.health import QUANTITIES
 from mmairl.report.health_page import write_health_page
-from mmairl.report.reference import KEPT, LABELS
+from mmairl.report.reference import LABELS, STORED
 
-SCALES = json.loads(KEPT.read_text())
+SCALES = json.loads(STORED.read_text())
 REFERENCE = len(SCALES) * len(LABELS)
 
 

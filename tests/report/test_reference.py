@@ -8,7 +8,7 @@ from test_health_page import write_scalars
 
 from mmairl.config import home
 from mmairl.errors import UserError
-from mmairl.report.reference import KEPT, LABELS, POINTS, keep
+from mmairl.report.reference import LABELS, POINTS, STORED, store
 from mmairl.study.scale import read_scale
 from mmairl.study.spec import read_study
 
@@ -28,7 +28,7 @@ def test_finished_runs_replace_those_of_their_scale_thinned_with_both_ends(tmp_p
     write_study(tmp_path, ['done', 'running', 'done'])
     out = tmp_path / 'reference.json'
     out.write_text(json.dumps(dict(small='older', other='kept')))
-    keep(tmp_path, out)
+    store(tmp_path, out)
     found = json.loads(out.read_text())
     assert found['other'] == 'kept' and found['small']['text'] == 'a small one'
     assert found['small']['rows'].keys() == {'row 0', 'row 2'}
@@ -39,13 +39,14 @@ def test_finished_runs_replace_those_of_their_scale_thinned_with_both_ends(tmp_p
     assert {after - before for before, after in pairwise(steps)} <= {3, 4}
     assert losses == pytest.approx([2 + 1 / step for step in steps], rel=1e-3)
     write_study(tmp_path / 'unfinished', ['running'])
-    with pytest.raises(UserError, match='let tools/study.py end first'):
-        keep(tmp_path / 'unfinished', out)
+    with pytest.raises(UserError) as error:
+        store(tmp_path / 'unfinished', out)
+    assert error.value.code == 'no-finished-run'
 
 
 def test_what_is_kept_is_of_the_study_and_tells_a_collapse_by_its_spread():
     rows = {row.name for row in read_study(home() / 'configs/studies/reference_curves.yaml').rows}
-    for scale, kept in json.loads(KEPT.read_text()).items():
+    for scale, kept in json.loads(STORED.read_text()).items():
         assert kept['text'] == read_scale(scale).text
         runs = kept['rows'].values()
         assert kept['rows'].keys() <= rows and all(run['curves'].keys() <= LABELS.keys() for run in runs)

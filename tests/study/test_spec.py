@@ -10,7 +10,7 @@ import pytest
 import yaml
 from mmengine.config import Config
 
-from mmairl.apis.compare import AS_IT_IS
+from mmairl.apis.compare import UNCHANGED
 from mmairl.config import load_config
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
@@ -214,7 +214,7 @@ def test_the_attribution_study_leads_from_mocov2_to_mocov2plus_with_byols_augmen
         (dict(rows=[dict(name='a', config='x', published='z')]), "has no row 'z'"),
         (dict(look=[dict(instrument='cka', rows=['one', 'z'])]), "`look` names 'z', which is no row"),
         (dict(paper=dict(table='revisit_airl.table9')), "no published table 'revisit_airl.table9'"),
-        *((dict(equivalence=value), 'equivalence: expected a number') for value in (0, -1, 'wide', True)),
+        *((dict(equivalence=value), 'equivalence: expected `float') for value in (0, -1, 'wide', True)),
         (dict(primary={'demo': 'svm'}), "`primary` names 'svm', which is no task of that scale"),
         (dict(seeds=[0, 0]), 'a seed is given twice: 0, 0'),
         (dict(cross=cross(fraction='1/2')), "cross: the fraction 1/2 cannot tell 'a' from 'b'; take a larger one"),
@@ -277,7 +277,7 @@ def test_rows_that_start_from_other_weights_or_are_other_random_networks_are_not
     assert changed(configs['one'], configs['two']) == ['load_from']
     null = [dict(untrained='random', declares=['model']), dict(untrained='random', config='vit/byol_vit_s16_300e.py')]
     study = read_study(written(tmp_path, *(dict(row, name=f'null {n}') for n, row in enumerate(null))))
-    assert len(at_scale(study, AS_IT_IS, ['knn'])[0].rows) == 2
+    assert len(at_scale(study, UNCHANGED, ['knn'])[0].rows) == 2
 
 
 def test_a_warm_up_in_iterations_keeps_its_share(tmp_path):

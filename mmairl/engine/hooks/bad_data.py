@@ -1,4 +1,4 @@
-"""Bad images do no harm, are counted and listed: those of a loss or gradients that are not finite, and unreadable ones."""
+"""Bad data: skip steps that are not finite, and report unreadable images."""
 
 from pathlib import Path
 
@@ -18,11 +18,16 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module()
 class NonFiniteHook(Hook):
-    """Undoes what a batch with a loss or gradients that are not finite has left behind; ends the run after `limit` of them.
+    """Roll back batch-norm statistics after a step that is not finite, and end the run after `limit` of them.
 
-    The optimizer's wrapper does not take such a step, and teacher and queue stay as they are; here the batch-norm statistics
-    of the forward pass are put back. On a GPU, gradients are known a step later: they were taken as zero. Each process writes
-    its batch's file names to WORK_DIR/non_finite/.
+    The optimizer wrapper skips such a step, and teacher and queue stay as they were. On a GPU, gradients are known one
+    step later; they were taken as zero. Each process writes the file names of its batch to WORK_DIR/non_finite/.
+
+    Args:
+        limit: Number of skipped steps that ends the run, counted across resumes. Default: 20.
+
+    Raises:
+        Diverged: After `limit` skipped steps.
     """
 
     priority = 'HIGH'
@@ -31,15 +36,15 @@ class NonFiniteHook(Hook):
         self.limit = limit
 
     def before_train(self, runner: Runner) -> None:
-        model = network_of(runner)
-        buffers = [buffer for layer in norms_of(model) for buffer in layer.buffers()]
-        # Means and variances, and counts of batches: torch copies a list of both kinds tensor by tensor.
+        buffers = [buffer for layer in norms_of(network_of(runner)) for buffer in layer.buffers()]
+        # Floats and integers apart, because torch copies a mixed list tensor by tensor.
         self.statistics = [
-            [buffer for buffer in buffers if buffer.is_floating_point() == kind] for kind in (True, False)
+            [buffer for buffer in buffers if buffer.is_floating_point()],
+            [buffer for buffer in buffers if not buffer.is_floating_point()],
         ]
         self.before = [[buffer.clone() for buffer in part] for part in self.statistics]
-        self.images: list[int] = []  # of this step, and of the last one
-        self.last_images: list[int] = []
+        self.images: list[int] = []  # of the current step
+        self.last_images: list[int] = []  # of the step before
         self.accumulated = runner.optim_wrapper.accumulated
         self.skipped = runner.message_hub.get_info('skipped_steps', 0)
 
@@ -53,39 +58,56 @@ class NonFiniteHook(Hook):
         if getattr(runner.optim_wrapper, 'dropped', False):
             self._report(runner, runner.iter - self.accumulated + 1, self.last_images, 'gradients')
         self.last_images, self.images = self.images, []
-        finite = runner.optim_wrapper.finite
-        target, source = (self.before, self.statistics) if finite else (self.statistics, self.before)
-        for to, values in zip(target, source):
-            if to:
-                torch._foreach_copy_(to, values)
-        if not finite:
+        if runner.optim_wrapper.finite:
+            self._copy(self.statistics, self.before)
+        else:
+            self._copy(self.before, self.statistics)
             self._report(runner, runner.iter + 1, self.last_images, 'loss or gradients')
 
-    def _report(self, runner: Runner, iteration: int, images: list[int], what: str) -> None:
+    @staticmethod
+    def _copy(source: list[list[Tensor]], target: list[list[Tensor]]) -> None:
+        for values, copies in zip(source, target):
+            if values:
+                torch._foreach_copy_(copies, values)
+
+    def _report(self, runner: Runner, iteration: int, images: list[int], culprit: str) -> None:
         self.skipped += 1
         runner.message_hub.update_info('skipped_steps', self.skipped)
-        sampler = runner.train_dataloader.sampler
-        place = dict(iteration=iteration, epoch=runner.epoch + 1, seed=getattr(sampler, 'seed', None))
+        loader = runner.train_dataloader
+        name = getattr(loader.dataset, 'name', None)
         path = Path(runner.work_dir) / 'non_finite' / f'iter_{iteration}_process_{get_rank()}.json'
-        name = getattr(runner.train_dataloader.dataset, 'name', None)
-        write_json(path, {**place, 'indices': images, 'files': [name(index) for index in images] if name else []})
+        record = dict(
+            iteration=iteration,
+            epoch=runner.epoch + 1,
+            seed=getattr(loader.sampler, 'seed', None),
+            indices=images,
+            files=[name(index) for index in images] if name else [],
+        )
+        write_json(path, record)
         runner.logger.warning(
-            f'the {what} of iteration {iteration} are not finite: the step is skipped ({self.skipped} so far, the run ends at '
-            f'{self.limit}); its images are listed in {path}'
+            f'the {culprit} of iteration {iteration} are not finite: the step is skipped ({self.skipped} so far, the run ends '
+            f'at {self.limit}); its images are listed in {path}'
         )
         if self.skipped >= self.limit:
             raise Diverged(
                 f'{self.skipped} steps had a loss or gradients that are not finite, the last at iteration {iteration}; lower '
-                f'the learning rate, use bfloat16 instead of float16, or look at the images listed in {path.parent}'
+                f'the learning rate, use bfloat16 instead of float16, or check the images listed in {path.parent}',
+                code='diverged',
             )
 
 
 @HOOKS.register_module()
 class UnreadableHook(Hook):
-    """Stops a run when all processes together have met too many unreadable images, and ends it with their list.
+    """End a run with too many unreadable images, counted over all processes, and list them at the end of any run.
 
-    The workers of one process count together by themselves (data/training.py). Processes tell each other every `interval`
-    iterations, so that each of them skips what any of them has met.
+    The data workers of one process share a count (data/training_images.py). Processes exchange theirs, so that each skips
+    the images that any of them has found.
+
+    Args:
+        interval: Iterations between two exchanges. Default: 100.
+
+    Raises:
+        UserError: If more images are unreadable than `max_unreadable` of the data set allows.
     """
 
     def __init__(self, interval: int = 100) -> None:
@@ -104,11 +126,11 @@ class UnreadableHook(Hook):
         lines = dataset.names_with_reasons(of_all_processes(dataset))
         if lines and is_main_process():
             listed = '\n  '.join(['', *lines])
-            runner.logger.warning(f'{len(lines)} unreadable images were skipped; mend or remove them:{listed}')
+            runner.logger.warning(f'{len(lines)} unreadable images were skipped; fix or remove them:{listed}')
 
 
 def of_all_processes(dataset: TrainingImages) -> Tensor:
-    """Return the unreadable images of all processes; each process marks them, and only those it has met are sent."""
+    """Return the unreadable images of all processes. Each process sends its own and marks those of the others."""
     met = torch.cat(all_gather_object(dataset.met())).unique(dim=0)
-    dataset.reasons[met[:, 0]] = met[:, 1].to(torch.uint8)  # the others stay: a worker may be writing them
+    dataset.reasons[met[:, 0]] = met[:, 1].to(torch.uint8)  # only these: a worker may be writing to others
     return met

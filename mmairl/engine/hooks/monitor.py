@@ -1,4 +1,4 @@
-"""The health of a run while it runs: whether the embeddings collapse, the teacher follows, the weights move."""
+"""Watch the health of a run: collapse of the embeddings, the teacher's distance, and the size of updates."""
 
 import torch
 from mmengine.dist import get_world_size, is_main_process
@@ -15,19 +15,22 @@ from mmairl.models.processes import gather, network_of, norms
 from mmairl.models.siamese import Siamese
 from mmairl.registry import HOOKS
 
-SILENT = 1000  # iterations, or a tenth of a shorter run: an untrained network's embeddings look collapsed
+SILENT = 1000  # iterations without warnings, or a tenth of a shorter run: untrained embeddings look collapsed
 
 
 @HOOKS.register_module()
 class HealthHook(Hook):
-    """Draws curves `health_...` every `interval` iterations; warns when a quantity turns bad, once until it is good again.
+    """Log curves `health_...`, and warn when a quantity turns bad; warn again only after it has recovered.
 
-    Embeddings and features are those of the joined batch of all processes, as they enter the head. Under accumulation the
-    step that the interval falls into is measured, with the embeddings of its last part. Training is the same to the last
-    bit with this hook and without, and between two measured steps nothing of it is in the network or the optimizer.
+    Embeddings and features are those of all processes, as they enter the head. With accumulation, the last optimizer step
+    up to each multiple of `interval` is measured, with the embeddings of its last batch. Training is bitwise the same with
+    and without this hook.
+
+    Args:
+        interval: Iterations between two measurements. Default: 50.
     """
 
-    priority = 'ABOVE_NORMAL'  # before QueueHook writes this step's keys over the negatives that it was compared with
+    priority = 'ABOVE_NORMAL'  # before the keys of this step replace the negatives that it was compared with
 
     def __init__(self, interval: int = 50) -> None:
         self.interval = interval
@@ -46,30 +49,29 @@ class HealthHook(Hook):
         recorder, self.recorder = self.recorder, None
         if recorder is None:
             return
-        for handle in recorder.handles:
-            handle.remove()
+        recorder.remove()
         batch = recorder.joined_batch()
         if not is_main_process():
             return
-        values = {
-            **of_batch(*batch),
-            **recorder.of_weights(),
-            **self._of_queue(runner, recorder),
-            **self._of_times(runner),
-        }
+        values = of_batch(*batch)
+        values.update(recorder.of_weights())
+        values.update(self._of_queue(runner, recorder))
+        values.update(self._of_times(runner))
         for name, value in values.items():
             runner.message_hub.update_scalar(f'health/{name}', value)
-        # Curves, not words in the log's every line: there are three dozen.
+        # The visualizer rather than the log, whose lines would have three dozen more values.
         runner.visualizer.add_scalars({f'health_{name}': value for name, value in values.items()}, step=runner.iter + 1)
         if runner.iter + 1 > min(SILENT, runner.max_iters / 10):
-            self._warn(runner, {**values, 'loss': runner.message_hub.get_scalar('train/loss').current()})
+            values['loss'] = runner.message_hub.get_scalar('train/loss').current()
+            self._warn(runner, values)
 
     def _of_queue(self, runner: Runner, recorder: 'Recorder') -> dict[str, float]:
-        """How long the queue takes to be renewed: in steps, in epochs, and in the teacher's time constants 1 / (1 - m)."""
-        if not recorder.embeddings or recorder.model.queue is None:
+        """Return the time to renew the queue: in steps, in epochs, and in the teacher's time constants 1 / (1 - m)."""
+        queue = getattr(recorder.model, 'queue', None)
+        if not recorder.embeddings or queue is None:
             return {}
-        queue, rows = recorder.model.queue, len(recorder.embeddings[1])
-        iterations = queue.length / (rows * get_world_size())
+        keys = len(recorder.embeddings[1]) * get_world_size()
+        iterations = queue.length / keys
         steps = iterations / runner.optim_wrapper.accumulated
         values = dict(
             queue_steps=steps,
@@ -81,31 +83,33 @@ class HealthHook(Hook):
         return values
 
     def _of_times(self, runner: Runner) -> dict[str, float]:
-        """The share of the last steps' time that went by waiting for data, without a run's first step, which starts it all."""
+        """Return the fraction of recent step time spent waiting for data, excluding the first step (worker start-up)."""
         steps = min(self.interval, runner.iter - self.start - 1)
         if steps < 1 or 'train/time' not in runner.message_hub.log_scalars:
             return {}
-        waited, whole = (runner.message_hub.get_scalar(f'train/{name}').data[0] for name in ('data_time', 'time'))
-        return dict(data_share=float(waited[-1 - steps : -1].sum() / whole[-steps:].sum()))
+        waited, total = (runner.message_hub.get_scalar(f'train/{name}').data[0] for name in ('data_time', 'time'))
+        return dict(data_share=float(waited[-1 - steps : -1].sum() / total[-steps:].sum()))
 
     def _warn(self, runner: Runner, values: dict[str, float]) -> None:
-        """Say when a quantity turns bad, and when it is normal again."""
-        for quantity in [quantity for quantity in QUANTITIES if quantity.name in values]:
-            value, bad = values[quantity.name], quantity.name in self.bad
+        for quantity in QUANTITIES:
+            if quantity.name not in values:
+                continue
+            value = values[quantity.name]
+            was_bad = quantity.name in self.bad
             now = state(quantity, value)
-            if now == 'bad' and not bad:
+            if now == 'bad' and not was_bad:
                 self.bad.add(quantity.name)
-                said = sentence(quantity, value)
-            elif now == 'good' and bad:
+                message = sentence(quantity, value)
+            elif now == 'good' and was_bad:
                 self.bad.remove(quantity.name)
-                said = f'all clear, {quantity.label} is normal again at {value:.3g}'
+                message = f'all clear, {quantity.label} is normal again at {value:.3g}'
             else:
                 continue
-            runner.logger.warning(f'health, iteration {runner.iter + 1}: {said}')
+            runner.logger.warning(f'health, iteration {runner.iter + 1}: {message}')
 
 
 def due(iteration: int, every: int, interval: int) -> bool:
-    """Whether a step of `every` iterations ends with this one and is the last to end by a multiple of the interval, if any.
+    """Return whether a step of `every` iterations ends here and is the last to end up to a multiple of the interval.
 
     >>> [i for i in range(1, 13) if due(i, 1, 5)], [i for i in range(1, 13) if due(i, 2, 5)]
     ([5, 10], [4, 10])
@@ -116,14 +120,14 @@ def due(iteration: int, every: int, interval: int) -> bool:
 
 
 class Recorder:
-    """Records one step: the first view's features, the head's inputs, and the weights just before and after they move."""
+    """Record one step: features of the first view, inputs of the head, and weights before and after the step."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         self.model = model
         self.features: Tensor | None = None
         self.embeddings: tuple[Tensor, Tensor, Tensor | None] | None = None  # queries, keys, negatives
         self.teacher_distance: Tensor | None = None
-        self.norms: list[Tensor] = []  # of gradients, weights and changes, a number for each parameter
+        self.norms: list[Tensor] = []  # of gradients, weights and changes; a number for each parameter
         self.handles = [
             model.backbone.register_forward_hook(self._keep_features),
             optimizer.register_step_pre_hook(self._before_step),
@@ -131,6 +135,10 @@ class Recorder:
         ]
         if isinstance(model, Siamese):
             self.handles.append(model.head.register_forward_hook(self._keep_embeddings))
+
+    def remove(self) -> None:
+        for handle in self.handles:
+            handle.remove()
 
     def _keep_features(self, module: nn.Module, inputs: tuple, output: Tensor | tuple) -> None:
         if self.features is None:
@@ -144,11 +152,14 @@ class Recorder:
 
     @torch.no_grad()
     def _before_step(self, optimizer: Optimizer, *_: object) -> None:
-        parts = parameters_by_stage(self.model)
-        learning = [(stage, weight) for stage, part in parts.items() for weight in part if weight.grad is not None]
-        self.stages, self.weights = [stage for stage, _ in learning], [weight for _, weight in learning]
+        self.stages = []
+        self.weights = []
+        for stage, part in parameters_by_stage(self.model).items():
+            learning = [weight for weight in part if weight.grad is not None]
+            self.stages += [stage] * len(learning)
+            self.weights += learning
         gradients = norms([weight.grad for weight in self.weights])
-        # A fused optimizer divides by the loss scale itself, in the step; the others are given gradients without it.
+        # A fused optimizer divides by the loss scale in its step; the others get gradients that are already divided.
         scale = getattr(optimizer, 'grad_scale', None)
         self.norms = [gradients if scale is None else gradients / scale, norms(self.weights)]
         self.before = [weight.detach().clone() for weight in self.weights]
@@ -161,14 +172,14 @@ class Recorder:
         del self.before
 
     def joined_batch(self) -> tuple[Tensor | None, ...]:
-        """Features, queries and keys of all processes' images, and the negatives; all processes call it."""
+        """Return features, queries and keys of all processes, and the negatives; all processes call this."""
         if self.embeddings is None:
             return _joined(self.features), None, None, None
         q, k, negatives = self.embeddings
         return _joined(self.features), unit(_joined(q)), unit(_joined(k)), negatives
 
     def of_weights(self) -> dict[str, float]:
-        """Norms by stage and of the whole network; none of a step that was not taken."""
+        """Return norms by stage and of the whole model; no norms if the step was skipped."""
         values = {} if self.teacher_distance is None else dict(teacher_distance=self.teacher_distance.item())
         if len(self.norms) < 3:
             return values
@@ -176,13 +187,16 @@ class Recorder:
         ratios = []
         for stage in dict.fromkeys(self.stages):
             rows = [row for row, name in enumerate(self.stages) if name == stage]
-            gradient, weight, change = (
-                torch.linalg.vector_norm(norm[rows]).item() for norm in (gradients, weights, changes)
-            )
+            gradient = torch.linalg.vector_norm(gradients[rows]).item()
+            weight = torch.linalg.vector_norm(weights[rows]).item()
+            change = torch.linalg.vector_norm(changes[rows]).item()
             ratios.append(change / max(weight, 1e-12))
-            values[f'gradient_norm_{stage}'], values[f'weight_norm_{stage}'] = gradient, weight
+            values[f'gradient_norm_{stage}'] = gradient
+            values[f'weight_norm_{stage}'] = weight
             values[f'update_ratio_{stage}'] = ratios[-1]
-        return {**values, 'gradient_norm': torch.linalg.vector_norm(gradients).item(), 'update_ratio': max(ratios)}
+        values['gradient_norm'] = torch.linalg.vector_norm(gradients).item()
+        values['update_ratio'] = max(ratios)
+        return values
 
 
 def _joined(rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Batch norm where a network is fine-tuned: how long its statistics remember, and statistics measured anew."""
+"""Batch norm in fine-tuning: the memory of its running statistics, and statistics measured again."""
 
 from itertools import islice
 
@@ -14,9 +14,9 @@ from mmairl.registry import HOOKS
 
 @HOOKS.register_module()
 class EpochBatchNormHook(Hook):
-    """BYOL's rule for small sets: every BN layer's decay is max(1 - 10 / s, 0.9), with s steps an epoch.
+    """Set the decay of every batch norm to max(1 - 10 / s, 0.9) for s steps an epoch, BYOL's rule for small sets.
 
-    Torch's momentum is one minus that: statistics remember about a tenth of an epoch.
+    Torch's momentum is one minus that: the statistics remember about a tenth of an epoch.
     """
 
     def before_train(self, runner: Runner) -> None:
@@ -27,24 +27,27 @@ class EpochBatchNormHook(Hook):
 
 @HOOKS.register_module()
 class PreciseBNHook(Hook):
-    """Replaces each norm's running statistics by their plain mean over N training batches, weights fixed.
+    """Replace running statistics by their mean over training batches, with the weights fixed, before each validation.
 
-    As in detectron2, the batches go through the training forward, so that a head's norms see the regions that it is
-    trained on, and training itself goes on as if nothing had happened. mmpretrain's hook of this name sends them
-    through `mode='tensor'`, where mmdet's heads see other regions, and needs a loader with a `batch_size`, which
-    mmdet's batches by aspect ratio do not have.
+    As in detectron2, the batches go through the training forward pass, so that the norms of a head see the regions they
+    are trained on. Training continues as if nothing had happened. mmpretrain's hook of this name uses `mode='tensor'`,
+    where heads of mmdet see other regions, and requires a loader with a `batch_size`, which mmdet's batches by aspect
+    ratio do not have.
+
+    Args:
+        batches: Number of batches to average over. Default: 200.
     """
 
-    priority = 'LOW'  # after the optimizer's step, before the checkpoint (VERY_LOW), which holds what is evaluated
+    priority = 'LOW'  # after the optimizer's step, before the checkpoint (VERY_LOW) that is evaluated
 
     def __init__(self, batches: int = 200) -> None:
         self.batches = batches
 
     def after_train_iter(self, runner: Runner, *_: object, **__: object) -> None:
         loop = runner.train_loop
-        every = loop.val_interval * (len(loop.dataloader) if isinstance(loop, EpochBasedTrainLoop) else 1)
-        due = runner.val_loop is not None and self.every_n_train_iters(runner, every)
-        if due or self.is_last_train_iter(runner):
+        iterations = len(loop.dataloader) if isinstance(loop, EpochBasedTrainLoop) else 1
+        validates = runner.val_loop is not None and self.every_n_train_iters(runner, loop.val_interval * iterations)
+        if validates or self.is_last_train_iter(runner):
             self.measure(runner)
 
     def measure(self, runner: Runner) -> None:
@@ -55,10 +58,11 @@ class PreciseBNHook(Hook):
                 model(**model.data_preprocessor(batch, training=True), mode='loss')
 
         with same_randomness():
-            measure_statistics(model, islice(_loader_beside(runner), self.batches), forward)
+            measure_statistics(model, islice(_second_loader(runner), self.batches), forward)
 
 
-def _loader_beside(runner: Runner) -> DataLoader:
-    """A second loader of the same training set: the one that trains keeps its place."""
-    settings = {**runner.cfg.train_dataloader, 'dataset': runner.train_dataloader.dataset, 'persistent_workers': False}
-    return runner.build_dataloader(settings, seed=runner.iter)
+def _second_loader(runner: Runner) -> DataLoader:
+    """Return another loader of the training set, because the one that trains must keep its position."""
+    dataset = runner.train_dataloader.dataset
+    options = {**runner.cfg.train_dataloader, 'dataset': dataset, 'persistent_workers': False}
+    return runner.build_dataloader(options, seed=runner.iter)

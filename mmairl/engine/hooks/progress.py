@@ -1,4 +1,4 @@
-"""The log of a run: values that stay on the device until somebody reads them, and a line on its progress."""
+"""Logged values that stay on the device until they are read, and the progress line."""
 
 import time
 from collections import deque
@@ -19,26 +19,28 @@ from mmairl.engine.batches import images_per_step
 from mmairl.hardware import cores
 from mmairl.registry import HOOKS
 
-KEPT = 2000  # the widest window that a log averages over; mmengine keeps a million, in each checkpoint too
-# What is shown, how it is called in little space, and how it is written.
+KEPT = 2000  # values of a history, the widest window of a log; mmengine keeps a million, also in each checkpoint
+# The values on the progress line: their short names and formats.
 SHOWN = {
     'loss': ('loss', '.3f'),
     'instance_accuracy': ('acc', '.1%'),
     'lr': ('lr', '.4f'),
     'momentum': ('m', '.5f'),
 }
-SECONDS, WIDTH = 30, 12  # between two lines in a file, and of the bar where somebody watches
+SECONDS = 30  # between two lines in a file
+BAR = 12  # characters of the bar on a terminal
 
 
 class DeviceHistory(HistoryBuffer):
-    """mmengine's buffer, which takes a tensor without waiting for it and reads all that came since at once.
+    """mmengine's buffer, but it accepts a tensor without waiting for the device and reads all new values at once.
 
-    The original turns each value into a number at once, a wait for the device per scalar and step, and copies its whole
-    history at each update. A copy is an ordinary buffer.
+    The original converts each value to a number at once, which waits for the device for each scalar and step, and copies
+    its whole history at each update. Copies of this buffer are ordinary buffers.
     """
 
     def __init__(self, log_history: Any = (), count_history: Any = ()) -> None:
-        self._values, self._counts = deque(log_history, KEPT), deque(count_history, KEPT)
+        self._values = deque(log_history, KEPT)
+        self._counts = deque(count_history, KEPT)
         self._waiting: list[Tensor] = []
         self.max_length = KEPT
         self._set_default_statistics()
@@ -72,21 +74,21 @@ class DeviceHistory(HistoryBuffer):
         return self._values[-1]
 
     def __reduce__(self) -> tuple:
-        """Return an ordinary buffer, also for a copy."""
+        """Copy and pickle as an ordinary buffer."""
         return HistoryBuffer, (self._log_history, self._count_history, KEPT)
 
 
 def record(hub: MessageHub, name: str, value: float | Tensor) -> None:
-    """Log a value under `name`, like `hub.update_scalar`, without waiting for it."""
-    bounded(hub)
+    """Log a value, like `hub.update_scalar`, without waiting for the device."""
+    bound_histories(hub)
     if name not in hub.log_scalars:
         hub._set_resumed_keys(name, True)
         hub.log_scalars[name] = DeviceHistory()
     hub.log_scalars[name].update(value)
 
 
-def bounded(hub: MessageHub) -> None:
-    """Take over the histories that mmengine began, so that none grows with the run."""
+def bound_histories(hub: MessageHub) -> None:
+    """Replace mmengine's histories, which grow with the run."""
     for name, history in hub.log_scalars.items():
         if not isinstance(history, DeviceHistory):
             hub.log_scalars[name] = DeviceHistory(*history.data)
@@ -94,11 +96,11 @@ def bounded(hub: MessageHub) -> None:
 
 @HOOKS.register_module()
 class AsyncRuntimeInfoHook(RuntimeInfoHook):
-    """mmengine's RuntimeInfoHook, which would read every loss of every step back to the host."""
+    """mmengine's RuntimeInfoHook, without reading every loss of every step back to the host."""
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
         super().before_train_iter(runner, batch_idx, data_batch)
-        bounded(runner.message_hub)
+        bound_histories(runner.message_hub)
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None) -> None:
         for name, value in (outputs or {}).items():
@@ -110,10 +112,14 @@ class AsyncRuntimeInfoHook(RuntimeInfoHook):
 
 @HOOKS.register_module()
 class ProgressHook(Hook):
-    """A progress bar with loss, instance accuracy, learning rate, momentum and time left.
+    """Show progress with loss, instance accuracy, learning rate, momentum and time left.
 
-    Values are read, which waits for the device, every second on a terminal and in a notebook, and every SECONDS in a file.
-    After `interval` steps it says what the loader can feed.
+    A terminal and a notebook get a bar each second, a file gets a line every 30 seconds. Only then are values read, which
+    waits for the device. `rich.progress` is not used: its live display overwrites log lines, because mmengine's log handler
+    keeps the stream that it was created with.
+
+    Args:
+        interval: Steps after which the hook compares the speed of data workers and training. Default: 50.
     """
 
     priority = 'VERY_LOW'
@@ -122,47 +128,56 @@ class ProgressHook(Hook):
         self.interval = interval
 
     def before_train(self, runner: Runner) -> None:
-        self.began, self.first, self.said = time.monotonic(), runner.iter, time.monotonic()
+        self.first = runner.iter
+        self.started = self.shown = time.monotonic()
         console = Console()
-        self.columns = console.width - 1 if console.is_terminal or console.is_jupyter else 0  # none in a file
+        self.columns = console.width - 1 if console.is_terminal or console.is_jupyter else 0  # 0 = a file
 
     def after_train_iter(self, runner: Runner, batch_idx: int, data_batch=None, outputs=None) -> None:
         if not is_main_process():
             return
-        done, now = runner.iter + 1, time.monotonic()
+        done = runner.iter + 1
+        now = time.monotonic()
         if done == self.first + self.interval:
-            feeding(runner, self.interval // 2)
-        if now - self.said < (1 if self.columns else SECONDS):
+            log_loader_speed(runner, self.interval // 2)
+        if now - self.shown < (1 if self.columns else SECONDS):
             return
-        self.said = now
-        left = timedelta(seconds=round((now - self.began) * (runner.max_iters - done) / (done - self.first)))
-        line = f'{done / runner.max_iters:.0%}  {values(runner)}  {left} left'
-        bar = f'{"█" * (WIDTH * done // runner.max_iters):░<{WIDTH}} {line}'
-        # what is said next begins where the bar does
-        print(f'{bar[: self.columns]:{self.columns}}\r' if self.columns else f'training {line}\n', end='', flush=True)
+        self.shown = now
+        seconds = (now - self.started) * (runner.max_iters - done) / (done - self.first)
+        left = timedelta(seconds=round(seconds))
+        line = f'{done / runner.max_iters:.0%}  {current_values(runner)}  {left} left'
+        if not self.columns:
+            print(f'training {line}', flush=True)
+            return
+        bar = f'{"█" * (BAR * done // runner.max_iters):░<{BAR}} {line}'
+        # The next output overwrites the bar, which therefore fills the line.
+        print(f'{bar[: self.columns]:{self.columns}}\r', end='', flush=True)
 
 
-def feeding(runner: Runner, steps: int) -> None:
-    """Log how many images a second the data workers of this process can make, beside what its step takes."""
-    loader, times = runner.train_dataloader, runner.message_hub.log_scalars
+def current_values(runner: Runner) -> str:
+    """Return the values on the progress line."""
+    scalars = runner.message_hub.log_scalars
+    values = []
+    for name, (short, form) in SHOWN.items():
+        if f'train/{name}' in scalars:
+            values.append(f'{short} {scalars[f"train/{name}"].current():{form}}')
+    return '  '.join(values)
+
+
+def log_loader_speed(runner: Runner, steps: int) -> None:
+    """Log how many images a second the data workers of this process can make, and how many a step takes."""
+    loader = runner.train_dataloader
+    times = runner.message_hub.log_scalars
     if not isinstance(loader.dataset, TrainingImages) or 'train/data_time' not in times:
         return
-    seconds, waited = (times[f'train/{name}'].mean(steps) for name in ('time', 'data_time'))
-    fed, taken = loader.dataset.rate, images_per_step(loader) / get_world_size() / max(seconds - waited, 1e-9)
-    said = f'{loader.num_workers} data workers can make {fed:.0f} images/s, and a step takes {taken:.0f} images/s'
-    if fed >= taken:
-        runner.logger.info(said)
+    computing = times['train/time'].mean(steps) - times['train/data_time'].mean(steps)
+    made = loader.dataset.rate
+    taken = images_per_step(loader) / get_world_size() / max(computing, 1e-9)
+    message = f'{loader.num_workers} data workers can make {made:.0f} images/s, and a step takes {taken:.0f} images/s'
+    if made >= taken:
+        runner.logger.info(message)
     else:
         runner.logger.warning(
-            f'{said} and waits; raise train_dataloader.num_workers ({cores()} cores here), leave the views to the device '
-            '(configs/_base_/views/on_device.py), or pack the files where a network disk is slow (tools/pack.py)'
+            f'{message} and waits; raise train_dataloader.num_workers ({cores()} cores here), make the views on the device '
+            '(configs/_base_/views/on_device.py), or pack the files if a network disk is slow (tools/pack.py)'
         )
-
-
-def values(runner: Runner) -> str:
-    scalars = runner.message_hub.log_scalars
-    return '  '.join(
-        f'{short} {scalars[f"train/{name}"].current():{form}}'
-        for name, (short, form) in SHOWN.items()
-        if f'train/{name}' in scalars
-    )

@@ -1,4 +1,4 @@
-"""Numbers of the network that change along the run: a temperature that warms up, prototypes that wait for an epoch."""
+"""Schedules for numbers of the model, such as a temperature with a warm-up."""
 
 import math
 
@@ -10,26 +10,34 @@ from mmairl.errors import explained
 from mmairl.models.processes import network_of
 from mmairl.registry import HOOKS
 
-CURVES = dict(linear=lambda way: way, cosine=lambda way: (1 - math.cos(math.pi * way)) / 2, step=lambda way: 0)
+CURVES = dict(
+    linear=lambda way: way,
+    cosine=lambda way: (1 - math.cos(math.pi * way)) / 2,
+    step=lambda way: 0,
+)
 
 
 def value_at(share: float, start: float, end: float, until: float = 1.0, curve: str = 'linear') -> float:
-    """The value at a share of the run: from `start` to `end` by a line, a cosine or a step, and `end` from `until` on.
+    """Return the value at a share of the run. It moves from `start` to `end` and stays there from `until` on.
 
     >>> value_at(0.05, 0.04, 0.08, until=0.1), value_at(0.05, 1, 0, until=0.1, curve='step')
     (0.06, 1)
     """
-    way, along = min(1.0, share / until), CURVES[curve]
+    way = min(1.0, share / until)
+    along = CURVES[curve]
     return end if way == 1 else start + (end - start) * along(way)
 
 
 @HOOKS.register_module()
 class ScheduleHook(Hook):
-    """Sets numbers of the network before each step, from the iteration alone, so that a resumed run continues where it was.
+    """Set numbers of the model before each step, from the iteration alone, so that a resumed run continues its curve.
 
     Args:
-        values: by place in the network, such as 'head.key_temperature', the arguments of `value_at`: start, end,
-            until (a share of the run) and curve ('linear', 'cosine', 'step').
+        values: For each number, by its path in the model (`'head.key_temperature'`), the arguments of `value_at`:
+            `start`, `end`, `until` (a share of the run) and `curve` ('linear', 'cosine' or 'step').
+
+    Raises:
+        UserError: If the model has no such number.
     """
 
     def __init__(self, values: dict[str, dict]) -> None:
@@ -41,7 +49,7 @@ class ScheduleHook(Hook):
         self.parts: dict[str, tuple[nn.Module, str]] = {}
         for place in self.values:
             part, _, name = place.rpartition('.')
-            with explained(f"ScheduleHook cannot set '{place}'", 'name a number of the network', (AttributeError,)):
+            with explained(f"ScheduleHook cannot set '{place}'", 'name a number of the model', (AttributeError,)):
                 module = network_of(runner).get_submodule(part)
                 getattr(module, name)
             self.parts[place] = module, name

@@ -17,7 +17,7 @@ let touched = curves[0], held = {}; // the chart that was read last, which the b
 const unitOf = chart => axesOf(chart).includes(chosen) ? chosen : axesOf(chart)[0];
 const isCurve = chart => !chart.dots && !chart.series.some(line => line.low); // as opposed to some points
 const place = (chart, name) => sets.get(chart.section).indexOf(name);
-const colourOf = (chart, name) => chart.series.length > 1 ? SIGNS.colours[place(chart, name) % SIGNS.colours.length] : css('--accent');
+const colourOf = (chart, name) => chart.series.length > 1 ? SIGNS.colors[place(chart, name) % SIGNS.colors.length] : css('--accent');
 const plain = value => value && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e9)
   ? value.toExponential(2) : value.toLocaleString('en', { maximumSignificantDigits: 5 });
 const along = (chart, x) => chart.ticks.length ? chart.ticks[x] ?? '' : plain(x);

@@ -45,10 +45,10 @@ function showMap(data) {
 
   // ---- Dots: a disc, square, triangle, rhombus or triangle on its point, as on the charts
 
-  const colour = kind => kind < 0 ? css('--accent') : SIGNS.colours[kind % SIGNS.colours.length];
+  const colour = kind => kind < 0 ? css('--accent') : SIGNS.colors[kind % SIGNS.colors.length];
   function stamp(kind, r) {
     const made = make('canvas', { width: 4 * r, height: 4 * r }), context = made.getContext('2d');
-    const number = kind < 0 ? 0 : (kind + Math.floor(kind / SIGNS.colours.length)) % 5;
+    const number = kind < 0 ? 0 : (kind + Math.floor(kind / SIGNS.colors.length)) % 5;
     const corners = [, [-1, -1, 1, -1, 1, 1, -1, 1], [0, -1.2, 1.2, 1, -1.2, 1], [0, -1.3, 1.3, 0, 0, 1.3, -1.3, 0], [0, 1.2, 1.2, -1, -1.2, -1]][number];
     context.fillStyle = colour(kind);
     context.translate(2 * r, 2 * r);

@@ -181,5 +181,5 @@ def test_a_search_without_labels_names_the_project(tmp_path):
 
 def test_a_record_of_another_form_is_an_error(tmp_path):
     (path := tmp_path / 'other.json').write_text('{"measures": {"margin": 1, "situations": [3]}}')
-    with pytest.raises(UserError, match=r'measures.situations: expected keys and values, got a list'):
+    with pytest.raises(UserError, match=r'measures.situations: expected `object`, got `array`'):
         trusted(SETTINGS, path)

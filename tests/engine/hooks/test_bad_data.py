@@ -160,6 +160,6 @@ def test_what_any_worker_of_any_process_meets_is_in_one_list_and_under_one_limit
     (tmp_path / 'two.py').write_text(SCRIPT)
     said = run_processes(2, tmp_path / 'two.py', few, many)
     lines = ''.join(f'\n  {few}/{number:02}.png (is empty)' for number in (1, 2, 7, 31))
-    assert said.count(f'4 unreadable images were skipped; mend or remove them:{lines}\n') == 1
+    assert said.count(f'4 unreadable images were skipped; fix or remove them:{lines}\n') == 1
     for rank in (0, 1):
         assert f'rank {rank}: ' in said and 'training images cannot be read, more than the 10 that are allowed' in said

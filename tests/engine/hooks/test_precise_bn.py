@@ -39,7 +39,7 @@ def test_statistics_are_the_mean_over_batches_whatever_they_were(norm, monkeypat
     model.norm.running_mean.fill_(100.0)
     model.norm.running_var.fill_(1e6)
     batches = [torch.randn(size, 4, 3, 3, dtype=torch.float64) * size + size for size in (2, 3, 5, 4)]
-    monkeypatch.setattr(precise_bn, '_loader_beside', lambda runner: [dict(inputs=batch) for batch in batches])
+    monkeypatch.setattr(precise_bn, '_second_loader', lambda runner: [dict(inputs=batch) for batch in batches])
     wrapper = OptimWrapper(torch.optim.SGD(model.parameters(), lr=0.1))
     PreciseBNHook().measure(SimpleNamespace(model=model, optim_wrapper=wrapper))
     means = torch.stack([batch.mean(dim=(0, 2, 3)) for batch in batches])

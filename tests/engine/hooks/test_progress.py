@@ -96,7 +96,7 @@ def test_what_the_loader_can_feed_is_said_beside_what_a_step_takes(monkeypatch, 
         hub.update_scalar('train/time', 0.1 + seconds)
         hub.update_scalar('train/data_time', seconds)
     logger = SimpleNamespace(info=said.append, warning=lambda text: said.append(f'warning: {text}'))
-    progress.feeding(SimpleNamespace(train_dataloader=loader, message_hub=hub, logger=logger), 2)
+    progress.log_loader_speed(SimpleNamespace(train_dataloader=loader, message_hub=hub, logger=logger), 2)
     told = f'0 data workers can make {8 / seconds:.0f} images/s, and a step takes 80 images/s'
     assert [text.removeprefix('warning: ').partition(',')[0] for text in said] == [told.partition(',')[0]]
     assert said[0].startswith('warning') == short == ('raise train_dataloader.num_workers' in said[0])

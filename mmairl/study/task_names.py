@@ -1,0 +1,87 @@
+"""Names of tasks: which tool measures a task, which data it uses, and which recipe it trains by.
+
+PROTOCOL measures on the data of the row's config, PROTOCOL@CONFIG on those of `configs/evaluation/CONFIG.py`, and TASK#SEED
+trains the classifier of TASK again from another seed. All other names are tasks of `tools/transfer.py`.
+"""
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from mmengine.config import Config
+
+from mmairl.config import load_config
+from mmairl.errors import UserError
+from mmairl.evaluation.protocol import is_protocol, protocol_class
+from mmairl.evaluation.recipes import recipe_of
+from mmairl.registry import PROTOCOLS
+from mmairl.transfer.tasks import TASKS
+
+_load_once = cache(load_config)
+
+
+def protocol_of(task: str) -> str:
+    """Return the protocol of a task, without its data and its seed."""
+    return re.split('[@#]', task)[0]
+
+
+def is_local(task: str) -> bool:
+    """Return True if `tools/evaluate.py` measures the task, False if `tools/transfer.py` does.
+
+    Only protocols that train a classifier can train it again from another seed.
+    """
+    parts = re.fullmatch(r'(\w+)(@[^#]+)?(#\d+)?', task)
+    if not parts:
+        return False
+    protocol, _, seed = parts.groups()
+    return is_protocol(protocol) and (not seed or protocol_class(protocol).trains)
+
+
+def trains_classifier(task: str) -> bool:
+    """Return True if a protocol trains a classifier, by a recipe and from a seed."""
+    return is_local(task) and protocol_class(protocol_of(task)).trains
+
+
+def is_on_features(task: str) -> bool:
+    """Return True if a protocol trains nothing, and shares features with the others of its kind."""
+    return is_local(task) and not protocol_class(protocol_of(task)).trains
+
+
+def is_measured(untrained: str | None, task: str) -> bool:
+    """Return True if a row has the task: null rows have only the protocols that list them."""
+    if not untrained:
+        return True
+    return is_local(task) and untrained in protocol_class(protocol_of(task)).null_rows
+
+
+def recipe(cfg: Config, task: str) -> Mapping[str, Any]:
+    """Return the config that a task trains by; empty if it trains nothing or its platform is not installed."""
+    if trains_classifier(task):
+        return recipe_of(data_of(task) or cfg, protocol_of(task))
+    if is_local(task):
+        return {}
+    try:
+        return _load_once(f'mmairl::{TASKS[task].config.format(depth=50)}.py')
+    except UserError:
+        return {}
+
+
+def data_of(task: str) -> Config | None:
+    """Return the config of `configs/evaluation` that PROTOCOL@CONFIG names, or None for another task."""
+    name = task.partition('#')[0].partition('@')[2]
+    return copy.deepcopy(_load_once(f'mmairl::evaluation/{name}.py')) if name else None
+
+
+def require_known(tasks: Sequence[str]) -> None:
+    """Raise if nothing measures one of the tasks."""
+    for task in tasks:
+        data_of(task)  # raises if the config does not exist
+        if not is_local(task) and task not in TASKS:
+            known = ', '.join(dict.fromkeys([*PROTOCOLS.names(), *TASKS]))
+            raise UserError(
+                f"task: '{task}' is unknown; use {known}, PROTOCOL@CONFIG with a config of configs/evaluation, or "
+                'linear#1 for a second classifier seed',
+                code='unknown-task',
+            )
