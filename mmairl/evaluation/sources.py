@@ -37,7 +37,8 @@ def outside_sources(cfg: Config) -> dict[str, str]:
 
     A config imports by `custom_imports`, by a `type` with dots and by the path of a Python file.
     """
-    direct, files = set(), {}
+    direct: set[str] = set()
+    files: dict[str, Path] = {}
     imports = (cfg.get('custom_imports') or {}).get('imports') or ()
     imports = [imports] if isinstance(imports, str) else list(imports)
     direct.update(imports)
