@@ -143,20 +143,6 @@ def test_settings_of_other_protocols_are_errors(name):
         assert error.value.code == 'unknown-setting'
 
 
-@DATASETS.register_module(force=True)
-class Labeled(DATASETS.get('Noise')):
-    """Noise whose images can have several classes, or whose class is one of the first `classes`."""
-
-    def __init__(self, count: int = 45, seed: int = 0, several: bool = False, classes: int = 3, views=None) -> None:
-        super().__init__(count, seed, views)
-        if several:
-            self.labels = torch.nn.functional.one_hot(self.labels, 3)
-            self.labels[::5, 1] = 1
-            self.metric = '11-point mAP'
-        else:
-            self.labels = self.labels % classes
-
-
 @pytest.mark.parametrize('name', NAMES)
 def test_multi_label_images_are_scored_or_rejected(cfg, tmp_path, name):
     cfg.evaluation.train = dict(type='Labeled', several=True)
