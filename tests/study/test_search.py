@@ -101,7 +101,7 @@ def test_what_cannot_be_searched_is_one_sentence(tmp_path):
         refused(tmp_path, said, dimensions=dict(new=dimension))
     refused(tmp_path, 'two dimensions vary', dimensions=dict(rate=RATE, again=dict(RATE, times=[0.5, 2])))
     refused(tmp_path, 'expected', budget=0.5)
-    refused(tmp_path, "no criterion 'linear@imagenet'", criterion='linear@imagenet')
+    refused(tmp_path, 'unknown protocol', criterion='linear@imagenet')
     with pytest.raises(UserError, match='this study has one row'):
         path = tmp_path / 'single.yaml'
         path.write_text(json.dumps(dict(title='x', rows=[dict(name='a', config='mocov2_r50_200e.py')], search=SEARCH)))
