@@ -536,7 +536,7 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
         written(tmp_path, {}, dict(weights={0: str(tmp_path / 'a.pth')}), tune=dict(finetune=tune), seeds=[0])
     )
     theirs = plan_runs(beside, resolved(beside, 'demo'), (0,), ('finetune',), tmp_path / 'beside')[1]
-    assert theirs.asked.given and theirs.asked.tuned['finetune'] == asked[0]  # of networks from elsewhere, too
+    assert theirs.asked.external and theirs.asked.tuned['finetune'] == asked[0]  # of networks from elsewhere, too
     assert asked[0] == asked[1] != asked[2] and asked[0][0] == {} and len(asked[0]) == 3
     _, _, settings = measure.settings_of('finetune', runs[0].folder, runs[0].asked)
     assert settings.trials == asked[0]
