@@ -21,6 +21,7 @@ import yaml
 from packaging.requirements import Requirement
 from PIL import Image
 
+from mmairl.cli.main import COMMANDS
 from mmairl.config import load_config
 from mmairl.engine.checks import BUILT, check_parts
 
@@ -135,9 +136,18 @@ def parse(script: str, words: list[str]) -> argparse.Namespace:
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Parsed) as parsed:
         patch.setattr(argparse.ArgumentParser, 'parse_args', stop)
+        run(script, words)
+    return parsed.value.args[0]
+
+
+def run(script: str, words: list[str]) -> None:
+    """Run a tool in this process."""
+    if (command := Path(script).stem) in COMMANDS:
+        importlib.import_module(f'mmairl.cli.{command}').main(words)
+        return
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, 'argv', [script, *words])
         module(script).main()
-    return parsed.value.args[0]
 
 
 def module(script: str) -> ModuleType:
@@ -275,16 +285,14 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize('page', RUN)
-def test_commands_of_a_page_run(page, folder, monkeypatch, capsys):
+def test_commands_of_a_page_run(page, folder, capsys):
     text = re.sub(r'\s+', ' ', read(page))
     for name, body in shown_files(page).items():
         (folder / name).write_text(body)
     for written, more, says in RUN[page]:
         assert f'python {written}' in text, f'{page} has this command no more'
         script, *words = shlex.split(written.replace('epoch_30', 'epoch_1') + more)
-        tool = module(script)
-        monkeypatch.setattr(sys, 'argv', [script, *words])
-        tool.main()
+        run(script, words)
         said = capsys.readouterr().out
         assert says in said or (folder / says).is_file(), said[-3000:]
 

@@ -1,5 +1,10 @@
 """Train one run of a study, measure it and write its result: python -m mmairl.study.worker FOLDER"""
 
+if __name__ == '__main__':
+    from mmairl.startup import prepare
+
+    prepare()  # before the imports below, which take seconds
+
 import argparse
 import os
 import shutil

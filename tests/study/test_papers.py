@@ -156,21 +156,6 @@ def test_a_study_lists_what_its_rows_and_their_tasks_assume():
     assert [names for said, names in alone.items() if '4096' in said and 'LARS' in said] == [['byol_lars']]
 
 
-def test_the_optimal_linear_predictor_is_least_squares_and_the_network_alone_learns():
-    load_config(ROOT / 'projects/byol_variants/configs/optimal_linear_r50_300e.py')
-    head = MODELS.build(dict(type='OptimalLinearHead', ridge=1e-12))
-    q, k = torch.randn(2, 64, 8).unbind()
-    best = torch.linalg.lstsq(q.double(), k.double()).solution.float()
-    torch.testing.assert_close(head.solve(q, k), best)
-    q.requires_grad_()
-    loss = head({0: q, 1: q}, {0: k, 1: k}, None)['loss']
-    cosine = torch.cosine_similarity(q @ best, k)
-    assert loss.item() == pytest.approx(2 * (2 - 2 * cosine).mean().item(), rel=1e-5)
-    (gradient,) = torch.autograd.grad(loss, q)
-    (expected,) = torch.autograd.grad(2 * (2 - 2 * cosine).mean(), q)
-    torch.testing.assert_close(gradient, expected)
-
-
 def test_the_predictor_has_a_rate_of_its_own_under_lars():
     row = rows_of('byol_predictor')['predictor at 10 times the rate']
     network = torch.nn.ModuleDict({name: torch.nn.Linear(3, 3) for name in ('backbone', 'predictor')})
