@@ -55,7 +55,7 @@ def test_tiles_show_the_present_state_in_a_word_and_a_shape_the_worst_first(work
     sound(text)
     assert text.count('class="curves') == 6 + 1 + REFERENCE
     assert 'Health of run &lt;1&gt;' in text and 'run <1>' not in text
-    beside = [f'Beside other runs: {scale}' for scale in SCALES]
+    beside = [f'Reference runs: {scale}' for scale in SCALES]
     assert re.findall('<h2>([^<]+)</h2>', text)[-len(beside) :] == beside
 
 
