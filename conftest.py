@@ -17,6 +17,7 @@ from mmengine.config import Config
 from mmengine.logging import MMLogger
 
 from mmairl.engine.run import register
+from mmairl.signals import SIGNALS
 
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / 'tests'))
@@ -39,7 +40,12 @@ def run_tool(monkeypatch):
 
     def run(tool: str, *arguments: object) -> None:
         monkeypatch.setattr(sys, 'argv', [tool, *map(str, arguments)])
-        runpy.run_path(str(ROOT / tool), run_name='__main__')
+        handlers = {number: signal.getsignal(number) for number in SIGNALS}  # a command keeps them to its process's end
+        try:
+            runpy.run_path(str(ROOT / tool), run_name='__main__')
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
     return run
 

@@ -1,42 +1,41 @@
-"""mmairl: the fair benchmark of augmentation-invariant representation learning, as an OpenMMLab plugin."""
+"""mmairl: the fair benchmark of augmentation-invariant representation learning, as an OpenMMLab plugin.
 
-import os
-from importlib import import_module  # noqa: TID251  modules of ours by fixed names
+Importing this package makes `mmairl::` config names known to mmengine and imports nothing else. mmengine imports
+`mmairl.registry` when the scope `mmairl` is first used.
+"""
+
+from importlib import import_module  # noqa: TID251  modules of this package, by the fixed names below
+from importlib.util import find_spec
 from typing import Any
 
-from mmairl.signals import listen_early
-
-listen_early()
-
-# A thread of OpenMP that waits gives its core up. By default it spins, which on a busy machine makes a step ten times as
-# long. torch's library reads this when it is loaded, so tools/train.py imports mmairl first; after torch it does nothing.
-os.environ.setdefault('OMP_WAIT_POLICY', 'PASSIVE')
-
-try:
-    from mmairl.config import teach_mmengine
-except ModuleNotFoundError as missing:
-    if missing.name != 'mmengine':
-        raise
-    raise ImportError(
-        "mmairl runs on OpenMMLab, which is not installed; say: pip install 'mmairl[openmmlab]' "
-        '(or, for the maintained fork: pip install onedl-mmengine onedl-mmcv onedl-mmpretrain)'
-    ) from missing
+from mmairl.config_names import register_config_names
 
 __version__ = '0.1.0'
 
-# What a line of Python calls, and where it is; imported when it is asked for.
-CALLED = {
+# The public Python API. A function's module is imported when the function is first used.
+MODULE_OF = {
     'pretrain': 'mmairl.apis.pretrain',
     'embed': 'mmairl.evaluation.embed',
     'compare': 'mmairl.apis.compare',
-    'worth': 'mmairl.apis.worth',
     'map_images': 'mmairl.report.map_page',
 }
+__all__ = ['__version__', *MODULE_OF]
 
-teach_mmengine()  # so that `_base_ = 'mmairl::mocov2plus_r50_200e.py'` is known
+if find_spec('mmengine') is None:
+    raise ImportError(
+        "mmairl requires OpenMMLab, which is not installed; run: pip install 'mmairl[openmmlab]' "
+        '(or, for the maintained fork: pip install onedl-mmengine onedl-mmcv onedl-mmpretrain)'
+    )
+register_config_names()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in CALLED:
+    if name == 'worth':
+        raise AttributeError('mmairl.worth is now projects.worth: python -m projects.worth IMAGES, in a checkout')
+    if name not in MODULE_OF:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    return getattr(import_module(CALLED[name]), name)
+    return getattr(import_module(MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *MODULE_OF])

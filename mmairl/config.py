@@ -2,14 +2,11 @@
 
 A config is a program, whatever its format: a YAML file names classes and modules that are imported and called.
 
-`mmairl::NAME.py` is a config of this package, from a wheel and from a checkout, also where mmengine reads configs. mmengine
-itself keeps a closed list of packages, wants a folder before the name, and looks in `.mim`, which a checkout does not have.
-Such a base behaves exactly like a relative `_base_`.
+`mmairl::NAME.py` is a config of this package; see `config_names.py`.
 """
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from keyword import iskeyword
 from pathlib import Path
@@ -17,23 +14,19 @@ from typing import IO, Any
 
 import yaml
 from mmengine.config import Config
-from mmengine.config import utils as by_mmengine
 from mmengine.fileio import register_handler
 from mmengine.fileio.handlers import YamlHandler
 from mmengine.utils import import_modules_from_strings
 from yapf.yapflib.yapf_api import FormatCode
 
+from mmairl.config_names import PREFIX, config_path, home, import_from
 from mmairl.errors import UserError, closest, explained, refuse_secret
 from mmairl.io import NUMBER, TUPLE, PlainLoader, write_text
 
-PREFIX = 'mmairl::'
 # The style of mmengine's `pretty_text`.
 STYLE = dict(
     based_on_style='pep8', blank_line_before_nested_class_or_def=True, split_before_expression_after_opening_paren=True
 )
-PACKAGE = Path(__file__).resolve().parent
-# A wheel's configs lie inside of the package, a checkout's beside it.
-HOMES = (PACKAGE / '.mim', PACKAGE.parent)
 # The top-level keys that mmengine's runner or this package reads; others are the config author's own variables.
 KNOWN = (
     'model', 'data_preprocessor', 'model_wrapper_cfg', 'work_dir', 'load_from', 'resume', 'train_dataloader',
@@ -104,34 +97,6 @@ PlainDumper.add_representer(str, represent_text)
 PlainDumper.add_implicit_resolver(*NUMBER)
 
 
-def home() -> Path:
-    """The folder that holds our `configs`, `tools` and `projects`."""
-    return next(folder for folder in HOMES if (folder / 'configs' / '_base_').is_dir())
-
-
-def config_path(name: str) -> Path:
-    """The file that `mmairl::NAME.py` or `mmairl::projects/PROJECT/configs/NAME.py` names.
-
-    >>> config_path('mmairl::mocov2plus_r50_200e.py').name
-    'mocov2plus_r50_200e.py'
-    """
-    inner = name.removeprefix(PREFIX)
-    root = home() if inner.startswith('projects/') else home() / 'configs'
-    path = (root / inner).resolve()
-    if not path.is_relative_to(root) or not path.is_file():
-        known = [PREFIX + file.relative_to(root).as_posix() for file in root.rglob('*.py')]
-        raise UserError(f"there is no config '{name}'{closest(name, known, 0.6)}")
-    if root == home():
-        _import_from(root)
-    return path
-
-
-def _import_from(folder: Path) -> None:
-    """Let a project's config find the project's own parts."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-
 def load_config(path: str | Path, options: dict | None = None) -> Config:
     """The config with `--cfg-options` merged in; a misspelt key is an error, not a key that nothing reads.
 
@@ -149,7 +114,7 @@ def load_config(path: str | Path, options: dict | None = None) -> Config:
     read_plain_yaml()
     for folder in (*Path(path).resolve().parents, home()):
         if (folder / 'projects').is_dir():
-            _import_from(folder)
+            import_from(folder)
     with explained(f'the config {path} cannot be read', 'correct it'):  # a program can fail in any way
         cfg = Config.fromfile(path, import_custom_modules=False)  # noqa: TID251  the user's own program
         import_custom_modules(cfg)
@@ -278,29 +243,3 @@ def flat(value: Any, key: str = '') -> dict[str, Any]:
     if not isinstance(value, dict):
         return {key: value}
     return {at: leaf for name, part in value.items() for at, leaf in flat(part, f'{key}.{name}'.lstrip('.')).items()}
-
-
-def teach_mmengine() -> None:
-    """Make mmengine know `mmairl::` names: in a `_base_`, and in `mmengine.hub.get_config`, which may be imported by now."""
-    if hasattr(by_mmengine, 'knows_mmairl'):
-        return
-    by_mmengine.knows_mmairl = True
-    path_of_base = Config._get_cfg_path
-    package_and_path, metainfo = by_mmengine._get_package_and_cfg_path, by_mmengine._get_cfg_metainfo
-
-    def our_base(base: str, filename: str) -> tuple[str, str | None]:
-        return (str(config_path(base)), None) if base.startswith(PREFIX) else path_of_base(base, filename)
-
-    def our_path(name: str) -> tuple[str, str]:
-        """Joined to the package's folder, an absolute path stays as it is."""
-        return ('mmairl', str(config_path(name))) if name.startswith(PREFIX) else package_and_path(name)
-
-    def no_metainfo(package: str, path: str) -> dict[str, Any]:
-        if Path(path).is_absolute():
-            raise ValueError(f'{path} is a file, not the name of a model')  # which mmengine takes as an answer
-        return metainfo(package, path)
-
-    Config._get_cfg_path = staticmethod(our_base)
-    for module in (by_mmengine, sys.modules.get('mmengine.hub.hub')):
-        if module is not None:
-            module._get_package_and_cfg_path, module._get_cfg_metainfo = our_path, no_metainfo

@@ -9,9 +9,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 
-from mmengine.dist import is_main_process
-
-from mmairl.signals import AGAIN, Listener, Stopped, leave, stop_processes
+from mmairl.signals import AGAIN, Listener, Stopped, leave, process_group, stop_processes
 
 # A URL, or the path that Python makes of one, in any text: scheme, user, path, and query, fragment or parameters. A chained
 # URL (`zip://a::s3://b`) is two. Local files (`file://`) are not URLs: their names may contain any character.
@@ -132,19 +130,20 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.8) -> str:
     return f"; did you mean '{close[0]}'?" if close else ''
 
 
-def one_sentence_errors(main: Callable[[], None]) -> Callable[[], None]:
-    """Print a UserError as one line and leave with exit code 2; MMAIRL_TRACEBACK=1 shows where it was raised.
+def one_sentence_errors(main: Callable[..., None]) -> Callable[..., None]:
+    """Print a UserError as one line and exit with 2; MMAIRL_TRACEBACK=1 prints the traceback.
 
-    A command that is asked to end leaves with 75, which asks for another try.
+    A command that a signal stops exits with 75: the same command resumes the work.
     """
 
     @functools.wraps(main)
-    def run() -> None:
+    def run(*arguments: object) -> None:
         try:
             with closing(Listener(leave)):
-                main()
+                main(*arguments)
         except Stopped as stopped:
-            if is_main_process():
+            group = process_group()
+            if group is None or group.get_rank() == 0:
                 print(stopped, file=sys.stderr)
             stop_processes()
             sys.exit(AGAIN)

@@ -4,7 +4,7 @@
   the children of a process that dies (`end_with_parent`). Data workers obey their own process alone.
 - A study, a transfer and the launcher tell their processes and wait GRACE seconds for them (`start`, `stop`).
 - A run in training finishes its step and saves itself (`hooks/preemption.py`).
-- A command leaves with AGAIN: the same command goes on. This holds from its first import (`listen_early`) to its end.
+- A command leaves with AGAIN: the same command goes on. This holds from `mmairl.startup.prepare` to its end.
 - Under Slurm the scheduler tells a shell, which tells its run and puts the job back into the queue or ends it (`signals.sh`).
 
 Nothing here imports torch before a command has begun, which takes seconds.
@@ -19,9 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing import parent_process
-from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 # SIGQUIT and SIGKILL end a process at once.
@@ -70,40 +68,50 @@ def answer_no_more() -> None:
 
 
 def listen_early() -> None:
-    """While one of our commands is imported, a signal ends it with AGAIN; a child of `start` is told of its parent's end.
-
-    While Python looks for the module of `python -m mmairl...`, the name of the program is -m.
-    """
+    """Exit with AGAIN on a signal while a command is imported. A child of `start` also ends with its parent."""
     if os.environ.get(PARENT) == str(os.getppid()):
         end_with_parent()
-    program = Path(sys.argv[0] if sys.argv else '')
-    tools = Path(__file__).parents[1] / 'tools'
-    if parent_process() is None and (program == Path('-m') or program.resolve().parent == tools):
-        Listener(lambda number: os._exit(AGAIN))
+    Listener(lambda number: os._exit(AGAIN))
 
 
 def leave(number: int) -> None:
-    """Answer of a command: it raises Stopped, as Ctrl-C raises KeyboardInterrupt.
+    """Raise Stopped in a command, as Ctrl-C raises KeyboardInterrupt.
 
-    One process of several leaves without a way out, on which it would wait for the others, and they for it.
+    Exit immediately during an import, because extension modules turn the exception of an import into another one. Exit
+    immediately with several ranks, too: unwinding would wait on collectives that the other ranks never reach.
     """
-    import torch.distributed as dist
-    from mmengine.dist import is_main_process
-
+    if importing():
+        os._exit(AGAIN)
     stopped = Stopped(f'stopped by {signal.Signals(number).name}; the same command goes on where it can')
-    if not dist.is_initialized():
+    dist = process_group()
+    if dist is None:
         raise stopped
-    if is_main_process():
+    if dist.get_rank() == 0:
         print(stopped, file=sys.stderr, flush=True)
     os._exit(AGAIN)
 
 
+def importing() -> bool:
+    """Return whether the caller runs in the middle of an import."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename.startswith('<frozen importlib'):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def process_group() -> ModuleType | None:
+    """Return torch.distributed if this process is in a group. torch is not imported for it, which would take seconds."""
+    dist = sys.modules.get('torch.distributed')
+    joined = dist is not None and dist.is_available() and dist.is_initialized()
+    return dist if joined else None
+
+
 def stop_processes() -> None:
     """End a command's work. Processes leave their group together: gloo's threads abort one that exits while they run."""
-    import torch.distributed as dist
-
     answer_no_more()
-    if dist.is_initialized():
+    if dist := process_group():
         dist.barrier()
         dist.destroy_process_group()
 

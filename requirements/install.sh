@@ -15,7 +15,7 @@ say() { printf '\033[1m[setup]\033[0m %s\n' "$*"; }
 [[ $what == core || $what == full || $what == ops ]] || { echo "error: '$what' is not a set-up; say core, full or ops" >&2; exit 2; }
 [[ -f requirements/$stack.txt ]] || { echo "error: STACK=$stack is not known; say openmmlab or onedl" >&2; exit 2; }
 [[ $what != ops || $stack == openmmlab ]] || { echo 'error: ops builds upstream mmcv; leave out STACK=onedl' >&2; exit 2; }
-hash=$(cat requirements/*.txt setup.py "$0" | sha256sum | cut -c1-16)
+hash=$(cat requirements/*.txt pyproject.toml setup.py "$0" | sha256sum | cut -c1-16)
 stamp=.venv/.installed
 [[ -f $stamp ]] && read -r have_what have_stack have_hash <"$stamp" || have_what= have_stack= have_hash=
 if [[ $have_stack == "$stack" && $have_hash == "$hash" && ( $have_what == "$what" || $have_what == ops || $what == core ) ]]; then

@@ -21,6 +21,7 @@ import yaml
 from packaging.requirements import Requirement
 from PIL import Image
 
+from mmairl.cli.main import COMMANDS
 from mmairl.config import load_config
 from mmairl.engine.checks import BUILT, check_parts
 
@@ -135,9 +136,18 @@ def parse(script: str, words: list[str]) -> argparse.Namespace:
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Parsed) as parsed:
         patch.setattr(argparse.ArgumentParser, 'parse_args', stop)
+        run(script, words)
+    return parsed.value.args[0]
+
+
+def run(script: str, words: list[str]) -> None:
+    """Run a tool in this process."""
+    if (command := Path(script).stem) in COMMANDS:
+        importlib.import_module(f'mmairl.cli.{command}').main(words)
+        return
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, 'argv', [script, *words])
         module(script).main()
-    return parsed.value.args[0]
 
 
 def module(script: str) -> ModuleType:
@@ -275,16 +285,14 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 @pytest.mark.parametrize('page', RUN)
-def test_commands_of_a_page_run(page, folder, monkeypatch, capsys):
+def test_commands_of_a_page_run(page, folder, capsys):
     text = re.sub(r'\s+', ' ', read(page))
     for name, body in shown_files(page).items():
         (folder / name).write_text(body)
     for written, more, says in RUN[page]:
         assert f'python {written}' in text, f'{page} has this command no more'
         script, *words = shlex.split(written.replace('epoch_30', 'epoch_1') + more)
-        tool = module(script)
-        monkeypatch.setattr(sys, 'argv', [script, *words])
-        tool.main()
+        run(script, words)
         said = capsys.readouterr().out
         assert says in said or (folder / says).is_file(), said[-3000:]
 
@@ -305,14 +313,14 @@ def test_python_of_the_readme_runs(folder):
     assert found['features'].shape == (64, 512) and found['names'][63].endswith('63.png')
 
 
-def test_python_of_the_tutorial_runs(folder):
+def test_python_of_projects_worth_runs(folder):
     draw(folder / 'images', 80)
     labels = [f'{number:02}.png,{number % 2}' for number in range(16)]
     (folder / 'labels.csv').write_text('\n'.join(['file,class', *labels]))
-    script = shown_files('docs/worth.md')['does_it_pay.py']
+    script = shown_files('projects/worth/README.md')['does_it_pay.py']
     (folder / 'does_it_pay.py').write_text(script.replace('minutes=60', 'epochs=1, size=32, workers=0, batch=32'))
     found = runpy.run_path('does_it_pay.py')
-    assert found['features'].shape == (80, 512) and found['found'].page.is_file()
+    assert found['answer'].page.is_file() and Path(found['checkpoint']).is_file()
 
 
 def test_notebook_runs(folder):

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the ground up. A room may import its own floor and those below.
 FLOORS = [
-    ['registry', 'errors', 'signals', 'io', 'randomness', 'config', 'hardware'],
+    ['registry', 'errors', 'signals', 'startup', 'io', 'randomness', 'config', 'config_names', 'hardware'],
     ['data'],
     ['models'],
     ['checkpoints'],
@@ -20,7 +20,7 @@ FLOORS = [
     ['report'],
     ['study'],
     ['apis'],
-    ['cli'],
+    ['cli', '__main__'],
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -67,17 +67,17 @@ def test_one_process_with_a_bad_batch_stops_the_step_of_both(two):
 
 ELSEWHERE = """
 import os, sys
-from mmairl.engine import launch
 from mmairl.engine.distributed import start_processes
+from mmairl.engine.run import require_shared
 from mmairl.errors import UserError
 from mmairl.signals import stop_processes
 
 start_processes('pytorch')
 os.chdir(sys.argv[1])
-launch.require_shared('run')
+require_shared('run')
 os.chdir(os.environ['RANK'])
 try:
-    launch.require_shared('run')
+    require_shared('run')
 except UserError as error:
     print(f'told: {error}')
 stop_processes()

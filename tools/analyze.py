@@ -1,6 +1,8 @@
-"""Shortcut for `mmairl analyze`; see mmairl/cli/analyze.py."""
+"""The same as `mmairl analyze`."""
 
-from mmairl.cli.analyze import main
+import sys
+
+from mmairl.cli.main import main
 
 if __name__ == '__main__':
-    main()
+    main(['analyze', *sys.argv[1:]])

@@ -1,6 +1,8 @@
-"""Shortcut for `mmairl consolidate`; see mmairl/cli/consolidate.py."""
+"""The same as `mmairl consolidate`."""
 
-from mmairl.cli.consolidate import main
+import sys
+
+from mmairl.cli.main import main
 
 if __name__ == '__main__':
-    main()
+    main(['consolidate', *sys.argv[1:]])

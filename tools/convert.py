@@ -1,6 +1,8 @@
-"""Shortcut for `mmairl convert`; see mmairl/cli/convert.py."""
+"""The same as `mmairl convert`."""
 
-from mmairl.cli.convert import main
+import sys
+
+from mmairl.cli.main import main
 
 if __name__ == '__main__':
-    main()
+    main(['convert', *sys.argv[1:]])

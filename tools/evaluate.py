@@ -1,6 +1,8 @@
-"""Shortcut for `mmairl evaluate`; see mmairl/cli/evaluate.py."""
+"""The same as `mmairl evaluate`."""
 
-from mmairl.cli.evaluate import main
+import sys
+
+from mmairl.cli.main import main
 
 if __name__ == '__main__':
-    main()
+    main(['evaluate', *sys.argv[1:]])

@@ -1,6 +1,8 @@
-"""Shortcut for `mmairl factors`; see mmairl/cli/factors.py."""
+"""The same as `mmairl factors`."""
 
-from mmairl.cli.factors import main
+import sys
+
+from mmairl.cli.main import main
 
 if __name__ == '__main__':
-    main()
+    main(['factors', *sys.argv[1:]])

@@ -1,6 +1,8 @@
-"""Shortcut for `mmairl normrescale`; see mmairl/cli/normrescale.py."""
+"""The same as `mmairl normrescale`."""
 
-from mmairl.cli.normrescale import main
+import sys
+
+from mmairl.cli.main import main
 
 if __name__ == '__main__':
-    main()
+    main(['normrescale', *sys.argv[1:]])

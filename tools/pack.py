@@ -1,6 +1,8 @@
-"""Shortcut for `mmairl pack`; see mmairl/cli/pack.py."""
+"""The same as `mmairl pack`."""
 
-from mmairl.cli.pack import main
+import sys
+
+from mmairl.cli.main import main
 
 if __name__ == '__main__':
-    main()
+    main(['pack', *sys.argv[1:]])

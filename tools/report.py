@@ -1,6 +1,8 @@
-"""Shortcut for `mmairl report`; see mmairl/cli/report.py."""
+"""The same as `mmairl report`."""
 
-from mmairl.cli.report import main
+import sys
+
+from mmairl.cli.main import main
 
 if __name__ == '__main__':
-    main()
+    main(['report', *sys.argv[1:]])

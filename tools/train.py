@@ -1,6 +1,8 @@
-"""Shortcut for `mmairl train`; see mmairl/cli/train.py."""
+"""The same as `mmairl train`."""
 
-from mmairl.cli.train import main
+import sys
+
+from mmairl.cli.main import main
 
 if __name__ == '__main__':
-    main()
+    main(['train', *sys.argv[1:]])

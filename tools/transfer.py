@@ -1,6 +1,8 @@
-"""Shortcut for `mmairl transfer`; see mmairl/cli/transfer.py."""
+"""The same as `mmairl transfer`."""
 
-from mmairl.cli.transfer import main
+import sys
+
+from mmairl.cli.main import main
 
 if __name__ == '__main__':
-    main()
+    main(['transfer', *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Checkpoints from anywhere, judged in a line of Python as the rows of a study are."""
+"""Compare external checkpoints from Python, as a study compares its rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,23 +15,28 @@ from mmairl.errors import UserError, cleared_frames
 from mmairl.hardware import cores
 from mmairl.report.table import html_table
 from mmairl.study.collect import collect
-from mmairl.study.external import require_distinct, require_networks
+from mmairl.study.external import require_distinct_models, require_networks
 from mmairl.study.fairness import at_scale
-from mmairl.study.measure import require_known
 from mmairl.study.pages.study_page import write_study_page
 from mmairl.study.pages.study_tables import columns, markdown, table_lines
 from mmairl.study.run_study import complete
 from mmairl.study.runs import lay_out
 from mmairl.study.scale import Scale
 from mmairl.study.spec import Row, Study
+from mmairl.study.task_names import require_known
 
-AS_IT_IS = Scale(text='as given', rate=1, rate_source='nothing is trained', images=1, floor=('random',))
-PARTS = (('train', ('train',)), ('test', ('test', 'val')))
+UNCHANGED = Scale(text='as given', rate=1, rate_source='nothing is trained', images=1, floor=('random',))
+FOLDERS = {'train': ('train',), 'test': ('test', 'val')}  # names of the folders of each part
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The record of a comparison, as in study.json, and its page; a notebook shows the table."""
+class ComparedCheckpoints:
+    """The result of `compare`; a notebook shows it as a table.
+
+    Args:
+        record: The record of the comparison, as in study.json.
+        page: The page with effects, intervals and verdicts.
+    """
 
     record: dict[str, Any]
     page: Path
@@ -40,13 +45,17 @@ class Judged:
         return markdown(self.record)
 
     def _repr_html_(self) -> str:
-        heads, comparisons = columns(self.record), self.record['comparisons']
-        said = {(pair['row'], key): f': {pair["verdict"]}' for key, family in comparisons.items() for pair in family}
+        heads = columns(self.record)
+        verdicts = {}
+        for key, family in self.record['comparisons'].items():
+            verdicts |= {(pair['row'], key): f': {pair["verdict"]}' for pair in family}
         rows = []
         for line in table_lines(self.record):
             name = line.row['name']
-            told = [f'{cell.change}{said.get((name, head.key), "")}' for cell, head in zip(line.cells, heads)]
-            cells = [f'{cell.value} {cell.spread} (n = {cell.n}) {more}' for cell, more in zip(line.cells, told)]
+            cells = []
+            for head, cell in zip(heads, line.cells):
+                verdict = verdicts.get((name, head.key), '')
+                cells.append(f'{cell.value} {cell.spread} (n = {cell.n}) {cell.change}{verdict}')
             rows.append((name, cells))
         return html_table([head.label for head in heads], rows)
 
@@ -62,65 +71,96 @@ def compare(
     options: Mapping[str, Any] | None = None,
     jobs: int | None = None,
     say: Callable[[str], None] = print,
-) -> Judged:
-    """Measure networks by the same tasks and say which is ahead, with intervals and verdicts; what is finished is kept.
+) -> ComparedCheckpoints:
+    """Measure checkpoints by the same tasks and test which model is better; finished measurements are kept.
 
-    Beside them stands the network with random weights, by which collapsed ones are told.
+    A randomly initialized network is measured, too. Collapsed checkpoints are recognized by it.
 
     Args:
-        networks: by name, the checkpoints of one recipe from several seeds; each is compared with the first.
-        data: a folder with train/CLASS and test/CLASS (or val/CLASS), or a config with `evaluation`.
-        tasks: protocols of tools/evaluate.py.
-        out: where features, results, study.json and page.html go.
-        config: the config of networks that are no ResNets.
-        options: config keys as `--cfg-options` has them.
-        jobs: how many are measured beside each other; by default one a GPU, or one a core.
+        networks: By name, the checkpoints of one recipe from several seeds. Each recipe is compared with the first.
+        data: A folder with train/CLASS and test/CLASS (or val/CLASS), or a config with `evaluation`.
+        tasks: Protocols of tools/evaluate.py.
+        out: Folder for features, results, study.json and page.html.
+        config: The config of models that are not ResNets or ViTs.
+        options: Config keys, as in `--cfg-options`.
+        jobs: Number of parallel measurements. Default: one per GPU, or one per core.
+        say: Receives progress lines.
 
-    >>> mmairl.compare({'a': ['a0.pth', 'a1.pth'], 'b': ['b0.ckpt', 'b1.ckpt']}, data='images/')  # doctest: +SKIP
+    Returns:
+        The record and the path of the page.
+
+    Raises:
+        UserError: If fewer than two recipes are given, a task is unknown, a checkpoint does not fill its network, or a
+            model is given twice.
+
+    Example:
+        >>> mmairl.compare({'a': ['a0.pth', 'a1.pth'], 'b': ['b0.ckpt', 'b1.ckpt']}, data='images/')  # doctest: +SKIP
     """
     register()
-    rows, out, configs = [], Path(out), {}
+    out = Path(out)
     if not isinstance(networks, Mapping) or len(networks) < 2:
-        raise UserError(f'there is nothing to compare in {list(networks)}; give two networks or more, each by its name')
+        raise UserError(
+            f'compare: expected two networks or more, each by its name ({list(networks)}); add the other checkpoints',
+            code='too-few-networks',
+        )
     require_known(tasks)
+    rows: list[Row] = []
+    configs = {}
     for name, paths in networks.items():
-        if not paths or isinstance(paths, (str, Path)):
-            raise UserError(f"'{name}' wants a list of checkpoints, one for each seed, not {paths!r}")
-        weights = {number: str(path) for number, path in enumerate(paths)}
-        file = out / 'configs' / f'{Row(name, "").slug}.yaml'
-        configs[name] = config_of(weights[0], data, config, options)
-        beside = dict(against=rows[0].name, factor=f'{name} in place of {rows[0].name}') if rows else {}
-        rows.append(Row(name, str(file), weights=weights, **beside))
-    require_distinct(rows)
+        row = external_row(name, paths, out / 'configs', base=rows[0] if rows else None)
+        configs[name] = config_of(row.weights[0], data, config, options)
+        rows.append(row)
+    require_distinct_models(rows, configs)
     require_networks(rows, configs)
     for row in rows:
         write_config(configs[row.name], Path(row.config))
     question = 'Which network is ahead, by the same tasks on the same images?'
     study = Study(title=', '.join(networks), question=question, rows=tuple(rows))
-    study, configs, left_out = at_scale(study, AS_IT_IS, tasks)
+    study, configs, left_out = at_scale(study, UNCHANGED, tasks)
     runs = lay_out(study, configs, study.seeds, tasks, out)
     complete(runs, jobs or torch.cuda.device_count() or cores(), 1, say)
-    record = collect(study, configs, AS_IT_IS, runs, out, left_out)
-    return Judged(record, write_study_page(record, out / 'page.html'))
+    record = collect(study, configs, UNCHANGED, runs, out, left_out)
+    return ComparedCheckpoints(record, write_study_page(record, out / 'page.html'))
+
+
+def external_row(name: str, paths: Sequence[str | Path], configs: Path, base: Row | None) -> Row:
+    """Return the row of a study for the checkpoints of one recipe."""
+    if not paths or isinstance(paths, str | Path):
+        raise UserError(
+            f"compare: '{name}' requires a list of checkpoints, one per seed ({paths!r}); put them into a list",
+            code='no-checkpoint-list',
+        )
+    weights = {number: str(path) for number, path in enumerate(paths)}
+    path = configs / f'{Row(name, "").slug}.yaml'
+    if base is None:
+        return Row(name, str(path), weights=weights)
+    return Row(name, str(path), weights=weights, against=base.name, factor=f'{name} in place of {base.name}')
 
 
 def config_of(
     checkpoint: str, data: str | Path, config: str | Path | None, options: Mapping[str, Any] | None
 ) -> Config:
-    """Return the network of a checkpoint beside the images that it is measured on."""
-    folder = Path(data).is_dir()
-    cfg = load_config('mmairl::evaluation/folder_r50.py' if folder else data, dict(options or {}))
-    if folder:
-        for part, names in PARTS:
-            roots = [root for name in names if (root := Path(data) / name).is_dir()]
-            if not roots:
-                raise UserError(
-                    f'{Path(data).absolute()} has no folder {" or ".join(names)} of classes; make it, or give a config'
-                )
-            cfg.evaluation[part].root = str(roots[0].absolute())
+    """Return a config with a checkpoint's network and the images that it is measured on."""
+    if Path(data).is_dir():
+        cfg = load_config('mmairl::evaluation/folder_r50.py', dict(options or {}))
+        for part in FOLDERS:
+            cfg.evaluation[part].root = str(class_folder(Path(data), part))
+    else:
+        cfg = load_config(data, dict(options or {}))
     if config is not None:
         cfg.model = load_config(config).model
     else:
         backbone = read_backbone(checkpoint).network
         cfg.model.backbone = {**(cfg.model.backbone if 'depth' in backbone else {}), **backbone}
     return cfg
+
+
+def class_folder(data: Path, part: str) -> Path:
+    """Return the folder with the classes of one part of the images."""
+    for name in FOLDERS[part]:
+        if (data / name).is_dir():
+            return (data / name).absolute()
+    raise UserError(
+        f"data: '{data.absolute()}' has no folder {' or '.join(FOLDERS[part])} of classes; create it, or give a config",
+        code='no-class-folder',
+    )

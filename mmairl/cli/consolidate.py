@@ -1,24 +1,18 @@
-"""Keep what evaluation and transfer read of a training checkpoint: python tools/consolidate.py work_dirs/RUN out.pth."""
+"""Keep only what evaluation and transfer read of a training checkpoint: mmairl consolidate work_dirs/RUN out.pth."""
 
-import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from mmairl.engine.checkpoint import consolidate
-from mmairl.errors import one_sentence_errors
+from mmairl.cli.flags import parser_of
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('src', type=Path, help="a training checkpoint, or a run's folder, whose newest is taken")
-    parser.add_argument('dst', type=Path)
-    return parser.parse_args()
+def main(arguments: Sequence[str]) -> None:
+    parser = parser_of('consolidate', __doc__)
+    parser.add_argument('src', type=Path, help='read this training checkpoint, or the newest one of this work dir')
+    parser.add_argument('dst', type=Path, help='write this checkpoint')
+    args = parser.parse_args(arguments)
 
+    # torch takes seconds to import.
+    from mmairl.engine.checkpoint import consolidate
 
-@one_sentence_errors
-def main() -> None:
-    args = parse()
     print(consolidate(args.src, args.dst))
-
-
-if __name__ == '__main__':
-    main()

@@ -1,12 +1,13 @@
-"""Print the table framework x factor of docs/frameworks.md, read off the configs: python tools/factors.py.
+"""Print the table of frameworks and factors of docs/frameworks.md, read from the configs.
 
-Bold is what changes from the framework that a row builds on.
+Bold marks what a framework changes compared with the framework that it builds on.
 """
 
-from mmairl.config import load_config
-from mmairl.study.factors import factors_of
+from collections.abc import Sequence
 
-# Every framework of the paper and the one that it changes a factor of.
+from mmairl.cli.flags import parser_of
+
+# Each framework of the paper, and the framework of which it changes one factor.
 BUILT_ON = {
     'mocov2': None,
     'mocov2_syncbn': 'mocov2',
@@ -22,8 +23,17 @@ BUILT_ON = {
 }
 
 
+def main(arguments: Sequence[str]) -> None:
+    parser_of('factors', __doc__).parse_args(arguments)
+    print(table(), end='')
+
+
 def table() -> str:
     """Return the table in Markdown, from the resolved configs."""
+    # OpenMMLab takes seconds to import.
+    from mmairl.config import load_config
+    from mmairl.study.factors import factors_of
+
     rows = {name: factors_of(load_config(f'mmairl::{name}_r50_200e.py')) for name in BUILT_ON}
     columns = list(rows['mocov2'])
     lines = [f'| framework | {" | ".join(columns)} |', '|---' * (len(columns) + 1) + '|']
@@ -32,11 +42,3 @@ def table() -> str:
         cells = [f'**{row[key]}**' if row[key] != base[key] else row[key] for key in columns]
         lines.append(f'| `{name}` | {" | ".join(cells)} |')
     return '\n'.join(lines) + '\n'
-
-
-def main() -> None:
-    print(table(), end='')
-
-
-if __name__ == '__main__':
-    main()

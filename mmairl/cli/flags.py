@@ -1,26 +1,28 @@
-"""The kinds of values that command lines take: each flag of each tool is checked here, where it is parsed."""
+"""Types of command-line values. Parsers use them, so nothing heavy is imported at the top."""
 
 import argparse
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-import yaml
-from mmengine.config import DictAction
-
-from mmairl.config import PlainLoader
 from mmairl.errors import without_secrets
 
 
-def whole(least: int, most: float = float('inf')) -> Callable[[str], int]:
-    """A whole number from `least` on."""
+def parser_of(command: str, description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a command, whose description keeps its line breaks."""
+    formatter = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=f'mmairl {command}', description=description, formatter_class=formatter)
+
+
+def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """Return the type of whole numbers from `least` to `most`."""
 
     def parse(text: str) -> int:
         value = int(text) if re.fullmatch(r'-?\d+', text) else None
         if value is None or not least <= value <= most:
-            upto = f' to {most}' if most < float('inf') else ' or more'
-            raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of {least}{upto}; give one')
+            end = f' to {most}' if most < math.inf else ' or more'
+            raise argparse.ArgumentTypeError(f'{text!r} is not a whole number of {least}{end}; give one')
         return value
 
     return parse
@@ -35,25 +37,29 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return float('nan')  # which lies in no range
+        return math.nan  # outside every range
 
 
 def fraction(text: str) -> float:
-    """A number from 0 to 1."""
+    """Parse a number from 0 to 1."""
     if not 0 <= (value := _number(text)) <= 1:
         raise argparse.ArgumentTypeError(f'{text!r} is not a fraction; give a number from 0 to 1')
     return value
 
 
 def above_zero(text: str) -> float:
-    """A finite number above 0."""
-    if not 0 < (value := _number(text)) < float('inf'):
+    """Parse a finite number above 0."""
+    if not 0 < (value := _number(text)) < math.inf:
         raise argparse.ArgumentTypeError(f'{text!r} is not a number above 0; give one')
     return value
 
 
 def device(text: str) -> str:
-    """A device that torch knows and this machine has."""
+    """Parse a device that torch can use on this machine."""
+    if text == 'cpu':
+        return text
+    import torch
+
     try:
         torch.empty(0, device=text)
     except (RuntimeError, AssertionError) as error:
@@ -62,25 +68,100 @@ def device(text: str) -> str:
     return text
 
 
-class ConfigOptions(DictAction):
-    """mmengine's `--cfg-options key=value ...`, which keeps spaces in text and takes `{a: 1}` for a nested value."""
+def add_config_options(parser: argparse.ArgumentParser, flag: str = '--cfg-options', **settings: Any) -> None:
+    """Add `--cfg-options key=value ...`."""
+    parser.add_argument(
+        flag,
+        nargs='+',
+        action=ConfigOptions,
+        default={},
+        metavar='KEY=VALUE',
+        help='override config keys, such as optim_wrapper.optimizer.lr=0.1 (default: none)',
+        **settings,
+    )
+
+
+class ConfigOptions(argparse.Action):
+    """Parse `--cfg-options key=value ...` as mmengine does, but keep spaces in text and take `{a: 1}` for a nested value."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        try:
-            super().__call__(parser, namespace, values, option)
-        except (AssertionError, yaml.YAMLError, ValueError) as error:
-            said = without_secrets(f'{" ".join(values)} is not of the form key=value ({" ".join(str(error).split())})')
-            raise argparse.ArgumentError(self, said) from error
+        options = dict(getattr(namespace, self.dest) or {})
+        for word in values:
+            key, equals, text = word.partition('=')
+            try:
+                if not equals:
+                    raise ValueError('there is no =')
+                options[key] = option_value(text)
+            except ValueError as error:
+                reason = ' '.join(str(error).split())
+                message = without_secrets(f'{word} is not of the form key=value ({reason})')
+                raise argparse.ArgumentError(self, message) from error
+        setattr(namespace, self.dest, options)
 
-    @staticmethod
-    def _parse_iterable(val: str) -> Any:
-        text = val.strip()
-        if text.startswith('{'):
-            return yaml.load(text, Loader=PlainLoader)
-        if len(text) > 1 and text[0] == text[-1] and text[0] in '"\'':
-            return text[1:-1]
-        if text[:1] in ('[', '(') or ',' in text:
-            return DictAction._parse_iterable(text)  # lists and tuples, in which mmengine drops spaces
-        return DictAction._parse_int_float_bool(text)
+
+def option_value(text: str) -> Any:
+    """Parse the value of a config option.
+
+    >>> option_value('(1, [2, a])')
+    (1, [2, 'a'])
+    """
+    text = text.strip()
+    if text.startswith('{'):
+        return _mapping(text)
+    if len(text) > 1 and text[0] == text[-1] and text[0] in '"\'':
+        return text[1:-1]
+    if text[:1] in ('[', '(') or ',' in text:
+        return _items(text)
+    return _scalar(text)
+
+
+def _mapping(text: str) -> Any:
+    import yaml
+
+    from mmairl.io import PlainLoader
+
+    try:
+        return yaml.load(text, Loader=PlainLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(error) from error
+
+
+def _items(text: str) -> Any:
+    """Parse lists and tuples, nested or not; mmengine drops the spaces in them."""
+    text = text.strip('\'"').replace(' ', '')
+    if text.startswith('(') and text.endswith(')'):
+        return tuple(map(_items, _split(text[1:-1])))
+    if text.startswith('[') and text.endswith(']'):
+        return list(map(_items, _split(text[1:-1])))
+    if ',' in text:
+        return list(map(_items, _split(text)))
+    return _scalar(text)
+
+
+def _split(text: str) -> Sequence[str]:
+    """Split at the commas outside of brackets."""
+    parts = ['']
+    depth = 0
+    for char in text:
+        depth += (char in '([') - (char in ')]')
+        if depth < 0:
+            break
+        if char == ',' and depth == 0:
+            parts.append('')
+        else:
+            parts[-1] += char
+    if depth:
+        raise ValueError(f'unbalanced brackets in {text}')
+    return parts if parts[-1] else parts[:-1]
+
+
+def _scalar(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    words = {'true': True, 'false': False}
+    return None if text == 'None' else words.get(text.lower(), text)

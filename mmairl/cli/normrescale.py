@@ -1,79 +1,128 @@
-"""Give a LARS-trained backbone the norms of an anchor: tools/normrescale.py LARS_CKPT OUT --anchor CKPT (Eq. 3).
+"""Give a LARS-trained backbone the weight norms of an anchor: mmairl normrescale LARS_CKPT OUT --anchor CKPT (Eq. 3).
 
-tools/normrescale.py CKPT --advise [--anchor CKPT] says whether it is long, which rate its norms predict, and what to do.
+With --advise, report whether its norms have grown, predict a fine-tuning rate, and recommend what to do:
+mmairl normrescale CKPT --advise [--anchor CKPT].
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mmengine.logging import print_log
+from mmairl.cli.flags import above_zero, parser_of
+from mmairl.errors import UserError, printable
 
-from mmairl.checkpoints.load import load_checkpoint
-from mmairl.checkpoints.normrescale import PER, STATISTICS, WHOLE_NUMBERS, Row, left_alone, normrescale
-from mmairl.checkpoints.norms import looks_lars_trained, predicted_times, typical_growth, weight_norms
-from mmairl.checkpoints.pickles import ORIGIN, write_checkpoint
-from mmairl.checkpoints.read import Backbone, read_backbone
-from mmairl.cli.flags import above_zero
-from mmairl.errors import UserError, one_sentence_errors, printable
-from mmairl.io import output
-from mmairl.report.figures import norm_lines, save_figure
-from mmairl.report.table import print_table, save_table
+if TYPE_CHECKING:
+    from mmairl.checkpoints.normrescale import Row
+    from mmairl.checkpoints.read import Backbone
 
-KEPT_META = ('cfg', 'settings', 'epoch', 'iter', 'dataset_meta', 'mmairl_version')  # what describes the weights
+PARTS = ('student', 'teacher')
+PER = ('tensor', 'channel')
+STATISTICS = ('keep', 'rescale')
+KEPT_META = ('cfg', 'settings', 'epoch', 'iter', 'dataset_meta', 'mmairl_version')  # describes the weights
 ADVICE = {
     True: "what to do: rescale it by an anchor (plain, not --exact) and keep your recipe's rate, or search lower rates",
-    False: 'what to do: nothing here looks as LARS leaves it; if your recipe is for SGD with weight decay and this network is '
-    'not, compare NormRescale by an SGD-trained anchor, or lower rates, on held-out images',
+    False: 'what to do: the norms do not look like those of LARS; if your recipe is for SGD with weight decay and this network '
+    'was trained otherwise, compare NormRescale by an SGD-trained anchor, or lower rates, on held-out images',
 }
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('lars', metavar='LARS_CKPT', help='the checkpoint to rescale, of any known project')
-    parser.add_argument('out', nargs='?', help='the checkpoint to write; the table and the figure go beside it')
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = parser_of('normrescale', __doc__)
+    parser.add_argument('lars', metavar='LARS_CKPT', help='rescale this checkpoint of any known project')
+    parser.add_argument(
+        'out', nargs='?', metavar='OUT', help='write this checkpoint, with the table and figure next to it'
+    )
     norms = parser.add_mutually_exclusive_group()
-    norms.add_argument('--anchor', metavar='CKPT', help='take the norms of this one, or of torchvision:NAME')
-    norms.add_argument('--constant', type=above_zero, help="no anchor: multiply by this; the paper's is 0.1")
-    parser.add_argument('--part', choices=['student', 'teacher'], default='student')
-    parser.add_argument('--anchor-part', choices=['student', 'teacher'], default='student')
-    parser.add_argument('--prefix', help='read the backbone below this beginning of the keys; found by default')
-    parser.add_argument('--anchor-prefix', help='the same for the anchor')
-    parser.add_argument('--per', choices=PER, default='tensor', help='match norms per weight tensor or output channel')
+    norms.add_argument(
+        '--anchor',
+        metavar='CKPT',
+        help='take the norms of CKPT or of torchvision:NAME (default: --constant)',
+    )
+    norms.add_argument(
+        '--constant',
+        type=above_zero,
+        metavar='FACTOR',
+        help='multiply all weights by FACTOR instead of using an anchor; the paper uses 0.1 (default: --anchor)',
+    )
+    parser.add_argument('--part', choices=PARTS, default='student', help='choose the network (default: student)')
+    parser.add_argument(
+        '--anchor-part', choices=PARTS, default='student', help="choose the anchor's network (default: student)"
+    )
+    parser.add_argument('--prefix', help='read the backbone under this prefix of the keys (default: detect it)')
+    parser.add_argument('--anchor-prefix', help="read the anchor's backbone under this prefix (default: detect it)")
+    parser.add_argument(
+        '--per', choices=PER, default='tensor', help='match norms per weight tensor or output channel (default: tensor)'
+    )
     parser.add_argument(
         '--statistics',
         choices=STATISTICS,
         default='keep',
-        help="rescale: BN's running statistics too, as the release did",
+        help='keep the running statistics of batch norm, or rescale them as the release did (default: keep)',
     )
-    parser.add_argument('--exact', action='store_true', help='rescale what batch norm frees, and keep the function')
-    parser.add_argument('--advise', action='store_true', help='write nothing; say what to do before fine-tuning')
-    parser.add_argument('--rate', type=above_zero, default=0.01, help="--advise: the fine-tuning recipe's")
-    parser.add_argument('--strict', action='store_true', help='refuse when a tensor cannot be rescaled')
-    return parser.parse_args()
+    parser.add_argument(
+        '--exact',
+        action='store_true',
+        help='rescale only what batch norm makes irrelevant, so that the function stays the same (default: off)',
+    )
+    parser.add_argument('--advise', action='store_true', help='write nothing and recommend what to do (default: off)')
+    parser.add_argument(
+        '--rate',
+        type=above_zero,
+        default=0.01,
+        help='--advise: state the fine-tuning rate of the recipe (default: 0.01)',
+    )
+    parser.add_argument(
+        '--strict', action='store_true', help='fail if a tensor cannot be rescaled (default: log a warning)'
+    )
+    return parser.parse_args(arguments)
 
 
-@one_sentence_errors
-def main() -> None:
-    args = parse_args()
+def main(arguments: Sequence[str]) -> None:
+    args = parse(arguments)
     if args.advise:
         if args.out or args.constant:
-            raise UserError('--advise writes nothing and rescales nothing; leave out the file to write and --constant')
+            raise UserError(
+                '--advise writes nothing and rescales nothing; leave out the file to write and --constant',
+                code='advise',
+            )
         advise(args)
         return
     if not args.out or not (args.anchor or args.constant):
-        raise UserError('give a checkpoint to write, and --anchor or --constant; --advise alone writes nothing')
+        raise UserError(
+            'give a checkpoint to write, and --anchor or --constant; --advise alone writes nothing', code='no-anchor'
+        )
+    rescale(args)
+
+
+def rescale(args: argparse.Namespace) -> None:
+    """Write the rescaled checkpoint, a table and a figure."""
+    # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
+    from mmengine.logging import print_log
+
+    from mmairl.checkpoints.normrescale import WHOLE_NUMBERS, left_alone, normrescale
+    from mmairl.checkpoints.norms import looks_lars_trained
+    from mmairl.checkpoints.read import read_backbone
+    from mmairl.io import output
+    from mmairl.report.table import print_table
+
     output(args.out, args.lars, args.anchor)
     source = read_backbone(args.lars, args.part, args.prefix)
     if 'normrescale' in source.origin and args.constant:
-        raise UserError(f'{args.lars} was rescaled before ({source.origin["normrescale"]}); scale the original instead')
-    anchor = read_backbone(args.anchor, args.anchor_part, args.anchor_prefix) if args.constant is None else None
-    names = anchor.weights if anchor else None
-    weights, rows = normrescale(source.weights, names, args.constant, args.per, args.statistics, args.exact)
-    if all(row.why for row in rows):
-        raise UserError(f'no tensor of {args.lars} could be rescaled by {anchor}: {left_alone(rows)}')
+        raise UserError(
+            f'{args.lars} was rescaled before ({source.origin["normrescale"]}); rescale the original instead',
+            code='rescaled-twice',
+        )
+    anchor = None
+    if args.constant is None:
+        anchor = read_backbone(args.anchor, args.anchor_part, args.anchor_prefix)
+    targets = anchor.weights if anchor else None
+    weights, rows = normrescale(source.weights, targets, args.constant, args.per, args.statistics, args.exact)
     skipped = left_alone(rows)
+    if all(row.why for row in rows):
+        raise UserError(f'no tensor of {args.lars} could be rescaled by {anchor}: {skipped}', code='nothing-rescaled')
     if args.strict and left_alone([row for row in rows if row.why != WHOLE_NUMBERS]):
-        raise UserError(f'{skipped}; nothing was written, leave out --strict to write it all the same')
+        raise UserError(f'{skipped}; nothing was written, leave out --strict to write it anyway', code='strict')
     write(args, source, weights, str(anchor or f'constant {args.constant}'))
     print_table(('before', 'anchor', 'ratio'), [cells(row) for row in rows], 'norms', head='tensor')
     draw(args, source, weights, anchor, rows)
@@ -85,39 +134,53 @@ def main() -> None:
 
 
 def advise(args: argparse.Namespace) -> None:
-    """Print the norms, whether the network is long, the rate that they predict, and what to do."""
+    """Print the norms, whether they are large, the rate that they predict, and a recommendation."""
+    from mmairl.checkpoints.norms import looks_lars_trained, predicted_times, typical_growth, weight_norms
+    from mmairl.checkpoints.read import read_backbone
+    from mmairl.report.table import print_table
+
     weights = read_backbone(args.lars, args.part, args.prefix).weights
-    if (grown := typical_growth(weights)) is None:
-        raise UserError(f'{args.lars} has no 3x3 convolutions, whose norms the advice is by; search the rate')
+    growth = typical_growth(weights)
+    if growth is None:
+        raise UserError(
+            f'{args.lars} has no 3x3 convolutions, whose norms the advice requires; search the rate', code='no-3x3'
+        )
     rows = [(tensor.name, [f'{tensor.norm:.4f}', f'{tensor.growth:.2f}']) for tensor in weight_norms(weights, kernel=3)]
     print_table(('norm', 'times its start'), rows, f'3x3 convolutions of {args.lars}', head='tensor')
     long = looks_lars_trained(weights)
-    print(f'the typical one is {grown:.2f} times as long as at its start: the network is {"" if long else "not "}long')
+    verdict = 'long' if long else 'not long'
+    print(f'the typical norm is {growth:.2f} times its initial value: the network is {verdict}')
     if args.anchor:
-        times = predicted_times(weights, read_backbone(args.anchor, args.anchor_part, args.anchor_prefix).weights)
+        anchor = read_backbone(args.anchor, args.anchor_part, args.anchor_prefix).weights
+        times = predicted_times(weights, anchor)
         if 'gains' in times:
             rate = args.rate * times['gains']
             print(
                 f'if {args.rate:g} suits {args.anchor}, the gains predict {rate:.2g} for this one: search on both sides'
             )
         else:
-            print('no rate is predicted, for this one or the anchor has no gains of batch norm')
+            print('no rate is predicted, because this network or the anchor has no batch norm gains')
     else:
-        print(
-            'for a predicted rate give --anchor, a network that your recipe suits, and --rate, the rate of that recipe'
-        )
+        print('for a predicted rate, give --anchor, a network that your recipe suits, and --rate, its rate')
     print(ADVICE[long])
 
 
 def growth_of(weights: dict) -> str:
+    from mmairl.checkpoints.norms import typical_growth
+
     ratio = typical_growth(weights)
-    return 'it has no 3x3 convolutions' if ratio is None else f'its 3x3 convolutions are at {ratio:.2f} of their start'
+    if ratio is None:
+        return 'it has no 3x3 convolutions'
+    return f'its 3x3 convolutions have {ratio:.2f} times their initial norm'
 
 
-def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str) -> None:
-    """Write weights only: of a training checkpoint of ours all networks, of any other file the backbone."""
-    how = f'{anchor}, per {args.per}, statistics {args.statistics}' + ', exact' * args.exact
-    record = {**source.record, 'normrescale': how}
+def write(args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: str) -> None:
+    """Write weights only: all networks of our training checkpoint, the backbone of any other file."""
+    from mmairl.checkpoints.load import load_checkpoint
+    from mmairl.checkpoints.pickles import ORIGIN, write_checkpoint
+
+    exact = ', exact' if args.exact else ''
+    record = {**source.record, 'normrescale': f'{anchor}, per {args.per}, statistics {args.statistics}{exact}'}
     state = {f'backbone.{key}': value for key, value in weights.items()}
     meta = {ORIGIN: record}
     loaded = load_checkpoint(source.path)
@@ -127,26 +190,27 @@ def write(args: argparse.Namespace, source: Backbone, weights: dict, anchor: str
     write_checkpoint(dict(meta=meta, state_dict=state), args.out)
 
 
-def cells(row: Row) -> tuple[str, list[str]]:
+def cells(row: 'Row') -> tuple[str, list[str]]:
     *norms, ratio = ('' if value is None else f'{value:.4f}' for value in (row.norm, row.anchor, row.ratio))
     return row.name, [*norms, ratio or row.why]
 
 
-def draw(args: argparse.Namespace, source: Backbone, weights: dict, anchor: Backbone | None, rows: list[Row]) -> None:
-    """Fig. 3a of what came in, of the anchor and of what went out, with the table's numbers beside it."""
+def draw(
+    args: argparse.Namespace, source: 'Backbone', weights: dict, anchor: 'Backbone | None', rows: list['Row']
+) -> None:
+    """Draw Fig. 3a of the input, the anchor and the output, and write the numbers of the table."""
+    from mmairl.checkpoints.norms import weight_norms
+    from mmairl.report.figures import norm_lines, save_figure
+    from mmairl.report.table import save_table
+
     stem = Path(args.out).with_name(f'{Path(args.out).stem}_norms')
-    shown = {Path(args.lars).name: source.weights} | ({Path(anchor.path).name: anchor.weights} if anchor else {})
+    shown = {Path(args.lars).name: source.weights}
+    if anchor:
+        shown[Path(anchor.path).name] = anchor.weights
     shown[f'{Path(args.out).name} (rescaled)'] = weights
     lines = {name: weight_norms(tensors, kernel=3) for name, tensors in shown.items()}
     if any(lines.values()):
         save_figure(norm_lines(lines, 'norms of the 3x3 convolutions'), stem)
-    save_table(
-        ('tensor', 'before', 'anchor', 'ratio', 'left alone because'),
-        [(row.name, row.norm, row.anchor, row.ratio, row.why) for row in rows],
-        stem,
-    )
+    header = ('tensor', 'before', 'anchor', 'ratio', 'left alone because')
+    save_table(header, [(row.name, row.norm, row.anchor, row.ratio, row.why) for row in rows], stem)
     print(f'figure and table: {stem}.png, .svg, .csv')
-
-
-if __name__ == '__main__':
-    main()

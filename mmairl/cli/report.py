@@ -1,36 +1,36 @@
-"""One page of all that tools/evaluate.py left in some folders, of a run's health, of several runs, of the views that a
-config makes, or a map of images.
+"""Write a page about evaluation results, the health of a run, several runs, the views of a config, or a map of images.
 
-tools/report.py FOLDER... [--plot X Y] [--out DIR]
-tools/report.py views CONFIG [--root DIR] [--out PAGE]
-tools/report.py health WORK_DIR [--out PAGE]
-tools/report.py compare RUN RUN... [--out PAGE]
-tools/report.py map CHECKPOINT... --images DIR [--colours CSV COLUMN] [--patches N] [--out PAGE]
+mmairl report FOLDER... [--plot X Y] [--out DIR]
+mmairl report views CONFIG [--root DIR] [--out PAGE]
+mmairl report health WORK_DIR [--out PAGE]
+mmairl report compare RUN RUN... [--out PAGE]
+mmairl report map CHECKPOINT... --images DIR [--colours CSV COLUMN] [--patches N] [--out PAGE]
+
+To report on a folder named like one of these words, write ./health.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mmairl.cli.flags import ConfigOptions, count, device, positive, seed
-from mmairl.config import load_config
-from mmairl.engine.checks import check_config
-from mmairl.engine.run import register
-from mmairl.errors import UserError, one_sentence_errors
-from mmairl.io import output
-from mmairl.report.compare_page import write_compare_page
-from mmairl.report.evaluation_page import records_in, write_evaluation_page
-from mmairl.report.health_page import write_health_page
-from mmairl.report.views_page import write_views_page
+from mmairl.cli.flags import add_config_options, count, device, parser_of, positive, seed
+from mmairl.errors import UserError
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(arguments: Sequence[str]) -> None:
+    pages = dict(health=health, views=views, map=image_map, compare=compare)
+    if arguments and arguments[0] in pages:
+        print(pages[arguments[0]](arguments[1:]))
+    else:
+        print(evaluation(arguments))
+
+
+# Each function imports what its page needs after it has parsed its arguments, because torch and OpenMMLab take seconds.
+
+
+def evaluation(arguments: Sequence[str]) -> Path:
+    parser = parser_of('report', __doc__)
     parser.add_argument(
-        'folders',
-        nargs='+',
-        help="folders of results; or 'views', 'health', 'compare' or 'map' and what is named above",
+        'folders', nargs='+', help='read the results in these folders; or choose views, health, compare or map as above'
     )
     parser.add_argument(
         '--plot',
@@ -38,90 +38,122 @@ def parse_args() -> argparse.Namespace:
         action='append',
         default=[],
         metavar=('X', 'Y'),
-        help='one score against another, by their names',
+        help='plot one score against another, by their names (default: no plot)',
     )
-    parser.add_argument('--out', default='work_dirs/report', help='the folder of the page')
-    return parser.parse_args()
+    parser.add_argument('--out', default='work_dirs/report', help='write the page here (default: work_dirs/report)')
+    args = parser.parse_args(arguments)
+
+    from mmairl.report.evaluation_page import records_in, write_evaluation_page
+
+    records = records_in(*args.folders)
+    if not records:
+        raise UserError(
+            f'no results in {", ".join(args.folders)}; measure a checkpoint with `mmairl evaluate` first',
+            code='no-results',
+        )
+    known = sorted({name for record in records for name in record.scores})
+    asked = {name for pair in args.plot for name in pair}
+    for name in sorted(asked - set(known)):
+        raise UserError(
+            f"--plot: no result has the score '{name}'; choose among {', '.join(known)}", code='unknown-score'
+        )
+    return write_evaluation_page(args.out, args.plot, args.folders)
 
 
 def health(arguments: Sequence[str]) -> Path:
-    parser = argparse.ArgumentParser(prog='report.py health', description="The health page of a run's latest start.")
-    parser.add_argument('work_dir', help='of a training run with a HealthHook')
-    parser.add_argument('--out', help='the page (default: WORK_DIR/health.html)')
+    parser = parser_of('report health', 'Write the health page of the latest start of a run.')
+    parser.add_argument('work_dir', help='read the work dir of this training run, which had a HealthHook')
+    parser.add_argument('--out', help='write this page (default: WORK_DIR/health.html)')
     args = parser.parse_args(arguments)
+
+    from mmairl.report.health_page import write_health_page
+
     return write_health_page(args.work_dir, args.out or Path(args.work_dir) / 'health.html')
 
 
 def views(arguments: Sequence[str]) -> Path:
-    parser = argparse.ArgumentParser(prog='report.py views', description='Some images with their views, before a run.')
-    parser.add_argument('config', help='a config that pre-trains, such as configs/mocov2plus_r18_folder_100e.py')
-    parser.add_argument('--root', help='the folder of images, in place of train_dataloader.dataset.root')
-    parser.add_argument('--views', help='satellite, microscopy, medical_grey or documents, in place of its own')
-    parser.add_argument('--seed', type=seed, default=0, help='which images, and which draws')
-    parser.add_argument('--out', help='the page (default: work_dirs/views/CONFIG.html)')
-    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, help='override config keys, as key=value')
+    parser = parser_of('report views', 'Show some images with their views, before a run.')
+    parser.add_argument('config', help='name the pre-training config, such as configs/mocov2plus_r18_folder_100e.py')
+    parser.add_argument('--root', help='read images here (default: train_dataloader.dataset.root)')
+    parser.add_argument(
+        '--views', help="choose the views: satellite, microscopy, medical_grey or documents (default: the config's)"
+    )
+    parser.add_argument('--seed', type=seed, default=0, help='seed the choice of images and the views (default: 0)')
+    parser.add_argument('--out', help='write this page (default: work_dirs/views/CONFIG.html)')
+    add_config_options(parser)
     args = parser.parse_args(arguments)
+
+    from mmairl.config import load_config
+    from mmairl.engine.checks import check_config
+    from mmairl.engine.run import register
+    from mmairl.io import output
+    from mmairl.report.views_page import write_views_page
+
     register()
     named = {'train_dataloader.dataset.root': args.root, 'train_dataloader.dataset.views': args.views}
     options = {key: value for key, value in named.items() if value}
-    cfg = load_config(args.config, {**options, **(args.cfg_options or {})})
+    cfg = load_config(args.config, {**options, **args.cfg_options})
     check_config(cfg)
     out = output(args.out or f'work_dirs/views/{Path(args.config).stem}.html', args.config)
     return write_views_page(cfg, out, args.seed)
 
 
 def compare(arguments: Sequence[str]) -> Path:
-    parser = argparse.ArgumentParser(prog='report.py compare', description='Runs beside each other.')
-    parser.add_argument('runs', nargs='+', help='work dirs of training runs, two or more')
-    parser.add_argument('--out', default='work_dirs/compare.html', help='the page (default: work_dirs/compare.html)')
+    parser = parser_of('report compare', 'Compare training runs.')
+    parser.add_argument('runs', nargs='+', help='read the work dirs of two or more training runs')
+    parser.add_argument(
+        '--out', default='work_dirs/compare.html', help='write this page (default: work_dirs/compare.html)'
+    )
     args = parser.parse_args(arguments)
+
+    from mmairl.report.compare_page import write_compare_page
+
     return write_compare_page(args.runs, args.out)
 
 
 def image_map(arguments: Sequence[str]) -> Path:
-    from mmairl.report.map_page import map_images
-
-    parser = argparse.ArgumentParser(prog='report.py map', description='What a network finds alike among any images.')
-    parser.add_argument('checkpoint', nargs='+', help='of a run of ours or of any project that tools/evaluate.py reads')
+    parser = parser_of('report map', 'Map images by the features of a checkpoint.')
+    parser.add_argument('checkpoint', nargs='+', help='compute features by these checkpoints of any known project')
     parser.add_argument(
         '--images',
         required=True,
         nargs='+',
-        help='a folder with or without classes, or an archive of tools/pack.py; several are coloured by where an image is from',
+        help='read a folder with or without classes, or an archive of `mmairl pack`; several are colored by their source',
     )
-    parser.add_argument('--colours', nargs=2, metavar=('CSV', 'COLUMN'), help='its first column names the images')
-    parser.add_argument('--patches', type=count, default=0, help='images whose cells or patches are compared, too')
-    parser.add_argument('--part', choices=('student', 'teacher'), default='student')
-    parser.add_argument('--config', help='of a network that is no ResNet')
-    parser.add_argument('--size', type=positive, help="the side of the images' central crop (default: the training's)")
-    parser.add_argument('--batch', type=positive, default=64, help='images at a time')
-    parser.add_argument('--workers', type=count, default=0, help='processes that load images')
-    parser.add_argument('--device', type=device, help='default: the GPU, where there is one')
-    parser.add_argument('--seed', type=seed, default=0, help='of the random weights, the maps and the groups')
-    parser.add_argument('--out', default='work_dirs/map.html', help='the page (default: work_dirs/map.html)')
+    parser.add_argument(
+        '--colours',
+        nargs=2,
+        metavar=('CSV', 'COLUMN'),
+        help='color by a column of this table, whose first column names the images (default: by class)',
+    )
+    parser.add_argument(
+        '--patches',
+        type=count,
+        default=0,
+        metavar='N',
+        help='also compare the cells or patches of N images (default: 0)',
+    )
+    parser.add_argument(
+        '--part', choices=('student', 'teacher'), default='student', help='choose the network (default: student)'
+    )
+    parser.add_argument(
+        '--config',
+        help='build the network of this config; required unless it is a ResNet or a ViT (default: detect it)',
+    )
+    parser.add_argument(
+        '--size', type=positive, metavar='PIXELS', help="set the side of the central crop (default: the training's)"
+    )
+    parser.add_argument('--batch', type=positive, default=64, help='set the number of images at a time (default: 64)')
+    parser.add_argument('--workers', type=count, default=0, help='load images in this many processes (default: 0)')
+    parser.add_argument('--device', type=device, help='compute on this device (default: the GPU if any)')
+    parser.add_argument('--seed', type=seed, default=0, help='seed random weights, maps and groups (default: 0)')
+    parser.add_argument('--out', default='work_dirs/map.html', help='write this page (default: work_dirs/map.html)')
     args = parser.parse_args(arguments)
+
+    from mmairl.io import output
+    from mmairl.report.map_page import map_images
+
     output(args.out, *args.checkpoint, args.config, *args.images, *(args.colours or ()))
-    args.images = args.images[0] if len(args.images) == 1 else args.images
+    if len(args.images) == 1:
+        args.images = args.images[0]
     return map_images(**vars(args))
-
-
-def evaluation() -> Path:
-    args = parse_args()
-    records = records_in(*args.folders)
-    if not records:
-        raise UserError(f'no results in {", ".join(args.folders)}; measure something with tools/evaluate.py first')
-    known = sorted({name for record in records for name in record.scores})
-    for name in {name for pair in args.plot for name in pair} - set(known):
-        raise UserError(f"no result has the score '{name}'; there are {', '.join(known)}")
-    return write_evaluation_page(args.out, args.plot, args.folders)
-
-
-@one_sentence_errors
-def main() -> None:
-    pages = dict(health=health, views=views, map=image_map, compare=compare)
-    made = pages.get(sys.argv[1]) if len(sys.argv) > 1 else None  # a folder of such a name is given as ./health
-    print(made(sys.argv[2:]) if made else evaluation())
-
-
-if __name__ == '__main__':
-    main()

@@ -1,102 +1,193 @@
-"""Pre-train from a config: python tools/train.py configs/mocov2plus_r50_200e.py [--work-dir D] [--resume] ..."""
+"""Pre-train a model from a config: mmairl train configs/mocov2plus_r50_200e.py [--work-dir DIR] [--resume] ...
+
+With --suggest, print a config for custom images instead.
+"""
 
 import argparse
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import mmairl  # noqa: F401  before torch, whose threads it sets up
+from mmairl.cli.flags import add_config_options, parser_of, positive, seed
 
-# isort: split
-import torch
-from mmengine.config import Config
-from mmengine.dist import get_world_size
+if TYPE_CHECKING:
+    from mmengine.config import Config
 
-from mmairl.cli.flags import ConfigOptions, positive, seed
-from mmairl.config import load_config, write_config
-from mmairl.engine.run import join, register, strategy_named, train
-from mmairl.errors import one_sentence_errors
-from mmairl.io import output
-from mmairl.signals import stop_processes
+# Set by torchrun, Slurm and mmairl/signals.sh when they start the same command again.
+RESTARTS = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT', 'MMAIRL_STARTED_AGAIN')
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('config', nargs='?', help='a config file, such as configs/mocov2plus_r50_200e.py')
-    parser.add_argument('--work-dir', help='where logs and checkpoints go (default: work_dirs/<config name>)')
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = parser_of('train', __doc__)
+    parser.add_argument(
+        'config', nargs='?', help='name the config, such as configs/mocov2plus_r50_200e.py; required without --suggest'
+    )
+    parser.add_argument('--work-dir', help='write logs and checkpoints here (default: work_dirs/CONFIG)')
     parser.add_argument(
         '--resume',
         nargs='?',
         const='auto',
-        help='go on from CHECKPOINT, or without one from the newest in the work dir',
+        metavar='CHECKPOINT',
+        help='resume from CHECKPOINT, or from the newest of the work dir if none is named (default: start at step 0)',
     )
-    parser.add_argument('--amp', action='store_true', help='mixed precision')
+    parser.add_argument('--amp', action='store_true', help='train in mixed precision (default: off)')
     parser.add_argument(
-        '--strategy', metavar='NAME', help='shard the run over its processes: zero1, zero2, zero3, zero2_offload, ...'
-    )
-    parser.add_argument('--auto-scale-lr', action='store_true', help='scale the learning rate to the actual batch')
-    parser.add_argument(
-        '--per-gpu', type=positive, help='images a GPU holds at once; the rest of the total batch is accumulated'
-    )
-    parser.add_argument(
-        '--plan', type=positive, metavar='GPUS', help='print how GPUS x --per-gpu keep the schedule, and leave'
+        '--strategy',
+        metavar='NAME',
+        help='shard the run over its processes: zero1, zero2, zero3, zero2_offload, ... (default: replicate the model)',
     )
     parser.add_argument(
-        '--suggest', action='store_true', help='print a config for --images of your own, with its reasons, and leave'
+        '--auto-scale-lr', action='store_true', help='scale the learning rate to the actual batch (default: off)'
     )
-    parser.add_argument('--method', default='mocov2plus', help='--suggest: the framework, such as byol or smocov2plus')
-    parser.add_argument('--images', type=positive, help='--suggest: how many there are')
-    parser.add_argument('--gpus', type=positive, default=1, help='--suggest: how many there are')
     parser.add_argument(
-        '--channels', type=positive, help='--suggest: of each image, read as it is stored (TIFF, PNG, NPY)'
+        '--per-gpu',
+        type=positive,
+        metavar='N',
+        help='hold N images at once on each GPU and accumulate the rest of the total batch (default: the whole share)',
     )
-    parser.add_argument('--data', help='--suggest: the folder of images, to be counted and looked at for --views')
-    parser.add_argument('--views', help='--suggest: satellite, microscopy, medical_grey or documents')
-    parser.add_argument('--weights', help='--suggest: a checkpoint of any known project to start from')
     parser.add_argument(
-        '--log', nargs='+', default=[], metavar='LOGGER', help='wandb, mlflow, tensorboard: where curves go as well'
+        '--plan',
+        type=positive,
+        metavar='GPUS',
+        help='print the batch layout for GPUS GPUs of --per-gpu images and exit (default: train)',
     )
-    parser.add_argument('--seed', type=seed, help='the seed; a CPU run with one repeats bit for bit')
-    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions, help='override config keys, as key=value')
+    add_suggestion(parser)
     parser.add_argument(
-        '--dump-config', metavar='FILE', help='write the config with its bases and options as YAML or JSON, and leave'
+        '--log',
+        nargs='+',
+        default=[],
+        metavar='LOGGER',
+        help='also send curves to wandb, mlflow or tensorboard (default: log files only)',
     )
-    parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm'], default='none')
-    parser.add_argument('--device', choices=['cpu'], help=argparse.SUPPRESS)  # as `mim train mmairl --gpus 0` says it
-    parser.add_argument('--local_rank', '--local-rank', type=int, help='which old launchers say; others set LOCAL_RANK')
-    args = parser.parse_args()
+    parser.add_argument(
+        '--seed', type=seed, help='set the seed; CPU runs with a seed repeat bit for bit (default: random)'
+    )
+    add_config_options(parser)
+    parser.add_argument(
+        '--dump-config',
+        metavar='FILE',
+        help='write the resolved config as YAML or JSON and exit (default: train)',
+    )
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm'],
+        default='none',
+        help='join the processes of this launcher (default: none)',
+    )
+    parser.add_argument('--device', choices=['cpu'], help=argparse.SUPPRESS)  # set by `mim train mmairl --gpus 0`
+    parser.add_argument(
+        '--local_rank',
+        '--local-rank',
+        type=int,
+        help='set the local rank, as old launchers do (default: the environment variable LOCAL_RANK)',
+    )
+    args = parser.parse_args(arguments)
     if args.suggest and args.config:
         parser.error(
             f"--suggest writes a config and takes none; name the method by --method, such as '--method {args.config}'"
         )
     if args.suggest and not (args.images or args.data):
-        parser.error('--suggest wants to know how many images you have; give --images N or --data DIR')
+        parser.error('--suggest requires the number of images; give --images N or --data DIR')
     if not args.suggest and not args.config:
-        parser.error('give a config, or --suggest --images N to have one written')
+        parser.error('give a config, or --suggest --images N to print one')
+    return args
+
+
+def add_suggestion(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group('--suggest')
+    group.add_argument(
+        '--suggest',
+        action='store_true',
+        help='print a config for --images custom images, with its reasons, and exit (default: train)',
+    )
+    group.add_argument(
+        '--method', default='mocov2plus', help='choose the framework, such as byol or smocov2plus (default: mocov2plus)'
+    )
+    group.add_argument(
+        '--images', type=positive, metavar='N', help='state the number of images (default: count --data)'
+    )
+    group.add_argument('--gpus', type=positive, default=1, metavar='N', help='state the number of GPUs (default: 1)')
+    group.add_argument(
+        '--channels',
+        type=positive,
+        metavar='N',
+        help='read N channels as they are stored in TIFF, PNG or NPY files (default: RGB)',
+    )
+    group.add_argument(
+        '--data', metavar='DIR', help='count the images here and check them against --views (default: none)'
+    )
+    group.add_argument(
+        '--views', help='choose the views: satellite, microscopy, medical_grey or documents (default: photographs)'
+    )
+    group.add_argument(
+        '--weights', metavar='CKPT', help='start from this checkpoint of any known project (default: from scratch)'
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    args = parse(arguments)
     if args.device:
         os.environ['CUDA_VISIBLE_DEVICES'] = ''
     if args.local_rank is not None:
         os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    return args
+    if args.suggest:
+        print_suggestion(args)
+        return
+
+    # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
+    from mmengine.dist import get_world_size
+
+    from mmairl.config import load_config, write_config
+    from mmairl.engine.run import join, train
+    from mmairl.io import output
+    from mmairl.signals import stop_processes
+
+    cfg = load_config(args.config, args.cfg_options)
+    apply(args, cfg)
+    if args.dump_config:
+        write_config(cfg, output(args.dump_config, args.config))
+        return
+    if args.plan is not None or args.per_gpu is not None:
+        from mmairl.apis.batch_layout import follow, plan
+    if args.plan is not None:
+        print(plan(cfg, args.plan, args.per_gpu or max(1, cfg.total_batch_size // args.plan))[1])
+        return
+    if args.per_gpu is not None:
+        join(cfg, args.launcher)
+        follow(cfg, plan(cfg, get_world_size(), args.per_gpu)[0])
+    train(cfg, args.launcher)
+    stop_processes()
 
 
-def apply(args: argparse.Namespace, cfg: Config) -> None:
-    """Set the keys of the config that the flags stand for."""
+def print_suggestion(args: argparse.Namespace) -> None:
+    from mmairl.apis.suggest import suggest, suggest_for
+    from mmairl.engine.run import register
+
+    register()
+    options = dict(gpus=args.gpus, channels=args.channels, weights=args.weights, views=args.views)
+    if args.data:
+        print(suggest_for(args.data, args.method, **options))
+    else:
+        print(suggest(args.method, args.images, **options))
+
+
+def apply(args: argparse.Namespace, cfg: 'Config') -> None:
+    """Set the config keys that the flags stand for."""
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or f'work_dirs/{Path(args.config).stem}'
-    # Torchrun, Slurm or mmairl/signals.sh has started the same command again.
-    counts = ('TORCHELASTIC_RESTART_COUNT', 'SLURM_RESTART_COUNT', 'MMAIRL_STARTED_AGAIN')
-    restarted = any(int(os.environ.get(name, 0)) for name in counts)
+    restarted = any(int(os.environ.get(name, 0)) for name in RESTARTS)
     if restarted and not args.resume:
         args.resume = 'auto'
     if args.resume == 'auto':
         cfg.resume = 'auto'
     elif args.resume:
-        cfg.resume, cfg.load_from = 'again' if restarted else True, args.resume
+        cfg.resume = 'again' if restarted else True
+        cfg.load_from = args.resume
     if args.amp:
-        if cfg.optim_wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
-            cfg.optim_wrapper.type = 'AutocastOptimWrapper'
-        bfloat16 = not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
-        cfg.optim_wrapper.dtype = 'bfloat16' if bfloat16 else 'float16'
+        use_mixed_precision(cfg)
     if args.strategy:
+        from mmairl.engine.run import strategy_named
+
         cfg.strategy = strategy_named(args.strategy)
     if args.auto_scale_lr:
         cfg.auto_scale_lr.enable = True
@@ -108,33 +199,11 @@ def apply(args: argparse.Namespace, cfg: Config) -> None:
         cfg.randomness.seed = args.seed
 
 
-@one_sentence_errors
-def main() -> None:
-    args = parse()
-    if args.suggest:
-        from mmairl.apis.suggest import suggest, suggest_for  # which no training run needs
+def use_mixed_precision(cfg: 'Config') -> None:
+    """Compute in bfloat16, or in float16 on GPUs without it."""
+    import torch
 
-        register()
-        how = dict(gpus=args.gpus, channels=args.channels, weights=args.weights, views=args.views)
-        text = suggest_for(args.data, args.method, **how) if args.data else suggest(args.method, args.images, **how)
-        print(text)
-        return
-    cfg = load_config(args.config, args.cfg_options)
-    apply(args, cfg)
-    if args.dump_config:
-        write_config(cfg, output(args.dump_config, args.config))
-        return
-    if args.plan is not None or args.per_gpu is not None:
-        from mmairl.apis.batch_layout import follow, plan  # which an ordinary run does not need
-    if args.plan is not None:
-        print(plan(cfg, args.plan, args.per_gpu or max(1, cfg.total_batch_size // args.plan))[1])
-        return
-    if args.per_gpu is not None:
-        join(cfg, args.launcher)
-        follow(cfg, plan(cfg, get_world_size(), args.per_gpu)[0])
-    train(cfg, args.launcher)
-    stop_processes()
-
-
-if __name__ == '__main__':
-    main()
+    if cfg.optim_wrapper.get('type', 'OptimWrapper') == 'OptimWrapper':
+        cfg.optim_wrapper.type = 'AutocastOptimWrapper'
+    bfloat16 = not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
+    cfg.optim_wrapper.dtype = 'bfloat16' if bfloat16 else 'float16'

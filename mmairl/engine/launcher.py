@@ -8,6 +8,11 @@ On one machine it listens on the loopback, on the port PORT or a free one. torch
 machine, and with --standalone it unpickles what anybody writes there.
 """
 
+if __name__ == '__main__':
+    from mmairl.startup import prepare
+
+    prepare()  # before the imports below, which take seconds
+
 import os
 import signal
 import socket

@@ -16,8 +16,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import mmairl
-from mmairl.checkpoints.read import Backbone, read_backbone
+from mmairl.checkpoints.read import Backbone
 from mmairl.config import flat, walk
 from mmairl.errors import UserError
 from mmairl.evaluation.sets import PARTS, described_sets, innermost, precision_of, with_views
@@ -61,8 +59,6 @@ SOURCES = 'sources'
 FEATURE_CODE = ('features', 'backbone')  # files of this folder that turn images into features
 # By a digest of weights: those that earlier versions gave the same weights. For comparison with stored identities.
 EARLIER: dict[str, set[str]] = {}
-SAMPLED = 64  # values of each tensor
-HALF, TINY = 2**-8, 2**-24  # relative and absolute errors of rounding to float16 or bfloat16
 
 
 def identity_of(
@@ -129,35 +125,6 @@ def _earlier_weights_identity(weights: Mapping[str, Tensor]) -> str:
         digest.update(f'{name} {tensor.dtype} {tuple(tensor.shape)}\n'.encode())
         digest.update(_bytes(tensor))
     return digest.hexdigest()[:16]
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """The model in a checkpoint: the digest of its weights, and a sample of their values for comparison."""
-
-    weights: str
-    sample: Tensor
-
-    def is_near(self, other: 'Model') -> bool:
-        """Whether the values agree within the rounding of float16 and bfloat16."""
-        if self.sample.shape != other.sample.shape:
-            return False
-        largest = torch.maximum(self.sample.abs(), other.sample.abs())
-        return bool(((self.sample - other.sample).abs() <= HALF * largest + TINY).all())
-
-
-def model_at(path: str | Path) -> Model:
-    """Return the model in a checkpoint, which is read once in a process as long as the file does not change."""
-    status = os.stat(path)
-    return _model(str(path), status.st_size, status.st_mtime_ns)
-
-
-@cache
-def _model(path: str, size: int, changed: int) -> Model:
-    weights = read_backbone(path).weights
-    parts = [tensor.detach().reshape(-1) for _, tensor in _sorted_weights(weights)]
-    sample = [part[:: max(1, len(part) // SAMPLED)].float() for part in parts]
-    return Model(weights_identity(weights), torch.cat(sample))
 
 
 def _sorted_weights(weights: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:

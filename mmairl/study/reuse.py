@@ -1,6 +1,6 @@
-"""Weights without training: made from other runs', NormRescaled or as a run had saved them earlier, or from elsewhere.
+"""Create weights that need no training: NormRescaled, taken from an earlier checkpoint, or trained elsewhere.
 
-`origin` is the identity of how they are made. Weights of another origin are made anew, and their scores with them.
+`origin` is the identity of how weights were created. If it changes, the weights and their scores are created again.
 """
 
 import json
@@ -22,38 +22,52 @@ from mmairl.checkpoints.read import Backbone, read_backbone
 from mmairl.checkpoints.write import write_backbone
 from mmairl.config import load_config
 from mmairl.errors import UserError
-from mmairl.evaluation.backbone import load_backbone, refresh_statistics
-from mmairl.evaluation.identity import ABSENT, UNKNOWN, config_identity, data_identity, difference, model_at
+from mmairl.evaluation.backbone import load_backbone, refresh_statistics, tensors_of_config
+from mmairl.evaluation.identity import ABSENT, UNKNOWN, config_identity, data_identity, difference
 from mmairl.evaluation.on_features import extraction
 from mmairl.evaluation.protocol import default_device, default_workers
-from mmairl.io import read_json, read_text, write_json, write_text
+from mmairl.io import read_json, write_json, write_text
 from mmairl.registry import DATASETS
-from mmairl.study.schema import Asked, Trained
+from mmairl.study.model_identity import model_at
+from mmairl.study.schema import CHOICE, REQUEST_AND_LOGS, Asked, Trained, last_checkpoint
 from mmairl.study.spec import Along, Rescaled
-from mmairl.study.trials import NOTED, OF_THE_FOLDER, best_trial
+from mmairl.study.trials import best_trial
 
-STATISTICS = 200  # batches that batch norm's statistics are measured on, as many as PreciseBN takes
-SOURCES = ('of', 'anchor')  # the runs that weights are made from
+STATISTICS = 200  # batches that batch norm's statistics are measured on, as many as PreciseBN uses
+CONFIG = 'asked/config.yaml'
+SOURCES = ('of', 'anchor')  # the runs that weights are created from
 KNOWN_DATA: dict[str, dict[str, Any]] = {}
 
 
 def origin(asked: Asked, folder: Path) -> dict[str, Any]:
-    """Return the identity of what a run's weights are made from; empty of a run that trains by its config alone."""
+    """Return the identity of what a run's weights are created from; empty if its config alone decides them."""
     if asked.chosen:
         try:
             return dict(chosen=config_identity(best_trial(asked.chosen).options))
         except UserError as error:
             return dict(chosen=f'{UNKNOWN}{error}')
-    if asked.given:
-        return dict(given=_weights_of(Path(asked.given)))
+    if asked.external:
+        cfg = _config_in(folder) if (folder / CONFIG).is_file() else None
+        return dict(given=_weights_of(Path(asked.external), cfg))
     made = asked.rescaled or asked.along
     if made is None:
         return {}
     part = getattr(made, 'part', None)
-    sources = {key: _weights_in(Path(source), part) for key in SOURCES if (source := getattr(made, key, None))}
+    sources = {key: _weights_in(path, part) for key, path in source_folders(asked).items()}
     if asked.rescaled:  # batch norm's statistics are measured on these images
-        sources['data'] = known_data(load_config(str(folder / 'asked' / 'config.yaml')).evaluation.train)
+        sources['data'] = known_data(_config_in(folder).evaluation.train)
     return {**config_identity(asdict(made)), **sources}
+
+
+def source_folders(asked: Asked) -> dict[str, Path]:
+    """Return the folders of the runs that weights are created from, by their role."""
+    made = asked.rescaled or asked.along
+    folders = {key: getattr(made, key, None) for key in SOURCES}
+    return {key: Path(folder) for key, folder in folders.items() if folder}
+
+
+def _config_in(folder: Path) -> Config:
+    return load_config(str(folder / CONFIG))
 
 
 def _weights_in(folder: Path, part: str | None) -> Any:
@@ -69,29 +83,33 @@ def _weights_in(folder: Path, part: str | None) -> Any:
         return f'{UNKNOWN}{error}'
 
 
-def _weights_of(path: Path) -> str:
-    return model_at(path).weights if path.exists() else ABSENT
+def _weights_of(path: Path, cfg: Config | None = None) -> str:
+    return model_at(path, cfg).weights if path.exists() else ABSENT
 
 
 def known_data(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identity of a data set, which is looked at once in a process: the runs of a study share theirs."""
+    """Return the identity of a data set. It is computed once per process, because runs of a study share their data."""
     key = json.dumps(described, default=str)
     if key not in KNOWN_DATA:
         KNOWN_DATA[key] = data_identity(described)
     return KNOWN_DATA[key]
 
 
-def derive(cfg: Config, asked: Asked, folder: Path) -> None:
-    """Leave weights of other runs', unless those that are there have the same origin."""
-    for source in filter(None, (getattr(asked.rescaled or asked.along, key, None) for key in SOURCES)):
+def create_weights(cfg: Config, asked: Asked, folder: Path) -> None:
+    """Write weights without training, unless the stored ones have the same origin."""
+    for source in source_folders(asked).values():
         require_finished(folder, source)
-    made, trained = origin(asked, folder), folder / 'trained.json'
+    made = origin(asked, folder)
+    trained = folder / 'trained.json'
     if trained.is_file() and not difference(read_json(trained, Trained).made, made):
         return
-    if asked.given:
-        backbone, spent = take_given(cfg, asked.given), Trained()
+    if asked.external:
+        backbone = take_external(cfg, asked.external)
+        spent = Trained()
+    elif asked.rescaled:
+        backbone, spent = rescale(cfg, asked.rescaled)
     else:
-        backbone, spent = rescale(cfg, asked.rescaled) if asked.rescaled else take_earlier(asked.along)
+        backbone, spent = take_earlier(asked.along)
     path = folder / 'derived.pth'
     write_backbone(backbone, path, 'mmairl')
     write_text(folder / 'last_checkpoint', path.name)
@@ -99,10 +117,10 @@ def derive(cfg: Config, asked: Asked, folder: Path) -> None:
 
 
 def rescale(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
-    """Return the weights of another run, NormRescaled by a third's or by a constant.
+    """Return the weights of another run, NormRescaled by those of a third or by a constant.
 
-    Batch norm's statistics are measured anew, for the old ones belong to other activations and k-NN would be at chance;
-    the exact form has its own.
+    Batch norm's statistics are measured again, because they belong to the activations before; with them k-NN would be at
+    chance. The exact form computes its own.
     """
     start = time.perf_counter()
     backbone = read_backbone(str(last_checkpoint(Path(made.of))))
@@ -112,9 +130,10 @@ def rescale(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
     network = load_backbone(cfg, backbone)
     how = extraction(cfg, default_device(), default_workers())
     data = DATASETS.build(cfg.evaluation.train)
-    some = Subset(data, range(0, len(data), max(1, len(data) // (STATISTICS * how.batch_size))))
+    step = max(1, len(data) // (STATISTICS * how.batch_size))
+    subset = Subset(data, range(0, len(data), step))
     if not made.exact:
-        refresh_statistics(network.to(how.device), (images for images, *_ in how.images(some, 'batch statistics')))
+        refresh_statistics(network.to(how.device), (images for images, *_ in how.images(subset, 'batch statistics')))
     backbone.weights.update(network.cpu().state_dict())
     seconds = time.perf_counter() - start
     trained = read_json(Path(made.of) / 'trained.json', Trained)
@@ -123,41 +142,45 @@ def rescale(cfg: Config, made: Rescaled) -> tuple[Backbone, Trained]:
 
 def take_earlier(made: Along) -> tuple[Backbone, Trained]:
     """Return the weights that another run had saved after a part of its epochs."""
-    source, part = Path(made.of), Fraction(made.part)
-    saved, trained = saved_after(source, made.part), read_json(source / 'trained.json', Trained)
+    source = Path(made.of)
+    part = Fraction(made.part)
+    saved = saved_after(source, made.part)
+    trained = read_json(source / 'trained.json', Trained)
     if not saved.is_file():
-        raise UserError(f'{source} kept no {saved.name}; its config wants max_keep_ckpts=-1 and an interval for it')
+        raise UserError(
+            f"along: run '{source}' kept no {saved.name}; set max_keep_ckpts=-1 and a suitable interval in its config",
+            code='no-earlier-checkpoint',
+        )
     seen = {key: round(getattr(trained, key) * part) for key in ('steps', 'images_seen')}
     return read_backbone(str(saved)), replace(trained, **seen, seconds=0.0, device_seconds=0.0)
 
 
 def take_published(published: Path, asked: Asked, folder: Path) -> None:
-    """Leave what the row as published has trained, at no cost, where the best trial is the row as published."""
-    own = shutil.ignore_patterns(*OF_THE_FOLDER, 'result.json', 'trained.json', NOTED)
-    shutil.copytree(published, folder, ignore=own, dirs_exist_ok=True)
+    """Copy the training of the row as published, at no cost, because the best trial is that row."""
+    ignored = shutil.ignore_patterns(*REQUEST_AND_LOGS, 'result.json', 'trained.json', CHOICE)
+    shutil.copytree(published, folder, ignore=ignored, dirs_exist_ok=True)
     trained = read_json(published / 'trained.json', Trained)
     write_json(folder / 'trained.json', replace(trained, made=origin(asked, folder), seconds=0.0, device_seconds=0.0))
 
 
-def take_given(cfg: Config, path: str) -> Backbone:
-    """Return the weights of a checkpoint from elsewhere, which must fill the row's network."""
-    backbone = read_backbone(path)
+def take_external(cfg: Config, path: str) -> Backbone:
+    """Return the weights of an external checkpoint, which must fill the row's network."""
+    backbone = read_backbone(path, network=tensors_of_config(cfg))
     network = load_backbone(cfg, backbone)
     backbone.weights.update(network.state_dict())
     return backbone
 
 
 def saved_after(folder: Path, part: str) -> Path:
-    """Return the checkpoint of a run after a part of it, whether or not it is there."""
+    """Return the path of a run's checkpoint after a part of it, whether or not it exists."""
     last = last_checkpoint(folder)
     return last.with_name(re.sub(r'\d+', lambda end: str(round(int(end[0]) * Fraction(part))), last.name))
 
 
-def require_finished(folder: Path, source: str) -> None:
-    """Refuse half-trained weights, or those of a part of the half: they would pass for the run's."""
-    if not (Path(source) / 'result.json').is_file():
-        raise UserError(f'{folder} is made from the run in {source}, which is not finished; finish that run first')
-
-
-def last_checkpoint(folder: Path) -> Path:
-    return folder / Path(read_text(folder / 'last_checkpoint').strip()).name
+def require_finished(folder: Path, source: Path) -> None:
+    """Raise if a source run is not finished: its weights would pass for those of a finished run."""
+    if not (source / 'result.json').is_file():
+        raise UserError(
+            f"{folder}: created from the run in '{source}', which is not finished; finish that run first",
+            code='source-not-finished',
+        )

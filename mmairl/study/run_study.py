@@ -23,7 +23,7 @@ def complete(runs: Sequence[Run], jobs: int, devices: int, say: Callable[[str], 
     done = len(runs) - len(unfinished(runs))
     say(f'{done} of {len(runs)} runs are finished')
     for run in runs:
-        if differs := run.outdated:
+        if differs := run.stale_reason:
             say(f'{run.name} is measured anew, since this has changed: {differs}')
 
     def report(run: Run, what: str) -> None:
@@ -49,12 +49,12 @@ def until_decided(
     Returns all runs.
     """
     say(plan.words)
-    last, rows, runs, looked = max(study.seeds), study.rows, [], 0
+    last, rows, runs, analyzed = max(study.seeds), study.rows, [], 0
     seeds = [*study.seeds, *range(last + 1, last + 1 + plan.most - len(study.seeds))]
-    for look, _ in plan.looks:
+    for count, _ in plan.analyses:
         left = {row.name for row in rows}
-        runs += [run for run in lay_out(study, configs, seeds[looked:look], tasks, out) if run.row.name in left]
-        looked = look
+        runs += [run for run in lay_out(study, configs, seeds[analyzed:count], tasks, out) if run.row.name in left]
+        analyzed = count
         finish(runs)
         record = collect(study, configs, scale, runs, out)
         if not all(run.done for run in runs):

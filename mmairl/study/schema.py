@@ -1,49 +1,62 @@
-"""The files in a run's folder, as types: what was asked of it, what its training left, and what was measured."""
+"""The files in a run's folder, as types: what was asked, what training left, and what was measured.
 
+A field whose name in the file differs from its name here is declared with `field(name=...)`. Names in files do not change.
+"""
+
+import itertools
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from mmairl.evaluation.identity import key_of
+from mmairl.io import read_text
 from mmairl.study.spec import Along, Rescaled, Untrained
+
+CHOICE = 'chosen.json'
+# Files that belong to a run's place in the study rather than to what was trained.
+REQUEST_AND_LOGS = ('asked*', 'log.txt', 'failed*.txt', 'job.*', 'begun.txt', '.lock*')
 
 
 class Chosen(Struct):
-    """The run takes what the best of these trials, which are folders, changed in the row's config."""
+    """The run uses the options of the best of these trials."""
 
-    trials: tuple[str, ...]
+    trials: tuple[str, ...]  # folders
     criterion: str
     published: str = ''  # the folder of the row as published, from the same seed
 
 
 class Asked(Struct, omit_defaults=True, frozen=True):
-    """asked.json, beside the config in asked/config.yaml. In `rescaled` and `along` the rows are the folders of their runs."""
+    """asked.json, next to the config in asked/config.yaml. In `rescaled` and `along` the rows are run folders."""
 
     seed: int
     tasks: tuple[str, ...] = ()
     rescaled: Rescaled | None = None
     along: Along | None = None
     untrained: Untrained | None = None
-    given: str = ''  # the checkpoint of a network that was trained elsewhere
-    stated: dict[str, str] = {}  # its factors, as its author states them
-    trial: dict[str, Any] | None = None  # of a search: the config keys that it changes, which the config has already
+    external: str = field(default='', name='given')  # a checkpoint that was trained elsewhere
+    stated: dict[str, str] = {}  # factors of an external checkpoint, as its author states them
+    trial: dict[str, Any] | None = None  # of a search: the config keys that it changes; the config has them already
     splits: dict[str, Any] = {}  # of a trial: the row's own data, whose test images the trial must not see
     chosen: Chosen | None = None
     tuned: dict[str, tuple[dict[str, Any], ...]] = {}  # by task: the trials of its recipe
-    sources: dict[str, str] | None = None  # digests of the outside modules that training imports; None: not recorded
+    sources: dict[str, str] | None = None  # digests of outside modules that training imports; None: not recorded
 
     @property
     def trains(self) -> bool:
-        return not (self.rescaled or self.along or self.untrained or self.given)
+        return not (self.rescaled or self.along or self.untrained or self.external)
 
 
-class Looked(Struct):
-    """The part of study.json that the next record takes over: how many runs were finished at each look that was taken."""
+class EarlierAnalyses(Struct):
+    """The part of study.json that the next record carries over: finished runs at each analysis so far."""
 
-    looks: list[int] = []
+    finished_runs: list[int] = field(default_factory=list, name='looks')
 
 
 class Choice(Struct):
-    """chosen.json: the trial whose keys a run was trained with."""
+    """chosen.json: the trial whose options a run was trained with."""
 
     trial: str
     options: dict[str, Any]
@@ -59,19 +72,19 @@ class Start(Struct):
 
 
 class Trained(Struct, kw_only=True):
-    """trained.json, which is there when training has ended."""
+    """trained.json, which exists once training has ended."""
 
     seconds: float | None = None
     device_seconds: float | None = None
     steps: int | None = None
     images_seen: int | None = None
     start: Start | None = None
-    made: dict[str, Any] = {}  # `derived.origin`: how, and of which weights, without training
+    made: dict[str, Any] = {}  # `reuse.origin`: how, and from which weights, without training
     sources: dict[str, str] | None = None  # as in asked.json, when training began
 
 
 class Result(Trained, omit_defaults=True, kw_only=True):
-    """result.json: all that the page says of a run."""
+    """result.json: everything that the page shows of a run."""
 
     checkpoint: str = ''
     scores: dict[str, float] = {}  # by task
@@ -80,15 +93,15 @@ class Result(Trained, omit_defaults=True, kw_only=True):
     identities: dict[str, dict[str, Any]] = {}  # by task, of `evaluation.identity`
     sha256: str = ''  # of the checkpoint's file
     weights: str = ''  # the identity of its model, which other files can share
-    file: tuple[int, ...] = ()  # size and time of change of the checkpoint
+    file: tuple[int, ...] = ()  # size and modification time of the checkpoint
     git: str = ''
     versions: dict[str, str] = {}
     hardware: str = ''
     evaluation: str = ''
     curves: dict[str, Any] = {}
     hidden: dict[str, str] = {}
-    left_out: dict[str, dict[str, int]] = {}  # by task, what its scores do not tell of
-    tuned: dict[str, dict[str, Any]] = {}  # by task, where its recipe was tuned
+    left_out: dict[str, dict[str, int]] = {}  # by task: unreadable images, missing classes
+    tuned: dict[str, dict[str, Any]] = {}  # by task, if its recipe was tuned
     diverged: str = ''  # why a trial has no score and counts as the worst
 
 
@@ -97,6 +110,33 @@ class Measured(Struct):
 
     scores: dict[str, float]
     identity: dict[str, Any]
-    right: dict[str, Any] | None = None  # the test images that are recognised
+    right: dict[str, Any] | None = None  # the test images that are recognized
     tuned: dict[str, Any] = {}  # the choice among trials of the recipe, and their scores on held-out images
-    left_out: dict[str, int] = {}  # what the scores do not tell of: unreadable images, missing classes
+    left_out: dict[str, int] = {}  # unreadable images, missing classes
+
+
+def result_file(folder: Path, task: str, identity: Mapping[str, Any]) -> Path:
+    return folder / f'{task}_{key_of(identity)}.json'
+
+
+def last_checkpoint(folder: Path) -> Path:
+    return folder / Path(read_text(folder / 'last_checkpoint').strip()).name
+
+
+def set_aside(folder: Path, keep: Collection[str] = (), last: str = '') -> Path:
+    """Move what a run has left into a new folder next to its own and return that folder.
+
+    Args:
+        folder: The run's folder.
+        keep: Patterns of files that stay. Without any, the folder itself is renamed.
+        last: The file that is moved last, so that an interrupted move is repeated by whoever checks for it.
+    """
+    names = (folder.with_name(f'{folder.name}_set_aside_{number}') for number in itertools.count(1))
+    target = next(path for path in names if not path.exists())
+    if not keep:
+        return folder.rename(target)
+    target.mkdir()
+    moved = [path for path in folder.iterdir() if not any(fnmatch(path.name, pattern) for pattern in keep)]
+    for path in sorted(moved, key=lambda path: path.name == last):
+        path.rename(target / path.name)
+    return target

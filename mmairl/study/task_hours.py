@@ -10,9 +10,9 @@ from mmengine.config import Config
 from mmairl.evaluation.protocol import ON_FEATURES
 from mmairl.evaluation.sets import innermost
 from mmairl.study.cost import counted_work, work_per_image
-from mmairl.study.measure import data_of, is_local, recipe
 from mmairl.study.scale import Scale, resolve
 from mmairl.study.spec import Row, Study
+from mmairl.study.task_names import data_of, is_local, recipe
 
 BATCH = 64  # to count with; virtual replicas of batch norm want some images each
 

@@ -3,6 +3,11 @@
 A task is a process of its own, or several: python -m mmairl.transfer.execute FOLDER
 """
 
+if __name__ == '__main__':
+    from mmairl.startup import prepare
+
+    prepare()  # before the imports below, which take seconds
+
 import argparse
 import copy
 import sys

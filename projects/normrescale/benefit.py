@@ -21,12 +21,12 @@ from mmairl.checkpoints.read import read_backbone
 from mmairl.report.charts import chart
 from mmairl.report.page import ENVIRONMENT, fill
 from mmairl.study.analyses import ANALYSES, Analysis
-from mmairl.study.measure import recipe
 from mmairl.study.reuse import last_checkpoint
 from mmairl.study.runs import Run
 from mmairl.study.search import own_value
 from mmairl.study.spec import Row, Study
 from mmairl.study.statistics.tuning import worth
+from mmairl.study.task_names import recipe
 
 RATE = 'optim_wrapper.optimizer.lr'
 Curve = Sequence[tuple[float, float]]  # rates, ascending, and scores

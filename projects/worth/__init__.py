@@ -1,0 +1,1 @@
+"""The benefit of pre-training on custom images."""

@@ -1,4 +1,4 @@
-"""Patches of the photographs inside scikit-image's package, as a folder for `tools/worth.py`; nothing is downloaded.
+"""Patches of the photographs inside scikit-image's package, as a folder for `python -m projects.worth`; nothing is downloaded.
 
     pip install scikit-image
     python -m projects.worth.photographs data/patches

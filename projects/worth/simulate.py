@@ -1,4 +1,4 @@
-"""How often the verdict of `mmairl.worth` is wrong where the truth is planted: python -m projects.worth.simulate.
+"""How often the verdict of `projects.worth` is wrong where the truth is planted: python -m projects.worth.simulate.
 
 Four classes are clouds around four points; how far these are apart is how good a candidate's features are.
 """
@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mmairl.apis.few_labels import (
+from mmairl.report.table import print_table
+from projects.worth.few_labels import (
     Right,
     Verdict,
     class_weights,
@@ -22,7 +23,6 @@ from mmairl.apis.few_labels import (
     resampled,
     saved,
 )
-from mmairl.report.table import print_table
 
 STUDIES = 1000
 OWN = ('own', 'own from weights')
@@ -46,7 +46,7 @@ CURVES = {
 
 @dataclass(frozen=True)
 class Simulated:
-    """A study: `right` of its candidates, as mmairl.apis.few_labels has it."""
+    """A study: `right` of its candidates, as projects.worth.few_labels has it."""
 
     right: Right
     own: Sequence[str]

@@ -1,4 +1,4 @@
-"""How often `mmairl.worth` is right: its answers on drawn domains, beside what many labels and new images say.
+"""How often `projects.worth` is right: its answers on drawn domains, beside what many labels and new images say.
 
     python -m projects.worth.truth --work-dir work_dirs/truth
 
@@ -17,9 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset
 
-from mmairl.apis.few_labels import MARGIN, prepared, recognised
 from mmairl.apis.suggest import config_for
-from mmairl.apis.worth import OWN, RANDOM, RAW, central, network, worth
 from mmairl.checkpoints.pickles import write_checkpoint
 from mmairl.engine.run import register
 from mmairl.errors import one_sentence_errors
@@ -30,6 +28,8 @@ from mmairl.io import read_json, write_json
 from mmairl.report.table import print_table
 from projects.worth.domains import DOMAINS, SIDE, Domain, write_images
 from projects.worth.domains import draw as drawn
+from projects.worth.few_labels import MARGIN, prepared, recognised
+from projects.worth.worth import OWN, RANDOM, RAW, central, network, worth
 
 SEEDS = (0, 1)
 CROP, BATCH, STEPS = 24, 64, 225  # of the own pre-training

@@ -129,4 +129,4 @@ def test_a_plan_says_which_images_are_not_here(tmp_path, monkeypatch, run_tool, 
     study = DEMO.parents[1] / 'studies/ladder.yaml'
     run_tool('tools/study.py', study, '--tasks', 'linear', 'coco_fpn', '--dry-run')
     words = ' '.join(capsys.readouterr().out.split())
-    assert words.endswith('not here: data/coco/annotations, data/imagenet/train, data/imagenet/val')
+    assert words.endswith('missing images: data/coco/annotations, data/imagenet/train, data/imagenet/val')

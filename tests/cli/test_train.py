@@ -1,25 +1,18 @@
 """tools/train.py as a user types it; tests/test_multi_node.py starts it by its scripts."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from mmengine.config import Config
 
-ROOT = Path(__file__).parents[2]
+from mmairl.cli import train
 
 
 @pytest.fixture
-def applied(monkeypatch, toy_config):
-    monkeypatch.syspath_prepend(ROOT)
-    from mmairl.cli import train
-
+def applied(toy_config):
     def run(*words: object) -> Config:
         """A toy config after what these words behind tools/train.py do to it."""
-        monkeypatch.setattr(sys, 'argv', ['train.py', 'configs/mocov2plus_r50_200e.py', *map(str, words)])
         cfg = toy_config(width=8)
         cfg.work_dir = None
-        train.apply(train.parse(), cfg)
+        train.apply(train.parse(['configs/mocov2plus_r50_200e.py', *map(str, words)]), cfg)
         return cfg
 
     return run

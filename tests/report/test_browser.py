@@ -27,6 +27,7 @@ from mmairl.evaluation.protocol import Result
 from mmairl.evaluation.sets import evaluation_sets
 from mmairl.report.analysis_pages import add_invariance, cka_page, geometry_page, norms_page
 from mmairl.report.compare_page import write_compare_page
+from mmairl.report.demo_page import SCORE, draw
 from mmairl.report.evaluation_page import write_evaluation_page
 from mmairl.report.health_page import write_health_page
 from mmairl.report.map_page import map_images
@@ -34,7 +35,6 @@ from mmairl.report.table import html_table
 from mmairl.report.views_page import write_views_page
 from mmairl.study.pages.index_page import write_studies_page
 from mmairl.study.pages.study_page import write_study_page
-from projects.demo.page import SCORE, draw
 
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
 sync_api = pytest.importorskip('playwright.sync_api', reason='no browser can be driven (pip install playwright)')

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from mmengine.config import Config
 from PIL import Image
 from safetensors.torch import save_file
 from torchvision.models import resnet18, resnet50
@@ -13,17 +14,20 @@ from torchvision.models import resnet18, resnet50
 import mmairl
 from mmairl.checkpoints.read import read_backbone
 from mmairl.checkpoints.write import write_backbone
-from mmairl.config import load_config
+from mmairl.config import load_config, write_config
 from mmairl.errors import UserError
-from mmairl.evaluation.identity import model_at
-from mmairl.io import write_json
+from mmairl.evaluation.backbone import load_backbone
+from mmairl.evaluation.identity import difference
+from mmairl.io import read_json, write_json
 from mmairl.study.collect import collect, describe
-from mmairl.study.external import compare_stated, factors, facts_of, form, require_distinct, whole_path
+from mmairl.study.external import checkpoint_path, compare_stated, factors, facts_of, form, require_distinct_models
 from mmairl.study.fairness import compare, require_fair
+from mmairl.study.model_identity import model_at
 from mmairl.study.pages.study_page import write_study_page
+from mmairl.study.reuse import create_weights, origin
 from mmairl.study.runs import Run, lay_out, plan_runs
 from mmairl.study.scale import read_scale
-from mmairl.study.schema import Result
+from mmairl.study.schema import Asked, Result, Trained, last_checkpoint
 from mmairl.study.spec import Row, Study
 
 OURS = Row('ours', 'byol_r50_200e.py')
@@ -67,7 +71,7 @@ def test_stated_factors_are_compared_and_the_rest_is_unknown(tmp_path, ours):
     assert compare_stated(row(tmp_path, own), OURS, ours) == ([], [])
     differing, unknown = compare_stated(row(tmp_path, {'loss': 'InfoNCE', 'epochs': 200}), OURS, ours)
     assert differing == ['loss'] and set(unknown) == own.keys() - {'loss', 'epochs'}
-    with pytest.raises(UserError, match="'lose'.* did you mean|no factor"):
+    with pytest.raises(UserError, match="'lose' is not a factor"):
         compare_stated(row(tmp_path, {'lose': 'InfoNCE'}), OURS, ours)
 
 
@@ -75,10 +79,35 @@ def test_files_that_are_not_there_or_given_twice_are_refused(tmp_path):
     lightning(tmp_path / 'a.ckpt', 0)
     (tmp_path / 'b.ckpt').write_bytes((tmp_path / 'a.ckpt').read_bytes())
     with pytest.raises(UserError) as caught:
-        require_distinct([Row('x', '', weights={0: str(tmp_path / 'a.ckpt'), 1: str(tmp_path / 'b.ckpt')})])
+        require_distinct_models([Row('x', '', weights={0: str(tmp_path / 'a.ckpt'), 1: str(tmp_path / 'b.ckpt')})])
     assert caught.value.code == 'same-model'
-    with pytest.raises(UserError, match='no checkpoint at'):
-        whole_path(Row('x', '', weights={0: str(tmp_path / 'c.ckpt')}), 0)
+    with pytest.raises(UserError, match='checkpoint does not exist'):
+        checkpoint_path(Row('x', '', weights={0: str(tmp_path / 'c.ckpt')}), 0)
+
+
+def test_hugging_face_folder_is_a_row(tmp_path):
+    folder = tmp_path / 'model'
+    folder.mkdir()
+    save_file(resnet18().state_dict(), folder / 'model.safetensors')
+    assert checkpoint_path(Row('x', '', weights={0: str(folder)}), 0) == str(folder / 'model.safetensors')
+
+
+def test_plain_timm_file_fills_a_wrapped_row(tmp_path):
+    cfg = Config(dict(model=dict(backbone=dict(type='mmpretrain.TIMMBackbone', model_name='tf_efficientnet_lite0'))))
+    weights = load_backbone(cfg).state_dict()
+    path = tmp_path / 'timm.pth'
+    torch.save({name.removeprefix('timm_model.'): value for name, value in weights.items()}, path)
+    folder = tmp_path / 'run'
+    write_config(cfg, folder / 'asked' / 'config.yaml')
+    asked = Asked(0, external=str(path))
+    create_weights(cfg, asked, folder)
+    left = read_backbone(last_checkpoint(folder), network=weights).weights
+    assert all(torch.equal(left[name], value) for name, value in weights.items())
+    assert not difference(origin(asked, folder), read_json(folder / 'trained.json', Trained).made)
+    rows = [Row('x', '', weights={0: str(path), 1: str(last_checkpoint(folder))})]
+    with pytest.raises(UserError) as caught:
+        require_distinct_models(rows, {'x': cfg})
+    assert caught.value.code == 'same-model'
 
 
 def saved(folder: Path, weights: dict, kind: str) -> str:
@@ -117,7 +146,7 @@ def test_model_in_another_file_is_no_new_seed(tmp_path, kind, code):
         [Row('x', '', weights={0: paths[0]}), Row('y', '', weights={0: paths[1]})],
     ):
         with pytest.raises(UserError) as caught:
-            require_distinct(rows)
+            require_distinct_models(rows)
         assert caught.value.code == code
 
 
@@ -129,7 +158,7 @@ def test_models_of_other_seeds_are_distinct(tmp_path):
         paths.append(saved(tmp_path, resnet18().state_dict(), kind))
     (tmp_path / 'damaged.pth').write_bytes(b'damaged')
     paths += [str(tmp_path / name) for name in ('damaged.pth', 'absent.pth')]
-    require_distinct([Row('x', '', weights=dict(enumerate(paths)))])
+    require_distinct_models([Row('x', '', weights=dict(enumerate(paths)))])
 
 
 def test_half_precisions_of_one_model_are_near(tmp_path):
@@ -194,7 +223,7 @@ def test_a_line_of_python_judges_them_and_goes_on(tmp_path):
     for networks, more, said in (
         ({'a': paths}, {}, 'two networks or more'), (paths, {}, 'each by its name'),
         ({'a': paths[:2], 'b': [paths[2], tmp_path / 'bad.pth']}, {}, 'no weights at all'),
-        ({'a': paths[:2], 'b': paths[2:]}, dict(tasks=['knnn']), "no task 'knnn'; say some of knn, .*finetune, voc07"),
+        ({'a': paths[:2], 'b': paths[2:]}, dict(tasks=['knnn']), "task: 'knnn' is unknown; use knn, .*finetune, voc07"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=said):
             mmairl.compare(networks, **{**how, **more})
@@ -212,7 +241,7 @@ def test_a_study_tells_the_factors_as_they_are_stated_now_and_refuses_what_is_no
         )
         write_json(run.folder / 'result.json', result)
     assert describe(runs[1], tmp_path)['hidden'] == {'library': 'x', 'student predictor': 'yes'}
-    monkeypatch.setattr(Run, 'outdated', '')
+    monkeypatch.setattr(Run, 'stale_reason', '')
     record = collect(study, configs, read_scale('demo'), runs, tmp_path)
     told = {check['check']: check for check in record['fairness']['hidden']}
     assert told['library']['values'] == {'ours': 'mmairl', 'theirs': 'x'} and not told['epochs']['equal']

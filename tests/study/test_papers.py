@@ -25,9 +25,9 @@ from mmairl.study import scale as scales
 from mmairl.study.collect import assumptions
 from mmairl.study.factors import same_run
 from mmairl.study.fairness import at_scale, compare, require_fair
-from mmairl.study.measure import is_local
 from mmairl.study.pages.study_tables import columns, table_lines
 from mmairl.study.spec import Study, read_study
+from mmairl.study.task_names import is_local
 from mmairl.transfer.tasks import TASKS
 from projects.papers.reproduce import coverage, pages
 
@@ -91,7 +91,7 @@ def test_every_study_plans_at_every_scale_and_names_tasks_that_are_there(quick, 
         try:
             here, configs, left_out = at_scale(study, scale, scale.tasks)
         except UserError as error:
-            assert (path.stem, name) == ('byol_wide', 'demo') and 'has nothing to compare at this scale' in str(error)
+            assert (path.stem, name) == ('byol_wide', 'demo') and 'nothing to compare at this scale' in str(error)
             continue
         assert left_out == LEFT_OUT.get((path.stem, name), [])
         compared = compare(here, configs)

@@ -64,7 +64,7 @@ def test_the_gpus_of_the_runs_are_those_that_the_study_may_use(monkeypatch, list
     monkeypatch.setattr('torch.cuda.device_count', lambda: 4)
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
     assert [share['CUDA_VISIBLE_DEVICES'] for share in runs._shares(2, 2, needed=2)] == expected
-    with pytest.raises(UserError, match='2 run.s. beside each other on 3 GPU.s. each, and there are 4'):
+    with pytest.raises(UserError, match='2 parallel runs on 3 GPU.s. each require more than 4'):
         runs._shares(2, 3, needed=2)
 
 
@@ -120,10 +120,10 @@ def test_the_runs_of_a_study_that_is_killed_save_themselves(tmp_path):
 def test_a_transfer_that_is_told_to_stop_tells_its_tool_and_waits_for_it(tmp_path, number):
     transfer = (
         'import sys\nfrom pathlib import Path\nfrom mmairl.errors import one_sentence_errors\n'
-        'from mmairl.transfer import run\n'
-        'start, tool = run.start, [sys.executable, "-c", sys.argv[2], sys.argv[1]]\n'
-        'run.start = lambda command: start(tool)\n'
-        'one_sentence_errors(lambda: run._run(Path(sys.argv[1]), 1))()\n'
+        'from mmairl.transfer import execute\n'
+        'start, tool = execute.start, [sys.executable, "-c", sys.argv[2], sys.argv[1]]\n'
+        'execute.start = lambda command: start(tool)\n'
+        'one_sentence_errors(lambda: execute._run(Path(sys.argv[1]), 1))()\n'
     )
     slow = TRAINS.replace('    (folder', '    time.sleep(1)\n    (folder')
     process = subprocess.Popen(python(transfer, tmp_path, slow), env=ENVIRONMENT)

@@ -290,10 +290,10 @@ def test_a_winner_with_another_choice_is_set_aside(tmp_path):
         assert take_best(run, chosen) == {'x': winner}
         assert read_json(run / 'chosen.json', Choice).options == {'x': winner}
     assert {path.name for path in run.iterdir()} == {'asked', 'asked.json', 'log.txt', '.lock_0', 'chosen.json'}
-    moved = {path.name for path in (tmp_path / 'run.replaced_1').iterdir()}
+    moved = {path.name for path in (tmp_path / 'run_set_aside_1').iterdir()}
     assert moved == {'result.json', 'trained.json', 'epoch_1.pth', 'chosen.json'}
-    assert read_json(tmp_path / 'run.replaced_1/chosen.json', Choice).options == {'x': 'b'}
-    assert [path.name for path in (tmp_path / 'run.replaced_2').iterdir()] == ['chosen.json']
+    assert read_json(tmp_path / 'run_set_aside_1/chosen.json', Choice).options == {'x': 'b'}
+    assert [path.name for path in (tmp_path / 'run_set_aside_2').iterdir()] == ['chosen.json']
 
 
 def test_a_search_whose_trials_all_failed_has_no_choice(tmp_path):
@@ -340,7 +340,7 @@ def test_a_larger_budget_trains_a_changed_winner_again(searched, tmp_path, monke
     winner = next(run for run in runs if run.part == 'compared' and run.row.name == 'one')
     assert winner.done and trained.count(winner.folder) == 2
     assert read_json(winner.folder / 'chosen.json', Choice).trial.endswith('/3')
-    assert (winner.folder.parent / 'seed_0.replaced_1' / 'result.json').is_file()
+    assert (winner.folder.parent / 'seed_0_set_aside_1' / 'result.json').is_file()
 
 
 OUT_OF_MEMORY = 'RuntimeError: CUDA out of memory. Tried to allocate {} GiB'
@@ -349,7 +349,7 @@ OUT_OF_MEMORY = 'RuntimeError: CUDA out of memory. Tried to allocate {} GiB'
 def fail_trial(run: Run, words: str) -> str:
     """End a trial as a worker does that failed with these last words."""
     work = object.__new__(runs_module.Work)
-    work.run, work.log, work.begins = run, run.folder / 'log.txt', 0
+    work.run, work.log, work.log_start = run, run.folder / 'log.txt', 0
     work.log.write_text(f'Epoch(train) [1][3/9]\n{words}\n' if words else '')
     return work.ended(1)
 
@@ -544,8 +544,6 @@ def test_a_task_is_tuned_on_the_same_relative_points_for_every_network(tmp_path)
     own, options = recipe.optim_wrapper.optimizer.lr, [trial[RATE['key']] for trial in asked[0][1:]]
     assert [dict(trial) for trial in recipe.trials] == [dict(trial) for trial in asked[0]]
     assert all(own / 8 <= rate <= own * 8 for rate in options)
-    with pytest.raises(
-        UserError, match="`tune` is for linear, finetune, and tasks whose config has `held_out` .* not for 'knn'"
-    ):
+    with pytest.raises(UserError, match="tune: 'knn' has no images to choose by"):
         wrong = read_study(written(tmp_path, tune=dict(knn=tune)))
         lay_out(wrong, resolved(wrong, 'demo'), (0,), ('knn',), tmp_path / 'other')

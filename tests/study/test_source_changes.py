@@ -140,7 +140,7 @@ def test_corrected_protocol_is_measured_again(planned, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, 'PACKAGE', room.parent)
     assert all(run.done for run in planned())
     (room / 'knn.py').write_text((room / 'knn.py').read_text() + '\nEDITED = 1\n')
-    assert all(run.outdated.startswith('knn: sources.protocol (') for run in planned())
+    assert all(run.stale_reason.startswith('knn: sources.protocol (') for run in planned())
     trained = [run.folder / 'trained.json' for run in planned()]
     before = [path.stat().st_mtime_ns for path in trained]
     planned.finish(planned(lay_out))
@@ -185,7 +185,7 @@ def test_results_of_earlier_versions_are_read_and_labeled(planned):
     for run in planned():
         as_earlier(run)
     runs = planned(lay_out)
-    assert [run.outdated for run in runs] == ['', '', '']
+    assert [run.stale_reason for run in runs] == ['', '', '']
     assert [describe(run, planned.out)['unverified'] for run in runs] == [['knn'], ['training', 'knn'], ['knn']]
     record = planned.record()
     assert 'identity unknown of 3 runs' in markdown(record)
@@ -208,7 +208,7 @@ def test_earlier_result_of_other_weights_is_stale(planned):
         as_earlier(run)
     _, own, half = planned()
     leave_weights(own.folder, seed=9)
-    assert own.outdated == 'checkpoint' and half.outdated.startswith('weights: of (')
+    assert own.stale_reason == 'checkpoint' and half.stale_reason.startswith('weights: of (')
 
 
 def test_checkpoint_that_is_saved_again_is_the_same(planned):
@@ -217,7 +217,7 @@ def test_checkpoint_that_is_saved_again_is_the_same(planned):
     torch.save(dict(torch.load(path, weights_only=True), more=1), path)
     assert base.done
     leave_weights(base.folder, seed=9)
-    assert base.outdated == 'checkpoint'
+    assert base.stale_reason == 'checkpoint'
 
 
 def test_page_states_what_equal_code_covers(planned):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from mmengine.config import Config
 
-from mmairl.apis.compare import AS_IT_IS
+from mmairl.apis.compare import UNCHANGED
 from mmairl.config import load_config
 from mmairl.errors import UserError
 from mmairl.registry import MODELS
@@ -277,7 +277,7 @@ def test_rows_that_start_from_other_weights_or_are_other_random_networks_are_not
     assert changed(configs['one'], configs['two']) == ['load_from']
     null = [dict(untrained='random', declares=['model']), dict(untrained='random', config='vit/byol_vit_s16_300e.py')]
     study = read_study(written(tmp_path, *(dict(row, name=f'null {n}') for n, row in enumerate(null))))
-    assert len(at_scale(study, AS_IT_IS, ['knn'])[0].rows) == 2
+    assert len(at_scale(study, UNCHANGED, ['knn'])[0].rows) == 2
 
 
 def test_a_warm_up_in_iterations_keeps_its_share(tmp_path):

@@ -21,11 +21,11 @@ from mmairl.io import write_json
 from mmairl.study import scale as scales
 from mmairl.study import worker
 from mmairl.study.fairness import at_scale
-from mmairl.study.measure import outdated
 from mmairl.study.runs import Run, lay_out, plan_runs
 from mmairl.study.scale import Scale, read_scale
 from mmairl.study.schema import Asked, Result, Trained
 from mmairl.study.spec import Row, Study, read_study
+from mmairl.study.stale import stale_reason
 
 CONFIG = 'mocov2plus_r50_200e.py'
 STUDY = dict(
@@ -146,7 +146,7 @@ def test_weights_that_are_replaced_are_noticed_in_all_rows_that_are_made_from_th
     base, *others = planned()
     leave_weights(base.folder, seed=1)
     assert [run.done for run in planned()] == [False, False, False, False, True]
-    assert base.outdated == 'checkpoint' and 'of (' in others[0].outdated
+    assert base.stale_reason == 'checkpoint' and 'of (' in others[0].stale_reason
     before = read_backbone(str(others[2].folder / 'derived.pth')).weights
     for run in (base, *others):
         worker.run(run.folder)
@@ -156,13 +156,13 @@ def test_weights_that_are_replaced_are_noticed_in_all_rows_that_are_made_from_th
     (base.folder / 'iter_8.pth').rename(base.folder / 'gone')
     assert all(run.done for run in planned()), 'weights that are gone count as unchanged'
     (base.folder / 'iter_8.pth').write_bytes(b'damaged')
-    assert 'unknown: ' in others[1].outdated and not base.done
+    assert 'unknown: ' in others[1].stale_reason and not base.done
     (base.folder / 'gone').rename(base.folder / 'iter_8.pth')
 
 
 def test_a_row_that_did_not_train_and_now_does_is_refused(planned):
     changed = {**STUDY, 'rows': [{**row, 'untrained': None} for row in STUDY['rows']]}
-    assert [run.outdated for run in planned(changed)] == [''] * 4 + ['the config']
+    assert [run.stale_reason for run in planned(changed)] == [''] * 4 + ['the config']
     with pytest.raises(UserError, match='null.* was begun with another config'):
         planned(changed, act=lay_out)
 
@@ -171,5 +171,5 @@ def test_other_trials_of_a_task_on_the_platforms_make_its_score_old(tmp_path):
     tried = ({}, {'optim_wrapper.optimizer.lr': 0.1})
     result = Result(labels={'scenes_det': 'AP'}, tuned={'scenes_det': dict(trials=list(tried))})
     same, fewer = (Asked(0, ('scenes_det',), untrained='random', tuned={'scenes_det': to}) for to in (tried, tried[:1]))
-    assert outdated(tmp_path, result, same) == ''
-    assert outdated(tmp_path, result, fewer) == 'scenes_det: its trials'
+    assert stale_reason(tmp_path, result, same) == ''
+    assert stale_reason(tmp_path, result, fewer) == 'scenes_det: its trials'

@@ -29,7 +29,7 @@ from mmairl.evaluation.sources import package_source
 from mmairl.io import read_json
 from mmairl.study import measure, reuse, worker
 from mmairl.study.collect import describe
-from mmairl.study.reuse import derive
+from mmairl.study.reuse import create_weights
 from mmairl.study.runs import execute, lay_out
 from mmairl.study.scale import read_scale, resolve
 from mmairl.study.schema import Asked
@@ -164,8 +164,9 @@ def test_a_network_is_not_rescaled_from_a_run_that_is_not_finished(tmp_path):
     (tmp_path / 'source').mkdir()
     source = str(tmp_path / 'source')
     for asked in (Asked(0, rescaled=Rescaled(source, constant=0.1)), Asked(0, along=Along(source, '1/2'))):
-        with pytest.raises(UserError, match='source, which is not finished; finish that run first'):
-            derive(Config(), asked, tmp_path)
+        with pytest.raises(UserError) as caught:
+            create_weights(Config(), asked, tmp_path)
+        assert caught.value.code == 'source-not-finished'
 
 
 def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path, monkeypatch, capsys):
@@ -175,7 +176,7 @@ def test_a_run_that_another_process_is_at_work_on_asks_for_another_try(tmp_path,
     monkeypatch.setenv('SLURM_PROCID', '1')
     with FileLock(tmp_path / '.lock_1'), pytest.raises(SystemExit) as left:  # each task of a step has its own
         worker.main()
-    assert left.value.code == 75 and f'another process is working on {tmp_path}' in capsys.readouterr().err
+    assert left.value.code == 75 and f'{tmp_path} is locked by another process' in capsys.readouterr().err
 
 
 def test_weights_that_are_made_of_other_runs_are_made_by_the_first_process(tmp_path, monkeypatch):
@@ -183,7 +184,7 @@ def test_weights_that_are_made_of_other_runs_are_made_by_the_first_process(tmp_p
     (tmp_path / 'asked/config.yaml').write_text('randomness: {seed: 0}')
     (tmp_path / 'asked.json').write_text(json.dumps({'seed': 0, 'along': dict(of='a', part='1/2')}))
     made = []
-    monkeypatch.setattr(worker, 'derive', lambda *_: made.append('derived'))
+    monkeypatch.setattr(worker, 'create_weights', lambda *_: made.append('derived'))
     monkeypatch.setattr(worker, 'start_processes', lambda launcher: made.append(f'met by {launcher}'))
     for rank in '01':
         monkeypatch.setenv('RANK', rank)

@@ -9,12 +9,14 @@ from statistics import mean
 from mmairl.errors import UserError
 from mmairl.io import read_json
 from mmairl.report.page import write_page
-from mmairl.study.pages.study_page import progress, verdict_words
-from mmairl.study.pages.study_tables import column_cells, columns, effects_of_factors, signed
+from mmairl.study.pages.study_page import verdict_words
+from mmairl.study.pages.study_tables import column_cells, columns, signed
+from mmairl.study.statistics.summary import effects_of_factors, progress
+from mmairl.study.statistics.verdict_words import EQUIVALENT, HIGHER, INCONCLUSIVE, LOWER, current_verdict
 
 # A study.json may hold anything, such as a score of 400 digits.
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-WITH_EFFECT = ('differs', 'equivalent', 'undecided')
+WITH_EFFECT = (HIGHER, LOWER, EQUIVALENT, INCONCLUSIVE)
 
 
 def write_studies_page(folder: str | Path) -> Path:
@@ -67,7 +69,7 @@ def _scores(study: Mapping) -> list[str]:
     if crossed := effects_of_factors(study).get(metric['key']):
         compared = [effect for effect in crossed if effect['asked']]
     for comparison in compared:
-        in_points = comparison['verdict'] in WITH_EFFECT and comparison.get('share') is None
+        in_points = current_verdict(comparison) in WITH_EFFECT and comparison.get('share') is None
         effect = f' ({signed(comparison["estimate"], 1)})' if in_points else ''
         by_verdict.setdefault(verdict_words(comparison), []).append(comparison['row'] + effect)
     verdicts = '; '.join(f'{words}: {", ".join(names)}' for words, names in by_verdict.items())

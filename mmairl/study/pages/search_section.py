@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from mmairl.report.charts import chart
 from mmairl.study.pages.study_tables import Column
+from mmairl.study.statistics.summary import fresh_run_summary, search_summary
 
 
 def search_section(study: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,38 +23,13 @@ def search_section(study: Mapping[str, Any]) -> dict[str, Any]:
         for name, trials in tried.items()
     }
     curves = {name: points for name, points in search['curves'].items() if points}
-    diverged = [
-        dict(trial, row=name) for name, trials in search['rows'].items() for trial in trials if trial['diverged']
-    ]
     return dict(
         search,
         responses=drawn,
         tracks={metric['key']: _tracks(study, metric['key']) for metric in study['metrics']},
         best=best_of(curves) if curves else '',
-        **_by_fresh_runs(study),
-        forgiving={name: mean(shares) for name, shares in search['forgiving'].items() if shares},
-        diverged=diverged,
-        ended={name: sum(trial['state'] == 'done' for trial in trials) for name, trials in search['rows'].items()},
-    )
-
-
-def _by_fresh_runs(study: Mapping[str, Any]) -> dict[str, Any]:
-    """Return which searched rows are ahead by the primary score of the winners' fresh runs, corrected for all pairs.
-
-    The scores of trials cannot tell: the best of more trials is higher by luck alone.
-    """
-    primary = study.get('primary') or next((metric['key'] for metric in study['metrics']), '')
-    pairs = [
-        pair
-        for pair in study['comparisons'].get(primary, ())
-        if pair['row'] in study['search']['rows'] and pair['on'] in study['search']['rows']
-    ]
-    differing = [pair for pair in pairs if pair['verdict'] == 'differs' and pair.get('share') is None]
-    ordered = [(pair['row'], pair['on']) if pair['estimate'] > 0 else (pair['on'], pair['row']) for pair in differing]
-    return dict(
-        primary=primary,
-        ahead=[dict(row=row, on=on, by=abs(pair['estimate'])) for pair, (row, on) in zip(differing, ordered)],
-        unknown=[dict(row=pair['row'], on=pair['on']) for pair in pairs if pair['verdict'] == 'undecided'],
+        **fresh_run_summary(study),
+        **search_summary(search),
     )
 
 

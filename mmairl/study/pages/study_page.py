@@ -28,10 +28,11 @@ from mmairl.study.pages.study_tables import (
     Column,
     Line,
     columns,
-    effects_of_factors,
     signed,
     table_lines,
 )
+from mmairl.study.statistics.summary import cost_summary, effect_range, effects_of_factors, progress
+from mmairl.study.statistics.verdict_words import DECISIONS, EQUIVALENT, INCONCLUSIVE, current_verdict, decision_of
 
 POINTS = 240  # of a curve, which stands on the pages of two rows
 
@@ -64,22 +65,14 @@ def write_study_page(study: Mapping, out: str | Path) -> Path:
         factors=factors,
         searches=search_section(study) if study.get('search') else None,
         analyses=analysis_sections(study),
-        cost=_cost(study),
+        cost=cost_summary(study),
         duration=duration,
         signed=signed,
-        reach=reach,
+        reach=effect_range,
         verdict_words=verdict_words,
+        verdict_class=verdict_class,
         with_prefix=lambda flops: EngFormatter('FLOP')(float(f'{flops:.4g}')),
     )
-
-
-def progress(study: Mapping) -> tuple[int, int]:
-    """How many runs are finished, of how many."""
-    seeds = 0 if study.get('sequential') else len(study['seeds'])  # rows that are decided got no more of them
-    alone = [bool(row.get('untrained') or row.get('given')) for row in study['rows']]  # whose runs are all there are
-    asked = sum(max(len(row['runs']), 0 if one else seeds) for one, row in zip(alone, study['rows']))
-    finished = sum(run['state'] == 'done' for row in study['rows'] for run in row['runs'])
-    return finished, asked
 
 
 def duration(seconds: float) -> str:
@@ -114,32 +107,17 @@ def _ends(rows: Sequence[Line], place: int) -> tuple[float, float]:
     return min(numbers) - room, max(numbers) + room
 
 
-def reach(effects: Sequence[Mapping], margin: float) -> tuple[float, float]:
-    """The ends of the scale of effects: their intervals and seeds, and the margin of equivalence about zero."""
-    known = [effect for effect in effects if effect['low'] is not None]
-    ends = [end for effect in known for end in (effect['low'], effect['high'], *effect.get('spread', ()))]
-    return min([*ends, -margin]), max([*ends, margin])
-
-
 def verdict_words(effect: Mapping) -> str:
-    if effect['verdict'] == 'differs' and effect.get('share') is not None:
-        return 'differs in how many runs collapse'
-    return f'equivalent within ±{effect["margin"]:g}' if effect['verdict'] == 'equivalent' else effect['verdict']
+    """Return the verdict of a comparison or effect in the words of a page."""
+    verdict = current_verdict(effect)
+    return f'equivalent within ±{effect["margin"]:g}' if verdict == EQUIVALENT else verdict
 
 
-def _cost(study: Mapping) -> dict[str, Any]:
-    """Return the cost of each row, the comparisons at equal cost by score, and those that have none."""
-    rows, equal = (study.get('cost', {}).get(part, {}) for part in ('rows', 'equal'))
-    if not any(cost['images'] for cost in rows.values()):
-        return {}
-    flops = [cost['flops'] for cost in rows.values()]
-    return dict(
-        rows=rows,
-        first=next(filter(None, flops), None),
-        same=all(flops) and max(flops) <= 1.01 * min(flops),
-        equal={key: pairs for key, family in equal.items() if (pairs := [c for c in family if 'estimate' in c])},
-        without={(c['row'], c['on']): c for family in equal.values() for c in family if 'estimate' not in c},
-    )
+def verdict_class(effect: Mapping) -> str:
+    """Return the CSS class of a verdict: differs, equivalent, undecided or untested."""
+    verdict = current_verdict(effect)
+    decision = decision_of(verdict)
+    return decision if decision in DECISIONS or verdict == INCONCLUSIVE else 'untested'
 
 
 def _row(study: Mapping, line: Line) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from math import isfinite
 from statistics import mean, stdev
 
 from mmairl.report.page import LATEX, MARKDOWN, fill
+from mmairl.study.statistics.verdict_words import differs_in_mean
 
 BLANK = '—'
 WORDS = {'measured': 'measured', 'published': 'published', 'gap': 'measured − published'}
@@ -122,8 +123,7 @@ def _rows_that_differ(study: Mapping, column: Column) -> set[str]:
     if column.kind == 'published':
         return {row['name'] for row in study['rows']}
     comparisons = [found for family in study['comparisons'].values() for found in family]
-    found = [one for one in comparisons if one['metric'] == column.key and one['verdict'] == 'differs']
-    return {one['row'] for one in found if one.get('share') is None}
+    return {one['row'] for one in comparisons if one['metric'] == column.key and differs_in_mean(one)}
 
 
 def _cell(column: Column, numbers: tuple[float, ...], digits: int, change: str) -> Cell:
@@ -139,14 +139,6 @@ def signed(value: float, digits: int) -> str:
     """With its sign, unless it rounds to nothing."""
     text = f'{value:+.{digits}f}'.replace('-', '−')
     return text if float(text[1:]) else text[1:]
-
-
-def effects_of_factors(study: Mapping) -> dict[str, list[dict]]:
-    """The effects of a design's factors by score, in the form of comparisons."""
-    return {
-        key: [{**effect, 'row': effect['name'], 'margin': attribution['margin']} for effect in attribution['effects']]
-        for key, attribution in study.get('attribution', {}).items()
-    }
 
 
 def problems(study: Mapping, row: Mapping) -> list[str]:

@@ -1,35 +1,34 @@
 """Effects of factors: main effects, interactions, and each factor's share of the whole gain, whatever the order of steps.
 
-A linear model over all runs of a design with two levels a factor (`designs.py`), the levels as -1 and 1. A main effect is the
+A linear model over all runs of a design with two levels per factor (`designs.py`), coded as -1 and 1. A main effect is the
 mean change from a factor's first level to its second over all rows. An interaction is half the difference between the effects
-that a factor has with the other at its second level and at its first, as in Box, Hunter and Hunter.
+of a factor at the other's second level and at its first, as in Box, Hunter and Hunter.
 
-The error is pure: what is left of the runs when each row has a mean of its own, and each seed an effect where seeds are
-blocks. Each row has a spread of its own; where a row has but one run there is none, and no verdict. An estimate has the degrees
-of freedom of Satterthwaite, but with n runs in the smallest of R rows no more than (n - 1) log2(R) / 2: without that limit two
-runs a row give false alarms in 9 % of null designs of 16 rows when one spreads 16 times as much as the others.
+The error is pure: what remains of the runs after each row has its own mean, and each seed an effect if seeds are blocks. Each
+row has its own spread; if every row has one run, there is none and no verdict. An estimate has Satterthwaite's degrees of
+freedom, but with n runs in the smallest of R rows at most (n - 1) log2(R) / 2: without that limit two runs per row give false
+alarms in 9 % of null designs of 16 rows if one spreads 16 times as much as the others.
 
-Where rows are missing, an effect is told only if main effects and pairs as they may be leave it as it is. Runs that collapsed
-are left out, and so is a row of which a single run learned, if the others tell as much. Then the means get no verdict, and
+If rows are missing, an effect is reported only if main effects and pairs, whatever they are, do not change it. Collapsed runs
+are left out, and so is a row with a single run that learned, if the others tell as much. Then the means get no verdict, and
 Fisher's exact test compares how many runs collapsed at the two levels of each factor.
 
-Shapley's share of a factor is its gain averaged over all orders in which the factors could be added. In this model a
-term's share is twice its coefficient, divided among its factors, where they are odd in number, and nothing where they are
-even. So it is the main effect, but for interactions of three factors and more, which only a full factorial can tell.
+Shapley's share of a factor is its gain averaged over all orders in which the factors could be added. In this model a term's
+share is twice its coefficient divided among its factors if their number is odd, and zero if it is even. So it is the main
+effect, except for interactions of three factors or more, which only a full factorial can estimate.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from mmairl.study.statistics.compare_rows import (
-    COLLAPSED,
-    DIFFERS,
     Numbers,
     exact_test,
     interval,
@@ -40,116 +39,229 @@ from mmairl.study.statistics.compare_rows import (
     verdicts,
 )
 from mmairl.study.statistics.designs import Design, Effect, title
+from mmairl.study.statistics.verdict_words import COLLAPSED, DIFFERS, NO_SPREAD, ONE_SEED, verdict_of
 
 Terms = list[Effect]
 Runs = Sequence[tuple[str, int]]  # row and seed
+SINGULAR = 1e-6  # a coefficient that is mixed with others by more than this is not estimable
+NO_FREEDOM = 1e-9
+UNKNOWN = (math.nan,) * 3
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A linear model over runs: what a coefficient weighs each run with, and what rows and seeds leave of the runs as error."""
+    """A linear model over runs.
+
+    Args:
+        terms: Effects in the model.
+        weights: (1 + terms and blocks, runs); the weight of each run in each coefficient.
+        residual: (runs, runs); projects scores on what rows and seeds do not explain.
+        rows: (runs, rows); 1 if the run belongs to the row.
+        freedom: Degrees of freedom of the error.
+        confounded: Terms that these runs cannot estimate.
+    """
 
     terms: Terms
-    weights: np.ndarray  # (1 + terms and more, runs)
-    residual: np.ndarray  # (runs, runs)
-    rows: np.ndarray  # (runs, rows), 1 where a run is of the row
+    weights: np.ndarray
+    residual: np.ndarray
+    rows: np.ndarray
     freedom: int
-    confounded: frozenset[Effect]  # the terms that these runs cannot tell
+    confounded: frozenset[Effect]
 
     def variances(self, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return each row's variance of a run, and the degrees of freedom; scores are (..., runs). NaN for a row of one run."""
-        own = np.diag(self.residual) @ self.rows
-        own = np.where(own > 1e-9, own, math.nan)
-        return (scores @ self.residual) ** 2 @ self.rows / own, own
+        """Return each row's variance of a run and its degrees of freedom, NaN for a row of one run.
+
+        Args:
+            scores: (..., runs).
+        """
+        freedom = np.diag(self.residual) @ self.rows
+        freedom = np.where(freedom > NO_FREEDOM, freedom, math.nan)
+        squares = (scores @ self.residual) ** 2 @ self.rows
+        return squares / freedom, freedom
 
     def estimate(self, scores: np.ndarray, sums: Mapping[Effect, float]) -> Numbers | None:
-        """A sum of coefficients, NaN for the error where there is none; None where the runs do not tell one of the terms."""
-        if not sums or not sums.keys() <= set(self.terms) - self.confounded:
+        """Return a weighted sum of coefficients with its error and degrees of freedom.
+
+        The error is sqrt(sum v_r w_r) over rows r with variances v; the degrees of freedom are Satterthwaite's
+        error^4 / sum((v_r w_r)^2 / f_r), limited. Returns None if the runs cannot estimate one of the terms.
+        """
+        estimable = set(self.terms) - self.confounded
+        if not sums or not sums.keys() <= estimable:
             return None
         by_run = sum(weight * self.weights[1 + self.terms.index(term)] for term, weight in sums.items())
-        estimate = scores @ by_run
         variances, freedom = self.variances(scores)
         parts = variances * (by_run**2 @ self.rows)
         error = known_error(parts.sum(-1))
-        most = (self.rows.sum(0).min() - 1) * math.log2(self.rows.shape[1]) / 2
-        return estimate, error, np.minimum(most, error**4 / (parts**2 / freedom).sum(-1))
+        satterthwaite = error**4 / (parts**2 / freedom).sum(-1)
+        smallest = self.rows.sum(0).min()
+        limit = (smallest - 1) * math.log2(self.rows.shape[1]) / 2
+        return scores @ by_run, error, np.minimum(limit, satterthwaite)
 
 
 def fit(design: Design, runs: Runs, blocks: bool) -> Fit:
-    """The model with all interactions where each row has a run, and else with pairs and those of its terms that can be told."""
+    """Return the model with all interactions if each row has a run, and else with the pairs that can be estimated."""
     if not runs:
-        return Fit([], np.zeros((1, 0)), np.zeros((0, 0)), np.zeros((0, 0)), 0, frozenset(design.distinct))
+        empty = np.zeros((0, 0))
+        return Fit([], np.zeros((1, 0)), empty, empty, 0, frozenset(design.distinct))
     names, seeds = zip(*runs)
-    rows, fixed = _columns(names), _columns(seeds)[:, 1:] if blocks else np.empty((len(runs), 0))
-    counts = range(1, len(design.factors) + 1)
-    every = [effect for count in counts for effect in combinations(design.factors, count)]
-    terms = every if design.resolution is None and rows.shape[1] == len(design.rows) else design.distinct
-    table = np.hstack([np.stack([design.signs(term, names) for term in [(), *terms]], axis=1), fixed])
+    rows = indicators(names)
+    fixed = indicators(seeds)[:, 1:] if blocks else np.empty((len(runs), 0))
+    complete = design.resolution is None and rows.shape[1] == len(design.rows)
+    terms = all_effects(design) if complete else design.distinct
+    columns = [design.signs(term, names) for term in [(), *terms]]
+    table = np.hstack([np.stack(columns, axis=1), fixed])
     weights = np.linalg.pinv(table)
-    mixed = abs(np.eye(table.shape[1]) - weights @ table).max(1) > 1e-6  # with something else that the runs do not tell
+    mixed = abs(np.eye(table.shape[1]) - weights @ table).max(1) > SINGULAR
     means = np.hstack([rows, fixed])
-    residual = np.eye(len(runs)) - means @ np.linalg.pinv(means)
-    freedom = len(runs) - int(np.linalg.matrix_rank(means))
-    confounded = frozenset(term for term, is_mixed in zip(terms, mixed[1:]) if is_mixed)
-    return Fit(terms, weights, residual, rows, freedom, confounded)
-
-
-def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[Effect, float]]:
-    """Shapley's share of each factor as a sum of coefficients."""
-    odd = [term for term in terms if len(term) % 2]
-    return {factor: {term: 2 / len(term) for term in odd if factor in term} for factor in factors}
-
-
-def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str, Any]:
-    """Estimate the effects of a design's factors on one score, from the study's record as `collect` makes it."""
-    design = Design(**{key: study['design'][key] for key in ('factors', 'rows', 'interactions')})
-    rows, limits = [row for row in study['rows'] if row['name'] in design.rows], limits_by_row(study, metric)
-    by_row = {row['name']: scores_by_seed(row, metric) for row in rows}
-    finished = [(name, seed) for name in design.rows for seed in by_row[name]]
-    fell = np.array([by_row[name][seed] < limits[name] for name, seed in finished], bool)
-    learned = [run for run, collapsed in zip(finished, fell) if not collapsed]
-    blocks = bool(learned) and _seeds_are_blocks(rows, by_row)
-    runs, model = learned, fit(design, learned, blocks)
-    left = Counter(name for name, _ in learned)
-    several = [(name, seed) for name, seed in learned if left[name] > 1 or len(by_row[name]) == 1]
-    if several != learned and not (without := fit(design, several, blocks)).confounded:
-        runs, model = several, without
-    scores = np.array([by_row[name][seed] for name, seed in runs])
-    collapses = {}
-    if fell.any():
-        counts = zip(design.main, *how_many_collapsed(design, [name for name, _ in finished], fell))
-        collapses = {main: dict(collapsed=(int(high), int(low)), share=float(p)) for main, high, low, p in counts}
-    estimates = {effect: model.estimate(scores, {effect: 2.0}) for effect in design.distinct}
-    parts = {name: model.estimate(scores, sums) for name, sums in shares(design.factors, model.terms).items()}
-    gain = model.estimate(scores, {term: 2.0 for term in model.terms if len(term) % 2})
-    spread = float(known_error(np.nanmean(model.variances(scores)[0]))) if model.freedom else math.nan
-    return dict(
-        margin=margin,
-        runs=len(finished),
-        collapsed=[f'{name}, seed {seed}' for (name, seed), collapsed in zip(finished, fell) if collapsed],
-        alone=[f'{name}, seed {seed}' for name, seed in learned if (name, seed) not in runs],
-        blocks=blocks,
-        effects=_effects(design, estimates, left, model.freedom, collapses, margin),
-        shares=[dict(factor=name, **_ends(share)) for name, share in parts.items()],
-        gain=dict(factor='all factors', **_ends(gain)),  # the sum of the shares
-        exact=len(model.terms) == 2 ** len(design.factors) - 1,  # else shares are of main effects and pairs alone
-        spread=None if math.isnan(spread) else spread,  # of runs, without the seeds' where they are blocks
+    return Fit(
+        terms=terms,
+        weights=weights,
+        residual=np.eye(len(runs)) - means @ np.linalg.pinv(means),
+        rows=rows,
+        freedom=len(runs) - int(np.linalg.matrix_rank(means)),
+        confounded=frozenset(term for term, is_mixed in zip(terms, mixed[1:]) if is_mixed),
     )
 
 
-def how_many_collapsed(design: Design, names: Sequence[str], fell: np.ndarray) -> tuple[np.ndarray, ...]:
-    """For each main effect, how many runs collapsed at the second level and at the first, and the p-value, NaN where none did.
+def all_effects(design: Design) -> Terms:
+    effects = []
+    for count in range(1, len(design.factors) + 1):
+        effects += combinations(design.factors, count)
+    return effects
 
-    `fell` is (..., runs), and `names` the rows of these.
+
+def indicators(labels: Sequence) -> np.ndarray:
+    """Return a column for each label, 1 if a run has it."""
+    distinct = list(dict.fromkeys(labels))
+    return (np.array(labels)[:, None] == np.array(distinct)).astype(float)
+
+
+def shares(factors: Sequence[str], terms: Terms) -> dict[str, dict[Effect, float]]:
+    """Return Shapley's share of each factor as a weighted sum of coefficients: 2 / |term| for odd terms with the factor."""
+    odd = [term for term in terms if len(term) % 2]
+    by_factor = {}
+    for factor in factors:
+        by_factor[factor] = {term: 2 / len(term) for term in odd if factor in term}
+    return by_factor
+
+
+def attribute(study: Mapping[str, Any], metric: str, margin: float) -> dict[str, Any]:
+    """Return the effects of a design's factors on one score.
+
+    Args:
+        study: The record of the study, as `collect` writes it.
+        metric: Key of the score.
+        margin: Effects below it are equivalent to none.
+    """
+    fields = {key: study['design'][key] for key in ('factors', 'rows', 'interactions')}
+    design = Design(**fields)
+    runs = DesignRuns.of(design, study, metric)
+    selected, model = runs.selected
+    scores = np.array([runs.scores[name][seed] for name, seed in selected])
+    gain = {term: 2.0 for term in model.terms if len(term) % 2}
+    by_factor = shares(design.factors, model.terms)
+    spread = math.nan
+    if model.freedom:
+        spread = float(known_error(np.nanmean(model.variances(scores)[0])))
+    table = EffectTable(
+        design=design,
+        estimates={effect: model.estimate(scores, {effect: 2.0}) for effect in design.distinct},
+        counts=Counter(name for name, _ in runs.learned),
+        freedom=model.freedom,
+        collapses=runs.collapses_by_effect,
+        margin=margin,
+    )
+    return dict(
+        margin=margin,
+        runs=len(runs.finished),
+        collapsed=_names(run for run, collapsed in zip(runs.finished, runs.collapsed) if collapsed),
+        alone=_names(run for run in runs.learned if run not in selected),
+        blocks=runs.blocks,
+        effects=table.entries(),
+        shares=[dict(factor=name, **_ends(model.estimate(scores, sums))) for name, sums in by_factor.items()],
+        gain=dict(factor='all factors', **_ends(model.estimate(scores, gain))),  # the sum of the shares
+        exact=len(model.terms) == 2 ** len(design.factors) - 1,  # else shares are of main effects and pairs alone
+        spread=None if math.isnan(spread) else spread,  # of runs, without that of seeds if they are blocks
+    )
+
+
+def _names(runs: Any) -> list[str]:
+    return [f'{name}, seed {seed}' for name, seed in runs]
+
+
+@dataclass(frozen=True)
+class DesignRuns:
+    """The finished runs of a design's rows, and which of them collapsed."""
+
+    design: Design
+    rows: Sequence[Mapping]
+    scores: Mapping[str, Mapping[int, float]]  # by row and seed
+    limits: Mapping[str, float]
+
+    @classmethod
+    def of(cls, design: Design, study: Mapping[str, Any], metric: str) -> 'DesignRuns':
+        rows = [row for row in study['rows'] if row['name'] in design.rows]
+        scores = {row['name']: scores_by_seed(row, metric) for row in rows}
+        return cls(design, rows, scores, limits_by_row(study, metric))
+
+    @cached_property
+    def finished(self) -> list[tuple[str, int]]:
+        return [(name, seed) for name in self.design.rows for seed in self.scores[name]]
+
+    @cached_property
+    def collapsed(self) -> np.ndarray:
+        return np.array([self.scores[name][seed] < self.limits[name] for name, seed in self.finished], bool)
+
+    @cached_property
+    def learned(self) -> list[tuple[str, int]]:
+        return [run for run, collapsed in zip(self.finished, self.collapsed) if not collapsed]
+
+    @cached_property
+    def blocks(self) -> bool:
+        return bool(self.learned) and _seeds_are_blocks(self.rows, self.scores)
+
+    @cached_property
+    def selected(self) -> tuple[list[tuple[str, int]], Fit]:
+        """The runs of the model, and the model: without rows of which one run learned, if the others tell as much."""
+        model = fit(self.design, self.learned, self.blocks)
+        counts = Counter(name for name, _ in self.learned)
+        several = [run for run in self.learned if counts[run[0]] > 1 or len(self.scores[run[0]]) == 1]
+        if several == self.learned:
+            return self.learned, model
+        reduced = fit(self.design, several, self.blocks)
+        return (self.learned, model) if reduced.confounded else (several, reduced)
+
+    @cached_property
+    def collapses_by_effect(self) -> dict[Effect, dict[str, Any]]:
+        """For each main effect the collapsed runs at its two levels, and the exact test's p-value."""
+        if not self.collapsed.any():
+            return {}
+        names = [name for name, _ in self.finished]
+        high, low, p = how_many_collapsed(self.design, names, self.collapsed)
+        entries = {}
+        for number, effect in enumerate(self.design.main):
+            counts = (int(high[number]), int(low[number]))
+            entries[effect] = dict(collapsed=counts, share=float(p[number]))
+        return entries
+
+
+def how_many_collapsed(design: Design, names: Sequence[str], collapsed: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return for each main effect how many runs collapsed at its second level and at its first, and the p-value.
+
+    Args:
+        design: The design.
+        names: The row of each run.
+        collapsed: (..., runs). The p-value is NaN without any.
     """
     high = np.array([design.signs(effect, names) > 0 for effect in design.main])
-    counts = [fell.astype(int) @ at.T for at in (high, ~high)]
-    p = exact_test(counts[0], high.sum(1), counts[1], (~high).sum(1))
-    return *counts, np.where(fell.any(-1, keepdims=True), p, math.nan)
+    at_high, at_low = (collapsed.astype(int) @ level.T for level in (high, ~high))
+    p = exact_test(at_high, high.sum(1), at_low, (~high).sum(1))
+    any_collapsed = collapsed.any(-1, keepdims=True)
+    return at_high, at_low, np.where(any_collapsed, p, math.nan)
 
 
 def _seeds_are_blocks(rows: Sequence[Mapping], scores: Mapping[str, Mapping]) -> bool:
-    """Whether every seed means the same in each row that has it, and some row has two."""
+    """Return True if every seed means the same in each row that has it, and some row has two."""
     for seed in set().union(*scores.values()):
         first, *others = (row for row in rows if seed in scores[row['name']])
         if not all(same_start(row, first, seed) for row in others):
@@ -157,38 +269,68 @@ def _seeds_are_blocks(rows: Sequence[Mapping], scores: Mapping[str, Mapping]) ->
     return max(map(len, scores.values())) > 1
 
 
-def _columns(labels: Sequence) -> np.ndarray:
-    """One column for each label, 1 where a run has it."""
-    return (np.array(labels)[:, None] == np.array(list(dict.fromkeys(labels)))).astype(float)
+@dataclass(frozen=True)
+class EffectTable:
+    """The effects of a design, each with its interval and its verdict."""
 
+    design: Design
+    estimates: Mapping[Effect, Numbers | None]
+    counts: Mapping[str, int]  # runs of each row that learned
+    freedom: int
+    collapses: Mapping[Effect, Mapping[str, Any]]
+    margin: float
 
-def _effects(
-    design: Design, found: Mapping, counts: Mapping[str, int], freedom: int, collapses: Mapping, margin: float
-) -> list[dict[str, Any]]:
-    """Each with its interval and its verdict: those that the study asks for as one family, other pairs as another."""
-    effects, (absent, alone) = [], ([name for name in design.rows if counts[name] == count] for count in (0, 1))
-    for asked in (True, False):
-        family = [effect for effect in found if (effect in design.asked) == asked]
-        numbers = np.array([found[effect] or (math.nan,) * 3 for effect in family], float).reshape(-1, 3)
-        share = np.array([collapses.get(effect, {}).get('share', math.nan) for effect in family])
-        words = verdicts(*numbers.T, margin, share=share) if family else ()
-        for effect, (_, error, _), word in zip(family, numbers, words):
-            by_count = effect in collapses and word == DIFFERS
-            if found[effect] is None and not by_count:
-                word = f'not estimable without {", ".join(absent)}'
-            elif collapses:
-                word = DIFFERS if by_count else COLLAPSED
-            elif math.isnan(error) and freedom and alone:
-                word = f'one run of {", ".join(alone)}: no verdict'
-            elif math.isnan(error):
-                word = 'no spread: no verdict' if freedom else 'one seed: no verdict'
-            entry = dict(
-                name=title(effect), factors=effect, verdict=str(word), asked=asked, **collapses.get(effect, {})
+    def entries(self) -> list[dict[str, Any]]:
+        """Return the effects that the study asks for, corrected as one family, and then the other pairs as another."""
+        asked = [effect for effect in self.estimates if effect in self.design.asked]
+        others = [effect for effect in self.estimates if effect not in self.design.asked]
+        return [*self._family(asked, asked=True), *self._family(others, asked=False)]
+
+    def _family(self, effects: Terms, asked: bool) -> list[dict[str, Any]]:
+        if not effects:
+            return []
+        numbers = np.array([self.estimates[effect] or UNKNOWN for effect in effects], float)
+        share = np.array([self.collapses.get(effect, {}).get('share', math.nan) for effect in effects])
+        decisions = verdicts(*numbers.T, self.margin, share=share)
+        entries = []
+        for effect, decision in zip(effects, decisions):
+            entries.append(
+                dict(
+                    name=title(effect),
+                    factors=effect,
+                    verdict=self._verdict(effect, str(decision)),
+                    asked=asked,
+                    **self.collapses.get(effect, {}),
+                    aliases=self.design.aliases(effect),
+                    **_ends(self.estimates[effect]),
+                )
             )
-            effects.append(dict(entry, aliases=design.aliases(effect), **_ends(found[effect])))
-    return effects
+        return entries
+
+    def _verdict(self, effect: Effect, decision: str) -> str:
+        """Return the decision, or the reason why there is none."""
+        numbers = self.estimates[effect]
+        if effect in self.collapses and decision == DIFFERS:
+            return verdict_of(decision, None, by_counts=True)
+        if numbers is None:
+            return f'not estimable without {", ".join(self._rows_with(0))}'
+        if self.collapses:
+            return COLLAPSED
+        estimate, error, _ = map(float, numbers)
+        if not math.isnan(error):
+            return verdict_of(decision, estimate)
+        if not self.freedom:
+            return ONE_SEED
+        if alone := self._rows_with(1):
+            return f'one run of {", ".join(alone)}: no verdict'
+        return NO_SPREAD
+
+    def _rows_with(self, count: int) -> list[str]:
+        return [name for name in self.design.rows if self.counts[name] == count]
 
 
-def _ends(found: Numbers | None) -> dict[str, float | None]:
-    """The estimate with its 95 % interval; None is not known."""
-    return dict(estimate=None, low=None, high=None) if found is None else interval(*map(float, found))
+def _ends(numbers: Numbers | None) -> dict[str, float | None]:
+    """Return the estimate with its 95 % interval. Unknown values are None."""
+    if numbers is None:
+        return dict(estimate=None, low=None, high=None)
+    return interval(*map(float, numbers))

@@ -1,12 +1,12 @@
-"""Compares each row of a study with the row that it builds on: an estimate, an interval, and a verdict in words.
+"""Compare each row of a study with the row that it builds on: an estimate, an interval and a verdict.
 
-Where a seed means the same in both rows (equal initial weights and order of images, as the runs recorded them), the seeds are
-blocks: the differences seed by seed are tested. Elsewhere the rows are independent, each with a spread of its own. Both are
-t-tests with one degree of freedom fewer than the seeds of the row with fewer: for normal scores that keeps the level at any two
-spreads (Mickey and Brown, 1966), which Welch's does not at two or three seeds, nor where one row has fewer runs.
+If a seed means the same in both rows (equal initial weights and order of images, as the runs recorded them), seeds are blocks
+and the differences seed by seed are tested. Otherwise the rows are independent samples, each with its own spread. Both are
+t-tests with one degree of freedom fewer than the seeds of the row with fewer. For normal scores this keeps the level for any
+two spreads (Mickey and Brown, 1966), which Welch's test does not with two or three seeds, or if one row has fewer runs.
 
-A run that collapsed is no draw from the spread of those that learned. Means are of the runs that learned. Where a run of
-either row collapsed, the means get no verdict, and Fisher's exact test compares how many did.
+A collapsed run is not a sample from the distribution of runs that learned. Means are of the runs that learned. If a run of
+either row collapsed, the means get no verdict, and Fisher's exact test compares how many collapsed.
 """
 
 import math
@@ -20,98 +20,152 @@ import numpy as np
 from scipy import stats
 from scipy.optimize import brentq
 
-LEVEL = 0.05  # of the family: the chance of at least one false 'differs' among the comparisons of one score
-MARGIN = 1.0  # points: rows that are closer than this count as equivalent, unless the study declares another
-TIED = 1e-9  # points: runs whose spread is less are equal but for rounding
-DECISIONS = DIFFERS, EQUIVALENT = 'differs', 'equivalent'
-UNDECIDED = 'undecided'
-COLLAPSED = 'runs collapsed: no verdict by the mean'
-Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]
+from mmairl.study.statistics.verdict_words import (
+    COLLAPSED,
+    DECISIONS,
+    DIFFERS,
+    EQUIVALENT,
+    NO_SPREAD,
+    ONE_SEED,
+    UNDECIDED,
+    verdict_of,
+)
+
+LEVEL = 0.05  # of the family: the chance of at least one false difference among the comparisons of one score
+MARGIN = 1.0  # points: rows that are closer than this are equivalent, unless the study declares another margin
+TIED = 1e-9  # points: runs with a smaller spread are equal but for rounding
+Numbers = tuple[np.ndarray, np.ndarray, np.ndarray]  # estimate, standard error, degrees of freedom
+Record = Mapping[str, Any]  # study.json, or a row or run of it
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row less the row that it builds on, by one score. What cannot be told is None, and `verdict` says why."""
+    """The difference of a row to its base row in one score. Unknown values are None; `verdict` gives the reason.
+
+    Args:
+        row: Name of the row.
+        on: Name of its base row.
+        metric: Key of the score.
+        margin: Differences below it are equivalent.
+        seeds: Seeds of the row with fewer, or shared seeds if they are blocks.
+        blocks: Whether differences are tested seed by seed.
+        verdict: The decision, or the reason why there is none.
+        estimate: Difference of the means.
+        low: Lower end of the 95 % interval of this comparison alone.
+        high: Upper end.
+        improvement: Probability that a run of the row is better, and the ends of its 95 % interval.
+        error: Standard error of the estimate.
+        freedom: Degrees of freedom.
+        deviation: Standard deviation of a seed's difference, or of the difference of two runs.
+        collapsed: Collapsed runs of the row and of its base row.
+        share: p-value of the exact test for these, if any run collapsed.
+        spread: The estimate seed by seed, or run by run if seeds are not blocks.
+    """
 
     row: str
     on: str
     metric: str
     margin: float
-    seeds: int  # of the row with fewer, or that both have where they are blocks
+    seeds: int
     blocks: bool
     verdict: str
     estimate: float | None = None
-    low: float | None = None  # the ends of the 95 % interval, of this comparison alone
+    low: float | None = None
     high: float | None = None
-    improvement: tuple[float, float, float] | None = None  # the probability of it, and the ends of its 95 % interval
-    error: float | None = None  # the standard error
-    freedom: float | None = None  # degrees of freedom
-    deviation: float | None = None  # of a seed's difference, or that of two runs
-    collapsed: tuple[int, int] = (0, 0)  # runs of the row, and of the one that it builds on
-    share: float | None = None  # the exact test's p-value for these, where there are any
-    spread: tuple[float, ...] = ()  # the estimate seed by seed, or by each run of the row where seeds are no blocks
+    improvement: tuple[float, float, float] | None = None
+    error: float | None = None
+    freedom: float | None = None
+    deviation: float | None = None
+    collapsed: tuple[int, int] = (0, 0)
+    share: float | None = None
+    spread: tuple[float, ...] = ()
 
 
 def paired(one: np.ndarray, two: np.ndarray) -> Numbers:
-    """Mean difference, standard error and degrees of freedom; the last axis are seeds, the same in both, NaN where missing."""
-    count, mean, square = _moments(one - two)
-    return mean, known_error(square), count - 1.0
+    """Return mean difference, standard error and n - 1 degrees of freedom of shared seeds.
+
+    The last axis holds the seeds, the same in both arrays; NaN is a missing run.
+    """
+    count, estimate, square = _moments(one - two)
+    return estimate, known_error(square), count - 1.0
 
 
 def unpaired(one: np.ndarray, two: np.ndarray) -> Numbers:
-    """The same of two independent sets of seeds with spreads of their own."""
-    (n, mean, square), (m, other, another) = _moments(one), _moments(two)
-    return mean - other, known_error(square + another), np.minimum(n, m) - 1.0
+    """Return the same for two independent sets of seeds, each with its own spread.
+
+    error = sqrt(s1^2 / n + s2^2 / m), with min(n, m) - 1 degrees of freedom.
+    """
+    n, mean_one, square_one = _moments(one)
+    m, mean_two, square_two = _moments(two)
+    error = known_error(square_one + square_two)
+    return mean_one - mean_two, error, np.minimum(n, m) - 1.0
 
 
 def _moments(values: np.ndarray) -> Numbers:
-    """Count, mean and its squared standard error, of what is there on the last axis; NaN where there is too little."""
+    """Return count, mean and squared standard error of the mean over the last axis; NaN if there are too few values."""
     count = np.sum(~np.isnan(values), -1)
     with np.errstate(invalid='ignore', divide='ignore'):
-        mean = np.nansum(values, -1) / count
-        return count, mean, np.nansum((values - mean[..., None]) ** 2, -1) / (count - 1) / count
+        center = np.nansum(values, -1) / count
+        squares = np.nansum((values - center[..., None]) ** 2, -1)
+        return count, center, squares / (count - 1) / count
 
 
 def known_error(square: np.ndarray) -> np.ndarray:
-    """A standard error; NaN where the runs are equal but for rounding."""
+    """Return the root of a squared standard error; NaN if the runs are equal but for rounding."""
     return np.where(square > TIED**2, np.sqrt(square), math.nan)
 
 
 def collapse_limit(scores: np.ndarray, null: float | None = None) -> np.ndarray:
-    """Return for each row the score below which a run has collapsed; scores are (..., rows, seeds), NaN where missing.
+    """Return for each row the score below which a run has collapsed.
 
-    With the score of the study's untrained rows: where a run gained less than a quarter of what the median run gained over it.
-    Without: where it has less than two fifths of the row's best run.
+    With the score of the study's untrained rows, a run has collapsed if it gained less than a quarter of what the median
+    run gained over it. Without, it has collapsed if it scores less than two fifths of the row's best run.
+
+    Args:
+        scores: (..., rows, seeds), NaN for a missing run.
+        null: The best score of an untrained row.
     """
     if null is None:
         best = np.nanmax(scores, -1)
         return best - 0.6 * abs(best)
-    gain = np.maximum(0, np.nanmedian(scores, (-2, -1)) - null)
+    median = np.nanmedian(scores, (-2, -1))
+    gain = np.maximum(0, median - null)
     return np.broadcast_to(null + gain[..., None] / 4, scores.shape[:-1])
 
 
 def tested(one: np.ndarray, two: np.ndarray, limits: Sequence[np.ndarray], blocks: bool) -> tuple[np.ndarray, ...]:
-    """Compare the runs that learned, and by the exact test how many did not: its p-value, NaN where none collapsed."""
-    fell = [values < limit[..., None] for values, limit in zip((one, two), limits)]
-    counts = [mask.sum(-1) for pair in zip(fell, (~np.isnan(one), ~np.isnan(two))) for mask in pair]
-    share = np.where(counts[0] + counts[2] > 0, exact_test(*counts), math.nan)
-    learned = (np.where(collapsed, math.nan, values) for values, collapsed in zip((one, two), fell))
-    return *(paired if blocks else unpaired)(*learned), share
+    """Return the numbers of the runs that learned, and the exact test's p-value for collapses (NaN without any)."""
+    learned = []
+    counts = []
+    for scores, limit in zip((one, two), limits):
+        collapsed = scores < limit[..., None]
+        learned.append(np.where(collapsed, math.nan, scores))
+        counts += [collapsed.sum(-1), (~np.isnan(scores)).sum(-1)]
+    any_collapsed = counts[0] + counts[2] > 0
+    share = np.where(any_collapsed, exact_test(*counts), math.nan)
+    test = paired if blocks else unpaired
+    return *test(*learned), share
 
 
 @np.vectorize
 @cache
 def exact_test(some: int, runs: int, others: int, other_runs: int) -> float:
-    """Fisher's p-value for `some` of so many runs against `others` of so many."""
-    return float(stats.fisher_exact([[some, runs - some], [others, other_runs - others]]).pvalue)
+    """Return Fisher's p-value for `some` of `runs` against `others` of `other_runs`."""
+    table = [[some, runs - some], [others, other_runs - others]]
+    return float(stats.fisher_exact(table).pvalue)
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """p-values of a family (the last axis) adjusted by Holm: the smallest times m, the next times m - 1, never falling."""
+    """Return the p-values of a family (the last axis) adjusted by Holm.
+
+    The smallest is multiplied by m, the next by m - 1, and so on; adjusted values never decrease.
+    """
     order = np.argsort(p, axis=-1)
-    steps = np.take_along_axis(p, order, -1) * np.arange(p.shape[-1], 0, -1)
+    factors = np.arange(p.shape[-1], 0, -1)
+    steps = np.take_along_axis(p, order, -1) * factors
+    rising = np.minimum(1, np.maximum.accumulate(steps, axis=-1))
     adjusted = np.empty_like(p)
-    np.put_along_axis(adjusted, order, np.minimum(1, np.maximum.accumulate(steps, axis=-1)), -1)
+    np.put_along_axis(adjusted, order, rising, -1)
     return adjusted
 
 
@@ -124,128 +178,253 @@ def verdicts(
     known: np.ndarray | None = None,
     share: np.ndarray | float = math.nan,
 ) -> np.ndarray:
-    """A word for each comparison of a family (the last axis); where there is no error (NaN) it is undecided, and still counts.
+    """Return the decision on each comparison of a family (the last axis).
 
-    Different: a two-sided t-test. Equivalent: the larger of two one-sided tests that the difference lies beyond the margin.
-    Where runs collapsed the exact test's p-value `share` is in place of the first, and there is no second.
-    What is `known` from an earlier look was rejected there: its p-value is 0, or 1 for the other word.
+    Comparisons without a standard error (NaN) are undecided but still count for the correction.
+
+    Args:
+        estimate: Differences.
+        error: Standard errors.
+        freedom: Degrees of freedom.
+        margin: Differences below it are equivalent.
+        level: Level of the family.
+        known: Decisions of an earlier analysis. They were rejected there: their p-value is 0, and 1 for the other test.
+        share: p-values of the exact test. They replace those of the difference, and exclude equivalence.
     """
-    p_equal = 2 * stats.t.sf(abs(estimate) / error, freedom)
-    p_apart = stats.t.sf((margin - abs(estimate)) / error, freedom)
-    p_equal, p_apart = np.where(np.isnan(share), p_equal, share), np.where(np.isnan(share), p_apart, 1.0)
+    by_counts = ~np.isnan(share)
+    p_equal = np.where(by_counts, share, difference_p(estimate, error, freedom))
+    p_apart = np.where(by_counts, 1.0, equivalence_p(estimate, error, freedom, margin))
     if known is not None:
-        for word, p in zip(DECISIONS, (p_equal, p_apart)):
-            p[...] = np.select([known == word, np.isin(known, DECISIONS)], [0.0, 1.0], p)
-    different, equivalent = (holm(np.where(np.isnan(p), 1.0, p)) < level for p in (p_equal, p_apart))
-    return np.select([different, equivalent], DECISIONS, UNDECIDED)
+        p_equal = _with_known(p_equal, known, DIFFERS)
+        p_apart = _with_known(p_apart, known, EQUIVALENT)
+    rejected = [holm(np.where(np.isnan(p), 1.0, p)) < level for p in (p_equal, p_apart)]
+    return np.select(rejected, DECISIONS, UNDECIDED)
+
+
+def difference_p(estimate: np.ndarray, error: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+    """Return the two-sided p-value of the t-test for no difference."""
+    return 2 * stats.t.sf(abs(estimate) / error, freedom)
+
+
+def equivalence_p(estimate: np.ndarray, error: np.ndarray, freedom: np.ndarray, margin: float) -> np.ndarray:
+    """Return the larger p-value of two one-sided t-tests for a difference beyond the margin."""
+    return stats.t.sf((margin - abs(estimate)) / error, freedom)
+
+
+def _with_known(p: np.ndarray, known: np.ndarray, decision: str) -> np.ndarray:
+    return np.select([known == decision, np.isin(known, DECISIONS)], [0.0, 1.0], p)
 
 
 def compare(
-    study: Mapping[str, Any], metric: str, margin: float, level: float = LEVEL, known: Sequence[str] | None = None
+    study: Record,
+    metric: str,
+    margin: float,
+    level: float = LEVEL,
+    known: Sequence[str] | None = None,
 ) -> list[Comparison]:
-    """Every declared comparison of a study's record by one score, as one family; its intervals hold at the level, too."""
-    rows, limits = {row['name']: row for row in study['rows']}, limits_by_row(study, metric)
-    pairs = [(row, rows[row['on']]) for row in study['rows'] if row.get('on') in rows]
-    found = [
-        _compare(*pair, [limits.get(row['name'], -math.inf) for row in pair], metric, margin, level) for pair in pairs
-    ]
-    if not found:
+    """Return every declared comparison of a study's record by one score, tested as one family.
+
+    Args:
+        study: The record of the study.
+        metric: Key of the score.
+        margin: Differences below it are equivalent.
+        level: Level of the family and of each interval.
+        known: Decisions of an earlier analysis.
+    """
+    rows = {row['name']: row for row in study['rows']}
+    limits = limits_by_row(study, metric)
+    compared = []
+    for row in study['rows']:
+        if row.get('on') in rows:
+            pair = Pair.of(row, rows[row['on']], metric, limits)
+            compared.append(pair.compare(metric, margin, level))
+    if not compared:
         return []
-    numbers = [(c.estimate, c.error, c.freedom, c.share) for c in found]
-    *numbers, share = np.array(numbers, float).T  # None becomes NaN
-    words = verdicts(*numbers, margin, level, None if known is None else np.array(known), share)
-    said = [str(word) if not c.verdict or word == DIFFERS else c.verdict for c, word in zip(found, words)]
-    return [replace(c, verdict=verdict) for c, verdict in zip(found, said)]
+    fields = ('estimate', 'error', 'freedom', 'share')
+    columns = [[getattr(one, field) for one in compared] for field in fields]
+    *numbers, share = np.array(columns, float)  # None becomes NaN
+    decisions = verdicts(*numbers, margin, level, None if known is None else np.array(known), share)
+    return [with_verdict(one, str(decision)) for one, decision in zip(compared, decisions)]
 
 
-def _compare(
-    row: Mapping, base: Mapping, limits: Sequence[float], metric: str, margin: float, level: float
-) -> Comparison:
-    """One comparison without its verdict, which the family decides; or with the reason why there is none."""
-    one, two = scores_by_seed(row, metric), scores_by_seed(base, metric)
-    common = sorted(one.keys() & two.keys())
-    blocks = len(common) > 1 and all(same_start(row, base, seed) for seed in common)
-    pair = [np.array([scores.get(seed, math.nan) for seed in sorted(one.keys() | two.keys())]) for scores in (one, two)]
-    known = dict(row=row['name'], on=base['name'], metric=metric, margin=margin, blocks=blocks)
-    if not one or not two:
-        return Comparison(**known, seeds=0, verdict='not measured')
-    *numbers, share = tested(*pair, [np.array(limit) for limit in limits], blocks)
-    estimate, error, freedom = map(float, numbers)
-    fell = tuple(int(np.sum(scores < limit)) for scores, limit in zip(pair, limits))
-    known |= dict(
-        seeds=len(common) if blocks else min(len(one), len(two)),
-        improvement=improvement(list(one.values()), list(two.values())),
-        collapsed=fell,
-        share=float(share) if any(fell) else None,
-    )
-    if math.isnan(error):
-        verdict = COLLAPSED if any(fell) else 'one seed: no verdict' if known['seeds'] == 1 else 'no spread: no verdict'
-        return Comparison(**known, verdict=verdict, estimate=None if math.isnan(estimate) else estimate)
-    learned = [np.where(scores < limit, math.nan, scores) for scores, limit in zip(pair, limits)]
-    spread = learned[0] - (learned[1] if blocks else np.nanmean(learned[1]))
-    deviation = np.nanstd(spread, ddof=1) if blocks else math.hypot(*(np.nanstd(scores, ddof=1) for scores in learned))
-    known |= dict(error=error, freedom=freedom, deviation=float(deviation))
-    known['spread'] = tuple(map(float, spread[~np.isnan(spread)]))
-    return Comparison(**known, **interval(estimate, error, freedom, level), verdict=COLLAPSED if any(fell) else '')
+def with_verdict(comparison: Comparison, decision: str) -> Comparison:
+    """Return the comparison with its family's decision, unless there is a reason to have none."""
+    if comparison.verdict and decision != DIFFERS:
+        return comparison
+    by_counts = comparison.share is not None
+    return replace(comparison, verdict=verdict_of(decision, comparison.estimate, by_counts))
 
 
-def limits_by_row(study: Mapping[str, Any], metric: str) -> dict[str, float]:
-    """Return the score below which a run of each row has collapsed, by what the study's untrained rows score."""
-    found = {row['name']: scores for row in study['rows'] if (scores := scores_by_seed(row, metric))}
-    nulls = [
-        mean(found.pop(row['name']).values()) for row in study['rows'] if row.get('untrained') and row['name'] in found
-    ]
-    if not found:
+@dataclass(frozen=True)
+class Pair:
+    """The scores of a row and of its base row, on the union of their seeds; NaN is a missing run."""
+
+    row: Record
+    base: Record
+    scores: tuple[dict[int, float], dict[int, float]]
+    limits: tuple[float, float]
+
+    @classmethod
+    def of(cls, row: Record, base: Record, metric: str, limits: Mapping[str, float]) -> 'Pair':
+        scores = tuple(scores_by_seed(side, metric) for side in (row, base))
+        return cls(row, base, scores, tuple(limits.get(side['name'], -math.inf) for side in (row, base)))
+
+    @property
+    def shared_seeds(self) -> list[int]:
+        one, two = self.scores
+        return sorted(one.keys() & two.keys())
+
+    @property
+    def blocks(self) -> bool:
+        """Whether seeds are blocks: two or more are shared, and each means the same in both rows."""
+        shared = self.shared_seeds
+        return len(shared) > 1 and all(same_start(self.row, self.base, seed) for seed in shared)
+
+    @property
+    def values(self) -> tuple[np.ndarray, np.ndarray]:
+        one, two = self.scores
+        seeds = sorted(one.keys() | two.keys())
+        return tuple(np.array([side.get(seed, math.nan) for seed in seeds]) for side in self.scores)
+
+    def compare(self, metric: str, margin: float, level: float) -> Comparison:
+        """Return the comparison without its family's decision, or with the reason why there is none."""
+        one, two = self.scores
+        blocks = self.blocks
+        compared = Comparison(
+            row=self.row['name'],
+            on=self.base['name'],
+            metric=metric,
+            margin=margin,
+            seeds=0,
+            blocks=blocks,
+            verdict='not measured',
+        )
+        if not one or not two:
+            return compared
+        values = self.values
+        *numbers, share = tested(*values, [np.array(limit) for limit in self.limits], blocks)
+        estimate, error, freedom = map(float, numbers)
+        collapsed = tuple(int(np.sum(side < limit)) for side, limit in zip(values, self.limits))
+        seeds = len(self.shared_seeds) if blocks else min(len(one), len(two))
+        compared = replace(
+            compared,
+            seeds=seeds,
+            improvement=improvement(list(one.values()), list(two.values())),
+            collapsed=collapsed,
+            share=float(share) if any(collapsed) else None,
+            verdict=COLLAPSED if any(collapsed) else '',
+        )
+        if math.isnan(error):
+            return replace(
+                compared,
+                verdict=compared.verdict or (ONE_SEED if seeds == 1 else NO_SPREAD),
+                estimate=None if math.isnan(estimate) else estimate,
+            )
+        spread, deviation = self.spread(blocks)
+        return replace(
+            compared,
+            error=error,
+            freedom=freedom,
+            deviation=deviation,
+            spread=spread,
+            **interval(estimate, error, freedom, level),
+        )
+
+    def spread(self, blocks: bool) -> tuple[tuple[float, ...], float]:
+        """Return the differences seed by seed, or run by run to the base's mean, and their standard deviation."""
+        one, two = (np.where(side < limit, math.nan, side) for side, limit in zip(self.values, self.limits))
+        if blocks:
+            differences = one - two
+            deviation = np.nanstd(differences, ddof=1)
+        else:
+            differences = one - np.nanmean(two)
+            deviation = math.hypot(np.nanstd(one, ddof=1), np.nanstd(two, ddof=1))
+        known = differences[~np.isnan(differences)]
+        return tuple(map(float, known)), float(deviation)
+
+
+def limits_by_row(study: Record, metric: str) -> dict[str, float]:
+    """Return the score below which a run of each trained row has collapsed."""
+    trained = {}
+    nulls = []
+    for row in study['rows']:
+        scores = scores_by_seed(row, metric)
+        if scores and row.get('untrained'):
+            nulls.append(mean(scores.values()))
+        elif scores:
+            trained[row['name']] = scores
+    if not trained:
         return {}
-    seeds = set().union(*found.values())
-    table = np.array([[scores.get(seed, math.nan) for seed in seeds] for scores in found.values()])
-    return dict(zip(found, map(float, collapse_limit(table, max(nulls, default=None)))))
+    seeds = set().union(*trained.values())
+    table = np.array([[scores.get(seed, math.nan) for seed in seeds] for scores in trained.values()])
+    limits = collapse_limit(table, max(nulls, default=None))
+    return dict(zip(trained, map(float, limits)))
 
 
 def improvement(one: Sequence[float], two: Sequence[float]) -> tuple[float, float, float]:
-    """The probability that a run of the first row is better than one of the second, as rliable has it (Mann and Whitney's).
+    """Return the probability that a run of the first row is better than one of the second, with its 95 % interval.
 
-    Its 95 % interval is Newcombe's (2006, method 5), which is not of width zero where all are better.
+    The probability is Mann and Whitney's, as in rliable. The interval is Newcombe's (2006, method 5), which does not have
+    width zero if all runs are better.
     """
     higher = np.sign(np.subtract.outer(one, two))
-    share, each = float(higher.mean() / 2 + 0.5), (len(one) + len(two)) / 2 - 1
+    share = float(higher.mean() / 2 + 0.5)
+    runs = (len(one) + len(two)) / 2 - 1
+    normal = stats.norm.ppf(0.975)
 
     def beyond(at: float) -> float:
-        variance = at * (1 - at) / higher.size * (1 + each * ((1 - at) / (2 - at) + at / (1 + at)))
-        return (share - at) ** 2 - stats.norm.ppf(0.975) ** 2 * variance
+        """Return (share - at)^2 - z^2 var(at); it is zero at the ends of the interval."""
+        tails = (1 - at) / (2 - at) + at / (1 + at)
+        variance = at * (1 - at) / higher.size * (1 + runs * tails)
+        return (share - at) ** 2 - normal**2 * variance
 
     low = brentq(beyond, 0, share - 1e-9) if share > 0 else 0.0
-    return share, float(low), float(brentq(beyond, share + 1e-9, 1)) if share < 1 else 1.0
+    high = brentq(beyond, share + 1e-9, 1) if share < 1 else 1.0
+    return share, float(low), float(high)
 
 
 def interval(estimate: float, error: float, freedom: float, level: float = LEVEL) -> dict[str, float | None]:
-    """The estimate and the ends that Student's t puts around it, which are None where the error is not known (NaN)."""
+    """Return estimate -+ t(1 - level / 2, freedom) * error; the ends are None if the error is not known (NaN)."""
     if math.isnan(error):
         return dict(estimate=estimate, low=None, high=None)
     half = float(stats.t.ppf(1 - level / 2, freedom)) * error
     return dict(estimate=estimate, low=estimate - half, high=estimate + half)
 
 
-def mean_intervals(study: Mapping[str, Any], metric: str) -> dict[str, tuple[float, float]]:
-    """Return the 95 % interval of each row's mean by one score, of the rows with two seeds or more."""
+def mean_intervals(study: Record, metric: str) -> dict[str, tuple[float, float]]:
+    """Return the 95 % interval of each row's mean by one score, for rows with two seeds or more."""
     intervals = {}
     for row in study['rows']:
-        count, mean, square = _moments(np.array(list(scores_by_seed(row, metric).values())))
+        scores = np.array(list(scores_by_seed(row, metric).values()))
+        count, center, square = _moments(scores)
         if count > 1:
-            ends = interval(mean, math.sqrt(square), count - 1)
+            ends = interval(center, math.sqrt(square), count - 1)
             intervals[row['name']] = (float(ends['low']), float(ends['high']))
     return intervals
 
 
-def scores_by_seed(row: Mapping, metric: str) -> dict[int, float]:
-    """The finite scores of the finished runs."""
-    found = {run['seed']: run.get('scores', {}).get(metric) for run in row['runs'] if run['state'] == 'done'}
-    return {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
+def scores_by_seed(row: Record, metric: str) -> dict[int, float]:
+    """Return the finite scores of the finished runs."""
+    scores = {}
+    for run in row['runs']:
+        if run['state'] != 'done':
+            continue
+        score = run.get('scores', {}).get(metric)
+        if score is not None and math.isfinite(score):
+            scores[run['seed']] = score
+    return scores
 
 
-def same_start(row: Mapping, base: Mapping, seed: int) -> bool:
-    """Whether a seed means the same in two rows: the same order of images, and the same weights of networks of one shape."""
-    one, two = (next(run for run in side['runs'] if run['seed'] == seed).get('start') for side in (row, base))
-    if not one or not two or None in (one['order'], two['order']) or one['order'] != two['order']:
+def same_start(row: Record, base: Record, seed: int) -> bool:
+    """Return True if the two rows share, for this seed, the data order and (where shapes match) the initial weights."""
+    one, two = (_start_of(side, seed) for side in (row, base))
+    if not one or not two:
+        return False
+    if one['order'] is None or one['order'] != two['order']:
         return False
     return one['weights'] == two['weights'] or one['shapes'] != two['shapes']
+
+
+def _start_of(row: Record, seed: int) -> Record | None:
+    run = next(run for run in row['runs'] if run['seed'] == seed)
+    return run.get('start')

@@ -1,10 +1,10 @@
-"""Designs: which combinations of factors with two levels a study runs, and which of their effects these rows can tell apart.
+"""Two-level designs: which combinations of factors a study runs, and which effects its rows can separate.
 
-A level is 0 (a factor's first) or 1. A fraction is regular (Box and Hunter, 1961): its last factors follow from the others,
-each being at its second level where an odd number of some others is. So the row of all first levels is always in it.
+A level is 0 (a factor's first) or 1. A fraction is regular (Box and Hunter, 1961): its last factors are generated from the
+others, each at its second level if an odd number of some others is. So it always has the row of all first levels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, combinations_with_replacement, product
 
@@ -16,11 +16,17 @@ ROMAN = ('', 'I', 'II', 'III', 'IV', 'V', 'VI', 'VII', 'VIII', 'IX', 'X')
 
 @dataclass(frozen=True)
 class Design:
-    """Factors with two levels each, and the level that each row of a study has of each."""
+    """Factors with two levels each, and the levels of each row of a study.
+
+    Args:
+        factors: Names of the factors.
+        rows: The levels of each row, by its name.
+        interactions: Pairs of factors whose interaction the study asks for.
+    """
 
     factors: tuple[str, ...]
-    rows: dict[str, tuple[int, ...]]  # the levels, by the row's name
-    interactions: tuple[tuple[str, str], ...] = ()  # that the study asks for, beside the main effects
+    rows: dict[str, tuple[int, ...]]
+    interactions: tuple[tuple[str, str], ...] = ()
 
     @property
     def main(self) -> list[Effect]:
@@ -28,6 +34,7 @@ class Design:
 
     @property
     def asked(self) -> list[Effect]:
+        """Main effects and the interactions that the study asks for."""
         return [*self.main, *map(tuple, self.interactions)]
 
     @property
@@ -35,56 +42,74 @@ class Design:
         return list(combinations(self.factors, 2))
 
     def signs(self, effect: Effect, names: Sequence[str]) -> np.ndarray:
-        """The column of an effect: the product of its factors' levels, as -1 and 1, in these rows."""
+        """Return the column of an effect: in each row the product of its factors' levels, as -1 and 1."""
         places = [self.factors.index(factor) for factor in effect]
-        return np.prod([[2 * self.rows[name][place] - 1 for place in places] for name in names], axis=1)
+        levels = np.array([self.rows[name] for name in names])[:, places]
+        return np.prod(2 * levels - 1, axis=1)
 
     def alias(self, one: Effect, two: Effect) -> int:
-        """1 or -1 where two effects move together or against each other in every row, and 0 where they can be told apart."""
-        together = self.signs(one, list(self.rows)) * self.signs(two, list(self.rows))
-        return int(together[0]) if (together == together[0]).all() else 0
+        """Return 1 or -1 if two effects are equal or opposite in every row, and 0 if they can be separated."""
+        names = list(self.rows)
+        product_of_signs = self.signs(one, names) * self.signs(two, names)
+        constant = (product_of_signs == product_of_signs[0]).all()
+        return int(product_of_signs[0]) if constant else 0
 
     @property
     def resolution(self) -> int | None:
-        """The fewest factors whose product is the same in every row; None for a full factorial, where there are none."""
-        counts = range(1, len(self.factors) + 1)
-        return next((n for n in counts if any(self.alias(term, ()) for term in combinations(self.factors, n))), None)
+        """The fewest factors whose product is constant; None for a full factorial."""
+        for count in range(1, len(self.factors) + 1):
+            if any(self.alias(term, ()) for term in combinations(self.factors, count)):
+                return count
+        return None
 
     @property
     def words(self) -> str:
-        """Return the words of the plan and the page for the design."""
-        found, possible = len(self.rows), 2 ** len(self.factors)
+        """The design in words, for the plan and the page."""
+        possible = 2 ** len(self.factors)
         if self.resolution is None:
             return f'all {possible} combinations of {len(self.factors)} factors'
-        return f'{found} of {possible} combinations of {len(self.factors)} factors, resolution {ROMAN[self.resolution]}'
+        return (
+            f'{len(self.rows)} of {possible} combinations of {len(self.factors)} factors, '
+            f'resolution {ROMAN[self.resolution]}'
+        )
 
     def aliases(self, effect: Effect) -> list[str]:
-        """The main effects and pairwise interactions that cannot be told from this one, each with its sign."""
-        others = [other for other in [*self.main, *self.pairs] if set(other) != set(effect)]
-        return [f'{"" if sign > 0 else "−"}{title(other)}' for other in others if (sign := self.alias(effect, other))]
+        """Return the main effects and pairs that cannot be separated from an effect, each with its sign."""
+        found = []
+        for other in [*self.main, *self.pairs]:
+            sign = self.alias(effect, other)
+            if sign and set(other) != set(effect):
+                found.append(title(other) if sign > 0 else f'−{title(other)}')
+        return found
 
     @property
     def confusion(self) -> str:
-        """Name the main effects and pairwise interactions that the rows cannot tell apart, in one sentence."""
-        kept = self.distinct
-        groups = [f'{title(effect)} from {", ".join(others)}' for effect in kept if (others := self.aliases(effect))]
+        """The main effects and pairwise interactions that the rows cannot separate, as one sentence."""
+        groups = []
+        for effect in self.distinct:
+            if others := self.aliases(effect):
+                groups.append(f'{title(effect)} from {", ".join(others)}')
         if not groups:
             return 'main effects and pairwise interactions can all be told apart'
         return f'they cannot tell {"; ".join(groups)}'
 
     @property
     def distinct(self) -> list[Effect]:
-        """Main effects, asked interactions, and then the other pairs; of those that cannot be told apart the first."""
-        kept: list[Effect] = []
+        """Main effects, asked interactions, then other pairs; the first of those that cannot be separated."""
+        distinct: list[Effect] = []
         for effect in [*self.asked, *self.pairs]:
-            if effect not in kept and not any(self.alias(effect, other) for other in kept):
-                kept.append(effect)
-        return kept
+            confounded = any(self.alias(effect, other) for other in distinct)
+            if effect not in distinct and not confounded:
+                distinct.append(effect)
+        return distinct
 
     @property
     def indistinct(self) -> tuple[Effect, Effect] | None:
-        """The first two effects that the study asks for and that its rows cannot tell apart."""
-        return next((pair for pair in combinations(self.asked, 2) if self.alias(*pair)), None)
+        """The first two asked effects that the rows cannot separate."""
+        for pair in combinations(self.asked, 2):
+            if self.alias(*pair):
+                return pair
+        return None
 
 
 def title(effect: Effect) -> str:
@@ -92,26 +117,44 @@ def title(effect: Effect) -> str:
 
 
 def fraction_rows(factors: int, halvings: int, asked: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """The levels of the best fraction: the one that tells most of the asked effects apart, then that of least aberration.
+    """Return the levels of the best fraction: it separates most of the asked effects, then has least aberration.
 
-    Effects are given by their factors' numbers. Sets of factors are bit masks here: each of the last `halvings` factors is the
-    parity of a mask of the first ones, and the sums of these relations are the products that are the same in every row.
+    Args:
+        factors: Number of factors.
+        halvings: The fraction is 1 / 2^halvings of all combinations.
+        asked: Effects, by the numbers of their factors.
     """
     basic = factors - halvings
-    wanted = [sum(1 << place for place in effect) for effect in asked]
-    confused = [one ^ two for one, two in combinations(wanted, 2)]
+    effects = [sum(1 << place for place in effect) for effect in asked]
+    differences = [one ^ two for one, two in combinations(effects, 2)]
 
-    def badness(masks: Sequence[int]) -> tuple[int, list[int]]:
-        whole = [0]
-        for number, mask in enumerate(masks):
-            relation = mask | 1 << basic + number
-            whole += [other ^ relation for other in whole]
-        lengths = [word.bit_count() for word in whole[1:]]
-        return sum(word in whole[1:] for word in confused), [lengths.count(size) for size in range(1, factors + 1)]
+    def badness(generators: Sequence[int]) -> tuple[int, list[int]]:
+        """Return the number of confounded pairs of asked effects, and the number of words of each length."""
+        words = defining_words(generators, basic)
+        confounded = sum(difference in words for difference in differences)
+        lengths = [word.bit_count() for word in words]
+        return confounded, [lengths.count(length) for length in range(1, factors + 1)]
 
-    best = min(combinations_with_replacement(range((1 << basic) - 1, 0, -1), halvings), key=badness)
-    rows = []
+    masks = range((1 << basic) - 1, 0, -1)
+    best = min(combinations_with_replacement(masks, halvings), key=badness)
+    return list(_rows_of(best, basic))
+
+
+def defining_words(generators: Sequence[int], basic: int) -> list[int]:
+    """Return the products of factors that are constant, as bit masks of factors.
+
+    Factor `basic + number` is the parity of the basic factors in its generator. The words are all sums (exclusive or) of
+    these relations, without the empty one.
+    """
+    words = [0]
+    for number, generator in enumerate(generators):
+        relation = generator | 1 << basic + number
+        words += [word ^ relation for word in words]
+    return words[1:]
+
+
+def _rows_of(generators: Sequence[int], basic: int) -> Iterator[tuple[int, ...]]:
     for levels in product((0, 1), repeat=basic):
-        number = sum(level << place for place, level in enumerate(levels))
-        rows.append((*levels, *((number & mask).bit_count() % 2 for mask in best)))
-    return rows
+        mask = sum(level << place for place, level in enumerate(levels))
+        generated = [(mask & generator).bit_count() % 2 for generator in generators]
+        yield *levels, *generated

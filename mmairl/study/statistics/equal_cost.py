@@ -1,6 +1,7 @@
-"""Costs of the rows of a study, and scores of two rows at equal cost where one was measured along its run."""
+"""Costs of a study's rows, and scores of two rows at equal cost if checkpoints along a run were measured."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
@@ -8,60 +9,104 @@ import numpy as np
 
 from mmairl.study.statistics.compare_rows import interval, limits_by_row, scores_by_seed, unpaired
 
-EQUAL = 0.01  # costs that differ by less, relative to the larger, are the same
+EQUAL = 0.01  # costs that differ by less, relative to the larger, are equal
+
+Costs = dict[str, dict[str, float | None]]
 
 
-def costs(study: Mapping) -> dict[str, dict[str, float | None]]:
-    """Return the mean cost of each row's finished runs: images seen, FLOPs and device-seconds; None is not known."""
-    rows, found = {row['name']: row for row in study['rows']}, {}
-    for row in study['rows']:
-        images, flops = _mean(row, 'images_seen'), row.get('flops_per_image')
-        seconds, source = _mean(row, 'device_seconds'), rows.get(row.get('of'))
-        if source and images and seconds is not None:  # a part of another run was its training
-            whole, of_source = _mean(source, 'images_seen'), _mean(source, 'device_seconds')
-            seconds = seconds + of_source * images / whole if whole and of_source is not None else None
-        found[row['name']] = dict(images=images, flops=images and flops and flops * images, device_seconds=seconds)
+def costs(study: Mapping) -> Costs:
+    """Return the mean cost of each row's finished runs: images seen, FLOPs and device-seconds. Unknown values are None."""
+    rows = {row['name']: row for row in study['rows']}
+    found = {}
+    for name, row in rows.items():
+        images = _mean(row, 'images_seen')
+        flops = row.get('flops_per_image')
+        found[name] = dict(
+            images=images,
+            flops=images and flops and flops * images,
+            device_seconds=_device_seconds(row, rows.get(row.get('of')), images),
+        )
     return found
 
 
+def _device_seconds(row: Mapping, source: Mapping | None, images: float | None) -> float | None:
+    """Return a row's device-seconds; if a part of a source run was its training, with that part of the source's."""
+    seconds = _mean(row, 'device_seconds')
+    if not source or not images or seconds is None:
+        return seconds
+    source_images = _mean(source, 'images_seen')
+    source_seconds = _mean(source, 'device_seconds')
+    if not source_images or source_seconds is None:
+        return None
+    return seconds + source_seconds * images / source_images
+
+
 def _mean(row: Mapping, key: str) -> float | None:
-    told = [run[key] for run in row['runs'] if run['state'] == 'done' and run.get(key) is not None]
-    known = [value for value in told if value or row.get('of')]  # 0 of a winner that was trained as published
-    return mean(known) if known else None
+    values = []
+    for run in row['runs']:
+        value = run.get(key) if run['state'] == 'done' else None
+        # A winner that reused the training as published has cost 0, which is not the row's cost.
+        if value is not None and (value or row.get('of')):
+            values.append(value)
+    return mean(values) if values else None
 
 
 def at_equal_cost(study: Mapping, metric: str) -> list[dict[str, Any]]:
-    """Each row less the one that it builds on, at the FLOPs of the cheaper: `ratio` is what the row's whole run costs more.
+    """Return the difference of each row to its base row at the FLOPs of the cheaper one.
 
-    Between two checkpoints of one run a score is taken to change in a straight line. Without checkpoints on both
-    sides of that cost there is no `estimate`. Rows of equal cost, or of one run, are left out, and runs that collapsed.
+    `ratio` is the cost of the row's whole run relative to its base's. Between two checkpoints of one run the score is
+    interpolated linearly. Without checkpoints on both sides of the cost there is no `estimate`. Rows of equal cost, rows that
+    are part of another run, and collapsed runs are left out.
     """
-    spent, limits, entries = costs(study), limits_by_row(study, metric), []
+    curves = CostCurves(study, metric, costs(study), limits_by_row(study, metric))
     rows = {row['name']: row for row in study['rows']}
+    entries = []
     for row in study['rows']:
         base = rows.get(row['on'])
-        cost, other = (spent[side['name']]['flops'] if side else None for side in (row, base))
-        if not cost or not other or row.get('of') or abs(cost - other) <= EQUAL * max(cost, other):
+        if base is None or row.get('of'):
             continue
-        at = min(cost, other)
-        one, two = (_scores_at(study, side, metric, at, spent, limits.get(side['name'])) for side in (row, base))
-        entry = dict(row=row['name'], on=base['name'], ratio=cost / other, flops=at)
-        if one and two:
-            differ = unpaired(np.array(one), np.array(two))
-            entry.update(scores=[mean(one), mean(two)], **interval(*map(float, differ)))
+        row_cost, base_cost = (curves.spent[side['name']]['flops'] for side in (row, base))
+        if not row_cost or not base_cost:
+            continue
+        if abs(row_cost - base_cost) <= EQUAL * max(row_cost, base_cost):
+            continue
+        cost = min(row_cost, base_cost)
+        entry = dict(row=row['name'], on=base['name'], ratio=row_cost / base_cost, flops=cost)
+        scores = [curves.scores_at(side, cost) for side in (row, base)]
+        if all(scores):
+            difference = unpaired(*map(np.array, scores))
+            entry.update(scores=list(map(mean, scores)), **interval(*map(float, difference)))
         entries.append(entry)
     return entries
 
 
-def _scores_at(
-    study: Mapping, row: Mapping, metric: str, cost: float, spent: Mapping, limit: float | None
-) -> list[float]:
-    """The score of each seed that learned at this cost, on the line between its checkpoints on both sides of it."""
-    taken = [other for other in study['rows'] if other.get('along') and other.get('of') == row['name']]
-    by_cost = {spent[point['name']]['flops']: scores_by_seed(point, metric) for point in [row, *taken]}
-    at = sorted(filter(None, by_cost))
-    if not at[0] <= cost <= at[-1]:
-        return []
-    learned = {seed for seed, score in scores_by_seed(row, metric).items() if limit is None or score >= limit}
-    seeds = sorted(learned.intersection(*(by_cost[where] for where in at)))
-    return [float(np.interp(cost, at, [by_cost[where][seed] for where in at])) for seed in seeds]
+@dataclass(frozen=True)
+class CostCurves:
+    """Scores of a study's rows over their cost, from the rows that are checkpoints along another row's runs."""
+
+    study: Mapping
+    metric: str
+    spent: Costs
+    limits: Mapping[str, float]
+
+    def scores_at(self, row: Mapping, cost: float) -> list[float]:
+        """Return the interpolated score of each seed that learned, if checkpoints enclose the cost."""
+        points = [row]
+        for other in self.study['rows']:
+            if other.get('along') and other.get('of') == row['name']:
+                points.append(other)
+        by_cost = {self.spent[point['name']]['flops']: scores_by_seed(point, self.metric) for point in points}
+        known = sorted(filter(None, by_cost))
+        if not known[0] <= cost <= known[-1]:
+            return []
+        seeds = self._learned(row).intersection(*(by_cost[point] for point in known))
+        scores = []
+        for seed in sorted(seeds):
+            curve = [by_cost[point][seed] for point in known]
+            scores.append(float(np.interp(cost, known, curve)))
+        return scores
+
+    def _learned(self, row: Mapping) -> set[int]:
+        limit = self.limits.get(row['name'])
+        scores = scores_by_seed(row, self.metric)
+        return {seed for seed, score in scores.items() if limit is None or score >= limit}

@@ -1,7 +1,7 @@
-"""The sources of a score's noise, apart: pre-training's seed, the seed of a classifier that is trained, test images.
+"""Sources of a score's noise: the pre-training seed, the seed of a trained classifier, and the test images.
 
-What other test images would change needs no resampling: the bootstrap's standard error of a mean over images is in the end
-the images' standard deviation over the root of their number.
+The effect of other test images needs no resampling: for many images, the bootstrap's standard error of a mean is the images'
+standard deviation over the root of their number.
 """
 
 import math
@@ -15,60 +15,84 @@ import numpy as np
 from mmairl.evaluation.metrics import unpacked
 from mmairl.evaluation.protocol import ON_FEATURES
 from mmairl.io import read_json
-from mmairl.study.measure import result_file
-from mmairl.study.schema import Measured
+from mmairl.study.schema import Measured, result_file
 from mmairl.study.statistics.compare_rows import scores_by_seed
 
 
 def noise(study: Mapping, metric: str, out: Path) -> list[dict[str, Any]]:
-    """For each row the standard deviation that each source gives to a run's score or, of the images, the standard error.
+    """Return for each row the standard deviation of a run's score by each source; by images, the standard error.
 
-    With a comparison also the standard error of its effect by seeds and by images. None is not known.
+    With a comparison also the standard error of its effect by seeds and by images. Unknown values are None.
     """
-    known = {row['name']: recognised(row, metric, out) for row in study['rows']}
-    errors = {pair['row']: (pair['on'], pair['error']) for pair in study['comparisons'].get(metric, ())}
+    recognized = {row['name']: recognized_images(row, metric, out) for row in study['rows']}
+    comparisons = {pair['row']: pair for pair in study['comparisons'].get(metric, ())}
+    without_training = metric.partition('@')[0] in ON_FEATURES
     entries = []
     for row in study['rows']:
         seeds, probes = spread(row, metric)
-        own, (on, error) = known[row['name']], errors.get(row['name'], (None, None))
-        both = own is not None and known.get(on) is not None and len(own) == len(known[on])
-        entries.append(
-            dict(
-                row=row['name'],
-                seeds=seeds,
-                probes=0.0 if metric.partition('@')[0] in ON_FEATURES else probes,
-                images=by_images(own) if own is not None else None,
-                effect_seeds=error,
-                effect_images=by_images(own - known[on]) if both else None,
-            )
+        comparison = comparisons.get(row['name'], {})
+        row_images = recognized[row['name']]
+        base_images = recognized.get(comparison.get('on'))
+        entry = dict(
+            row=row['name'],
+            seeds=seeds,
+            probes=0.0 if without_training else probes,
+            images=None,
+            effect_seeds=comparison.get('error'),
+            effect_images=None,
         )
+        if row_images is not None:
+            entry['images'] = error_by_images(row_images)
+            if base_images is not None and len(row_images) == len(base_images):
+                entry['effect_images'] = error_by_images(row_images - base_images)
+        entries.append(entry)
     return entries
 
 
 def spread(row: Mapping, metric: str) -> tuple[float | None, float | None]:
-    """Standard deviations by the pre-training's seed and by the classifier's: what the latter leaves in means is taken off."""
+    """Return the standard deviations by the pre-training seed and by the classifier's seed.
+
+    What the classifiers leave in a run's mean is removed from the first: s^2 - s_probes^2 mean(1 / probes).
+    """
     scores = scores_by_seed(row, metric)
     between = stdev(scores.values()) if len(scores) > 1 else None
-    probes = [run.get('probes', {}).get(metric, ()) for run in row['runs'] if run['seed'] in scores]
-    repeats = [values for values in probes if len(values) > 1]
+    repeats = []
+    for run in row['runs']:
+        probes = run.get('probes', {}).get(metric, ())
+        if run['seed'] in scores and len(probes) > 1:
+            repeats.append(probes)
     if not repeats:
         return between, None
     within = mean(map(variance, repeats))
-    left = within * mean(1 / len(values) for values in repeats)
-    return between and math.sqrt(max(0.0, between**2 - left)), math.sqrt(within)
+    in_means = within * mean(1 / len(probes) for probes in repeats)
+    seeds = between and math.sqrt(max(0.0, between**2 - in_means))
+    return seeds, math.sqrt(within)
 
 
-def recognised(row: Mapping, metric: str, out: Path) -> np.ndarray | None:
-    """Return for each test image the share of the row's finished runs that recognise it; None where a run does not say so."""
-    answers, scores = [], scores_by_seed(row, metric)
-    for run in (run for run in row['runs'] if run['seed'] in scores):
-        path = result_file(out / run['folder'], metric, run.get('identities', {}).get(metric, {}))
+def recognized_images(row: Mapping, metric: str, out: Path) -> np.ndarray | None:
+    """Return for each test image the fraction of the row's finished runs that recognize it.
+
+    Returns None if a run does not record this, or its score is not the fraction of recognized images.
+    """
+    scores = scores_by_seed(row, metric)
+    answers = []
+    for run in row['runs']:
+        if run['seed'] not in scores:
+            continue
+        identity = run.get('identities', {}).get(metric, {})
+        path = result_file(out / run['folder'], metric, identity)
         right = read_json(path, Measured).right if path.is_file() else None
-        if right is None or not math.isclose(100 * unpacked(right).mean(), scores[run['seed']], abs_tol=1e-6):
-            return None  # such as a mean over classes
-        answers.append(unpacked(right))
-    return np.mean(answers, axis=0) if answers and len({len(answer) for answer in answers}) == 1 else None
+        if right is None:
+            return None
+        answer = unpacked(right)
+        if not math.isclose(100 * answer.mean(), scores[run['seed']], abs_tol=1e-6):
+            return None  # e.g. the score is a mean over classes
+        answers.append(answer)
+    if len({len(answer) for answer in answers}) != 1:
+        return None
+    return np.mean(answers, axis=0)
 
 
-def by_images(values: np.ndarray) -> float:
+def error_by_images(values: np.ndarray) -> float:
+    """Return the standard error of the mean over images, in points: 100 s / sqrt(n)."""
     return 100 * float(values.std(ddof=1)) / math.sqrt(len(values))

@@ -1,4 +1,4 @@
-"""Plans how many seeds find an effect four times in five, from the spread of those that are there, itself an estimate."""
+"""Plan how many seeds find an effect with 80 % power, from the spread of finished seeds, which is itself an estimate."""
 
 import math
 from collections.abc import Sequence
@@ -11,63 +11,85 @@ from mmairl.study.statistics.compare_rows import LEVEL, Comparison
 from mmairl.study.statistics.designs import Design
 
 POWER = 0.8
-MOST = 1000  # seeds, beyond which --power says "more"
+MOST = 1000  # seeds, beyond which --power prints "more"
+UNKNOWN = '–'
 
 
 def power(effect: float, deviation: float, seeds: int, comparisons: int) -> float:
-    """The chance that `seeds` runs a row find an effect by Holm's first step, the strictest.
+    """Return the chance that `seeds` runs per row find an effect by Holm's first and strictest step.
 
-    `deviation` is that of the differences seed by seed where seeds are blocks, and else the root of the sum of both variances.
+    Args:
+        effect: The true difference.
+        deviation: Of the differences seed by seed if seeds are blocks; else the root of the sum of both variances.
+        seeds: Runs of each row.
+        comparisons: Size of the family.
     """
     return chance(effect, deviation / math.sqrt(seeds), seeds - 1, comparisons)
 
 
 def chance(effect: float, error: float, freedom: float, comparisons: int) -> float:
-    """Return the chance that a t-test with this standard error finds an effect, at the level of Holm's first step."""
-    limit, shift = stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom), abs(effect) / error
-    wrong_side = stats.nct.cdf(-limit, freedom, shift)  # scipy has NaN for some that are next to nothing
-    return float(stats.nct.sf(limit, freedom, shift) + np.nan_to_num(wrong_side))
+    """Return P(|T| > t(1 - level / 2m)) of a noncentral t with shift effect / error."""
+    limit = stats.t.ppf(1 - LEVEL / 2 / comparisons, freedom)
+    shift = abs(effect) / error
+    right_side = stats.nct.sf(limit, freedom, shift)
+    wrong_side = stats.nct.cdf(-limit, freedom, shift)  # scipy returns NaN for some negligible values
+    return float(right_side + np.nan_to_num(wrong_side))
 
 
 def seeds_for(effect: float, deviation: float, comparisons: int) -> int | None:
-    """The fewest seeds a row that find the effect four times in five; None for more than MOST."""
-    counts = range(2, MOST + 1)
-    return next((n for n in counts if power(effect, deviation, n, comparisons) >= POWER), None)
+    """Return the fewest seeds per row that find the effect with 80 % power; None for more than MOST."""
+    for seeds in range(2, MOST + 1):
+        if power(effect, deviation, seeds, comparisons) >= POWER:
+            return seeds
+    return None
 
 
 def visible_effect(deviation: float, seeds: int, comparisons: int) -> float:
-    """The effect that so many seeds find four times in five."""
+    """Return the effect that so many seeds find with 80 % power."""
+
+    def surplus(effect: float) -> float:
+        return power(effect, deviation, seeds, comparisons) - POWER
+
     high = deviation
-    while power(high, deviation, seeds, comparisons) < POWER:
+    while surplus(high) < 0:
         high *= 2
-    return float(brentq(lambda effect: power(effect, deviation, seeds, comparisons) - POWER, 0, high))
+    return float(brentq(surplus, 0, high))
 
 
 def plan_seeds(comparisons: Sequence[Comparison], effect: float) -> list[tuple[str, str, str, str, str]]:
-    """Return for each comparison row, spread, seeds, the effect that they find, and how many `effect` wants, as text."""
+    """Return for each comparison, as text: row, spread, seeds, visible effect, and seeds that `effect` requires."""
+    family = len(comparisons)
     lines = []
     for pair in comparisons:
         if pair.error is None:
-            lines.append((pair.row, '–', str(pair.seeds), '–', '–'))
+            lines.append((pair.row, UNKNOWN, str(pair.seeds), UNKNOWN, UNKNOWN))
             continue
-        wanted = seeds_for(effect, pair.deviation, len(comparisons))
-        # By the seeds that there are, of which one row may have more.
-        seen = visible_effect(pair.error * math.sqrt(pair.freedom + 1), int(pair.freedom) + 1, len(comparisons))
+        required = seeds_for(effect, pair.deviation, family)
+        seeds = int(pair.freedom) + 1
+        # One row may have more seeds, so the spread is taken from the standard error.
+        visible = visible_effect(pair.error * math.sqrt(pair.freedom + 1), seeds, family)
         lines.append(
-            (pair.row, f'{pair.deviation:.2f}', str(pair.seeds), f'{seen:.1f}', str(wanted or f'more than {MOST}'))
+            (
+                pair.row,
+                f'{pair.deviation:.2f}',
+                str(pair.seeds),
+                f'{visible:.1f}',
+                str(required or f'more than {MOST}'),
+            )
         )
     return lines
 
 
 def more_runs(effect: float, spread: float, runs: int, design: Design, blocks: bool) -> int | None:
-    """Return how many more runs, the same number in each row, find a main effect or interaction of that size.
+    """Return how many more runs, equally many per row, find a main effect or interaction of this size.
 
-    None for more than MOST seeds.
+    Returns None for more than MOST seeds.
     """
     rows = len(design.rows)
     for seeds in range(2, MOST + 1):
-        alike = (rows - blocks) * (seeds - 1) ** 2 / (seeds + 1)  # what Satterthwaite's has for rows of one spread
-        freedom = min(alike, (seeds - 1) * math.log2(rows) / 2)
-        if chance(effect, 2 * spread / math.sqrt(rows * seeds), freedom, len(design.asked)) >= POWER:
+        satterthwaite = (rows - blocks) * (seeds - 1) ** 2 / (seeds + 1)  # for rows of equal spread
+        freedom = min(satterthwaite, (seeds - 1) * math.log2(rows) / 2)
+        error = 2 * spread / math.sqrt(rows * seeds)
+        if chance(effect, error, freedom, len(design.asked)) >= POWER:
             return max(0, rows * seeds - runs)
     return None

@@ -1,12 +1,13 @@
-"""Seeds added until every comparison is decided, with the error rate kept however often one has looked.
+"""Sequential analysis: add seeds until every comparison is decided, with the error rate kept over all analyses.
 
-The numbers of seeds at which one looks are fixed before: each is half as many again as the last, up to the most that the
-budget allows. After n of N seeds, (n / N)^2 of the 5 % is spent: a look has what that adds. At a look each comparison is tested
-as ever, at that level and corrected by Holm; what is decided stays decided, and rows with nothing open get no more seeds.
+The numbers of seeds at which the study is analyzed are fixed before: each is half as many again as the last, up to the most
+that the budget allows. After n of N seeds, (n / N)^2 of the 5 % is spent, and an analysis has what that adds. It tests each
+comparison as usual, at that level and corrected by Holm. Decisions are final, and rows without an open comparison get no more
+seeds.
 
-The chance of a false verdict is at most the sum over looks, whatever these have in common. t-tests of 2 to 20 seeds are exact
-one by one, while the joint boundaries of group-sequential designs are of normal scores, and confidence sequences that hold for
-ever are much wider.
+The chance of a false verdict is at most the sum over analyses, whatever they have in common. t-tests of 2 to 20 seeds are
+exact one by one, while the joint boundaries of group-sequential designs are for normal scores, and confidence sequences that
+are valid at any time are much wider.
 """
 
 import math
@@ -19,109 +20,157 @@ from msgspec import Meta
 
 from mmairl.errors import UserError
 from mmairl.io import Declared, read_json, write_json
-from mmairl.study.schema import Looked
+from mmairl.study.schema import EarlierAnalyses
 from mmairl.study.spec import Row, Study
-from mmairl.study.statistics.compare_rows import DECISIONS, LEVEL, UNDECIDED, Comparison, compare
+from mmairl.study.statistics.compare_rows import LEVEL, Comparison, compare
+from mmairl.study.statistics.verdict_words import DECISIONS, INCONCLUSIVE, decision_of
 
-USUAL = 12  # seeds a row, where no budget is given
+USUAL = 12  # seeds per row, if no budget is given
 
 
 class Plan(Declared):
-    """The numbers of seeds, fixed before the first look and kept beside the study: another plan would be another look."""
+    """The numbers of seeds, fixed before the first analysis. Another plan would be one more analysis."""
 
-    first: Annotated[int, Meta(ge=2)]  # seeds of the first look
-    most: Annotated[int, Meta(ge=2)]  # seeds a row, of the last
+    first: Annotated[int, Meta(ge=2)]  # seeds of the first analysis
+    most: Annotated[int, Meta(ge=2)]  # seeds of the last analysis
 
     @property
-    def looks(self) -> list[tuple[int, float]]:
-        """Numbers of seeds, each with the level that its tests have."""
+    def analyses(self) -> list[tuple[int, float]]:
+        """The number of seeds of each analysis, with the level of its tests."""
         counts = [self.first]
         while counts[-1] < self.most:
             counts.append(min(self.most, counts[-1] + math.ceil(counts[-1] / 2)))
-        spent = [LEVEL * (count / self.most) ** 2 for count in counts]
-        return [(count, now - before) for count, now, before in zip(counts, spent, [0.0, *spent])]
+        analyses = []
+        before = 0.0
+        for count in counts:
+            spent = LEVEL * (count / self.most) ** 2
+            analyses.append((count, spent - before))
+            before = spent
+        return analyses
 
     @property
     def words(self) -> str:
-        looks = ', '.join(f'{count} (at {level:.2%})' for count, level in self.looks)
-        return f'seeds are added until all is decided; looks at {looks} seeds a row, which together keep the 5 %'
+        analyses = ', '.join(f'{count} (at {level:.2%})' for count, level in self.analyses)
+        return (
+            'seeds are added until every comparison is decided; the study is analyzed at '
+            f'{analyses} seeds per row, and all analyses together keep the 5 %'
+        )
 
 
 def begin(out: Path, study: Study, seeds: Sequence[int], budget: int | None, runs_a_seed: int | None = None) -> Plan:
-    """Return the plan of a budget of runs; a plan that was begun is never changed.
+    """Return the plan of a budget of runs. A stored plan never changes.
 
     Args:
-        runs_a_seed: The runs of all rows that one more seed, or search, takes. Default: one of each row.
+        out: Folder of the study.
+        study: The study.
+        seeds: Seeds of the first analysis.
+        budget: The most runs. Default: 12 seeds per row.
+        runs_a_seed: The runs of all rows that one more seed, or search, requires. Default: one of each row.
+
+    Raises:
+        UserError: If the study is crossed, the budget is too small, or another plan is stored.
     """
     if study.design:
         raise UserError(
-            '--until-decided is for rows one on another; of a crossed study --power says how many runs its effects want'
+            '--until-decided: not available for crossed studies; --power prints how many runs their effects require',
+            code='sequential-design',
         )
-    path, rows = out / 'sequential.json', sum(not row.untrained for row in study.rows)
+    rows = sum(not row.untrained for row in study.rows)
     each = runs_a_seed or rows
-    plan = Plan(len(seeds), budget // each if budget else max(USUAL, len(seeds)))
+    most = budget // each if budget else max(USUAL, len(seeds))
+    plan = Plan(len(seeds), most)
     if not 2 <= plan.first <= plan.most:
         raise UserError(
             f'{rows} rows from {plan.first} seeds want --most {each * max(2, plan.first)} or more, and 2 seeds to begin with',
             code='budget-too-small',
         )
-    if path.is_file():
-        begun = read(out)
-        if (plan.first, plan.most if budget else begun.most) != (begun.first, begun.most):
-            raise UserError(
-                f'{out} was begun with {begun.first} to {begun.most} seeds a row, and another plan would be one more look; '
-                'give the --seeds and --most of then, or --out another folder'
-            )
-        return begun
-    write_json(path, plan)
-    return plan
+    stored = read(out)
+    if stored is None:
+        write_json(out / 'sequential.json', plan)
+        return plan
+    most = plan.most if budget else stored.most
+    if (plan.first, most) != (stored.first, stored.most):
+        raise UserError(
+            f"'{out}' was begun with {stored.first} to {stored.most} seeds per row, and another plan would be one more "
+            'analysis; repeat its --seeds and --most, or set --out to another folder',
+            code='other-plan',
+        )
+    return stored
 
 
 def read(out: Path) -> Plan | None:
-    """The plan of a study that was begun with --until-decided."""
+    """Return the plan of a study that was begun with --until-decided."""
     path = out / 'sequential.json'
     return read_json(path, Plan) if path.is_file() else None
 
 
-def taken(path: Path, finished: int) -> list[int]:
-    """How many runs were finished at each look so far, of which this is the last; the same runs again are no other look."""
+def finished_runs(path: Path, finished: int) -> list[int]:
+    """Return how many runs were finished at each analysis so far, including this one.
+
+    The same number of runs again is not another analysis.
+    """
     try:
-        before = read_json(path, Looked).looks
-    except UserError:  # there is none, or it is no record
+        before = read_json(path, EarlierAnalyses).finished_runs
+    except UserError:  # no record, or not a record of a study
         before = []
     return before if finished in before else [*before, finished]
 
 
-def compare_by_looks(study: Mapping[str, Any], metric: str, margin: float, plan: Plan) -> list[Comparison]:
-    """Each comparison as of the look that decided it, or the last one taken; a function of the record alone.
+def compare_sequentially(study: Mapping[str, Any], metric: str, margin: float, plan: Plan) -> list[Comparison]:
+    """Return each comparison as of the analysis that decided it, or else the last one.
 
-    At a look only those comparisons count of which both rows have all its seeds.
+    This depends on the record alone. An analysis counts only comparisons whose rows have all of its seeds.
     """
-    whole = compare(study, metric, margin)
-    kept = [replace(pair, verdict=UNDECIDED) if pair.verdict in DECISIONS else pair for pair in whole]
-    for count, level in plan.looks:
+    current = [_undecided(pair) for pair in compare(study, metric, margin)]
+    for count, level in plan.analyses:
         seeds = sorted(study['seeds'])[:count]
         if len(seeds) < count:
             break
-        known = [pair.verdict for pair in kept]
-        rows = [dict(row, runs=[run for run in row['runs'] if run['seed'] in seeds]) for row in study['rows']]
-        now = compare(dict(study, rows=rows), metric, margin, level, known)
-        kept = [old if old.verdict in DECISIONS or new.seeds < count else new for old, new in zip(kept, now)]
-    return kept
+        known = [decision_of(pair.verdict) for pair in current]
+        analysis = compare(with_seeds(study, seeds), metric, margin, level, known)
+        for number, pair in enumerate(analysis):
+            if known[number] not in DECISIONS and pair.seeds >= count:
+                current[number] = pair
+    return current
 
 
-def told(family: Sequence[Comparison], plan: Plan, seeds: int) -> list[str]:
-    """Say the decisions of each look that was taken."""
+def _undecided(pair: Comparison) -> Comparison:
+    return replace(pair, verdict=INCONCLUSIVE) if decision_of(pair.verdict) in DECISIONS else pair
+
+
+def with_seeds(study: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
+    """Return a study's record with the runs of these seeds only."""
+    rows = []
+    for row in study['rows']:
+        runs = [run for run in row['runs'] if run['seed'] in seeds]
+        rows.append(dict(row, runs=runs))
+    return dict(study, rows=rows)
+
+
+def format_analyses(family: Sequence[Comparison], plan: Plan, seeds: int) -> list[str]:
+    """Return a line for each analysis so far, with its decisions."""
     lines = []
-    for count in (count for count, _ in plan.looks if count <= seeds):
-        decided = [f'{pair.row} {pair.verdict}' for pair in family if pair.verdict in DECISIONS and pair.seeds == count]
-        lines.append(f'look at {count} seeds: {"; ".join(decided) or "nothing was decided"}')
+    for count, _ in plan.analyses:
+        if count > seeds:
+            break
+        decided = []
+        for pair in family:
+            if pair.seeds == count and decision_of(pair.verdict) in DECISIONS:
+                decided.append(f'{pair.row} {pair.verdict}')
+        lines.append(f'analysis at {count} seeds: {"; ".join(decided) or "no decision"}')
     return lines
 
 
 def open_rows(study: Study, comparisons: Sequence[Comparison]) -> list[Row]:
-    """The rows of undecided comparisons, and those whose weights they take."""
-    names = {name for pair in comparisons if pair.verdict not in DECISIONS for name in (pair.row, pair.on)}
-    while more := {other for row in study.rows if row.name in names for other in row.others.values()} - names:
-        names |= more
+    """Return the rows of comparisons without a decision, and the rows whose weights they use."""
+    names = set()
+    for pair in comparisons:
+        if decision_of(pair.verdict) not in DECISIONS:
+            names |= {pair.row, pair.on}
+    before = None
+    while before != names:
+        before = set(names)
+        for row in study.rows:
+            if row.name in before:
+                names |= set(row.others.values())
     return [row for row in study.rows if row.name in names]

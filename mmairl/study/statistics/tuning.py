@@ -1,8 +1,8 @@
-"""The worth of tuning: how good the best of n trials is, and how much a user may miss.
+"""The benefit of tuning: how good the best of n trials is, and how many trials come close to it.
 
-A search is the unit: it is repeated with other points and other seeds, so that the spread over searches holds the luck of both.
-Scores are those of the criterion, by which trials were chosen, so the best looks better than it is; `worth` therefore chooses
-by one half of the images and reports by the other.
+Searches are the unit: they are repeated with other points and other seeds, so the spread over searches contains the luck of
+both. Scores are those of the criterion that chose the trials, so the best is optimistic. `worth` therefore chooses by one half
+of the images and reports by the other.
 """
 
 from collections.abc import Sequence
@@ -19,61 +19,103 @@ Halves = Sequence[Sequence[float]]  # by trial, the scores of two halves of the 
 def best_of(published: float, others: Sequence[float], reported: Sequence[float] | None = None) -> np.ndarray:
     """Return the expected best of 1, 2, ... trials: the published value first, then others drawn without replacement.
 
-    With `reported`, the scores of all of them on other images, it is the expected one of these of the trial that is chosen.
+    The k-th smallest of n others is the best of d drawn ones with probability C(k - 1, d - 1) / C(n, d).
+
+    Args:
+        published: Score of the published values.
+        others: Scores of the other trials.
+        reported: Scores of all trials on other images. With them, returns the expected one of the trial that is chosen.
     """
-    scores, count = np.asarray([published, *others], float), len(others)
-    told = scores if reported is None else np.asarray(reported, float)
+    scores = np.asarray([published, *others], float)
+    values = scores if reported is None else np.asarray(reported, float)
+    count = len(others)
     ascending = 1 + np.argsort(scores[1:], kind='stable')
-    chosen = np.where(scores[ascending] > scores[0], told[ascending], told[0])
-    expected = [float(told[0])]
+    improves = scores[ascending] > scores[0]
+    chosen = np.where(improves, values[ascending], values[0])
+    expected = [float(values[0])]
     for drawn in range(1, count + 1):
-        # The k-th smallest is the best of those drawn if the rest of them are among the k below it.
-        ways = np.array([comb(below, drawn - 1) for below in range(count)]) / comb(count, drawn)
-        expected.append(float(chosen @ ways))
+        ways = np.array([comb(below, drawn - 1) for below in range(count)])
+        expected.append(float(chosen @ (ways / comb(count, drawn))))
     return np.array(expected)
 
 
 @dataclass(frozen=True)
 class Worth:
-    """After how many tuned trials one network is as good as another untuned; None is more than were tried."""
+    """After how many trials a tuned network is as good as another untuned one; None is more than were tried.
+
+    Args:
+        trials: The number of trials.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+        most: Trials that were tried in addition to the recipe's own.
+        curve: Scores of the tuned network after 0, 1, ... trials.
+        target: Score of the other network, untuned.
+    """
 
     trials: int | None
-    low: int | None  # the ends of the 95 % interval
+    low: int | None
     high: int | None
-    most: int  # trials that were tried, beside the recipe's own
-    curve: tuple[float, ...]  # the tuned network after 0, 1, ... trials
-    target: float  # the other network, untuned
+    most: int
+    curve: tuple[float, ...]
+    target: float
 
 
 def worth(tuned: Sequence[Halves], untuned: Sequence[Sequence[float]]) -> Worth:
-    """Return how many trials beside the recipe's own `tuned` wants to be as good as `untuned` at the recipe's.
+    """Return how many trials `tuned` requires in addition to the recipe's own to be as good as `untuned` at the recipe's.
 
-    Both have an entry for each seed, in which the halves of held-out images have a score: of each trial, the recipe's
-    own first, and of the one run. One half chooses and the other reports, both ways. Seeds, which search at places of their
-    own, are the unit of the interval: it has all numbers of trials at which the paired t-test can tell nothing.
+    One half of the held-out images chooses and the other reports, both ways. Seeds, which search at their own points, are the
+    unit of the interval: it has all numbers of trials at which the paired t-test finds no difference.
+
+    Args:
+        tuned: By seed and trial, the recipe's own first, the scores of two halves of the images.
+        untuned: By seed, the same of the one run.
     """
-    trials, target = np.array(tuned, float), np.array(untuned, float).mean(1)  # (S, T, 2), (S,)
-    halves = ((0, 1), (1, 0))
-    curves = np.array([[best_of(one[0, a], one[1:, a], one[:, b]) for a, b in halves] for one in trials]).mean(1).T
+    trials = np.array(tuned, float)  # (seeds, trials, 2)
+    target = np.array(untuned, float).mean(1)  # (seeds,)
+    curves = np.array([_mean_curve(of_seed) for of_seed in trials]).T
     reached = []
-    for estimate, error, freedom in zip(*paired(curves, target)):
-        _, low, high = interval(float(estimate), float(error), float(freedom)).values()
-        reached.append((estimate >= 0, high is None or high >= 0, low is not None and low >= 0))
-    first = (told.index(True) if True in told else None for told in zip(*reached))
-    return Worth(*first, len(curves) - 1, tuple(curves.mean(1)), float(target.mean()))
+    low_reached = []
+    high_reached = []
+    for numbers in zip(*paired(curves, target)):
+        estimate, low, high = interval(*map(float, numbers)).values()
+        reached.append(estimate >= 0)
+        low_reached.append(high is None or high >= 0)
+        high_reached.append(low is not None and low >= 0)
+    return Worth(
+        trials=_first(reached),
+        low=_first(low_reached),
+        high=_first(high_reached),
+        most=len(curves) - 1,
+        curve=tuple(curves.mean(1)),
+        target=float(target.mean()),
+    )
+
+
+def _mean_curve(trials: np.ndarray) -> np.ndarray:
+    """Return the mean over both halves of the expected score of the trial that the other half chooses."""
+    curves = []
+    for choosing, reporting in ((0, 1), (1, 0)):
+        scores = trials[:, choosing]
+        curves.append(best_of(scores[0], scores[1:], trials[:, reporting]))
+    return np.mean(curves, axis=0)
+
+
+def _first(reached: Sequence[bool]) -> int | None:
+    return reached.index(True) if True in reached else None
 
 
 def curve(searches: Sequence[np.ndarray]) -> list[dict[str, float]]:
-    """Return mean and interval over searches of the expected best, for each number of trials that all searches have."""
+    """Return mean and 95 % interval of the expected best over searches, for each number of trials that all have."""
     length = min(map(len, searches))
     scores = np.array([search[:length] for search in searches])
+    means = scores.mean(0)
     if len(scores) < 2:
-        return [dict(estimate=float(value)) for value in scores[0]]
-    error = scores.std(0, ddof=1) / np.sqrt(len(scores))
-    return [interval(float(m), float(e), len(scores) - 1) for m, e in zip(scores.mean(0), error)]
+        return [dict(estimate=float(value)) for value in means]
+    errors = scores.std(0, ddof=1) / np.sqrt(len(scores))
+    return [interval(float(value), float(error), len(scores) - 1) for value, error in zip(means, errors)]
 
 
-def forgiving(scores: Sequence[float], within: float) -> float:
-    """Return the share of trials, which cover the space evenly, that come within so many points of the best."""
+def fraction_within(scores: Sequence[float], points: float) -> float:
+    """Return the fraction of trials, which cover the space evenly, within so many points of the best."""
     scores = np.asarray(scores, float)
-    return float(np.mean(scores >= scores.max() - within))
+    return float(np.mean(scores >= scores.max() - points))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from harness import resume as resuming
 
+from mmairl.cli import main
 from mmairl.engine import run
 from mmairl.engine.checkpoint import load_checkpoint
 from mmairl.engine.hooks.preemption import PreemptionHook
@@ -123,15 +124,36 @@ def test_one_of_several_processes_that_is_told_to_stop_waits_for_none(tmp_path):
     assert done.returncode == AGAIN and not done.stdout and 'stopped by SIGUSR2' in done.stderr, done.stderr
 
 
-COMMANDS = [*sorted(TOOLS.glob('*.py')), 'mmairl.engine.launcher', 'mmairl.study.worker']
+# Arguments with which each command goes as far as its imports.
+COMMANDS = {
+    'train': 'a.py',
+    'evaluate': 'knn a.py a.pth',
+    'transfer': 'a.pth',
+    'study': 'a.yaml',
+    'demo': '',
+    'normrescale': 'a.pth b.pth --constant 1',
+    'convert': 'a.pth b.pth',
+    'consolidate': 'a.pth b.pth',
+    'analyze': 'norms a.pth',
+    'report': 'folder',
+    'pack': 'images a.tar',
+    'factors': '',
+}
+MODULES = ('mmairl.engine.launcher', 'mmairl.study.worker')
 
 
-@pytest.mark.parametrize('command', COMMANDS, ids=lambda command: getattr(command, 'stem', command))
+def test_each_command_has_arguments_here():
+    assert list(COMMANDS) == list(main.COMMANDS)
+
+
+@pytest.mark.parametrize('command', [*COMMANDS, *MODULES])
 def test_a_signal_before_the_work_has_begun_asks_for_another_try(tmp_path, command):
     """While Python imports torch, which takes seconds; in its place is a file that gives the signal."""
     (tmp_path / 'torch.py').write_text('import signal; signal.raise_signal(signal.SIGUSR1)')
     path = os.pathsep.join([str(tmp_path), str(TOOLS.parent)])
-    words = [command] if isinstance(command, Path) else ['-m', command]
+    words = ['-m', command]
+    if command in COMMANDS:
+        words = [str(TOOLS / f'{command}.py'), *COMMANDS[command].split()]
     done = subprocess.run([sys.executable, *words], env={**os.environ, 'PYTHONPATH': path}, capture_output=True)
     assert done.returncode == AGAIN, done.stderr
 

@@ -35,7 +35,7 @@ def test_studies_stand_newest_first_with_what_came_out_of_them(tmp_path):
     text = text_of(page[page.index('<main') :])
     assert text.index('The newer (no page.html in new)') < text.index('One factor at a time') < text.index('Not shown')
     assert '2 in ' in text and 'demo 10 of 12 k-NN' in text and 'demo 4 of 4 k-NN' in text
-    assert 'b: 74.5 ± 2.1 (n = 2) b: 74.5 ± 2.1 (n = 2) differs: b (+3.5)' in text
+    assert 'b: 74.5 ± 2.1 (n = 2) b: 74.5 ± 2.1 (n = 2) higher: b (+3.5)' in text
     assert 'plus_symmetric_loss: 72.6 ± 0.4 (n = 3) plus_complex_augmentation: ' in text
     for name in ('broken', 'foreign', 'list'):
         assert f'{name}: its study.json is no record of a study' in text
@@ -52,7 +52,7 @@ def test_a_crossed_study_has_the_verdicts_of_its_factors_and_hostile_names_stay_
     laid(tmp_path, 'javascript:alert("1")<b>', json.dumps(study), 1000)
     laid(tmp_path, '<i>&', '', 1000)
     page = write_studies_page(tmp_path).read_text()
-    said = 'equivalent within ±1: predictor (+0.2); differs: momentum <ascending> (+8.0); differs in how many'
+    said = 'equivalent within ±1: predictor (+0.2); higher: momentum <ascending> (+8.0); differs in how many'
     assert said + ' runs collapse: symmetric loss' in text_of(page)
     assert '<script>alert' not in page and str(escape(HOSTILE)) in page and '&lt;i&gt;&amp;: its' in page
     assert sound(page).references == ['./javascript%3Aalert%28%221%22%29%3Cb%3E/page.html']

@@ -55,13 +55,18 @@ def test_the_section_has_both_tracks_and_the_trials():
     best = charts(section['best'])[0]['series'][0]
     assert (best['y'], best['low'], best['high']) == ([41, 41], [40, 40], [42, 42])
     assert section['ahead'] == [] and section['unknown'] == [dict(row='two', on='one')]
-    assert section['forgiving'] == dict(one=0.75) and section['diverged'][0]['row'] == 'one'
+    assert section['near_best'] == dict(one=0.75) and section['diverged'][0]['row'] == 'one'
     assert section['ended'] == dict(one=4, two=0) and section['best']
 
 
 @pytest.mark.parametrize(
     'changes, ahead, unknown',
     [
+        (dict(verdict='higher', estimate=3.0), [('two', 'one', 3.0)], 0),
+        (dict(verdict='lower', estimate=-3.0), [('one', 'two', 3.0)], 0),
+        (dict(verdict='differs in how many runs collapse', estimate=3.0, share=0.01), [], 0),
+        (dict(verdict='inconclusive', estimate=3.0), [], 1),
+        # in files of earlier versions
         (dict(verdict='differs', estimate=3.0), [('two', 'one', 3.0)], 0),
         (dict(verdict='differs', estimate=-3.0), [('one', 'two', 3.0)], 0),
         (dict(verdict='differs', estimate=3.0, share=0.01), [], 0),  # in how many runs collapse

@@ -356,7 +356,7 @@ def test_the_effects_of_factors_and_their_shares_stand_on_the_page(page):
     assert len(strips) == 4 and ('differs', '70.4', '100.0', '85.2') in strips
     assert 'a half-fraction of resolution III.' in said
     for sentence in (
-        'momentum <ascending> +8.0 +6.0 to +10.0 differs −predictor × symmetric loss',
+        'momentum <ascending> +8.0 +6.0 to +10.0 higher −predictor × symmetric loss',
         'predictor × symmetric loss — — not estimable: runs are missing nothing', 'predictor +0.2 −1.8 to +2.2',
         'all factors +8.2 —', 'equivalent within ±1', '23 runs, with seeds as blocks.',
         'shares leave out interactions',

@@ -86,7 +86,7 @@ def test_a_published_factorial_has_the_published_effects_and_errors():
     half = stats.t.ppf(0.975, 1.5) * math.sqrt(2)  # two runs in each of eight rows have no more degrees of freedom
     first = found['effects'][0]
     assert (first['low'], first['high']) == (pytest.approx(23 - half), pytest.approx(23 + half))
-    assert [effect['name'] for effect in found['effects'] if effect['verdict'] == 'differs'] == ['a']
+    assert [effect['name'] for effect in found['effects'] if effect['verdict'] == 'higher'] == ['a']
 
 
 def test_estimates_from_unequal_numbers_of_seeds_are_those_of_least_squares():
@@ -158,7 +158,9 @@ def test_collapsed_runs_are_left_out_and_only_how_many_did_gets_a_verdict():
     assert (len(found['collapsed']), found['runs']) == (8, 64)
     assert found['effects'][0]['estimate'] == pytest.approx(1, abs=0.1)  # of the runs that learned
     verdicts = {effect['name']: effect['verdict'] for effect in found['effects']}
-    assert verdicts.pop('b') == 'differs' and set(verdicts.values()) == {'runs collapsed: no verdict by the mean'}
+    assert verdicts.pop('b') == 'differs in how many runs collapse' and set(verdicts.values()) == {
+        'not tested (collapsed runs)'
+    }
     (b,) = (effect for effect in found['effects'] if effect['name'] == 'b')
     assert b['collapsed'] == (8, 0) and b['share'] == pytest.approx(stats.fisher_exact([[8, 24], [0, 32]]).pvalue)
 
@@ -172,7 +174,7 @@ def test_a_row_of_which_one_run_learned_takes_no_interval_from_the_others():
     found = told['effects'][0]
     assert told['alone'] == [f'{rows[3]}, seed 0']
     assert found['estimate'] == pytest.approx(complete['estimate'], abs=0.2) and found['low'] < 5 < found['high']
-    assert found['verdict'] == 'runs collapsed: no verdict by the mean'
+    assert found['verdict'] == 'not tested (collapsed runs)'
     pair = attribute(study(full_rows(2), [*scores[4:7], scores[3]]), 'knn', 1.0)['effects'][0]
     assert pair['estimate'] is not None and pair['low'] is None  # without that row no effect of two factors is told
 

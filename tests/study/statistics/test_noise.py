@@ -7,9 +7,9 @@ import torch
 from mmairl.evaluation.metrics import packed
 from mmairl.io import write_json
 from mmairl.study.collect import fold_probes
-from mmairl.study.measure import is_local, result_file
-from mmairl.study.schema import Measured
-from mmairl.study.statistics.noise import by_images, noise, spread
+from mmairl.study.schema import Measured, result_file
+from mmairl.study.statistics.noise import error_by_images, noise, spread
+from mmairl.study.task_names import is_local
 
 
 def test_the_closed_form_is_the_bootstrap_over_images():
@@ -19,8 +19,8 @@ def test_the_closed_form_is_the_bootstrap_over_images():
     one, two = (np.mean(generator.random((3, 400)) > hard * level, axis=0) for level in (0.9, 0.8))
     for values in (one, two, one - two):
         means = [100 * values[generator.integers(0, 400, 400)].mean() for _ in range(1000)]
-        assert by_images(values) == pytest.approx(np.std(means, ddof=1), rel=0.08)
-    assert by_images(one - two) < 0.8 * np.hypot(by_images(one), by_images(two))
+        assert error_by_images(values) == pytest.approx(np.std(means, ddof=1), rel=0.08)
+    assert error_by_images(one - two) < 0.8 * np.hypot(error_by_images(one), error_by_images(two))
 
 
 def test_the_seeds_of_pre_training_and_of_the_classifier_are_told_apart():

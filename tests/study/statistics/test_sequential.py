@@ -15,7 +15,7 @@ from mmairl.errors import UserError
 from mmairl.study import run_study
 from mmairl.study.spec import read_study
 from mmairl.study.statistics.compare_rows import paired, unpaired, verdicts
-from mmairl.study.statistics.sequential import Plan, begin, compare_by_looks, read, told
+from mmairl.study.statistics.sequential import Plan, begin, compare_sequentially, format_analyses, read
 
 COUNT, STEPS = 4000, 6
 
@@ -26,7 +26,7 @@ def simulated(plan: Plan, test, steps: np.ndarray, margin: float, seed_effect: f
     scores = draw.normal(size=(COUNT, STEPS + 1, plan.most)) + np.cumsum([0, *steps])[:, None]
     scores += seed_effect * draw.normal(size=(COUNT, 1, plan.most))
     words = np.full((COUNT, STEPS), 'undecided', dtype='<U10')
-    for count, level in plan.looks:
+    for count, level in plan.analyses:
         seen = scores[:, :, :count]
         now = verdicts(*test(seen[:, 1:], seen[:, :-1]), margin, level, words)
         words = np.where(words == 'undecided', now, words)
@@ -45,11 +45,11 @@ def test_the_looks_together_raise_a_false_alarm_in_at_most_one_of_twenty(plan, t
 
 def test_large_effects_are_found_early_and_the_level_is_all_spent():
     plan = Plan(3, 12)
-    assert [count for count, _ in plan.looks] == [3, 5, 8, 12] and sum(
-        level for _, level in plan.looks
+    assert [count for count, _ in plan.analyses] == [3, 5, 8, 12] and sum(
+        level for _, level in plan.analyses
     ) == pytest.approx(0.05)
-    assert [count for count, _ in Plan(2, 7).looks] == [2, 3, 5, 7]
-    assert all(before[1] < after[1] for before, after in pairwise(plan.looks))
+    assert [count for count, _ in Plan(2, 7).analyses] == [2, 3, 5, 7]
+    assert all(before[1] < after[1] for before, after in pairwise(plan.analyses))
     words = simulated(plan, paired, np.array([0, 0, 5.0, 0, 0, 0]), 1.0, seed_effect=3.0)
     assert (words[:, 2] == 'differs').mean() > 0.99
 
@@ -65,14 +65,14 @@ def ladder(seeds: int) -> dict:
 def test_a_study_started_again_looks_no_more_often():
     """A decision does not depend on how many seeds have come since, nor on when one has looked."""
     plan = Plan(3, 12)
-    one, two = (compare_by_looks(ladder(seeds), 'knn', 1.0, plan)[0] for seeds in (5, 12))
-    assert one == two and one.verdict == 'differs' and one.seeds in (3, 5)
-    between, at = (compare_by_looks(ladder(seeds), 'knn', 1.0, plan) for seeds in (7, 5))
+    one, two = (compare_sequentially(ladder(seeds), 'knn', 1.0, plan)[0] for seeds in (5, 12))
+    assert one == two and one.verdict == 'higher' and one.seeds in (3, 5)
+    between, at = (compare_sequentially(ladder(seeds), 'knn', 1.0, plan) for seeds in (7, 5))
     assert between == at  # seeds between two looks change nothing
-    assert (
-        told(at, plan, 7)[one.seeds == 5] == f'look at {one.seeds} seeds: row 1 differs' and len(told(at, plan, 7)) == 2
-    )
-    ((_, level),) = (look for look in plan.looks if look[0] == one.seeds)
+    lines = format_analyses(at, plan, 7)
+    assert len(lines) == 2
+    assert lines[one.seeds == 5] == f'analysis at {one.seeds} seeds: row 1 {one.verdict}'
+    level = dict(plan.analyses)[one.seeds]
     half = (one.high - one.low) / 2 / one.error
     assert half == pytest.approx(stats.t.ppf(1 - level / 2, one.freedom))
 
@@ -81,8 +81,8 @@ def test_a_comparison_with_a_missing_run_is_not_decided_by_that_look():
     lacking = ladder(5)
     del lacking['rows'][1]['runs'][4]
     plan = Plan(5, 12)
-    assert compare_by_looks(ladder(5), 'knn', 1.0, plan)[0].verdict == 'differs'
-    assert compare_by_looks(lacking, 'knn', 1.0, plan)[0].verdict == 'undecided'
+    assert compare_sequentially(ladder(5), 'knn', 1.0, plan)[0].verdict == 'higher'
+    assert compare_sequentially(lacking, 'knn', 1.0, plan)[0].verdict == 'inconclusive'
 
 
 def test_a_plan_is_kept_and_another_one_refused(tmp_path):
@@ -94,13 +94,13 @@ def test_a_plan_is_kept_and_another_one_refused(tmp_path):
         read(tmp_path / 'odd')
     for seeds, budget in (([0, 1], 40), ([0, 1, 2], 20)):
         with pytest.raises(
-            UserError, match='was begun with 2 to 10 seeds a row, and another plan would be one more look'
+            UserError, match='was begun with 2 to 10 seeds per row, and another plan would be one more analysis'
         ):
             begin(tmp_path, study, seeds, budget)
     for seeds, budget in (([0], None), ([0, 1], 3)):
         with pytest.raises(UserError, match='2 rows from . seeds want --most 4 or more'):
             begin(tmp_path / 'other', study, seeds, budget)
-    with pytest.raises(UserError, match='of a crossed study --power says how many runs its effects want'):
+    with pytest.raises(UserError, match='not available for crossed studies'):
         begin(tmp_path / 'other', read_study(STUDIES / 'attribution.yaml'), [0, 1], None)
 
 
@@ -122,14 +122,14 @@ def test_the_tool_adds_seeds_to_the_rows_that_are_open(tmp_path, monkeypatch, ca
 
     monkeypatch.setattr(run_study, 'execute', execute)
     monkeypatch.setattr(
-        'mmairl.study.fairness.measures', lambda *_: False
+        'mmairl.study.fairness.is_measured', lambda *_: False
     )  # made-up runs have no null rows beside them
     parts = [study, '--scale', 'demo', '--tasks', 'knn', '--out', tmp_path / 'out', '--until-decided', '--most', 21]
     run_tool('tools/study.py', *parts)
     assert [seed for name, seed in started if name == closed] == [4, 0, 2]
     assert [seed for name, seed in started if name == 'three'] == [4, 0, 2, 5, 6, 7, 8]
     page, out = (tmp_path / 'out' / 'page.html').read_text(), capsys.readouterr().out
-    for line in ('look at 3 seeds: two differs', 'look at 7 seeds: nothing was decided'):
+    for line in ('analysis at 3 seeds: two higher', 'analysis at 7 seeds: no decision'):
         assert line in page and line in out
     assert 'has not run' not in page
     first = json.loads((tmp_path / 'out' / 'study.json').read_text())

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mmairl.study.statistics.tuning import best_of, curve, forgiving, worth
+from mmairl.study.statistics.tuning import best_of, curve, fraction_within, worth
 from projects.normrescale.simulate import coverage
 
 
@@ -26,8 +26,8 @@ def test_the_curve_of_searches_is_their_mean_with_students_interval():
     assert curve(searches[:1]) == [dict(estimate=1.0), dict(estimate=2.0), dict(estimate=4.0)]
 
 
-def test_the_forgiving_share_counts_trials_near_the_best():
-    assert forgiving([80.0, 79.2, 70.0, 60.0], 1.0) == 0.5
+def test_the_fraction_within_share_counts_trials_near_the_best():
+    assert fraction_within([80.0, 79.2, 70.0, 60.0], 1.0) == 0.5
 
 
 def test_trials_chosen_on_some_images_are_reported_on_others():

@@ -1,15 +1,15 @@
 """Say whether pre-training pays on your images: a folder, a few labels, a page with the answer.
 
-tools/worth.py IMAGES --labels labels.csv --weights torchvision:resnet50 --minutes 60 [--plan]
+python -m projects.worth IMAGES --labels labels.csv --weights torchvision:resnet50 --minutes 60 [--plan]
 """
 
 import argparse
 
-from mmairl.apis.worth import Worth, worth
 from mmairl.cli.flags import ConfigOptions, above_zero, count, positive, seed
 from mmairl.data.splits import Groups
 from mmairl.errors import one_sentence_errors
 from mmairl.signals import Stopped
+from projects.worth.worth import Worth, worth
 
 
 def parse_args() -> argparse.Namespace:

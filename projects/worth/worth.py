@@ -19,23 +19,8 @@ import numpy as np
 from mmengine.config import Config
 from torch import nn
 
-from mmairl.apis.few_labels import (
-    DRAWS,
-    MARGIN,
-    Right,
-    Verdict,
-    class_weights,
-    draw,
-    judged,
-    prepared,
-    recognised,
-    recognised_by_draw,
-    resampled,
-    saved,
-)
 from mmairl.apis.pretrain import pretrain
 from mmairl.apis.suggest import config_for
-from mmairl.apis.task import Task, lay_out, read_task, testable
 from mmairl.checkpoints.load import load_checkpoint
 from mmairl.checkpoints.read import read_backbone
 from mmairl.data.datasets import Views
@@ -49,7 +34,22 @@ from mmairl.evaluation.identity import claim, code_identity, config_identity, fi
 from mmairl.evaluation.protocol import default_device
 from mmairl.io import read_json, write_json
 from mmairl.report.compare_page import names_of as names_of_files
-from mmairl.report.worth_page import write_worth_page
+from projects.worth.few_labels import (
+    DRAWS,
+    MARGIN,
+    Right,
+    Verdict,
+    class_weights,
+    draw,
+    judged,
+    prepared,
+    recognised,
+    recognised_by_draw,
+    resampled,
+    saved,
+)
+from projects.worth.page import write_worth_page
+from projects.worth.task import Task, lay_out, read_task, testable
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)  # of crops, among which a budget chooses
 EPOCHS, MOST = 100, 800  # by default, and the most that a budget chooses
@@ -277,7 +277,7 @@ def worth(
         options: config keys of the pre-training, as `--cfg-options` has them.
         plan: measure the speed, and return how long it will take.
 
-    >>> print(mmairl.worth('images/', labels='labels.csv', weights=['torchvision:resnet50']))  # doctest: +SKIP
+    >>> print(worth('images/', labels='labels.csv', weights=['torchvision:resnet50']))  # doctest: +SKIP
     Pre-train your own: ...
     """
     register()

@@ -13,17 +13,17 @@ from harness.toy import NARROW
 from PIL import Image
 from torchvision.models import resnet18
 
-import mmairl
-from mmairl.apis import few_labels
-from mmairl.apis import task as tasks
-from mmairl.apis import worth as module
-from mmairl.apis.few_labels import Verdict
-from mmairl.apis.task import lay_out, read_task
 from mmairl.data.datasets import UnlabelledFolder
 from mmairl.data.splits import names_of
 from mmairl.errors import UserError
 from mmairl.evaluation.features import Extraction
+from projects.worth import few_labels
+from projects.worth import task as tasks
+from projects.worth import worth as module
+from projects.worth.few_labels import Verdict
 from projects.worth.simulate import bands, verdict
+from projects.worth.task import lay_out, read_task
+from projects.worth.worth import worth
 
 QUICK = dict(size=16, batch=32, workers=0, epochs=1, options=NARROW)
 
@@ -121,40 +121,40 @@ def table(folder: Path, lines: list[str], encoding: str = 'utf-8') -> Path:
 )
 def test_bad_labels_are_a_sentence(images, tmp_path, lines, encoding, says):
     with pytest.raises(UserError) as caught:
-        mmairl.worth(images, table(tmp_path, lines, encoding), tmp_path / 'out')
+        worth(images, table(tmp_path, lines, encoding), tmp_path / 'out')
     assert re.search(says, str(caught.value)) and not (tmp_path / 'out').exists()
 
 
 def test_too_few_images_and_one_group_a_class_are_a_sentence_before_anything_is_written(images, tmp_path):
     labels, out = tmp_path / 'labels.csv', tmp_path / 'out'
     with pytest.raises(UserError, match="class 'bright' are all of one group"):
-        mmairl.worth(images, labels, out, groups=lambda name: str(int(name[:2]) % 2))
+        worth(images, labels, out, groups=lambda name: str(int(name[:2]) % 2))
     with pytest.raises(UserError, match='of each class a single image, or group, is to learn from'):
-        mmairl.worth(images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(4)]), out)
+        worth(images, table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(4)]), out)
     table(tmp_path, [f'{number:02}.png,{number % 2}' for number in range(40)])
     for inside in (images / 'out', images.parent):  # whose own links would be in `images`
         with pytest.raises(UserError, match='would lie among the images of .*name another folder'):
-            mmairl.worth(images, labels, inside)
+            worth(images, labels, inside)
     with pytest.raises(UserError, match='a single image, or group, is to test on'):  # three patients
-        mmairl.worth(images, labels, out, groups=lambda name: str(max(1, int(name[:2]) // 10)), seed=2)
+        worth(images, labels, out, groups=lambda name: str(max(1, int(name[:2]) // 10)), seed=2)
     for number in range(40, 80):
         (images / f'{number}.png').unlink()
     with pytest.raises(UserError, match='of the 50 images .* 20 are put aside .* the 30 others .* give 34 more'):
-        mmairl.worth(images, labels, out)
+        worth(images, labels, out)
     assert not out.exists()
 
 
 def test_a_wrong_method_or_option_does_not_claim_the_folder(images, tmp_path):
     for wrong in (dict(method='mocov9'), dict(options={'modell.x': 1})):
         with pytest.raises(UserError, match='did you mean'):
-            mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **wrong)
+            worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **wrong)
         assert not (tmp_path / 'out').exists()
 
 
 @pytest.mark.parametrize('wrong', ['size', 'epochs', 'minutes'])
 def test_a_wish_of_nothing_is_a_sentence_before_anything_is_written(images, tmp_path, wrong):
     with pytest.raises(UserError, match=f'{wrong}=0'):
-        mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **{wrong: 0})
+        worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **{wrong: 0})
     assert not (tmp_path / 'out').exists()
 
 
@@ -163,7 +163,7 @@ def test_a_class_that_cannot_be_read_is_a_sentence(images, tmp_path, monkeypatch
     for number in range(0, 40, 2):
         (images / f'{number:02}.png').write_bytes(b'no image')
     with pytest.raises(UserError, match="too few images of class 'dark' can be read"):
-        mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
+        worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
 
 
 def test_images_that_are_all_alike_are_a_sentence(images, tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_images_that_are_all_alike_are_a_sentence(images, tmp_path, monkeypatch)
     for path in images.iterdir():
         Image.new('RGB', (16, 16)).save(path)
     with pytest.raises(UserError, match='the 40 labelled images below .* are all alike'):
-        mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
+        worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **QUICK)
 
 
 def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer(images, tmp_path, monkeypatch):
@@ -180,7 +180,7 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
     broken, original, copy = (images / task.labelled[place] for place in (*task.pool[:2], task.test[0]))
     broken.write_bytes(b'no image')
     shutil.copy(original, copy)
-    found = mmairl.worth(images, labels, out, **QUICK)
+    found = worth(images, labels, out, **QUICK)
     record, split = found.record, found.record['split']
     parts = split['learned_from'], split['tested_on'], record['look_alikes'], split['pretrained_on']
     assert parts == (19, 19, 1, 70) and record['unreadable'] == [broken.name]
@@ -202,9 +202,9 @@ def test_a_second_call_computes_nothing_twice_and_the_page_opens_with_the_answer
 
     for place, name in ((module, 'pretrain'), (Extraction, 'batches'), (module, 'pace')):
         monkeypatch.setattr(place, name, never)
-    assert mmairl.worth(images, labels, out, **QUICK).record == found.record
+    assert worth(images, labels, out, **QUICK).record == found.record
     with pytest.raises(UserError, match='differs in how.seed'):
-        mmairl.worth(images, labels, out, seed=1, **QUICK)
+        worth(images, labels, out, seed=1, **QUICK)
 
 
 def test_starts_of_like_names_train_in_folders_of_their_own(images, tmp_path, monkeypatch):
@@ -238,7 +238,7 @@ def test_a_budget_chooses_the_largest_crops_that_leave_time_to_learn(images, tmp
         return size**2 / 70 / 1000
 
     monkeypatch.setattr(module, 'pace', as_its_pixels)
-    plan = mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=10, workers=0, plan=True)
+    plan = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=10, workers=0, plan=True)
     assert (plan.size, plan.epochs) == (64, int(0.8 * 600 / 4.096))
     assert plan.seconds['own pre-training'] == pytest.approx(plan.epochs * 4.096, rel=0.2)
     assert 'minutes in all' in str(plan) and str(plan).endswith('labels are drawn 50 times')
@@ -249,9 +249,9 @@ def test_a_small_budget_draws_labels_less_often_and_the_record_says_how_often(im
     monkeypatch.setattr(module, 'pace_of_draws', lambda task: 0.1)  # three candidates: 0.3 s a draw
     for minutes, draws in ((1, 20), (0.1, 10), (100, 50), (None, 20)):
         out = tmp_path / str(minutes)
-        plan = mmairl.worth(images, tmp_path / 'labels.csv', out, minutes=minutes, plan=True, **QUICK)
+        plan = worth(images, tmp_path / 'labels.csv', out, minutes=minutes, plan=True, **QUICK)
         assert plan.draws == draws
-    found = mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / '0.1', minutes=0.1, **QUICK)
+    found = worth(images, tmp_path / 'labels.csv', tmp_path / '0.1', minutes=0.1, **QUICK)
     assert found.record['split']['draws'] == 10 and 'drawn 10 times' in found.page.read_text()
 
 
@@ -307,11 +307,11 @@ def test_answer_names_training_length(word, epochs, head):
 def test_unmet_budget_is_stated(images, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(module, 'pace', lambda cfg: 1.0)  # 70 s an epoch
     how = dict(QUICK, epochs=None, minutes=0.5)
-    plan = mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **how)
+    plan = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', plan=True, **how)
     assert plan.epochs == 1
     assert re.search(r'remark: the plan takes 1\.\d+ minutes, more than the 0.5 given', str(plan))
     assert 'remark: 1 epoch cannot show that pre-training does not pay; 100 can' in str(plan)
-    found = mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **how)
+    found = worth(images, tmp_path / 'labels.csv', tmp_path / 'out', **how)
     assert capsys.readouterr().err.count('more than the 0.5 given') == 1
     assert found.page.read_text().count('more than the 0.5 given') == 1
     assert not module.Plan(dict(minutes=2), 16, 100, dict(own=100.0)).remarks
@@ -320,7 +320,7 @@ def test_unmet_budget_is_stated(images, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize('minutes', [float('inf'), float('nan'), '5', -1])
 def test_bad_minutes_raise(images, tmp_path, minutes):
     with pytest.raises(UserError) as caught:
-        mmairl.worth(images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=minutes, plan=True)
+        worth(images, tmp_path / 'labels.csv', tmp_path / 'out', minutes=minutes, plan=True)
     assert caught.value.code == 'bad-minutes'
 
 
@@ -344,7 +344,7 @@ def test_label_conflicts_are_on_the_page(images, tmp_path):
     task = read_task(images, labels, None, None, 0)
     other = next(place for place in task.test if task.y[place] != task.y[task.pool[0]])
     shutil.copy(images / task.labelled[task.pool[0]], images / task.labelled[other])
-    page = mmairl.worth(images, labels, tmp_path / 'out', **QUICK).page.read_text()
+    page = worth(images, labels, tmp_path / 'out', **QUICK).page.read_text()
     assert '1 test images look like an image to learn from with another label' in page
     assert page.count('class="pair"') == 1 and task.labelled[other] in page
 

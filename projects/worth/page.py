@@ -1,14 +1,15 @@
-"""The page of `mmairl.worth`: whether own pre-training pays, for readers without statistics."""
+"""The page of projects.worth: whether pre-training on custom images pays, for readers without statistics."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mmairl.report.charts import chart
-from mmairl.report.page import fill, write_page
+from mmairl.report.page import ENVIRONMENT, fill, write_page
 from mmairl.report.table import html_table
 
 CURVE = ('accuracy', 'low', 'high')
+ENVIRONMENT.loader.searchpath.append(str(Path(__file__).with_name('templates')))
 
 
 def write_worth_page(record: Mapping[str, Any], path: Path) -> Path:

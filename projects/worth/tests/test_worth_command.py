@@ -1,19 +1,25 @@
-"""The command line of worth: what it says when it is told to stop."""
+"""The command line of projects.worth."""
 
 import pytest
 
-from mmairl.apis import worth
+import mmairl
 from mmairl.signals import AGAIN, Stopped
+from projects.worth import worth
 
 
-def test_a_comparison_that_is_told_to_stop_says_that_the_same_command_goes_on(run_tool, monkeypatch, capsys):
+def test_a_stopped_comparison_names_the_same_command(run_tool, monkeypatch, capsys):
     def stopped(**_: object) -> None:
         raise Stopped('stopped by SIGTERM after 4 iterations: iter_4.pth is written; go on with --resume')
 
     monkeypatch.setattr(worth, 'worth', stopped)
     with pytest.raises(SystemExit) as left:
-        run_tool('tools/worth.py', 'images')
+        run_tool('projects/worth/__main__.py', 'images')
     assert left.value.code == AGAIN
     assert capsys.readouterr().err.splitlines()[-1] == (
         'stopped by SIGTERM after 4 iterations: iter_4.pth is written; the same command goes on'
     )
+
+
+def test_package_names_the_project():
+    with pytest.raises(AttributeError, match=r'projects\.worth'):
+        _ = mmairl.worth

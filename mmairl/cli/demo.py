@@ -1,0 +1,38 @@
+"""Pre-train a small model without labels, measure it, and write a page about it; this takes minutes on a CPU."""
+
+import argparse
+from collections.abc import Sequence
+
+from mmairl.cli.flags import add_config_options, parser_of, seed
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = parser_of('demo', __doc__)
+    parser.add_argument(
+        '--config',
+        default='mmairl::demo/mocov2plus_shapes.py',
+        help='train by this config (default: mmairl::demo/mocov2plus_shapes.py)',
+    )
+    parser.add_argument('--seed', type=seed, help='set the seed (default: a random one, which is printed)')
+    parser.add_argument('--work-dir', default='work_dirs/demo', help='write here (default: work_dirs/demo)')
+    add_config_options(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> None:
+    args = parse(arguments)
+
+    # Imported after the arguments are parsed, because torch and OpenMMLab take seconds.
+    import secrets
+
+    from mmairl.config import load_config
+    from mmairl.engine.run import register
+    from mmairl.evaluation.protocol import default_device
+    from mmairl.report.demo_page import run_demo
+
+    register()
+    cfg = load_config(args.config, args.cfg_options)
+    cfg.work_dir = args.work_dir
+    seed = secrets.randbelow(2**31) if args.seed is None else args.seed
+    page = run_demo(cfg, seed, default_device())
+    print(f'the page: {page.resolve()}')

@@ -1,0 +1,53 @@
+"""The console script `mmairl`: dispatch to the module of a command."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module  # noqa: TID251  the modules of the commands below
+
+from mmairl import __version__
+from mmairl.cli import prepare
+from mmairl.errors import one_sentence_errors
+
+COMMANDS = {
+    'train': 'pre-train a model from a config',
+    'evaluate': 'measure a checkpoint: k-NN, linear, logistic regression, SVM, fine-tuning',
+    'transfer': 'run the detection, segmentation and classification tasks of the papers',
+    'study': 'train, measure and compare the rows of a study',
+    'demo': 'pre-train a small model and write a page about it, in minutes on a CPU',
+    'normrescale': 'give a LARS-trained backbone the weight norms of an anchor',
+    'convert': 'write a backbone in another format',
+    'consolidate': 'keep only what evaluation and transfer read of a training checkpoint',
+    'analyze': 'compare representations: weight norms, CKA, geometry',
+    'report': 'write a page about results, a run, several runs, views or an image map',
+    'pack': 'pack a data set into tar archives, or measure its channel statistics',
+    'factors': 'print which factors distinguish the frameworks',
+}
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    width = max(map(len, COMMANDS))
+    lines = [f'  {name:{width}}  {summary}' for name, summary in COMMANDS.items()]
+    parser = argparse.ArgumentParser(
+        prog='mmairl',
+        usage='mmairl COMMAND [arguments]',
+        description='Run one of the commands of mmairl; `mmairl COMMAND --help` lists its arguments.',
+        epilog='\n'.join(['commands:', *lines]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('command', choices=COMMANDS, metavar='COMMAND', help='choose one of the commands below')
+    parser.add_argument('arguments', nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument('--version', action='version', version=f'mmairl {__version__}')
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command.
+
+    Args:
+        arguments: The command's name and its arguments. Default: those of the process.
+    """
+    prepare()
+    args = parse(sys.argv[1:] if arguments is None else arguments)
+    command = import_module(f'mmairl.cli.{args.command}')
+    one_sentence_errors(command.main)(args.arguments)

@@ -1,0 +1,114 @@
+"""Names of configs: `mmairl::NAME.py` in a `_base_` and in `mmengine.hub.get_config`.
+
+mmengine resolves such names for a closed list of packages only, requires a folder in the name, and looks in `.mim`, which a
+checkout does not have. It has no hook for other packages, so its functions are replaced as soon as it is imported.
+mmengine is not imported here, because `import mmairl` and the parsers of commands must take no seconds.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mmairl.errors import UserError, closest
+
+PREFIX = 'mmairl::'
+PACKAGE = Path(__file__).resolve().parent
+# A wheel's configs are inside the package, a checkout's next to it.
+HOMES = (PACKAGE / '.mim', PACKAGE.parent)
+MODULE = 'mmengine.config.config'
+
+
+def home() -> Path:
+    """Return the folder of our `configs` and `tools`, and in a checkout of `projects`."""
+    return next(folder for folder in HOMES if (folder / 'configs' / '_base_').is_dir())
+
+
+def config_path(name: str) -> Path:
+    """Return the file of `mmairl::NAME.py` or, in a checkout, `mmairl::projects/PROJECT/configs/NAME.py`.
+
+    >>> config_path('mmairl::mocov2plus_r50_200e.py').name
+    'mocov2plus_r50_200e.py'
+    """
+    inner = name.removeprefix(PREFIX)
+    of_project = inner.startswith('projects/')
+    root = home() if of_project else home() / 'configs'
+    if of_project and not (root / 'projects').is_dir():
+        raise UserError(
+            f"there is no config '{name}': projects are not part of the installed package; "
+            'run this in a checkout of the repository',
+            code='project-not-installed',
+        )
+    path = (root / inner).resolve()
+    if not path.is_relative_to(root) or not path.is_file():
+        known = [PREFIX + file.relative_to(root).as_posix() for file in root.rglob('*.py')]
+        raise UserError(f"there is no config '{name}'{closest(name, known, 0.6)}", code='no-config')
+    if of_project:
+        import_from(root)
+    return path
+
+
+def import_from(folder: Path) -> None:
+    """Let the config of a project import the project's modules."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+class ConfigNames(MetaPathFinder):
+    """Teach mmengine the names when its config module is imported."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        execute = spec.loader.exec_module
+
+        def execute_and_teach(module: ModuleType) -> None:
+            execute(module)
+            teach_mmengine(module)
+
+        spec.loader.exec_module = execute_and_teach
+        return spec
+
+
+def register_config_names() -> None:
+    """Make `mmairl::` names known to mmengine, now or when it is imported."""
+    if MODULE in sys.modules:
+        teach_mmengine(sys.modules[MODULE])
+    elif not any(isinstance(finder, ConfigNames) for finder in sys.meta_path):
+        sys.meta_path.insert(0, ConfigNames())
+
+
+def teach_mmengine(module: ModuleType) -> None:
+    """Replace the functions of mmengine that resolve names of configs. A name of ours behaves like a relative `_base_`."""
+    from mmengine.config import utils
+
+    if hasattr(utils, 'knows_mmairl'):
+        return
+    utils.knows_mmairl = True
+    path_of_base = module.Config._get_cfg_path
+    package_and_path = utils._get_package_and_cfg_path
+    metainfo = utils._get_cfg_metainfo
+
+    def our_base(base: str, filename: str) -> tuple[str, str | None]:
+        return (str(config_path(base)), None) if base.startswith(PREFIX) else path_of_base(base, filename)
+
+    def our_path(name: str) -> tuple[str, str]:
+        """Return an absolute path, which stays the same when mmengine joins it to the package's folder."""
+        return ('mmairl', str(config_path(name))) if name.startswith(PREFIX) else package_and_path(name)
+
+    def no_metainfo(package: str, path: str) -> dict[str, Any]:
+        if Path(path).is_absolute():
+            raise ValueError(f'{path} is a file, not the name of a model')  # mmengine then takes the path
+        return metainfo(package, path)
+
+    module.Config._get_cfg_path = staticmethod(our_base)
+    for holder in (utils, sys.modules.get('mmengine.hub.hub')):  # the hub may have imported them by name
+        if holder is not None:
+            holder._get_package_and_cfg_path = our_path
+            holder._get_cfg_metainfo = no_metainfo

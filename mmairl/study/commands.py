@@ -1,0 +1,334 @@
+"""The steps of `mmairl study`, for the command line and for Python.
+
+prepared = prepare_study('configs/studies/ladder.yaml', 'demo')
+show_plan(prepared, devices=1)
+runs = prepared.laid_out_runs()
+run_locally(runs)
+write_results(prepared, runs)
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmengine.config import Config
+from msgspec.structs import replace
+from rich.console import Console
+
+from mmairl.config import walk
+from mmairl.errors import UserError, closest
+from mmairl.evaluation.identity import is_absent
+from mmairl.io import read_json, write_text
+from mmairl.report.table import print_table
+from mmairl.study.collect import collect
+from mmairl.study.cost import Cost, cost
+from mmairl.study.external import factors, form, require_networks, stated_factors
+from mmairl.study.fairness import at_scale, compare, require_fair
+from mmairl.study.pages.study_page import write_study_page
+from mmairl.study.pages.study_tables import latex, markdown
+from mmairl.study.run_study import complete, look_into, until_decided
+from mmairl.study.runs import Run, lay_out, measure_again, plan_runs
+from mmairl.study.scale import Scale, read_scale
+from mmairl.study.slurm import Cluster, plain_commands, read_cluster, read_queue, status_in, submit
+from mmairl.study.spec import Study, read_study
+from mmairl.study.statistics.compare_rows import Comparison
+from mmairl.study.statistics.power import more_runs, plan_seeds
+from mmairl.study.statistics.sequential import begin
+from mmairl.study.task_hours import hours_of_tasks
+from mmairl.study.task_names import is_local, require_known
+from mmairl.study.trials import runs_of_each, trial_counts
+from mmairl.transfer.tasks import TASKS, lacking, require_platform
+
+CONSOLE = Console(markup=False)
+STUDIES = Path('work_dirs/studies')
+
+
+@dataclass(frozen=True)
+class PreparedStudy:
+    """A fair study at one scale.
+
+    Args:
+        study: The study, with the seeds to run.
+        scale: The scale of its runs.
+        configs: The config of each row that trains or is untrained, by the row's name.
+        tasks: The tasks to measure.
+        out: The folder of the runs and the page.
+        rows_left_out: Why rows are left out at this scale, one line each.
+    """
+
+    study: Study
+    scale: Scale
+    configs: dict[str, Config]
+    tasks: Sequence[str]
+    out: Path
+    rows_left_out: Sequence[str]
+
+    def planned_runs(self) -> list[Run]:
+        """Return the runs without writing anything."""
+        return plan_runs(self.study, self.configs, self.study.seeds, self.tasks, self.out)
+
+    def laid_out_runs(self, remeasure: bool = False) -> list[Run]:
+        """Return the runs after writing what each worker needs to its folder.
+
+        Args:
+            remeasure: Whether to discard the scores of finished runs, but not their weights.
+        """
+        runs = lay_out(self.study, self.configs, self.study.seeds, self.tasks, self.out)
+        if remeasure:
+            measure_again(runs)
+        return runs
+
+
+def prepare_study(
+    path: Path | str,
+    scale: str = 'in1k',
+    seeds: Sequence[int] | None = None,
+    tasks: Sequence[str] | None = None,
+    out: Path | None = None,
+) -> PreparedStudy:
+    """Read a study, bring its configs to a scale and check that the comparison is fair.
+
+    Args:
+        path: The study's YAML file.
+        scale: The name of a scale in configs/studies/_scales, or a YAML file.
+        seeds: Seeds to use instead of the study's.
+        tasks: Tasks to use instead of the study's.
+        out: The folder to write. Default: work_dirs/studies/STUDY_SCALE.
+
+    Raises:
+        UserError: If the study is invalid, names an unknown task, or two rows differ in an undeclared setting.
+    """
+    path = Path(path)
+    study = read_study(path)
+    sizes = read_scale(scale)
+    built_in = not scale.endswith('.yaml')
+    if built_in and sizes.name not in study.tasks and (near := closest(sizes.name, study.tasks)):
+        raise UserError(f"{path} has no `tasks` for the scale '{sizes.name}'{near}", code='no-tasks-for-scale')
+    study = replace(study, seeds=tuple(seeds or sizes.seeds or study.seeds))
+    tasks = tasks or study.tasks.get(sizes.name) or sizes.tasks
+    require_known(tasks)
+    folder = out or STUDIES / f'{study.name}_{sizes.name}'
+    study, configs, rows_left_out = at_scale(study, sizes, tasks)
+    require_fair(compare(study, configs))
+    return PreparedStudy(study, sizes, configs, tasks, folder, rows_left_out)
+
+
+def say(line: str) -> None:
+    CONSOLE.print(line, highlight=False)
+
+
+def print_commands(prepared: PreparedStudy, per_run: int = 1) -> None:
+    """Print one line for each run, for schedulers other than Slurm."""
+    for line in plain_commands(prepared.laid_out_runs(), per_run):
+        print(line)
+
+
+def show_plan(prepared: PreparedStudy, devices: int) -> None:
+    """Print runs, hours and disk space of each row, the search, the design, and missing images."""
+    study, scale = prepared.study, prepared.scale
+    runs = runs_of_rows(prepared)
+    costs = costs_of_rows(prepared)
+    rows = []
+    for row in study.rows:
+        spent = costs[row.name]
+        number = runs[row.name]
+        numbers = [f'{spent.epochs:g}', f'{spent.hours * number:.2f}', f'{spent.gigabytes * number:.2f}']
+        rows.append((row.name, [row.factor, str(number), *numbers]))
+    columns = ('changes', 'runs', 'epochs', 'device hours', 'GB')
+    print_table(columns, rows, f'{study.title}: {scale.text}', head='row')
+    trials = trial_counts(study, prepared.configs) if study.search else {}
+    if trials:
+        counts = ', '.join(f'{name}: {count}' for name, count in trials.items())
+        say(
+            f'{len(study.seeds)} searches; trials in each, by the FLOPs of {study.search.budget:g} runs of the cheapest '
+            f'row: {counts}; each search ends with a fresh run of its best trial and a run of the row as published'
+        )
+    if study.design:
+        say(f'{study.design.words}: {study.design.confusion}')
+    hours = sum(costs[name].hours * runs[name] for name in runs)
+    gigabytes = sum(costs[name].gigabytes * runs[name] for name in runs)
+    say(
+        f'pre-training takes about {hours:.1f} device hours, {hours / devices:.1f} h on {devices} of them, and '
+        f'{gigabytes:.1f} GB; at {scale.rate:g} images a second and device ({scale.rate_source})'
+    )
+    # A trial is measured by the search criterion only.
+    measured = {name: number - len(study.seeds) * trials.get(name, 0) for name, number in runs.items()}
+    show_task_hours(prepared, measured)
+    if absent := missing_images(prepared):
+        say(f'missing images: {", ".join(absent)}')
+
+
+def runs_of_rows(prepared: PreparedStudy) -> dict[str, int]:
+    """Return the number of runs of each row."""
+    seeds = len(prepared.study.seeds)
+    runs = {name: seeds * count for name, count in runs_of_each(prepared.study, prepared.configs).items()}
+    for row in prepared.study.rows:
+        if row.untrained or row.weights:
+            runs[row.name] = len(row.weights) or 1
+    return runs
+
+
+def costs_of_rows(prepared: PreparedStudy) -> dict[str, Cost]:
+    """Return the cost of one run of each row."""
+    costs = {}
+    for row in prepared.study.rows:
+        spent = Cost(0, 0, 0) if row.weights else cost(prepared.configs[row.name], prepared.scale)
+        costs[row.name] = spent if row.trains else Cost(0, 0, spent.gigabytes)
+    return costs
+
+
+def show_task_hours(prepared: PreparedStudy, measured: dict[str, int]) -> None:
+    hours, unknown = hours_of_tasks(prepared.study, prepared.configs, prepared.tasks, prepared.scale, measured)
+    known = ', '.join(f'{task} {spent:.1f} h' for task, spent in hours.items()) or 'not known'
+    rest = f'; not known beforehand: {", ".join(sorted(unknown))}' if unknown else ''
+    say(f'tasks take in addition, by the work on their images: {known}{rest}')
+
+
+def missing_images(prepared: PreparedStudy) -> list[str]:
+    """Return the data sets of configs and tasks that are not on this machine."""
+    places = set()
+    for cfg in prepared.configs.values():
+        for keys, value in walk(cfg.to_dict()):
+            if 'root' in keys and isinstance(value, str):
+                places.add(value)
+    absent = {place for place in places if is_absent({'root': place})}
+    for task in prepared.tasks:
+        if not is_local(task):
+            absent.update(str(path) for path in lacking(TASKS[task], Path()))
+    return sorted(absent)
+
+
+def show_forms(prepared: PreparedStudy) -> None:
+    """Print, for each row with external weights, the form on which its owner states its factors."""
+    study, configs = prepared.study, prepared.configs
+    require_networks(study.rows, configs)
+    by_name = {row.name: row for row in study.rows}
+    for row in study.rows:
+        if row.weights:
+            base = by_name.get(row.against, row)
+            compared = stated_factors(base) if base.weights else factors(configs[base.name])
+            print(f'\n{form(row, compared)}')
+
+
+def show_status(runs: list[Run]) -> None:
+    """Print the state of each run, by its folder and by Slurm's queue."""
+    queue = None
+    if shutil.which('squeue'):
+        try:
+            queue = read_queue(runs)
+        except UserError as error:  # a machine that only has Slurm's commands
+            say(f'{error}; showing the folders of the runs only')
+    states = [(run, *status_in(queue, run)) for run in runs]
+    for run, state, reason in states:
+        line = f'{run.name}: {state}: {reason}' if reason else f'{run.name}: {state}'
+        CONSOLE.print(line, highlight=False, soft_wrap=True)
+    counts = Counter(state for _, state, _ in states)
+    print('; '.join(f'{number} {state}' for state, number in counts.most_common()))
+
+
+def show_power(prepared: PreparedStudy, effect: float | None = None) -> None:
+    """Print, for each declared comparison, the effect that its seeds can detect and the seeds that `effect` requires.
+
+    Args:
+        prepared: A study with finished runs.
+        effect: The effect in question. Default: the study's margin of equivalence.
+    """
+    study = prepared.study
+    path = prepared.out / 'study.json'
+    if not path.is_file():
+        raise UserError(f'there is no {path}; --power reads the spreads of finished runs, so run the study first')
+    effect = effect or study.equivalence
+    record = read_json(path)
+    labels = {metric['key']: metric['label'] for metric in record['metrics']}
+    for key, fit in record.get('attribution', {}).items():
+        more = more_runs(effect, fit['spread'], fit['runs'], study.design, fit['blocks']) if fit['spread'] else None
+        answer = 'unknown' if more is None else f'{more} more'
+        print(f"{labels[key]}: {fit['runs']} runs; required for a factor's effect of {effect:g}: {answer}")
+    columns = ('spread', 'seeds', 'they see an effect of', f'seeds for an effect of {effect:g}')
+    if not study.design:
+        for key, family in record.get('comparisons', {}).items():
+            planned = plan_seeds([Comparison(**fields) for fields in family], effect)
+            print_table(columns, [(row, numbers) for row, *numbers in planned], labels[key])
+    say(
+        'detected four times in five, corrected for the comparisons of a score; the spreads are estimates from these seeds'
+    )
+
+
+def require_platforms(prepared: PreparedStudy) -> None:
+    """Raise if a task needs mmdet or mmseg and they are not installed."""
+    require_platform([task for task in prepared.tasks if not is_local(task)])
+
+
+def run_locally(runs: list[Run], jobs: int = 1, per_run: int = 1) -> None:
+    """Complete the missing runs on this machine.
+
+    Args:
+        runs: The runs, laid out.
+        jobs: The number of runs at a time.
+        per_run: The number of GPUs or CPU processes of each run.
+    """
+    complete(runs, jobs, per_run, say)
+
+
+def run_until_decided(
+    prepared: PreparedStudy, most: int | None = None, jobs: int = 1, per_run: int = 1, collect_only: bool = False
+) -> list[Run]:
+    """Add seeds until every comparison is decided or `most` runs are spent, and return the runs.
+
+    Args:
+        prepared: The study.
+        most: The largest number of runs, trials included. Default: that of `statistics.sequential`.
+        jobs: The number of runs at a time.
+        per_run: The number of GPUs or CPU processes of each run.
+        collect_only: Whether to look at finished runs only and start none.
+    """
+    study = prepared.study
+    runs_per_seed = sum(runs_of_each(study, prepared.configs).values())
+    plan = begin(prepared.out, study, study.seeds, most, runs_per_seed)
+
+    def finish(runs: list[Run]) -> None:
+        if not collect_only:
+            run_locally(runs, jobs, per_run)
+
+    return until_decided(study, prepared.configs, prepared.scale, prepared.tasks, prepared.out, plan, finish, say)
+
+
+def submit_jobs(
+    prepared: PreparedStudy,
+    runs: list[Run],
+    per_run: int,
+    partition: str | None,
+    profile: Path | None,
+    gpus: int | None,
+) -> None:
+    """Submit the runs to Slurm, by a partition or by a site's profile; 0 GPUs mean CPU nodes."""
+    cluster = read_cluster(profile) if profile else Cluster()
+    gres = 'none' if gpus == 0 else cluster.gres
+    cluster = replace(cluster, partition=partition or cluster.partition, gres=gres)
+    submit(runs, per_run, prepared.out, cluster, say)
+
+
+def write_results(prepared: PreparedStudy, runs: list[Run]) -> dict[str, Any]:
+    """Write study.json, table.md, table.tex and the pages of the finished runs, and return the record.
+
+    Raises:
+        UserError: If runs have failed; everything is written before.
+    """
+    out = prepared.out
+    record = collect(prepared.study, prepared.configs, prepared.scale, runs, out, prepared.rows_left_out)
+    write_text(out / 'table.md', markdown(record))
+    write_text(out / 'table.tex', latex(record))
+    print(markdown(record))
+    print(f'the page is {write_study_page(record, out / "page.html")}')
+    for page in look_into(prepared.study, prepared.configs, runs, out):
+        print(page)
+    failed = [run for run in runs if (run.folder / 'failed.txt').is_file() and not run.done]
+    if failed:
+        raise UserError(
+            f'{len(failed)} of {len(runs)} runs have failed, the first in {failed[0].folder} (see its log.txt)',
+            code='runs-failed',
+        )
+    return record

@@ -1,0 +1,73 @@
+"""Finished runs whose scores no longer belong to their checkpoint, data or settings."""
+
+from pathlib import Path
+
+from mmairl.checkpoints.read import read_backbone
+from mmairl.errors import UserError
+from mmairl.evaluation.backbone import tensors_of_config
+from mmairl.evaluation.identity import UNKNOWN, difference, identity_of, is_verified
+from mmairl.study.measure import file_stamp, settings_of, sha256
+from mmairl.study.model_identity import model_at
+from mmairl.study.reuse import known_data, origin
+from mmairl.study.schema import Asked, Result
+from mmairl.study.task_names import is_local
+
+
+def stale_reason(folder: Path, result: Result, asked: Asked) -> str:
+    """Return why a finished run is stale; '' if it is current or its inputs are no longer available.
+
+    Versions of code do not count: the page shows which code measured each run.
+    """
+    if changed := difference(result.made, origin(asked, folder)):
+        return f'weights: {changed}'
+    checkpoint = folder / result.checkpoint
+    if not asked.untrained:
+        if not checkpoint.is_file():
+            return ''
+        try:
+            if _is_replaced(checkpoint, result):
+                return 'checkpoint'
+        except UserError as error:
+            return f'checkpoint ({UNKNOWN}{error})'
+    return _changed_trials(result, asked) or _changed_settings(folder, result, asked, checkpoint)
+
+
+def _is_replaced(checkpoint: Path, result: Result) -> bool:
+    if result.file == file_stamp(checkpoint):
+        return False
+    if not result.weights:  # written by an earlier version
+        return sha256(checkpoint) != result.sha256
+    return model_at(checkpoint).weights != result.weights
+
+
+def _changed_trials(result: Result, asked: Asked) -> str:
+    """Return the first task on mmdet or mmseg that was tuned by other trials than the study asks for."""
+    for task in asked.tasks:
+        if is_local(task) or task not in result.labels:
+            continue
+        measured = result.tuned.get(task, {}).get('trials', [])
+        if measured != list(asked.tuned.get(task, ())):
+            return f'{task}: its trials'
+    return ''
+
+
+def _changed_settings(folder: Path, result: Result, asked: Asked, checkpoint: Path) -> str:
+    """Return the first task whose identity has changed, with what changed in it."""
+    weights = asked.untrained
+    for task in filter(is_local, result.scores):
+        cfg, protocol, settings = settings_of(task, folder, asked)
+        if weights is None:
+            try:
+                weights = read_backbone(str(checkpoint), network=tensors_of_config(cfg))
+            except UserError as error:
+                return f'checkpoint ({UNKNOWN}{error})'
+        current = identity_of(cfg, protocol, weights, settings, result.made, known_data)
+        if changed := difference(result.identities.get(task, {}), current, but=['code']):
+            return f'{task}: {changed}'
+    return ''
+
+
+def unverified(result: Result, asked: Asked) -> list[str]:
+    """Return the tasks, and 'training', whose source code an earlier version did not record."""
+    training = ['training'] if asked.sources and result.sources is None else []
+    return training + [task for task, identity in result.identities.items() if not is_verified(identity)]

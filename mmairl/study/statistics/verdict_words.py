@@ -1,0 +1,63 @@
+"""The words for decisions on comparisons, in result files and on pages.
+
+A test decides `DIFFERS`, `EQUIVALENT` or `UNDECIDED`. Files and pages state the direction of a difference. Earlier versions
+wrote the decision itself; `decision_of` and `current_verdict` read both.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+DECISIONS = DIFFERS, EQUIVALENT = 'differs', 'equivalent'
+UNDECIDED = 'undecided'
+HIGHER, LOWER = 'higher', 'lower'
+OTHER_COLLAPSES = 'differs in how many runs collapse'
+INCONCLUSIVE = 'inconclusive'
+COLLAPSED = 'not tested (collapsed runs)'
+ONE_SEED = 'one seed: no verdict'
+NO_SPREAD = 'no spread: no verdict'
+EARLIER = {
+    UNDECIDED: INCONCLUSIVE,
+    'runs collapsed: no verdict by the mean': COLLAPSED,
+}
+DECIDED = {
+    DIFFERS: DIFFERS,
+    HIGHER: DIFFERS,
+    LOWER: DIFFERS,
+    OTHER_COLLAPSES: DIFFERS,
+    EQUIVALENT: EQUIVALENT,
+}
+
+
+def verdict_of(decision: str, estimate: float | None, by_counts: bool = False) -> str:
+    """Return the word for a decision.
+
+    Args:
+        decision: DIFFERS, EQUIVALENT or UNDECIDED.
+        estimate: The difference.
+        by_counts: Whether the exact test decided, by how many runs collapsed.
+    """
+    if decision == EQUIVALENT:
+        return EQUIVALENT
+    if decision != DIFFERS:
+        return INCONCLUSIVE
+    if by_counts:
+        return OTHER_COLLAPSES
+    return LOWER if estimate is not None and estimate < 0 else HIGHER
+
+
+def decision_of(verdict: str) -> str:
+    """Return the decision that a word stands for; UNDECIDED if it stands for none."""
+    return DECIDED.get(verdict, UNDECIDED)
+
+
+def current_verdict(effect: Mapping[str, Any]) -> str:
+    """Return the word for the verdict of a stored comparison or effect, which an earlier version may have written."""
+    verdict = effect['verdict']
+    if verdict == DIFFERS:
+        return verdict_of(DIFFERS, effect.get('estimate'), effect.get('share') is not None)
+    return EARLIER.get(verdict, verdict)
+
+
+def differs_in_mean(effect: Mapping[str, Any]) -> bool:
+    """Return True if a test found that the means differ."""
+    return current_verdict(effect) in (HIGHER, LOWER)

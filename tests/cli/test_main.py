@@ -1,0 +1,150 @@
+"""The command line as a whole: what it imports, what its help says, and config names in other programs."""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mmairl.analysis import measures
+from mmairl.checkpoints import normrescale as rescaling
+from mmairl.checkpoints.write import WRITERS
+from mmairl.cli import convert, evaluate, main, normrescale, transfer
+from mmairl.evaluation import knn, protocol
+from mmairl.study.statistics import sequential
+from mmairl.transfer import tasks
+
+ROOT = Path(__file__).parents[2]
+# Packages of our requirements that take more than a tenth of a second to import, and numpy, which most of them import.
+HEAVY = 'torch torchvision mmengine mmcv mmpretrain mmdet numpy scipy sklearn matplotlib pandas msgspec joblib rich cv2'
+PAGES = ('health', 'views', 'compare', 'map')  # of `mmairl report`
+
+
+def python(code: str, folder: Path = ROOT) -> str:
+    """Return the last line that a program prints, run in a process of its own."""
+    env = {**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'}
+    command = [sys.executable, '-W', 'ignore', '-c', code]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+CALLS = f"""
+import sys
+from mmairl.cli.main import COMMANDS, main
+
+calls = [(['--help'], 0), (['--version'], 0), ([], 2), (['trian'], 2)]
+calls += [([name, '--help'], 0) for name in COMMANDS]
+calls += [(['report', page, '--help'], 0) for page in {PAGES}]
+calls += [([name, '--nonsense'], 2) for name in COMMANDS]
+calls += [(['train', 'a.py', '--cfg-options', 'lr'], 2), (['pack', 'images'], 2), (['evaluate', 'kn', 'a.py'], 2)]
+calls += [(['evaluate', 'knn', 'a.py'], 2), (['train'], 2), (['normrescale', 'a.pth', 'b.pth'], 2)]
+wrong = []
+for words, code in calls:
+    try:
+        main(words)
+    except SystemExit as left:
+        if (left.code or 0) == code:
+            continue
+    wrong.append(words)
+print(wrong, sorted({set(HEAVY.split())} & set(sys.modules)))
+"""
+
+
+def test_help_and_argument_errors_import_nothing_heavy():
+    assert python(CALLS) == '[] []'
+
+
+IMPORT = f"""
+import os, signal, sys
+before = dict(os.environ), [signal.getsignal(number) for number in signal.valid_signals()]
+import mmairl
+after = dict(os.environ), [signal.getsignal(number) for number in signal.valid_signals()]
+print(before == after, sorted({set(HEAVY.split())} & set(sys.modules)), 'mmairl.registry' in sys.modules)
+"""
+
+
+def test_importing_the_package_has_no_side_effect():
+    assert python(IMPORT) == 'True [] False'
+
+
+PREPARE = """
+import os, signal, sys
+from mmairl.cli import prepare
+prepare()
+heard = callable(signal.getsignal(signal.SIGTERM))
+print(heard, os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)
+"""
+
+
+def test_prepare_runs_before_torch_is_imported():
+    assert python(PREPARE) == 'True PASSIVE False'
+
+
+BASE = "Config.fromfile('mine.py').total_batch_size"
+HUB = "get_config('mmairl::mocov2plus_r50_200e.py').total_batch_size"
+
+
+@pytest.mark.parametrize(
+    'imports, call',
+    [
+        ('import mmairl; from mmengine import Config', BASE),
+        ('from mmengine import Config; import mmairl', BASE),
+        ('import mmairl; from mmengine.config import Config', BASE),
+        ('import mmairl; from mmengine.hub import get_config', HUB),
+        ('from mmengine.hub import get_config; import mmairl', HUB),
+        ('import mmairl.registry; from mmengine import Config', BASE),
+    ],
+)
+def test_config_names_work_after_the_package_is_imported(tmp_path, imports, call):
+    (tmp_path / 'mine.py').write_text("_base_ = 'mmairl::mocov2plus_r50_200e.py'\n")
+    assert python(f'{imports}; print({call})', tmp_path) == '1024'
+
+
+def test_choices_in_parsers_equal_those_of_the_package():
+    assert set(evaluate.PROTOCOLS) == {*protocol.ON_FEATURES, *protocol.BY_TRAINING}
+    assert evaluate.BASELINES == protocol.BASELINES
+    assert transfer.DEFAULT == tasks.DEFAULT and set(transfer.TASKS) == set(tasks.TASKS)
+    assert (*WRITERS, 'onnx') == convert.FORMATS
+    assert (normrescale.PER, normrescale.STATISTICS) == (rescaling.PER, rescaling.STATISTICS)
+
+
+@pytest.fixture
+def help_of(monkeypatch) -> Callable[[str], list[argparse.Action]]:
+    """The actions of a command's parser."""
+
+    def actions(command: str) -> list[argparse.Action]:
+        class Parsed(BaseException):
+            pass
+
+        def stop(parser: argparse.ArgumentParser, *_: object) -> None:
+            raise Parsed(parser)
+
+        monkeypatch.setattr(argparse.ArgumentParser, 'parse_args', stop)
+        name, *page = command.split()
+        with pytest.raises(Parsed) as caught:
+            main.import_module(f'mmairl.cli.{name}').main(page)
+        return [action for action in caught.value.args[0]._actions if action.dest != 'help']
+
+    return actions
+
+
+@pytest.mark.parametrize('command', [*main.COMMANDS, *(f'report {page}' for page in PAGES)])
+def test_help_of_each_flag_states_its_default(help_of, command):
+    for action in help_of(command):
+        if action.option_strings and action.help != argparse.SUPPRESS and not action.required:
+            exits = re.search(r'and exit\b', action.help)
+            assert exits or '(default: ' in action.help, action.option_strings
+
+
+def test_defaults_that_help_states_are_those_of_the_package(help_of):
+    stated = {flag: action.help for name in main.COMMANDS for action in help_of(name) for flag in action.option_strings}
+    assert f'(default: {knn.TEMPERATURE})' in stated['--temperature']
+    assert f'(default: {sequential.USUAL} seeds' in stated['--most']
+    assert f'measures: {measures.IMAGES})' in next(
+        action.help for action in help_of('analyze') if action.dest == 'images'
+    )

@@ -1,0 +1,45 @@
+"""Verdict words: those of this version, and those in result files of earlier versions."""
+
+import pytest
+
+from mmairl.study.statistics.verdict_words import (
+    DIFFERS,
+    EQUIVALENT,
+    UNDECIDED,
+    current_verdict,
+    decision_of,
+    differs_in_mean,
+    verdict_of,
+)
+
+
+@pytest.mark.parametrize(
+    'decision, estimate, by_counts, word',
+    [
+        (DIFFERS, 2.0, False, 'higher'),
+        (DIFFERS, -2.0, False, 'lower'),
+        (DIFFERS, None, True, 'differs in how many runs collapse'),
+        (EQUIVALENT, 0.1, False, 'equivalent'),
+        (UNDECIDED, 0.1, False, 'inconclusive'),
+    ],
+)
+def test_word_states_the_decision_and_direction(decision, estimate, by_counts, word):
+    assert verdict_of(decision, estimate, by_counts) == word
+    assert decision_of(word) == decision
+    assert current_verdict(dict(verdict=word)) == word
+
+
+@pytest.mark.parametrize(
+    'stored, word, in_mean',
+    [
+        (dict(verdict='differs', estimate=2.0), 'higher', True),
+        (dict(verdict='differs', estimate=-2.0, share=None), 'lower', True),
+        (dict(verdict='differs', estimate=2.0, share=0.01), 'differs in how many runs collapse', False),
+        (dict(verdict='undecided', estimate=2.0), 'inconclusive', False),
+        (dict(verdict='runs collapsed: no verdict by the mean'), 'not tested (collapsed runs)', False),
+        (dict(verdict='one seed: no verdict'), 'one seed: no verdict', False),
+    ],
+)
+def test_words_of_earlier_versions_are_read(stored, word, in_mean):
+    assert current_verdict(stored) == word
+    assert differs_in_mean(stored) == in_mean
