@@ -44,7 +44,7 @@ def states(text: str) -> dict[str, str]:
     return {label: word for _, word, label in found}
 
 
-def test_tiles_show_the_present_state_in_a_word_and_a_shape_the_worst_first(work_dir, tmp_path):
+def test_tiles_show_states_worst_first(work_dir, tmp_path):
     text = write_health_page(work_dir, tmp_path / 'page.html').read_text()
     found = states(text)
     assert list(found.items())[:2] == [('spread of the keys', 'bad'), ('own key nearer than others by', 'watch')]
@@ -84,7 +84,7 @@ def test_a_run_that_diverged_is_drawn_and_said(tmp_path):
     assert 'the loss is nan: the run has diverged' in text
 
 
-def test_the_tool_writes_the_page_into_the_work_dir_and_its_first_use_still_works(work_dir, run_tool, capsys):
+def test_command_writes_the_page_into_the_work_dir(work_dir, run_tool, capsys):
     run_tool('tools/report.py', 'health', work_dir)
     assert capsys.readouterr().out.splitlines()[-1] == str(work_dir / 'health.html')
     assert (work_dir / 'health.html').is_file()

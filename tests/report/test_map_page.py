@@ -58,7 +58,7 @@ def page(checkpoint, folder, tmp_path_factory):
     return map_images(checkpoint, folder, tmp_path_factory.mktemp('out') / 'map.html', size=SIZE, device='cpu')
 
 
-def test_neighbours_on_the_page_are_those_of_knn_features_by_brute_force(page, checkpoint, folder):
+def test_neighbors_equal_brute_force(page, checkpoint, folder):
     data = data_of(page)
     assert data['names'][:2] == ['a/00.png', 'a/02.png'] and len(data['names']) == 41 and 'a/50.png' in page.read_text()
     assert data['classes'] == ['a', 'b'] and data['labels'] == [0] * 20 + [1] * 21
@@ -86,7 +86,7 @@ def test_neighbours_on_the_page_are_those_of_knn_features_by_brute_force(page, c
     )
 
 
-def test_duplicates_and_images_that_stand_out_are_those_of_a_plain_loop():
+def test_duplicates_and_outliers_equal_a_plain_loop():
     x = torch.randn(90, 6, generator=torch.Generator().manual_seed(3)).abs() + torch.tensor([3.0, 0, 0, 0, 0, 0])
     x[7], x[50], x[33] = x[70] * 2, x[70], -x[33]
     unit = (x.double() / x.double().norm(dim=1, keepdim=True)).numpy()
@@ -109,7 +109,7 @@ def test_duplicates_and_images_that_stand_out_are_those_of_a_plain_loop():
     assert fences(torch.tensor([0.0, 0.5])) == (1e-6, float('inf'))
 
 
-def test_the_nearest_cells_are_those_of_a_plain_loop_one_of_each_other_image():
+def test_nearest_cells_equal_a_plain_loop():
     x = torch.randn(7, 6, 5, generator=torch.Generator().manual_seed(0))
     unit = torch.nn.functional.normalize(x.double(), dim=2).numpy()
     far, near = (part.view(7, 6, 3).tolist() for part in neighbours(x, 3))
@@ -120,7 +120,7 @@ def test_the_nearest_cells_are_those_of_a_plain_loop_one_of_each_other_image():
         assert np.allclose(far[i][c], [1 - value for value, _ in wanted], atol=1e-6)
 
 
-def test_a_page_with_patches_has_the_cells_of_some_readable_images(checkpoint, folder, tmp_path):
+def test_page_with_patches_has_cells(checkpoint, folder, tmp_path):
     page = map_images(checkpoint, folder, tmp_path / 'map.html', size=64, device='cpu', patches=5)
     cells = data_of(page)['cells']
     assert (cells['of'], cells['rows'], cells['columns'], cells['count']) == ([0, 10, 20, 30, 40], 2, 2, 4)
@@ -131,7 +131,7 @@ def test_a_page_with_patches_has_the_cells_of_some_readable_images(checkpoint, f
     np.testing.assert_allclose(unpacked(cells['far'], '<f4'), far.numpy().ravel(), atol=1e-6)
 
 
-def test_copies_are_one_group_whatever_their_number_and_no_image_is_its_own_neighbour():
+def test_copies_form_one_group():
     x = torch.cat([torch.eye(4).repeat(150, 1), torch.ones(1, 4)])
     found = linked(x, 0.01)
     assert sorted(rows.tolist() for rows in found) == [[*range(first, 600, 4)] for first in range(4)]
@@ -181,7 +181,7 @@ def test_a_column_colours_by_kinds_or_by_fifths(tmp_path):
         by_column(['other.png'], tmp_path / 'a.csv', 'kind')
 
 
-def test_where_no_map_can_be_drawn_a_sentence_says_why(checkpoint, folder, tmp_path, run_tool, capsys):
+def test_map_without_enough_images_raises(checkpoint, folder, tmp_path, run_tool, capsys):
     def said(images, checkpoint=checkpoint) -> str:
         options = ('--images', images, '--size', SIZE, '--out', tmp_path / 'm.html')
         with pytest.raises(SystemExit, match='2'):
