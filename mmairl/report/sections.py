@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from markupsafe import Markup
 from PIL import Image
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
 from torch import Tensor, nn
 from torch.utils.data import Dataset, default_collate
 
+from mmairl.analysis.feature_map import tsne
 from mmairl.data.datasets import innermost_dataset
 from mmairl.data.decode import to_unit
 from mmairl.evaluation.features import Features
@@ -95,25 +93,13 @@ def add_maps(page: Page, features: dict[str, Features], classes: Sequence[str], 
 
 def _map(title: str, bank: Features, classes: Sequence[str], seed: int) -> Markup:
     chosen = np.random.default_rng(seed).permutation(len(bank.x))[:MAPPED]
-    points = plane(bank.x[chosen], seed)
+    points = tsne(bank.x[chosen], seed)
     labels = bank.y[chosen].numpy()
     order = points[:, 0].argsort()
     points = points[order]
     labels = labels[order]
     series = {str(name): tuple(points[labels == label].T) for label, name in enumerate(classes)}
     return chart(series, title, dots=True, ticks=[''])
-
-
-def principal(x: Tensor, seed: int) -> np.ndarray:
-    """The 30 principal components of unit features, (N, 30)."""
-    return PCA(min(30, *x.shape), random_state=seed).fit_transform(F.normalize(x).numpy())
-
-
-def plane(x: Tensor, seed: int = 0) -> np.ndarray:
-    """t-SNE of unit features, (N, 2), from their principal components, which changes little and saves time."""
-    x = principal(x, seed)
-    perplexity = min(30, (len(x) - 1) / 3)
-    return TSNE(perplexity=perplexity, init='pca', random_state=seed, max_iter=500, n_jobs=-1).fit_transform(x)
 
 
 Pictures = Callable[[int], Tensor]  # the stored image of a row of the features
