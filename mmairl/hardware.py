@@ -1,4 +1,4 @@
-"""The cores, the cache and the GPU that this process may use, which can be fewer than the machine has."""
+"""The cores, the cache folder and the GPU of this process, which may be fewer than the machine has."""
 
 import ctypes
 import os
@@ -10,28 +10,29 @@ from joblib import cpu_count
 
 
 def cores() -> int:
-    """The least of its affinity, of what its control group allows, and of SLURM_CPUS_PER_TASK."""
-    given = [cpu_count()]
-    if (of_task := os.environ.get('SLURM_CPUS_PER_TASK', '')).isdigit():
-        given.append(int(of_task))
-    return max(1, min(given))
+    """Return the smallest of CPU affinity, control-group limit and SLURM_CPUS_PER_TASK."""
+    limit = cpu_count()  # affinity and control group
+    task = os.environ.get('SLURM_CPUS_PER_TASK', '')
+    if task.isdigit():
+        limit = min(limit, int(task))
+    return max(1, limit)
 
 
 def cache() -> Path:
-    """Return the user's cache folder, or a temporary one where no home can be written."""
+    """Return the cache folder of the user, or a temporary folder if the home is not writable."""
     try:
         folder = Path(os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache') / 'mmairl'
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return folder
-    except (OSError, RuntimeError):  # RuntimeError: this user has no home
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home
         pass
     return Path(tempfile.gettempdir()) / f'mmairl-{os.getuid()}'
 
 
 def unusable_gpu() -> str:
-    """Why a GPU that is there cannot be used; '' where there is none, where it can, or where it was hidden on purpose."""
-    import torch  # not before OMP_WAIT_POLICY is set
+    """Return why the GPU of this machine cannot be used; '' if it can, if there is none, or if it was hidden on purpose."""
+    import torch  # torch reads OMP_WAIT_POLICY when it is imported
 
     hidden = os.environ.get('CUDA_VISIBLE_DEVICES') in ('', '-1')
     if hidden or torch.cuda.is_available() or not glob('/dev/nvidia[0-9]*') + glob('/dev/kfd'):
@@ -40,15 +41,20 @@ def unusable_gpu() -> str:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
         return str(error).splitlines()[0]
-    return 'torch finds none'
+    return 'torch does not see it'
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that a step frees for the next step, where its C library is glibc.
+    """Keep the memory that a step frees for the next step, if the C library is glibc.
 
-    By default large tensors are given back and asked for again in each step, and the system fills their pages with zeros anew.
+    By default, glibc returns large tensors to the system and requests them again in each step, and the system fills their
+    pages with zeros each time.
     """
-    if mallopt := getattr(ctypes.CDLL(None), 'mallopt', None):
-        arena_max, mmap_max, trim_threshold, top_pad = -8, -4, -1, -2  # as malloc.h numbers them
-        for option, value in ((arena_max, 1), (mmap_max, 0), (trim_threshold, -1), (top_pad, 64 << 20)):
-            mallopt(option, value)
+    mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
+    if mallopt is None:
+        return
+    # The numbers of the options are those of malloc.h.
+    mallopt(-8, 1)  # M_ARENA_MAX
+    mallopt(-4, 0)  # M_MMAP_MAX
+    mallopt(-1, -1)  # M_TRIM_THRESHOLD
+    mallopt(-2, 64 << 20)  # M_TOP_PAD

@@ -1,4 +1,4 @@
-"""The state of all random generators of a process: kept aside, put back, and carried in a checkpoint as plain tensors."""
+"""The state of all random generators of a process, as plain tensors for checkpoints."""
 
 import random
 from collections.abc import Iterator
@@ -11,21 +11,22 @@ State = dict[str, torch.Tensor | float | None]
 
 
 def random_state() -> State:
-    """Python's, NumPy's, torch's and the current device's generators; nothing in it needs code to be loaded."""
-    (_, of_python, next_python), (_, of_numpy, place, has_next, next_numpy) = random.getstate(), np.random.get_state()
+    """Return the states of Python, NumPy, torch and the current device."""
+    _, python_words, python_next = random.getstate()
+    _, numpy_words, place, has_next, numpy_next = np.random.get_state()
     return dict(
-        python=torch.tensor(of_python),
-        python_next=next_python,
-        numpy=torch.from_numpy(of_numpy.astype(np.int64)),
+        python=torch.tensor(python_words),
+        python_next=python_next,
+        numpy=torch.from_numpy(numpy_words.astype(np.int64)),
         numpy_place=torch.tensor([place, has_next]),
-        numpy_next=next_numpy,
+        numpy_next=numpy_next,
         torch=torch.get_rng_state(),
         device=torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
     )
 
 
 def set_random_state(state: State) -> None:
-    """Draw on from where `random_state` was taken."""
+    """Restore the states that `random_state` returned."""
     random.setstate((3, tuple(state['python'].tolist()), state['python_next']))
     place, has_next = state['numpy_place'].tolist()
     words = state['numpy'].cpu().numpy().astype(np.uint32)
@@ -37,11 +38,12 @@ def set_random_state(state: State) -> None:
 
 @contextmanager
 def same_randomness() -> Iterator[None]:
-    """Restore the random states of the CPU and the device at the end, so that draws inside change none after."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()
+    """Restore the random states of the CPU and the device at the end, so that draws inside affect none after."""
+    python = random.getstate()
+    numpy = np.random.get_state()
     try:
         with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
             yield
     finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -1,1 +1,1 @@
-"""How a run is started, wrapped, saved and trusted."""
+"""Training: start, step, watch, save and resume a run."""

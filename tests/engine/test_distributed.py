@@ -17,7 +17,7 @@ from mmairl.errors import UserError
 
 def test_a_launcher_that_was_named_and_did_not_start_the_process_is_one_sentence(monkeypatch):
     monkeypatch.delenv('SLURM_PROCID', raising=False)
-    with pytest.raises(UserError, match='wants SLURM_PROCID, .* start with .*slurm_train.sh'):
+    with pytest.raises(UserError, match='requires SLURM_PROCID, .* start with .*slurm_train.sh'):
         start_processes('slurm')
 
 

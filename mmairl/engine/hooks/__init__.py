@@ -1,4 +1,4 @@
-"""Hooks: what happens between steps. Each is imported when a config names it: some bring a whole evaluation along."""
+"""Hooks: actions between steps. A class is imported on first use, because some import a whole evaluation."""
 
 from mmairl.registry import class_of
 

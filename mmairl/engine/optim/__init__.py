@@ -1,4 +1,4 @@
-"""Optimizers, schedules, and the wrapper that steps them; a class is imported when it is asked for."""
+"""Optimizers, schedules and the optimizer wrapper. A class is imported on first use."""
 
 from mmairl.registry import class_of
 

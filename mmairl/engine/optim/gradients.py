@@ -1,4 +1,4 @@
-"""Requirements on gradients that the optimizers share."""
+"""A check of gradients that the optimizers share."""
 
 from collections.abc import Iterable
 

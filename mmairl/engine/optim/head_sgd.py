@@ -1,4 +1,4 @@
-"""SGD over classifiers stacked in one tensor, each with a rate and a decay of its own, at the cost of one."""
+"""SGD for classifiers that are stacked in one tensor, each with its own rate and decay, at the cost of one classifier."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -18,6 +18,17 @@ class HeadSGD(torch.optim.SGD):
     The rows of each tensor are ``len(rates)`` equal blocks. Block ``i`` moves as under SGD with rate ``lr * rates[i]`` and
     weight decay ``decays[i]``. SGD is linear in ``rate * (gradient + decay * weight)``, with momentum and Nesterov too, so
     both are folded into the gradients and one multi-tensor step serves all heads. The schedule acts on ``lr``.
+
+    Args:
+        params: Parameters or groups.
+        lr: Learning rate that the rates multiply.
+        rates: Relative rate of each head.
+        decays: Weight decay of each head.
+        momentum: Momentum. Default: 0.9.
+        nesterov: Use Nesterov momentum. Default: False.
+
+    Raises:
+        UserError: If a gradient is sparse.
     """
 
     def __init__(
@@ -43,15 +54,15 @@ class HeadSGD(torch.optim.SGD):
         return False  # no sparse gradients
 
     def _fold(self, grad: Tensor, param: Tensor) -> Tensor:
-        heads, column = len(self.rates), (-1, *[1] * param.ndim)
-        rates, decays = (
-            factors(numbers, param.dtype, param.device).view(column) for numbers in (self.rates, self.decays)
-        )
+        heads = len(self.rates)
+        column = (-1, *[1] * param.ndim)
+        rates = factors(self.rates, param.dtype, param.device).view(column)
+        decays = factors(self.decays, param.dtype, param.device).view(column)
         decayed = param.unflatten(0, (heads, -1)) * decays
         return decayed.add_(grad.unflatten(0, (heads, -1))).mul_(rates).flatten(0, 1)
 
 
 @cache
 def factors(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return numbers on a device. They are copied once, because a copy in each step would wait for a GPU."""
+    """Return numbers on a device. The copy is cached, because it would block a GPU in each step."""
     return torch.tensor(numbers, dtype=torch.float64).to(device, dtype)

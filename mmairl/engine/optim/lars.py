@@ -1,4 +1,4 @@
-"""LARS as the papers' systems use it: SGD with momentum whose rate is set anew for each weight tensor.
+"""LARS as in the papers: SGD with momentum, with a rate of its own for each weight tensor.
 
 For a weight w with gradient g::
 
@@ -6,8 +6,8 @@ For a weight w with gradient g::
     v    <- mu v + lr local (g + wd w)
     w    <- w - v
 
-The learning rate stands inside the momentum buffer; torch's SGD and lightly's LARS have it outside, which differs as
-soon as it changes, in warm-up and under a cosine. Biases and the gains of normalisation layers take local = 1 and wd = 0.
+The learning rate is inside the momentum buffer. Torch's SGD and lightly's LARS have it outside, which differs whenever
+the rate changes (warm-up, cosine). Biases and the gains of normalization layers use local = 1 and wd = 0.
 """
 
 from collections.abc import Callable, Iterable
@@ -77,10 +77,6 @@ class LARS(Optimizer):
         for group in self.param_groups:
             group.setdefault('inside', True)  # state dicts from before the option existed
 
-    @staticmethod
-    def hidden_factors(inside: bool = True, **_: object) -> dict[str, str]:
-        return {'rate': f'{"inside" if inside else "outside"} of the momentum buffer'}
-
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group in any form that torch accepts, as one adapted group and one that is not adapted."""
         super().add_param_group(param_group)
@@ -123,9 +119,8 @@ def split(group: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the adapted and the other parameters of a group that torch has completed, without frozen parameters."""
     parts = []
     for adapt in (True, False):
-        places = [
-            place for place, param in enumerate(group['params']) if param.requires_grad and (param.ndim > 1) == adapt
-        ]
+        trained = [place for place, param in enumerate(group['params']) if param.requires_grad]
+        places = [place for place in trained if (group['params'][place].ndim > 1) == adapt]
         members = {key: [group[key][place] for place in places] for key in ('params', 'param_names') if key in group}
         if places:
             parts.append({**group, **members, 'adapt': adapt})
@@ -188,13 +183,13 @@ def local_rate(w: Tensor, g: Tensor, weight_decay: float, eta: float) -> Tensor:
 
 @cache
 def owners(sizes: tuple[int, ...], device: torch.device) -> Tensor:
-    """The number of the tensor that each block of BLOCK elements belongs to; made once, for the copy waits for a GPU."""
+    """Return the tensor that each block of BLOCK elements belongs to. The copy is cached, because it blocks a GPU."""
     blocks = [-(-size // BLOCK) for size in sizes]
     return torch.repeat_interleave(torch.tensor(blocks), output_size=sum(blocks)).to(device)
 
 
 def spread(numbers: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """A factor for each tensor. On a GPU it is as large as the tensor: of smaller ones torch would launch a kernel for each."""
+    """Return a factor for each tensor. On a GPU it is as large as the tensor: otherwise torch launches a kernel for each."""
     if not numbers.is_cuda:
         return list(numbers.unbind())
     sizes = tuple(tensor.numel() for tensor in like)

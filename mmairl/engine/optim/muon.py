@@ -1,4 +1,4 @@
-"""Muon by timm: torch's own takes matrices alone, and a network with convolutions has four axes and one."""
+"""Muon of timm. Torch's Muon only accepts matrices, and convolutional networks have tensors of four axes and of one."""
 
 from timm.optim import Muon as TimmMuon
 
@@ -7,8 +7,10 @@ from mmairl.registry import OPTIMIZERS
 
 @OPTIMIZERS.register_module()
 class Muon(TimmMuon):
-    """Momentum whose matrices are made orthogonal; a kernel is a matrix of its outputs, and gains and biases take AdamW.
+    """Momentum with orthogonalized matrices. Kernels count as matrices with a row per output; gains and biases use AdamW.
 
-    Examples:
+    Takes the arguments of `timm.optim.Muon`.
+
+    Example:
         >>> optimizer = dict(type='Muon', lr=0.02, momentum=0.95, nesterov=True, weight_decay=0.01)
     """

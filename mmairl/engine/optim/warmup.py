@@ -1,4 +1,4 @@
-"""The warm-up of the papers: linear from one rate to another, whatever the optimizer's own."""
+"""The linear warm-up of the papers, from a fixed rate to the optimizer's rate."""
 
 from mmengine.optim import BaseOptimWrapper, LinearLR
 from mmengine.optim.scheduler.param_scheduler import INF
@@ -9,11 +9,18 @@ from mmairl.registry import PARAM_SCHEDULERS
 
 @PARAM_SCHEDULERS.register_module()
 class WarmUpLR(LinearLR):
-    """The rate at step t is start + (lr - start) t / end, so that step `end` has the optimizer's own rate.
+    """Set the rate of step t to start + (lr - start) t / end, so that step `end` has the optimizer's rate.
 
-    mmengine's LinearLR starts from a fraction of that rate, and arrives a step early.
+    mmengine's LinearLR starts from a fraction of the optimizer's rate, and arrives a step early.
 
-    Examples:
+    Args:
+        optimizer: The optimizer or its wrapper.
+        start: Rate of step 0. Default: 1e-6.
+        begin: First step of the warm-up. Default: 0.
+        end: Step that has the optimizer's rate.
+        kwargs: Other arguments of mmengine's LinearLR.
+
+    Example:
         >>> param_scheduler = [dict(type='WarmUpLR', start=1e-6, end=10), dict(type='CosineAnnealingLR', begin=10)]
     """
 

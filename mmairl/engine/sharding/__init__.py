@@ -1,1 +1,1 @@
-"""Large backbones over several GPUs: zero.py divides a run over its processes."""
+"""Large backbones over several GPUs."""

@@ -1,17 +1,17 @@
-"""ZeRO: every process keeps a part of the weights, the gradients and the optimizer's state, by torch's `fully_shard`.
+"""ZeRO by torch's `fully_shard`: each process holds a part of the weights, the gradients and the optimizer's state.
 
     strategy = dict(type='ZeroStrategy', zero_optimization=dict(stage=2))
 
-The numbers are those of an ordinary run. Between steps each parameter, the teacher's as well, is a float32 DTensor of which a
-process has the rows that fall to it; the optimizer and the teacher's average work on those rows. In a forward pass each block
-is put together before it runs. The stages differ in when it is taken apart again:
+The results equal those of an ordinary run. Between steps, each parameter of student and teacher is a float32 DTensor, of
+which each process holds some rows; the optimizer and the teacher's average work on these rows. In a forward pass, each
+block is gathered before it runs. The stages differ in when it is released again:
 
-    1  after the backward pass; accumulated batches exchange their gradients once, at the last one
-    2  after the backward pass; every batch's gradients are exchanged and divided at once
-    3  after the forward pass too, so that only the blocks at work are whole
+    1  after the backward pass; accumulated batches exchange gradients once, at the last batch
+    2  after the backward pass; each batch exchanges and shards its gradients at once
+    3  after the forward pass as well, so that only the running blocks are whole
 
-What needs the norm of a whole tensor (LARS, clipping, health) adds up the squares over the processes. Checkpoints are those
-of an ordinary run: one file with whole tensors, which any number of processes, any stage and no strategy at all can read.
+Norms of whole tensors (LARS, clipping, health) sum the squares over the processes. Checkpoints are those of an ordinary
+run: one file with whole tensors, readable with any number of processes, any stage and without a strategy.
 """
 
 import copy
@@ -42,30 +42,38 @@ OFFLOADS = ('offload_optimizer', 'offload_param')
 
 
 def check(strategy: dict) -> None:
-    """Refuse a strategy that this file does not carry out."""
+    """Raise for a strategy that this module does not implement."""
     zero = strategy.get('zero_optimization') or {}
     if str(strategy.get('type')).removeprefix('mmairl.') != 'ZeroStrategy':
         raise UserError(
             f"strategy.type='{strategy.get('type')}' would train LARS and the teacher wrong; "
-            "set strategy=dict(type='ZeroStrategy', zero_optimization=dict(stage=2))"
+            "set strategy=dict(type='ZeroStrategy', zero_optimization=dict(stage=2))",
+            code='unknown-strategy',
         )
     if zero.get('stage') not in (1, 2, 3):
-        raise UserError(f'strategy.zero_optimization.stage={zero.get("stage")} is not one of ZeRO; set 1, 2 or 3')
+        raise UserError(
+            f'strategy.zero_optimization.stage={zero.get("stage")} is not a stage of ZeRO; set 1, 2 or 3',
+            code='unknown-stage',
+        )
     for part in OFFLOADS:
-        if (device := (zero.get(part) or {}).get('device', 'cpu')) != 'cpu':
-            raise UserError(f"strategy.zero_optimization.{part}.device='{device}' is not supported; set 'cpu'")
+        device = (zero.get(part) or {}).get('device', 'cpu')
+        if device != 'cpu':
+            raise UserError(
+                f"strategy.zero_optimization.{part}.device='{device}' is not supported; set 'cpu'",
+                code='unsupported-offload',
+            )
 
 
 def shard(model: nn.Module, strategy: dict) -> nn.Module:
-    """Initialise the network, cut it up in place and return it; its parameters keep their names."""
+    """Initialize the model, shard it in place and return it. Its parameters keep their names."""
     check(strategy)
-    zero, device = strategy['zero_optimization'], torch.device(get_device())
-    if not dist.is_initialized():  # one process is a group, too
+    zero = strategy['zero_optimization']
+    device = torch.device(get_device())
+    if not dist.is_initialized():  # torch shards within a group, even for one process
         os.environ.setdefault('LOCAL_RANK', '0')
-        dist.init_process_group(
-            'nccl' if device.type == 'cuda' else 'gloo', store=dist.HashStore(), rank=0, world_size=1
-        )
-    # Initialised where an ordinary run does, so that one seed gives the same weights; for stage 3 the GPU may be too small.
+        backend = 'nccl' if device.type == 'cuda' else 'gloo'
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    # On the device of an ordinary run, so that a seed gives the same weights. For stage 3, the GPU may be too small.
     model.to('cpu' if zero['stage'] == 3 else device, memory_format=torch.contiguous_format)
     model.init_weights()
     for value in model.state_dict().values():
@@ -82,7 +90,7 @@ def shard(model: nn.Module, strategy: dict) -> nn.Module:
     half = torch.bfloat16 if (strategy.get('bf16') or {}).get('enabled') else None
     narrow = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
     reshard = zero['stage'] == 3
-    if half:  # running statistics are float32, and batch norm wants its weights in the same type
+    if half:  # running statistics are float32, and batch norm requires weights of the same type
         for layer in norms_of(model):
             policy = MixedPrecisionPolicy(cast_forward_inputs=False)
             fully_shard(layer, mp_policy=policy, reshard_after_forward=reshard, **settings)
@@ -92,23 +100,23 @@ def shard(model: nn.Module, strategy: dict) -> nn.Module:
     fully_shard(model, mp_policy=narrow, reshard_after_forward=reshard, **settings)
     model.data_preprocessor.to(device)
     if zero['stage'] == 1:
-        model.no_sync = partial(without_exchange, model)  # what OptimWrapper.optim_context asks for
-    model.register_load_state_dict_pre_hook(cut_weights)
+        model.no_sync = partial(without_exchange, model)  # OptimWrapper.optim_context calls it
+    model.register_load_state_dict_pre_hook(shard_weights)
     return model
 
 
 def shard_optimizer(wrapper) -> None:
-    """Have an optimizer of sharded parameters clip by the norm of whole ones, and save what an ordinary run saves."""
+    """Have an optimizer of sharded parameters clip by the norm of whole gradients, and save whole tensors."""
     optimizer = wrapper.optimizer
-    wrapper.device_type = get_device()  # offloaded weights are on the host, and the network computes on the device
+    wrapper.device_type = get_device()  # the model computes there, even if its weights are offloaded to the host
     wrapper.clip_func = clip
     optimizer.register_state_dict_post_hook(lambda _, state: on_first_host(state))
-    optimizer.register_load_state_dict_pre_hook(cut_state)
+    optimizer.register_load_state_dict_pre_hook(shard_state)
 
 
 @contextmanager
 def without_exchange(model: nn.Module) -> Iterator[None]:
-    """As DDP's `no_sync`: gradients stay whole on each process and are added up there."""
+    """Sum whole gradients in each process, like DDP's `no_sync`."""
     model.set_requires_gradient_sync(False)
     try:
         yield
@@ -118,9 +126,11 @@ def without_exchange(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def clip(params: Iterable[nn.Parameter], max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """`clip_grad_norm_` for gradients in parts."""
+    """Do what `clip_grad_norm_` does, for sharded gradients."""
     if norm_type != 2:
-        raise UserError(f'ZeRO clips gradients by their 2-norm and not by clip_grad.norm_type={norm_type}')
+        raise UserError(
+            f'clip_grad.norm_type={norm_type}: ZeRO only clips gradients by their 2-norm; set 2', code='unknown-norm'
+        )
     grads = [param.grad for param in params]
     total = torch.linalg.vector_norm(norms(grads))
     torch._foreach_mul_([grad.to_local() for grad in grads], (max_norm / (total + 1e-6)).clamp(max=1.0))
@@ -128,22 +138,22 @@ def clip(params: Iterable[nn.Parameter], max_norm: float, norm_type: float = 2.0
 
 
 def whole(part: Tensor) -> Tensor:
-    """A DTensor put together; all processes call it."""
+    """Return a DTensor as a whole tensor; all processes call this."""
     return part.detach().to(part.device_mesh.device_type).full_tensor()
 
 
 def on_first_host(tree: Any) -> Any:
-    """Any structure with its DTensors put together in the first process's host memory, one at a time; None elsewhere."""
+    """Return a structure with its DTensors gathered one by one in the first process's host memory, and None in others."""
 
-    def join(part: DTensor) -> Tensor | None:
-        found = whole(part)
-        return found.cpu() if dist.get_rank() == 0 else None
+    def gather(part: DTensor) -> Tensor | None:
+        tensor = whole(part)
+        return tensor.cpu() if dist.get_rank() == 0 else None
 
-    return apply_to(tree, lambda part: isinstance(part, DTensor), join)
+    return apply_to(tree, lambda part: isinstance(part, DTensor), gather)
 
 
 def whole_weights(model: nn.Module) -> OrderedDict[str, Any]:
-    """The network's state as an ordinary run saves it; all processes call it, the first gets it."""
+    """Return the model's state as an ordinary run saves it, in the first process; all processes call this."""
     state = model.state_dict()
     for name, value in state.items():
         state[name] = on_first_host(value)
@@ -151,46 +161,47 @@ def whole_weights(model: nn.Module) -> OrderedDict[str, Any]:
 
 
 def like(value: Tensor, part: Tensor) -> Tensor:
-    """This process's rows of a whole tensor, laid out as `part` is."""
-    mesh, home = part.device_mesh, part.to_local().device
-    cut = distribute_tensor(value.detach().to(mesh.device_type), mesh, part.placements)
-    return cut.to(home)
+    """Return this process's rows of a whole tensor, sharded like `part`."""
+    mesh = part.device_mesh
+    sharded = distribute_tensor(value.detach().to(mesh.device_type), mesh, part.placements)
+    return sharded.to(part.to_local().device)
 
 
-def cut_weights(model: nn.Module, state: dict[str, Any], *_: Any) -> None:
-    """Before loading: cut whole tensors as the network's are."""
+def shard_weights(model: nn.Module, state: dict[str, Any], *_: Any) -> None:
+    """Before loading, shard whole tensors like those of the model."""
     for name, part in model.named_parameters(remove_duplicate=False):
         if isinstance(part, DTensor) and name in state and state[name].shape == part.shape:
             state[name] = like(state[name], part)
 
 
-def cut_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Before loading: cut what is kept of each element, such as the momentum, as its parameter is."""
+def shard_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """Before loading, shard the state of each element, such as the momentum, like its parameter."""
     params = [param for group in optimizer.param_groups for param in group['params']]
-    cut = {}
-    for number, kept in state['state'].items():
+    sharded = {}
+    for number, values in state['state'].items():
         part = params[number]
-        cut[number] = {
-            key: like(value, part) if isinstance(value, Tensor) and value.shape == part.shape else value
-            for key, value in kept.items()
-        }
-    return {**state, 'state': cut}
+        sharded[number] = dict(values)
+        for key, value in values.items():
+            if isinstance(value, Tensor) and value.shape == part.shape:
+                sharded[number][key] = like(value, part)
+    return {**state, 'state': sharded}
 
 
 def without_storage(module: nn.Module) -> nn.Module:
-    """A copy whose parameters have a shape and no memory."""
+    """Return a copy whose parameters have a shape but no memory."""
     memo = {id(p): nn.Parameter(p.detach().to('meta'), p.requires_grad) for p in module.parameters()}
     return copy.deepcopy(module, memo)
 
 
 @torch.no_grad()
 def plain_copy(module: nn.Module, empty: nn.Module, memo: dict) -> nn.Module:
-    """Copy a part of a sharded network as `copy.deepcopy` does: a plain module with whole weights in every process."""
-    found = copy.deepcopy(empty, memo)
-    weights = {
-        name: whole(value) if isinstance(value, DTensor) else value for name, value in module.state_dict().items()
-    }
-    found.load_state_dict(weights, assign=True)
-    for own, theirs in zip(found.buffers(), module.buffers()):
-        own.data = theirs.detach().clone()
-    return found
+    """Deep-copy a part of a sharded model, as a plain module with whole weights in every process."""
+    plain = copy.deepcopy(empty, memo)
+    weights = module.state_dict()
+    for name, value in weights.items():
+        if isinstance(value, DTensor):
+            weights[name] = whole(value)
+    plain.load_state_dict(weights, assign=True)
+    for target, source in zip(plain.buffers(), module.buffers()):
+        target.data = source.detach().clone()
+    return plain

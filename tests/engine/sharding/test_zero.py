@@ -125,7 +125,7 @@ def test_a_config_takes_a_strategy_by_one_line(tmp_path):
 
 NVME = dict(stage=3, offload_param=dict(device='nvme'))
 WRONG = [
-    (dict(type='ZeroStrategy', zero_optimization=dict(stage=4)), 'stage=4 is not one of'),
+    (dict(type='ZeroStrategy', zero_optimization=dict(stage=4)), 'stage=4 is not a stage of'),
     (dict(type='DeepSpeedStrategy'), "'DeepSpeedStrategy' would train LARS and the teacher wrong"),
     (dict(type='ZeroStrategy', zero_optimization=NVME), "device='nvme' is not supported"),
 ]
