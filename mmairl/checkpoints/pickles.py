@@ -340,8 +340,6 @@ class _Copier:
     def _dictionary(self, value: dict, kind: type[dict]) -> tuple[dict, int]:
         new, size = kind(), 1
         for key, item in kind.items(value):  # an instance may hide it
-            if isinstance(key, Scalar) and isinstance(key.value, (np.integer, np.float64, np.float32, np.float16)):
-                key = key.value.item()  # few of these numbers have one hash, unlike complex and longer ones
             if not isinstance(key, (str, bytes, int, float, tuple, NoneType)):
                 raise Refused(f'it holds a dictionary with a {type(key).__name__} for a key')
             if isinstance(key, int) and abs(key) > LARGEST_KEY:

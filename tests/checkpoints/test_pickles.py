@@ -208,14 +208,3 @@ def test_small_file_that_stands_for_a_lot_is_refused(case, suffix, tmp_path):
     assert path.stat().st_size < 2**20
     with pytest.raises(UserError, match='was refused: it holds'):
         load_checkpoint(path)
-
-
-def test_numpy_numbers_as_keys_become_plain(tmp_path):
-    numbers = {np.float64(0.5): 'a', np.float32(0.25): 'b', np.int64(3): 'c'}
-    torch.save(dict(numbers=numbers), tmp_path / 'keys.pth')
-    loaded = load_checkpoint(tmp_path / 'keys.pth')['numbers']
-    assert loaded == {0.5: 'a', 0.25: 'b', 3: 'c'}
-    assert {type(key) for key in loaded} == {float, int}
-    torch.save(dict(numbers={np.complex128(1j): 'a'}), tmp_path / 'complex.pth')
-    with pytest.raises(UserError):
-        load_checkpoint(tmp_path / 'complex.pth')
